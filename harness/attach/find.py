@@ -96,11 +96,11 @@ def find(
         try:
             if not target.selector:
                 return _by_name(target, reader, waiting=not deadline.passed)
-            found = _by_selector(target, reader)
+            job = _by_selector(target, reader)
             if reported:  # Some of the job's pods may not have been created yet.
                 time.sleep(SETTLE_SECONDS)
-                found = _by_selector(target, reader)
-            return found
+                job = _by_selector(target, reader)
+            return job
         except (_Absent, NoPodsError) as error:
             if deadline.passed:
                 raise UsageError(error.message, hint=error.hint) from None
@@ -143,24 +143,24 @@ def _by_name(target: Target, reader: Reader, waiting: bool) -> AttachedJob:
     resource = target_of(kind) if slash else None
     if resource is not None:
         return _named(resource, name, target, reader, waiting)
-    found: list[Resource] = []
+    resources: list[Resource] = []
     forbidden: Forbidden | None = None
     for each in TARGETS:
         if each in (POD, TRAIN_JOB):  # A TrainJob has a JobSet of the same name.
             continue
         try:
-            found += [each] if _served(each, target.word, reader)[1] is not None else []
+            resources += [each] if _served(each, target.word, reader)[1] is not None else []
         except Forbidden as error:
             forbidden = error
-    if TORCHRUN_JOB in found and JOBSET in found:
-        found.remove(JOBSET)  # The JobSet belongs to the TorchrunJob.
-    if len(found) > 1:
-        kinds = ", ".join(f"{each.kind.kind.lower()}/{target.word}" for each in found)
+    if TORCHRUN_JOB in resources and JOBSET in resources:
+        resources.remove(JOBSET)  # The JobSet belongs to the TorchrunJob.
+    if len(resources) > 1:
+        kinds = ", ".join(f"{each.kind.kind.lower()}/{target.word}" for each in resources)
         raise UsageError(
-            f"{len(found)} jobs in namespace {reader.namespace} are named {target.word}: {kinds}",
+            f"{len(resources)} jobs in namespace {reader.namespace} are named {target.word}: {kinds}",
             hint="name the kind too",
         )
-    if not found:
+    if not resources:
         if (jobset := _of_konduktor(target.word, reader, waiting)) is not None:
             return _described(JOBSET, jobset, target, reader)
         if forbidden is not None:
@@ -169,7 +169,7 @@ def _by_name(target: Target, reader: Reader, waiting: bool) -> AttachedJob:
             f"there is no job {target.word} in namespace {reader.namespace}",
             hint=_no_namespace(reader) or f"kinds: {KINDS}",
         )
-    return _named(found[0], target.word, target, reader, waiting)
+    return _named(resources[0], target.word, target, reader, waiting)
 
 
 def _of_konduktor(name: str, reader: Reader, waiting: bool) -> Object | None:
@@ -208,8 +208,12 @@ def _named(resource: Resource, name: str, target: Target, reader: Reader, waitin
     if resource in (PYTORCH_JOB, MPI_JOB):
         return _of_kubeflow(resource, name, target, reader)
     item = reader.get(resource, name)
-    if resource is JOBSET and item is None and (found := _of_konduktor(name, reader, waiting)) is not None:
-        return _described(JOBSET, found, target, reader)
+    if (
+        resource is JOBSET
+        and item is None
+        and (jobset_item := _of_konduktor(name, reader, waiting)) is not None
+    ):
+        return _described(JOBSET, jobset_item, target, reader)
     if item is None:
         raise _missing(resource, name, reader)
     if resource in (TRAIN_JOB, TORCHRUN_JOB):  # The controllers of both kinds name the JobSet after the job.
@@ -265,24 +269,24 @@ def _without_jobset(resource: Resource, job: Object, reader: Reader) -> _Absent:
     in an Event (kubeflow/trainer#3671).
     """
     metadata = mapping(job, "metadata")
-    said = [
+    messages = [
         f"{each.get('type')} is {each.get('status')} ({each.get('reason')}: {each.get('message')})"
         for each in items(job, "status", "conditions")
     ]
-    said += [
+    messages += [
         f"Event {each.get('reason')}: {each.get('message')}"
         for each in reader.all(EVENT)
         if mapping(each, "involvedObject").get("uid") == metadata.get("uid")
     ][-1:]
     return _Absent(
         f"{resource.kind.kind} {metadata.get('name')} has no JobSet, so it has no pods",
-        hint="; ".join(said) or "it has neither conditions nor Events: does its controller run?",
+        hint="; ".join(messages) or "it has neither conditions nor Events: does its controller run?",
     )
 
 
 def _missing(resource: Resource, name: str, reader: Reader) -> UsageError:
-    there = sorted(str(mapping(each, "metadata").get("name")) for each in reader.all(resource))
-    names = ", ".join(there[:5]) + (f" and {len(there) - 5} more" if len(there) > 5 else "")
+    existing = sorted(str(mapping(each, "metadata").get("name")) for each in reader.all(resource))
+    names = ", ".join(existing[:5]) + (f" and {len(existing) - 5} more" if len(existing) > 5 else "")
     kind = resource.kind.kind
     if resource.kind.name in reader.absent:
         return _Absent(f"the cluster has no {kind} {name}, because it does not serve the kind {kind}")
@@ -299,10 +303,10 @@ def _missing(resource: Resource, name: str, reader: Reader) -> UsageError:
 def _no_namespace(reader: Reader) -> str:
     """Return a hint if the namespace does not exist, otherwise ""."""
     try:
-        found = reader.get(NAMESPACE, reader.namespace)
+        namespace = reader.get(NAMESPACE, reader.namespace)
     except Forbidden:
         return ""
-    return "" if found else f"namespace {reader.namespace} does not exist; -n names another one"
+    return "" if namespace else f"namespace {reader.namespace} does not exist; -n names another one"
 
 
 _POD_LABELS = {"Job": "job-name", "JobSet": JOBSET_NAME}

@@ -66,14 +66,14 @@ class _Follower:
                 self.recording.pods.pop(str(mapping(item, "metadata").get("name")), None)
         self.changed.set()
 
-    def exists(self, there: bool) -> None:
+    def exists(self, is_present: bool) -> None:
         """Report the deletion of the job's object if two consecutive reads did not find it.
 
-        `there` is whether the last read found the object. The watch does not report objects that were deleted
-        while the API server did not respond.
+        `is_present` is whether the last read found the object. The watch does not report objects that were
+        deleted while the API server did not respond.
         """
-        if there or not self._missing:
-            self._missing = not there
+        if is_present or not self._missing:
+            self._missing = not is_present
             return
         if not self.deleted and self.item is not None:
             name = self.job.resource.kind.name
@@ -90,9 +90,9 @@ class _Follower:
             key = (life.pod, life.container)
             if key not in self._files:
                 self._files[key] = writer.log_file(*key)
-            written = self._files[key].write(text)
-            if written and writer.listener is not None:
-                writer.listener.logged(life.pod, written[-SHOWN_BYTES:])
+            log_text = self._files[key].write(text)
+            if log_text and writer.listener is not None:
+                writer.listener.logged(life.pod, log_text[-SHOWN_BYTES:])
         if life.container == self.job.launch.container:
             self.lines.feed(life.pod, life.uid, text)
 
@@ -186,8 +186,8 @@ def _exists(job: AttachedJob, reader: Reader) -> bool:
 
     Raises HarnessError if the API server does not respond or rejects the request.
     """
-    found = reader.get(job.resource, job.name, retry=False)
-    return job.item is None or (mapping(found, "metadata").get("uid") == job.uid if found else False)
+    item = reader.get(job.resource, job.name, retry=False)
+    return job.item is None or (mapping(item, "metadata").get("uid") == job.uid if item else False)
 
 
 def _wait(follower: _Follower, reader: Reader, context: RecordedContext) -> None:
@@ -195,29 +195,29 @@ def _wait(follower: _Follower, reader: Reader, context: RecordedContext) -> None
 
     Raises HarnessError if the API server is lost, or forbids reading the job's object.
     """
-    shown, pods_end = "", Deadline.after(PODS_SECONDS)
-    ask, gone = Deadline.after(ASK_SECONDS), Deadline.after(GONE_SECONDS)
+    summary, pods_end = "", Deadline.after(PODS_SECONDS)
+    ask, lost_deadline = Deadline.after(ASK_SECONDS), Deadline.after(GONE_SECONDS)
     while True:
         follower.recording.flush()
         if context.writer.full is not None:
             raise context.writer.full
-        ended = follower.ended()
-        if ended is None:
+        end_text = follower.ended()
+        if end_text is None:
             pods_end = Deadline.after(PODS_SECONDS)
         elif follower.deleted or not follower.running() or pods_end.passed:
-            context.progress(f"over: {ended}")
+            context.progress(f"over: {end_text}")
             return
-        if follower.summary() != shown:
-            shown = follower.summary()
-            context.progress(shown)
+        if follower.summary() != summary:
+            summary = follower.summary()
+            context.progress(summary)
         if ask.passed:
             try:
                 follower.exists(_exists(follower.job, reader))
-                gone = Deadline.after(GONE_SECONDS)
+                lost_deadline = Deadline.after(GONE_SECONDS)
             except NotNow as error:
-                if gone.passed:
+                if lost_deadline.passed:
                     raise
-                context.progress(f"{error.message}; retrying for up to {gone.remaining:.0f} s")
+                context.progress(f"{error.message}; retrying for up to {lost_deadline.remaining:.0f} s")
             ask = Deadline.after(ASK_SECONDS)
         follower.changed.wait(1.0)
         follower.changed.clear()

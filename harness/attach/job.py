@@ -131,11 +131,11 @@ def describe(
         )
     ranks_in = container or _container(templates, [*pods, *([item] if item else [])])
     groups = tuple(g for g in groups if _has(g.template, ranks_in)) or groups
-    nodes, first, placed = 0, 0, list[ReplicaGroup]()
+    nodes, first_index, placed = 0, 0, list[ReplicaGroup]()
     for group in groups:
-        moved = group.pods.model_copy(update={"first": first})
-        placed.append(ReplicaGroup(moved, group.count, group.template))
-        first += group.count
+        shifted = group.pods.model_copy(update={"first": first_index})
+        placed.append(ReplicaGroup(shifted, group.count, group.template))
+        first_index += group.count
         nodes += group.count
     if nodes > MAX_NODES:
         raise UsageError(f"{resource.kind.kind} {name} has {nodes} pods; at most {MAX_NODES} can be judged")
@@ -187,16 +187,16 @@ def expected(
 
 
 def _environment(groups: Sequence[ReplicaGroup], container: str) -> dict[str, str]:
-    found: dict[str, str] = {}
+    variables: dict[str, str] = {}
     for group in groups:
         for each in items(group.template, "containers"):
             if each.get("name") == container:
-                found |= {
+                variables |= {
                     str(e["name"]): str(e["value"])
                     for e in items(each, "env")
                     if "value" in e and "name" in e
                 }
-    return found
+    return variables
 
 
 def _has(spec: Object, container: str) -> bool:
@@ -259,7 +259,7 @@ def _count(value: Any, otherwise: int) -> int:
 
 def _of_jobset(item: Object, name: str) -> tuple[ReplicaGroup, ...]:
     """Return one group per replicated job. In a TrainJob's JobSet, only the `trainer` step has ranks."""
-    found: list[tuple[bool, ReplicaGroup]] = []
+    groups: list[tuple[bool, ReplicaGroup]] = []
     for job in items(item, "spec", "replicatedJobs"):
         spec = mapping(job, "template", "spec")
         each = _count(spec.get("completions"), _count(spec.get("parallelism"), 1))
@@ -268,8 +268,8 @@ def _of_jobset(item: Object, name: str) -> tuple[ReplicaGroup, ...]:
         count = each * _count(job.get("replicas"), 1)
         trains = mapping(job, "template", "metadata", "labels").get(TRAINER_STEP) == "trainer"
         if count:
-            found.append((trains, ReplicaGroup(group, count, mapping(spec, "template", "spec"))))
-    return tuple(group for trains, group in found if trains) or tuple(group for _, group in found)
+            groups.append((trains, ReplicaGroup(group, count, mapping(spec, "template", "spec"))))
+    return tuple(group for trains, group in groups if trains) or tuple(group for _, group in groups)
 
 
 def _of_job(item: Object, name: str) -> tuple[ReplicaGroup, ...]:
@@ -320,18 +320,18 @@ def _of_kubeflow(
     specs = mapping(item, "spec", "mpiReplicaSpecs" if kind == "MPIJob" else "pytorchReplicaSpecs")
     groups = list[ReplicaGroup]()
     for part in ("Worker",) if kind == "MPIJob" else ("Master", "Worker"):
-        found = tuple(
+        part_groups = tuple(
             group
             for value in (part.lower(), part)
             for group in _of_labels({KUBEFLOW_JOB: name, label: value}, {REPLICA_INDEX: 1}, pods)
         )
         spec = mapping(specs, part)
         if spec:
-            wanted = PodGroup(labels={KUBEFLOW_JOB: name, label: part.lower()}, strides={REPLICA_INDEX: 1})
-            own = found[0].pods if found else wanted
+            pod_group = PodGroup(labels={KUBEFLOW_JOB: name, label: part.lower()}, strides={REPLICA_INDEX: 1})
+            own = part_groups[0].pods if part_groups else pod_group
             count = _count(spec.get("replicas"), 1)
-            found = (ReplicaGroup(own, count, mapping(spec, "template", "spec")),) if count else ()
-        groups += found
+            part_groups = (ReplicaGroup(own, count, mapping(spec, "template", "spec")),) if count else ()
+        groups += part_groups
     return tuple(groups)
 
 
@@ -342,13 +342,17 @@ def _of_pods(pods: Sequence[Object]) -> tuple[ReplicaGroup, ...]:
     """
     if not pods:
         return ()
-    named = {str(mapping(pod, "metadata").get("name")): pod for pod in pods}
-    ranks = {name: _own_index(pod) for name, pod in named.items()}
+    pods_by_name = {str(mapping(pod, "metadata").get("name")): pod for pod in pods}
+    ranks = {name: _own_index(pod) for name, pod in pods_by_name.items()}
     names = {name: rank for name, rank in ranks.items() if rank is not None}
-    if len(names) < len(named) or len(set(names.values())) < len(named) or max(names.values()) >= MAX_NODES:
-        names = {name: index for index, name in enumerate(sorted(named, key=_natural))}
-    wanted = max(rank_count.nodes_of_pod(mapping(pod, "spec")) or 0 for pod in pods)
-    count = max(max(names.values()) + 1, min(wanted, MAX_NODES))
+    if (
+        len(names) < len(pods_by_name)
+        or len(set(names.values())) < len(pods_by_name)
+        or max(names.values()) >= MAX_NODES
+    ):
+        names = {name: index for index, name in enumerate(sorted(pods_by_name, key=_natural))}
+    requested = max(rank_count.nodes_of_pod(mapping(pod, "spec")) or 0 for pod in pods)
+    count = max(max(names.values()) + 1, min(requested, MAX_NODES))
     return (ReplicaGroup(PodGroup(names=names), count, mapping(pods[0], "spec")),)
 
 

@@ -38,8 +38,8 @@ def logged(
     bundle: Bundle, container: str, read: Callable[[Iterable[bytes]], LoggedRanks | None]
 ) -> dict[str, LoggedRanks]:
     """Return the ranks that `read` finds in each pod's log, keyed by pod index."""
-    found = {str(index): read(bundle.log_lines(path)) for index, path in _logs(bundle, container).items()}
-    return {index: each for index, each in found.items() if each is not None}
+    by_index = {str(index): read(bundle.log_lines(path)) for index, path in _logs(bundle, container).items()}
+    return {index: each for index, each in by_index.items() if each is not None}
 
 
 def _logs(bundle: Bundle, container: str) -> dict[int, str]:
@@ -54,9 +54,9 @@ def recorded(bundle: Bundle, container: str, nonces: Iterable[str]) -> dict[str,
     """
     ranks, worlds = dict[str, set[int]](), set[int | None]()
     for index, path in _logs(bundle, container).items():
-        found, of_pod = recorded_world(bundle.log_lines(path), nonces)
+        own_ranks, of_pod = recorded_world(bundle.log_lines(path), nonces)
         worlds |= of_pod
-        ranks |= {str(index): found} if found else {}
+        ranks |= {str(index): own_ranks} if own_ranks else {}
     world = worlds.pop() if len(worlds) == 1 else None
     if world is None:
         return {}
@@ -65,9 +65,9 @@ def recorded(bundle: Bundle, container: str, nonces: Iterable[str]) -> dict[str,
     }
 
 
-def of_logs(logs: dict[str, LoggedRanks], nodes: int, where: str = "torchrun's log") -> RankOrder:
-    """Return the order in which torchrun numbered the pods. `where` names the source of `logs`."""
-    return _of_logs({int(index): each.group_rank for index, each in logs.items()}, nodes, where)
+def of_logs(logs: dict[str, LoggedRanks], nodes: int, source: str = "torchrun's log") -> RankOrder:
+    """Return the order in which torchrun numbered the pods. `source` names the source of `logs`."""
+    return _of_logs({int(index): each.group_rank for index, each in logs.items()}, nodes, source)
 
 
 def of_pods(bundle: Bundle, pods: Sequence[Object], container: str, expected: Expected) -> RankOrder:
@@ -90,12 +90,12 @@ def of_pods(bundle: Bundle, pods: Sequence[Object], container: str, expected: Ex
     return _of_logs(places, nodes, "torchrun's log")
 
 
-def _of_logs(known: dict[int, int], nodes: int, where: str) -> RankOrder:
-    if rank_count.whole_order(known, nodes) is None:
+def _of_logs(positions: dict[int, int], nodes: int, source: str) -> RankOrder:
+    if rank_count.whole_order(positions, nodes) is None:
         return RankOrder()
-    text = f"the order of ranks is that in {where}"
-    text += "" if len(known) >= nodes - 1 else f", which shows {len(known)} of {nodes} pods"
-    return RankOrder(known, text)
+    text = f"the order of ranks is that in {source}"
+    text += "" if len(positions) >= nodes - 1 else f", which shows {len(positions)} of {nodes} pods"
+    return RankOrder(positions, text)
 
 
 def _of_variables(bundle: Bundle, pods: Sequence[Object], container: str, expected: Expected) -> RankOrder:
@@ -109,10 +109,14 @@ def _of_variables(bundle: Bundle, pods: Sequence[Object], container: str, expect
             return RankOrder(text="the value of RANK is not in the pods, so a pod has the rank of its index")
         return RankOrder()
     nodes, per_pod = expected.num_nodes, expected.ranks // expected.num_nodes
-    twice = [rank for rank, count in Counter(by_index.values()).items() if count > 1]
-    if twice:
-        names = sorted(pod.name for index, pod in bundle.pods().items() if by_index.get(index) == twice[0])
-        return RankOrder(contradiction=f"RANK is {twice[0]} in {len(names)} pods ({', '.join(names[:3])})")
+    duplicates = [rank for rank, count in Counter(by_index.values()).items() if count > 1]
+    if duplicates:
+        names = sorted(
+            pod.name for index, pod in bundle.pods().items() if by_index.get(index) == duplicates[0]
+        )
+        return RankOrder(
+            contradiction=f"RANK is {duplicates[0]} in {len(names)} pods ({', '.join(names[:3])})"
+        )
     if max(by_index.values()) >= expected.ranks:
         high = max(by_index.values())
         return RankOrder(contradiction=f"RANK is {high} in a pod, but WORLD_SIZE is {expected.ranks}")

@@ -57,22 +57,22 @@ def read(
     only the logs of previous instances are read, because the current logs are followed.
     """
     pods = list(pods)
-    many = len(pods) > WHOLE_LOGS
+    is_limited = len(pods) > WHOLE_LOGS
     uids = {str(pod["metadata"]["name"]): str(pod["metadata"].get("uid")) for pod in pods}
-    wanted = [
+    requested = [
         log
         for pod in pods
-        for log in _logs(pod, container, TAIL_LINES if many and not recorded(pod, container) else None)
+        for log in _logs(pod, container, TAIL_LINES if is_limited and not recorded(pod, container) else None)
     ]
-    wanted = [log for log in wanted if log.previous or not previous_alone]
-    left = MAX_BYTES
+    requested = [log for log in requested if log.previous or not previous_alone]
+    remaining = MAX_BYTES
 
     def one(log: _Log) -> list[str]:
-        nonlocal left
+        nonlocal remaining
         text, gaps = _read(
-            reader, log if left > 0 or log.tail else replace(log, tail=TAIL_LINES), previous_alone
+            reader, log if remaining > 0 or log.tail else replace(log, tail=TAIL_LINES), previous_alone
         )
-        left -= len(text)  # The total is approximate, because several threads read concurrently.
+        remaining -= len(text)  # The total is approximate, because several threads read concurrently.
         if text:
             with writer.log_file(log.pod, log.container) as file:
                 file.write(text)
@@ -81,7 +81,7 @@ def read(
         return gaps
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        return [gap for gaps in pool.map(one, wanted) for gap in gaps]
+        return [gap for gaps in pool.map(one, requested) for gap in gaps]
 
 
 def recorded(pod: Object, container: str) -> bool:
@@ -97,11 +97,11 @@ def _logs(pod: Object, container: str, tail: int | None) -> Iterator[_Log]:
         *items(pod, "status", "initContainerStatuses"),
     ]:
         state, own = mapping(status, "state"), status.get("name") == container
-        before = mapping(status, "lastState", "terminated")
-        if not (state.keys() & {"running", "terminated"} or before):
+        last_state = mapping(status, "lastState", "terminated")
+        if not (state.keys() & {"running", "terminated"} or last_state):
             continue
         # While a container waits to be restarted, its current log is that of the previous instance.
-        previous = bool(before) and "waiting" not in state
+        previous = bool(last_state) and "waiting" not in state
         yield _Log(name, str(status.get("name")), previous, tail if own else TAIL_LINES)
 
 
@@ -109,7 +109,7 @@ def _read(reader: Reader, log: _Log, previous_alone: bool) -> tuple[str, list[st
     """Return the log, preceded by the log of the previous instance if it is wanted, and the gaps."""
     texts, gaps = list[str](), list[str]()
     for previous in [*([True] * log.previous), *([False] * (not previous_alone))]:
-        where = f"{log.pod}-{log.container}" + (" (previous)" if previous else "")
+        log_name = f"{log.pod}-{log.container}" + (" (previous)" if previous else "")
         tail = log.tail
         try:
             content = reader.log(log.pod, log.container, previous=previous, tail=tail, limit=MAX_LOG_BYTES)
@@ -119,13 +119,13 @@ def _read(reader: Reader, log: _Log, previous_alone: bool) -> tuple[str, list[st
                     log.pod, log.container, previous=previous, tail=tail, limit=MAX_LOG_BYTES
                 )
         except (ApiException, HTTPError) as error:
-            gaps.append(f"{where}: {reason_of(error)}")
+            gaps.append(f"{log_name}: {reason_of(error)}")
             continue
         text = content.decode(errors="replace")
         if text.startswith(_UNAVAILABLE) or "\n" + _UNAVAILABLE in text[-300:]:
-            gaps.append(f"{where}: {text[text.index(_UNAVAILABLE) :].strip()[:200]}")
+            gaps.append(f"{log_name}: {text[text.index(_UNAVAILABLE) :].strip()[:200]}")
             continue
         if tail and (text.count("\n") >= tail or len(content) >= MAX_LOG_BYTES):
-            gaps.append(f"{where}: only its last {tail} lines were read")
+            gaps.append(f"{log_name}: only its last {tail} lines were read")
         texts.append(text if not text or text.endswith("\n") else f"{text}\n")
     return "".join(texts), gaps

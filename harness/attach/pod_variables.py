@@ -25,14 +25,14 @@ def of_container(container: Object, pod: Object | None = None) -> dict[str, str]
 
     References to pod fields are resolved if `pod` is given. Values from Secrets and ConfigMaps are not known.
     """
-    found: dict[str, str] = {}
+    variables: dict[str, str] = {}
     if pod is not None and (index := mapping(pod, "metadata", "annotations").get(COMPLETION_INDEX)):
-        found[_INDEX] = str(index)
+        variables[_INDEX] = str(index)
     for each in items(container, "env"):
         value = each["value"] if "value" in each else _field(each, pod or {})
         if value is not None:
-            found[str(each.get("name"))] = str(value)
-    return found
+            variables[str(each.get("name"))] = str(value)
+    return variables
 
 
 def _field(variable: Object, pod: Object) -> str | None:

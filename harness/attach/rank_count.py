@@ -41,8 +41,8 @@ def of_pod(spec: Object, container: str, nodes: int) -> RankCount:
     text = pod_variables.command(own)
     env = pod_variables.of_container(own)
     gpus = _gpus(own)
-    if found := _PER_NODE.search(text):
-        return _of_option(found[1], env, gpus, "--nproc-per-node of its command")
+    if match := _PER_NODE.search(text):
+        return _of_option(match[1], env, gpus, "--nproc-per-node of its command")
     if value := env.get("PET_NPROC_PER_NODE"):
         return _of_option(value, env, gpus, "PET_NPROC_PER_NODE in its environment")
     if _TORCHRUN.search(text):
@@ -58,8 +58,8 @@ def nodes_of_pod(spec: Object) -> int | None:
     """
     for own in items(spec, "containers"):
         text, env = pod_variables.command(own), pod_variables.of_container(own)
-        found = _NODES.search(text)
-        value = found[1] if found else env.get("PET_NNODES", "")
+        match = _NODES.search(text)
+        value = match[1] if match else env.get("PET_NNODES", "")
         if not value and "RANK" in env and "LOCAL_RANK" not in env and not _TORCHRUN.search(text):
             value = env.get("WORLD_SIZE", "")
         number = _number(pod_variables.expanded(value, env).partition(":")[0], env)
@@ -70,15 +70,15 @@ def nodes_of_pod(spec: Object) -> int | None:
 
 def _without_torchrun(text: str, env: Mapping[str, str], nodes: int) -> RankCount:
     """Return the number of ranks per pod for another launcher, or for processes that read WORLD_SIZE."""
-    if _ACCELERATE.search(text) and (found := _PROCESSES.search(text)):
-        return _divided(_number(found[1], env), nodes, "--num_processes of accelerate launch")
+    if _ACCELERATE.search(text) and (match := _PROCESSES.search(text)):
+        return _divided(_number(match[1], env), nodes, "--num_processes of accelerate launch")
     if other := _OTHER.search(text):
         return RankCount(None, f"{other[1]} decides it")
     if size := pod_variables.assigned(text).get("WORLD_SIZE"):
         return _divided(_number(size, env), nodes, f"WORLD_SIZE={size} in its command")
     if "WORLD_SIZE" in env:
-        where = f"WORLD_SIZE={env['WORLD_SIZE']} in its environment"
-        return _divided(_number(env["WORLD_SIZE"], env), nodes, where)
+        source = f"WORLD_SIZE={env['WORLD_SIZE']} in its environment"
+        return _divided(_number(env["WORLD_SIZE"], env), nodes, source)
     return RankCount(None, "neither its command nor its environment has --nproc-per-node or WORLD_SIZE")
 
 
@@ -89,20 +89,20 @@ def launched(pod: Object, container: str) -> bool:
     return any(pattern.search(text) for pattern in (_TORCHRUN, _ACCELERATE, _OTHER, _PER_NODE))
 
 
-def _of_option(text: str, env: Mapping[str, str], gpus: int, where: str) -> RankCount:
+def _of_option(text: str, env: Mapping[str, str], gpus: int, source: str) -> RankCount:
     value = pod_variables.expanded(text, env)
     if value in ("gpu", "auto") and gpus:
-        return RankCount(gpus, f"{where} ({value}) and the {gpus} GPUs of each pod")
+        return RankCount(gpus, f"{source} ({value}) and the {gpus} GPUs of each pod")
     number = _number(text, env)
     if number is None:
-        return RankCount(None, f"{where} is {text}, whose value is not in the pod's spec")
-    return RankCount(number, f"{where} ({number})")
+        return RankCount(None, f"{source} is {text}, whose value is not in the pod's spec")
+    return RankCount(number, f"{source} ({number})")
 
 
-def _divided(total: int | None, nodes: int, where: str) -> RankCount:
+def _divided(total: int | None, nodes: int, source: str) -> RankCount:
     if total is None or nodes < 1 or total % nodes:
-        return RankCount(None, f"{where} does not fit {nodes} pods")
-    return RankCount(total // nodes, where)
+        return RankCount(None, f"{source} does not fit {nodes} pods")
+    return RankCount(total // nodes, source)
 
 
 def _number(text: str, env: Mapping[str, str]) -> int | None:
@@ -122,26 +122,26 @@ def reported(log: Iterable[bytes], per_pod: int) -> int | None:
     With c10d, the rank order can differ from the pod order. `log` yields the lines of the pod's log, and
     `per_pod` is the number of ranks per pod.
     """
-    last: tuple[int, int] | None = None
+    last_pair: tuple[int, int] | None = None
     for line in log:
         for rank, local in _REPORTED.findall(line):
-            last = int(rank), int(local)
-    if last is None or (last[0] - last[1]) % per_pod:
+            last_pair = int(rank), int(local)
+    if last_pair is None or (last_pair[0] - last_pair[1]) % per_pod:
         return None
-    return (last[0] - last[1]) // per_pod
+    return (last_pair[0] - last_pair[1]) // per_pod
 
 
-def whole_order(known: Mapping[int, int], nodes: int) -> dict[int, int] | None:
+def whole_order(positions: Mapping[int, int], nodes: int) -> dict[int, int] | None:
     """Return each pod's position in the rank order, keyed by pod index.
 
-    `known` contains the positions found in logs. The other pods get the remaining positions in ascending
+    `positions` contains the positions found in logs. The other pods get the remaining positions in ascending
     order. Returns None if each pod's position is its index, or if the known positions contradict each other.
     """
-    places = set(known.values())
-    if len(places) < len(known) or not places <= set(range(nodes)):
+    places = set(positions.values())
+    if len(places) < len(positions) or not places <= set(range(nodes)):
         return None  # The logs contradict each other.
     free = iter(sorted(set(range(nodes)) - places))
-    order = {index: known.get(index, -1) for index in range(nodes)}
+    order = {index: positions.get(index, -1) for index in range(nodes)}
     order = {index: next(free) if place < 0 else place for index, place in order.items()}
     return None if all(index == place for index, place in order.items()) else order
 

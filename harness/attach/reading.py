@@ -64,12 +64,12 @@ class Reader:
         request. With `retry`, requests to a busy API server are retried for RETRY_SECONDS.
         """
         try:
-            found = self._json(resource.path(self.namespace, name), retry=retry)
+            item = self._json(resource.path(self.namespace, name), retry=retry)
         except ApiException as error:
             if error.status == 404:
                 return None
             raise self._problem(error, f"{resource.kind.kind} {name}") from error
-        return {"apiVersion": resource.kind.api_version, "kind": resource.kind.kind, **found}
+        return {"apiVersion": resource.kind.api_version, "kind": resource.kind.kind, **item}
 
     def all(self, resource: Resource, labels: str = "", needed: bool = False) -> list[Object]:
         """Return the objects of a kind. If they cannot be read, record the reason and return [].
@@ -106,7 +106,7 @@ class Reader:
     def secret(self, name: str) -> dict[str, str]:
         """Return the base64-encoded entries of a Secret. Raises HarnessError if it cannot be read."""
         try:
-            found = self._json(f"/api/v1/namespaces/{self.namespace}/secrets/{name}")
+            item = self._json(f"/api/v1/namespaces/{self.namespace}/secrets/{name}")
         except ApiException as error:
             if error.status == 404:
                 raise HarnessError(
@@ -115,7 +115,7 @@ class Reader:
                     cause="tracker.unreachable",
                 ) from None
             raise self._problem(error, f"Secret {name}", f" --secret {name}") from error
-        return {str(key): str(value) for key, value in (found.get("data") or {}).items()}
+        return {str(key): str(value) for key, value in (item.get("data") or {}).items()}
 
     def _pages(self, resource: Resource, labels: str) -> Iterator[Object]:
         query = {"limit": str(PAGE), **({"labelSelector": labels} if labels else {})}
@@ -147,7 +147,7 @@ class Reader:
         deadline = Deadline.after(RETRY_SECONDS if retry else 0)
         while True:
             try:
-                found: Object = json.loads(self.kube.fetch(path, query, seconds=SECONDS).data)
+                response: Object = json.loads(self.kube.fetch(path, query, seconds=SECONDS).data)
             except ApiException as error:
                 if error.status not in BUSY or deadline.passed:
                     raise
@@ -163,12 +163,12 @@ class Reader:
                 raise HarnessError(
                     f"expected JSON from the API server at {path}", cause="cluster.unreachable"
                 ) from error
-            return found
+            return response
 
-    def _problem(self, error: ApiException, what: str, option: str = "") -> HarnessError:
+    def _problem(self, error: ApiException, subject: str, option: str = "") -> HarnessError:
         if error.status in (401, 403):
-            return Forbidden(what, self.namespace, option)
-        text = f"{what} could not be read: {reason_of(error)}"
+            return Forbidden(subject, self.namespace, option)
+        text = f"{subject} could not be read: {reason_of(error)}"
         if not error.status:  # TLS failed.
             return NotNow(
                 text, hint="check the kubeconfig with `kubectl get pods`", cause="cluster.unreachable"

@@ -96,8 +96,8 @@ class Recording:
     def flush(self) -> None:
         """Record the kept Events whose objects are now known to belong to the job."""
         with self._lock:
-            kept, self._events = self._events, []
-        for since, each in kept:
+            events, self._events = self._events, []
+        for since, each in events:
             self._event(each, since)
 
     def _write(self, kind: str, observation: Observation) -> None:

@@ -34,29 +34,29 @@ class SecretKey:
         return cls(name, key)
 
 
-def key_in(reader: Reader, wanted: SecretKey, referred: str = "") -> str:
+def key_in(reader: Reader, secret_key: SecretKey, referred: str = "") -> str:
     """Return the tracker's key. `referred` is the entry to which the pods refer.
 
     Raises HarnessError if the Secret does not exist or cannot be read, or if the entry is ambiguous.
     """
-    data = reader.secret(wanted.name)
+    data = reader.secret(secret_key.name)
     names = sorted(data)
-    what = f"Secret {wanted.name} in namespace {reader.namespace}"
-    key = wanted.key or (referred if referred in data else "") or _only(names)
+    subject = f"Secret {secret_key.name} in namespace {reader.namespace}"
+    key = secret_key.key or (referred if referred in data else "") or _only(names)
     if not names:
-        raise _problem(f"{what} is empty", "name another Secret with --secret")
+        raise _problem(f"{subject} is empty", "name another Secret with --secret")
     if not key:
-        text = f"{what} has {len(names)} keys ({', '.join(names[:8])}), so it is not known which to use"
-        raise _problem(text, f"name one of them, as in --secret {wanted.name}/{names[0]}")
+        text = f"{subject} has {len(names)} keys ({', '.join(names[:8])}), so it is not known which to use"
+        raise _problem(text, f"name one of them, as in --secret {secret_key.name}/{names[0]}")
     if key not in data:
-        raise _problem(f"{what} has no key {key}, but {', '.join(names[:8])}", "name one with --secret")
+        raise _problem(f"{subject} has no key {key}, but {', '.join(names[:8])}", "name one with --secret")
     try:
         value = base64.b64decode(data[key], validate=True).decode("ascii").strip()
     except (binascii.Error, ValueError):
         value = ""
     if not value or not value.isprintable() or " " in value:
         raise _problem(
-            f"{key} of {what} is not a tracker's key: one word is expected",
+            f"{key} of {subject} is not a tracker's key: one word is expected",
             "name another entry with --secret",
         )
     return value

@@ -64,9 +64,9 @@ def default_kubeconfig() -> Path:
 
     kubectl merges all files listed in $KUBECONFIG. Use --kubeconfig to select another file in the list.
     """
-    named = [Path(each) for each in (os.environ.get("KUBECONFIG") or "").split(os.pathsep) if each]
-    existing = [each for each in named if each.is_file()]
-    return next(iter([*existing, *named]), home() / ".kube" / "config")
+    paths = [Path(each) for each in (os.environ.get("KUBECONFIG") or "").split(os.pathsep) if each]
+    existing = [each for each in paths if each.is_file()]
+    return next(iter([*existing, *paths]), home() / ".kube" / "config")
 
 
 def cluster(settings: Settings) -> Kube:
@@ -184,13 +184,13 @@ def _picture(job: AttachedJob, reader: Reader, recording: Recording, writer: Bun
     """Record the current objects of the job and the related objects in the cluster."""
     if job.item is not None:
         recording.add(job.resource.kind.name, job.item)
-    wanted = [POD, *(each for each in AROUND if each is not job.resource)]
+    resources = [POD, *(each for each in AROUND if each is not job.resource)]
 
     def read(resource: Resource) -> list[tuple[str, dict[str, object]]]:
         labels = pod_labels(job) if resource is POD else ""
         return [(resource.kind.name, each) for each in reader.all(resource, labels, resource is POD)]
 
-    lists = run_all([lambda resource=resource: read(resource) for resource in wanted])  # type: ignore[misc]
+    lists = run_all([lambda resource=resource: read(resource) for resource in resources])  # type: ignore[misc]
     for kind, item in [entry for entries in lists for entry in entries]:
         recording.add(kind, item)
     if _changed(job, reader, recording):
@@ -198,8 +198,8 @@ def _picture(job: AttachedJob, reader: Reader, recording: Recording, writer: Bun
             for kind, item in read(POD):
                 recording.add(kind, item)
     recording.flush()
-    there = {each.kind.name for each in wanted} | {job.resource.kind.name}
-    writer.update(attached_at=now(), watched=sorted(there - reader.unread.keys() - reader.absent))
+    kinds = {each.kind.name for each in resources} | {job.resource.kind.name}
+    writer.update(attached_at=now(), watched=sorted(kinds - reader.unread.keys() - reader.absent))
 
 
 def _changed(job: AttachedJob, reader: Reader, recording: Recording) -> bool:
@@ -239,32 +239,32 @@ def _count_ranks(job: AttachedJob, recording: Recording, writer: BundleWriter) -
         return
     counts = [rank_count.of_pod(group.template, container, nodes) for group in groups]
     bundle = Bundle.open(writer.path)
-    logged, where = logged_rank_order.logged(bundle, container, torchrun_logs.logged), "torchrun's log"
+    logged, source = logged_rank_order.logged(bundle, container, torchrun_logs.logged), "torchrun's log"
     from_logs = rank_count.agreed(logged, nodes)
     if from_logs is None:
         own = nonces(recording.pods.values(), job.uid)
-        logged, where = logged_rank_order.recorded(bundle, container, own), "the lines of the recorders"
-        from_logs = rank_count.agreed(logged, nodes, where)
+        logged, source = logged_rank_order.recorded(bundle, container, own), "the lines of the recorders"
+        from_logs = rank_count.agreed(logged, nodes, source)
     if from_logs is not None:
         counts = [from_logs]
-    wanted = expected(nodes, counts, job.item, groups, container)
-    if (read := writer.current.expected) is not None:  # Keep the run that the tracker identified.
-        run = {"run_id": read.run_id, "project": read.project, "tracker_run": read.tracker_run}
-        wanted = wanted.model_copy(update=run)
+    updated = expected(nodes, counts, job.item, groups, container)
+    if (current := writer.current.expected) is not None:  # Keep the run that the tracker identified.
+        run = {"run_id": current.run_id, "project": current.project, "tracker_run": current.tracker_run}
+        updated = updated.model_copy(update=run)
     if from_logs is not None:
-        order = logged_rank_order.of_logs(logged, nodes, where)
+        order = logged_rank_order.of_logs(logged, nodes, source)
     else:
-        order = logged_rank_order.of_pods(bundle, with_rank, container, wanted)
+        order = logged_rank_order.of_pods(bundle, with_rank, container, updated)
     if job.groups and (places := rank_count.whole_order(order.known, nodes)) is not None:
         names = {pod.name: places[i] for i, pods in bundle.pod_attempts().items() for pod in pods}
         groups_by_log = [job.groups[0].pods.model_copy(update={"names": names, "labels": {}, "owner": None})]
         launch = writer.current.launch or job.launch
         writer.update(launch=launch.model_copy(update={"pods": groups_by_log}))
     if order.contradiction:
-        wanted = wanted.model_copy(update={"ranks_given": False, "ranks_from": order.contradiction})
+        updated = updated.model_copy(update={"ranks_given": False, "ranks_from": order.contradiction})
     elif order.text:
-        wanted = wanted.model_copy(update={"ranks_from": f"{wanted.ranks_from}; {order.text}"})
-    writer.update(expected=wanted)
+        updated = updated.model_copy(update={"ranks_from": f"{updated.ranks_from}; {order.text}"})
+    writer.update(expected=updated)
 
 
 def _has_rank(job: AttachedJob, pod: dict[str, object]) -> bool:

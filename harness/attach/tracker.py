@@ -97,13 +97,17 @@ def read(
     pods = pods or [state.object for state in bundle.last("pod").values()]
     container = job.launch.container
     logged = _logged(bundle, pods, container)
-    named = _named(options, context, pods, container, logged)
-    if isinstance(named, str):
-        writer.update(unread={**reader.unread, "tracker": named})
+    tracker_run = _named(options, context, pods, container, logged)
+    if isinstance(tracker_run, str):
+        writer.update(unread={**reader.unread, "tracker": tracker_run})
         return
-    url, runs = named.url, list[TrackerRun]()
-    writer.update(expected=expected.model_copy(update={"run_id": named.run, "project": named.project}))
-    context.progress(f"reading run {named.run or ', '.join(map(str, logged.ids))} from the tracker at {url}")
+    url, runs = tracker_run.url, list[TrackerRun]()
+    writer.update(
+        expected=expected.model_copy(update={"run_id": tracker_run.run, "project": tracker_run.project})
+    )
+    context.progress(
+        f"reading run {tracker_run.run or ', '.join(map(str, logged.ids))} from the tracker at {url}"
+    )
 
     def write(kind: TrackerKind, record: TrackerRun | Attachment | RunWriter | DigestReport) -> None:
         runs.extend([record] if isinstance(record, TrackerRun) else [])
@@ -113,18 +117,18 @@ def read(
         key = _key(options, context, reader, pods, container, url)
         writer.redactor.add(key)
         audit, client = _audit(url, key, reader)
-        wanted, ids = _resolved(audit, client, expected, named, logged)
-        writer.update(expected=wanted)
+        updated, ids = _resolved(audit, client, expected, tracker_run, logged)
+        writer.update(expected=updated)
         summary = collect(
             audit,
-            external_id=wanted.run_id,
-            project=wanted.project,
+            external_id=updated.run_id,
+            project=updated.project,
             job_name=job.launch.tracked_as,
             write=write,
             write_points=writer.point_rows,
             ids=ids,
         )
-        summary = _unless_absent(summary, wanted, runs) if named.given else summary
+        summary = _unless_absent(summary, updated, runs) if tracker_run.given else summary
     except HarnessError as error:
         summary = _failed(str(error))
     except (httpx.HTTPError, httpx.InvalidURL) as error:
@@ -168,8 +172,8 @@ def _named(
         missing.append("the project of the run (PLUTO_PROJECT): --project P names it")
     if missing:
         return f"neither the pods nor their logs show {'; nor '.join(missing)}"
-    given = bool(options.url or options.project or options.run) or url != of_pods
-    return Named(url.rstrip("/"), project, run, given)
+    is_given = bool(options.url or options.project or options.run) or url != of_pods
+    return Named(url.rstrip("/"), project, run, is_given)
 
 
 def _environment(pods: Iterable[Object], container: str) -> dict[str, str]:
@@ -190,68 +194,69 @@ def _variables(pod: Object, container: str) -> list[Object]:
 
 def _logged(bundle: Bundle, pods: Iterable[Object], container: str) -> Logged:
     """Return the information about the run in the pods' logs."""
-    found = Logged()
+    logged = Logged()
     for pod in pods:
         path = bundle.log(str(pod["metadata"]["name"]), container)
         nonce = admitted_records.nonce_of(pod, container)
         if not nonce or not bundle.has(path):
             continue
         lines = (line.decode(errors="replace") for line in bundle.log_lines(path))
-        record = admitted_records.read(map(partial(_noting_page, found), lines), nonce)
+        record = admitted_records.read(map(partial(_noting_page, logged), lines), nonce)
         for process in record.records:
             if process.summary is not None:
-                found.ids.update(
+                logged.ids.update(
                     int(run.run) for run in process.summary.runs if run.count and run.run.isdecimal()
                 )
-    return found
+    return logged
 
 
-def _noting_page(found: Logged, line: str) -> str:
-    if not found.url and (page := _PAGE.search(line)):
+def _noting_page(logged: Logged, line: str) -> str:
+    if not logged.url and (page := _PAGE.search(line)):
         hosted = urlsplit(page[1]).hostname == _HOSTED_APP
-        found.url, found.project = DEFAULT_URL if hosted else page[1], unquote(page[2])
+        logged.url, logged.project = DEFAULT_URL if hosted else page[1], unquote(page[2])
     return line
 
 
 def _resolved(
-    audit: AuditReader, client: httpx.Client, expected: Expected, named: Named, logged: Logged
+    audit: AuditReader, client: httpx.Client, expected: Expected, tracker_run: Named, logged: Logged
 ) -> tuple[Expected, list[int]]:
     """Return `expected` with the job's run filled in, and the tracker's ids of all runs to read.
 
     If no run id is known, the run to which most processes logged is used.
     """
-    run, project = named.run, named.project
+    run, project = tracker_run.run, tracker_run.project
     ids = [run_id for run_id, _ in logged.ids.most_common(MAX_RUNS)]
-    wanted = expected.model_copy(update={"run_id": run, "project": project})
+    updated = expected.model_copy(update={"run_id": run, "project": project})
     of_recorders = by_id(client, ids, project, SECONDS)
-    found = next((one for one in of_recorders if not run or run in _names(one)), None)
-    if found is not None and named.given and project not in ("", found.project):
-        found = None  # The run is in another project than the one that the user named.
-    if found is None and run and is_tracker_id(run):
+    matching = next((one for one in of_recorders if not run or run in _names(one)), None)
+    if matching is not None and tracker_run.given and project not in ("", matching.project):
+        matching = None  # The run is in another project than the one that the user named.
+    if matching is None and run and is_tracker_id(run):
         external = not run.isdecimal() and audit.runs(external_id=run, project=project, job_name=None)
-        found = None if external else by_word(client, run, project, SECONDS)
-    if found is None:
-        return wanted.model_copy(update={"run_id": run or ", ".join(map(str, ids[:1]))}), ids
-    name = found.external_id or found.display_id or str(found.run_id)
-    fields = {"run_id": name, "project": found.project, "tracker_run": found.run_id}
-    return wanted.model_copy(update=fields), [*dict.fromkeys([found.run_id, *ids])]
+        matching = None if external else by_word(client, run, project, SECONDS)
+    if matching is None:
+        return updated.model_copy(update={"run_id": run or ", ".join(map(str, ids[:1]))}), ids
+    name = matching.external_id or matching.display_id or str(matching.run_id)
+    fields = {"run_id": name, "project": matching.project, "tracker_run": matching.run_id}
+    return updated.model_copy(update=fields), [*dict.fromkeys([matching.run_id, *ids])]
 
 
 def _names(run: TrackerRun) -> tuple[str | None, ...]:
     return run.external_id, run.display_id, str(run.run_id)
 
 
-def _unless_absent(summary: TrackerSummary, wanted: Expected, runs: Sequence[TrackerRun]) -> TrackerSummary:
+def _unless_absent(summary: TrackerSummary, expected: Expected, runs: Sequence[TrackerRun]) -> TrackerSummary:
     """Return the summary, with an error if the user named a run that does not exist in the tracker."""
-    there = any(
-        run.run_id == wanted.tracker_run or (run.external_id, run.project) == (wanted.run_id, wanted.project)
+    exists = any(
+        run.run_id == expected.tracker_run
+        or (run.external_id, run.project) == (expected.run_id, expected.project)
         for run in runs
     )
-    if there or summary.error is not None:
+    if exists or summary.error is not None:
         return summary
-    others = ", ".join(f"{run.external_id or run.display_id} in project {run.project}" for run in runs[:3])
-    text = f"it has no run {wanted.run_id} in project {wanted.project}"
-    text += f"; the recorders of the job name {others}" if others else ""
+    run_names = ", ".join(f"{run.external_id or run.display_id} in project {run.project}" for run in runs[:3])
+    text = f"it has no run {expected.run_id} in project {expected.project}"
+    text += f"; the recorders of the job name {run_names}" if run_names else ""
     return summary.model_copy(update={"error": f"{text}\n  → check --run, --project and --tracker-url"})
 
 
@@ -270,10 +275,10 @@ def _key(
     the URL and may not be allowed to read the key. A key from a Secret that the pods use is an exception.
     """
     confirmed = (options.url, context.settings.tracker_url, DEFAULT_URL)
-    named = {each.rstrip("/") for each in confirmed if each}
+    trusted_urls = {each.rstrip("/") for each in confirmed if each}
     if (secret := options.secret) is not None:
         key = key_in(reader, secret, _referred(pods, container, secret.name))
-        if url in named or any(_has_secret(pod, secret.name) for pod in pods):
+        if url in trusted_urls or any(_has_secret(pod, secret.name) for pod in pods):
             return key
         raise HarnessError(
             f"only the pods name the tracker {url}, and they do not use Secret {secret.name}, so its key is "
@@ -282,7 +287,7 @@ def _key(
             cause="tracker.unreachable",
         )
     if context.settings.pluto_api_key is not None:
-        if url in named:
+        if url in trusted_urls:
             return context.settings.pluto_api_key.get_secret_value()
         raise HarnessError(
             f"only the pods name the tracker {url}, so your own PLUTO_API_KEY is not sent to it",
@@ -295,9 +300,9 @@ def _key(
         for each in _variables(pod, container)
         if each.get("name") in KEYS and "secretKeyRef" in (each.get("valueFrom") or {})
     )
-    where = f"; the pods have it from Secret {next(iter(names))}" if names else ""
+    origin = f"; the pods have it from Secret {next(iter(names))}" if names else ""
     raise HarnessError(
-        f"a key of the tracker is expected, but there is none{where}",
+        f"a key of the tracker is expected, but there is none{origin}",
         hint=f"--secret {next(iter(names), 'NAME')} reads it from the Secret, or set PLUTO_API_KEY",
         cause="tracker.unreachable",
     )
@@ -317,9 +322,9 @@ def _has_secret(pod: Object, secret: str) -> bool:
     """Return whether a pod uses a Secret in its environment or as a volume."""
     containers = [*items(pod, "spec", "initContainers"), *items(pod, "spec", "containers")]
     variables = [mapping(each, "valueFrom", "secretKeyRef") for c in containers for each in items(c, "env")]
-    whole = [mapping(each, "secretRef") for c in containers for each in items(c, "envFrom")]
+    env_sources = [mapping(each, "secretRef") for c in containers for each in items(c, "envFrom")]
     volumes = [mapping(each, "secret").get("secretName") for each in items(pod, "spec", "volumes")]
-    return secret in (*(each.get("name") for each in (*variables, *whole)), *volumes)
+    return secret in (*(each.get("name") for each in (*variables, *env_sources)), *volumes)
 
 
 def _audit(url: str, key: str, reader: Reader) -> tuple[AuditReader, httpx.Client]:
@@ -356,17 +361,17 @@ def _of_api_server(response: httpx.Response) -> bool:
 
 
 def _not_proxied(service: service_proxy.Service, reader: Reader, response: httpx.Response) -> HarnessError:
-    what = f"Service {service.name} in namespace {service.namespace}"
+    subject = f"Service {service.name} in namespace {service.namespace}"
     message = str(response.json().get("message"))[:300]
     if response.status_code in (401, 403):
         role = f"`harness attach --print-rbac -n {reader.namespace} --tracker-url …` prints the Role"
         return HarnessError(
-            f"the right to reach {what} through the API server is expected: {message}",
+            f"the right to reach {subject} through the API server is expected: {message}",
             hint=role,
             cause="tracker.unreachable",
         )
     return HarnessError(
-        f"the tracker is expected at {what}, but the API server does not reach it: {message}",
+        f"the tracker is expected at {subject}, but the API server does not reach it: {message}",
         hint="check the URL, or name another one with --tracker-url",
         cause="tracker.unreachable",
     )

@@ -28,24 +28,24 @@ _MARKS = (LINE_MARK, REPORTED_MARK, SUMMARY_MARK)
 
 def nonces(pods: Iterable[Object], uid: str) -> list[str]:
     """Return the nonces that recorders in the pods may use. `uid` is the uid of the job's object."""
-    found = dict.fromkeys([uid])
+    values_found = dict.fromkeys([uid])
     for pod in pods:
-        found |= dict.fromkeys(sorted(owners(pod)))
+        values_found |= dict.fromkeys(sorted(owners(pod)))
         label = mapping(pod, "metadata", "labels").get(NONCE_LABEL)
-        found |= dict.fromkeys([str(label)] if label else [])
+        values_found |= dict.fromkeys([str(label)] if label else [])
         for container in items(pod, "spec", "containers"):
             values = [e.get("value") for e in items(container, "env") if e.get("name") == NONCE_VARIABLE]
-            found |= dict.fromkeys(str(value) for value in values if value)
-    return list(found)
+            values_found |= dict.fromkeys(str(value) for value in values if value)
+    return list(values_found)
 
 
 def recorded_world(log: Iterable[bytes], nonces: Iterable[str]) -> tuple[set[int], set[int | None]]:
     """Return the ranks whose injected recorders wrote to a log, and the world sizes in their summaries."""
     marks = [mark.encode() for mark in _MARKS]
     lines = [line.decode(errors="replace") for line in log if any(mark in line for mark in marks)]
-    found = [record for nonce in nonces for record in admitted_records.read(lines, nonce).records]
-    worlds = {each.summary.world for each in found if each.summary is not None}
-    return {each.rank for each in found if each.rank is not None}, worlds
+    process_records = [record for nonce in nonces for record in admitted_records.read(lines, nonce).records]
+    worlds = {each.summary.world for each in process_records if each.summary is not None}
+    return {each.rank for each in process_records if each.rank is not None}, worlds
 
 
 class RecordedLines:
@@ -88,10 +88,10 @@ class RecordedLines:
 
     def write(self) -> bool:
         """Write the ground truth. Return whether the ranks recorded anything."""
-        written = bool(self._events)
+        has_written = bool(self._events)
         for collector in self._collectors.values():
             for suffix, by_rank in (("", collector.result()), (".outside", collector.outside())):
                 for rank, lines in by_rank.items():
-                    written = True
+                    has_written = True
                     self._writer.truths(rank, lines, suffix)
-        return written
+        return has_written

@@ -88,8 +88,8 @@ def mark_nodes(
         raise UsageError("--force applies only to --taint. Labels show each node's verdict in any case.")
     settings = load(cluster_name=cluster_name, kubeconfig=kubeconfig, context=context)
     fleet = None if undo else fleet_of(opened(bundle))
-    if fleet and (why := image_at_fault(fleet)) is not None:
-        raise HarnessError(f"{why}; no node is marked", hint="harness accept --image IMAGE, with CUDA")
+    if fleet and (reason := image_at_fault(fleet)) is not None:
+        raise HarnessError(f"{reason}; no node is marked", hint="harness accept --image IMAGE, with CUDA")
     verdicts = {node.node: node.verdict for node in fleet.nodes} if fleet else {}
     doubts = doubtful(fleet, force=force) if fleet and taint else {}
     with reached():
@@ -105,8 +105,8 @@ def mark_nodes(
             print(f"{name}: {verdicts.get(name, 'restored')}")
         for name in marks.unchanged:
             print(f"{name}: {verdicts.get(name, '')}, as before")
-        for name, why in doubts.items():
-            print(f"{name}: not tainted: {why}")
+        for name, reason in doubts.items():
+            print(f"{name}: not tainted: {reason}")
         for name in marks.absent:
             print(f"{name}: not a node of this cluster")
     return 2 if marks.absent else 0

@@ -145,15 +145,15 @@ def _attached(
     from harness.attach.find import Target, check
 
     job, selector, namespace, container = target
-    named = Target(job, selector, container)
-    check(named)
+    attach_target = Target(job, selector, container)
+    check(attach_target)
     of_tracker = _tracker(tracker)
     settings = lazy.load(runs_dir=runs_dir, kubeconfig=kubeconfig or _default(context), context=context)
-    asked = session.Options(namespace, wait or 0.0, follow or wait is not None, probe, of_tracker)
-    if not asked.follow:
-        return session.attach(named, asked, lazy.run_context(settings, progress(quiet)))
+    session_options = session.Options(namespace, wait or 0.0, follow or wait is not None, probe, of_tracker)
+    if not session_options.follow:
+        return session.attach(attach_target, session_options, lazy.run_context(settings, progress(quiet)))
     with lazy.watching(quiet) as (lines, listener):
-        return session.attach(named, asked, lazy.run_context(settings, lines), listener)
+        return session.attach(attach_target, session_options, lazy.run_context(settings, lines), listener)
 
 
 def _tracker(words: tuple[str, str, str, str]) -> "TrackerOptions":
@@ -161,9 +161,9 @@ def _tracker(words: tuple[str, str, str, str]) -> "TrackerOptions":
     from harness.attach.tracker import TrackerOptions
 
     url, project, run, secret = words
-    found = TrackerOptions(url, project, run, SecretKey.of(secret))
-    found.check()
-    return found
+    tracker_options = TrackerOptions(url, project, run, SecretKey.of(secret))
+    tracker_options.check()
+    return tracker_options
 
 
 def _print_rbac(namespace: str, probe: bool, words: tuple[str, str, str, str]) -> int:

@@ -196,17 +196,19 @@ def preflight(
     cluster = ExistingCluster(settings)
     if install:
         cluster.install(run_context(settings, progress(quiet)))
-    version, needs = cluster.inspect(load_workload(job) if job else None)
+    version, requirements = cluster.inspect(load_workload(job) if job else None)
     if as_json:
-        rows = [{"what": n.what, "ok": n.problem is None, "seen": n.state, "fix": n.fix} for n in needs]
+        rows = [
+            {"what": n.what, "ok": n.problem is None, "seen": n.state, "fix": n.fix} for n in requirements
+        ]
         dump({"kubernetes": version, "needs": rows})
     else:
         print(f"Kubernetes {version}")
-        for requirement in needs:
+        for requirement in requirements:
             print(f"{'✗' if requirement.problem else '✓'} {requirement.what:12} {requirement.state}")
             if requirement.fix:
                 print(f"  {'→':>12} {requirement.fix}")
-    return 2 if any(requirement.problem for requirement in needs) else 0
+    return 2 if any(requirement.problem for requirement in requirements) else 0
 
 
 COMMANDS = (up, down, pause, resume, status, logs, shell, preflight)

@@ -63,10 +63,10 @@ def _state(item: Object) -> str:
     A StatefulSet or DaemonSet never reports that it has ended.
     """
     status = item.get("status") or {}
-    ended = next(
+    end_condition = next(
         (word for word in ("Complete", "Failed") if condition(item, word).get("status") == "True"), None
     )
-    if state := status.get("terminalState") or ended:
+    if state := status.get("terminalState") or end_condition:
         return str(state)
     if item["spec"].get("suspend"):
         return "suspended"
@@ -101,11 +101,11 @@ def _pods(item: Object, pods: list[Object], per_pod: int) -> list[PodStatus]:
         uid=metadata["uid"],
     )
     numbered = members(launch, [[ObjectState("", "ADDED", "", pod)] for pod in pods])
-    first = {lives[-1].name: index * per_pod for index, lives in numbered.items()}
+    first_ranks = {lives[-1].name: index * per_pod for index, lives in numbered.items()}
     rows = [
         PodStatus(
             name=(name := str(pod["metadata"]["name"])),
-            ranks=list(range(first[name], first[name] + per_pod)) if name in first else [],
+            ranks=list(range(first_ranks[name], first_ranks[name] + per_pod)) if name in first_ranks else [],
             state=_pod(pod),
         )
         for pod in pods

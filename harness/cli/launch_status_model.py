@@ -36,8 +36,8 @@ class LaunchStatus(BaseModel, frozen=True):
         """Return the launch as lines of text."""
         from harness.judge.case import names
 
-        what = f"{self.kind} {self.name}  " if self.kind else ""
-        lines = [f"launch       {self.namespace}  {what}{self.state}"]
+        workload = f"{self.kind} {self.name}  " if self.kind else ""
+        lines = [f"launch       {self.namespace}  {workload}{self.state}"]
         lines += [f"  queue      {self.queue}"] if self.queue else []
         for pod in self.pods:
             ranks = f"{names(pod.ranks)}  " if pod.ranks else ""

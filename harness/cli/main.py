@@ -180,12 +180,12 @@ def images_build(
     from harness.cli import status
 
     context = run_context(load(images=images), progress(quiet))
-    built = status.build_images(context)
+    image_refs = status.build_images(context)
     try:
-        built |= running.template(context)
+        image_refs |= running.template(context)
     except HarnessError as error:
         context.progress(f"no template of new clusters: {error.message}")
-    dump(built) if as_json else print("\n".join(f"{name:8} {ref}" for name, ref in built.items()))
+    dump(image_refs) if as_json else print("\n".join(f"{name:8} {ref}" for name, ref in image_refs.items()))
     return 0
 
 
@@ -207,8 +207,8 @@ def main(arguments: list[str] | None = None, program: str | None = None) -> None
         code = error.exit_code
     # A launch handles its own errors, so this error means that a folder cannot be used.
     except OSError as error:
-        where = f": {error.filename}" if error.filename else ""
-        print(f"harness: {error.strerror or error}{where}\n  → {FOLDERS}", file=sys.stderr)
+        filename = f": {error.filename}" if error.filename else ""
+        print(f"harness: {error.strerror or error}{filename}\n  → {FOLDERS}", file=sys.stderr)
         code = 2
     except (KeyboardInterrupt, typer.Abort):
         print("harness: interrupted", file=sys.stderr)

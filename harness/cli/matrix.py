@@ -80,9 +80,9 @@ def matrix(
     from harness.versions import commands, matrix_text
     from harness.versions.definition import read
 
-    given = {"konduktor": konduktor or [], "pluto-ml": pluto_ml or []}
+    specs = {"konduktor": konduktor or [], "pluto-ml": pluto_ml or []}
     definition = read(
-        file, vary or [], given, job=job, newest=newest, each=each, repeat=repeat, parallel=parallel
+        file, vary or [], specs, job=job, newest=newest, each=each, repeat=repeat, parallel=parallel
     )
     settings = load(
         cluster_name=cluster_name,
@@ -95,7 +95,7 @@ def matrix(
         context=context,
         wait_seconds=wait,
     )
-    say, shown = watching(quiet)
-    document = commands.matrix(definition, continued, run_context(settings, say), shown)
+    say, view = watching(quiet)
+    document = commands.matrix(definition, continued, run_context(settings, say), view)
     dump(document.model_dump(mode="json")) if as_json else matrix_text.show(document, console())
     return document.exit_code

@@ -118,7 +118,7 @@ def together(
 
     Return the diagnoses and the error messages, both keyed by rank.
     """
-    sent = base64.b64encode(package()).decode()
+    payload = base64.b64encode(package()).decode()
     errors: dict[int, str] = {}
 
     def attempt(rank: int, call: Any, *arguments: Any) -> Any:
@@ -128,7 +128,7 @@ def together(
             errors[rank] = str(error)
             return None
 
-    execs = {rank: Exec(command, sent) for rank, command in commands.items()}
+    execs = {rank: Exec(command, payload) for rank, command in commands.items()}
     try:
         with ThreadPoolExecutor(len(execs)) as pool:
             reports = dict(zip(execs, pool.map(lambda r: attempt(r, execs[r].ready), execs), strict=True))

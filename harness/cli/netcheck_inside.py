@@ -55,8 +55,8 @@ class NetcheckResults:
         Raises UsageError if the rank has no diagnosis, and HarnessError if no rank has one.
         """
         if not self.results:
-            first, why = min(self.errors.items(), default=(0, "no pod runs"))
-            raise HarnessError(f"netcheck ran in no pod: rank {first}: {why}", hint=_hint(why))
+            first, reason = min(self.errors.items(), default=(0, "no pod runs"))
+            raise HarnessError(f"netcheck ran in no pod: rank {first}: {reason}", hint=_hint(reason))
         if rank not in self.results:
             state = self.errors.get(rank) or self.pods.get(rank, "no such rank")
             available = ", ".join(map(str, sorted(self.results))) or "none"
@@ -66,18 +66,18 @@ class NetcheckResults:
         own = replace(self.results[rank], rank=rank)  # The matrix of all pairs is the one from rank 0.
         from_server = self.findings()
         steps = {each.step for each in from_server}
-        others = [each for each in own.findings if each.step not in steps]
-        findings = tuple(in_order([*from_server, *others]))
-        bad = next((each for each in findings if each.status == FAILED), None)
-        if bad is None:
+        other_findings = [each for each in own.findings if each.step not in steps]
+        findings = tuple(in_order([*from_server, *other_findings]))
+        failure = next((each for each in findings if each.status == FAILED), None)
+        if failure is None:
             return replace(own, findings=findings)
-        cause, ranks = bad.cause, bad.ranks
-        wrong = self.service if isinstance(self.service, headless_service.ServiceProblem) else None
-        if wrong and cause in (
+        cause, ranks = failure.cause, failure.ranks
+        problem = self.service if isinstance(self.service, headless_service.ServiceProblem) else None
+        if problem and cause in (
             None,
             *headless_service.NAMES,
         ):  # A verdict, too, reports the Service's problem as the cause if a DNS name does not exist.
-            cause, ranks = wrong.cause, tuple(wrong.nodes)
+            cause, ranks = problem.cause, tuple(problem.nodes)
         absent = tuple(sorted(set(range(self.nodes)) - self.running))
         missing = absent or own.missing
         return replace(own, verdict=FAILED, cause=cause, ranks=ranks, missing=missing, findings=findings)
@@ -107,8 +107,8 @@ class NetcheckResults:
         }
 
 
-def _hint(why: str) -> str:
-    if "forbidden" in why.lower():
+def _hint(reason: str) -> str:
+    if "forbidden" in reason.lower():
         return "`harness attach --print-rbac --probe` prints the Role that is needed, with pods/exec"
     return "netcheck needs Python 3.9 or later in the containers"
 
@@ -153,8 +153,8 @@ def _run(
     }
     if not running:
         states = "; ".join(f"rank {rank}: {each}" for rank, each in pods.items())
-        what = f"{launch.kind} {launch.object_name}" if launch.attached else bundle.path
-        raise UsageError(f"no pod of {what} is running: {states}", hint="netcheck needs running pods")
+        subject = f"{launch.kind} {launch.object_name}" if launch.attached else bundle.path
+        raise UsageError(f"no pod of {subject} is running: {states}", hint="netcheck needs running pods")
     base = [context.settings.kubectl_bin, *target, "-n", namespace, "exec", "-i"]
     commands = {
         rank: [*base, pod["metadata"]["name"], "-c", container_of(pod, launch), "--"]

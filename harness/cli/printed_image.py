@@ -16,28 +16,28 @@ from harness.provision.lifecycle import cluster_of
 from harness.settings import Settings
 
 
-def printed_image(settings: Settings, named: str | None) -> str:
+def printed_image(settings: Settings, image: str | None) -> str:
     """Return the worker image for printed manifests.
 
-    It is `named` if given, or else the image in the settings, or else the only worker image on the nodes. If
+    It is `image` if given, or else the image in the settings, or else the only worker image on the nodes. If
     no node has the chosen image, other versions of it on the nodes are listed on stderr. If no image is
-    known, a placeholder is returned. Raises UsageError if `named` and the settings are empty and the nodes
+    known, a placeholder is returned. Raises UsageError if `image` and the settings are empty and the nodes
     have several worker images.
     """
-    wanted = named or settings.worker_image
-    others = other_tags(wanted or LOCAL_IMAGE, _nodes(settings))
-    if wanted:
-        if others:
-            _note(f"no node reports the image {wanted}; nodes have {', '.join(others)}")
-        return wanted
-    if len(others) > 1:
+    chosen = image or settings.worker_image
+    tagged = other_tags(chosen or LOCAL_IMAGE, _nodes(settings))
+    if chosen:
+        if tagged:
+            _note(f"no node reports the image {chosen}; nodes have {', '.join(tagged)}")
+        return chosen
+    if len(tagged) > 1:
         raise UsageError(
-            f"--image is required, because the nodes have several worker images: {', '.join(others)}",
+            f"--image is required, because the nodes have several worker images: {', '.join(tagged)}",
             hint="add --image with the image that the pods should run",
         )
-    if not others:
+    if not tagged:
         _note(f"{LOCAL_IMAGE} is a placeholder for the worker image: use --image to name one on your nodes")
-    return next(iter(others), LOCAL_IMAGE)
+    return next(iter(tagged), LOCAL_IMAGE)
 
 
 def _nodes(settings: Settings) -> list[Object]:

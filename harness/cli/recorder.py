@@ -39,10 +39,10 @@ def install(
     from harness.launch.recorder_policy import RECORD
 
     kube = cluster(kubeconfig, context)
-    wanted = admission.install(kube, namespace or ())
+    namespaces = admission.install(kube, namespace or ())
     print("The policy is installed.")
-    print(f"Namespaces with the recorder's files: {', '.join(wanted) or 'none'}")
-    if not wanted:
+    print(f"Namespaces with the recorder's files: {', '.join(namespaces) or 'none'}")
+    if not namespaces:
         print(f"  → kubectl label namespace NAME {RECORD}=true && harness recorder install")
     for name in namespace or ():
         labels = (kube.get("v1", "Namespace", name) or {}).get("metadata", {}).get("labels") or {}
@@ -64,20 +64,24 @@ def status(
     from harness.cli.torchrun.jobs import cluster
     from harness.launch import recorder_admission as admission
 
-    found = admission.status(cluster(kubeconfig, context))
+    recorder_status = admission.status(cluster(kubeconfig, context))
     if as_json:
-        dump({**asdict(found), "complete": found.complete})
-        return 0 if found.complete else 1
-    print("policy: installed" if found.installed else "policy: not installed → harness recorder install")
-    print(f"files in: {', '.join(found.with_files) or 'no namespace'}")
-    for name in found.outdated:
+        dump({**asdict(recorder_status), "complete": recorder_status.complete})
+        return 0 if recorder_status.complete else 1
+    print(
+        "policy: installed"
+        if recorder_status.installed
+        else "policy: not installed → harness recorder install"
+    )
+    print(f"files in: {', '.join(recorder_status.with_files) or 'no namespace'}")
+    for name in recorder_status.outdated:
         print(f"files of another version in {name} → harness recorder install --namespace {name}")
-    for name in found.without_files:
+    for name in recorder_status.without_files:
         print(f"no files in {name}: its pods start unrecorded → harness recorder install --namespace {name}")
-    print(f"containers with the recorder: {found.recorded}")
-    for each in found.unrecorded:
+    print(f"containers with the recorder: {recorder_status.recorded}")
+    for each in recorder_status.unrecorded:
         print(f"not recorded: {each.namespace}/{each.pod} container {each.container}: {each.why}")
-    return 0 if found.complete else 1
+    return 0 if recorder_status.complete else 1
 
 
 @recorder_app.command()
@@ -86,8 +90,8 @@ def uninstall(kubeconfig: options.Kubeconfig = None, context: options.Context = 
     from harness.cli.torchrun.jobs import cluster
     from harness.launch import recorder_admission as admission
 
-    deleted = admission.uninstall(cluster(kubeconfig, context))
-    print("\n".join(f"deleted {each}" for each in deleted) or "The recorder was not installed.")
+    deleted_objects = admission.uninstall(cluster(kubeconfig, context))
+    print("\n".join(f"deleted {each}" for each in deleted_objects) or "The recorder was not installed.")
     return 0
 
 
@@ -104,6 +108,6 @@ def print_(
     from harness.launch import recorder_policy as policy
 
     files = [policy.config_map(name) for name in namespace or ()]
-    rest = [policy.snippet()] if pod else policy.documents()
-    print(yaml.safe_dump_all([*files, *rest], sort_keys=False), end="")
+    manifests = [policy.snippet()] if pod else policy.documents()
+    print(yaml.safe_dump_all([*files, *manifests], sort_keys=False), end="")
     return 0

@@ -42,19 +42,19 @@ def shell(bundle: Bundle, rank: int, command: Sequence[str], context: RunContext
         raise UsageError(f"the bundle has no pod for rank {rank}", hint=f"ranks: {list(bundle.ranks())}")
     launch = bundle.manifest.launch if bundle.manifest else None
     namespace = launch.namespace if launch else ""
-    there = kube.get("v1", "Pod", pod.name, namespace)
-    if there is None:
+    pod_object = kube.get("v1", "Pod", pod.name, namespace)
+    if pod_object is None:
         raise UsageError(
             f"pod {namespace}/{pod.name} of rank {rank} is gone",
             hint="a cluster keeps only the newest few launches; run the job again",
         )
-    if there["status"].get("phase") == "Running":
-        return _exec(settings, target, namespace, pod.name, container_of(there, launch), command)
-    container = container_of(there, launch)
-    copy = copied(there, f"shell-{rank}-{secrets.token_hex(3)}", container)
+    if pod_object["status"].get("phase") == "Running":
+        return _exec(settings, target, namespace, pod.name, container_of(pod_object, launch), command)
+    container = container_of(pod_object, launch)
+    copy = copied(pod_object, f"shell-{rank}-{secrets.token_hex(3)}", container)
     name = copy["metadata"]["name"]
     context.progress(
-        f"rank {rank} has ended ({there['status'].get('phase')}): starting {name}, a copy of its pod"
+        f"rank {rank} has ended ({pod_object['status'].get('phase')}): starting {name}, a copy of its pod"
     )
     try:
         kube.apply(copy)
@@ -79,13 +79,13 @@ def copied(pod: Object, name: str, container: str | None = None) -> Object:
     """
     spec = pod["spec"]
     copied_fields: dict[str, Any] = {key: spec[key] for key in _COPIED_FIELDS if key in spec}
-    chosen = next((each for each in spec["containers"] if each["name"] == container), spec["containers"][0])
-    first = {key: value for key, value in chosen.items() if key not in _OMITTED_FIELDS}
-    first["command"] = ["sleep", str(LIFE_SECONDS)]
-    first["env"] = [_literal(variable, pod) for variable in first.get("env") or []]
-    rest = {"containers": [first], "restartPolicy": "Never", "terminationGracePeriodSeconds": 0}
+    source = next((each for each in spec["containers"] if each["name"] == container), spec["containers"][0])
+    container_copy = {key: value for key, value in source.items() if key not in _OMITTED_FIELDS}
+    container_copy["command"] = ["sleep", str(LIFE_SECONDS)]
+    container_copy["env"] = [_literal(variable, pod) for variable in container_copy.get("env") or []]
+    pod_spec = {"containers": [container_copy], "restartPolicy": "Never", "terminationGracePeriodSeconds": 0}
     metadata = {"name": name, "namespace": pod["metadata"]["namespace"]}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {**copied_fields, **rest}}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {**copied_fields, **pod_spec}}
 
 
 def _literal(variable: Object, pod: Object) -> Object:
@@ -95,10 +95,10 @@ def _literal(variable: Object, pod: Object) -> Object:
     value.
     """
     path = ((variable.get("valueFrom") or {}).get("fieldRef") or {}).get("fieldPath", "")
-    where, _, key = path.removeprefix("metadata.").partition("['")
-    if where not in ("labels", "annotations"):
+    field, _, key = path.removeprefix("metadata.").partition("['")
+    if field not in ("labels", "annotations"):
         return variable
-    value = (pod["metadata"].get(where) or {}).get(key.removesuffix("']"), "")
+    value = (pod["metadata"].get(field) or {}).get(key.removesuffix("']"), "")
     return {"name": variable["name"], "value": value}
 
 
@@ -132,8 +132,8 @@ def cluster_of(bundle: Bundle, settings: Settings) -> tuple[Kube, list[str]]:
             f"the cluster of {bundle.path} is gone",
             hint="run with KEEP_CLUSTER=true, which keeps the cluster, and use `harness shell` then",
         )
-    named = settings.kubeconfig is not None and settings.kubeconfig.absolute() == Path(kubeconfig)
-    if not named and not is_known(settings.state_dir, Path(kubeconfig)):
+    is_named = settings.kubeconfig is not None and settings.kubeconfig.absolute() == Path(kubeconfig)
+    if not is_named and not is_known(settings.state_dir, Path(kubeconfig)):
         raise UsageError(
             f"the bundle names the kubeconfig {kubeconfig}, with which nothing was launched on this machine",
             hint=f"if you trust this file, set HARNESS_KUBECONFIG={kubeconfig} and run the command again",

@@ -65,14 +65,14 @@ class Status(BaseModel, frozen=True):
         disk = {name: amount(size) for name, size in self.disk.items()}
         used = ", ".join(f"{name} {size}" for name, size in disk.items() if name != "free")
         lines.append(f"disk         {disk['free']} free; {used}")
-        others = [name for name in self.others if name != self.cluster]
-        lines += [f"others       {', '.join(others)} (--cluster-name)"] if others else []
+        other_clusters = [name for name in self.others if name != self.cluster]
+        lines += [f"others       {', '.join(other_clusters)} (--cluster-name)"] if other_clusters else []
         return "\n".join(lines)
 
     def _condition(self) -> str:
-        kept = ", kept" if self.kept else ""
+        suffix = ", kept" if self.kept else ""
         if self.healthy:
-            return f"healthy, {self.phase}{kept}{', in use' if self.used else ''}"
+            return f"healthy, {self.phase}{suffix}{', in use' if self.used else ''}"
         if self.created_by_harness and self.paused:
             return "paused (`harness resume`)"
         if self.created_by_harness:

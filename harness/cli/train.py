@@ -163,10 +163,10 @@ def train(
     settings = launch.settings(pod=pod)
     options_of_pods = pod_options(settings, env)
     if print_manifests:
-        named = replace(spec, image=printed_image(settings, image))
+        print_spec = replace(spec, image=printed_image(settings, image))
         pull_secret = (settings.image_pull_secret or "").rpartition("/")[2] or None
         restricted = settings.pod_security == "restricted"
-        print(training.manifests(named, options_of_pods, pull_secret, restricted), end="")
+        print(training.manifests(print_spec, options_of_pods, pull_secret, restricted), end="")
         return 0
     workload = options_of_pods.applied(training.workload(spec))
     return launch.show(launch.run(workload, settings))
@@ -185,7 +185,7 @@ def _words(trainer: str) -> tuple[str, ...]:
     return words
 
 
-def _one_of(option: str, word: str, *known: str) -> Any:
-    if word not in known:
-        raise UsageError(f"{option}: {' or '.join(known)} is expected, not {word!r}")
+def _one_of(option: str, word: str, *choices: str) -> Any:
+    if word not in choices:
+        raise UsageError(f"{option}: {' or '.join(choices)} is expected, not {word!r}")
     return word

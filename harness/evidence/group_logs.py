@@ -43,9 +43,9 @@ def _members(line: bytes) -> Iterator[tuple[int, int]]:
     """Yield (rank, size of its group) for each message in a line that reports a fully connected group."""
     if b"rank" not in line and b"Rank" not in line:
         return
-    for rank, peers, wanted in _GLOO.findall(line):
-        if peers == wanted:
-            yield int(rank), int(wanted) + 1
+    for rank, peers, expected_peers in _GLOO.findall(line):
+        if peers == expected_peers:
+            yield int(rank), int(expected_peers) + 1
     for pattern in (_NCCL, _BARRIER):
         for rank, size in pattern.findall(line):
             yield int(rank), int(size)

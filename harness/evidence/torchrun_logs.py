@@ -34,13 +34,13 @@ def logged(log: Iterable[bytes]) -> LoggedRanks | None:
         if b"group_" not in part and b"global_" not in part:
             continue
         for line in part.decode(errors="replace").splitlines():
-            if found := _GROUP.search(line):
-                group = int(found[1])
-            if found := _GLOBAL.search(line):
-                words = (word.strip() for word in found[1].split(","))
+            if match := _GROUP.search(line):
+                group = int(match[1])
+            if match := _GLOBAL.search(line):
+                words = (word.strip() for word in match[1].split(","))
                 ranks = tuple(bounded_int(word) for word in words if word.isdecimal())
-            if found := _WORLD.search(line):
-                world = int(found[1])
+            if match := _WORLD.search(line):
+                world = int(match[1])
     if group is None or world is None or not ranks:
         return None
     return LoggedRanks(group, ranks, world)

@@ -81,10 +81,10 @@ def _options(arguments: list[str]) -> dict[str, str]:
     for word in words:
         if not word.startswith("-"):
             break
-        name, given, value = word.lstrip("-").partition("=")
+        name, separator, value = word.lstrip("-").partition("=")
         name = name.replace("-", "_")
         if name not in _FLAGS:
-            found[name] = value if given else next(words, "")
+            found[name] = value if separator else next(words, "")
     return found
 
 
@@ -108,17 +108,19 @@ def is_agent(process: Process) -> bool:
 def agents(inspection: RendezvousSnapshot) -> list[Agent]:
     """Return the torchrun agents among a container's processes. Forks of agents are left out."""
     result = []
-    ours = {
+    agent_arguments = {
         process.pid: arguments
         for process in inspection.processes
         if (arguments := _arguments(process.command)) is not None
     }
     for process in inspection.processes:
-        if process.pid in ours and process.parent not in ours:
+        if process.pid in agent_arguments and process.parent not in agent_arguments:
             children = [other for other in inspection.processes if other.parent == process.pid]
-            started = any(child.pid not in ours for child in children) or process.reaped > RANK_TICKS
+            has_started = (
+                any(child.pid not in agent_arguments for child in children) or process.reaped > RANK_TICKS
+            )
             busy = process.ticks > IDLE_TICKS
-            result.append(Agent(_options(ours[process.pid]), started, busy))
+            result.append(Agent(_options(agent_arguments[process.pid]), has_started, busy))
     return result
 
 

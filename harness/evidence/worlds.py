@@ -56,8 +56,8 @@ class ProcessRecord:
     @property
     def began(self) -> int:
         """Return the time of the process's first event, in milliseconds since the epoch."""
-        known = [*self.starts, *self.rounds, *self.ends, *([self.group] if self.group else [])]
-        return min((event.time_ms for event in known), default=0)
+        events = [*self.starts, *self.rounds, *self.ends, *([self.group] if self.group else [])]
+        return min((event.time_ms for event in events), default=0)
 
     @property
     def pid(self) -> int:
@@ -119,8 +119,8 @@ class RankLife:
 
     @property
     def ref(self) -> str:
-        known = self.processes[0] if self.processes else self.agent
-        return known.ref if known else PATH
+        source = self.processes[0] if self.processes else self.agent
+        return source.ref if source else PATH
 
 
 @dataclass(frozen=True)
@@ -152,37 +152,39 @@ class PodProcesses:
         These are the ranks in each torchrun agent's last start, and the ranks that run without torchrun.
         """
         lives: list[RankLife] = []
-        taken: set[str] = set()
+        worker_ids: set[str] = set()
         for agent in self.agents:
-            last = agent.rounds[-1]
-            for pid, local, rank, world in last.workers:
-                own = self._of_worker(agent, pid, local, last.restart)
-                taken |= {process.id for process in own}
+            last_round = agent.rounds[-1]
+            for pid, local, rank, world in last_round.workers:
+                own = self._of_worker(agent, pid, local, last_round.restart)
+                worker_ids |= {process.id for process in own}
                 group = next((process.group for process in own if process.group), None)
-                failed = [f for event in agent.failures for f in event.failures if f[0] == pid]
+                failures = [f for event in agent.failures for f in event.failures if f[0] == pid]
                 lives.append(
                     RankLife(
                         self.pod,
                         group.rank if group else rank,
                         group.world if group else world,
                         "group" if group else "torchrun",
-                        last.restart,
+                        last_round.restart,
                         tuple(own),
                         agent,
-                        (failed[-1][3], failed[-1][4]) if failed else None,
+                        (failures[-1][3], failures[-1][4]) if failures else None,
                         pid,
                     )
                 )
-        return lives + self._without_torchrun(taken)
+        return lives + self._without_torchrun(worker_ids)
 
     def _of_worker(self, agent: ProcessRecord, pid: int, local: int, restart: int) -> list[ProcessRecord]:
         """Return the recorded process of a rank that torchrun started directly or through a wrapper.
 
         The list contains at most one process.
         """
-        here = [process for process in self._ordered if process.pid == pid and process.began >= agent.began]
-        if here:
-            return here[-1:]
+        with_pid = [
+            process for process in self._ordered if process.pid == pid and process.began >= agent.began
+        ]
+        if with_pid:
+            return with_pid[-1:]
         return [
             process
             for process in self._ordered
@@ -199,7 +201,7 @@ class PodProcesses:
         If some processes belong to a process group, all other processes are their helpers and not ranks.
         """
         grouped = [p for p in self._outside_torchrun if p.group is not None and p.id not in in_rounds]
-        others = grouped if in_rounds or self.agents or grouped else self.commands
+        rank_processes = grouped if in_rounds or self.agents or grouped else self.commands
         return [
             RankLife(
                 self.pod,
@@ -212,7 +214,7 @@ class PodProcesses:
                 None,
                 process.pid,
             )
-            for process in others
+            for process in rank_processes
         ]
 
     def last_with(self, pid: int) -> ProcessRecord | None:
@@ -224,9 +226,9 @@ class PodProcesses:
         """Return the processes outside torchrun that were not started by another recorded process."""
         # If a shell calls exec for its last command, that command has the shell's pid.
         # It did not start the child processes that the shell had started earlier.
-        others = self._outside_torchrun
-        began = {process.pid: process.began for process in reversed(others)}
-        return [p for p in others if p.start and began.get(p.start.ppid, p.began + 1) > p.began]
+        processes = self._outside_torchrun
+        start_times = {process.pid: process.began for process in reversed(processes)}
+        return [p for p in processes if p.start and start_times.get(p.start.ppid, p.began + 1) > p.began]
 
     @property
     def _outside_torchrun(self) -> list[ProcessRecord]:
@@ -243,11 +245,11 @@ class PodProcesses:
     def _below(self, process: ProcessRecord, pids: set[int]) -> bool:
         """Return whether a process is a descendant of one of `pids`, based on the recorded parent pids."""
         parents = {p.pid: p.start.ppid for p in self._ordered if p.start}
-        at, seen = process.start.ppid if process.start else 0, set[int]()
-        while at and at not in seen:
+        at, visited = process.start.ppid if process.start else 0, set[int]()
+        while at and at not in visited:
             if at in pids:
                 return True
-            seen.add(at)
+            visited.add(at)
             at = parents.get(at, 0)
         return False
 
@@ -257,12 +259,12 @@ def pods(events: Iterable[tuple[int, ProcessLine]]) -> dict[str, PodProcesses]:
 
     The keys are the pods' uids, or their names if the uid is not known.
     """
-    found: dict[str, PodProcesses] = {}
+    by_pod: dict[str, PodProcesses] = {}
     for number, event in events:
-        pod = found.setdefault(event.uid or event.pod, PodProcesses(event.pod, {}))
+        pod = by_pod.setdefault(event.uid or event.pod, PodProcesses(event.pod, {}))
         process = pod.processes.setdefault(event.id, ProcessRecord(event.id, line=number))
         _add(process, event, number)
-    return found
+    return by_pod
 
 
 def _add(process: ProcessRecord, event: ProcessLine, number: int) -> None:
@@ -300,9 +302,12 @@ def of_nodes(events: Iterable[tuple[int, ProcessLine]], nodes: Mapping[int, Pod]
 
     Nodes without recorded processes are absent.
     """
-    found = pods(events)
+    by_pod = pods(events)
     return {
-        index: found[key] for index, pod in nodes.items() for key in (pod.last.uid, pod.name) if key in found
+        index: by_pod[key]
+        for index, pod in nodes.items()
+        for key in (pod.last.uid, pod.name)
+        if key in by_pod
     }
 
 
@@ -356,7 +361,7 @@ def whole(lives: dict[int, list[RankLife]], num_nodes: int) -> World | None:
         ranks = {
             (life.rank, node) for node, of_node in lives.items() for life in of_node if life.world == size
         }
-        there = {node for _, node in ranks}
-        if is_each(size, [rank for rank, _ in ranks]) and len(there) == num_nodes:
+        world_nodes = {node for _, node in ranks}
+        if is_each(size, [rank for rank, _ in ranks]) and len(world_nodes) == num_nodes:
             return World(size, dict(ranks))
     return None

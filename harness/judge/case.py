@@ -43,8 +43,8 @@ def terminal(
     stopped waiting because of its deadline or an interruption by the user. After that time, the harness
     itself stops the commands.
     """
-    ended = [_exit(bundle, pod, until) for pod in pods]
-    codes = [end[1].exit_code for end in ended if end is not None]
+    exits = [_exit(bundle, pod, until) for pod in pods]
+    codes = [end[1].exit_code for end in exits if end is not None]
     if any(codes):
         return "Failed"
     return "Completed" if len(codes) == nodes else None
@@ -61,8 +61,8 @@ def as_it_ended(bundle: Bundle, launch: Launch, pod: Pod, until: float | None) -
         states = [one for one in pod.history if until is None or (seconds(one.received_at) or 0.0) <= until]
         return replace(pod, history=tuple(states or pod.history[:1]))
     line, exit_ = end
-    ended = seconds(exit_.at) or 0.0
-    before = [states for states in pod.history if (seconds(states.received_at) or 0.0) <= ended] or [
+    ended_at = seconds(exit_.at) or 0.0
+    history = [states for states in pod.history if (seconds(states.received_at) or 0.0) <= ended_at] or [
         pod.history[0]
     ]
     real = pod.container(launch.container, "terminated")
@@ -75,9 +75,9 @@ def as_it_ended(bundle: Bundle, launch: Launch, pod: Pod, until: float | None) -
     if real and real[1].get("reason") == "OOMKilled":
         terminated["reason"] = "OOMKilled"
     last = _with_state(
-        before[-1], launch.container, {"terminated": terminated}, f"exits.jsonl:{line}", exit_.at
+        history[-1], launch.container, {"terminated": terminated}, f"exits.jsonl:{line}", exit_.at
     )
-    return replace(pod, history=(*before, last))
+    return replace(pod, history=(*history, last))
 
 
 def _exit(bundle: Bundle, pod: Pod, until: float | None) -> tuple[int, ContainerExit] | None:
@@ -292,11 +292,11 @@ class Case:
     @cached_property
     def logging(self) -> Collection[int]:
         """Return the ranks that are expected to log, in ascending order."""
-        wanted = self.expected.ranks_that_log
+        expected = self.expected.ranks_that_log
         return (
             self.ranks
-            if wanted is None
-            else {rank: None for rank in sorted(wanted) if rank in self.ranks}.keys()
+            if expected is None
+            else {rank: None for rank in sorted(expected) if rank in self.ranks}.keys()
         )
 
     def place(self, index: int) -> str:
@@ -309,8 +309,8 @@ class Case:
 
     def _placed(self, ranks: Iterable[int], index: int) -> str:
         pod = self.pods.get(index)
-        who = names(ranks)
-        return who if pod is None else f"{who} (pod {pod.name} on node {pod.node or 'none'})"
+        rank_names = names(ranks)
+        return rank_names if pod is None else f"{rank_names} (pod {pod.name} on node {pod.node or 'none'})"
 
     def broken(self, *paths: str) -> bool:
         """Return whether any of the given files is missing or damaged.
@@ -422,9 +422,9 @@ class Case:
         """
         if self.launch.attached and self.terminal is None:
             return True
-        failed = any(not stage.ok and stage.cause != "run.timed_out" for stage in self.manifest.stages)
-        stopped = self.by_signal or failed or self.manifest.ended_at is None
-        return (stopped or self.given_up) and self.terminal is None
+        has_failed = any(not stage.ok and stage.cause != "run.timed_out" for stage in self.manifest.stages)
+        is_stopped = self.by_signal or has_failed or self.manifest.ended_at is None
+        return (is_stopped or self.given_up) and self.terminal is None
 
     @property
     def given_up(self) -> bool:
@@ -438,8 +438,8 @@ class Case:
             pod.container(name, "running") is not None and pod.container(name, "terminated") is None
             for pod in self.pods.values()
         ]
-        whole = len(running) == self.expected.num_nodes and all(running)
-        return whole and not self.timed_out and self.terminal is None
+        all_running = len(running) == self.expected.num_nodes and all(running)
+        return all_running and not self.timed_out and self.terminal is None
 
     def record_ended(self, rank: int) -> bool:
         """Return whether the rank's ground truth contains the end record, written after its last point."""
@@ -483,8 +483,8 @@ class Case:
         pod = self.pods.get(index)
         if pod is None:
             return False
-        ended = pod.container(self.launch.container, "terminated")
-        never = {"StartError", "ContainerCannotRun", "RunContainerError", "ContainerStatusUnknown"}
-        if ended is not None and ended[1].get("reason") not in never:
+        terminated = pod.container(self.launch.container, "terminated")
+        start_failures = {"StartError", "ContainerCannotRun", "RunContainerError", "ContainerStatusUnknown"}
+        if terminated is not None and terminated[1].get("reason") not in start_failures:
             return True
         return pod.container(self.launch.container, "running") is not None

@@ -120,10 +120,10 @@ def up_to(need: Need) -> tuple[Need, ...]:
     return NEEDS[: NEEDS.index(need) + 1]
 
 
-def _agreed(kind: str, written: Any, typed: tuple[str, ...]) -> None:
-    if tuple(written) != typed:
-        odd = sorted(set(written) ^ set(typed)) or "the order"
-        raise ValueError(f"The {kind} in checks.toml differ from those in the code: {odd}")
+def _agreed(kind: str, entries: Any, typed: tuple[str, ...]) -> None:
+    if tuple(entries) != typed:
+        difference = sorted(set(entries) ^ set(typed)) or "the order"
+        raise ValueError(f"The {kind} in checks.toml differ from those in the code: {difference}")
 
 
 _CATALOGUE = tomllib.loads(Path(__file__).with_name("checks.toml").read_text(encoding="utf-8"))

@@ -77,8 +77,8 @@ class Facts:
 
     @cached_property
     def agreement(self) -> agreement.Agreement:
-        read = [truth.read(self.case, rank) for rank in self.case.ranks_ever]
-        return agreement.compare(self.case, elastic.with_superseded(self.case, read))
+        truths = [truth.read(self.case, rank) for rank in self.case.ranks_ever]
+        return agreement.compare(self.case, elastic.with_superseded(self.case, truths))
 
     @cached_property
     def attached(self) -> Attached:
@@ -106,9 +106,9 @@ class Facts:
 
     @cached_property
     def _comparison(self) -> tuple[compare.Comparison, client_rewrites.Rewritten]:
-        compared = compare.compare(self.truths, self.recorded)
+        comparison = compare.compare(self.truths, self.recorded)
         omissions = keys.omissions(self.agreement)
-        return compared, client_rewrites.explain(self.truths, self.recorded, compared, omissions)
+        return comparison, client_rewrites.explain(self.truths, self.recorded, comparison, omissions)
 
     @cached_property
     def admitted(self) -> list[PodRecord] | None:
@@ -129,20 +129,20 @@ class Facts:
     def of_digests(self) -> dict[str, Finding]:
         """Return the findings about points from pods with an injected recorder, keyed by check."""
         assert self.admitted is not None
-        known = self.passed("tracker") and bool(self.attached.shared)
-        run = self.attached.shared[0][1].run_id if known else None
-        found = admitted.judge(
+        is_known = self.passed("tracker") and bool(self.attached.shared)
+        run = self.attached.shared[0][1].run_id if is_known else None
+        findings = admitted.judge(
             self.admitted,
             ranks=self.case.ranks,
             parts=admitted_logs.parts(self.bundle, run) if run is not None else [],
             run=str(run) if run is not None else None,
-            label=self.label if known else "the run",
+            label=self.label if is_known else "the run",
         )
-        by_name = {finding.name: finding for finding in found}
-        lost = by_name["no-lost-points"]
-        if lost.result == "FAIL":
-            why = admitted_logs.uploaders(self.case, lost.ranks)
-            by_name["no-lost-points"] = replace(lost, why=[*lost.why, *why])
+        by_name = {finding.name: finding for finding in findings}
+        lost_points = by_name["no-lost-points"]
+        if lost_points.result == "FAIL":
+            reasons = admitted_logs.uploaders(self.case, lost_points.ranks)
+            by_name["no-lost-points"] = replace(lost_points, why=[*lost_points.why, *reasons])
         return by_name
 
     @property
@@ -216,7 +216,7 @@ class Facts:
 
     def applies(self, entry: Entry) -> bool:
         """Return whether the check applies to this launch."""
-        met = {
+        conditions = {
             "always": True,
             "tracked": self.tracked,
             "frames": self.tracked and self.admitted is None,
@@ -230,7 +230,7 @@ class Facts:
             "torchrun": self._torchrun,
             "keys": self.tracked and "keys" in self._accounts,
         }
-        return met[entry.applies]
+        return conditions[entry.applies]
 
     def lacks(self, need: Need) -> tuple[Requirement, list[int]] | None:
         """Return the first unmet need up to `need` and the affected ranks, or None if all needs are met."""
@@ -241,8 +241,8 @@ class Facts:
         return None
 
 
-def _unless(met: object) -> list[int] | None:
-    return None if met else []
+def _unless(requirement: object) -> list[int] | None:
+    return None if requirement else []
 
 
 def _or_ranks(ranks: list[int]) -> list[int] | None:

@@ -60,10 +60,10 @@ class End:
     evidence: tuple[str, ...] = ()
 
 
-def first(bad: list[End]) -> End:
+def first(failures: list[End]) -> End:
     """Return the first failure. This is one of the earliest Ends, preferably one that no other End caused."""
-    earliest = min(end.at for end in bad)
-    near = [end for end in bad if end.at <= earliest + SAME_MOMENT] or bad
+    earliest = min(end.at for end in failures)
+    candidates = [end for end in failures if end.at <= earliest + SAME_MOMENT] or failures
 
     def order(end: End) -> tuple[bool, int, bool, float, float, int]:
         # A rank whose rendezvous failed or timed out may have waited for a rank that failed earlier.
@@ -71,6 +71,6 @@ def first(bad: list[End]) -> End:
         # If another rank in the pod lost a peer, the rank's own error may be a consequence of that loss.
         return end.follows, waited, end.others_lost_peers, end.at, end.deletion, end.index
 
-    cause = min(near, key=order)
-    gone = [end for end in bad if end.detected_late]
-    return gone[0] if gone and (cause.follows or cause.unexplained) else cause
+    cause = min(candidates, key=order)
+    late_ends = [end for end in failures if end.detected_late]
+    return late_ends[0] if late_ends and (cause.follows or cause.unexplained) else cause

@@ -151,17 +151,24 @@ def judge(bundle: Bundle, judges: Iterable[user_checks.Named] = ()) -> Verdict:
     for entry in filter(facts.applies, REGISTRY.values()):
         if (finding := _finding(facts, entry)) is not None:
             facts.findings.append(finding)
-    ours = _soften_if_early(facts)
-    theirs = user_checks.findings(bundle.path, judges) if facts.tracked and facts.passed("launched") else []
-    ordered = [*(in_phases(ours) if facts.attached_to_others else decisive(ours)), *decisive(theirs)]
-    checks = [finding.check for finding in [*ours, *theirs]]
+    own_findings = _soften_if_early(facts)
+    user_findings = (
+        user_checks.findings(bundle.path, judges) if facts.tracked and facts.passed("launched") else []
+    )
+    ordered = [
+        *(in_phases(own_findings) if facts.attached_to_others else decisive(own_findings)),
+        *decisive(user_findings),
+    ]
+    checks = [finding.check for finding in [*own_findings, *user_findings]]
     if not ordered:
-        text = _explain_pass(facts, ours, accounted(facts))
+        text = _explain_pass(facts, own_findings, accounted(facts))
         return Verdict(verdict="PASS", explanation=text, checks=checks)
     first = ordered[0].check
-    named = {first.cause, *(UNREAD if first.cause == "cluster.kubelet_unreachable" else ())}
-    others = [finding.check for finding in ordered[1:]]
-    rest = [f"{c.cause}: {c.explanation}" for c in others if c.cause and c.cause not in named]
+    named_causes = {first.cause, *(UNREAD if first.cause == "cluster.kubelet_unreachable" else ())}
+    other_checks = [finding.check for finding in ordered[1:]]
+    consequences = [
+        f"{c.cause}: {c.explanation}" for c in other_checks if c.cause and c.cause not in named_causes
+    ]
     return Verdict(
         verdict="FAIL" if first.result == "FAIL" else "UNKNOWN",
         cause=first.cause or "run.evidence_missing",
@@ -169,7 +176,7 @@ def judge(bundle: Bundle, judges: Iterable[user_checks.Named] = ()) -> Verdict:
         explanation=_with(first, checks, bundle),
         evidence=first.evidence,
         next=next_commands.commands(bundle, first),
-        consequences=rest,
+        consequences=consequences,
         checks=checks,
     )
 
@@ -179,8 +186,12 @@ def _with(first: Check, checks: list[Check], bundle: Bundle) -> str:
 
     The reader should know about these, even though no check connects them to the cause.
     """
-    others = [c for c in checks if c.name == disturbances.CHECK and c.result == "PASS" and c.evidence]
-    return explanation(first.explanation, why=[*_replaced(bundle), *(check.explanation for check in others)])
+    disturbance_checks = [
+        c for c in checks if c.name == disturbances.CHECK and c.result == "PASS" and c.evidence
+    ]
+    return explanation(
+        first.explanation, why=[*_replaced(bundle), *(check.explanation for check in disturbance_checks)]
+    )
 
 
 def _replaced(bundle: Bundle) -> list[str]:
@@ -195,13 +206,13 @@ def _replaced(bundle: Bundle) -> list[str]:
 def _finding(facts: Facts, entry: Entry) -> Finding | None:
     """Return a check's finding, or None to omit the check. If the check raises, the finding is UNKNOWN."""
     try:
-        if (lack := facts.lacks(entry.needs)) is not None:
-            return _unmet(entry.id, *lack)
+        if (unmet := facts.lacks(entry.needs)) is not None:
+            return _unmet(entry.id, *unmet)
         finding = _run_check(facts, entry.id)
         if (unread := _unread(facts, entry)) and (finding.result != "UNKNOWN" or finding.cause is None):
             return unknown(entry.id, f"not judged: {unread}")
-        if finding.result == "PASS" and entry.passes_with and (lack := facts.lacks(entry.passes_with)):
-            return _unmet(entry.id, *lack)
+        if finding.result == "PASS" and entry.passes_with and (unmet := facts.lacks(entry.passes_with)):
+            return _unmet(entry.id, *unmet)
         return finding
     except Exception as error:
         text = f"the check {entry.id} failed with {type(error).__name__}: {error}"
@@ -223,9 +234,9 @@ def _run_check(facts: Facts, id_: CheckId) -> Finding:
         result = judge(facts)
         facts.results[judge] = result if isinstance(result, list) else [result]
     findings = facts.results[judge]
-    wanted = {other for other, function in CHECKS.items() if function is judge}
-    if sorted(finding.name for finding in findings) != sorted(wanted):
-        raise ValueError(f"expected {sorted(wanted)}, got {[finding.name for finding in findings]}")
+    expected = {other for other, function in CHECKS.items() if function is judge}
+    if sorted(finding.name for finding in findings) != sorted(expected):
+        raise ValueError(f"expected {sorted(expected)}, got {[finding.name for finding in findings]}")
     # Accessing `check` renders the text here, so that the caller also catches rendering errors.
     return next(finding for finding in findings if finding.check.name == id_)
 
@@ -258,11 +269,11 @@ def _unless_too_early(facts: Facts, finding: Finding) -> Finding:
 def _explain_pass(facts: Facts, findings: list[Finding], accounted: str) -> str:
     """Return the explanation of a PASS: the main proofs, all restarts, and the summary in `accounted`."""
     texts = {finding.name: explanation(finding.head, finding.details) for finding in findings}
-    some = "ranks-logged" in texts and (
+    is_partial = "ranks-logged" in texts and (
         len(facts.case.logging) < len(facts.case.ranks) or facts.admitted is not None
     )
     notes = [one.name for one in findings if one.name in ("restarts", "collisions", "keys") and one.details]
-    proving = [*PROVING, *["ranks-logged"] * some, *notes]
+    proving = [*PROVING, *["ranks-logged"] * is_partial, *notes]
     untracked = (
         [] if "run-exists" in texts else ["this launch does not log with Pluto, so no points were judged"]
     )
@@ -275,12 +286,12 @@ def accounted(facts: Facts) -> str:
 
     Returns "" if the launch's processes were not recorded.
     """
-    closed = {finding.name for finding in facts.findings if finding.result == "PASS"}
-    if "exits" not in closed:
+    passed_checks = {finding.name for finding in facts.findings if finding.result == "PASS"}
+    if "exits" not in passed_checks:
         return ""
     lives = sum(map(len, facts.case.lives.values()))
     parts = [counted(lives, "process", "processes")]
-    if "keys" in closed:
+    if "keys" in passed_checks:
         parts.append(f"{facts.compared.compared} keys × steps")
     parts.append(counted(lives, "exit code"))
     text = ", ".join(parts) + ": all accounted for"

@@ -91,8 +91,8 @@ def explanation(head: str, details: Texts = (), why: Texts = ()) -> str:
 
 def listed(details: Texts) -> str:
     """Join the first LIMIT entries of a list as text, followed by the number of remaining entries."""
-    more = len(details) - LIMIT
-    return "; ".join([*details[:LIMIT], *([f"and {more} more"] if more > 0 else [])])
+    remaining = len(details) - LIMIT
+    return "; ".join([*details[:LIMIT], *([f"and {remaining} more"] if remaining > 0 else [])])
 
 
 def counted(number: int, noun: str, plural: str = "") -> str:

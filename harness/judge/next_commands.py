@@ -47,9 +47,11 @@ def _kubectl(bundle: Bundle, manifest: Manifest, launch: Launch, family: str, ch
     kubectl = f"kubectl{file}" + (f" --context {context}" if context else "") + f" -n {launch.namespace}"
     if check.cause == "launch.pods_refused":
         refs = [event for event in bundle.history("event") if event.ref in check.evidence]
-        last = refusals.last([event.object for event in refs], 0.0)
+        refusal = refusals.last([event.object for event in refs], 0.0)
         rule = (
-            last.kubectl_arguments(launch.namespace) if last else f"-n {launch.namespace} describe limitrange"
+            refusal.kubectl_arguments(launch.namespace)
+            if refusal
+            else f"-n {launch.namespace} describe limitrange"
         )
         return [f"{kubectl.removesuffix(f' -n {launch.namespace}')} {rule}"] if rule else []
     if family in {"queue", "admission"}:

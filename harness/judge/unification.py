@@ -18,30 +18,34 @@ def tracker_evidence(facts: Facts) -> Finding:
     """Run the `tracker` check: the bundle contains everything that the tracker stored for this launch."""
     summary, refs = facts.bundle.summary, ["tracker/summary.json"]
     # The files are read first, so that the `damaged` list below is complete.
-    read = {
+    read_counts = {
         "runs": len(facts.attached.runs),
         "attachments": len(facts.attached.attachments or []),
         "points": facts.recorded.raw,
     }
     if summary is None or summary.error:
-        why = summary.error if summary else "the bundle has no summary of its rows"
+        reason = summary.error if summary else "the bundle has no summary of its rows"
         return not_passed(
-            "tracker", "tracker.unreachable", f"the tracker could not be read: {why}", evidence=refs
+            "tracker", "tracker.unreachable", f"the tracker could not be read: {reason}", evidence=refs
         )
     if summary.truncated:
         text = "the tracker returned only some of its rows"
         return not_passed("tracker", "tracker.incomplete", text, evidence=refs)
-    stored = {"runs": summary.runs, "attachments": summary.attachments or 0, "points": summary.points}
+    stored_counts = {"runs": summary.runs, "attachments": summary.attachments or 0, "points": summary.points}
     if summary.writers is not None:
-        stored["writers"], read["writers"] = summary.writers, len(facts.bundle.writers())
+        stored_counts["writers"], read_counts["writers"] = summary.writers, len(facts.bundle.writers())
     if summary.digests is not None:
-        stored["digests"], read["digests"] = summary.digests, len(facts.bundle.digests())
-    differ = [f"{read[kind]} of {stored[kind]} {kind}" for kind in stored if read[kind] != stored[kind]]
+        stored_counts["digests"], read_counts["digests"] = summary.digests, len(facts.bundle.digests())
+    differ = [
+        f"{read_counts[kind]} of {stored_counts[kind]} {kind}"
+        for kind in stored_counts
+        if read_counts[kind] != stored_counts[kind]
+    ]
     damaged = [line for line in facts.bundle.damaged if line.startswith("tracker/")]
     if differ or damaged:
         text = "the bundle does not hold exactly the rows that the tracker reports"
         return not_passed("tracker", "tracker.incomplete", text, details=[*differ, *damaged], evidence=refs)
-    rows = f"{counted(read['runs'], 'run')} and {counted(read['points'], 'raw row')}"
+    rows = f"{counted(read_counts['runs'], 'run')} and {counted(read_counts['points'], 'raw row')}"
     text = f"the bundle holds everything that the {summary.source} tracker stored: {rows}"
     return passed("tracker", text, refs)
 
@@ -51,22 +55,24 @@ def truth_complete(facts: Facts) -> Finding:
 
     No frames are missing, each rank recorded its end, and the digests match.
     """
-    bad = [truth for truth in facts.truths if truth.incomplete]
-    if not bad:
+    incomplete = [truth for truth in facts.truths if truth.incomplete]
+    if not incomplete:
         rows = sum(truth.count for truth in facts.truths)
-        who = _all(len(facts.truths))
-        return passed("ground-truth-complete", f"the ground truth of {who} is complete: {rows} rows")
+        subject = _all(len(facts.truths))
+        return passed("ground-truth-complete", f"the ground truth of {subject} is complete: {rows} rows")
     if facts.failed("world"):  # Some of the job's ranks never existed.
-        return unknown("ground-truth-complete", "see world", ranks=[truth.rank for truth in bad])
-    how = {"failed": " (it failed)", "deleted": " (its pod was deleted)"}
-    ends = {rank: end.state for end in facts.ends.values() for rank in facts.case.ranks_of(end.index)}
+        return unknown("ground-truth-complete", "see world", ranks=[truth.rank for truth in incomplete])
+    state_texts = {"failed": " (it failed)", "deleted": " (its pod was deleted)"}
+    states = {rank: end.state for end in facts.ends.values() for rank in facts.case.ranks_of(end.index)}
     return not_passed(
         "ground-truth-complete",
         "unification.truth_incomplete",
-        f"the ground truth of {names(truth.rank for truth in bad)} is incomplete",
-        details=[f"rank {t.rank}: {t.incomplete}{how.get(ends.get(t.rank, ''), '')}" for t in bad],
-        ranks=[truth.rank for truth in bad],
-        evidence=[truth.path for truth in bad],
+        f"the ground truth of {names(truth.rank for truth in incomplete)} is incomplete",
+        details=[
+            f"rank {t.rank}: {t.incomplete}{state_texts.get(states.get(t.rank, ''), '')}" for t in incomplete
+        ],
+        ranks=[truth.rank for truth in incomplete],
+        evidence=[truth.path for truth in incomplete],
     )
 
 
@@ -82,48 +88,54 @@ def ranks_logged(facts: Facts) -> Finding:
     if absent:
         text = f"{names(absent)} should log, but the job has no such ranks"
         return not_passed("ranks-logged", "unification.rank_silent", text, evidence=["manifest.json"])
-    silent = [truth for truth in facts.truths if not truth.count]
-    due = [truth for truth in silent if truth.rank in case.logging]
-    if sure := [t for t in due if t.logs_nothing or (not t.incomplete and t.end is not None)]:
-        return _silent(facts, sure)
-    if open_ := [t.rank for t in silent if t.rank in case.logging or (t.incomplete and not t.logs_nothing)]:
-        return unknown("ranks-logged", f"it is not known what {names(open_)} logged", ranks=open_)
-    if stopped := stopped_early.find(case, facts.truths):
-        return _stopped(stopped)
+    silent_truths = [truth for truth in facts.truths if not truth.count]
+    expected = [truth for truth in silent_truths if truth.rank in case.logging]
+    if certain := [t for t in expected if t.logs_nothing or (not t.incomplete and t.end is not None)]:
+        return _silent(facts, certain)
+    if unknown_ranks := [
+        t.rank for t in silent_truths if t.rank in case.logging or (t.incomplete and not t.logs_nothing)
+    ]:
+        return unknown(
+            "ranks-logged", f"it is not known what {names(unknown_ranks)} logged", ranks=unknown_ranks
+        )
+    if stopped_ranks := stopped_early.find(case, facts.truths):
+        return _stopped(stopped_ranks)
     rows = [f"{counted(truth.count, 'row')} by rank {truth.rank}" for truth in facts.truths if truth.count]
     if len(case.logging) == len(case.ranks):
         return passed("ranks-logged", "every rank logged", details=rows)
-    quiet = f", and {names(t.rank for t in silent)} logged nothing" if silent else ""
-    return passed("ranks-logged", f"only {names(case.logging)} had to log{quiet}", details=rows)
+    quiet_text = f", and {names(t.rank for t in silent_truths)} logged nothing" if silent_truths else ""
+    return passed("ranks-logged", f"only {names(case.logging)} had to log{quiet_text}", details=rows)
 
 
-def _stopped(stopped: list[stopped_early.Stopped]) -> Finding:
+def _stopped(stopped_ranks: list[stopped_early.Stopped]) -> Finding:
     """Return the finding for ranks that ended with 0, but printed an exception and stopped early."""
-    first = stopped[0]
-    ranks = [one.rank for one in stopped]
+    first = stopped_ranks[0]
+    ranks = [one.rank for one in stopped_ranks]
     text = f"{names(ranks)} ended with exit code 0, but logged less than the others and printed an exception"
     details = [
         f"rank {one.rank} logged {one.metric} until step {one.step}, the others until step {one.others}, and "
         f"between these its log has: {one.error}"
-        for one in stopped
+        for one in stopped_ranks
     ]
-    refs = [*(one.ref for one in stopped), f"truth/{first.rank}.jsonl"]
+    refs = [*(one.ref for one in stopped_ranks), f"truth/{first.rank}.jsonl"]
     return not_passed("ranks-logged", "rank.stopped_early", text, details=details, ranks=ranks, evidence=refs)
 
 
-def _silent(facts: Facts, sure: list[Truth]) -> Finding:
+def _silent(facts: Facts, certain: list[Truth]) -> Finding:
     """Return the finding for ranks that ended without recording any points."""
-    ranks = [truth.rank for truth in sure]
+    ranks = [truth.rank for truth in certain]
     if past := _not_silent(facts, ranks):
         text = f"{names(past)} logged without run.log: see no-unexpected-points"
         return unknown("ranks-logged", text, ranks=past)
     text = f"{names(ranks)} logged nothing: the ground truth has 0 rows"
     line = _line_that_allows(facts)
-    why = lost_points.not_uploaded(facts.truths, ranks)
-    if line and not why:
-        why = [f"if only {names(_logged(facts))} should log in this job, declare it: {line}"]
-    refs = [truth.path for truth in sure]
-    return not_passed("ranks-logged", "unification.rank_silent", text, why=why, ranks=ranks, evidence=refs)
+    reasons = lost_points.not_uploaded(facts.truths, ranks)
+    if line and not reasons:
+        reasons = [f"if only {names(_logged(facts))} should log in this job, declare it: {line}"]
+    refs = [truth.path for truth in certain]
+    return not_passed(
+        "ranks-logged", "unification.rank_silent", text, why=reasons, ranks=ranks, evidence=refs
+    )
 
 
 def _logged(facts: Facts) -> list[int]:
@@ -159,46 +171,52 @@ def _line_of(case: Case, rank: int, metric: str, step: int) -> str:
 
 def no_lost_points(facts: Facts) -> Finding:
     """Run the `no-lost-points` check: every point in the ground truth is in the run."""
-    compared, recorded = facts.compared, facts.recorded
-    blocks = [(rank, block, have) for rank, block, have in compared.missing_in_blocks if have < block.count]
-    if compared.missing or blocks:
+    comparison, recorded = facts.compared, facts.recorded
+    blocks = [
+        (rank, block, recorded_count)
+        for rank, block, recorded_count in comparison.missing_in_blocks
+        if recorded_count < block.count
+    ]
+    if comparison.missing or blocks:
         missing = [
-            f"rank {rank}: {metric} {compact(steps)}" for (rank, metric), steps in compared.missing.items()
+            f"rank {rank}: {metric} {compact(steps)}" for (rank, metric), steps in comparison.missing.items()
         ]
         missing += [
-            f"rank {rank}: {block.metric} {block.count - have} of the {block.count} points of "
+            f"rank {rank}: {block.metric} {block.count - recorded_count} of the {block.count} points of "
             f"steps {block.first}–{block.last}"
-            for rank, block, have in blocks
+            for rank, block, recorded_count in blocks
         ]
         refs = [
             _line_of(facts.case, rank, metric, min(steps))
-            for (rank, metric), steps in list(compared.missing.items())[:LIMIT]
+            for (rank, metric), steps in list(comparison.missing.items())[:LIMIT]
         ]
         refs += [f"truth/{rank}.jsonl" for rank, _, _ in blocks[: LIMIT - len(refs)]]
-        ranks = {rank for rank, _ in compared.missing} | {rank for rank, _, _ in blocks}
-        why = [
-            *altered.points(facts.truths, compared, recorded),
-            *lost_points.explain(facts.case, facts.truths, recorded, compared),
+        ranks = {rank for rank, _ in comparison.missing} | {rank for rank, _, _ in blocks}
+        reasons = [
+            *altered.points(facts.truths, comparison, recorded),
+            *lost_points.explain(facts.case, facts.truths, recorded, comparison),
         ]
-        total = sum(map(len, compared.missing.values())) + sum(
-            block.count - have for _, block, have in blocks
+        total = sum(map(len, comparison.missing.values())) + sum(
+            block.count - recorded_count for _, block, recorded_count in blocks
         )
         return not_passed(
             "no-lost-points",
             "unification.lost_points",
             f"{facts.label} lacks {counted(total, 'point')} that {names(ranks)} logged",
             details=missing,
-            why=why,
+            why=reasons,
             ranks=ranks,
             evidence=[*refs, "tracker/points.jsonl"],
-            advice="" if why else f"see the end of the log of {names(ranks)}: no client reports a reason",
+            advice="" if reasons else f"see the end of the log of {names(ranks)}: no client reports a reason",
         )
-    again = recorded.raw_shared - recorded.distinct
+    duplicate_count = recorded.raw_shared - recorded.distinct
     overwritten = sum(truth.overwritten for truth in facts.truths)
-    why = [f"{again} raw rows were sent more than once or overwritten"] if again else []
-    why += [f"ranks overwrote {overwritten} of their own rows"] if overwritten else []
-    text = f"all {compared.compared} rows are in {facts.label}"
-    return passed("no-lost-points", text, ["tracker/points.jsonl"], why=why)
+    reasons = (
+        [f"{duplicate_count} raw rows were sent more than once or overwritten"] if duplicate_count else []
+    )
+    reasons += [f"ranks overwrote {overwritten} of their own rows"] if overwritten else []
+    text = f"all {comparison.compared} rows are in {facts.label}"
+    return passed("no-lost-points", text, ["tracker/points.jsonl"], why=reasons)
 
 
 def values(facts: Facts) -> Finding:
@@ -220,16 +238,16 @@ def values(facts: Facts) -> Finding:
     first = [_line_of(facts.case, one.rank, one.metric, one.step) for one in wrong[:1]]
     refs = [*(first or [f"truth/{ranks[0]}.jsonl"]), "tracker/points.jsonl"]
     text = f"{facts.label} has values other than those that {names(ranks)} logged"
-    why = altered.values(wrong) if not blocks else []
+    reasons = altered.values(wrong) if not blocks else []
     return not_passed(
         "values",
         "unification.wrong_value",
         text,
         details=differ,
-        why=why or _senders_of(facts, wrong),
+        why=reasons or _senders_of(facts, wrong),
         ranks=ranks,
         evidence=refs,
-        advice=altered.VALUES_ADVICE if why else "",
+        advice=altered.VALUES_ADVICE if reasons else "",
     )
 
 
@@ -268,11 +286,11 @@ def _own_collisions(facts: Facts) -> Finding:
     """
     records = keys.recorders(facts.agreement)
     truths = [records[truth.rank] or truth for truth in facts.truths]
-    again = overwritten.find(truths, facts.restarts)
-    if not again:
+    overwrites = overwritten.find(truths, facts.restarts)
+    if not overwrites:
         return passed("collisions", "no metric and step was logged with different values")
-    points = sum(one.count for one in again)
-    for hows, cause, head in (
+    points = sum(one.count for one in overwrites)
+    for kinds, cause, head in (
         (
             [How.AT_ONCE],
             "unification.metric_collision",
@@ -284,41 +302,48 @@ def _own_collisions(facts: Facts) -> Finding:
             "values that a rank had logged are not in the run, because it logged the same steps again",
         ),
     ):
-        bad = [one for one in again if one.how in hows]
-        if bad:
+        failures = [one for one in overwrites if one.how in kinds]
+        if failures:
             return not_passed(
                 "collisions",
                 cause,  # type: ignore[arg-type]
                 head,
-                details=[one.text for one in bad],
-                ranks={one.rank for one in bad},
-                evidence=[f"truth/{rank}.jsonl" for rank in sorted({one.rank for one in bad})],
+                details=[one.text for one in failures],
+                ranks={one.rank for one in failures},
+                evidence=[f"truth/{rank}.jsonl" for rank in sorted({one.rank for one in failures})],
             )
     text = f"{counted(points, 'point')} came again with another value, and the run shows the latest value"
-    return passed("collisions", text, details=[one.text for one in again])
+    return passed("collisions", text, details=[one.text for one in overwrites])
 
 
 def foreign(facts: Facts) -> Finding:
     """Run the `no-unexpected-points` check: a rank logged every point, except system metrics (sys/)."""
-    compared = facts.compared
-    extra = [(block, have) for _, block, have in compared.missing_in_blocks if have > block.count]
-    if not compared.foreign and not extra:
+    comparison = facts.compared
+    extra = [
+        (block, recorded_count)
+        for _, block, recorded_count in comparison.missing_in_blocks
+        if recorded_count > block.count
+    ]
+    if not comparison.foreign and not extra:
         return passed("no-unexpected-points", "every point in the run was logged by a rank")
-    origin = lost_points.origin(facts.attached, compared.foreign)
+    origin = lost_points.origin(facts.attached, comparison.foreign)
     by = [f"they were sent by {listed(origin.senders)}"] if origin.senders else []
-    ours = bool(origin.nodes) and not origin.unknown and not extra
-    details = [f"{metric} {compact(steps)}" for metric, steps in sorted(compared.foreign.items())]
-    details += [f"{b.metric} {have - b.count} more in steps {b.first}–{b.last}" for b, have in extra]
+    is_own = bool(origin.nodes) and not origin.unknown and not extra
+    details = [f"{metric} {compact(steps)}" for metric, steps in sorted(comparison.foreign.items())]
+    details += [
+        f"{b.metric} {recorded_count - b.count} more in steps {b.first}–{b.last}"
+        for b, recorded_count in extra
+    ]
     return not_passed(
         "no-unexpected-points",
         "unification.foreign_points",
         f"{facts.label} holds points that no rank logged",
         details=details,
         why=[*by, *_past(facts, origin)],
-        ranks=facts.case.ranks_of(*origin.nodes) if ours else (),
+        ranks=facts.case.ranks_of(*origin.nodes) if is_own else (),
         evidence=["tracker/points.jsonl"],
         advice="find what in that pod logs without run.log: another process, or internal calls of the client"
-        if ours
+        if is_own
         else "",
     )
 

@@ -34,8 +34,8 @@ _OF_EARLIER = ("unification.stale_run", "unification.foreign_points", "unificati
 def downgrade(case: Case, finding: Finding) -> Finding:
     """Return the finding, changed to UNKNOWN if its reason may have occurred before the harness attached."""
     cause = finding.cause
-    if finding.result == "PASS" and finding.name in _OF_EVERY_POD and (gone := _gone(case)):
-        head = f"{finding.head}, but the pod of {names(gone)} does not exist, so it was not judged"
+    if finding.result == "PASS" and finding.name in _OF_EVERY_POD and (missing_ranks := _gone(case)):
+        head = f"{finding.head}, but the pod of {names(missing_ranks)} does not exist, so it was not judged"
         return replace(finding, result="UNKNOWN", head=head)
     if not case.launch.attached or finding.result != "FAIL" or cause not in CAUSES or case.by_signal:
         return finding
@@ -45,10 +45,10 @@ def downgrade(case: Case, finding: Finding) -> Finding:
     ):
         return replace(finding, result="UNKNOWN", head=f"so far, {finding.head}")
     if cause == "admission.max_execution_time" and not case.recorded:
-        why = "whether a rank hung or only needed more time was not recorded"
-        return replace(finding, result="UNKNOWN", why=[*finding.why, why])
-    if why := _before_attaching(case, finding):
-        return replace(finding, result="UNKNOWN", why=[*finding.why, why])
+        reason = "whether a rank hung or only needed more time was not recorded"
+        return replace(finding, result="UNKNOWN", why=[*finding.why, reason])
+    if reason := _before_attaching(case, finding):
+        return replace(finding, result="UNKNOWN", why=[*finding.why, reason])
     return finding
 
 

@@ -98,15 +98,17 @@ def _run_judge(name: str, judge: Judge, bundle: Bundle) -> list[Finding]:
     try:
         with redirect_stdout(sys.stderr):
             for check in judge(bundle):
-                whole = _checked(check)
-                checks.append(Finding(whole.name, whole.result, "", whole.cause, verbatim=whole))
+                validated = _checked(check)
+                checks.append(
+                    Finding(validated.name, validated.result, "", validated.cause, verbatim=validated)
+                )
         if not checks:
             raise ValueError("it yielded no check; a judge that finds no problem yields passed()")
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        why = traceback.format_exception_only(error)[-1].strip()
-        checks.append(_failed(name, "run.judge_error", f"The judge {name} failed: {why}"))
+        reason = traceback.format_exception_only(error)[-1].strip()
+        checks.append(_failed(name, "run.judge_error", f"The judge {name} failed: {reason}"))
     if damaged := bundle.damaged:
         text = f"The judge {name} read damaged evidence: {listed(damaged)}"
         checks.append(_failed(name, "run.evidence_damaged", text))
@@ -125,11 +127,13 @@ def _checked(check: object) -> Check:
     if not isinstance(check, Check):
         raise TypeError(f"a judge yields checks from passed(), failed() or unknown(), not {check!r:.80}")
     # A judge can create a check without validation, so it is validated here.
-    whole = Check.model_validate(check.model_dump())
-    if not _SHAPE.fullmatch(whole.name):
-        raise ValueError(f"a check's name has only a-z, 0-9 and hyphens; got {whole.name!r:.80}")
-    if whole.result == "PASS" and whole.cause is not None:
-        raise ValueError(f"{whole.name} passed, but has the cause {whole.cause!r:.80}")
-    if whole.result != "PASS" and not _SHAPE.fullmatch(whole.cause or ""):
-        raise ValueError(f"the cause of {whole.name} must begin with {FAMILY}.; got {whole.cause!r:.80}")
-    return whole
+    validated = Check.model_validate(check.model_dump())
+    if not _SHAPE.fullmatch(validated.name):
+        raise ValueError(f"a check's name has only a-z, 0-9 and hyphens; got {validated.name!r:.80}")
+    if validated.result == "PASS" and validated.cause is not None:
+        raise ValueError(f"{validated.name} passed, but has the cause {validated.cause!r:.80}")
+    if validated.result != "PASS" and not _SHAPE.fullmatch(validated.cause or ""):
+        raise ValueError(
+            f"the cause of {validated.name} must begin with {FAMILY}.; got {validated.cause!r:.80}"
+        )
+    return validated

@@ -62,7 +62,7 @@ class Heartbeat:
             self.ask()
             self._stop.wait(EVERY_SECONDS)
 
-    def _end(self, more: str = "") -> None:
-        if self._since is not None and not (self._stop.is_set() and not more):
-            self._on_gap(f"{self.silent:.1f} s without a response ({self._reason}){more}")
+    def _end(self, suffix: str = "") -> None:
+        if self._since is not None and not (self._stop.is_set() and not suffix):
+            self._on_gap(f"{self.silent:.1f} s without a response ({self._reason}){suffix}")
             self._since = None

@@ -133,8 +133,8 @@ class CompletionDetector(LaunchState):
         uid = event.uid or event.pod
         if isinstance(event, ProcessGroup) or (isinstance(event, ProcessStart) and event.role == "rank"):
             self._ranks.add(event.id)
-        started = isinstance(event, ProcessStart) and event.role != "python"
-        if started or isinstance(event, (AgentWorkers, ProcessGroup)):
+        is_start = isinstance(event, ProcessStart) and event.role != "python"
+        if is_start or isinstance(event, (AgentWorkers, ProcessGroup)):
             self.failed.pop(uid, None)
         elif isinstance(event, AgentResult) and event.state != "SUCCEEDED":
             self.failed[uid] = "torchrun failed"
@@ -157,8 +157,8 @@ class CompletionDetector(LaunchState):
 
     def lingers(self) -> bool:
         """Return whether the launched object has ended but some of its pods are still running."""
-        ended = [item for item in self.all(self.launched) if ended_as(item)]
-        return any(self._lasts(item, "lingers", bool(self.running())) for item in ended)
+        ended_items = [item for item in self.all(self.launched) if ended_as(item)]
+        return any(self._lasts(item, "lingers", bool(self.running())) for item in ended_items)
 
     def summary(self) -> str:
         """Return a one-line summary of the current state for progress and timeout messages."""
@@ -206,15 +206,15 @@ class CompletionDetector(LaunchState):
 
         The verdict needs this report.
         """
-        silent = [j for j in self.all("torchrunjob") if not (j.get("status") or {}).get("completionTime")]
-        return bool(silent) and not self._lasts(item, "told", True)
+        unreported = [j for j in self.all("torchrunjob") if not (j.get("status") or {}).get("completionTime")]
+        return bool(unreported) and not self._lasts(item, "told", True)
 
     def _every_command_ended(self) -> str | None:
         """Return a sentence if every rank's command has ended, or if one of them failed long enough ago."""
-        staying = [pod for pod in self.all("pod") if not self._scaled_away(pod)]
-        if 0 < self.members <= sum(pod["metadata"]["uid"] in self.exits for pod in staying):
+        pods = [pod for pod in self.all("pod") if not self._scaled_away(pod)]
+        if 0 < self.members <= sum(pod["metadata"]["uid"] in self.exits for pod in pods):
             return "the command of every rank has ended"
-        for pod in staying:
+        for pod in pods:
             code = self.exits.get(pod["metadata"]["uid"], 0)
             if self._lasts(pod, "pods", code != 0):
                 return f"the command in {pod['metadata']['name']} ended with exit code {code}"
@@ -232,13 +232,17 @@ class CompletionDetector(LaunchState):
                 name = pod["metadata"]["name"]
                 reason, message = waiting.get("reason", ""), waiting.get("message", "")
                 meaning = waiting_reasons.not_started(reason, message)
-                bad = meaning is not None and meaning.prospect != "open"
-                sure = meaning is not None and meaning.prospect == "final"
+                is_permanent = meaning is not None and meaning.prospect != "open"
+                is_final = meaning is not None and meaning.prospect == "final"
                 part = status.get("name", "")
                 # Evaluate every timer, even if an earlier one has expired, so that each keeps its state.
                 over = {
                     rule: self._lasts(pod, rule, is_true, part=part)
-                    for rule, is_true in (("image, surely", sure), ("image", bad), ("others", bad))
+                    for rule, is_true in (
+                        ("image, surely", is_final),
+                        ("image", is_permanent),
+                        ("others", is_permanent),
+                    )
                 }
                 if (over["image, surely"] or over["image"]) and (self._all_decided() or over["others"]):
                     which = f"container {part}: " if part and part != self.container else ""
@@ -254,18 +258,18 @@ class CompletionDetector(LaunchState):
         for workload in self.workloads():
             reserved = condition(workload, "QuotaReserved")
             message = reserved.get("message", "")
-            never = waiting_reasons.refusal(message).prospect == "final"
-            refused = reserved.get("status") == "False" and never
-            if self._lasts(workload, "queue", refused):
+            is_final = waiting_reasons.refusal(message).prospect == "final"
+            is_refused = reserved.get("status") == "False" and is_final
+            if self._lasts(workload, "queue", is_refused):
                 return f"Kueue will not admit the workload: {message}"
             evicted = condition(workload, "Evicted")
-            out = evicted.get("status") == "True" and not true(workload, "Finished")
-            if self._lasts(workload, "evicted", out):
+            is_evicted = evicted.get("status") == "True" and not true(workload, "Finished")
+            if self._lasts(workload, "evicted", is_evicted):
                 return f"Kueue evicted the workload: {evicted.get('reason')}: {evicted.get('message')}"
-            waits = not true(workload, "Admitted") and not true(workload, "Finished")
-            if self._lasts(workload, "admission", waits, self.admission_seconds):
-                why = message or "Kueue reports no reason"
-                return f"the workload was not admitted within {self.admission_seconds:.0f} s: {why}"
+            is_waiting = not true(workload, "Admitted") and not true(workload, "Finished")
+            if self._lasts(workload, "admission", is_waiting, self.admission_seconds):
+                reason = message or "Kueue reports no reason"
+                return f"the workload was not admitted within {self.admission_seconds:.0f} s: {reason}"
         return None
 
     def _refused(self) -> str | None:
@@ -282,19 +286,19 @@ class CompletionDetector(LaunchState):
         fewest = [(job.get("spec") or {}).get("minNodes") for job in self.all("torchrunjob")]
         if len(pods) >= min([self.members, *filter(None, fewest)]):
             return None
-        last = refusals.last(self.all("event"), refusals.created(pods))
-        return last if last and last.final else None
+        newest = refusals.last(self.all("event"), refusals.created(pods))
+        return newest if newest and newest.final else None
 
     def _pods(self) -> str | None:
         for pod in self.all("pod"):
             name, scheduled = pod["metadata"]["name"], condition(pod, "PodScheduled")
-            waits = scheduled.get("reason") == "Unschedulable"
-            never = never_fits(pod, self.all("node")) if waits else None
+            is_waiting = scheduled.get("reason") == "Unschedulable"
+            misfit = never_fits(pod, self.all("node")) if is_waiting else None
             # Evaluate all timers before the `or` below, which could skip them.
-            long = self._lasts(pod, "unschedulable", waits)
-            others = self._lasts(pod, "others", waits, part="scheduling") or self._all_decided()
-            if (self._lasts(pod, "never", bool(never)) and others) or long:
-                return f"{name} cannot be scheduled: {never or scheduled.get('message')}"
+            long = self._lasts(pod, "unschedulable", is_waiting)
+            others_decided = self._lasts(pod, "others", is_waiting, part="scheduling") or self._all_decided()
+            if (self._lasts(pod, "never", bool(misfit)) and others_decided) or long:
+                return f"{name} cannot be scheduled: {misfit or scheduled.get('message')}"
         return None
 
     def _unserved(self) -> str | None:
@@ -305,8 +309,8 @@ class CompletionDetector(LaunchState):
         ready = {name for name, part in parts.items() if true(part, "Ready")}
         for pod in self.all("pod"):
             handled = gated(pod) or pod.get("spec", {}).get("nodeName") or condition(pod, "PodScheduled")
-            waits = not handled and "kube-scheduler" not in ready
-            if self._lasts(pod, "unschedulable", waits, part="unserved"):
+            is_waiting = not handled and "kube-scheduler" not in ready
+            if self._lasts(pod, "unschedulable", is_waiting, part="unserved"):
                 return f"{pod['metadata']['name']} waits for a node, and no kube-scheduler is ready"
         return None
 
@@ -322,11 +326,13 @@ class CompletionDetector(LaunchState):
         """Return a sentence if an init container has failed on every attempt, otherwise None."""
         for pod in self.all("pod"):
             for status in pod["status"].get("initContainerStatuses") or []:
-                ended = (status.get("lastState") or {}).get("terminated") or {}
-                waits = ((status.get("state") or {}).get("waiting") or {}).get("reason") == "CrashLoopBackOff"
+                terminated = (status.get("lastState") or {}).get("terminated") or {}
+                is_waiting = ((status.get("state") or {}).get("waiting") or {}).get(
+                    "reason"
+                ) == "CrashLoopBackOff"
                 tries = int(status.get("restartCount") or 0)
-                if waits and ended.get("exitCode") and tries >= INIT_RESTARTS:
-                    text = f"ended {tries + 1} times with exit code {ended['exitCode']}"
+                if is_waiting and terminated.get("exitCode") and tries >= INIT_RESTARTS:
+                    text = f"ended {tries + 1} times with exit code {terminated['exitCode']}"
                     return f"{pod['metadata']['name']}: init container {status['name']} {text}"
         return None
 
@@ -336,14 +342,21 @@ class CompletionDetector(LaunchState):
         Native sidecars do not count, because they are init containers and end with their pods.
         """
         pods = self.all("pod")
-        ended = [pod for pod in pods if self._rank_ended(pod)]
-        if self.keep_alive or not 0 < self.members <= len(pods) or len(ended) < len(pods):
+        ended_pods = [pod for pod in pods if self._rank_ended(pod)]
+        if self.keep_alive or not 0 < self.members <= len(pods) or len(ended_pods) < len(pods):
             return None
-        on = {pod["metadata"]["name"]: others for pod in pods if (others := self._still_runs(pod))}
-        if not all(self._lasts(pod, "helper", bool(on)) for pod in pods) or not on:
+        containers_by_pod = {
+            pod["metadata"]["name"]: containers for pod in pods if (containers := self._still_runs(pod))
+        }
+        if (
+            not all(self._lasts(pod, "helper", bool(containers_by_pod)) for pod in pods)
+            or not containers_by_pod
+        ):
             return None
-        where = ", ".join(f"container {names[0]} of {pod}" for pod, names in sorted(on.items())[:NAMED_PODS])
-        return f"every rank has ended, and {where} still runs"
+        locations = ", ".join(
+            f"container {names[0]} of {pod}" for pod, names in sorted(containers_by_pod.items())[:NAMED_PODS]
+        )
+        return f"every rank has ended, and {locations} still runs"
 
     def _masked(self) -> str | None:
         """Return a sentence if a pod exited with 0 although its ranks failed, otherwise None.
@@ -352,9 +365,9 @@ class CompletionDetector(LaunchState):
         """
         for pod in self.all("pod"):
             uid, name = str(pod["metadata"]["uid"]), pod["metadata"]["name"]
-            what = self.failed.get(uid)
-            if self._lasts(pod, "masked", what is not None and self._ended_well(pod)):
-                return f"{name} ended with exit code 0 though {what}, and other pods have not ended"
+            failure = self.failed.get(uid)
+            if self._lasts(pod, "masked", failure is not None and self._ended_well(pod)):
+                return f"{name} ended with exit code 0 though {failure}, and other pods have not ended"
         return None
 
     def _ended_well(self, pod: Object) -> bool:
@@ -384,16 +397,16 @@ class CompletionDetector(LaunchState):
         down = [name for name in CONTROLLERS for d in self.all(name) if is_down(d)]
         for jobset in self.all(self.launched):
             awaited = self._awaited(jobset)
-            what, uid = awaited.text if awaited else "", jobset["metadata"]["uid"]
+            action, uid = awaited.text if awaited else "", jobset["metadata"]["uid"]
             # The object is now waiting for a different controller action, so restart the timers.
-            if what != self._steps.get(uid, ""):
-                self._steps[uid] = what
+            if action != self._steps.get(uid, ""):
+                self._steps[uid] = action
                 self.begins_again(jobset, "idle")
                 self.begins_again(jobset, "doubtful")
-            hopeless = GRACE["doubtful"] + GRACE["refused"] if what in self.hopeless else None
-            late = self._lasts(jobset, "idle", bool(what), hopeless)
-            if late or self._lasts(jobset, "controller", bool(what and down)):
-                return f"{what}" + (f"; not available: {', '.join(down)}" if down else "")
+            shortened = GRACE["doubtful"] + GRACE["refused"] if action in self.hopeless else None
+            is_overdue = self._lasts(jobset, "idle", bool(action), shortened)
+            if is_overdue or self._lasts(jobset, "controller", bool(action and down)):
+                return f"{action}" + (f"; not available: {', '.join(down)}" if down else "")
         return None
 
     def awaited(self, at_once: bool = False) -> tuple[Awaited, Object] | None:
@@ -403,8 +416,8 @@ class CompletionDetector(LaunchState):
         """
         for item in self.all(self.launched):
             awaited = self._awaited(item)
-            late = self._lasts(item, "doubtful", awaited is not None)
-            if awaited is not None and (late or at_once):
+            is_overdue = self._lasts(item, "doubtful", awaited is not None)
+            if awaited is not None and (is_overdue or at_once):
                 return awaited, item
         return None
 
@@ -445,22 +458,26 @@ class CompletionDetector(LaunchState):
             return Awaited(
                 f"the {self.kind} waits, but Kueue created no Workload for it", item, "Workload", user
             )
-        silent = [each for each in workloads if not condition(each, "QuotaReserved")]
-        return Awaited("Kueue reports nothing about the Workload", silent[0], None, user) if silent else None
+        unreported = [each for each in workloads if not condition(each, "QuotaReserved")]
+        return (
+            Awaited("Kueue reports nothing about the Workload", unreported[0], None, user)
+            if unreported
+            else None
+        )
 
 
-def pods_in_line(doing: Mapping[str, str]) -> str:
+def pods_in_line(states: Mapping[str, str]) -> str:
     """Summarize the state of each pod in one line.
 
     If there are more than NAMED_PODS pods, only the number of pods in each state is given, with pod names for
     states that have at most NAMED_EXCEPTIONS pods.
     """
-    if len(doing) <= NAMED_PODS:
-        return ", ".join(sorted(f"{name} {what}" for name, what in doing.items())) or "none"
+    if len(states) <= NAMED_PODS:
+        return ", ".join(sorted(f"{name} {state}" for name, state in states.items())) or "none"
     groups: dict[str, list[str]] = {}
-    for name, what in sorted(doing.items()):
-        groups.setdefault(what, []).append(name)
+    for name, state in sorted(states.items()):
+        groups.setdefault(state, []).append(name)
     return ", ".join(
-        f"{len(names)} {what}" + (f" ({', '.join(names)})" if len(names) <= NAMED_EXCEPTIONS else "")
-        for what, names in sorted(groups.items(), key=lambda group: -len(group[1]))
+        f"{len(names)} {state}" + (f" ({', '.join(names)})" if len(names) <= NAMED_EXCEPTIONS else "")
+        for state, names in sorted(groups.items(), key=lambda group: -len(group[1]))
     )

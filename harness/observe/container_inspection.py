@@ -72,10 +72,15 @@ def inspect_pods(
     A daemon thread per pod is used, because the Kubernetes client's `exec` has no timeout and blocks forever
     if the API server is frozen.
     """
-    named = {pod["metadata"]["name"]: pod for pod in pods}
-    snapshots = within(LOOK_SECONDS, lambda name: _inspect(kube, named[name], container, network), named)
-    late = f"no response within {LOOK_SECONDS} s"
-    return [snapshots.get(name) or RendezvousSnapshot(at=now(), pod=name, error=late) for name in named]
+    pods_by_name = {pod["metadata"]["name"]: pod for pod in pods}
+    snapshots = within(
+        LOOK_SECONDS, lambda name: _inspect(kube, pods_by_name[name], container, network), pods_by_name
+    )
+    timeout_error = f"no response within {LOOK_SECONDS} s"
+    return [
+        snapshots.get(name) or RendezvousSnapshot(at=now(), pod=name, error=timeout_error)
+        for name in pods_by_name
+    ]
 
 
 def _inspect(kube: Kube, pod: Object, container: str, network: bool) -> RendezvousSnapshot:
@@ -143,13 +148,13 @@ def _limited(receive: Callable[..., tuple[int, Any]]) -> Callable[..., tuple[int
 
     Without this limit, the Kubernetes client reads as long as frames arrive, even after its own timeout.
     """
-    left, end = MAX_OUTPUT, time.monotonic() + EXEC_SECONDS
+    remaining, deadline = MAX_OUTPUT, time.monotonic() + EXEC_SECONDS
 
     def limited(control_frame: bool = False) -> tuple[int, Any]:
-        nonlocal left
+        nonlocal remaining
         opcode, frame = receive(control_frame)
-        left -= len(frame.data)
-        if left < 0 or time.monotonic() > end:
+        remaining -= len(frame.data)
+        if remaining < 0 or time.monotonic() > deadline:
             raise OSError(f"the output exceeds {MAX_OUTPUT >> 20} MiB or {EXEC_SECONDS} s")
         return opcode, frame
 
@@ -167,10 +172,10 @@ def parse(pod: str, output: str) -> RendezvousSnapshot:
         if words[:1] == ["process"] and len(words) in (6, 7):
             pid, parent, ticks, reaped = map(int, words[1:5])
             text = base64.b64decode("".join(words[6:])).decode(errors="replace").rstrip("\0")
-            shown = [word if len(word) <= LONG else "…" for word in text.split("\0") if text]
+            command = [word if len(word) <= LONG else "…" for word in text.split("\0") if text]
             state = "" if words[5] == "-" else words[5]
             processes.append(
-                Process(pid=pid, parent=parent, ticks=ticks, reaped=reaped, state=state, command=shown)
+                Process(pid=pid, parent=parent, ticks=ticks, reaped=reaped, state=state, command=command)
             )
         elif len(words) > 3 and words[3] == _LISTEN:
             listening.add(int(words[1].rpartition(":")[2], 16))

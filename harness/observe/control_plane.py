@@ -37,23 +37,26 @@ class ControlPlane:
     stopped: Callable[[], str | None] = _nothing
     _next: float = 0.0
 
-    def due(self, silent: float) -> bool:
-        """Return whether to query the provider now. The API server has not responded for `silent` seconds."""
-        if silent < FIRST_SECONDS:
+    def due(self, silence: float) -> bool:
+        """Return whether to query the provider now.
+
+        The API server has not responded for `silence` seconds.
+        """
+        if silence < FIRST_SECONDS:
             self._next = FIRST_SECONDS
             return False
-        if silent < self._next:
+        if silence < self._next:
             return False
-        self._next = silent + min(max(silent, FIRST_SECONDS), MAX_SECONDS)
+        self._next = silence + min(max(silence, FIRST_SECONDS), MAX_SECONDS)
         return True
 
-    def lost(self, silent: float) -> str | None:
+    def lost(self, silence: float) -> str | None:
         """Return a sentence if the control plane is stopped and counts as lost, otherwise None.
 
-        Call this only after `due` has returned True. `silent` is the number of seconds without a response.
+        Call this only after `due` has returned True. `silence` is the number of seconds without a response.
         """
-        how = self.stopped()
-        if how is not None and silent < STOPPED_SECONDS:
+        description = self.stopped()
+        if description is not None and silence < STOPPED_SECONDS:
             self._next = min(self._next, STOPPED_SECONDS)
             return None
-        return how
+        return description

@@ -30,33 +30,33 @@ def record(kube: Kube, pods: Iterable[Object], namespace: str, writer: BundleWri
     """
     waiting = [pod for pod in pods if _waits(pod)]
     messages = [str(condition(pod, "PodScheduled").get("message")) for pod in waiting]
-    wanted = {name for message in messages for name in _INSUFFICIENT.findall(message)}
-    if not wanted:
+    resources = {name for message in messages for name in _INSUFFICIENT.findall(message)}
+    if not resources:
         return
     try:
-        nodes, others = kube.objects("v1", "Node"), kube.objects("v1", "Pod")
+        nodes, all_pods = kube.objects("v1", "Node"), kube.objects("v1", "Pod")
     except ApiException:
         return
     # If a node's labels or taints exclude the waiting pods, its devices do not matter.
     nodes = [node for node in nodes if any(accepts(pod, node) for pod in waiting)]
-    foreign = [pod for pod in others if pod["metadata"].get("namespace") != namespace]
-    for holder in holders(nodes, foreign, wanted)[:MAX_HOLDERS]:
+    foreign = [pod for pod in all_pods if pod["metadata"].get("namespace") != namespace]
+    for holder in holders(nodes, foreign, resources)[:MAX_HOLDERS]:
         writer.device_holder(holder)
 
 
-def holders(nodes: Iterable[Object], pods: Iterable[Object], wanted: set[str]) -> list[DeviceHolder]:
-    """Return the pods on `nodes` that request `wanted` resources, those with the most devices first.
+def holders(nodes: Iterable[Object], pods: Iterable[Object], resources: set[str]) -> list[DeviceHolder]:
+    """Return the pods on `nodes` that request `resources` resources, those with the most devices first.
 
     Pods that have ended are omitted.
     """
-    has = {str(node["metadata"]["name"]): mapping(node, "status", "allocatable") for node in nodes}
+    allocatable = {str(node["metadata"]["name"]): mapping(node, "status", "allocatable") for node in nodes}
     records = []
     for pod in pods:
         node = str(mapping(pod, "spec").get("nodeName") or "")
-        if node not in has or mapping(pod, "status").get("phase") in ("Succeeded", "Failed"):
+        if node not in allocatable or mapping(pod, "status").get("phase") in ("Succeeded", "Failed"):
             continue
         for resource, amount in requests(pod).items():
-            if resource in wanted and amount > 0:
+            if resource in resources and amount > 0:
                 records.append(
                     DeviceHolder(
                         at=now(),
@@ -66,7 +66,7 @@ def holders(nodes: Iterable[Object], pods: Iterable[Object], wanted: set[str]) -
                         pod=str(pod["metadata"]["name"]),
                         owner=_owner(pod),
                         amount=int(amount),
-                        allocatable=int(quantity(has[node].get(resource, 0))),
+                        allocatable=int(quantity(allocatable[node].get(resource, 0))),
                     )
                 )
     return sorted(records, key=lambda one: (-one.amount, one.node, one.namespace, one.pod))

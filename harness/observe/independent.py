@@ -31,10 +31,10 @@ class IndependentPods(CompletionDetector):
     def observe(self, kind: str, observation: Observation) -> None:
         """Process a watch event, and store pods that were rejected by a kubelet."""
         super().observe(kind, observation)
-        why = gpu_nodes.rejection(observation.object) if kind == "pod" else None
-        if why is not None:
+        rejection = gpu_nodes.rejection(observation.object) if kind == "pod" else None
+        if rejection is not None:
             node = str((observation.object.get("spec") or {}).get("nodeName"))
-            self.rejected.setdefault(node, {})[observation.object["metadata"]["uid"]] = why.text
+            self.rejected.setdefault(node, {})[observation.object["metadata"]["uid"]] = rejection.text
 
     def reason(self) -> str | None:
         """Return one sentence that explains why the launch is over, or None if it is not over."""
@@ -42,18 +42,20 @@ class IndependentPods(CompletionDetector):
             return f"the {self.kind} was deleted"
         unreachable = self.out_of_reach()
         waiting = [pod for pod in self.all("pod") if pod["metadata"]["uid"] not in self.exits]
-        stuck = {pod["metadata"]["name"]: why for pod in waiting if (why := self._stuck(pod, unreachable))}
+        stuck_pods = {
+            pod["metadata"]["name"]: cause for pod in waiting if (cause := self._stuck(pod, unreachable))
+        }
         refused = self._refused()
         occupied = {(pod.get("spec") or {}).get("nodeName") for pod in self.all("pod")}
-        unable = {
+        rejecting = {
             node: [*uids.values()][-1] for node, uids in self.rejected.items() if len(uids) >= REJECTIONS
         }
-        stuck |= {node: f"it {why}" for node, why in unable.items() if node not in occupied}
+        stuck_pods |= {node: f"it {cause}" for node, cause in rejecting.items() if node not in occupied}
         absent = self.members - len(self.all("pod")) if refused else 0
-        if 0 < self.members <= len(self.exits) + len(stuck) + absent:
-            each = [f"{name}: {why}" for name, why in sorted(stuck.items())]
-            rest = "; ".join([*each, *([refused] if refused else [])])
-            return f"{len(self.exits)} of {self.members} pods have ended their command{rest and f'; {rest}'}"
+        if 0 < self.members <= len(self.exits) + len(stuck_pods) + absent:
+            each = [f"{name}: {cause}" for name, cause in sorted(stuck_pods.items())]
+            text = f"{len(self.exits)} of {self.members} pods have ended their command"
+            return "; ".join([text, *each, *([refused] if refused else [])])
         return self._idle()
 
     def _stuck(self, pod: Object, unreachable: set[str]) -> str | None:
@@ -63,20 +65,20 @@ class IndependentPods(CompletionDetector):
             return f"its node {[*rejections.values()][-1]}"
         name, scheduled = pod["metadata"]["name"], condition(pod, "PodScheduled")
         unscheduled = scheduled.get("reason") == "Unschedulable"
-        why = ""
+        reason = ""
         for status in container_statuses(pod):
-            waits = (status.get("state") or {}).get("waiting") or {}
-            meaning = waiting_reasons.not_started(waits.get("reason", ""), waits.get("message", ""))
+            waiting = (status.get("state") or {}).get("waiting") or {}
+            meaning = waiting_reasons.not_started(waiting.get("reason", ""), waiting.get("message", ""))
             if meaning is not None and meaning.prospect != "open":
-                why = f"{waits.get('reason')}: {waits.get('message')}"
-        ended = pod["status"].get("phase") in ("Succeeded", "Failed")
+                reason = f"{waiting.get('reason')}: {waiting.get('message')}"
+        has_ended = pod["status"].get("phase") in ("Succeeded", "Failed")
         # Evaluate every timer, even if an earlier one has expired, so that each keeps its state.
         over = {
             f"{scheduled.get('reason')}: {scheduled.get('message')}": self._lasts(
                 pod, "unschedulable", unscheduled
             ),
-            why: self._lasts(pod, "image", bool(why)),
+            reason: self._lasts(pod, "image", bool(reason)),
             "its node is not Ready": self._lasts(pod, "node", name in unreachable),
-            f"it is {pod['status'].get('phase')}": self._lasts(pod, "pods", ended),
+            f"it is {pod['status'].get('phase')}": self._lasts(pod, "pods", has_ended),
         }
         return next((text for text, expired in over.items() if expired), None)

@@ -34,15 +34,15 @@ class KnownLines:
         if self._skipping or not _STAMPED.match(lines) or _NEXT_UNSTAMPED.search(lines, 0, end):
             fresh_lines = [line for line in lines[:end].split(b"\n") if self.new(line)]
             return b"\n".join((*fresh_lines, b"")) if fresh_lines else b""
-        stamp, same = b"", 0
+        stamp, same_count = b"", 0
         while end > 0:
             begin = lines.rfind(b"\n", 0, end) + 1
             own = lines[begin:end].split(b" ", 1)[0]
-            if same and own != stamp:
+            if same_count and own != stamp:
                 break
-            stamp, same, end = own, same + 1, begin - 1
+            stamp, same_count, end = own, same_count + 1, begin - 1
         begun_before = end <= 0 and stamp == self._last
-        self._last, self._lines = stamp, same + (self._lines if begun_before else 0)
+        self._last, self._lines = stamp, same_count + (self._lines if begun_before else 0)
         return lines
 
     def new(self, line: bytes, whole: bool = True) -> bool:

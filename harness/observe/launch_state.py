@@ -89,8 +89,8 @@ class LaunchState:
 
 def ended_as(item: Object) -> str | None:
     """Return the terminal state of a JobSet or a Job, or None if the object has not ended."""
-    ended = next((word for word in ("Complete", "Failed") if true(item, word)), None)
-    return (item.get("status") or {}).get("terminalState") or ended
+    state = next((word for word in ("Complete", "Failed") if true(item, word)), None)
+    return (item.get("status") or {}).get("terminalState") or state
 
 
 def gated(pod: Object) -> bool:

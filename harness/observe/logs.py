@@ -104,8 +104,8 @@ class LogFollower:
                 self._ended.setdefault(life, time.monotonic())
             if metadata.get("deletionTimestamp") or observation.type == "DELETED":
                 self._leaving.add(life)
-            started = "running" in state or "terminated" in state
-            if started and life not in self._threads and observation.type != "DELETED":
+            has_started = "running" in state or "terminated" in state
+            if has_started and life not in self._threads and observation.type != "DELETED":
                 self._namespace = metadata["namespace"]
                 thread = threading.Thread(target=self._run, args=(metadata["namespace"], life), daemon=True)
                 self._threads[life] = thread
@@ -124,10 +124,10 @@ class LogFollower:
 
         Logs of the pods in `unreachable` are not waited for.
         """
-        deadline, late = Deadline.after(seconds), Deadline.after(min(seconds, LATE_SECONDS))
+        deadline, late_deadline = Deadline.after(seconds), Deadline.after(min(seconds, LATE_SECONDS))
         threads = list(self._threads.items())
         for life, thread in threads:
-            thread.join(0 if life.pod in unreachable else late.remaining)
+            thread.join(0 if life.pod in unreachable else late_deadline.remaining)
         for life, thread in threads:  # A stream blocked by a firewall looks like one without new lines.
             if thread.is_alive() and life.pod not in unreachable and not deadline.passed:
                 threading.Thread(target=self.probe, args=(life,), daemon=True).start()
@@ -135,9 +135,9 @@ class LogFollower:
             no_node = life.pod in unreachable
             thread.join(0 if no_node else deadline.remaining)
             if thread.is_alive():
-                still = f"still being read after {seconds:.0f} s{self._whys.get(life, '')}"
-                why = "its node is lost" if no_node else still
-                self._gap(life, why)
+                still_reading = f"still being read after {seconds:.0f} s{self._whys.get(life, '')}"
+                reason = "its node is lost" if no_node else still_reading
+                self._gap(life, reason)
         self._stop.set()
 
     def probe(self, life: Life) -> None:
@@ -159,18 +159,18 @@ class LogFollower:
             self._on_gap(f"{life.pod}-{life.container}: reading it failed: {type(error).__name__}: {error}")
 
     def _follow(self, namespace: str, life: Life) -> None:
-        known_lines, follow, whole, failures, why = KnownLines(), True, False, 0, ""
+        known_lines, follow, whole, failures, reason = KnownLines(), True, False, 0, ""
         while failures < MAX_RETRIES:
             failures += 1
             try:
-                behind = self._read(namespace, life, known_lines, follow)
+                is_behind = self._read(namespace, life, known_lines, follow)
                 failures = 0
-                if behind:
+                if is_behind:
                     follow = False
                     continue
                 whole = True
             except ApiException as error:
-                why = self._whys[life] = _reason(error)
+                reason = self._whys[life] = _reason(error)
                 if error.status == 404 and life in self._leaving:
                     if not whole:  # If `whole` is true, the log was followed until the container ended.
                         self._gap(life, "the pod was gone before its log was read")
@@ -184,26 +184,30 @@ class LogFollower:
             except _Unread:
                 pass
             except (HTTPError, OSError) as error:
-                whole, why = False, f": {type(error).__name__}"
+                whole, reason = False, f": {type(error).__name__}"
             if whole and (life in self._ended or self._stop.is_set()):
                 if known_lines.tail:
                     self._write(life, known_lines.tail.decode(errors="replace") + "\n")
                 return
             if self._stop.wait(_pause(failures)):
                 return
-        self._gap(life, f"could not be read to the end{why}")
+        self._gap(life, f"could not be read to the end{reason}")
 
-    def _gap(self, life: Life, why: str) -> None:
+    def _gap(self, life: Life, reason: str) -> None:
         if life not in self._whole:
-            self._on_gap(f"{life.pod}-{life.container}: {why}")
+            self._on_gap(f"{life.pod}-{life.container}: {reason}")
 
     def _behind(self, life: Life) -> bool:
         """Return whether lines are still arriving long after the container has ended.
 
         Returns False for a pod that is being deleted, because its log might not be readable again.
         """
-        ended = self._ended.get(life)
-        return ended is not None and time.monotonic() - ended > BEHIND_SECONDS and life not in self._leaving
+        ended_at = self._ended.get(life)
+        return (
+            ended_at is not None
+            and time.monotonic() - ended_at > BEHIND_SECONDS
+            and life not in self._leaving
+        )
 
     def _read(self, namespace: str, life: Life, known_lines: KnownLines, follow: bool) -> bool:
         """Read the log once from its first line, and write the lines that had not been read yet.
@@ -228,8 +232,8 @@ class LogFollower:
                     pending.append(chunk[end:])
                 if follow and self._behind(life):
                     return True
-            rest = b"".join(pending)
-            tail = rest if rest and known_lines.new(rest, whole=False) else b""
+            unterminated = b"".join(pending)
+            tail = unterminated if unterminated and known_lines.new(unterminated, whole=False) else b""
         finally:
             response.release_conn()
         if known_lines.strange:

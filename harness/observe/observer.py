@@ -136,38 +136,40 @@ class LaunchObserver:
         Raises HarnessError with the cause run.timed_out, cluster.unreachable, cluster.deleted or
         run.evidence_disk_full.
         """
-        deadline, late = Deadline.after(self._wait), Deadline.after(self._late)
-        summary, again, waits = "", Deadline.after(0), False
+        deadline, late_deadline = Deadline.after(self._wait), Deadline.after(self._late)
+        summary, summary_deadline, is_waiting = "", Deadline.after(0), False
         while (reason := self._over()) is None:
             self._take_size(progress)
             if self._writer.full is not None:
                 raise self._writer.full
-            silent = self._heartbeat.silent
-            if self._control_plane.due(silent):
+            silence = self._heartbeat.silent
+            if self._control_plane.due(silence):
                 self.refuse_deleted()
-                if (how := self._control_plane.lost(silent)) is not None:
-                    raise self._unreachable(how)
-            if silent > GONE_SECONDS or (deadline.passed and silent):
+                if (description := self._control_plane.lost(silence)) is not None:
+                    raise self._unreachable(description)
+            if silence > GONE_SECONDS or (deadline.passed and silence):
                 raise self._unreachable()
-            if waits is not (silent > SILENT_SECONDS):
-                waits = not waits
-                limit = min(GONE_SECONDS - silent, deadline.remaining)
+            if is_waiting is not (silence > SILENT_SECONDS):
+                is_waiting = not is_waiting
+                limit = min(GONE_SECONDS - silence, deadline.remaining)
                 waiting = f"the API server does not respond: waiting up to {limit:.0f} s"
-                progress(waiting if waits else "the API server responds again")
+                progress(waiting if is_waiting else "the API server responds again")
             if deadline.passed:
-                last = self.completion.summary()
+                last_summary = self.completion.summary()
                 self._inspect_late()
                 self._ask_why(at_end=True)
-                self._writer.update(interrupted=f"deadline of {self._wait:.0f} s; last seen: {last}")
-                raise WaitError("the launch to end", last, self._wait, cause="run.timed_out")
-            if late.passed and not self._looked_late:  # Inspect the pods before Kueue ends the job.
+                self._writer.update(interrupted=f"deadline of {self._wait:.0f} s; last seen: {last_summary}")
+                raise WaitError("the launch to end", last_summary, self._wait, cause="run.timed_out")
+            if late_deadline.passed and not self._looked_late:  # Inspect the pods before Kueue ends the job.
                 self._looked_late = True
                 self._inspect(at_end=False)
             if self.completion.lingers():
                 self._inspect_late()
             self._ask_why(at_end=False)
-            if (again.passed or not self.completion.many()) and self.completion.summary() != summary:
-                summary, again = self.completion.summary(), Deadline.after(MANY_SECONDS)
+            if (
+                summary_deadline.passed or not self.completion.many()
+            ) and self.completion.summary() != summary:
+                summary, summary_deadline = self.completion.summary(), Deadline.after(MANY_SECONDS)
                 progress(summary)
             self.completion.wait(min(1.0, deadline.remaining))
             if self.completion.many():  # Each pod change triggers a check, and a check visits all pods.
@@ -184,8 +186,8 @@ class LaunchObserver:
         if not self.completion.scalable or expected is None or members == expected.num_nodes:
             return
         each = expected.ranks // expected.num_nodes
-        most = max(expected.most_ranks or expected.ranks, members * each)
-        changed = {"num_nodes": members, "ranks": members * each, "most_ranks": most}
+        most_ranks = max(expected.most_ranks or expected.ranks, members * each)
+        changed = {"num_nodes": members, "ranks": members * each, "most_ranks": most_ranks}
         self._writer.update(expected=expected.model_copy(update=changed))
         replicas = f"from {expected.num_nodes} to {members} replicas"
         progress(f"scaled {replicas}: {members * each} ranks are expected")
@@ -247,8 +249,10 @@ class LaunchObserver:
 
         `error` is the error that prompted the check, if any.
         """
-        if (error is None or error.cause != DELETED) and (how := self._control_plane.deleted()) is not None:
-            text = f"the cluster was deleted while the launch used it, and not by this harness: {how}"
+        if (error is None or error.cause != DELETED) and (
+            description := self._control_plane.deleted()
+        ) is not None:
+            text = f"the cluster was deleted while the launch used it, and not by this harness: {description}"
             last = f"the last state was: {self.completion.summary()}"
             raise HarnessError(f"{text}; {last}", cause=DELETED) from error
 
@@ -278,11 +282,11 @@ class LaunchObserver:
         self._watcher.stop()
         self._heartbeat.stop()
 
-    def _unreachable(self, how: str = "no response") -> WaitError:
+    def _unreachable(self, description: str = "no response") -> WaitError:
         kind = self._launch.kind.lower()
         return WaitError(
             "the API server to answer",
-            f"{how}; the last state was: {self.completion.summary()}",
+            f"{description}; the last state was: {self.completion.summary()}",
             self._heartbeat.silent,
             hint=f"the job may still run: try `kubectl get {kind} -A` when the API server is back",
             cause=UNREACHABLE,
@@ -300,15 +304,15 @@ class LaunchObserver:
 
     def _log(self, life: Life, text: str) -> None:
         pod, container = life.pod, life.container
-        written = ""
+        log_text = ""
         with suppress(HarnessError):
             if (pod, container) not in self._files:
                 self._files[pod, container] = self._writer.log_file(pod, container)
-            written = self._files[pod, container].write(text)
+            log_text = self._files[pod, container].write(text)
         if "@" in text:  # All marks contain "@" and most text does not, so this test is a fast filter.
             self._marked(life, text)
-        if written and self._writer.listener is not None:
-            self._writer.listener.logged(pod, written[-SHOWN_BYTES:])
+        if log_text and self._writer.listener is not None:
+            self._writer.listener.logged(pod, log_text[-SHOWN_BYTES:])
 
     def _marked(self, life: Life, text: str) -> None:
         """Process the lines that ranks wrote for the harness."""

@@ -81,9 +81,9 @@ class RendezvousMonitor:
         for inspection in snapshots:
             self._record(inspection)
         if waiting:
-            where = ", ".join(waiting)
+            pod_names = ", ".join(waiting)
             self._reason = (
-                f"the rendezvous did not complete within {self._seconds:.0f} s: torchrun waits in {where}"
+                f"the rendezvous did not complete within {self._seconds:.0f} s: torchrun waits in {pod_names}"
             )
 
     def _due(self) -> list[Object]:

@@ -119,9 +119,9 @@ class Watcher:
                     self._stop.wait(RETRY_SECONDS)
                 version = None
 
-    def _give_up(self, kind: WatchedKind, why: str) -> None:
+    def _give_up(self, kind: WatchedKind, reason: str) -> None:
         self._given_up.add(kind.name)
-        self._on_gap(f"objects/{kind.name}: not watched, {why}")
+        self._on_gap(f"objects/{kind.name}: not watched, {reason}")
         self._listed[kind.name].set()
 
     def _list(self, kind: WatchedKind, versions: dict[str, str]) -> str:

@@ -247,15 +247,15 @@ class Attached:
             self._fleet.close()
         kube, namespace = self.jobs.kube, self.jobs.namespace
         ready = (job["metadata"].get("annotations") or {}).get(names.WORKSPACE_ANNOTATION, "")
-        opened = {each.pod: each.open(kube, namespace) for each in targets}
-        self._fleet = Fleet(opened, progress=self.progress, ready=ready)
-        began = time.monotonic()
+        connections = {each.pod: each.open(kube, namespace) for each in targets}
+        self._fleet = Fleet(connections, progress=self.progress, ready=ready)
+        start = time.monotonic()
         synced = self._fleet.sync(self.walker, PATIENCE_SECONDS if self.watch else 0)
         self._synced = frozenset(each.uid for each in targets)
         self._renewed = time.monotonic()
         self.progress(
             f"code {synced.tree[:12]} in {synced.pods} pods, generation {synced.generation}: "
-            f"{synced.files} files, {synced.sent / 1e6:.1f} MB sent in {time.monotonic() - began:.1f} s; "
+            f"{synced.files} files, {synced.sent / 1e6:.1f} MB sent in {time.monotonic() - start:.1f} s; "
             f"{synced.restarted} restarted"
         )
         self._store(job, synced)
@@ -268,10 +268,10 @@ class Attached:
         for pod in pods if self.show_logs else ():
             uid = pod["metadata"]["uid"]
             statuses = (pod.get("status") or {}).get("containerStatuses") or []
-            started = any(
+            has_started = any(
                 each["name"] == names.TRAINER and "waiting" not in each["state"] for each in statuses
             )
-            if started and uid not in self._log_threads:
+            if has_started and uid not in self._log_threads:
                 thread = threading.Thread(target=show, args=(self.jobs, pod, True), daemon=True)
                 self._log_threads[uid] = thread
                 thread.start()

@@ -198,8 +198,8 @@ def _dry_run(
         with reached():
             kube.fetch("/version", seconds=10).read()
     except HarnessError as error:
-        named = kubeconfig or context or os.environ.get("KUBECONFIG")
-        if error.cause != "cluster.unreachable" and named:
+        configured = kubeconfig or context or os.environ.get("KUBECONFIG")
+        if error.cause != "cluster.unreachable" and configured:
             raise
         print(f"{error.message}: the job was not checked by a cluster", file=sys.stderr)
     else:

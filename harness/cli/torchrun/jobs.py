@@ -41,17 +41,17 @@ known."""
 
 def cluster(kubeconfig: Path | None, context: str | None) -> Kube:
     """Return a client for the cluster that kubectl would use, or for the cluster in the given kubeconfig."""
-    named = (os.environ.get("KUBECONFIG") or "").split(os.pathsep)[0]
+    first_path = (os.environ.get("KUBECONFIG") or "").split(os.pathsep)[0]
     settings = load(kubeconfig=kubeconfig)
-    path = settings.kubeconfig or (Path(named) if named else home() / ".kube" / "config")
+    path = settings.kubeconfig or (Path(first_path) if first_path else home() / ".kube" / "config")
     # Each cluster has its own discovery cache, because clusters serve different API resources.
     digest = sha256(f"{path.resolve()} {context}".encode()).hexdigest()
     return Kube(path, context or settings.context, settings.state_dir / "torchrun" / f"{digest}.json")
 
 
-def namespace_of(kube: Kube, named: str | None) -> str:
-    """Return `named`, or the namespace of the kubeconfig's context if `named` is None."""
-    return named or kubeconfigs.namespace_of(kube.kubeconfig, kube.context)
+def namespace_of(kube: Kube, namespace: str | None) -> str:
+    """Return `namespace`, or the namespace of the kubeconfig's context if `namespace` is None."""
+    return namespace or kubeconfigs.namespace_of(kube.kubeconfig, kube.context)
 
 
 @dataclass(frozen=True)
@@ -163,15 +163,15 @@ class Jobs:
         """Return 0 if the job succeeded, and otherwise the exit code of the trainer that failed first."""
         if phase(job) == "Succeeded":
             return 0
-        ended = [
+        end_states = [
             state
             for pod in self.pods(job["metadata"]["name"])
             for each in (pod.get("status") or {}).get("containerStatuses") or []
             if each["name"] == names.TRAINER and (state := each["state"].get("terminated"))
         ]
-        failed = [state for state in ended if state["exitCode"]]
-        first = min(failed, key=lambda state: str(state.get("finishedAt")), default=None)
-        return int(first["exitCode"]) if first else FAILED
+        failed_states = [state for state in end_states if state["exitCode"]]
+        first_failed = min(failed_states, key=lambda state: str(state.get("finishedAt")), default=None)
+        return int(first_failed["exitCode"]) if first_failed else FAILED
 
     def _written(self, write: Any) -> Object:
         """Send a write request and return its result.
@@ -209,9 +209,11 @@ def _repeated(request: Callable[[], _Result]) -> _Result:
 
     For example, the API server responds with 429 just after a CRD was created.
     """
-    later = retry_if_exception(lambda error: isinstance(error, ApiException) and error.status in LATER)
-    again = Retrying(retry=later, stop=stop_after_delay(RETRY_SECONDS), wait=wait_fixed(1), reraise=True)
-    return again(request)
+    condition = retry_if_exception(lambda error: isinstance(error, ApiException) and error.status in LATER)
+    retrying = Retrying(
+        retry=condition, stop=stop_after_delay(RETRY_SECONDS), wait=wait_fixed(1), reraise=True
+    )
+    return retrying(request)
 
 
 def _message(error: Any) -> str:

@@ -71,15 +71,15 @@ class CodeStore:
         If the code cannot be stored, the previously stored code is deleted, so that later pods wait for a
         sync instead of running that code.
         """
-        parts, why = packed.parts or (), ""
+        parts, reason = packed.parts or (), ""
         if packed.parts is None:
-            why = self._send_to_archive_pod(job, packed, generation, walker)
+            reason = self._send_to_archive_pod(job, packed, generation, walker)
         try:
             for index, part in enumerate(parts):
                 self._put(job, index, part)
         except HarnessError as error:
             parts = ()
-            why = f"{error.message}; the rights to get, create, patch and delete Secrets are required"
+            reason = f"{error.message}; the rights to get, create, patch and delete Secrets are required"
         for index in range(len(parts), parts_of(job)):
             if self._is_ours(job, index):
                 self._delete(job, index)
@@ -88,7 +88,7 @@ class CodeStore:
             {
                 names.PARTS_ANNOTATION: str(len(parts)),
                 names.GENERATION_ANNOTATION: str(generation),
-                names.STORED_ANNOTATION: "false" if why else "true",
+                names.STORED_ANNOTATION: "false" if reason else "true",
             },
         )
         if parts:
@@ -96,14 +96,16 @@ class CodeStore:
                 f"code {packed.tree.digest[:12]} is kept in the cluster: {packed.tree.size / 1e6:.1f} MB, "
                 f"{sum(map(len, parts)) / 1e6:.1f} MB compressed"
             )
-        elif not why:
+        elif not reason:
             digest, size = packed.tree.digest[:12], packed.tree.size / 1e6
             self.progress(
                 f"code {digest} is kept in the cluster, by the pod {_archive_pod(job)}: {size:.1f} MB"
             )
-        if why:
-            self.progress(f"the code is not kept in the cluster, so later pods will wait for a sync: {why}")
-        return not why
+        if reason:
+            self.progress(
+                f"the code is not kept in the cluster, so later pods will wait for a sync: {reason}"
+            )
+        return not reason
 
     def _send_to_archive_pod(self, job: Object, packed: Packed, generation: int, walker: Walker) -> str:
         """Send the code to the pod that stores it.
@@ -113,13 +115,13 @@ class CodeStore:
         limit = PART_BYTES * names.MAX_PARTS // 1_000_000
         large = f"it is over {limit} MB when compressed ({_largest(packed.tree)})"
         kube, namespace, name = self.jobs.kube, self.jobs.namespace, _archive_pod(job)
-        began, announced = time.monotonic(), False
+        start, announced = time.monotonic(), False
         while True:
             pod = call_api(lambda: kube.get("v1", "Pod", name, namespace))
-            into = target(pod) if pod else None
-            if into is not None:
+            archive_target = target(pod) if pod else None
+            if archive_target is not None:
                 break
-            waited = time.monotonic() - began
+            waited = time.monotonic() - start
             if pod is None and (waited > POD_CREATED_SECONDS or self._has_none(job)):
                 return (
                     f"{large}: list data in .torchrunignore, or move it to a claim; a job of several nodes "
@@ -136,7 +138,9 @@ class CodeStore:
                 announced = True
             time.sleep(POLL_SECONDS)
         ready = job["metadata"]["annotations"][names.WORKSPACE_ANNOTATION]
-        with Fleet({name: into.open(kube, namespace)}, progress=self.progress, ready=ready) as fleet:
+        with Fleet(
+            {name: archive_target.open(kube, namespace)}, progress=self.progress, ready=ready
+        ) as fleet:
             synced = fleet.sync(walker, generation=generation)
         return "" if synced.tree == packed.tree.digest else "a file changed during the upload: sync again"
 
@@ -149,14 +153,14 @@ class CodeStore:
     def _put(self, job: Object, index: int, part: bytes) -> None:
         metadata = job["metadata"]
         name = names.workspace_part(metadata["name"], index)
-        there = self._find(job, index)
-        whose = _job_uid(there)
-        if there is not None and whose is None:
+        existing = self._find(job, index)
+        owner_uid = _job_uid(existing)
+        if existing is not None and owner_uid is None:
             raise UsageError(
                 f"there is a Secret {name} already, which belongs to no job: rename it, or the job"
             )
         # This Secret is left from a deleted job with the same name.
-        if there is not None and whose != metadata["uid"]:
+        if existing is not None and owner_uid != metadata["uid"]:
             self._delete(job, index)
         owner = {
             "apiVersion": names.API,

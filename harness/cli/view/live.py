@@ -137,8 +137,8 @@ class Live:
                 if is_own(line):
                     self._frame(line)
                 elif own_pod is not None:
-                    shown = terminal_text.rows(line.partition(" ")[2][-MAX_LINE:])
-                    texts = [row.text.strip() for row in shown if row.text.strip()]
+                    rows = terminal_text.rows(line.partition(" ")[2][-MAX_LINE:])
+                    texts = [row.text.strip() for row in rows if row.text.strip()]
                     own_pod.last = texts[-1] if texts else own_pod.last
 
     def _frame(self, line: str) -> None:
@@ -170,22 +170,22 @@ class Live:
 
     def _stages(self) -> RenderableType:
         assert self._manifest is not None
-        done = Columns(
+        finished = Columns(
             Text.assemble(
                 ("✓ ", "green") if stage.ok else ("✗ ", "red"), (f"{stage.name} {stage.seconds:.1f}s", "dim")
             )
             for stage in self._manifest.stages
         )
         now = time.monotonic()
-        doing = self._manifest.in_stage or "between stages"
+        stage_name = self._manifest.in_stage or "between stages"
         self._spinner.update(
             text=Text.assemble(
-                (f"{doing} {now - self._stage_since:.0f}s", "bold"),
+                (f"{stage_name} {now - self._stage_since:.0f}s", "bold"),
                 f"  of {now - self._start:.0f}s  ",
                 (self._awaited, "dim"),
             )
         )
-        return Group(done, self._spinner)
+        return Group(finished, self._spinner)
 
     def _numbers(self, index: int) -> list[int]:
         """Return the ranks on a node, from the node's process records or, if there are none, from the order

@@ -41,13 +41,13 @@ Put = Callable[[bytes], int]
 """A function that appends bytes to a file and returns the offset at which they were written."""
 
 
-def _fields(columns: Columns, path: str, put: Put) -> dict[str, Any]:
+def _fields(columns: Columns, path: str, append: Put) -> dict[str, Any]:
     """Append the columns to the column file at `path`, and return the fields of the JSON record that refers
     to them."""
     data = columns.packed()
     return {
         "file": path,
-        "offset": put(data),
+        "offset": append(data),
         "count": len(columns),
         "names": list(columns.names),
         "in_turn": columns.which is None,
@@ -56,7 +56,7 @@ def _fields(columns: Columns, path: str, put: Put) -> dict[str, Any]:
 
 
 def in_columns(
-    lines: Iterable[TruthLine], path: str, put: Put, least: int = TRUTH_LINES
+    lines: Iterable[TruthLine], path: str, append: Put, least: int = TRUTH_LINES
 ) -> Iterator[TruthLine | TruthColumns]:
     """Yield a rank's ground truth lines, with each sequence of `least` or more rows replaced by column
     records."""
@@ -66,17 +66,17 @@ def in_columns(
             rows.append(line)
             if len(rows) < max(MOST_ROWS, least):
                 continue
-        yield from _packed(rows, path, put, least)
+        yield from _packed(rows, path, append, least)
         rows.clear()
         if not isinstance(line, TruthRow):
             yield line
-    yield from _packed(rows, path, put, least)
+    yield from _packed(rows, path, append, least)
 
 
-def _packed(rows: list[TruthRow], path: str, put: Put, least: int) -> Iterable[TruthRow | TruthColumns]:
-    many = len(rows) >= max(least, 1)
-    columns = of_rows([(row.metric, row.step, row.value, row.time_ms) for row in rows]) if many else None
-    return list(rows) if columns is None else [TruthColumns(**_fields(columns, path, put))]
+def _packed(rows: list[TruthRow], path: str, append: Put, min_rows: int) -> Iterable[TruthRow | TruthColumns]:
+    is_packed = len(rows) >= max(min_rows, 1)
+    columns = of_rows([(row.metric, row.step, row.value, row.time_ms) for row in rows]) if is_packed else None
+    return list(rows) if columns is None else [TruthColumns(**_fields(columns, path, append))]
 
 
 @dataclass
@@ -148,16 +148,16 @@ class PointWriter:
     def _extend(self, rows: PointRows) -> None:
         """Add points to their sender's buffer."""
         self._count += len(rows)
-        whose: Whose = rows.run_id, rows.sender, rows.peer, rows.launch
+        sender_key: Whose = rows.run_id, rows.sender, rows.peer, rows.launch
         while len(rows):
             room = MOST_BUFFERED - self._buffered
-            some, rows = rows.before(room), rows.after(room)
-            metrics = set(some.metrics)
-            if any(self._of.get((rows.run_id, metric), whose) != whose for metric in metrics):
+            fitting, rows = rows.before(room), rows.after(room)
+            metrics = set(fitting.metrics)
+            if any(self._of.get((rows.run_id, metric), sender_key) != sender_key for metric in metrics):
                 self._flush()
-            self._of.update(dict.fromkeys([(rows.run_id, metric) for metric in metrics], whose))
-            self._waiting.setdefault(whose, _Sender()).extend(some)
-            self._buffered += len(some)
+            self._of.update(dict.fromkeys([(rows.run_id, metric) for metric in metrics], sender_key))
+            self._waiting.setdefault(sender_key, _Sender()).extend(fitting)
+            self._buffered += len(fitting)
             if self._buffered >= MOST_BUFFERED:
                 self._flush()
 
@@ -224,8 +224,8 @@ class ColumnFiles:
         try:
             with open_inside(self._bundle, record.file) as file:
                 file.seek(record.offset)
-                there = os.fstat(file.fileno()).st_size
-                return unpacked(record, file.read(min(record.size, there)))
+                file_size = os.fstat(file.fileno()).st_size
+                return unpacked(record, file.read(min(record.size, file_size)))
         except (OSError, ValueError, OverflowError) as error:
             self._damage(ref, f"the rows in {record.file} cannot be read: {error}")
             return None

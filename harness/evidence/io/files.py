@@ -54,15 +54,15 @@ def replace_file(path: Path, text: str) -> None:
             temporary.unlink(missing_ok=True)
 
 
-def bounded_lines(file: BinaryIO, most: int) -> Iterator[bytes]:
+def bounded_lines(file: BinaryIO, limit: int) -> Iterator[bytes]:
     """Yield the lines of a file, including their line endings.
 
-    A line longer than `most` bytes is truncated to `most` + 1 bytes.
+    A line longer than `limit` bytes is truncated to `limit` + 1 bytes.
     """
-    while line := file.readline(most + 1):
+    while line := file.readline(limit + 1):
         yield line
-        while len(line) > most and not line.endswith(b"\n"):
-            line = file.readline(most + 1)
+        while len(line) > limit and not line.endswith(b"\n"):
+            line = file.readline(limit + 1)
 
 
 def last_lines(file: BinaryIO, count: int) -> tuple[int, list[bytes]]:
@@ -71,18 +71,18 @@ def last_lines(file: BinaryIO, count: int) -> tuple[int, list[bytes]]:
     Earlier lines are counted but not kept in memory, because a log can contain several gigabytes. If the last
     lines have more than MAX_RECORD_BYTES, the first ones are omitted or truncated.
     """
-    kept: deque[tuple[int, bytes]] = deque()
-    most = max(2, MAX_RECORD_BYTES // _BLOCK)
-    total = have = 0
+    blocks: deque[tuple[int, bytes]] = deque()
+    max_blocks = max(2, MAX_RECORD_BYTES // _BLOCK)
+    total = kept_lines = 0
     while block := file.read(_BLOCK):
-        ends = block.count(b"\n")
-        kept.append((ends, block))
-        total, have = total + ends, have + ends
-        while have - kept[0][0] > count or len(kept) > most:
-            have -= kept.popleft()[0]
-    *whole, rest = b"".join(block for _, block in kept).split(b"\n")
-    lines = [line + b"\n" for line in whole] + ([rest] if rest else [])
-    return total + bool(rest), lines[-count:] if count else []
+        newlines = block.count(b"\n")
+        blocks.append((newlines, block))
+        total, kept_lines = total + newlines, kept_lines + newlines
+        while kept_lines - blocks[0][0] > count or len(blocks) > max_blocks:
+            kept_lines -= blocks.popleft()[0]
+    *complete, tail = b"".join(block for _, block in blocks).split(b"\n")
+    lines = [line + b"\n" for line in complete] + ([tail] if tail else [])
+    return total + bool(tail), lines[-count:] if count else []
 
 
 class NotInsideError(OSError, ValueError):

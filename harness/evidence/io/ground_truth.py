@@ -65,12 +65,12 @@ records."""
 
 def _lines(frame: dict[str, Any], pod: str) -> list[TruthLine]:
     kind = frame["k"]
-    rest = {name: value for name, value in frame.items() if name != "k"}
+    fields = {name: value for name, value in frame.items() if name != "k"}
     if kind == "start":
         return [
             TruthStart.model_validate(
                 {
-                    **rest,
+                    **fields,
                     "attempt": frame["a"],
                     "time_ms": frame["t"],
                     "pod": pod or None,
@@ -84,7 +84,7 @@ def _lines(frame: dict[str, Any], pod: str) -> list[TruthLine]:
             for metric, step, value, time_ms in frame["rows"]
         ]
     if kind in _AS_THEY_ARE:
-        return [_AS_THEY_ARE[kind].model_validate(rest)]
+        return [_AS_THEY_ARE[kind].model_validate(fields)]
     if kind == "end":
         return [TruthEnd(count=frame["count"], sha256=frame["sha256"], metrics=frame.get("metrics") or {})]
     raise ValueError(f"a truth frame of kind {kind!r}")
@@ -162,8 +162,8 @@ class TruthCollector:
             attempt = self._attempts.setdefault(rank, {}).setdefault(
                 id_, _Attempt(pod, frame.get("s") == OUTSIDE)
             )
-            known = attempt.frames.setdefault(seq, decoded)
-            if known is not decoded and [*map(repr, known)] != [*map(repr, decoded)]:
+            existing = attempt.frames.setdefault(seq, decoded)
+            if existing is not decoded and [*map(repr, existing)] != [*map(repr, decoded)]:
                 attempt.conflicts.add(seq)
 
     def result(self) -> dict[int, list[TruthLine]]:

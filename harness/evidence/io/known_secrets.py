@@ -148,12 +148,12 @@ class _View:
             new = replacement(match)
             if new == match[0]:
                 continue
-            kept = self.text[low : match.start()]
-            kept = kept.rstrip(before) if before else kept
-            parts += [kept, new]
-            length += len(kept)
+            unchanged = self.text[low : match.start()]
+            unchanged = unchanged.rstrip(before) if before else unchanged
+            parts += [unchanged, new]
+            length += len(unchanged)
             at += [length, length + len(new)]
-            origin += [low + len(kept), match.end()]
+            origin += [low + len(unchanged), match.end()]
             length, low = length + len(new), match.end()
         return _View("".join([*parts, self.text[low:]]), self, at, origin) if parts else self
 
@@ -237,8 +237,8 @@ class KnownSecrets:
         for secret in secrets:
             quoted = {*_quoted(secret), *_one_line(secret)} - {""}
             if len(secret) < MIN_ENCODED:
-                whole = base64.b64encode(_raw(secret)).decode()
-                self._short |= quoted | {whole, whole.rstrip("=")}
+                encoded = base64.b64encode(_raw(secret)).decode()
+                self._short |= quoted | {encoded, encoded.rstrip("=")}
                 continue
             self._plain |= {form for form in quoted if len(form) >= MIN_ENCODED}
             plain = {secret, *_one_line(secret)}
@@ -267,7 +267,7 @@ class KnownSecrets:
         """Return an RE2 pattern, in Latin-1, that matches wherever a secret's form, or part of it, might
         be."""
         special = {*"+/=-_&#;%", *(each for form in self._plain for each in form if not each.isalnum())}
-        anywhere, ends, starts, middles = [], [], [], []
+        anywhere, endings, beginnings, middles = [], [], [], []
         if self._plain:
             anywhere.append(_ESCAPED)
             anywhere += [rf"\\{_literal(each)}" for each in sorted(special - set(_JSON_SPECIAL))]
@@ -282,8 +282,8 @@ class KnownSecrets:
             raw = [_literal(character) for character in form]
             if length < _SHORT:
                 anywhere.append("".join(raw))
-                ends.append("".join(raw[:half]) + _nested(raw[half:-1]))
-                starts.append(_nested(raw[1:-half], reverse=True) + "".join(raw[-half:]))
+                endings.append("".join(raw[:half]) + _nested(raw[half:-1]))
+                beginnings.append(_nested(raw[1:-half], reverse=True) + "".join(raw[-half:]))
             else:
                 anywhere += ["".join(raw[: length // 2]), "".join(raw[-(length // 2) :])]
             if form in self._plain or (form in self._once and len(self._once) <= _MAX_SPLIT):
@@ -291,8 +291,8 @@ class KnownSecrets:
         anywhere += self._twice_parts
         line = rf"{LINE_END}{PREFIX}{_SEAMS}"
         patterns = ["|".join(dict.fromkeys(anywhere))]
-        if ends:
-            patterns += [rf"(?:{'|'.join(ends)}){_SEAMS}{LINE_END}", rf"{line}(?:{'|'.join(starts)})"]
+        if endings:
+            patterns += [rf"(?:{'|'.join(endings)}){_SEAMS}{LINE_END}", rf"{line}(?:{'|'.join(beginnings)})"]
         if middles:
             patterns.append(rf"{line}(?:{'|'.join(dict.fromkeys(middles))}){_SEAMS}{LINE_END}")
         return "|".join(filter(None, patterns)).encode()
@@ -309,33 +309,36 @@ class KnownSecrets:
             step = 1 if len(form) <= _LONG else 3 if len(form) <= 2 * _LONG else _LONG_BLOCK
             parts += [_literal(form[at : at + _BLOCK]) for at in range(0, len(form) - _BLOCK + 1, step)]
         for form in sorted(self._wrapped):
-            for cut in _cuts(form, len(form)) if len(form) <= 3 * _LONG // 4 else ():
-                parts += [_literal(cut[: len(cut) // 2]), _literal(cut[-(len(cut) // 2) :])]
+            for split_form in _cuts(form, len(form)) if len(form) <= 3 * _LONG // 4 else ():
+                parts += [
+                    _literal(split_form[: len(split_form) // 2]),
+                    _literal(split_form[-(len(split_form) // 2) :]),
+                ]
         return list(dict.fromkeys(parts))
 
     # -- second step: search these lines exactly -------------------------------------------------------
     def spans(self, text: str) -> list[Span]:
         """Return the (start, end) of all secrets in the text, in order."""
-        found: list[Span] = []
-        short = self._short_pattern
-        if short is not None:
-            found = without((match.span() for match in short.finditer(text)), frames(text))
+        spans: list[Span] = []
+        short_pattern = self._short_pattern
+        if short_pattern is not None:
+            spans = without((match.span() for match in short_pattern.finditer(text)), frames(text))
         if not self._plain or self._hint.search(text.encode("utf-8", "surrogatepass")) is None:
-            return merged(found)
-        left, known = [(_View(text), 0)], {text}
-        while left:
-            view, depth = left.pop()
-            found += [view.place(*span) for span in self._in(view.text)]
+            return merged(spans)
+        stack, seen_texts = [(_View(text), 0)], {text}
+        while stack:
+            view, depth = stack.pop()
+            spans += [view.place(*span) for span in self._in(view.text)]
             if self._twice_hint is not None and self._twice_hint.search(_raw(view.text)) is not None:
-                found += [view.place(*span) for span in self._in_decoded(view.text)]
+                spans += [view.place(*span) for span in self._in_decoded(view.text)]
             views = [(view.replaced(joint, _nothing, seams), depth) for joint, seams in _JOINTS]
             if depth < _DEPTH:
                 views += [(view.replaced(escape, _decoded), depth + 1) for escape in (_ESCAPE, _ONE_LEVEL)]
             for each in views:
-                if each[0].text not in known:
-                    known.add(each[0].text)
-                    left.append(each)
-        return merged(found)
+                if each[0].text not in seen_texts:
+                    seen_texts.add(each[0].text)
+                    stack.append(each)
+        return merged(spans)
 
     def _in(self, text: str) -> Iterator[Span]:
         for match in self._whole.finditer(text):
@@ -511,8 +514,8 @@ def _decodings(text: str) -> Iterator[tuple[int, int, int, str]]:
         encoded = run[0].translate(_STANDARD)
         for skipped in range(4):
             length = (len(encoded) - skipped) // 4 * 4 + skipped
-            rest = encoded[length:] if len(encoded) - length > 1 else ""
-            padded = encoded[skipped:length] + (rest and rest.ljust(4, "="))
+            remainder = encoded[length:] if len(encoded) - length > 1 else ""
+            padded = encoded[skipped:length] + (remainder and remainder.ljust(4, "="))
             yield run.start() + skipped, 4, 3, base64.b64decode(padded).decode("latin-1")
     for run in _HEX_RUN.finditer(text):
         for skipped in range(2):

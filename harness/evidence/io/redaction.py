@@ -100,8 +100,8 @@ class Redactor:
 
     def text(self, text: str) -> str:
         """Return the text with every secret replaced by ***."""
-        found = self.search.spans(text)
-        return masked(text, found) if found else text
+        spans = self.search.spans(text)
+        return masked(text, spans) if spans else text
 
     def stream(self) -> RedactedStream:
         """Return an object that redacts text that arrives in chunks."""
@@ -117,13 +117,13 @@ class Redactor:
         if not search.in_document(encoded):
             return encoded
         without = _VALUED.sub(_masked_variable, encoded)
-        left = (
+        has_secrets = (
             not search.clean(without)
             or any(map(_is_secret_name, _NAMED.findall(_SAFE.sub("", without))))
             or any(secret_rules.hidden(*each) for each in _named_strings(without))
             or any(_arguments(without))
         )
-        return None if left else without
+        return None if has_secrets else without
 
     def value(self, value: Any) -> Any:
         """Return a JSON-like value with every string redacted, including keys. Numbers are unchanged.
@@ -140,8 +140,8 @@ class Redactor:
                 for option, item in zip(options, value, strict=False)
             ]
         if isinstance(value, dict):
-            named = value.get("name")
-            sensitive = isinstance(named, str) and is_secret_name(named)
+            name = value.get("name")
+            sensitive = isinstance(name, str) and is_secret_name(name)
             return {
                 self.text(str(key)): MASK
                 if isinstance(item, str)
@@ -180,14 +180,14 @@ class RedactedStream:
             return ""
         # A secret that began on an earlier line continues after the prefix of the next line.
         prefix = _PREFIX.match(whole, start) if whole[start - 1 : start] == "\n" else None
-        rest = prefix.end() if prefix else start
-        found = [
-            ((rest if low < start else low) - start, min(high, until) - start)
+        content_start = prefix.end() if prefix else start
+        spans = [
+            ((content_start if low < start else low) - start, min(high, until) - start)
             for low, high in self._redactor.search.spans(whole, start)
             if high > start and low < until
         ]
         self._context, self._held = whole[max(0, until - _CONTEXT) : until], whole[until:]
-        return masked(whole[start:until], found)
+        return masked(whole[start:until], spans)
 
 
 def _inner(secret: str) -> Iterator[str]:
@@ -210,15 +210,15 @@ def _strings_in(secret: str) -> Iterator[str]:
     if not secret.lstrip().startswith(("{", "[")):
         return
     try:
-        left = [json.loads(secret)]
+        stack = [json.loads(secret)]
     except (ValueError, RecursionError):
         return
-    while left:
-        value = left.pop()
+    while stack:
+        value = stack.pop()
         if isinstance(value, str):
             yield value
         elif isinstance(value, dict | list):
-            left += value.values() if isinstance(value, dict) else value
+            stack += value.values() if isinstance(value, dict) else value
 
 
 def _masked_variable(match: re.Match[str]) -> str:

@@ -82,15 +82,15 @@ class Past:
         """
         if self.manifest is not None and (moment := _moment(self.manifest.started_at)) is not None:
             return moment
-        if (named := NAME.fullmatch(self.path.name)) and (moment := _moment(named[1])) is not None:
+        if (match := NAME.fullmatch(self.path.name)) and (moment := _moment(match[1])) is not None:
             return moment
         return datetime.fromtimestamp(self.path.lstat().st_mtime, UTC)
 
     @property
     def seconds(self) -> float | None:
         """Return the launch's duration in seconds, or None if the manifest has no end time."""
-        ended = _moment(self.manifest.ended_at or "") if self.manifest else None
-        return (ended - self.started).total_seconds() if ended else None
+        ended_at = _moment(self.manifest.ended_at or "") if self.manifest else None
+        return (ended_at - self.started).total_seconds() if ended_at else None
 
     @property
     def job(self) -> str:
@@ -109,8 +109,8 @@ class Past:
 
         A user who renames a bundle wants to keep it.
         """
-        named = NAME.fullmatch(self.path.name)
-        return bool(named and self.manifest is not None and named[2] == self.manifest.nonce)
+        match = NAME.fullmatch(self.path.name)
+        return bool(match and self.manifest is not None and match[2] == self.manifest.nonce)
 
 
 def past(runs_dir: Path) -> list[Past]:
@@ -134,15 +134,15 @@ def remove(bundle: Path) -> int:
     operating system does not allow the removal.
     """
     size = disk_use.bytes_used(bundle)
-    doomed = bundle.with_name(f"{_DOOMED}{bundle.name}")
+    trash = bundle.with_name(f"{_DOOMED}{bundle.name}")
     try:
-        bundle.rename(doomed)
-        shutil.rmtree(doomed)
+        bundle.rename(trash)
+        shutil.rmtree(trash)
     except FileNotFoundError:  # Another process is removing the bundle.
         size = 0
     except OSError as error:
         raise HarnessError(
-            f"{bundle} could not be removed: {error.strerror}", hint=f"rm -r {doomed}"
+            f"{bundle} could not be removed: {error.strerror}", hint=f"rm -r {trash}"
         ) from error
     mend_latest(bundle.parent)
     return size
@@ -150,9 +150,9 @@ def remove(bundle: Path) -> int:
 
 def sweep(runs_dir: Path) -> None:
     """Finish the removal of bundles that a killed process had begun to remove."""
-    for doomed in runs_dir.glob(f"{_DOOMED}*"):
-        if not doomed.is_symlink() and NAME.fullmatch(doomed.name.removeprefix(_DOOMED)):
-            shutil.rmtree(doomed, ignore_errors=True)
+    for trash in runs_dir.glob(f"{_DOOMED}*"):
+        if not trash.is_symlink() and NAME.fullmatch(trash.name.removeprefix(_DOOMED)):
+            shutil.rmtree(trash, ignore_errors=True)
 
 
 def name_latest(bundle: Path) -> None:
@@ -173,9 +173,9 @@ def mend_latest(runs_dir: Path) -> None:
     """
     latest = runs_dir / LATEST
     if latest.is_symlink() and not latest.exists():
-        others = past(runs_dir)
-        if others:
-            name_latest(others[-1].path)
+        bundles = past(runs_dir)
+        if bundles:
+            name_latest(bundles[-1].path)
         else:
             latest.unlink(missing_ok=True)
 
@@ -240,9 +240,9 @@ def prune(runs_dir: Path, keep: Keep, spare: Collection[Path] = ()) -> list[Remo
 
 
 def _passed(one: Past) -> bool:
-    ended = one.manifest is not None and one.manifest.ended_at is not None
-    passed = one.verdict is not None and one.verdict.verdict == "PASS"
-    return one.own and ended and passed and not one.is_locked
+    has_ended = one.manifest is not None and one.manifest.ended_at is not None
+    has_passed = one.verdict is not None and one.verdict.verdict == "PASS"
+    return one.own and has_ended and has_passed and not one.is_locked
 
 
 MANIFEST = "manifest.json"

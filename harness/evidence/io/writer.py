@@ -149,11 +149,11 @@ class BundleWriter:
             self.manifest(self._current.model_copy(update=changes))
             return self._current
 
-    def retry(self, what: str, reason: str) -> None:
-        """Record in the manifest that the operation `what` was retried, and why."""
+    def retry(self, operation: str, reason: str) -> None:
+        """Record in the manifest that the operation `operation` was retried, and why."""
         with self._lock:
             self.update(
-                retries=[*self._current.retries, Retry(at=self._clock.now(), what=what, reason=reason)]
+                retries=[*self._current.retries, Retry(at=self._clock.now(), what=operation, reason=reason)]
             )
 
     @contextlib.contextmanager
@@ -350,20 +350,20 @@ def timed(
     name: str, clock: Clock, begun: Callable[[], object], ended: Callable[[Stage, BaseException | None], None]
 ) -> Iterator[None]:
     """Call `begun()` before the block and `ended(stage, error)` after it. `error` can be None."""
-    started_at, start, failed = clock.now(), clock.monotonic(), None
+    started_at, start, exception = clock.now(), clock.monotonic(), None
     try:
         begun()  # This call is inside `try`, so that `ended` is called even if a signal interrupts it.
         yield
     except BaseException as error:
-        failed = error
+        exception = error
         raise
     finally:
         stage = Stage(
             name=name,
             started_at=started_at,
             seconds=round(clock.monotonic() - start, 3),
-            ok=failed is None,
-            error=None if failed is None else (str(failed) or type(failed).__name__),
-            cause=failed.cause if isinstance(failed, HarnessError) else None,
+            ok=exception is None,
+            error=None if exception is None else (str(exception) or type(exception).__name__),
+            cause=exception.cause if isinstance(exception, HarnessError) else None,
         )
-        ended(stage, failed)
+        ended(stage, exception)

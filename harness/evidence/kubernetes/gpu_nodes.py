@@ -122,41 +122,43 @@ def shortage(node: Mapping[str, Any], resource: str, requested: int) -> Shortage
 
     Returns None if it can provide them.
     """
-    has, gives = offered(node, resource, part="capacity"), offered(node, resource)
-    if gives >= requested:
+    capacity, allocatable = offered(node, resource, part="capacity"), offered(node, resource)
+    if allocatable >= requested:
         return None
-    return _mig_change(node, has) or _shortage(node, resource, requested, has, gives)
+    return _mig_change(node, capacity) or _shortage(node, resource, requested, capacity, allocatable)
 
 
-def _mig_change(node: Mapping[str, Any], has: int) -> Shortage | None:
+def _mig_change(node: Mapping[str, Any], capacity: int) -> Shortage | None:
     """Return the shortage caused by an unfinished or failed change to a node's MIG devices, or None."""
     state = _labels(node).get(_MIG_STATE, "")
     if state in ("pending", "rebooting"):  # The MIG manager stops the device plugin during the change.
         text = f"has GPUs whose MIG devices are being changed ({_MIG_STATE}={state})"
         return Shortage("scheduling.unschedulable", text)
-    if state == "failed" and not has:
+    if state == "failed" and not capacity:
         text = f"has GPUs whose MIG devices could not be changed ({_MIG_STATE}=failed)"
         return Shortage("gpu.not_allocatable", text)
     return None
 
 
-def _shortage(node: Mapping[str, Any], resource: str, requested: int, has: int, gives: int) -> Shortage:
-    counted = _number(_labels(node), _COUNT) if resource == GPU and parts(node) is None else None
-    if has >= requested:
-        return Shortage("gpu.not_allocatable", _unhealthy(resource, has, gives))
-    if counted is not None and counted >= requested:
-        text = f"has {counted} GPUs according to the label {_COUNT}, but the device plugin offers {has}"
+def _shortage(
+    node: Mapping[str, Any], resource: str, requested: int, capacity: int, allocatable: int
+) -> Shortage:
+    labelled = _number(_labels(node), _COUNT) if resource == GPU and parts(node) is None else None
+    if capacity >= requested:
+        return Shortage("gpu.not_allocatable", _unhealthy(resource, capacity, allocatable))
+    if labelled is not None and labelled >= requested:
+        text = f"has {labelled} GPUs according to the label {_COUNT}, but the device plugin offers {capacity}"
         return Shortage("gpu.not_allocatable", text)
     if other := parts(node):
         return Shortage("scheduling.unschedulable", other.text)
-    if not has and resource == GPU and is_gpu_node(node):
+    if not capacity and resource == GPU and is_gpu_node(node):
         text = f"is labelled as a GPU node without {GPU}: the device plugin does not run"
         return Shortage("gpu.not_allocatable", text)
-    others = {name: count for name, count in gpu_resources(node).items() if name != resource}
-    if not has and others:
-        listed = ", ".join(f"{count} {name}" for name, count in sorted(others.items()))
+    other_resources = {name: count for name, count in gpu_resources(node).items() if name != resource}
+    if not capacity and other_resources:
+        listed = ", ".join(f"{count} {name}" for name, count in sorted(other_resources.items()))
         return Shortage("scheduling.unschedulable", f"has {listed}, but no {resource}")
-    return Shortage("scheduling.unschedulable", f"has {has} {resource}", small=True)
+    return Shortage("scheduling.unschedulable", f"has {capacity} {resource}", small=True)
 
 
 def rejection(pod: Mapping[str, Any]) -> Shortage | None:
@@ -176,8 +178,8 @@ def rejection(pod: Mapping[str, Any]) -> Shortage | None:
     cause: CauseId = "gpu.not_allocatable" if of_gpus else "scheduling.not_started"
     if _SHARED_ONCE in message:
         cause = "gpu.shared"
-    named = "" if reason == "UnexpectedAdmissionError" else f"{reason}: "
-    return Shortage(cause, f"has a kubelet that rejected the pod: {named}{message.removeprefix(_REJECTED)}")
+    prefix = "" if reason == "UnexpectedAdmissionError" else f"{reason}: "
+    return Shortage(cause, f"has a kubelet that rejected the pod: {prefix}{message.removeprefix(_REJECTED)}")
 
 
 def _has_started(status: Mapping[str, Any]) -> bool:
@@ -196,18 +198,18 @@ def requested_gpus(requests: Mapping[str, Any]) -> dict[str, int]:
     }
 
 
-def _unhealthy(resource: str, has: int, gives: int) -> str:
-    why = f"the device plugin reports {has - gives} as unhealthy"
-    return f"has {has} {resource}, of which {gives} are allocatable: {why}" + (
-        "" if gives else ", or does not run"
+def _unhealthy(resource: str, capacity: int, allocatable: int) -> str:
+    reason = f"the device plugin reports {capacity - allocatable} as unhealthy"
+    return f"has {capacity} {resource}, of which {allocatable} are allocatable: {reason}" + (
+        "" if allocatable else ", or does not run"
     )
 
 
 def _mig(node: Mapping[str, Any]) -> Parts | None:
     labels = _labels(node)
-    split = {name: count for name, count in gpu_resources(node).items() if name.startswith(_MIG)}
-    if split:
-        listed = ", ".join(f"{count} {name}" for name, count in sorted(split.items()))
+    mig_devices = {name: count for name, count in gpu_resources(node).items() if name.startswith(_MIG)}
+    if mig_devices:
+        listed = ", ".join(f"{count} {name}" for name, count in sorted(mig_devices.items()))
         return Parts("gpu.mig", f"has GPUs that are split by MIG ({listed})")
     product = labels.get(_PRODUCT, "")
     size = labels.get(_GKE_MIG) or (product.split("-MIG-")[1] if "-MIG-" in product else "")
@@ -229,17 +231,19 @@ def _shared(node: Mapping[str, Any]) -> Parts | None:
     replicas = max(replicas, _number(labels, _GKE_CLIENTS) or 0)
     if any(str(key).endswith(_HAMI) for key in mapping(node, "metadata", "annotations")):
         return Parts("gpu.shared", f"has GPUs that HAMi shares: it offers {capacity} {GPU}")
-    named = strategy.lower() not in ("", "none") or labels.get(_PRODUCT, "").endswith("-SHARED")
-    more = count is not None and 0 < count < capacity
+    is_labelled = strategy.lower() not in ("", "none") or labels.get(_PRODUCT, "").endswith("-SHARED")
+    is_oversubscribed = count is not None and 0 < count < capacity
     # The device plugin may not yet use the configuration in the labels.
     # In that case, the node still offers each GPU only once.
-    if not (renamed or replicas > 1 or more or named) or (count == capacity and not renamed):
+    if not (renamed or replicas > 1 or is_oversubscribed or is_labelled) or (
+        count == capacity and not renamed
+    ):
         return None
-    each = replicas if replicas > 1 else capacity // count if count and more else 0
+    each = replicas if replicas > 1 else capacity // count if count and is_oversubscribed else 0
     gpus = f"{count} GPU{'' if count == 1 else 's'}" if count else "GPUs that are"
     by = f"shared by {each}" + (" each" if count != 1 else "") if each else "shared"
-    how = strategy if strategy.lower() not in ("", "none") else SHARED if renamed else ""
-    return Parts("gpu.shared", f"has {gpus}{',' if count else ''} {by}{f' ({how})' if how else ''}")
+    method = strategy if strategy.lower() not in ("", "none") else SHARED if renamed else ""
+    return Parts("gpu.shared", f"has {gpus}{',' if count else ''} {by}{f' ({method})' if method else ''}")
 
 
 def _labels(node: Mapping[str, Any]) -> dict[str, str]:

@@ -30,9 +30,9 @@ class WatchedKind:
 
 
 def _surrounding(
-    name: str, api_version: str, kind: str, namespace: str | None = None, **more: Any
+    name: str, api_version: str, kind: str, namespace: str | None = None, **fields: Any
 ) -> WatchedKind:
-    return WatchedKind(name, api_version, kind, namespace=namespace, optional=True, **more)
+    return WatchedKind(name, api_version, kind, namespace=namespace, optional=True, **fields)
 
 
 SURROUNDINGS = (

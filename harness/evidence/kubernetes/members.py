@@ -37,7 +37,7 @@ def members(launch: Launch, pods: Iterable[States]) -> dict[int, list[Pod]]:
     if launch.attached:
         own = [with_earlier(states, launch.container) for states in own]
     index = _index(launch, own)
-    found: dict[int, list[tuple[tuple[int, str, int], Pod]]] = {}
+    by_index: dict[int, list[tuple[tuple[int, str, int], Pod]]] = {}
     for states in own:
         at = index(states)
         if at is None:
@@ -45,8 +45,8 @@ def members(launch: Launch, pods: Iterable[States]) -> dict[int, list[Pod]]:
         pod = Pod(at, tuple(states))
         created = str(mapping(states[-1].object, "metadata").get("creationTimestamp", ""))
         # Pods created in the same second are sorted by resource version.
-        found.setdefault(at, []).append(((pod.attempt, created, states[0].version), pod))
-    ordered = {at: sorted(found[at], key=lambda entry: entry[0]) for at in sorted(found)}
+        by_index.setdefault(at, []).append(((pod.attempt, created, states[0].version), pod))
+    ordered = {at: sorted(by_index[at], key=lambda entry: entry[0]) for at in sorted(by_index)}
     return {at: [pod for _, pod in entries] for at, entries in ordered.items()}
 
 
@@ -76,8 +76,8 @@ def group_index(groups: Iterable[PodGroup], pod: dict[str, Any]) -> int | None:
 
 def _by_group(groups: list[PodGroup], states: States) -> int | None:
     """Return a pod's node index, determined from its latest state that matches one of the groups."""
-    found = (group_index(groups, state.object) for state in reversed(states))
-    return next((index for index in found if index is not None), None)
+    indexes = (group_index(groups, state.object) for state in reversed(states))
+    return next((index for index in indexes if index is not None), None)
 
 
 def _belongs(launch: Launch, states: States) -> bool:
@@ -111,18 +111,18 @@ def _by_address(pods: list[States]) -> Callable[[States], int | None]:
     manifests/daemonset.yaml does. A pod that replaces another pod on the same node gets the number of the
     replaced pod.
     """
-    first: dict[str, tuple[int, str]] = {}
+    addresses: dict[str, tuple[int, str]] = {}
     for states in sorted(pods, key=lambda states: states[0].version):
         node, address = _node(states), _address(states)
         if node and address is not None:
-            first.setdefault(node, (address, node))
-    order = {node: at for at, (_, node) in enumerate(sorted(first.values()))}
+            addresses.setdefault(node, (address, node))
+    order = {node: at for at, (_, node) in enumerate(sorted(addresses.values()))}
     return lambda states: order.get(_node(states))
 
 
 def _node(states: States) -> str:
-    found = [mapping(state.object, "spec").get("nodeName") for state in states]
-    return next((str(node) for node in reversed(found) if node), "")
+    node_names = [mapping(state.object, "spec").get("nodeName") for state in states]
+    return next((str(node) for node in reversed(node_names) if node), "")
 
 
 def _address(states: States) -> int | None:

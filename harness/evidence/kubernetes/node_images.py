@@ -17,15 +17,15 @@ _DEFAULT = ("docker.io/library/", "index.docker.io/library/", "docker.io/", "ind
 
 def holders(nodes: Iterable[dict[str, Any]]) -> dict[str, list[str]]:
     """Map each image (name:tag) to the names of the nodes that report it."""
-    holding: dict[str, list[str]] = {}
+    by_image: dict[str, list[str]] = {}
     for node in nodes:
         for image in items(node, "status", "images"):
             names = image.get("names")
             for name in names if isinstance(names, list) else []:
                 if "@" not in str(name):
                     node_name = str(mapping(node, "metadata").get("name"))
-                    holding.setdefault(normal(str(name)), []).append(node_name)
-    return holding
+                    by_image.setdefault(normal(str(name)), []).append(node_name)
+    return by_image
 
 
 def other_tags(image: str, nodes: Iterable[dict[str, Any]]) -> list[str]:
@@ -33,18 +33,20 @@ def other_tags(image: str, nodes: Iterable[dict[str, Any]]) -> list[str]:
 
     The list is empty if a node has `image` itself.
     """
-    there, wanted = holders(nodes), normal(image)
-    if wanted in there:
+    images, normalized = holders(nodes), normal(image)
+    if normalized in images:
         return []
-    return sorted(name for name in there if _repository(name) == _repository(wanted))
+    return sorted(name for name in images if _repository(name) == _repository(normalized))
 
 
 def same_name(image: str, nodes: Iterable[dict[str, Any]]) -> list[str]:
     """Return the images on the nodes that have the name and tag of `image` but another registry, such as
     `localhost/`."""
-    wanted = normal(image)
+    normalized = normal(image)
     return sorted(
-        name for name in holders(nodes) if name != wanted and name.split("/")[-1] == wanted.split("/")[-1]
+        name
+        for name in holders(nodes)
+        if name != normalized and name.split("/")[-1] == normalized.split("/")[-1]
     )
 
 
@@ -53,18 +55,18 @@ def instead(image: str, node: str | None, nodes: Sequence[dict[str, Any]]) -> tu
 
     Returns two empty strings if the nodes do not have a similar image.
     """
-    if having := holders(nodes).get(normal(image), []):
-        if node in having:
+    if nodes_with_image := holders(nodes).get(normal(image), []):
+        if node in nodes_with_image:
             return "", ""
-        return f"this image is on {in_words(having)}, and not on {node}", (
+        return f"this image is on {in_words(nodes_with_image)}, and not on {node}", (
             f"load {image} into every node that can run the pods, or push it to a registry"
         )
     if tags := other_tags(image, nodes):
-        there = f"the nodes have it under other tags: {in_words(tags, 'tags')}"
-        return there, f"use one of the tags that the nodes have, or load {image} into the nodes"
-    if alike := same_name(image, nodes):
-        there = f"the nodes have {in_words(alike, 'images')}, which is another image to Kubernetes"
-        return there, f"use the name that the nodes have: {alike[0]}"
+        description = f"the nodes have it under other tags: {in_words(tags, 'tags')}"
+        return description, f"use one of the tags that the nodes have, or load {image} into the nodes"
+    if similar := same_name(image, nodes):
+        description = f"the nodes have {in_words(similar, 'images')}, which is another image to Kubernetes"
+        return description, f"use the name that the nodes have: {similar[0]}"
     return "", ""
 
 

@@ -76,8 +76,8 @@ def changed_by(before: ObjectState, after: ObjectState) -> list[str]:
         }
 
     old, new = writes(before), writes(after)
-    left = {manager for manager, _ in old} - {manager for manager, _ in new} if new else set()
-    return sorted({manager for manager, _ in new - old} or left)
+    departed = {manager for manager, _ in old} - {manager for manager, _ in new} if new else set()
+    return sorted({manager for manager, _ in new - old} or departed)
 
 
 @dataclass(frozen=True)
@@ -100,13 +100,13 @@ class Pod:
 
     @property
     def attempt(self) -> int:
-        labels = [mapping(seen.object, "metadata", "labels").get(RESTART_ATTEMPT) for seen in self.history]
+        labels = [mapping(state.object, "metadata", "labels").get(RESTART_ATTEMPT) for state in self.history]
         text = str(next(filter(None, reversed(labels)), "0"))  # A later update may have removed the label.
         return int(text) if text.isdecimal() else 0
 
     @property
     def node(self) -> str | None:
-        nodes = [mapping(seen.object, "spec").get("nodeName") for seen in self.history]
+        nodes = [mapping(state.object, "spec").get("nodeName") for state in self.history]
         return next((str(node) for node in reversed(nodes) if node), None)
 
     @property
@@ -123,18 +123,18 @@ class Pod:
     def addresses(self) -> set[str]:
         """Return the pod's IP addresses. With hostNetwork, these are the node's addresses."""
         status = mapping(self.last.object, "status")
-        found = [status.get("podIP"), *(each.get("ip") for each in items(status, "podIPs"))]
-        return {str(address) for address in found if address}
+        addresses = [status.get("podIP"), *(each.get("ip") for each in items(status, "podIPs"))]
+        return {str(address) for address in addresses if address}
 
     def container(self, name: str, state: str) -> tuple[ObjectState, dict[str, Any]] | None:
         """Return the pod's latest state in which the container was in `state`, and the container's state.
 
         `state` is waiting, running or terminated. Returns None if the container was never in this state.
         """
-        for seen in reversed(self.history):
-            for status in items(seen.object, "status", "containerStatuses"):
+        for recorded in reversed(self.history):
+            for status in items(recorded.object, "status", "containerStatuses"):
                 if status.get("name") == name and isinstance(mapping(status, "state").get(state), dict):
-                    return seen, status["state"][state]
+                    return recorded, status["state"][state]
         return None
 
     def condition(self, kind: str) -> tuple[ObjectState, dict[str, Any]] | None:

@@ -24,14 +24,19 @@ def with_earlier(states: list[ObjectState], container: str) -> list[ObjectState]
         return states
     first = states[0]
     status = _status(first.object, container)
-    ended = mapping(status, "lastState", "terminated")
-    if not ended or not status.get("restartCount"):
+    terminated = mapping(status, "lastState", "terminated")
+    if not terminated or not status.get("restartCount"):
         return states
-    before = [
-        _state(first, container, {"running": {"startedAt": ended.get("startedAt")}}, ended.get("startedAt")),
-        _state(first, container, {"terminated": ended}, ended.get("finishedAt")),
+    earlier_states = [
+        _state(
+            first,
+            container,
+            {"running": {"startedAt": terminated.get("startedAt")}},
+            terminated.get("startedAt"),
+        ),
+        _state(first, container, {"terminated": terminated}, terminated.get("finishedAt")),
     ]
-    return [*before, *states]
+    return [*earlier_states, *states]
 
 
 def _status(pod: dict[str, Any], container: str) -> dict[str, Any]:

@@ -87,13 +87,13 @@ def _mapping(mapping: dict[str, Any], path: str, of: tuple[type, ...] | None) ->
     If users can choose the mapping's keys, `of` contains the accepted types of its values. Otherwise, `of` is
     None.
     """
-    odd: list[str] = []
+    invalid: list[str] = []
     for name, value in mapping.items():
         types = of or _expected(name, path)
         if value is None:
-            odd.append(name)
+            invalid.append(name)
         elif types is not None and not _fits(value, types):
-            odd.append(name)
+            invalid.append(name)
             yield f"{_at(path, name)} is {_named(value)}, and {_expectation(types)} is expected"
         elif isinstance(value, dict):
             if name not in _OPAQUE:
@@ -101,7 +101,7 @@ def _mapping(mapping: dict[str, Any], path: str, of: tuple[type, ...] | None) ->
                 yield from _mapping(value, _at(path, name), inside)
         elif isinstance(value, list):
             yield from _list(value, name, _at(path, name))
-    for name in odd:
+    for name in invalid:
         del mapping[name]
 
 
@@ -111,16 +111,16 @@ def _list(values: list[Any], name: str, path: str) -> Iterator[str]:
     )
     if path.endswith("onExitCodes.values"):  # The `values` in a Job's podFailurePolicy are exit codes.
         types = _NUMBER
-    odd: list[int] = []
+    invalid: list[int] = []
     for at, item in enumerate(values):
         if types is not None and not _fits(item, types):
-            odd.append(at)
+            invalid.append(at)
             yield f"{path}[{at}] is {_named(item)}, and {_expectation(types)} is expected"
         elif isinstance(item, dict):
             yield from _mapping(item, path, None)
         elif isinstance(item, list):
             yield from _list(item, "", path)
-    for at in reversed(odd):
+    for at in reversed(invalid):
         del values[at]
 
 

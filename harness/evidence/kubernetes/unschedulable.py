@@ -31,9 +31,9 @@ def never_fits(pod: dict[str, Any], nodes: Iterable[dict[str, Any]]) -> str | No
     nodes = list(nodes)
     if not nodes or not all(_obstacles(pod, node) for node in nodes):
         return None
-    everywhere = [*_too_much(pod, nodes), *_no_label(pod, nodes)]
-    if everywhere:
-        return "; ".join(everywhere)
+    reasons = [*_too_much(pod, nodes), *_no_label(pod, nodes)]
+    if reasons:
+        return "; ".join(reasons)
     return by_reason((str(mapping(node, "metadata").get("name")), _obstacles(pod, node)) for node in nodes)
 
 
@@ -107,11 +107,11 @@ def quantity(text: object) -> Decimal:
 def _obstacles(pod: dict[str, Any], node: dict[str, Any]) -> list[str]:
     """Return why a node cannot run the pod, as predicates whose subject is the node, such as "is
     cordoned"."""
-    has = mapping(node, "status", "allocatable")
+    allocatable = mapping(node, "status", "allocatable")
     no_room = [
-        f"has {_amount(name, quantity(has.get(name, 0)))}"
-        for name, asked in requests(pod).items()
-        if asked > quantity(has.get(name, 0))
+        f"has {_amount(name, quantity(allocatable.get(name, 0)))}"
+        for name, requested in requests(pod).items()
+        if requested > quantity(allocatable.get(name, 0))
     ]
     cordoned = ["is cordoned"] if mapping(node, "spec").get("unschedulable") else []
     return no_room + cordoned + exclusions(pod, node)
@@ -120,20 +120,20 @@ def _obstacles(pod: dict[str, Any], node: dict[str, Any]) -> list[str]:
 def exclusions(pod: dict[str, Any], node: dict[str, Any]) -> list[str]:
     """Return why the node's labels and taints exclude the pod, as predicates such as "has no label a=b"."""
     labels = mapping(node, "metadata", "labels")
-    wanted = mapping(pod, "spec", "nodeSelector")
-    found = [f"has no label {key}={value}" for key, value in wanted.items() if labels.get(key) != value]
+    selector = mapping(pod, "spec", "nodeSelector")
+    reasons = [f"has no label {key}={value}" for key, value in selector.items() if labels.get(key) != value]
     required = mapping(pod, "spec", "affinity", "nodeAffinity").get(_REQUIRED)
     if isinstance(required, dict) and not any(_term(t, node) for t in items(required, "nodeSelectorTerms")):
-        found.append("does not match the pod's nodeAffinity")
+        reasons.append("does not match the pod's nodeAffinity")
     tolerations = items(pod, "spec", "tolerations")
     for taint in items(node, "spec", "taints"):
         if taint.get("effect") == "PreferNoSchedule" or taint.get("key") in (*_PASSING, _CORDON):
             continue
         if not any(_tolerates(toleration, taint) for toleration in tolerations):
-            near = next((each for each in tolerations if each.get("key") == taint.get("key")), None)
-            instead = f" (the pod tolerates {_taint(near)})" if near else ""
-            found.append(f"has the taint {_taint(taint)}{instead}")
-    return found
+            similar = next((each for each in tolerations if each.get("key") == taint.get("key")), None)
+            toleration_text = f" (the pod tolerates {_taint(similar)})" if similar else ""
+            reasons.append(f"has the taint {_taint(taint)}{toleration_text}")
+    return reasons
 
 
 def _taint(taint: dict[str, Any]) -> str:
@@ -149,9 +149,9 @@ def _term(term: dict[str, Any], node: dict[str, Any]) -> bool:
     """
     labels = mapping(node, "metadata", "labels")
     fields = {"metadata.name": mapping(node, "metadata").get("name")}
-    wanted = [(one, labels) for one in items(term, "matchExpressions")]
-    wanted += [(one, fields) for one in items(term, "matchFields")]
-    return bool(wanted) and all(_meets(one, of) for one, of in wanted)
+    requirements = [(one, labels) for one in items(term, "matchExpressions")]
+    requirements += [(one, fields) for one in items(term, "matchFields")]
+    return bool(requirements) and all(_meets(one, of) for one, of in requirements)
 
 
 def _meets(requirement: dict[str, Any], of: dict[str, Any]) -> bool:
@@ -168,8 +168,8 @@ def _meets(requirement: dict[str, Any], of: dict[str, Any]) -> bool:
             return value is None
         case "Gt" | "Lt" as operator:
             with suppress(ValueError, IndexError):
-                number, bound = int(str(value)), int(values[0])
-                return number > bound if operator == "Gt" else number < bound
+                number, limit = int(str(value)), int(values[0])
+                return number > limit if operator == "Gt" else number < limit
     return False
 
 
@@ -183,14 +183,14 @@ def _tolerates(toleration: dict[str, Any], taint: dict[str, Any]) -> bool:
 
 
 def _too_much(pod: dict[str, Any], nodes: list[dict[str, Any]]) -> Iterable[str]:
-    for name, asked in requests(pod).items():
-        most = max(quantity(mapping(node, "status", "allocatable").get(name, 0)) for node in nodes)
-        if asked > most:
-            wanted, largest = _amount(name, asked), _amount(name, most, unit=False)
-            if wanted.startswith(f"{largest} "):  # The two amounts look equal because of rounding.
-                wanted, largest = f"{asked.normalize():f} {name}", f"{most.normalize():f}"
-            has = f"the most that a node has is {largest}" if most else "no node has any"
-            yield f"a pod requests {wanted}; {has}"
+    for name, requested in requests(pod).items():
+        highest = max(quantity(mapping(node, "status", "allocatable").get(name, 0)) for node in nodes)
+        if requested > highest:
+            amount, largest = _amount(name, requested), _amount(name, highest, unit=False)
+            if amount.startswith(f"{largest} "):  # The two amounts look equal because of rounding.
+                amount, largest = f"{requested.normalize():f} {name}", f"{highest.normalize():f}"
+            limit_text = f"the most that a node has is {largest}" if highest else "no node has any"
+            yield f"a pod requests {amount}; {limit_text}"
 
 
 def _no_label(pod: dict[str, Any], nodes: list[dict[str, Any]]) -> Iterable[str]:
@@ -220,5 +220,5 @@ def in_words(names: list[str], noun: str = "nodes") -> str:
 
 
 def _verb(names: list[str], reason: str) -> str:
-    verb, _, rest = reason.partition(" ")
-    return reason if len(names) == 1 else f"{ {'is': 'are', 'has': 'have', 'does': 'do'}[verb] } {rest}"
+    verb, _, predicate = reason.partition(" ")
+    return reason if len(names) == 1 else f"{ {'is': 'are', 'has': 'have', 'does': 'do'}[verb] } {predicate}"

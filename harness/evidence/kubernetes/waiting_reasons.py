@@ -156,9 +156,9 @@ PULL_REASONS = tuple(reason for reason, means in _CONTAINER_REASONS.items() if m
 def refusal(message: str, reason: str = "") -> Meaning:
     """Return why Kueue has not reserved quota, given the QuotaReserved condition's message and reason."""
     matches = [text for text in _REFUSALS if text.within(message)]
-    named = next((text.cause for text in matches if text.cause), None)
+    matched_cause = next((text.cause for text in matches if text.cause), None)
     final = any(text.prospect == "final" for text in matches) and _UNTIL_QUOTA not in message
-    cause = named or _REFUSAL_REASONS.get(reason)
+    cause = matched_cause or _REFUSAL_REASONS.get(reason)
     if cause is None:
         cause = "admission.refused" if message and reason not in _UNDECIDED else "admission.not_seen"
     return Meaning(cause, "final" if final else "open")
@@ -178,8 +178,10 @@ def not_started(reason: str, message: str) -> Meaning | None:
     if meaning is None:
         return None
     text = message.lower()
-    pulls = [each for each in _PULLS if each.within(text)] if meaning.cause == "image.pull_failed" else []
-    if meaning.prospect == "retried" and any(each.prospect == "final" for each in pulls):
+    pull_meanings = (
+        [each for each in _PULLS if each.within(text)] if meaning.cause == "image.pull_failed" else []
+    )
+    if meaning.prospect == "retried" and any(each.prospect == "final" for each in pull_meanings):
         meaning = replace(meaning, prospect="final")
     if reason not in PULL_REASONS and any(part in text for part in _GPU_DRIVER):
         return Meaning("gpu.driver", "retried")
@@ -190,4 +192,4 @@ def not_started(reason: str, message: str) -> Meaning | None:
         return replace(meaning, cause=cause)
     if any(part in text for part in _PASSING):
         meaning = replace(meaning, prospect="open")
-    return replace(meaning, cause=next((each.cause for each in pulls if each.cause), meaning.cause))
+    return replace(meaning, cause=next((each.cause for each in pull_meanings if each.cause), meaning.cause))

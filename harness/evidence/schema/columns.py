@@ -107,9 +107,9 @@ def of_rows(rows: Sequence[tuple[str, int, float, int]]) -> Columns | None:
         steps, times = array("q", [row[1] for row in rows]), array("q", [row[3] for row in rows])
     except OverflowError:
         return None
-    turns = len(which) % len(places) == 0 and array("I", range(len(places))) * (len(which) // len(places))
+    in_turn = len(which) % len(places) == 0 and array("I", range(len(places))) * (len(which) // len(places))
     values = array("d", [row[2] for row in rows])
-    return Columns(list(places), steps, times, values, None if turns == which else which)
+    return Columns(list(places), steps, times, values, None if in_turn == which else which)
 
 
 def unpacked(record: ColumnsRecord, data: bytes) -> Columns:
@@ -121,10 +121,10 @@ def unpacked(record: ColumnsRecord, data: bytes) -> Columns:
         raise ValueError("the column data is truncated or corrupt")
     end = WORD * record.count
     steps, times, values = array("q"), array("q"), array("d")
-    whole = memoryview(data)
-    steps.frombytes(whole[:end])
-    times.frombytes(whole[end : 2 * end])
-    values.frombytes(whole[2 * end : 3 * end])
+    view = memoryview(data)
+    steps.frombytes(view[:end])
+    times.frombytes(view[end : 2 * end])
+    values.frombytes(view[2 * end : 3 * end])
     which = None if record.in_turn else array("I", data[3 * end :])
     if which is not None and record.count and max(which) >= len(record.names):
         raise ValueError("a row belongs to a metric without a name")

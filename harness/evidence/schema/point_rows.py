@@ -77,14 +77,14 @@ def of_points(points: Iterable[Point]) -> Iterator[PointRows]:
     for (run_id, sender, peer, launch), group in groupby(
         points, lambda point: (point.run_id, point.sender, point.peer, point.launch)
     ):
-        while some := list(islice(group, AT_ONCE)):
+        while chunk := list(islice(group, AT_ONCE)):
             yield PointRows(
                 run_id,
-                [one.metric for one in some],
-                [one.step for one in some],
-                [one.value for one in some],
-                [one.time_ms for one in some],
-                [one.received_at for one in some],
+                [one.metric for one in chunk],
+                [one.step for one in chunk],
+                [one.value for one in chunk],
+                [one.time_ms for one in chunk],
+                [one.received_at for one in chunk],
                 sender,
                 peer,
                 launch,

@@ -138,5 +138,5 @@ def decode(nonce: str, line: str, pod: str, uid: str | None = None) -> Iterator[
 
 
 def _record(frame: dict[str, Any], pod: str, uid: str | None) -> dict[str, Any]:
-    rest = {name: value for name, value in frame.items() if name not in {"k", "t"}}
-    return {**rest, "kind": frame["k"], "time_ms": frame["t"], "pod": pod, "uid": uid}
+    fields = {name: value for name, value in frame.items() if name not in {"k", "t"}}
+    return {**fields, "kind": frame["k"], "time_ms": frame["t"], "pod": pod, "uid": uid}

@@ -70,14 +70,14 @@ def baselines(fleet: Fleet, share: float = SHARE) -> Calibration:
     rows, refused = [], []
     for (model, check, unit, relation), figures in sorted(measured.items()):
         nodes = {name for name, _ in figures}
-        what = f"{check} on {model}"
+        subject = f"{check} on {model}"
         values = [value for _, value in figures]
         if len(nodes) < FROM_NODES:
-            refused.append(f"{what}: measured on {len(nodes)} nodes, but {FROM_NODES} are required")
+            refused.append(f"{subject}: measured on {len(nodes)} nodes, but {FROM_NODES} are required")
             continue
         agreeing = stable(values, share)
         if len(agreeing) < LEAST * len(values):
-            refused.append(f"{what}: only {len(agreeing)} of {len(values)} values agree with each other")
+            refused.append(f"{subject}: only {len(agreeing)} of {len(values)} values agree with each other")
             continue
         rows.append(
             Baseline(
@@ -102,12 +102,12 @@ def stable(values: Sequence[float], share: float) -> list[float]:
     """
     centre, agreeing = median(values), list(values)
     while True:
-        near = [value for value in values if centre * share <= value <= centre / share]
-        if not near or near == agreeing:
-            return near
-        agreeing, centre = near, mean(near)
-        if len(near) == len(values):
-            return near
+        candidates = [value for value in values if centre * share <= value <= centre / share]
+        if not candidates or candidates == agreeing:
+            return candidates
+        agreeing, centre = candidates, mean(candidates)
+        if len(candidates) == len(values):
+            return candidates
 
 
 def toml(calibration: Calibration, *, bundle: str, date: str, share: float = SHARE) -> str:
@@ -122,8 +122,8 @@ def toml(calibration: Calibration, *, bundle: str, date: str, share: float = SHA
     lines = [f"# Calibrated from {_plain(bundle)} on {date}: {share:g} × the mean of the values that agree."]
     lines += [f"# No limit: {_plain(reason)}" for reason in calibration.refused]
     for row in calibration.rows:
-        dropped = f", {row.dropped} of {row.figures} values dropped" if row.dropped else ""
-        source = f"calibrated from {bundle} on {date}, {row.nodes} nodes{dropped}"
+        note = f", {row.dropped} of {row.figures} values dropped" if row.dropped else ""
+        source = f"calibrated from {bundle} on {date}, {row.nodes} nodes{note}"
         lines += [
             "",
             "[[row]]",
@@ -173,7 +173,7 @@ def _plain(text: str) -> str:
 def summary(calibration: Calibration) -> Iterable[str]:
     """Yield one line for each baseline and one for each check without a baseline."""
     for row in calibration.rows:
-        dropped = f", {row.dropped} dropped" if row.dropped else ""
-        figures = f"{row.figures} values from {row.nodes} nodes{dropped}"
+        note = f", {row.dropped} dropped" if row.dropped else ""
+        figures = f"{row.figures} values from {row.nodes} nodes{note}"
         yield f"{row.check} on {row.model}: {row.value:.4g} {row.unit} ({figures})"
     yield from (f"no limit: {reason}" for reason in calibration.refused)

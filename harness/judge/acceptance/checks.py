@@ -67,54 +67,66 @@ def reports(case: Case) -> Finding:
 
     In a launch that tests only collectives, one report covers all nodes.
     """
-    there = answers(case)
-    if _without_cuda(there):
+    node_answers = answers(case)
+    if _without_cuda(node_answers):
         return unknown("reports", "the image has no CUDA, so no node was tested")
     if case.launch.acceptance == "ddp":
-        return _one_report(case, there)
-    wanted = case.expected.node_names
-    if not wanted:
+        return _one_report(case, node_answers)
+    expected = case.expected.node_names
+    if not expected:
         return unknown("reports", "the nodes that must report were not recorded")
-    by_node = {one.node: one for one in there.values() if one.report is not None}
-    silent = [name for name in wanted if name not in by_node]
-    refs = [by_node[name].ref for name in wanted if name in by_node]
-    if not silent:
-        return passed("reports", f"all {counted(len(wanted), 'node')} gave a complete report", refs)
-    return _silent(case, there, silent, refs)
+    by_node = {one.node: one for one in node_answers.values() if one.report is not None}
+    missing_nodes = [name for name in expected if name not in by_node]
+    refs = [by_node[name].ref for name in expected if name in by_node]
+    if not missing_nodes:
+        return passed("reports", f"all {counted(len(expected), 'node')} gave a complete report", refs)
+    return _silent(case, node_answers, missing_nodes, refs)
 
 
-def _silent(case: Case, there: dict[int, Answer], silent: list[str], refs: list[str]) -> Finding:
+def _silent(
+    case: Case, node_answers: dict[int, Answer], missing_nodes: list[str], refs: list[str]
+) -> Finding:
     """Return the finding for nodes without a report, with the reason for each node."""
-    wanted = case.expected.node_names
-    of = {one.node or gpu_supply.assigned_node(case.pods[index].last): index for index, one in there.items()}
+    expected = case.expected.node_names
+    of = {
+        one.node or gpu_supply.assigned_node(case.pods[index].last): index
+        for index, one in node_answers.items()
+    }
     rejected = gpu_supply.rejections(case)
     waiting = {
-        name for name in silent if name not in of or case.pods[of[name]].node is None or name in rejected
+        name
+        for name in missing_nodes
+        if name not in of or case.pods[of[name]].node is None or name in rejected
     }
     supply = gpu_supply.of_nodes(case, waiting)
-    short = supply.nodes if supply else {}
+    shortages = supply.nodes if supply else {}
     holders = [
-        (ref, one) for ref, one in device_holders(case) if one.node in waiting and one.node not in short
+        (ref, one) for ref, one in device_holders(case) if one.node in waiting and one.node not in shortages
     ]
-    held = {one.node for _, one in holders}
+    held_nodes = {one.node for _, one in holders}
     details = [
-        f"{name} {short[name].text}" if name in short else f"{name}: {_state(case, of.get(name))}"
-        for name in silent
-        if name not in held
+        f"{name} {shortages[name].text}" if name in shortages else f"{name}: {_state(case, of.get(name))}"
+        for name in missing_nodes
+        if name not in held_nodes
     ]
-    if supply and len(short) >= len(held) and not set(silent) - short.keys() - held:
+    if (
+        supply
+        and len(shortages) >= len(held_nodes)
+        and not set(missing_nodes) - shortages.keys() - held_nodes
+    ):
         return not_passed(
             "reports",
             supply.cause,
-            f"{counted(len(silent), 'node')} of {len(wanted)} could not be tested: {supply.text}",
+            f"{counted(len(missing_nodes), 'node')} of {len(expected)} could not be tested: {supply.text}",
             details=[one.sentence for _, one in holders],
             evidence=[ref for ref, _ in holders] or ["objects/node.jsonl"],
         )
-    if holders and held == set(silent) - short.keys():
+    if holders and held_nodes == set(missing_nodes) - shortages.keys():
         return not_passed(
             "reports",
             "scheduling.devices_held",
-            f"{counted(len(silent), 'node')} of {len(wanted)} could not be tested: others use the devices",
+            f"{counted(len(missing_nodes), 'node')} of {len(expected)} could not be tested: "
+            "others use the devices",
             details=[*(one.sentence for _, one in holders), *details],
             evidence=[ref for ref, _ in holders],
         )
@@ -123,85 +135,89 @@ def _silent(case: Case, there: dict[int, Answer], silent: list[str], refs: list[
     return not_passed(
         "reports",
         "node.not_answered",
-        f"{counted(len(silent), 'node')} of {len(wanted)} gave no report",
+        f"{counted(len(missing_nodes), 'node')} of {len(expected)} gave no report",
         details=details,
-        ranks=case.ranks_of(*[of[name] for name in silent if name in of]),
+        ranks=case.ranks_of(*[of[name] for name in missing_nodes if name in of]),
         evidence=refs,
     )
 
 
-def _one_report(case: Case, there: dict[int, Answer]) -> Finding:
-    whole = [one for one in there.values() if one.report is not None and one.report.kind == "ddp"]
-    if not whole:
-        details = [f"{case.place(index)}: {_state(case, index)}" for index in there]
+def _one_report(case: Case, node_answers: dict[int, Answer]) -> Finding:
+    ddp_answers = [
+        one for one in node_answers.values() if one.report is not None and one.report.kind == "ddp"
+    ]
+    if not ddp_answers:
+        details = [f"{case.place(index)}: {_state(case, index)}" for index in node_answers]
         text = "no pod sent a report on the collectives"
         return not_passed("reports", "node.not_answered", text, details=details)
-    report = whole[-1].report
+    report = ddp_answers[-1].report
     assert report is not None
     launched = (case.expected.num_nodes, case.expected.ranks)
     if (report.nodes, report.ranks) != launched:
         of = "{} pods with {} ranks in all"
         text = f"the report is about {of.format(report.nodes, report.ranks)}, but {of.format(*launched)} ran"
-        return not_passed("reports", "node.not_answered", text, evidence=[whole[-1].ref])
-    text = f"{names(case.ranks_of(whole[-1].index))} reported for all {counted(report.ranks, 'rank')}"
-    return passed("reports", text, [whole[-1].ref])
+        return not_passed("reports", "node.not_answered", text, evidence=[ddp_answers[-1].ref])
+    text = f"{names(case.ranks_of(ddp_answers[-1].index))} reported for all {counted(report.ranks, 'rank')}"
+    return passed("reports", text, [ddp_answers[-1].ref])
 
 
 def accepted(case: Case) -> Finding:
     """Run the `acceptance` check: every test passed, and no required test is missing."""
-    there = answers(case)
-    shared = _shared_gpus(case, there)
-    all_ = [
-        (one, ref, fair(check, shared.get(one.index))) for one in there.values() for ref, check in one.checks
+    node_answers = answers(case)
+    shared = _shared_gpus(case, node_answers)
+    results = [
+        (one, ref, fair(check, shared.get(one.index)))
+        for one in node_answers.values()
+        for ref, check in one.checks
     ]
-    if image := _without_cuda(there):
+    if image := _without_cuda(node_answers):
         _, ref, check = image[0]
-        where = f"{counted(len(image), 'pod')} reported this, so no node is judged"
+        note = f"{counted(len(image), 'pod')} reported this, so no node is judged"
         # The cause is the image, so the finding gets the phase of the `image` check.
         # The pods' exit codes, which belong to a later phase, are only consequences.
         start = REGISTRY["image"].at
-        return not_passed("acceptance", NO_CUDA, check.text, why=[where], evidence=[ref], phase=start)
-    if bad := [each for each in all_ if each[2].verdict == "FAIL"]:
-        return _failed(case, bad)
+        return not_passed("acceptance", NO_CUDA, check.text, why=[note], evidence=[ref], phase=start)
+    if failures := [each for each in results if each[2].verdict == "FAIL"]:
+        return _failed(case, failures)
     if shared:
-        return _not_whole(case, there, shared)
-    doubts = list(_doubts(case, there))
-    if doubts or not all_:
+        return _not_whole(case, node_answers, shared)
+    doubts = list(_doubts(case, node_answers))
+    if doubts or not results:
         ranks = case.ranks_of(*[one.index for one, _ in doubts])
         details = [f"{one.about}: {text}" for one, text in doubts]
         return unknown("acceptance", "not everything was proved", details=details, ranks=ranks)
-    warnings = Counter(check.id for _, _, check in all_ if check.verdict == "WARN")
+    warnings = Counter(check.id for _, _, check in results if check.verdict == "WARN")
     warned = [f"{id_} on {counted(count, 'pod')}" for id_, count in warnings.items()]
-    nodes = {one.node for one in there.values()}
-    text = f"{counted(len(all_), 'check')} on {counted(len(nodes), 'node')} passed"
+    nodes = {one.node for one in node_answers.values()}
+    text = f"{counted(len(results), 'check')} on {counted(len(nodes), 'node')} passed"
     if warned:
         text += f", {warnings.total()} of them with a warning"
     if case.expected.device != "cuda":
         text += "; no GPU was tested, so no GPU is accepted"
-    return passed("acceptance", text, [one.ref for one in there.values() if one.ref], details=warned)
+    return passed("acceptance", text, [one.ref for one in node_answers.values() if one.ref], details=warned)
 
 
-def _shared_gpus(case: Case, there: dict[int, Answer]) -> dict[int, Parts]:
+def _shared_gpus(case: Case, node_answers: dict[int, Answer]) -> dict[int, Parts]:
     """Map the index of each pod with shared or split GPUs to a description of the sharing or splitting.
 
     In collective tests, the result is the same for all pods, because one such pod affects them all.
     """
     labelled = gpu_supply.parts(case) if case.expected.device == "cuda" else {}
-    found = {
-        index: why
-        for index, one in there.items()
-        if (why := labelled.get(one.node) or proved_by([check for _, check in one.checks])) is not None
+    parts_by_index = {
+        index: parts
+        for index, one in node_answers.items()
+        if (parts := labelled.get(one.node) or proved_by([check for _, check in one.checks])) is not None
     }
-    if found and case.launch.acceptance == "ddp":
-        first = next(iter(found.values()))
-        return {index: found.get(index, first) for index in there}
-    return found
+    if parts_by_index and case.launch.acceptance == "ddp":
+        first = next(iter(parts_by_index.values()))
+        return {index: parts_by_index.get(index, first) for index in node_answers}
+    return parts_by_index
 
 
-def _not_whole(case: Case, there: dict[int, Answer], shared: dict[int, Parts]) -> Finding:
+def _not_whole(case: Case, node_answers: dict[int, Answer], shared: dict[int, Parts]) -> Finding:
     """Return the finding for GPUs that cannot be accepted because they are shared or are parts of GPUs."""
     first = next(iter(shared.values()))
-    texts = [f"{there[index].about}: {why.text}" for index, why in shared.items()]
+    texts = [f"{node_answers[index].about}: {parts.text}" for index, parts in shared.items()]
     count = counted(len(shared), "node")
     return not_passed(
         "acceptance",
@@ -209,57 +225,58 @@ def _not_whole(case: Case, there: dict[int, Answer], shared: dict[int, Parts]) -
         f"the GPUs of {count} cannot be accepted: {WHOLE_ONLY}",
         details=texts,
         ranks=case.ranks_of(*shared),
-        evidence=[there[index].ref for index in shared if there[index].ref] or ["objects/node.jsonl"],
+        evidence=[node_answers[index].ref for index in shared if node_answers[index].ref]
+        or ["objects/node.jsonl"],
     )
 
 
-def _without_cuda(there: dict[int, Answer]) -> list[tuple[Answer, str, AcceptanceCheck]]:
+def _without_cuda(node_answers: dict[int, Answer]) -> list[tuple[Answer, str, AcceptanceCheck]]:
     """Return the failed checks from pods whose image cannot use a GPU."""
-    all_ = [(one, ref, check) for one in there.values() for ref, check in one.checks]
-    return [each for each in all_ if each[2].cause == NO_CUDA]
+    results = [(one, ref, check) for one in node_answers.values() for ref, check in one.checks]
+    return [each for each in results if each[2].cause == NO_CUDA]
 
 
-def _failed(case: Case, bad: list[tuple[Answer, str, AcceptanceCheck]]) -> Finding:
+def _failed(case: Case, failures: list[tuple[Answer, str, AcceptanceCheck]]) -> Finding:
     """Return the finding for failed checks, ordered from environment checks to collectives."""
-    bad = sorted(bad, key=lambda each: (TAGS.index(each[2].tag), each[0].index))
-    shared = _shared(case, bad)
-    cause = shared[0] if shared else _cause(bad[0][2])
-    same = [each for each in bad if _cause(each[2]) == cause]
-    others = [
-        f"also, {one.about}: {check.id}: {check.text}" for one, _, check in bad if _cause(check) != cause
+    failures = sorted(failures, key=lambda each: (TAGS.index(each[2].tag), each[0].index))
+    shared = _shared(case, failures)
+    cause = shared[0] if shared else _cause(failures[0][2])
+    same_cause = [each for each in failures if _cause(each[2]) == cause]
+    other_failures = [
+        f"also, {one.about}: {check.id}: {check.text}" for one, _, check in failures if _cause(check) != cause
     ]
-    ranks = {rank for one, _, check in same for rank in _accused(case, one, check)}
-    texts = list(dict.fromkeys(f"{one.about}: {check.id}: {check.text}" for one, _, check in same))
+    ranks = {rank for one, _, check in same_cause for rank in _accused(case, one, check)}
+    texts = list(dict.fromkeys(f"{one.about}: {check.id}: {check.text}" for one, _, check in same_cause))
     if case.launch.acceptance == "ddp":
-        texts = list(dict.fromkeys(check.text for _, _, check in same))
+        texts = list(dict.fromkeys(check.text for _, _, check in same_cause))
     if shared:
         texts = [f"{shared[1]}: look at what they have in common, such as image, driver or request", *texts]
-    refs = list(dict.fromkeys(ref for _, ref, _ in same))
-    times = [at for one, _, _ in same if (at := seconds(one.at)) is not None]
+    refs = list(dict.fromkeys(ref for _, ref, _ in same_cause))
+    times = [at for one, _, _ in same_cause if (at := seconds(one.at)) is not None]
     return not_passed(
         "acceptance",
         cause,
         texts[0],
         details=texts[1:],
-        why=others[:3],
+        why=other_failures[:3],
         ranks=ranks,
         evidence=refs,
         at=min(times, default=None),
     )
 
 
-def _shared(case: Case, bad: list[tuple[Answer, str, AcceptanceCheck]]) -> tuple[CauseId, str] | None:
+def _shared(case: Case, failures: list[tuple[Answer, str, AcceptanceCheck]]) -> tuple[CauseId, str] | None:
     """Return the cause shared by more than half of the nodes (at least two) and a description, or None."""
     if case.launch.acceptance != "nodes":
         return None
     nodes: dict[CauseId, set[int]] = {}
-    for one, _, check in bad:
+    for one, _, check in failures:
         nodes.setdefault(_cause(check), set()).add(one.index)
-    cause, having = max(nodes.items(), key=lambda each: len(each[1]))
-    every = len([one for one in answers(case).values() if one.checks])
-    if len(having) < 2 or 2 * len(having) <= every:
+    cause, failed_nodes = max(nodes.items(), key=lambda each: len(each[1]))
+    node_count = len([one for one in answers(case).values() if one.checks])
+    if len(failed_nodes) < 2 or 2 * len(failed_nodes) <= node_count:
         return None
-    return cause, f"{len(having)} of {counted(every, 'node')} fail in the same way, {cause}"
+    return cause, f"{len(failed_nodes)} of {counted(node_count, 'node')} fail in the same way, {cause}"
 
 
 def _cause(check: AcceptanceCheck) -> CauseId:
@@ -274,18 +291,18 @@ def _accused(case: Case, answer: Answer, check: AcceptanceCheck) -> list[int]:
     return case.ranks_of(answer.index)
 
 
-def _doubts(case: Case, there: dict[int, Answer]) -> Iterable[tuple[Answer, str]]:
+def _doubts(case: Case, node_answers: dict[int, Answer]) -> Iterable[tuple[Answer, str]]:
     """Yield (pod's answer, sentence) for each doubtful result.
 
     A result is doubtful if it is missing, is UNKNOWN, or is a PASS outside its limit.
     """
-    every = {check.id for one in there.values() for _, check in one.checks}
-    for one in there.values():
+    check_ids = {check.id for one in node_answers.values() for _, check in one.checks}
+    for one in node_answers.values():
         if case.launch.acceptance == "nodes" or one.report is not None:
-            yield from ((one, text) for text in _doubts_of(case, one, every))
+            yield from ((one, text) for text in _doubts_of(case, one, check_ids))
 
 
-def _doubts_of(case: Case, one: Answer, every: set[str]) -> Iterable[str]:
+def _doubts_of(case: Case, one: Answer, check_ids: set[str]) -> Iterable[str]:
     report = one.report
     if report is None:
         yield "it sent no complete report"
@@ -296,7 +313,7 @@ def _doubts_of(case: Case, one: Answer, every: set[str]) -> Iterable[str]:
     if case.launch.acceptance == "nodes":
         tags = {check.tag for check in report.checks}
         yield from (f"it reported nothing of {tag}" for tag in sorted(_NODE_TAGS - tags))
-        yield from (f"{id_} was not reported, but other nodes have it" for id_ in sorted(every - own))
+        yield from (f"{id_} was not reported, but other nodes have it" for id_ in sorted(check_ids - own))
     for check in report.checks:
         if check.verdict == "UNKNOWN":
             yield f"{check.id}: {check.text}"
@@ -327,7 +344,7 @@ def _state(case: Case, index: int | None) -> str:
     state = f"its pod is {status.get('phase', 'unknown')}"
     scheduled = pod.condition("PodScheduled") if pod.node is None else None
     reported = scheduled[1] if scheduled else status
-    why = ": ".join(str(reported[key]) for key in ("reason", "message") if reported.get(key))
+    reason = ": ".join(str(reported[key]) for key in ("reason", "message") if reported.get(key))
     if case.started(pod.index):
         return state
-    return f"{state} ({why})" if why else f"{state}, and its container never started"
+    return f"{state} ({reason})" if reason else f"{state}, and its container never started"

@@ -53,7 +53,7 @@ class Fleet:
     def text(self) -> str:
         """Return the verdict as one sentence."""
         count = {verdict: sum(node.verdict == verdict for node in self.nodes) for verdict in ORDER}
-        parts = ", ".join(f"{many} {verdict}" for verdict, many in count.items() if many)
+        parts = ", ".join(f"{node_count} {verdict}" for verdict, node_count in count.items() if node_count)
         number = len(self.nodes)
         return f"{number} node{'' if number == 1 else 's'}: {parts}" if number else "no node"
 
@@ -107,23 +107,23 @@ def _node(
     records: PodRecords | None,
     restarts: int,
     shared: Sequence[Cell],
-    together: bool,
+    one_world: bool,
     owing: bool,
     parts: Parts | None = None,
 ) -> NodeResult:
     """Return a node's results from its own tests and from multinode tests, before any comparison.
 
-    `together` means that all ranks form one world. `owing` means that at least one node tested itself, so
+    `one_world` means that all ranks form one world. `owing` means that at least one node tested itself, so
     this node should have done so too. `parts` describes how the node's GPUs are shared or split.
     """
     cells, report, gpus = list(shared), None, list[GpuResult]()
     if records is not None:
         own = [(one, checks) for one, checks in records.last() if not of_group(one)]
         cells += [Cell.of(check) for _, checks in own for check in checks]
-        cells += [Cell.of(check) for check in records.loose if not (together and check.tag == "DDP")]
+        cells += [Cell.of(check) for check in records.loose if not (one_world and check.tag == "DDP")]
         report = next((one for one, _ in reversed(own) if one.kind == "node"), own[-1][0] if own else None)
-        if (lack := records.lacks(restarts)) is not None:
-            cells.append(Cell(REPORT, "UNKNOWN", lack))
+        if (reason := records.lacks(restarts)) is not None:
+            cells.append(Cell(REPORT, "UNKNOWN", reason))
     cells = fair_cells(cells, parts)
     if report is not None:
         cells += _verdict_of(report)
@@ -193,8 +193,8 @@ def _answered(results: Sequence[NodeResult], missing: Sequence[str]) -> Cell:
     if not count:
         return Cell(ANSWERED, "UNKNOWN", "no node was expected, and none reported")
     if missing:
-        named = ", ".join(missing[:8]) + (f" and {len(missing) - 8} more" if len(missing) > 8 else "")
-        return Cell(ANSWERED, "UNKNOWN", f"{len(missing)} of {count} nodes did not report: {named}")
+        node_names = ", ".join(missing[:8]) + (f" and {len(missing) - 8} more" if len(missing) > 8 else "")
+        return Cell(ANSWERED, "UNKNOWN", f"{len(missing)} of {count} nodes did not report: {node_names}")
     return Cell(ANSWERED, "PASS", f"all {count} nodes reported")
 
 

@@ -51,10 +51,10 @@ class Group:
         return result
 
     def _of(self, id_: str, checks: Sequence[AcceptanceCheck], own: set[int]) -> list[Cell]:
-        mine = [check for check in checks if own & set(check.ranks)]
+        own_checks = [check for check in checks if own & set(check.ranks)]
         shared = [check for check in checks if not check.ranks]
-        others = [check for check in checks if check.ranks and not own & set(check.ranks)]
-        cells = [Cell.of(check) for check in mine]
+        other_checks = [check for check in checks if check.ranks and not own & set(check.ranks)]
+        cells = [Cell.of(check) for check in own_checks]
         # A failure shared by all nodes neither blames a node nor proves that a node is good.
         # If one node runs all ranks, the failure belongs to that node.
         alone = len(set(self.hosts.values())) == 1
@@ -66,12 +66,16 @@ class Group:
         ]
         if cells:
             return cells
-        blamed = [check for check in others if check.verdict in ("FAIL", "UNKNOWN")]
+        blamed = [check for check in other_checks if check.verdict in ("FAIL", "UNKNOWN")]
         if blamed:
             names = sorted({self.hosts.get(rank, f"rank {rank}") for one in blamed for rank in one.ranks})
             text = f"not proved, because of {', '.join(names[:4])}: {blamed[0].text}"
             return [Cell(id_, "UNKNOWN", text, ranks=tuple(sorted(own)))]
-        return [replace(Cell.of(others[0]), verdict="PASS", cause=None, text=f"others: {others[0].text}")]
+        return [
+            replace(
+                Cell.of(other_checks[0]), verdict="PASS", cause=None, text=f"others: {other_checks[0].text}"
+            )
+        ]
 
 
 def groups(
@@ -83,13 +87,13 @@ def groups(
     """
     result: list[Group] = []
     for node, records in nodes.items():
-        lack = records.lacks(restarts.get(node, 0))
+        reason = records.lacks(restarts.get(node, 0))
         for report, checks in records.last():
             if of_group(report):
-                result.append(Group(records.pod, report.hosts, tuple(checks), tuple(report.pairs), lack))
-        loose = tuple(check for check in records.loose if check.tag == "DDP")
-        if loose and world:
-            result.append(Group(records.pod, world, loose, lack=lack))
+                result.append(Group(records.pod, report.hosts, tuple(checks), tuple(report.pairs), reason))
+        ddp_checks = tuple(check for check in records.loose if check.tag == "DDP")
+        if ddp_checks and world:
+            result.append(Group(records.pod, world, ddp_checks, lack=reason))
     return result
 
 

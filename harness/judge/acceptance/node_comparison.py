@@ -35,13 +35,13 @@ def compare(nodes: Sequence[NodeResult]) -> tuple[list[NodeResult], list[Figure]
     Returns the nodes, with results adjusted or added by the comparison, and the medians across nodes.
     """
     figures = _figures(nodes)
-    wanted = _wanted(nodes)
-    compared = []
+    expected = _wanted(nodes)
+    results = []
     for node in nodes:
         by_id = {figure.id: figure for figure in figures if figure.kind == node.kind}
         cells = [_compared(cell, by_id.get(cell.id)) for cell in node.cells]
-        compared.append(_with(node, [*cells, *_not_reported(node, wanted)]))
-    return compared, figures
+        results.append(_with(node, [*cells, *_not_reported(node, expected)]))
+    return results, figures
 
 
 def _with(node: NodeResult, cells: Iterable[Cell]) -> NodeResult:
@@ -62,12 +62,12 @@ def _figures(nodes: Sequence[NodeResult]) -> list[Figure]:
     unknown = sum(node.kind is None for node in nodes)
     figures: list[Figure] = []
     for kind in dict.fromkeys(node.kind for node in nodes if node.kind is not None):
-        alike = [node for node in nodes if node.kind == kind]
-        total = len(alike) + unknown
+        peers = [node for node in nodes if node.kind == kind]
+        total = len(peers) + unknown
         if total < FROM_NODES:
             continue
         medians: dict[tuple[str, str], list[float]] = defaultdict(list)
-        for node in alike:
+        for node in peers:
             own: dict[tuple[str, str], list[float]] = defaultdict(list)
             for cell in node.cells:
                 if _comparable(cell) and cell.measured is not None:
@@ -131,15 +131,15 @@ def _wanted(nodes: Sequence[NodeResult]) -> dict[Kind | None, set[Place]]:
     return by_kind
 
 
-def _not_reported(node: NodeResult, wanted: dict[Kind | None, set[Place]]) -> list[Cell]:
+def _not_reported(node: NodeResult, expected: dict[Kind | None, set[Place]]) -> list[Cell]:
     """Return an UNKNOWN result for each check that other nodes of its kind reported but this one did not."""
     if node.kind is None:
         return []
-    has = {(cell.id, cell.gpu) for cell in node.cells}
-    lacks = (wanted.get(node.kind, set()) | wanted.get(None, set())) - has
+    reported = {(cell.id, cell.gpu) for cell in node.cells}
+    missing = (expected.get(node.kind, set()) | expected.get(None, set())) - reported
     return [
         Cell(id_, "UNKNOWN", "not reported, unlike on other nodes of its kind", gpu=gpu)
-        for id_, gpu in sorted(lacks, key=lambda place: (place[0], -1 if place[1] is None else place[1]))
+        for id_, gpu in sorted(missing, key=lambda place: (place[0], -1 if place[1] is None else place[1]))
     ]
 
 
@@ -151,8 +151,8 @@ def versions(nodes: Sequence[NodeResult]) -> Cell:
     reporting = [node for node in nodes if node.versions]
     names = sorted({name for node in reporting for name in node.versions})
     apart = [text for name in names for text in _apart(name, reporting)]
-    if silent := [node.node for node in nodes if not node.versions]:
-        text = f"{len(silent)} of {len(nodes)} nodes reported no versions: {', '.join(silent[:8])}"
+    if unreported := [node.node for node in nodes if not node.versions]:
+        text = f"{len(unreported)} of {len(nodes)} nodes reported no versions: {', '.join(unreported[:8])}"
         return Cell(VERSIONS, "UNKNOWN", "; ".join([text, *apart]))
     if apart:
         return Cell(VERSIONS, "WARN", "; ".join(apart), cause="versions.differ")
@@ -167,7 +167,7 @@ def _apart(name: str, nodes: Sequence[NodeResult]) -> list[str]:
         return []
     common, number = count.most_common(1)[0]
     if 2 * number > len(nodes):
-        odd = [f"{node} has {version}" for node, version in by_node.items() if version != common]
-        more = f" and {len(odd) - 8} more" if len(odd) > 8 else ""
-        return [f"{name}: {', '.join(odd[:8])}{more}; the others have {common}"]
+        deviations = [f"{node} has {version}" for node, version in by_node.items() if version != common]
+        suffix = f" and {len(deviations) - 8} more" if len(deviations) > 8 else ""
+        return [f"{name}: {', '.join(deviations[:8])}{suffix}; the others have {common}"]
     return [f"{name}: " + ", ".join(f"{node} has {version}" for node, version in list(by_node.items())[:8])]

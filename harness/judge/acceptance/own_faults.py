@@ -33,12 +33,12 @@ def doubtful(fleet: Fleet, *, force: bool = False) -> dict[str, str]:
     If more than half of the nodes fail with the same cause, all failed nodes are included. With `force`, such
     a cause counts as each node's own fault.
     """
-    answered = [node for node in fleet.nodes if node.answered]
+    reporting = [node for node in fleet.nodes if node.answered]
     failed = [node for node in fleet.nodes if node.verdict == "FAIL"]
     if not force and (shared := shared_cause(fleet)) is not None:
         reason = f"{shared.sentence}; --force taints them anyway"
-        return {node.node: _doubt(node, answered) or reason for node in failed}
-    return {node.node: why for node in failed if (why := _doubt(node, answered, force)) is not None}
+        return {node.node: _doubt(node, reporting) or reason for node in failed}
+    return {node.node: doubt for node in failed if (doubt := _doubt(node, reporting, force)) is not None}
 
 
 @dataclass(frozen=True)
@@ -56,11 +56,11 @@ class Shared:
 
 def shared_cause(fleet: Fleet) -> Shared | None:
     """Return the failure cause shared by more than half of the nodes (at least two), or None."""
-    answered = [node for node in fleet.nodes if node.answered]
-    causes = dict.fromkeys(cell.cause for node in answered for cell in node.cells if cell.verdict == "FAIL")
-    counts = {cause: sum(_fails(node, cause) for node in answered) for cause in causes if cause}
+    reporting = [node for node in fleet.nodes if node.answered]
+    causes = dict.fromkeys(cell.cause for node in reporting for cell in node.cells if cell.verdict == "FAIL")
+    counts = {cause: sum(_fails(node, cause) for node in reporting) for cause in causes if cause}
     cause, count = max(counts.items(), key=lambda each: each[1], default=("", 0))
-    return Shared(cause, count, len(answered)) if _majority(count, answered) else None
+    return Shared(cause, count, len(reporting)) if _majority(count, reporting) else None
 
 
 def image_at_fault(fleet: Fleet) -> str | None:
@@ -69,20 +69,20 @@ def image_at_fault(fleet: Fleet) -> str | None:
     return next(texts, None)
 
 
-def _majority(count: int, answered: list[NodeResult]) -> bool:
-    return count > 1 and 2 * count > len(answered)
+def _majority(count: int, reporting: list[NodeResult]) -> bool:
+    return count > 1 and 2 * count > len(reporting)
 
 
-def _doubt(node: NodeResult, answered: list[NodeResult], force: bool = False) -> str | None:
+def _doubt(node: NodeResult, reporting: list[NodeResult], force: bool = False) -> str | None:
     causes = dict.fromkeys(cell.cause for cell in node.cells if cell.verdict == "FAIL")
     reasons = []
     for cause in causes:
-        having = sum(_fails(other, cause) for other in answered)
+        failed_count = sum(_fails(other, cause) for other in reporting)
         if cause not in OWN | COMPARED:
             reasons.append(f"{cause or 'a failure without a cause'} may not be the node's own fault")
-        elif _majority(having, answered) and not force:
-            reasons.append(Shared(cause, having, len(answered)).sentence)
-        elif cause in COMPARED and len(answered) < 2:
+        elif _majority(failed_count, reporting) and not force:
+            reasons.append(Shared(cause, failed_count, len(reporting)).sentence)
+        elif cause in COMPARED and len(reporting) < 2:
             reasons.append(f"{cause} may be a fault of the image: no other node was tested with it")
         else:
             return None

@@ -20,10 +20,10 @@ WHOLE_ONLY = "a GPU is accepted only if it is whole and not shared"
 
 def proved_by(checks: Sequence[AcceptanceCheck | Cell]) -> Parts | None:
     """Return how the node's GPUs are shared or split according to the checks in its pod, or None."""
-    found = next((one for one in checks if one.verdict == "UNKNOWN" and one.cause in CAUSES), None)
-    if found is None:
+    check = next((one for one in checks if one.verdict == "UNKNOWN" and one.cause in CAUSES), None)
+    if check is None:
         return None
-    return Parts("gpu.mig" if found.cause == "gpu.mig" else "gpu.shared", found.text)
+    return Parts("gpu.mig" if check.cause == "gpu.mig" else "gpu.shared", check.text)
 
 
 def fair(check: AcceptanceCheck, shared: Parts | None) -> AcceptanceCheck:
@@ -39,11 +39,11 @@ def fair_cells(cells: Sequence[Cell], shared: Parts | None) -> list[Cell]:
 
     `shared` describes how the GPUs are shared or split according to the node's labels, or is None.
     """
-    why = shared or proved_by(cells)
-    if why is None:
+    parts = shared or proved_by(cells)
+    if parts is None:
         return list(cells)
     result = [
-        replace(cell, verdict="UNKNOWN", text=excused(cell.text, why.text), cause=why.cause)
+        replace(cell, verdict="UNKNOWN", text=excused(cell.text, parts.text), cause=parts.cause)
         if excuse(cell.verdict, cell.cause)
         else cell
         for cell in cells

@@ -86,8 +86,8 @@ def _refused(case: Case, last: ObjectState) -> list[Finding]:
     message, reason = str(reserved.get("message", "")), str(reserved.get("reason", ""))
     if reserved.get("status") == "True":
         checks = items(last.object, "status", "admissionChecks")
-        waits = [f"{c.get('name')} is {c.get('state')}" for c in checks if c.get("state") != "Ready"]
-        message = f"quota is reserved, but admission check {', '.join(waits)}"
+        pending = [f"{c.get('name')} is {c.get('state')}" for c in checks if c.get("state") != "Ready"]
+        message = f"quota is reserved, but admission check {', '.join(pending)}"
         cause: CauseId = "admission.check_pending"
     else:
         cause = waiting_reasons.refusal(message, reason).cause
@@ -99,8 +99,8 @@ def _refused(case: Case, last: ObjectState) -> list[Finding]:
         ]
     text = f"Kueue did not admit the job (queue {case.queue}): {message or 'no message'}"
     if cause.startswith("queue."):
-        why = _inactive(case, message) if cause == "queue.inactive" else []
-        result = not_passed("queue", cause, text, why=why, evidence=[last.ref])
+        reasons = _inactive(case, message) if cause == "queue.inactive" else []
+        result = not_passed("queue", cause, text, why=reasons, evidence=[last.ref])
         return [result, unknown("admission", "see queue")]
     queue_exists = passed("queue", f"queue {case.queue} exists", [last.ref])
     advice = _TOLERATE if "untolerated taint" in message else ""
@@ -114,8 +114,8 @@ def _inactive(case: Case, message: str) -> list[str]:
             active = condition(queue, "Active")
             if queue.name in message.split() and active.get("status") == "False":
                 policy = mapping(queue.object, "spec").get("stopPolicy") or "None"
-                stopped = f" (stopPolicy {policy})" if policy != "None" else ""
-                return [f"its status is {active.get('reason')}: {active.get('message')}{stopped}"]
+                policy_text = f" (stopPolicy {policy})" if policy != "None" else ""
+                return [f"its status is {active.get('reason')}: {active.get('message')}{policy_text}"]
     return []
 
 
@@ -133,8 +133,8 @@ def _no_workload(case: Case) -> Finding:
         text = f"no Workload of the job exists now (queue {case.queue}), so its admission is not known"
         return unknown("admission", text)
     if launched is not None and case.pods and not _suspended_by_kueue(case):
-        what = f"{case.launch.kind} {launched.name} names queue {case.queue}, but Kueue does not manage it"
-        text = f"{what}: it has no Workload, and its pods ran without admission"
+        subject = f"{case.launch.kind} {launched.name} names queue {case.queue}, but Kueue does not manage it"
+        text = f"{subject}: it has no Workload, and its pods ran without admission"
         return not_passed("admission", "queue.kind_not_managed", text, evidence=[launched.ref])
     return not_passed("admission", "run.evidence_missing", "no Workload of the job was recorded")
 
@@ -197,32 +197,34 @@ def _silent(case: Case, over: float, advice: list[str]) -> list[str]:
     would not have helped. In that case, a different sentence replaces the advice.
     """
     last = {rank: case.last_logged(rank) for rank in case.ranks}
-    quiet = [rank for rank in last if last[rank] and over - last[rank] >= ENDING_SECONDS]
-    quiet.sort(key=lambda rank: last[rank])
-    if len(quiet) == len(last) and all(map(case.record_ended, case.ranks)):
+    quiet_ranks = [rank for rank in last if last[rank] and over - last[rank] >= ENDING_SECONDS]
+    quiet_ranks.sort(key=lambda rank: last[rank])
+    if len(quiet_ranks) == len(last) and all(map(case.record_ended, case.ranks)):
         text = f"{names(case.ranks)} had logged everything {over - max(last.values()):.0f} s before"
         return [f"{text}: torchrun, or a command after it in the run script, did not end"]
-    text = listed([f"{names([rank])} had logged nothing for {over - last[rank]:.0f} s" for rank in quiet])
+    text = listed(
+        [f"{names([rank])} had logged nothing for {over - last[rank]:.0f} s" for rank in quiet_ranks]
+    )
     return [text, *silent.when_stopped(case), *advice] if text else advice
 
 
 def _late(case: Case, over: float) -> list[str]:
     """Return a one-item list if more than half of the time passed before every rank had logged, or []."""
     admissions = [condition(state, "Admitted") for state in case.workload if _is(state, "Admitted")]
-    begun = max((seconds(one.get("lastTransitionTime")) or over for one in admissions), default=over)
+    admitted_at = max((seconds(one.get("lastTransitionTime")) or over for one in admissions), default=over)
     logged = {rank: case.first_logged(rank) or over for rank in case.logging}
-    last = max(logged.values(), default=over)
-    if last - begun <= (over - begun) / 2:
+    last_logged = max(logged.values(), default=over)
+    if last_logged - admitted_at <= (over - admitted_at) / 2:
         return []
     times = [case.container_started(case.node_of(rank)) or over for rank in case.ranks]
-    late = [rank for rank, time in zip(case.ranks, times, strict=True) if time >= over]
-    if late:
-        return [f"when the time limit was reached, the containers of {names(late)} had not started"]
-    started = f"the last container started {max(times) - begun:.0f} s after the job was admitted"
-    silent = [rank for rank, time in logged.items() if time >= over]
-    if silent:
-        return [f"{started}, and {names(silent)} had logged no row when the time limit was reached"]
-    return [f"{started}, and the last rank logged its first row after {last - begun:.0f} s"]
+    not_started = [rank for rank, time in zip(case.ranks, times, strict=True) if time >= over]
+    if not_started:
+        return [f"when the time limit was reached, the containers of {names(not_started)} had not started"]
+    start_text = f"the last container started {max(times) - admitted_at:.0f} s after the job was admitted"
+    silent_ranks = [rank for rank, time in logged.items() if time >= over]
+    if silent_ranks:
+        return [f"{start_text}, and {names(silent_ranks)} had logged no row when the time limit was reached"]
+    return [f"{start_text}, and the last rank logged its first row after {last_logged - admitted_at:.0f} s"]
 
 
 def _allowed(case: Case, workload: ObjectState) -> tuple[str, list[str]]:

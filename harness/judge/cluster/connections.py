@@ -49,20 +49,20 @@ def culprit(case: Case, cause: str, diagnoses: Mapping[int, NetcheckDiagnosis]) 
         return None
     cells = _cells(diagnoses)
     step = STEPS.index(CAUSES[cause])
-    alike = {c for c in PLACED if CAUSES[c] == CAUSES[cause]}
-    bad = {pair: cell for pair, cell in cells.items() if cell.outcome in alike}
-    good = {pair for pair, cell in cells.items() if _past(cell, step)}
+    same_step = {c for c in PLACED if CAUSES[c] == CAUSES[cause]}
+    failed_cells = {pair: cell for pair, cell in cells.items() if cell.outcome in same_step}
+    passed_cells = {pair for pair, cell in cells.items() if _past(cell, step)}
     nodes = {index: str(pod.node or "") for index, pod in case.pods.items()}
-    patterns = classify(bad, good, nodes)
+    patterns = classify(failed_cells, passed_cells, nodes)
     accused = {rank for pattern in patterns for rank in pattern.accused}
-    rejecting = {_node_of(case, cell.sender) for cell in bad.values() if cell.sender}
+    rejecting = {_node_of(case, cell.sender) for cell in failed_cells.values() if cell.sender}
     if len(rejecting) == 1 and (node := next(iter(rejecting))):
         # A healthy pod on that node can also have failed connections, but it is not in `accused`.
-        there = {index for index in accused if nodes.get(index) == node}
-        senders = ", ".join(sorted({cell.sender for cell in bad.values() if cell.sender}))
-        if there:
+        on_node = {index for index in accused if nodes.get(index) == node}
+        senders = ", ".join(sorted({cell.sender for cell in failed_cells.values() if cell.sender}))
+        if on_node:
             text = f"the node {node} has the address that rejects them ({senders})"
-            return Culprit(sorted(there), text, "tcp.rejected")
+            return Culprit(sorted(on_node), text, "tcp.rejected")
     if (own := _own_error(accused, cells)) is not None:
         text = f"the packets that it sends fail in its own pod: {own.text}".removesuffix(": ")
         return Culprit(sorted(accused), text, CAUSES_OF_SENDERS[own.outcome])
@@ -75,12 +75,17 @@ def culprit(case: Case, cause: str, diagnoses: Mapping[int, NetcheckDiagnosis]) 
 
 def _own_error(accused: Collection[int], cells: Mapping[Pair, NetcheckCell]) -> NetcheckCell | None:
     """Return the error with which the accused pods' own kernels refused all their connections, or None."""
-    sent = [cell for (sender, _), cell in cells.items() if sender in accused]
+    own_cells = [cell for (sender, _), cell in cells.items() if sender in accused]
     senders = {sender for sender, _ in cells}
-    outcomes = {cell.outcome for cell in sent}
-    if not sent or not senders.issuperset(accused) or len(outcomes) > 1 or any(cell.sender for cell in sent):
+    outcomes = {cell.outcome for cell in own_cells}
+    if (
+        not own_cells
+        or not senders.issuperset(accused)
+        or len(outcomes) > 1
+        or any(cell.sender for cell in own_cells)
+    ):
         return None
-    return sent[0] if outcomes <= CAUSES_OF_SENDERS.keys() else None
+    return own_cells[0] if outcomes <= CAUSES_OF_SENDERS.keys() else None
 
 
 def _cells(diagnoses: Mapping[int, NetcheckDiagnosis]) -> dict[Pair, NetcheckCell]:

@@ -60,8 +60,8 @@ class Other:
 
         While the container waits in CrashLoopBackOff, return the state of its last attempt.
         """
-        waits = mapping(self.status, "state", "waiting").get("reason") == _WAITS_AGAIN
-        return mapping(self.status, "lastState" if waits else "state", "terminated")
+        is_waiting = mapping(self.status, "state", "waiting").get("reason") == _WAITS_AGAIN
+        return mapping(self.status, "lastState" if is_waiting else "state", "terminated")
 
     @property
     def exit_code(self) -> int:
@@ -140,7 +140,7 @@ def blocks_start(case: Case, index: int) -> bool:
 
 def before(case: Case, end: End) -> list[str]:
     """Return a sentence for each other container in the pod that ended before the rank."""
-    ended = [
+    helpers = [
         other
         for other in of(case, end.index)
         if other.role != "init container" and other.ended_at is not None and other.ended_at < end.at
@@ -148,28 +148,28 @@ def before(case: Case, end: End) -> list[str]:
     return [
         f"{other.role} {other.name} of its pod had ended with exit code {other.exit_code} "
         f"{end.at - (other.ended_at or end.at):.0f} s before{_log_quote(case, other)}"
-        for other in ended
+        for other in helpers
     ]
 
 
 def _init_failed(case: Case, _ends: dict[int, End], others: list[Other]) -> Finding | None:
     """Return the finding for ranks that never started because an init container failed."""
-    bad = [
+    failed = [
         other
         for other in others
         if other.role != "container" and other.exit_code and not case.started(other.index)
     ]
-    if not bad:
+    if not failed:
         return None
-    first = bad[0]
-    again = f", {first.tries + 1} times" if first.tries else ""
-    how = f"ended with exit code {first.exit_code}{again}, so the rank never started"
-    return _not_passed(case, "rank.init_container_failed", bad, how, START)
+    first = failed[0]
+    retries = f", {first.tries + 1} times" if first.tries else ""
+    outcome = f"ended with exit code {first.exit_code}{retries}, so the rank never started"
+    return _not_passed(case, "rank.init_container_failed", failed, outcome, START)
 
 
 def _init_unended(case: Case, ends: dict[int, End], others: list[Other]) -> Finding | None:
     """Return the finding for init containers that were still running when the harness stopped waiting."""
-    bad = [
+    unended = [
         other
         for other in others
         if other.role != "container"
@@ -178,17 +178,17 @@ def _init_unended(case: Case, ends: dict[int, End], others: list[Other]) -> Find
         and not (other.endless and other.status.get("started") is True)
         and not case.started(other.index)
     ]
-    if not bad or (case.terminal == "Completed" and not case.launch.attached):
+    if not unended or (case.terminal == "Completed" and not case.launch.attached):
         return None
     if any(_failed_by_itself(end) for end in ends.values()):
         return unknown(CHECK, "see rank-exit")  # The init container may be waiting for the rank that failed.
-    removed = deletion.removed(bad[0].pod)
+    removed = deletion.removed(unended[0].pod)
     until = case.waited_until if removed is None else deletion.requested_at(removed)
-    since = seconds((bad[0].running or {}).get("startedAt"))
-    ran = f"has run for {until - since:.0f} s" if until and since and until > since else "runs"
-    waits = "is not ready" if bad[0].endless else "has not ended"
-    how = f"{ran} and {waits}, and the rank starts only after it"
-    return _not_passed(case, "rank.init_container_unended", bad, how, START)
+    since = seconds((unended[0].running or {}).get("startedAt"))
+    duration_text = f"has run for {until - since:.0f} s" if until and since and until > since else "runs"
+    progress = "is not ready" if unended[0].endless else "has not ended"
+    outcome = f"{duration_text} and {progress}, and the rank starts only after it"
+    return _not_passed(case, "rank.init_container_unended", unended, outcome, START)
 
 
 def _failed_by_itself(end: End) -> bool:
@@ -209,7 +209,7 @@ def _existed_until_end(case: Case, pod: Pod) -> bool:
 
 def _failed(case: Case, ends: dict[int, End], others: list[Other]) -> Finding | None:
     """Return the finding for containers that caused a pod to fail although its rank exited with 0."""
-    bad = [
+    failed = [
         other
         for other in others
         if other.role == "container"
@@ -217,45 +217,47 @@ def _failed(case: Case, ends: dict[int, End], others: list[Other]) -> Finding | 
         and ends[other.index].state == "succeeded"
         and mapping(other.pod.last.object, "status").get("phase") == "Failed"
     ]
-    if not bad:
+    if not failed:
         return None
-    oom = " (out of memory)" if bad[0].ended.get("reason") == "OOMKilled" else ""
-    how = f"ended with exit code {bad[0].exit_code}{oom}, so its pod failed, though the rank ended with 0"
-    return _not_passed(case, "rank.helper_failed", bad, how, RUNNING)
+    oom = " (out of memory)" if failed[0].ended.get("reason") == "OOMKilled" else ""
+    outcome = (
+        f"ended with exit code {failed[0].exit_code}{oom}, so its pod failed, though the rank ended with 0"
+    )
+    return _not_passed(case, "rank.helper_failed", failed, outcome, RUNNING)
 
 
 def _unended(case: Case, ends: dict[int, End], others: list[Other]) -> Finding | None:
     """Return the finding for containers still running in pods whose ranks have ended."""
     if case.launch.held or case.terminal is not None:
         return None
-    bad = [
+    running = [
         other
         for other in others
         if other.role == "container"
         and other.running is not None
         and ends[other.index].state in {"succeeded", "failed"}
     ]
-    if not bad:
+    if not running:
         return None
-    end = ends[bad[0].index]
-    how = f"still runs, though the rank ended with {end.exit_code}, so the {case.launch.kind} cannot end"
-    return _not_passed(case, "rank.helper_unended", bad, how, RUNNING, at=end.at)
+    end = ends[running[0].index]
+    outcome = f"still runs, though the rank ended with {end.exit_code}, so the {case.launch.kind} cannot end"
+    return _not_passed(case, "rank.helper_unended", running, outcome, RUNNING, at=end.at)
 
 
 def _not_passed(
-    case: Case, cause: CauseId, bad: list[Other], how: str, phase: float, at: float | None = None
+    case: Case, cause: CauseId, culprits: list[Other], outcome: str, phase: float, at: float | None = None
 ) -> Finding:
-    first = bad[0]
-    alike = [other.index for other in bad[1:] if other.name == first.name]
-    more = [f"the same happened in the pods of {names(case.ranks_of(*alike))}"] if alike else []
-    others = {f"{other.role} {other.name}": None for other in bad if other.name != first.name}
-    more += [f"{', '.join(others)} did the same"] if others else []
+    first = culprits[0]
+    same_name = [other.index for other in culprits[1:] if other.name == first.name]
+    reasons = [f"the same happened in the pods of {names(case.ranks_of(*same_name))}"] if same_name else []
+    other_names = {f"{other.role} {other.name}": None for other in culprits if other.name != first.name}
+    reasons += [f"{', '.join(other_names)} did the same"] if other_names else []
     return not_passed(
         CHECK,
         cause,
-        f"{first.role} {first.name} of {case.place(first.index)} {how}{_log_quote(case, first)}",
-        why=[f"its image is {first.image}, and {added_by(case, first)}", *more],
-        ranks=case.ranks_of(*(other.index for other in bad)),
+        f"{first.role} {first.name} of {case.place(first.index)} {outcome}{_log_quote(case, first)}",
+        why=[f"its image is {first.image}, and {added_by(case, first)}", *reasons],
+        ranks=case.ranks_of(*(other.index for other in culprits)),
         evidence=[first.state.ref, *_log_ref(case, first)],
         phase=phase,
         at=first.ended_at if at is None else at,
@@ -266,16 +268,21 @@ def _not_passed(
 def added_by(case: Case, other: Other) -> str:
     """Return a clause that names who added the container to its pod, according to the recorded templates."""
     launched = _templates(case.jobset) if case.jobset is not None else []
-    what = f"{case.launch.kind} {case.launch.object_name}"
+    workload = f"{case.launch.kind} {case.launch.object_name}"
     if case.jobset is None or not launched:
         return "it is not known who added it, because no template was recorded"
     if _has(launched, other.name):
-        return f"it is in the template of {what}"
+        return f"it is in the template of {workload}"
     owners = {owner.get("uid") for owner in items(other.pod.last.object, "metadata", "ownerReferences")}
     for uid, job in case.bundle.last("job").items():
         if uid in owners and _has(_templates(job), other.name):
-            return f"it is in Job {job.name}, not in {what}: an admission webhook or policy added it there"
-    return f"the template of {what} has no such container: an admission webhook or policy added it to the pod"
+            return (
+                f"it is in Job {job.name}, not in {workload}: an admission webhook or policy added it there"
+            )
+    return (
+        f"the template of {workload} has no such container: "
+        "an admission webhook or policy added it to the pod"
+    )
 
 
 def _templates(state: ObjectState) -> list[dict[str, Any]]:

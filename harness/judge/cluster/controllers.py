@@ -23,8 +23,8 @@ def waited(case: Case) -> bool:
 
     Only then is the absence of an object meaningful.
     """
-    whole = case.wait is not None and (case.wait.ok or case.wait.cause == "run.timed_out")
-    return whole and not case.cut_short
+    is_complete = case.wait is not None and (case.wait.ok or case.wait.cause == "run.timed_out")
+    return is_complete and not case.cut_short
 
 
 def down(case: Case, controller: Controller) -> ObjectState | None:
@@ -37,8 +37,8 @@ def down(case: Case, controller: Controller) -> ObjectState | None:
     if not states:
         return None
     last = states[-1]
-    serves = last.type != "DELETED" and mapping(last.object, "status").get("availableReplicas")
-    return None if serves else last
+    is_serving = last.type != "DELETED" and mapping(last.object, "status").get("availableReplicas")
+    return None if is_serving else last
 
 
 @dataclass(frozen=True)
@@ -67,8 +67,10 @@ def webhook_without_endpoints(case: Case) -> SilentWebhook | None:
 
 def _serves(slice_: ObjectState) -> bool:
     """Return whether an EndpointSlice has a ready endpoint. A missing condition counts as ready."""
-    ends = [] if slice_.type == "DELETED" else items(slice_.object, "endpoints")
-    return any(end.get("addresses") and mapping(end, "conditions").get("ready") is not False for end in ends)
+    endpoints = [] if slice_.type == "DELETED" else items(slice_.object, "endpoints")
+    return any(
+        end.get("addresses") and mapping(end, "conditions").get("ready") is not False for end in endpoints
+    )
 
 
 @dataclass(frozen=True)
@@ -93,12 +95,12 @@ def refused_request(case: Case) -> Refused | None:
         rejected = [(ref, run) for ref, run in runs if _is_conclusive(run)]
         if rejected:
             ref, run = rejected[-1]
-            what = f"the awaited {run.kind}" if awaited else f"another {run.kind}"
-            who = f", as user {run.user}," if run.user else ""
-            text = f"at {run.at[11:19]} a dry run of {what}{who} was refused: {run.message}"
-            later = [other for _, other in runs if other.at > run.at and other.kind == run.kind]
-            if later and later[-1].message is None:
-                text += f"; at {later[-1].at[11:19]} it was accepted"
+            subject = f"the awaited {run.kind}" if awaited else f"another {run.kind}"
+            user = f", as user {run.user}," if run.user else ""
+            text = f"at {run.at[11:19]} a dry run of {subject}{user} was refused: {run.message}"
+            later_runs = [other for _, other in runs if other.at > run.at and other.kind == run.kind]
+            if later_runs and later_runs[-1].message is None:
+                text += f"; at {later_runs[-1].at[11:19]} it was accepted"
             return Refused(_cause(run), text, ref)
     return None
 
@@ -124,7 +126,7 @@ def not_followed(
     case: Case,
     check: CheckId,
     controller: Controller,
-    what: str,
+    head: str,
     evidence: list[str],
     phase: float = PROVISION,
 ) -> Finding:
@@ -133,26 +135,28 @@ def not_followed(
     The cause names this controller, another controller that it depends on, or a rejected request.
     """
     other: Controller = "kueue" if controller == "jobset" else "jobset"
-    refused = refused_request(case)
-    rejection, refs = ([refused.text], [refused.ref]) if refused else ([], [])
+    refusal = refused_request(case)
+    rejection, refs = ([refusal.text], [refusal.ref]) if refusal else ([], [])
     cause: CauseId = NOT_RECONCILING[controller]
     available = case.bundle.history(f"{controller}-controller")
-    why = [f"the Deployment of {_TITLES[controller]} is Available"] if available else []
+    reasons = [f"the Deployment of {_TITLES[controller]} is Available"] if available else []
     absent = next(((name, last) for name in (controller, other) if (last := down(case, name))), None)
     if absent is not None:
         name, deployment = absent
         replicas = mapping(deployment.object, "spec").get("replicas", "?")
-        none = f"has no available pod (replicas: {replicas})"
-        none = "was deleted" if deployment.type == "DELETED" else none
-        why = [f"{_TITLES[name]} is down: Deployment {deployment.name} {none}", *rejection]
+        problem = f"has no available pod (replicas: {replicas})"
+        problem = "was deleted" if deployment.type == "DELETED" else problem
+        reasons = [f"{_TITLES[name]} is down: Deployment {deployment.name} {problem}", *rejection]
         cause, refs = NOT_READY[name], [deployment.ref, *refs]
-    elif (silent := webhook_without_endpoints(case)) is not None:
-        text = f"Service {silent.service} has no endpoint, so the API server cannot call its webhooks"
-        why = [text, *rejection]
-        cause, refs = "controllers.webhook_not_serving", [silent.ref, *refs]
-    elif refused is not None:
-        cause, why = refused.cause or cause, rejection if refused.cause else [*why, *rejection]
-    return not_passed(check, cause, what, why=why, ranks=case.ranks, evidence=[*refs, *evidence], phase=phase)
+    elif (webhook := webhook_without_endpoints(case)) is not None:
+        text = f"Service {webhook.service} has no endpoint, so the API server cannot call its webhooks"
+        reasons = [text, *rejection]
+        cause, refs = "controllers.webhook_not_serving", [webhook.ref, *refs]
+    elif refusal is not None:
+        cause, reasons = refusal.cause or cause, rejection if refusal.cause else [*reasons, *rejection]
+    return not_passed(
+        check, cause, head, why=reasons, ranks=case.ranks, evidence=[*refs, *evidence], phase=phase
+    )
 
 
 def no_job(case: Case) -> Finding | None:

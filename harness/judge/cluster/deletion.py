@@ -45,8 +45,8 @@ def while_it_ran(case: Case, pod: Pod) -> ObjectState | None:
 
 def _had_ended(case: Case, state: ObjectState) -> bool:
     """Return whether the state that shows the deletion also shows that the container had ended earlier."""
-    ended = seconds(mapping(_own_status(case, state), "state", "terminated").get("finishedAt"))
-    return case.launch.attached and ended is not None and ended < requested_at(state)
+    ended_at = seconds(mapping(_own_status(case, state), "state", "terminated").get("finishedAt"))
+    return case.launch.attached and ended_at is not None and ended_at < requested_at(state)
 
 
 def _own_status(case: Case, pod: ObjectState) -> dict[str, Any]:
@@ -60,8 +60,8 @@ def evicted(pod: Pod) -> str | None:
     details, status = disruption(pod.last), mapping(pod.last.object, "status")
     if not details and not ended_by_node(pod.last):
         return None
-    why = details.get("message") or details.get("reason") or status.get("message") or "no reason given"
-    return str(why).rstrip(" .")  # The kubelet's message ends with ". ".
+    reason = details.get("message") or details.get("reason") or status.get("message") or "no reason given"
+    return str(reason).rstrip(" .")  # The kubelet's message ends with ". ".
 
 
 def evicted_at(pod: Pod) -> float | None:
@@ -89,8 +89,8 @@ def by_lost_node(case: Case, pod: ObjectState) -> bool:
     The garbage collector deletes pods whose node no longer exists, and the taint manager deletes those of an
     unreachable node after five minutes. If the node has reported the end of the container, it was not lost.
     """
-    reason, ended = disruption(pod).get("reason"), mapping(_own_status(case, pod), "state", "terminated")
-    return reason == _BY_POD_GC or (reason == _BY_TAINT and not ended)
+    reason, terminated = disruption(pod).get("reason"), mapping(_own_status(case, pod), "state", "terminated")
+    return reason == _BY_POD_GC or (reason == _BY_TAINT and not terminated)
 
 
 def disruption(pod: ObjectState) -> dict[str, Any]:
@@ -98,8 +98,8 @@ def disruption(pod: ObjectState) -> dict[str, Any]:
 
     If an evicted pod is not deleted within two minutes, Kubernetes sets the condition to False.
     """
-    found = condition(pod, "DisruptionTarget")
-    return {} if found.get("status") == "False" else found
+    target = condition(pod, "DisruptionTarget")
+    return {} if target.get("status") == "False" else target
 
 
 def asked_to_stop(pod: Pod) -> float:
@@ -108,8 +108,8 @@ def asked_to_stop(pod: Pod) -> float:
     return min(LATE if at is None else at, requested_at(state) if state else LATE)
 
 
-def stopped_by_node(pod: Pod, ended: float) -> bool:
-    """Return whether the kubelet stopped a container that ended at `ended`, in seconds since the epoch.
+def stopped_by_node(pod: Pod, ended_at: float) -> bool:
+    """Return whether the kubelet stopped a container that ended at `ended_at`, in seconds since the epoch.
 
     A container may have ended by itself before the kubelet stopped its pod, if a helper container kept the
     pod running. The DisruptionTarget condition shows when the kubelet stopped the pod. Without this
@@ -118,7 +118,7 @@ def stopped_by_node(pod: Pod, ended: float) -> bool:
     if not ended_by_node(pod.last):
         return False
     if disruption(pod.last):
-        return asked_to_stop(pod) <= ended
+        return asked_to_stop(pod) <= ended_at
     return len(items(pod.last.object, "status", "containerStatuses")) == 1
 
 
@@ -161,8 +161,8 @@ def job_of(case: Case, pod: ObjectState) -> ObjectState | None:
 
 def deadline_of(job: ObjectState) -> float | None:
     """Return when a Job exceeded its activeDeadlineSeconds, or None if its controller does not report it."""
-    ended = _failure(job)
-    return seconds(ended.get("lastTransitionTime")) if ended.get("reason") == "DeadlineExceeded" else None
+    failure = _failure(job)
+    return seconds(failure.get("lastTransitionTime")) if failure.get("reason") == "DeadlineExceeded" else None
 
 
 def too_many_restarts(case: Case, pod: Pod) -> dict[str, Any] | None:
@@ -182,8 +182,8 @@ def too_many_restarts(case: Case, pod: Pod) -> dict[str, Any] | None:
         or requested_at(state) < at - WHOLE_SECONDS
     ):
         return None
-    failed = mapping(_own_status(case, pod.last), "lastState", "terminated")
-    return failed if failed.get("exitCode") else None
+    last_failure = mapping(_own_status(case, pod.last), "lastState", "terminated")
+    return last_failure if last_failure.get("exitCode") else None
 
 
 def by_its_controller(case: Case, removed: ObjectState) -> str:
@@ -194,11 +194,11 @@ def by_its_controller(case: Case, removed: ObjectState) -> str:
     if not case.launch.attached:
         return ""
     for kind, job in (("Job", job_of(case, removed)), (case.launch.kind, case.jobset)):
-        for name, why in _STOPPED_BY.items():
-            found = condition(job, name)
-            at = seconds(found.get("lastTransitionTime")) if found.get("status") == "True" else None
+        for name, reason in _STOPPED_BY.items():
+            stop = condition(job, name)
+            at = seconds(stop.get("lastTransitionTime")) if stop.get("status") == "True" else None
             if job is not None and at is not None and requested_at(removed) >= at - SAME_MOMENT:
-                return f"because {why.format(f'{kind} {job.name}')}"
+                return f"because {reason.format(f'{kind} {job.name}')}"
     return ""
 
 
@@ -210,8 +210,8 @@ def _failure(job: ObjectState) -> dict[str, Any]:
 def _planned_deadline(job: ObjectState) -> float | None:
     """Return the deadline that follows from a Job's spec, or None if it has no deadline or is suspended."""
     limit = mapping(job.object, "spec").get("activeDeadlineSeconds")
-    started = seconds(mapping(job.object, "status").get("startTime"))
-    return started + limit if isinstance(limit, int) and started is not None else None
+    started_at = seconds(mapping(job.object, "status").get("startTime"))
+    return started_at + limit if isinstance(limit, int) and started_at is not None else None
 
 
 def first_out_of_time(case: Case) -> ObjectState | None:
@@ -235,15 +235,17 @@ def by_somebody(case: Case, pod: Pod, removed: ObjectState) -> bool:
     If so, another client deleted the pod, because controllers delete pods only when the job ends. The order
     of the changes is taken from the objects' resource versions.
     """
-    born = -1 if case.launch.attached and leaving(pod.history[0]) else pod.history[0].version
-    if case.launch.attached and born < 0:  # Before the harness attached, only timestamps show the order.
+    first_version = -1 if case.launch.attached and leaving(pod.history[0]) else pod.history[0].version
+    if (
+        case.launch.attached and first_version < 0
+    ):  # Before the harness attached, only timestamps show the order.
         at = requested_at(removed) + WHOLE_SECONDS
         signs = (sign for sign in _signs_of_an_end(case, pod) if not _of_another_step(case, sign, removed))
         return all(at <= _sign_at(case, sign) for sign in signs)
     if _by_its_job(case, pod, removed):
         return False
     return removed.version >= 0 and not any(
-        born < state.version < removed.version for state in _signs_of_an_end(case, pod)
+        first_version < state.version < removed.version for state in _signs_of_an_end(case, pod)
     )
 
 
@@ -253,8 +255,8 @@ def _by_its_job(case: Case, pod: Pod, removed: ObjectState) -> bool:
     The controller counts a pod with a deletionTimestamp as failed. It deletes the other pods before it sets
     the FailureTarget condition.
     """
-    gone = (state for other in case.pods.values() if other is not pod for state in other.history)
-    if not any(leaving(state) and 0 <= state.version < removed.version for state in gone):
+    states = (state for other in case.pods.values() if other is not pod for state in other.history)
+    if not any(leaving(state) and 0 <= state.version < removed.version for state in states):
         return False
     at = requested_at(removed)
     failures = (condition(state, "FailureTarget") for state in case.bundle.history("job"))
@@ -264,10 +266,10 @@ def _by_its_job(case: Case, pod: Pod, removed: ObjectState) -> bool:
 
 def with_the_job(case: Case, removed: ObjectState) -> bool:
     """Return whether the garbage collector deleted the pod because the launched object was deleted."""
-    gone = list(filter(leaving, case.jobsets)) if case.terminal is None else []
-    if case.launch.attached and gone and requested_at(gone[0]) <= requested_at(removed):
+    deletions = list(filter(leaving, case.jobsets)) if case.terminal is None else []
+    if case.launch.attached and deletions and requested_at(deletions[0]) <= requested_at(removed):
         return True
-    return any(0 <= state.version < removed.version for state in gone)
+    return any(0 <= state.version < removed.version for state in deletions)
 
 
 def by_torchrun_controller(case: Case) -> ObjectState | None:
@@ -307,16 +309,16 @@ def _of_another_step(case: Case, sign: ObjectState, pod: ObjectState) -> bool:
     status shows that.
     """
     owners = {str(owner.get("uid")) for owner in items(pod.object, "metadata", "ownerReferences")}
-    others = [job.uid for job in case.bundle.last("job").values() if job.uid not in owners]
-    ended = {end.get("type") for end in _ends(sign)}
-    return sign.uid in others and not leaving(sign) and ended in ({"Complete"}, _COMPLETED)
+    other_jobs = [job.uid for job in case.bundle.last("job").values() if job.uid not in owners]
+    end_types = {end.get("type") for end in _ends(sign)}
+    return sign.uid in other_jobs and not leaving(sign) and end_types in ({"Complete"}, _COMPLETED)
 
 
 def _ends(state: ObjectState) -> Iterator[dict[str, Any]]:
     """Yield the object's conditions with status "True" that show that it has ended or is about to end."""
     for name in _ENDS:
-        if (found := condition(state, name)).get("status") == "True":
-            yield found
+        if (end := condition(state, name)).get("status") == "True":
+            yield end
 
 
 def _sign_at(case: Case, sign: ObjectState) -> float:
@@ -337,5 +339,5 @@ def _sign_at(case: Case, sign: ObjectState) -> float:
 
 def _first_ended(case: Case, pod: Pod) -> ObjectState:
     """Return the pod's first state with a terminated rank container, or its last state if there is none."""
-    ended = (state for state in pod.history if mapping(_own_status(case, state), "state", "terminated"))
-    return next(ended, pod.last)
+    terminated = (state for state in pod.history if mapping(_own_status(case, state), "state", "terminated"))
+    return next(terminated, pod.last)

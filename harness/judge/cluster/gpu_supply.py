@@ -34,21 +34,21 @@ class Supply:
 def of_pods(case: Case, pods: Iterable[ObjectState]) -> Supply | None:
     """Return why no eligible node can ever provide the GPUs that a pod requests, or None."""
     nodes = [states[-1] for states in case.bundle.objects("node").values()]
-    short: dict[str, gpu_nodes.Shortage] = {}
+    by_node: dict[str, gpu_nodes.Shortage] = {}
     for pod in pods:
         requested = gpu_nodes.requested_gpus(requests(pod.object))
         eligible = [node for node in nodes if accepts(pod.object, node.object)]
-        found = {
-            node.name: why
+        shortages = {
+            node.name: shortage
             for node in eligible
             for resource, amount in requested.items()
-            if (why := gpu_nodes.shortage(node.object, resource, amount)) is not None
+            if (shortage := gpu_nodes.shortage(node.object, resource, amount)) is not None
         }
         # A node that merely has no GPUs, or too few, is not reported as a reason.
-        reasons = {name: why for name, why in found.items() if not why.small}
-        if len(found) == len(eligible):
-            short.update(reasons)
-    return _supply(short)
+        reasons = {name: shortage for name, shortage in shortages.items() if not shortage.small}
+        if len(shortages) == len(eligible):
+            by_node.update(reasons)
+    return _supply(by_node)
 
 
 @dataclass(frozen=True)
@@ -65,12 +65,12 @@ def rejections(case: Case) -> dict[str, Rejection]:
 
     The DaemonSet controller replaces such a pod, and the kubelet rejects the replacement too.
     """
-    found: dict[str, Rejection] = {}
+    by_node: dict[str, Rejection] = {}
     for index, states in _never_started(case):
         for state in states:
-            if (why := gpu_nodes.rejection(state.object)) is not None:
-                found[_node(state)] = Rejection(state, why, index)
-    return found
+            if (rejection := gpu_nodes.rejection(state.object)) is not None:
+                by_node[_node(state)] = Rejection(state, rejection, index)
+    return by_node
 
 
 def rejected(case: Case) -> Supply | None:
@@ -83,13 +83,14 @@ def of_nodes(case: Case, names: Collection[str]) -> Supply | None:
     pods = [states[-1].object for _, states in _never_started(case)]
     requested = gpu_nodes.requested_gpus(requests(pods[0])) if pods else {}
     states = {states[-1].name: states[-1] for states in case.bundle.objects("node").values()}
-    short = {
-        name: why
+    by_node = {
+        name: shortage
         for name in names
         for resource, amount in requested.items()
-        if name in states and (why := gpu_nodes.shortage(states[name].object, resource, amount)) is not None
+        if name in states
+        and (shortage := gpu_nodes.shortage(states[name].object, resource, amount)) is not None
     }
-    return _supply(short | {node: one.why for node, one in rejections(case).items() if node in names})
+    return _supply(by_node | {node: one.why for node, one in rejections(case).items() if node in names})
 
 
 def _never_started(case: Case) -> list[tuple[int | None, Sequence[ObjectState]]]:
@@ -104,7 +105,7 @@ def _never_started(case: Case) -> list[tuple[int | None, Sequence[ObjectState]]]
             if not case.started(index)
             for pod in pods
         ]
-    started = {pod.node for index, pod in case.pods.items() if case.started(index)}
+    started_nodes = {pod.node for index, pod in case.pods.items() if case.started(index)}
     own = [
         states
         for states in case.bundle.objects("pod").values()
@@ -113,7 +114,7 @@ def _never_started(case: Case) -> list[tuple[int | None, Sequence[ObjectState]]]
             for one in items(states[-1].object, "metadata", "ownerReferences")
         )
     ]
-    return [(None, states) for states in own if _node(states[-1]) not in started]
+    return [(None, states) for states in own if _node(states[-1]) not in started_nodes]
 
 
 def _node(pod: ObjectState) -> str:
@@ -141,8 +142,8 @@ def assigned_node(pod: ObjectState) -> str | None:
     return None
 
 
-def _supply(short: dict[str, gpu_nodes.Shortage]) -> Supply | None:
-    if not short:
+def _supply(by_node: dict[str, gpu_nodes.Shortage]) -> Supply | None:
+    if not by_node:
         return None
-    causes = Counter(one.cause for one in short.values())
-    return Supply(causes.most_common(1)[0][0], short)
+    causes = Counter(one.cause for one in by_node.values())
+    return Supply(causes.most_common(1)[0][0], by_node)

@@ -26,11 +26,11 @@ def stages(manifest: Manifest) -> Finding:
             return not_passed("stages", "run.harness_error", text, evidence=["manifest.json"])
         phase = _STAGE_PHASE.get(cause.family, PROVISION)
         holders = [f"{use.what}, holds {use.bytes / 2**30:.1f} GiB" for use in manifest.disk]
-        why = [f"largest users of that disk: {listed(holders)}"] if holders else []
-        found = not_passed("stages", cause.id, text, why=why, evidence=["manifest.json"], phase=phase)
+        reasons = [f"largest users of that disk: {listed(holders)}"] if holders else []
+        finding = not_passed("stages", cause.id, text, why=reasons, evidence=["manifest.json"], phase=phase)
         if manifest.launch is not None and manifest.launch.attached:
-            return replace(found, result="UNKNOWN", why=[*why, "the job may be fine"])
-        return found
+            return replace(finding, result="UNKNOWN", why=[*reasons, "the job may be fine"])
+        return finding
     return passed("stages", f"{counted(len(manifest.stages), 'stage')} succeeded", ["manifest.json"])
 
 
@@ -42,15 +42,15 @@ def ended(manifest: Manifest) -> Finding:
         text = f"the harness was stopped by {manifest.interrupted}{_where(manifest)}"
         return not_passed("harness", "run.interrupted", text, why=["the job may be fine"], evidence=refs)
     if manifest.ended_at is None:
-        where = f" in the stage {manifest.in_stage}" if manifest.in_stage else ""
-        text = f"the harness was killed{where}, so its evidence is incomplete"
+        in_stage = f" in the stage {manifest.in_stage}" if manifest.in_stage else ""
+        text = f"the harness was killed{in_stage}, so its evidence is incomplete"
         return not_passed("harness", "run.harness_killed", text, evidence=refs)
     # Retried requests are reported but do not affect the verdict.
     retries = listed([f"{retry.what}: {retry.reason}" for retry in manifest.retries])
-    why = [f"it repeated these requests: {retries}"] if retries else []
+    reasons = [f"it repeated these requests: {retries}"] if retries else []
     attached = manifest.launch is not None and manifest.launch.attached
     text = "the harness read the job" if attached else "the harness watched the launch until it was over"
-    return passed("harness", text, refs, why=why)
+    return passed("harness", text, refs, why=reasons)
 
 
 def _where(manifest: Manifest) -> str:
@@ -85,11 +85,11 @@ def expected(case: Case) -> Finding:
     ranks, nodes = case.expected.ranks, case.expected.num_nodes
     text = f"{counted(ranks, 'rank')} on {counted(nodes, 'node')}"
     if case.launch.attached:
-        where = case.expected.ranks_from
+        source = case.expected.ranks_from
         if not case.expected.ranks_given:
-            why = "ranks are numbered by pod, as if each pod had one"
-            return unknown("expected", f"the number of ranks is not known: {where}; {why}")
-        return passed("expected", f"{text}, from {where}")
+            reason = "ranks are numbered by pod, as if each pod had one"
+            return unknown("expected", f"the number of ranks is not known: {source}; {reason}")
+        return passed("expected", f"{text}, from {source}")
     if nodes > 0 and ranks > 0 and ranks % nodes == 0:
         return passed("expected", f"{text} are expected in run {case.expected.run_id}")
     return not_passed("expected", "run.no_manifest", f"the manifest expects {text}")
@@ -100,8 +100,8 @@ def launched(case: Case) -> Finding:
     launch = case.launch
     if launch.object_name and launch.uid:
         return passed("launched", f"{launch.kind} {launch.object_name} exists", ["manifest.json"])
-    stopped = case.manifest.interrupted or case.manifest.ended_at is None
-    if stopped or not all(stage.ok for stage in case.manifest.stages):
+    is_stopped = case.manifest.interrupted or case.manifest.ended_at is None
+    if is_stopped or not all(stage.ok for stage in case.manifest.stages):
         return unknown("launched", "the launch did not begin, did not end or was not recorded")
     text = f"the launcher {launch.launcher} reported no error, but its {launch.kind} was not found"
     return not_passed("launched", "launch.jobset_not_found", text, evidence=["manifest.json"])

@@ -46,8 +46,8 @@ def problem(case: Case) -> ServiceProblem | None:
     if not services and not _watched(case, "service"):
         return None
     if not services or services[-1][-1].type == "DELETED":
-        how = "was deleted" if services else "does not exist"
-        text = f"the subdomain of the pods is {name}, and the Service of this name {how}"
+        state = "was deleted" if services else "does not exist"
+        text = f"the subdomain of the pods is {name}, and the Service of this name {state}"
         return ServiceProblem("service.missing", text, name, [*pods], [*refs, *(s[-1].ref for s in services)])
     service = services[-1][-1]
     if (unselected := _selector(case, service, pods)) or not _watched(case, "service"):
@@ -79,9 +79,9 @@ def _watched(case: Case, kind: str) -> bool:
     recorded them all, or if a watch broke. A recorded state remains evidence, but the absence of a state
     is not.
     """
-    broken = any(retry.reason.startswith(f"objects/{kind}: ") for retry in case.manifest.retries)
-    ended = case.manifest.ended_at is not None or case.running
-    return _readable(case, kind) and ended and not broken
+    is_broken = any(retry.reason.startswith(f"objects/{kind}: ") for retry in case.manifest.retries)
+    is_complete = case.manifest.ended_at is not None or case.running
+    return _readable(case, kind) and is_complete and not is_broken
 
 
 def _subdomain(pod: Pod) -> str:
@@ -89,21 +89,21 @@ def _subdomain(pod: Pod) -> str:
 
 
 def _selector(case: Case, service: ObjectState, pods: dict[int, Pod]) -> ServiceProblem | None:
-    wanted = mapping(service.object, "spec", "selector")
+    selector = mapping(service.object, "spec", "selector")
     unselected = [
         index
         for index, pod in pods.items()
-        if not wanted.items() <= mapping(pod.last.object, "metadata", "labels").items()
+        if not selector.items() <= mapping(pod.last.object, "metadata", "labels").items()
     ]
-    if not wanted or not unselected:  # Without a selector, Kubernetes does not manage the endpoints.
+    if not selector or not unselected:  # Without a selector, Kubernetes does not manage the endpoints.
         return None
-    labels = ", ".join(f"{key}={value}" for key, value in sorted(wanted.items()))
-    who = (
+    labels = ", ".join(f"{key}={value}" for key, value in sorted(selector.items()))
+    subject = (
         "no pod of the job"
         if len(unselected) == len(pods)
         else f"not the pod of {names(case.ranks_of(*unselected))}"
     )
-    text = f"the selector of Service {service.name} ({labels}) matches {who}"
+    text = f"the selector of Service {service.name} ({labels}) matches {subject}"
     return ServiceProblem(
         "service.selector", text, service.name, unselected, [service.ref, pods[unselected[0]].last.ref]
     )
@@ -127,9 +127,9 @@ def _address(service: ObjectState, pods: dict[int, Pod]) -> ServiceProblem | Non
 
 
 def _endpoints(case: Case, service: ObjectState, pods: dict[int, Pod]) -> ServiceProblem | None:
-    ran = [index for index in pods if case.started(index)]
+    started_nodes = [index for index in pods if case.started(index)]
     if mapping(service.object, "spec").get("publishNotReadyAddresses") is not True:
-        unready = [index for index in ran if not ever_ready(pods[index])]
+        unready = [index for index in started_nodes if not ever_ready(pods[index])]
         if unready:
             text = (
                 f"Service {service.name} publishes only ready pods, and the pod of "
@@ -145,14 +145,15 @@ def _endpoints(case: Case, service: ObjectState, pods: dict[int, Pod]) -> Servic
         if mapping(state.object, "metadata", "labels").get(_SLICES) == service.name
         for endpoint in items(state.object, "endpoints")
     }
-    absent = [index for index in ran if pods[index].name not in published]
+    absent = [index for index in started_nodes if pods[index].name not in published]
     if not absent:
         return None
-    who = names(case.ranks_of(*absent))
+    rank_names = names(case.ranks_of(*absent))
     if not mapping(service.object, "spec", "selector"):
         text = (
-            f"Service {service.name} has no selector, so Kubernetes made the pod of {who} no endpoint of it"
+            f"Service {service.name} has no selector, so Kubernetes made the pod of {rank_names} no endpoint "
+            "of it"
         )
         return ServiceProblem("service.selector", text, service.name, absent, [service.ref])
-    text = f"Service {service.name} selects the pod of {who}, but the pod was never an endpoint of it"
+    text = f"Service {service.name} selects the pod of {rank_names}, but the pod was never an endpoint of it"
     return ServiceProblem("service.endpoints", text, service.name, absent, [service.ref])

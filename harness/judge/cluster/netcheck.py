@@ -46,34 +46,38 @@ def diagnoses(case: Case) -> dict[int, PodDiagnosis]:
     }
 
 
-def best(all_: Iterable[PodDiagnosis]) -> PodDiagnosis | None:
+def best(candidates: Iterable[PodDiagnosis]) -> PodDiagnosis | None:
     """Return the most informative diagnosis. Failures are preferred, then diagnoses that cover all pairs."""
     order = {"failed": 0, "unknown": 1, "ok": 2}
-    ranked = sorted(all_, key=lambda one: (order[one.diagnosis.verdict], not one.diagnosis.whole, one.index))
+    ranked = sorted(
+        candidates, key=lambda one: (order[one.diagnosis.verdict], not one.diagnosis.whole, one.index)
+    )
     return ranked[0] if ranked else None
 
 
 def check(case: Case) -> Finding:
     """Run the `netcheck` check: every pod's diagnosis covers all pairs of pods, and every pair passed."""
-    there = diagnoses(case)
-    first = best(there.values())
+    pod_diagnoses = diagnoses(case)
+    first = best(pod_diagnoses.values())
     if first is not None and first.diagnosis.verdict == "failed":
-        return _failed(case, first, there)
-    absent = [index for index in range(case.expected.num_nodes) if index not in there]
+        return _failed(case, first, pod_diagnoses)
+    absent = [index for index in range(case.expected.num_nodes) if index not in pod_diagnoses]
     if absent or first is None:
         ranks = case.ranks_of(*absent)
         return unknown("netcheck", f"netcheck reported nothing in the pod of {names(ranks)}", ranks=ranks)
-    nodes, refs = case.expected.num_nodes, [one.ref for one in there.values()]
-    partial = [one.index for one in there.values() if not one.diagnosis.whole or one.diagnosis.nodes != nodes]
-    nameless = any(s.step == "dns" and s.status == "unknown" for s in first.diagnosis.findings)
-    if nameless and (wrong := headless_service.problem(case)) is not None:
+    nodes, refs = case.expected.num_nodes, [one.ref for one in pod_diagnoses.values()]
+    partial = [
+        one.index for one in pod_diagnoses.values() if not one.diagnosis.whole or one.diagnosis.nodes != nodes
+    ]
+    has_unknown_names = any(s.step == "dns" and s.status == "unknown" for s in first.diagnosis.findings)
+    if has_unknown_names and (service_problem := headless_service.problem(case)) is not None:
         # On a busy cluster, netcheck cannot distinguish a late DNS record from one that never appears.
         return not_passed(
             "netcheck",
-            CAUSES[wrong.cause].id,
-            f"the ranks cannot reach each other: {wrong.text}",
-            ranks=case.ranks_of(*wrong.nodes),
-            evidence=[first.ref, *wrong.evidence],
+            CAUSES[service_problem.cause].id,
+            f"the ranks cannot reach each other: {service_problem.text}",
+            ranks=case.ranks_of(*service_problem.nodes),
+            evidence=[first.ref, *service_problem.evidence],
             at=seconds(first.record.at),
         )
     if first.diagnosis.verdict == "unknown" or partial:
@@ -81,7 +85,7 @@ def check(case: Case) -> Finding:
         text = "netcheck could not test everything"
         return unknown("netcheck", text, details=doubts, ranks=case.ranks_of(*partial), evidence=refs)
     pairs = counted(nodes * (nodes - 1), "pair")
-    slowest = max(one.diagnosis.seconds for one in there.values())
+    slowest = max(one.diagnosis.seconds for one in pod_diagnoses.values())
     text = f"from inside every pod, all {pairs} of {counted(nodes, 'pod')} were tested within {slowest:.1f} s"
     return passed("netcheck", text, refs, details=["names, connections, who answers, full packets"])
 
@@ -98,70 +102,75 @@ def steps(case: Case, diagnosis: NetcheckDiagnosis) -> list[NetcheckStep]:
 
 
 def _pods(case: Case) -> NetcheckStep | None:
-    away = [index for index in range(case.expected.num_nodes) if not case.started(index)]
-    if not away:
+    unstarted = [index for index in range(case.expected.num_nodes) if not case.started(index)]
+    if not unstarted:
         text = f"the containers of all {case.expected.num_nodes} pods started"
         return NetcheckStep(step="pods", status="ok", text=text)
-    text = "; ".join(f"{names(case.ranks_of(index))}: its pod {_state(case, index)}" for index in away)
-    return NetcheckStep(step="pods", status="failed", text=text, ranks=away)
+    text = "; ".join(f"{names(case.ranks_of(index))}: its pod {_state(case, index)}" for index in unstarted)
+    return NetcheckStep(step="pods", status="failed", text=text, ranks=unstarted)
 
 
-def _service(case: Case, works: bool) -> NetcheckStep | None:
-    if not works and (wrong := headless_service.problem(case)) is not None:
-        return NetcheckStep(step="service", status="failed", text=wrong.text, cause=wrong.cause)
+def _service(case: Case, all_passed: bool) -> NetcheckStep | None:
+    if not all_passed and (service_problem := headless_service.problem(case)) is not None:
+        return NetcheckStep(
+            step="service", status="failed", text=service_problem.text, cause=service_problem.cause
+        )
     right = headless_service.healthy(case)
     return NetcheckStep(step="service", status="ok", text=right) if right else None
 
 
-def _accused(first: PodDiagnosis, all_: Iterable[PodDiagnosis]) -> list[int]:
+def _accused(first: PodDiagnosis, pod_diagnoses: Iterable[PodDiagnosis]) -> list[int]:
     """Return the node indexes that `first` blames, and those of pods that blame themselves for its cause."""
     own = {
         one.index
-        for one in all_
+        for one in pod_diagnoses
         if one.diagnosis.cause == first.diagnosis.cause and one.index in one.diagnosis.ranks
     }
     return sorted({*first.diagnosis.ranks, *own})
 
 
-def _failed(case: Case, first: PodDiagnosis, there: Mapping[int, PodDiagnosis]) -> Finding:
-    diagnosis, accused = first.diagnosis, _accused(first, there.values())
-    failed = [step for step in diagnosis.findings if step.status == "failed"]
-    if diagnosis.cause not in CAUSES or not failed:
+def _failed(case: Case, first: PodDiagnosis, pod_diagnoses: Mapping[int, PodDiagnosis]) -> Finding:
+    diagnosis, accused = first.diagnosis, _accused(first, pod_diagnoses.values())
+    failed_steps = [step for step in diagnosis.findings if step.status == "failed"]
+    if diagnosis.cause not in CAUSES or not failed_steps:
         text = f"netcheck failed with {diagnosis.cause or 'no cause'}, which this harness does not know"
         return unknown("netcheck", text, evidence=[first.ref])
     nodes = [rank for rank in accused if rank < case.expected.num_nodes]
     about = "" if diagnosis.whole else f" (according to {names(case.ranks_of(first.index))} alone)"
-    text, why = failed[0].text, list[str]()
+    text, reasons = failed_steps[0].text, list[str]()
     if nodes and "rank" not in text:
         text = f"{names(case.ranks_of(*nodes))}: {text}"
     cause, refs = diagnosis.cause, [first.ref]
-    of_all = {one.index: one.diagnosis for one in there.values()}
+    of_all = {one.index: one.diagnosis for one in pod_diagnoses.values()}
     if (culprit := connections.culprit(case, cause, of_all)) is not None:
         if culprit.nodes != accused:
-            text = f"{names(case.ranks_of(*culprit.nodes))}: {failed[0].text}"
-        nodes, why = culprit.nodes, [culprit.text] if culprit.text else []
+            text = f"{names(case.ranks_of(*culprit.nodes))}: {failed_steps[0].text}"
+        nodes, reasons = culprit.nodes, [culprit.text] if culprit.text else []
         cause = culprit.instead if culprit.instead and cause == "tcp.filtered" else cause
     elif (policy := pod_network.dns_policy(case, _blind(of_all))) is not None and cause.startswith("dns."):
         refs = [*refs, *policy.evidence]
         if cause == "dns.search_path":  # The DNS server has the names, so dns.search_path remains the cause.
-            why = [policy.text]
+            reasons = [policy.text]
         else:
-            cause, nodes, text, why = "dns.policy", policy.nodes, policy.text, [f"in the pods: {text}"]
-    elif cause in (*headless_service.NAMES, ABSENT) and (wrong := headless_service.problem(case)) is not None:
-        cause, nodes, refs = wrong.cause, wrong.nodes, [*refs, *wrong.evidence]
-        text, why = wrong.text, [f"in the pods: {text}"]
+            cause, nodes, text, reasons = "dns.policy", policy.nodes, policy.text, [f"in the pods: {text}"]
+    elif (
+        cause in (*headless_service.NAMES, ABSENT)
+        and (service_problem := headless_service.problem(case)) is not None
+    ):
+        cause, nodes, refs = service_problem.cause, service_problem.nodes, [*refs, *service_problem.evidence]
+        text, reasons = service_problem.text, [f"in the pods: {text}"]
     elif cause == ABSENT and (delayed := _homeless(case, first, nodes)) is not None:
         cause, (text, ref) = "scheduling.unschedulable", delayed
-        refs, why = [*refs, ref], [pod_network.host_ports(case, nodes)] if "free ports" in text else []
+        refs, reasons = [*refs, ref], [pod_network.host_ports(case, nodes)] if "free ports" in text else []
     elif cause == ABSENT and (unreached := _unreached(case, first, nodes)) is not None:
         cause, text = unreached
     elif cause == ABSENT:
-        why += [f"{case.place(index)}: its pod {_state(case, index)}" for index in nodes]
+        reasons += [f"{case.place(index)}: its pod {_state(case, index)}" for index in nodes]
     return not_passed(
         "netcheck",
         CAUSES[cause].id,
         f"the ranks cannot reach each other{about}: {text}",
-        why=[*why, *[f"also: {s.text}" for s in failed[1:3]]],
+        why=[*reasons, *[f"also: {s.text}" for s in failed_steps[1:3]]],
         ranks=case.ranks_of(*nodes),
         evidence=refs,
         # If a rank is absent, the phase and time come from the end or the failed start of its pod.
@@ -188,21 +197,21 @@ def _homeless(case: Case, first: PodDiagnosis, nodes: list[int]) -> tuple[str, s
     were never scheduled.
     """
     until = seconds(first.record.at) or 0.0
-    reasons = [why for index in nodes if (why := _unscheduled(case, index, until)) is not None]
+    reasons = [reason for index in nodes if (reason := _unscheduled(case, index, until)) is not None]
     if not reasons or len(reasons) < len(nodes):
         return None
-    who = names(case.ranks_of(*nodes))
-    return f"{who} had no node while the others waited: {reasons[0][0]}", reasons[0][1]
+    rank_names = names(case.ranks_of(*nodes))
+    return f"{rank_names} had no node while the others waited: {reasons[0][0]}", reasons[0][1]
 
 
 def _unscheduled(case: Case, index: int, until: float) -> tuple[str, str] | None:
     """Return the scheduler's last message, up to `until`, about a pod without a node, and its reference."""
     pod = case.pods.get(index)
     history = pod.history if pod is not None and pod.node is not None else ()
-    then = [state for state in history if (seconds(state.received_at) or LATE) <= until]
-    for condition in items(then[-1].object, "status", "conditions") if then else ():
+    states = [state for state in history if (seconds(state.received_at) or LATE) <= until]
+    for condition in items(states[-1].object, "status", "conditions") if states else ():
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
-            return f"{condition.get('reason')}: {condition.get('message')}", then[-1].ref
+            return f"{condition.get('reason')}: {condition.get('message')}", states[-1].ref
     return None
 
 
@@ -211,16 +220,22 @@ def _unreached(case: Case, first: PodDiagnosis, nodes: list[int]) -> tuple[str, 
 
     Returns None if any of these pods has no diagnosis or started only after the other pods had ended.
     """
-    there, until = diagnoses(case), seconds(first.record.at) or 0.0
-    began = {index: (seconds(one.record.at) or LATE) - one.diagnosis.seconds for index, one in there.items()}
-    if not nodes or not all(began.get(index, LATE) < until for index in nodes):
+    pod_diagnoses, until = diagnoses(case), seconds(first.record.at) or 0.0
+    started_at = {
+        index: (seconds(one.record.at) or LATE) - one.diagnosis.seconds
+        for index, one in pod_diagnoses.items()
+    }
+    if not nodes or not all(started_at.get(index, LATE) < until for index in nodes):
         return None
     cells = [row[nodes[0]] for row in first.diagnosis.rows.values() if nodes[0] in row]
-    failed = [cell for cell in cells if cell.outcome in CAUSES]
-    who = names(case.ranks_of(*nodes))
+    failed_cells = [cell for cell in cells if cell.outcome in CAUSES]
+    rank_names = names(case.ranks_of(*nodes))
     return (
-        (failed[0].outcome, f"{who} started, but no other rank reached it: {failed[0].text}")
-        if failed
+        (
+            failed_cells[0].outcome,
+            f"{rank_names} started, but no other rank reached it: {failed_cells[0].text}",
+        )
+        if failed_cells
         else None
     )
 

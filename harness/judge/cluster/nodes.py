@@ -17,8 +17,8 @@ def _not_ready(case: Case, node: str, until: float) -> ObjectState | None:
     for states in case.bundle.objects("node").values():
         for state in states:
             ready = condition(state, "Ready")
-            away = state.type == "DELETED" or ready.get("status", "True") != "True"
-            if state.name == node and away and (seconds(state.received_at) or 0.0) <= until:
+            is_away = state.type == "DELETED" or ready.get("status", "True") != "True"
+            if state.name == node and is_away and (seconds(state.received_at) or 0.0) <= until:
                 return state
     return None
 
@@ -32,26 +32,28 @@ def checks(case: Case, ends: dict[int, End]) -> Finding:
         end = ends.get(index)
         until = end.at if end is not None and end.state in {"succeeded", "failed"} else float("inf")
         limit = case.stopped_at or float("inf")
-        ran = pod.node and (case.started(index) or not case.launch.attached)
-        away = _not_ready(case, str(pod.node), min(until + SILENT_SECONDS, limit)) if ran else None
-        if away is not None and pod.node and _since(away) <= until:
-            not_ready.setdefault(pod.node, (away, []))[1].extend(case.ranks_of(index))
+        has_run = pod.node and (case.started(index) or not case.launch.attached)
+        not_ready_state = (
+            _not_ready(case, str(pod.node), min(until + SILENT_SECONDS, limit)) if has_run else None
+        )
+        if not_ready_state is not None and pod.node and _since(not_ready_state) <= until:
+            not_ready.setdefault(pod.node, (not_ready_state, []))[1].extend(case.ranks_of(index))
     if not not_ready:
         recorded = {state.name for state in case.bundle.history("node")}
         missing = [str(pod.node) for pod in case.pods.values() if pod.node and pod.node not in recorded]
         if missing or not case.pods:
             return unknown("nodes", f"no state of {missing[0] if missing else 'the nodes'} was recorded")
         return passed("nodes", "every node of the job was Ready while the harness watched")
-    node, (away, ranks) = min(not_ready.items(), key=lambda entry: _since(entry[1][0]))
-    others = [f"node {n} with {names(r)} was lost too" for n, (_, r) in not_ready.items() if n != node]
+    node, (not_ready_state, ranks) = min(not_ready.items(), key=lambda entry: _since(entry[1][0]))
+    other_losses = [f"node {n} with {names(r)} was lost too" for n, (_, r) in not_ready.items() if n != node]
     return not_passed(
         "nodes",
         "cluster.node_lost",
-        f"node {node} was lost while {names(ranks)} ran on it: {_why(away)}",
-        why=others,
-        ranks=[rank for _, more in not_ready.values() for rank in more],
+        f"node {node} was lost while {names(ranks)} ran on it: {_why(not_ready_state)}",
+        why=other_losses,
+        ranks=[rank for _, node_ranks in not_ready.values() for rank in node_ranks],
         evidence=[state.ref for state, _ in not_ready.values()],
-        at=_since(away),
+        at=_since(not_ready_state),
     )
 
 
@@ -68,7 +70,7 @@ def _why(state: ObjectState) -> str:
         return "it was deleted from the cluster"
     since = ready.get("lastTransitionTime", "an unknown time")
     text = f"Ready is {ready.get('status')} since {since}, {ready.get('reason')}: {ready.get('message')}"
-    away = [
+    messages = [
         str(t.get("key")) for t in items(state.object, "spec", "taints") if t.get("effect") == "NoExecute"
     ]
-    return text + (f" (taints {', '.join(away)})" if away else "")
+    return text + (f" (taints {', '.join(messages)})" if messages else "")

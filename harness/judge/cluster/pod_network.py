@@ -27,12 +27,12 @@ class DnsPolicy:
     evidence: list[str]
 
 
-def dns_policy(case: Case, asking: Collection[int]) -> DnsPolicy | None:
-    """Return the DNS settings that explain why the pods in `asking` could not resolve a name, or None.
+def dns_policy(case: Case, indexes: Collection[int]) -> DnsPolicy | None:
+    """Return the DNS settings that explain why the pods in `indexes` could not resolve a name, or None.
 
     Returns None if a pod that uses the cluster's DNS could not resolve a name either.
     """
-    pods = {index: case.pods[index] for index in sorted(asking) if index in case.pods}
+    pods = {index: case.pods[index] for index in sorted(indexes) if index in case.pods}
     reasons = {index: _reason(pod) for index, pod in pods.items()}
     if not reasons or not all(reasons.values()):
         return None
@@ -67,13 +67,13 @@ def host_ports(case: Case, waiting: Collection[int]) -> str:
         for port in sorted(_host_ports(pod.last.object)):
             users[port].append(index)
     for port, indexes in sorted(users.items()):
-        late = [index for index in indexes if index in waiting]
+        unplaced = [index for index in indexes if index in waiting]
         placed = [index for index in indexes if case.pods[index].node and index not in waiting]
-        if late and len(indexes) > 1:
-            where = ", ".join(f"{case.pods[i].name} on {case.pods[i].node}" for i in placed[:3])
+        if unplaced and len(indexes) > 1:
+            locations = ", ".join(f"{case.pods[i].name} on {case.pods[i].node}" for i in placed[:3])
             return (
                 f"{len(indexes)} pods of the job need host port {port}, which each node has once"
-                + (f", and it is taken by {where}" if where else "")
+                + (f", and it is taken by {locations}" if locations else "")
                 + ". Use at least as many nodes as pods, no hostPort, or no containerPort with hostNetwork"
             )
     return ""

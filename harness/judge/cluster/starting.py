@@ -62,12 +62,12 @@ def blocked(case: Case, index: int) -> Blocked | None:
     """
     pod = case.pods[index]
     own = _blocked(pod, "containers", case.launch.container, "")
-    others = (
-        why
+    candidates = (
+        obstacle
         for other in containers.of(case, index)
-        if not other.exit_code and (why := _blocked_other(pod, other)) is not None
+        if not other.exit_code and (obstacle := _blocked_other(pod, other)) is not None
     )
-    return (None if case.started(index) else own) or next(others, None)
+    return (None if case.started(index) else own) or next(candidates, None)
 
 
 def _blocked_other(pod: Pod, other: containers.Other) -> Blocked | None:
@@ -84,15 +84,15 @@ def _blocked(pod: Pod, part: str, name: str, text: str) -> Blocked | None:
         spec = next((c for c in items(recorded.object, "spec", part) if c.get("name") == name), {})
         for status in items(recorded.object, "status", statuses):
             for state in ("waiting", "terminated"):
-                what = mapping(status, "state", state)
-                reason, message = str(what.get("reason", "")), str(what.get("message", ""))
+                details = mapping(status, "state", state)
+                reason, message = str(details.get("reason", "")), str(details.get("message", ""))
                 meaning = waiting_reasons.not_started(reason, message)
                 if status.get("name") != name or meaning is None:
                     continue
                 if best is None or len(message) >= len(best.message):
                     image = str(status.get("image") or spec.get("image", ""))
-                    always = spec.get("imagePullPolicy") == "Always"
-                    best = Blocked(recorded, text, reason, message, image, always, meaning.cause)
+                    pulls_always = spec.get("imagePullPolicy") == "Always"
+                    best = Blocked(recorded, text, reason, message, image, pulls_always, meaning.cause)
     return best
 
 
@@ -105,8 +105,8 @@ def _without_rank(case: Case) -> list[Pod]:
     if not case.launch.attached or case.terminal == "Completed":
         return []
     ranked = {pod.last.uid for attempts in case.pod_attempts.values() for pod in attempts}
-    others = {uid: states for uid, states in case.bundle.objects("pod").items() if uid not in ranked}
-    pods = [Pod(-1, tuple(states)) for states in others.values() if states[-1].type != "DELETED"]
+    other_pods = {uid: states for uid, states in case.bundle.objects("pod").items() if uid not in ranked}
+    pods = [Pod(-1, tuple(states)) for states in other_pods.values() if states[-1].type != "DELETED"]
     return [pod for pod in pods if not gated(pod.last)]
 
 
@@ -118,11 +118,11 @@ def _image_without_rank(case: Case) -> Finding | None:
                 name = str(status.get("name"))
                 if "waiting" not in mapping(status, "state") or mapping(status, "lastState"):
                     continue  # The container has started.
-                if (why := _blocked(pod, part, name, f"{role} {name}")) is not None:
-                    there, advice = _on_nodes(case, why, pod.node)
-                    text = f"pod {pod.name}, which has no rank, {why.text}"
-                    refs = [why.state.ref]
-                    return not_passed("image", why.cause, text, why=[there], evidence=refs, advice=advice)
+                if (obstacle := _blocked(pod, part, name, f"{role} {name}")) is not None:
+                    hint, advice = _on_nodes(case, obstacle, pod.node)
+                    text = f"pod {pod.name}, which has no rank, {obstacle.text}"
+                    refs = [obstacle.state.ref]
+                    return not_passed("image", obstacle.cause, text, why=[hint], evidence=refs, advice=advice)
     return None
 
 
@@ -140,14 +140,16 @@ def _unscheduled_without_rank(case: Case) -> Finding | None:
 
 def image(case: Case) -> Finding:
     """Run the `image` check: every rank's container started from its image."""
-    stuck = {index: why for index in case.pods if (why := blocked(case, index)) is not None}
-    if stuck:
-        index, first = next(iter(stuck.items()))
-        alike = [
-            o for o, why in stuck.items() if (why.cause, why.container) == (first.cause, first.container)
+    obstacles = {index: obstacle for index in case.pods if (obstacle := blocked(case, index)) is not None}
+    if obstacles:
+        index, first = next(iter(obstacles.items()))
+        same_cause = [
+            o
+            for o, obstacle in obstacles.items()
+            if (obstacle.cause, obstacle.container) == (first.cause, first.container)
         ]
-        others = [f"neither could {names(case.ranks_of(*alike[1:]))}"] if alike[1:] else []
-        there, advice = _on_nodes(case, first, case.pods[index].node)
+        other_ranks = [f"neither could {names(case.ranks_of(*same_cause[1:]))}"] if same_cause[1:] else []
+        hint, advice = _on_nodes(case, first, case.pods[index].node)
         outdated = image_pull_advice.outdated(case, index)
         if case.launch.attached and first.cause == "image.pull_denied":
             advice = advice or image_pull_advice.LOGIN
@@ -156,9 +158,9 @@ def image(case: Case) -> Finding:
             "image",
             first.cause,
             f"{case.place(index)} {first.text}",
-            why=[there, outdated, *image_pull_advice.secrets(case, index), *others],
-            ranks=case.ranks_of(*alike),
-            evidence=[stuck[other].state.ref for other in alike],
+            why=[hint, outdated, *image_pull_advice.secrets(case, index), *other_ranks],
+            ranks=case.ranks_of(*same_cause),
+            evidence=[obstacles[other].state.ref for other in same_cause],
             advice=advice,
         )
     if (other := _image_without_rank(case)) is not None:
@@ -169,17 +171,17 @@ def image(case: Case) -> Finding:
     return passed("image", "every rank's container started", [pod.last.ref for pod in case.pods.values()])
 
 
-def _on_nodes(case: Case, why: Blocked, node: str | None) -> tuple[str, str]:
+def _on_nodes(case: Case, obstacle: Blocked, node: str | None) -> tuple[str, str]:
     """Return a clause about nodes that have the image that could not be pulled, and advice.
 
     Both can be "". `node` is the name of the pod's node.
     """
-    if why.reason not in waiting_reasons.PULL_REASONS:
+    if obstacle.reason not in waiting_reasons.PULL_REASONS:
         return "", ""
     nodes = [states[-1].object for states in case.bundle.objects("node").values()]
-    if not why.pulled_always:
-        return node_images.instead(why.image, node, nodes)
-    if node not in node_images.holders(nodes).get(node_images.normal(why.image), []):
+    if not obstacle.pulled_always:
+        return node_images.instead(obstacle.image, node, nodes)
+    if node not in node_images.holders(nodes).get(node_images.normal(obstacle.image), []):
         return "its pull policy is Always, so an image on the node is not used", ""
     use = "set imagePullPolicy: IfNotPresent, or use a tag other than latest, whose default policy is Always"
     return f"this image is on {node}, but the pull policy Always does not use it", use
@@ -204,14 +206,16 @@ def scheduling(case: Case) -> Finding:
     if blocked_by:
         index, last = next(iter(blocked_by.items()))
         reason, message = (str(last.object.get(name, "")) for name in ("reason", "message"))
-        alike = [i for i, other in blocked_by.items() if other.object.get("reason") == reason]
+        same_reason = [i for i, other in blocked_by.items() if other.object.get("reason") == reason]
         return not_passed(
             "scheduling",
             _START_BLOCKERS[reason],
             f"no container of {case.place(index)} could start: {reason}: {message}",
-            details=[f"neither could one of {names(case.ranks_of(*alike[1:]))}"] if alike[1:] else [],
-            ranks=case.ranks_of(*alike),
-            evidence=[blocked_by[i].ref for i in alike],
+            details=[f"neither could one of {names(case.ranks_of(*same_reason[1:]))}"]
+            if same_reason[1:]
+            else [],
+            ranks=case.ranks_of(*same_reason),
+            evidence=[blocked_by[i].ref for i in same_reason],
         )
     if case.timed_out and idle and not any(blocked(case, index) for index in case.pods):
         return not_passed(
@@ -230,8 +234,8 @@ def _assigned(case: Case) -> Finding:
     unseen += [index for index, pod in case.pods.items() if pod.node is None]
     if unseen:
         return unknown("scheduling", f"no node was recorded for the pod of {names(case.ranks_of(unseen[0]))}")
-    where = ", ".join(f"{names(case.ranks_of(i))} got node {pod.node}" for i, pod in case.pods.items())
-    return passed("scheduling", where, [pod.last.ref for pod in case.pods.values()])
+    placements = ", ".join(f"{names(case.ranks_of(i))} got node {pod.node}" for i, pod in case.pods.items())
+    return passed("scheduling", placements, [pod.last.ref for pod in case.pods.values()])
 
 
 def _unscheduled(case: Case, pending: dict[int, tuple[ObjectState, dict[str, Any]]]) -> Finding:
@@ -239,21 +243,21 @@ def _unscheduled(case: Case, pending: dict[int, tuple[ObjectState, dict[str, Any
     state, unschedulable = next(iter(pending.values()))
     supply = gpu_supply.of_pods(case, [state for state, _ in pending.values()])
     nodes = [states[-1].object for states in case.bundle.objects("node").values()]
-    why = supply.text if supply else never_fits(state.object, nodes)
+    reason = supply.text if supply else never_fits(state.object, nodes)
     quote = f"{unschedulable.get('reason', '')}: {unschedulable.get('message', 'no message')}"
-    short = supply.nodes if supply else {}
-    holders = [one for one in device_holders(case) if one[1].node not in short]
-    holders = holders if supply or not why else []
+    shortages = supply.nodes if supply else {}
+    holders = [one for one in device_holders(case) if one[1].node not in shortages]
+    holders = holders if supply or not reason else []
     ports = pod_network.host_ports(case, pending) if "free ports" in quote else ""
     cause: CauseId = "scheduling.devices_held" if holders else "scheduling.unschedulable"
-    claims = [] if supply or why or holders else volume_claims.unbound(case, pending, quote)
+    claims = [] if supply or reason or holders else volume_claims.unbound(case, pending, quote)
     if claims:
         cause = "scheduling.volume_failed"
     return not_passed(
         "scheduling",
         supply.cause if supply else cause,
         f"{names(case.ranks_of(*pending))} could not be scheduled: "
-        + (f"{why} (the scheduler: {quote})" if why else quote),
+        + (f"{reason} (the scheduler: {quote})" if reason else quote),
         why=[ports, listed([one.sentence for _, one in holders]), *(claim.text for claim in claims[:3])],
         ranks=case.ranks_of(*pending),
         evidence=[

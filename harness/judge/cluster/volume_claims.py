@@ -28,17 +28,19 @@ def unbound(case: Case, pending: Collection[int], message: str) -> list[Unbound]
     """
     if "persistentvolumeclaim" not in message.lower():
         return []
-    wanted = {name for index in pending for name in _claims(case.pods[index])}
+    claims = {name for index in pending for name in _claims(case.pods[index])}
     newest: dict[str, ObjectState] = {}
     for event in case.bundle.history("event"):
         about = mapping(event.object, "involvedObject")
         of_a_claim = about.get("kind") == "PersistentVolumeClaim" and event.object.get("reason") in _UNBOUND
-        if of_a_claim and about.get("name") in wanted:
+        if of_a_claim and about.get("name") in claims:
             newest[str(about["name"])] = event
     by_message: dict[str, Unbound] = {}
     for name, event in sorted(newest.items()):
-        why = f"{event.object.get('reason')}: {event.object.get('message', 'no message')}"
-        by_message.setdefault(why, Unbound(f"PersistentVolumeClaim {name} has no volume: {why}", event.ref))
+        reason = f"{event.object.get('reason')}: {event.object.get('message', 'no message')}"
+        by_message.setdefault(
+            reason, Unbound(f"PersistentVolumeClaim {name} has no volume: {reason}", event.ref)
+        )
     return list(by_message.values())
 
 

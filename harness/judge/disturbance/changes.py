@@ -49,9 +49,9 @@ _MAKERS = {"OpenAPI-Generator", "torchrun-controller"}
 def changes(case: Case) -> list[Change]:
     """Return other clients' changes from the launch until the harness stopped waiting, earliest first."""
     begin, end = _window(case)
-    all_ = [*_written(case), *_deleted(case), *outages(case)]
+    candidates = [*_written(case), *_deleted(case), *outages(case)]
     # When a watch reconnects, it can record the same event twice.
-    once = {(change.at, change.text): change for change in all_ if begin <= change.at <= end}
+    once = {(change.at, change.text): change for change in candidates if begin <= change.at <= end}
     return [once[key] for key in sorted(once)]
 
 
@@ -73,22 +73,25 @@ def _written(case: Case) -> Iterator[Change]:
             for before, after in pairwise(states):
                 if kind in _WITH_STATUS:
                     yield from _status_written(kind, before, after)
-                who, fields = _others(changed_by(before, after)), _differences(before.object, after.object)
+                managers, fields = (
+                    _others(changed_by(before, after)),
+                    _differences(before.object, after.object),
+                )
                 removed = _removed(before.object, after.object)
                 scaled = "spec.replicas" in fields and items(after.object, "metadata", "managedFields")
                 if scaled and not changed_by(before, after):
                     # The author is unknown, because `kubectl scale` does not record a field manager.
-                    who = ["somebody"]
-                if kind in _OF_ADMISSION and set(who) <= set(_managers(before)):
+                    managers = ["somebody"]
+                if kind in _OF_ADMISSION and set(managers) <= set(_managers(before)):
                     continue  # A webhook's own controller writes to its configuration to renew certificates.
                 if kind in _OF_THE_JOB and removed and not changed_by(before, after):
                     # Kubernetes does not record a field manager for the removal of a field.
-                    who = ["somebody"]
-                if after.type != "DELETED" and who and fields:
-                    what = ", ".join(
+                    managers = ["somebody"]
+                if after.type != "DELETED" and managers and fields:
+                    edits = ", ".join(
                         [*fields, *(f"without {part}" for part in removed if kind in _OF_THE_JOB)]
                     )
-                    text = f"{title(after)} was edited by {', '.join(who)} ({what})"
+                    text = f"{title(after)} was edited by {', '.join(managers)} ({edits})"
                     if fields == ("spec.replicas",) and (scaled_ := elastic.scaling(before, after)):
                         text = f"{title(after)} was {scaled_}"
                     at = when(after)
@@ -108,10 +111,10 @@ def _status_written(kind: str, before: ObjectState, after: ObjectState) -> Itera
             (str(e.get("manager")), str(e.get("time"))) for e in entries if e.get("subresource") == "status"
         }
 
-    who = _others(sorted({manager for manager, _ in writes(after) - writes(before)} - _MAKERS))
-    if who and after.type != "DELETED":
+    managers = _others(sorted({manager for manager, _ in writes(after) - writes(before)} - _MAKERS))
+    if managers and after.type != "DELETED":
         outcome = ended(after)
-        text = f"the status of {title(after)} was edited by {', '.join(who)}"
+        text = f"the status of {title(after)} was edited by {', '.join(managers)}"
         text += f": it says {outcome}" if outcome and outcome != ended(before) else ""
         yield Change(when(after), "edited", kind, after.name, text, after.ref, (STATUS,))
 
@@ -137,9 +140,9 @@ def _removed(before: dict[str, Any], after: dict[str, Any]) -> tuple[str, ...]:
 
 def _created(case: Case, kind: str, first: ObjectState) -> Iterator[Change]:
     created_at = seconds(mapping(first.object, "metadata").get("creationTimestamp")) or 0.0
-    who = [name for name in _others(_managers(first)) if name not in _MAKERS]
-    if first.type == "ADDED" and who and created_at >= (case.since or LATE) - 1:
-        text = f"{title(first)} was created by {', '.join(dict.fromkeys(who))}"
+    managers = [name for name in _others(_managers(first)) if name not in _MAKERS]
+    if first.type == "ADDED" and managers and created_at >= (case.since or LATE) - 1:
+        text = f"{title(first)} was created by {', '.join(dict.fromkeys(managers))}"
         yield Change(when(first), "created", kind, first.name, text, first.ref)
 
 
@@ -163,20 +166,20 @@ def _differences(before: dict[str, Any], after: dict[str, Any]) -> tuple[str, ..
 
 def _deleted(case: Case) -> Iterator[Change]:
     """Yield each deletion that was not caused by another deletion, a restart or the end of the job."""
-    deleted = [
+    deletions = [
         (kind, state)
         for kind in (*_WRITTEN, *SYSTEM_PODS)
         for states in case.bundle.objects(kind).values()
         if (state := next(filter(deletion.leaving, states), None)) is not None
     ]
-    namespace = min((s.version for kind, s in deleted if kind == "namespace"), default=None)
-    first = {state.uid: state.version for _, state in deleted}
-    for kind, state in deleted:
+    namespace = min((s.version for kind, s in deletions if kind == "namespace"), default=None)
+    versions = {state.uid: state.version for _, state in deletions}
+    for kind, state in deletions:
         inside = mapping(state.object, "metadata").get("namespace") == case.launch.namespace
         if kind != "namespace" and inside and namespace is not None and namespace < state.version:
             continue
         owners = [str(o.get("uid")) for o in items(state.object, "metadata", "ownerReferences")]
-        if any(first.get(owner, state.version + 1) <= state.version for owner in owners):
+        if any(versions.get(owner, state.version + 1) <= state.version for owner in owners):
             continue
         if kind == "jobset" and state.uid == case.launch.uid and deletion.by_torchrun_controller(case):
             continue
@@ -199,5 +202,5 @@ def _by_somebody(case: Case, kind: str, state: ObjectState) -> bool:
     if deletion.at_the_deadline(case, state) is not None:
         return False
     pods = [pod for attempts in case.pod_attempts.values() for pod in attempts]
-    mine = next((pod for pod in pods if pod.last.uid == state.uid), None)
-    return mine is not None and deletion.by_somebody(case, mine, state)
+    own_pod = next((pod for pod in pods if pod.last.uid == state.uid), None)
+    return own_pod is not None and deletion.by_somebody(case, own_pod, state)

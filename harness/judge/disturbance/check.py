@@ -57,12 +57,14 @@ def judged(case: Case, findings: list[Finding]) -> Finding:
     cause, evidence = first.cause or "", [change.ref for change in changed[:MAX_LISTED_CHANGES]]
     for one in sorted(named(case, changed), key=lambda d: d.change.at):
         if one.explains(cause) and one.change.at <= first.at + one.late:
-            why = [f"consequence: {first.check.explanation}"]
-            if others := _listed([change for change in changed if change is not one.change]):
-                why.append(f"also changed: {others}")
+            reasons = [f"consequence: {first.check.explanation}"]
+            if other_changes := _listed([change for change in changed if change is not one.change]):
+                reasons.append(f"also changed: {other_changes}")
             refs = [one.change.ref, *first.evidence]
             text = f"{one.change.line}{one.text}"
-            return _before(not_passed(CHECK, one.cause, text, why=why, ranks=one.ranks, evidence=refs), first)
+            return _before(
+                not_passed(CHECK, one.cause, text, why=reasons, ranks=one.ranks, evidence=refs), first
+            )
     # `tracker.*` causes do not need further explanation, so changes to the tracker are only mentioned.
     elsewhere = [
         change
@@ -82,9 +84,9 @@ def judged(case: Case, findings: list[Finding]) -> Finding:
         )
         return _before(result, first)
     if case.launch.attached:
-        when = case.manifest.attached_at or "the harness attached"
+        attached_at = case.manifest.attached_at or "the harness attached"
         return unknown(
-            CHECK, f"what others changed before {when} is not known: {_changes_text(case, changed)}"
+            CHECK, f"what others changed before {attached_at} is not known: {_changes_text(case, changed)}"
         )
     return passed(CHECK, _changes_text(case, changed), evidence)
 

@@ -49,8 +49,12 @@ def _restarts(case: Case) -> Iterator[Change]:
                     count, earlier = status.get("restartCount"), old.get(status.get("name"))
                     if not isinstance(count, int) or not isinstance(earlier, int) or count <= earlier:
                         continue
-                    ended = mapping(status, "lastState", "terminated")
-                    code = f", it had ended with exit code {ended['exitCode']}" if "exitCode" in ended else ""
+                    terminated = mapping(status, "lastState", "terminated")
+                    code = (
+                        f", it had ended with exit code {terminated['exitCode']}"
+                        if "exitCode" in terminated
+                        else ""
+                    )
                     text = f"container {status.get('name')} of {title(after)} was started again{code}"
                     yield Change(when(after), "restarted", kind, after.name, text, after.ref)
 
@@ -68,8 +72,8 @@ def _nodes(case: Case) -> Iterator[Change]:
                 text = f"node {name} rebooted (boot id {old[:8]} before, {new[:8]} since)"
                 alive = _last_sign(case, name, when(after))
                 yield Change(alive or when(after), "rebooted", "node", name, text, after.ref)
-            ready, was = condition(after, "Ready"), condition(before, "Ready")
-            if was.get("status") == "True" and ready.get("status") in {"False", "Unknown"}:
+            ready, previous = condition(after, "Ready"), condition(before, "Ready")
+            if previous.get("status") == "True" and ready.get("status") in {"False", "Unknown"}:
                 text = f"node {name} is not Ready: {ready.get('reason')}"
                 yield Change(when(after), "not ready", "node", name, text, after.ref)
     for event in case.bundle.history("node-event"):
@@ -94,28 +98,28 @@ def _last_sign(case: Case, node: str, before: float) -> float | None:
 def _clocks(case: Case) -> Iterator[Change]:
     """Yield each jump of a node's clock relative to the API server's clock, as shown by the node's lease."""
     for states in case.bundle.objects("node-lease").values():
-        wrong = 0.0
+        last_error = 0.0
         for before, after in pairwise([None, *states]):
             assert after is not None
-            off = _clock_error(after)
-            if off is None:
+            error = _clock_error(after)
+            if error is None:
                 continue
-            if abs(off - wrong) > CLOCK_SECONDS and before is not None:
-                text = f"the clock of node {after.name} jumped by {off - wrong:+.0f} s"
+            if abs(error - last_error) > CLOCK_SECONDS and before is not None:
+                text = f"the clock of node {after.name} jumped by {error - last_error:+.0f} s"
                 yield Change(when(after), "clock", "node", after.name, text, after.ref)
-            wrong = off if abs(off - wrong) > CLOCK_SECONDS else wrong
+            last_error = error if abs(error - last_error) > CLOCK_SECONDS else last_error
 
 
 def _clock_error(lease: ObjectState) -> float | None:
     """Return how many seconds the node's clock was ahead of the API server's clock, or None if unknown."""
-    written = [
+    write_times = [
         seconds(entry.get("time"))
         for entry in items(lease.object, "metadata", "managedFields")
         if entry.get("manager") == "kubelet"
     ]
     renewed, server = (
         seconds(mapping(lease.object, "spec").get("renewTime")),
-        max(filter(None, written), default=None),
+        max(filter(None, write_times), default=None),
     )
     return None if renewed is None or server is None else renewed - server
 
@@ -152,17 +156,17 @@ def _away_for_a_time(
         return
     ready: dict[str, bool] = {}
     launched = case.since or LATE
-    began = None if kind not in case.manifest.watched else launched
+    start = None if kind not in case.manifest.watched else launched
     ref = next((state.ref for state in [*states, *case.bundle.history(kind)]), f"objects/{kind}.jsonl")
-    since: tuple[float, str] | None = (began, ref) if began is not None else None
+    since: tuple[float, str] | None = (start, ref) if start is not None else None
     for state in sorted(states, key=lambda s: (s.version, s.type == "DELETED")):
-        before = any(ready.values())
+        was_ready = any(ready.values())
         ready[state.uid] = state.type != "DELETED" and condition(state, "Ready").get("status") == "True"
         now = any(ready.values())
-        if before and not now:
-            since = max(when(state), began or 0.0), state.ref
+        if was_ready and not now:
+            since = max(when(state), start or 0.0), state.ref
         elif now and since is not None:
-            if when(state) > launched or began is None:
+            if when(state) > launched or start is None:
                 yield _away(kind, called, since, when(state), launched)
             since = None
     if since is not None:
@@ -171,7 +175,7 @@ def _away_for_a_time(
 
 def _away(kind: str, called: str, since: tuple[float, str], until: float, launched: float) -> Change:
     at, ref = since
-    begun = "from the start " if at <= launched else ""
+    start_text = "from the start " if at <= launched else ""
     lasted = "to the end" if until == LATE else f"until {timestamp(until)}"
-    text = f"{called} had no ready pod {begun}{lasted}"
+    text = f"{called} had no ready pod {start_text}{lasted}"
     return Change(at, "away", kind, called, text, ref, until=until)

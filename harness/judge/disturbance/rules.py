@@ -126,34 +126,34 @@ def _one_of(*causes: str) -> Explains:
 
 def named(case: Case, changes: list[Change]) -> Iterator[Disturbance]:
     """Yield a disturbance for each change that one of the rules names as a possible cause of a failure."""
-    all_ = tuple(range(case.expected.ranks))
+    all_ranks = tuple(range(case.expected.ranks))
     for change in changes:
         if change.kind == "namespace" and change.verb == "deleted":
             yield Disturbance(
                 "run.namespace_deleted",
                 change,
                 _of_the_job,
-                all_,
+                all_ranks,
                 "; Kubernetes does not record who deleted it",
             )
         elif change.kind in {"secret", "configmap"} and change.verb == "deleted":
             yield from _config(case, change)
         elif change.kind in {"localqueue", "clusterqueue"} and _of_our_queue(case, change):
-            yield Disturbance("queue.changed", change, _one_of(*_NOT_ADMITTED), all_)
+            yield Disturbance("queue.changed", change, _one_of(*_NOT_ADMITTED), all_ranks)
         elif change.fields == (STATUS,):
             text = ", which only its controller may write, and the controller then acted on it"
             explains = _one_of(*_TAKEN_DOWN, *UNEXPLAINED, "rank.missing", "run.deleted", "run.status_wrong")
-            yield Disturbance("run.edited", change, explains, all_, text)
+            yield Disturbance("run.edited", change, explains, all_ranks, text)
         elif elastic.allows(case, change):
             continue
         elif change.kind in {"jobset", "job", "statefulset", "daemonset"} and _edits_spec(change):
             explains = _one_of("rank.killed", "rank.pod_deleted", "rank.missing", *UNEXPLAINED)
-            yield Disturbance("run.edited", change, explains, all_)
+            yield Disturbance("run.edited", change, explains, all_ranks)
         elif change.kind in {"networkpolicy", "service"} and change.fields != ("metadata.annotations",):
-            yield Disturbance("cluster.network_changed", change, _one_of(*_CUT_OFF), all_)
+            yield Disturbance("cluster.network_changed", change, _one_of(*_CUT_OFF), all_ranks)
         elif change.kind == "tracker-service" and change.fields != ("metadata.annotations",):
             text = ", which is outside the job's namespace: the ranks reach the tracker through it"
-            yield Disturbance("cluster.network_changed", change, _one_of(*_WITHOUT_TRACKER), all_, text)
+            yield Disturbance("cluster.network_changed", change, _one_of(*_WITHOUT_TRACKER), all_ranks, text)
         elif change.kind == "pod" and change.removed:
             yield from _released(case, change)
         elif change.verb == "away":
@@ -186,12 +186,12 @@ def _edits_spec(change: Change) -> bool:
 
 def _config(case: Case, change: Change) -> Iterator[Disturbance]:
     """Yield the deletion of a Secret or ConfigMap if a container that needs it had not started yet."""
-    late = [
+    unstarted = [
         index
         for index, pod in case.pods.items()
         if change.name in _needs(pod, change.kind) and _first_run(case, pod) > change.at
     ]
-    ranks = tuple(rank for index in late for rank in case.ranks_of(index))
+    ranks = tuple(rank for index in unstarted for rank in case.ranks_of(index))
     if ranks:
         yield Disturbance(
             "launch.config_deleted",
@@ -265,11 +265,11 @@ def _without_dns(case: Case, change: Change) -> Iterator[Disturbance]:
 
 def _without_proxy(case: Case, change: Change) -> Iterator[Disturbance]:
     """Yield a service proxy outage if ranks ran on its node."""
-    there = [index for index, pod in case.pods.items() if pod.node == change.name]
-    ranks = case.ranks_of(*there)
+    on_node = [index for index, pod in case.pods.items() if pod.node == change.name]
+    ranks = case.ranks_of(*on_node)
     if ranks:
         text = ", so the addresses of Services (DNS, the tracker) led to no pod there"
-        crashed = [index for index in _unresolved(case, change.at) if index in there]
+        crashed = [index for index in _unresolved(case, change.at) if index in on_node]
         explains = _one_of(*_UNSERVICED, *(("rank.crashed",) if crashed else ()))
         yield Disturbance("cluster.service_proxy_down", change, explains, tuple(ranks), text)
 
@@ -303,9 +303,9 @@ def _unserved(case: Case, change: Change) -> Iterator[Disturbance]:
 def _of_a_node(case: Case, change: Change) -> Iterator[Disturbance]:
     """Yield a change to a node on which ranks ran, or on which a pending pod might have been scheduled."""
     pods = [pod for attempts in case.pod_attempts.values() for pod in attempts]
-    there = [pod for pod in pods if pod.node == change.name]
-    ranks = tuple(rank for pod in there for rank in case.ranks_of(pod.index))
-    without_exit_code = [pod for pod in there if _exit_code_unknown(case, pod)]
+    node_pods = [pod for pod in pods if pod.node == change.name]
+    ranks = tuple(rank for pod in node_pods for rank in case.ranks_of(pod.index))
+    without_exit_code = [pod for pod in node_pods if _exit_code_unknown(case, pod)]
     follows = _one_of(*_TAKEN_DOWN, *_CUT_OFF, *UNEXPLAINED, "cluster.node_lost", "tracker.data_lost")
     if change.verb == "rebooted" and without_exit_code:
         yield Disturbance("cluster.node_rebooted", change, follows, ranks)
@@ -328,10 +328,10 @@ def _of_a_node(case: Case, change: Change) -> Iterator[Disturbance]:
 
 def _exit_code_unknown(case: Case, pod: Pod) -> bool:
     """Return whether the node lost track of the pod's container, so that its real exit code is unknown."""
-    ended = pod.container(case.launch.container, "terminated")
-    return ended is not None and (
-        (ended[1].get("exitCode") == _LOST_CONTAINER and ended[1].get("reason") == "Unknown")
-        or ended[1].get("reason") == "ContainerStatusUnknown"
+    terminated = pod.container(case.launch.container, "terminated")
+    return terminated is not None and (
+        (terminated[1].get("exitCode") == _LOST_CONTAINER and terminated[1].get("reason") == "Unknown")
+        or terminated[1].get("reason") == "ContainerStatusUnknown"
     )
 
 

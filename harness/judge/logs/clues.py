@@ -241,12 +241,12 @@ def read(tail: Lines, log: str = "", ranks: int = 1) -> Clues:
     lines = _plain(tail)
     stack, dumped = stacks.last(lines)
     lines = [entry for entry in lines if entry[0] not in dumped]
-    whole = "\n".join(text for _, text in lines)
-    report = whole.rpartition("Root Cause")[2] if "Root Cause" in whole else ""
+    log_text = "\n".join(text for _, text in lines)
+    report = log_text.rpartition("Root Cause")[2] if "Root Cause" in log_text else ""
     worker = _EXIT.search(report)
-    failed = _FAILED.search(whole)
+    failure = _FAILED.search(log_text)
     rank = int(worker[1]) if worker else None
-    exit_code = int(worker[2]) if worker else int(failed[1]) if failed else None
+    exit_code = int(worker[2]) if worker else int(failure[1]) if failure else None
     report_is_last = worker is not None and _ends_with(lines)
     torchrun_signal = _torchrun_signal(lines)
     origin = _first_rank_error(lines) if ranks > 1 else None
@@ -263,8 +263,8 @@ def read(tail: Lines, log: str = "", ranks: int = 1) -> Clues:
     last, last_number = (origin.text.strip(), origin.number) if origin else _last_own(lines)
     last += _nccl_detail(lines, last_number)
     another_error = False
-    written = [entry for entry in lines if not _CPP_FRAME.match(entry[1])]
-    for number, text in reversed(written[-RECENT_LINES:]):
+    candidates = [entry for entry in lines if not _CPP_FRAME.match(entry[1])]
+    for number, text in reversed(candidates[-RECENT_LINES:]):
         if _WARNING.search(text):
             continue
         is_error = _ERROR.match(text) is not None
@@ -310,28 +310,30 @@ def _unresolved(lines: Lines, error: str) -> tuple[int, str] | None:
     target = _TARGET.search(error)
     host = target[1] if target else ""
     about = re.compile(rf"\[c10d\].*[\[( ]{re.escape(host)}[\],:]")
-    said = [entry for entry in lines if host and about.search(entry[1]) and not _TARGET.search(entry[1])]
-    if not said or not _UNRESOLVED.search(said[-1][1]):
+    host_lines = [
+        entry for entry in lines if host and about.search(entry[1]) and not _TARGET.search(entry[1])
+    ]
+    if not host_lines or not _UNRESOLVED.search(host_lines[-1][1]):
         return None
-    ends = [text for _, text in lines if (own := _TARGET.search(text)) and own[1] == host]
-    times = [at for text in ends if (at := _c10d_seconds(text)) is not None]
-    last = _c10d_seconds(said[-1][1])
+    attempts = [text for _, text in lines if (own := _TARGET.search(text)) and own[1] == host]
+    times = [at for text in attempts if (at := _c10d_seconds(text)) is not None]
+    last = _c10d_seconds(host_lines[-1][1])
     after = (times[-1] - last) % DAY_SECONDS if times and last is not None else 0
     if LAST_ATTEMPT_SECONDS < after < DAY_SECONDS / 2:  # The message belongs to an earlier attempt.
         return None
-    return said[-1][0], _C10D.sub("", said[-1][1])
+    return host_lines[-1][0], _C10D.sub("", host_lines[-1][1])
 
 
 def _c10d_seconds(text: str) -> int | None:
     """Return the time of day, in seconds, of a PyTorch message about a socket, or None."""
-    found = _C10D_TIME.match(text)
-    return 3600 * int(found[1]) + 60 * int(found[2]) + int(found[3]) if found else None
+    match = _C10D_TIME.match(text)
+    return 3600 * int(match[1]) + 60 * int(match[2]) + int(match[3]) if match else None
 
 
 def unresolved_host(text: str) -> str:
     """Return the host that PyTorch could not resolve, according to the given message, or ""."""
-    found = _UNRESOLVED.search(text)
-    return found[1] if found else ""
+    match = _UNRESOLVED.search(text)
+    return match[1] if match else ""
 
 
 def _first_rank_error(lines: Lines) -> rank_errors.RankError | None:
@@ -402,16 +404,16 @@ def _ends_with(lines: Lines) -> bool:
     for _, text in reversed(lines):
         if text.startswith("Root Cause"):
             return True
-        ended = _SHELL_ENDED.match(text)
-        if not _AFTER_REPORT.search(text) or (ended and ended[1] != "0"):
+        match = _SHELL_ENDED.match(text)
+        if not _AFTER_REPORT.search(text) or (match and match[1] != "0"):
             return False
     return False
 
 
 def _torchrun_signal(lines: Lines) -> int:
-    written = [text.strip() for _, text in lines if text.strip()]
-    found = _SIGNALLED.search(written[-1]) if written else None
-    return int(found[1]) if found else 0
+    texts = [text.strip() for _, text in lines if text.strip()]
+    match = _SIGNALLED.search(texts[-1]) if texts else None
+    return int(match[1]) if match else 0
 
 
 def _last_own(lines: Lines) -> tuple[str, int]:
@@ -433,10 +435,10 @@ def _last_of_an_attempt(lines: Lines) -> tuple[str, int]:
         if _REPORT.search(text) and position:
             own = lines[:position]
             break
-    telling = [(number, text.strip()) for number, text in _without_stacks(own) if not _NOISE.search(text)]
-    errors = [entry for entry in reversed(telling[-12:]) if _ERROR.match(entry[1])]
+    messages = [(number, text.strip()) for number, text in _without_stacks(own) if not _NOISE.search(text)]
+    errors = [entry for entry in reversed(messages[-12:]) if _ERROR.match(entry[1])]
     first = next((entry for entry in errors if not _OF_A_LAUNCHER.search(entry[1])), None)
-    number, text = first or next(iter([*errors, *telling[-1:]]), (0, ""))
+    number, text = first or next(iter([*errors, *messages[-1:]]), (0, ""))
     return text, number
 
 

@@ -55,12 +55,12 @@ def first(
     for number, text in lines:
         match = OF_A_RANK.match(text)
         rank, own = (int(match[1]), text[match.end() :]) if match else (None, text)
-        known = chains.setdefault(rank, [])
-        if own.startswith(_TRACEBACK) and not (known and known[-1].raised_from):
-            known.append(_Chain())
-        if not known:
-            known.append(_Chain())
-        chain = known[-1]
+        rank_chains = chains.setdefault(rank, [])
+        if own.startswith(_TRACEBACK) and not (rank_chains and rank_chains[-1].raised_from):
+            rank_chains.append(_Chain())
+        if not rank_chains:
+            rank_chains.append(_Chain())
+        chain = rank_chains[-1]
         if chain.error is not None and _LOGGED.match(own):
             continue
         chain.lines.append(own)
@@ -70,16 +70,16 @@ def first(
         elif chain.error is not None and not is_noise(own):
             chain.continued = True
     labelled: dict[int | None, list[_Chain]] = {
-        rank: known[-1:] for rank, known in chains.items() if rank is not None
+        rank: rank_chains[-1:] for rank, rank_chains in chains.items() if rank is not None
     }
-    if any(one.error for known in labelled.values() for one in known):
+    if any(one.error for rank_chains in labelled.values() for one in rank_chains):
         candidates = labelled
     else:
         candidates = {None: [one for one in chains.get(None, []) if not one.continued]}
-    found = [
+    errors = [
         RankError(rank, *chain.error)
-        for rank, known in candidates.items()
-        for chain in known
+        for rank, rank_chains in candidates.items()
+        for chain in rank_chains
         if chain.error is not None and not any(map(is_of_a_peer, chain.lines))
     ]
-    return min(found, key=lambda error: error.number, default=None)
+    return min(errors, key=lambda error: error.number, default=None)

@@ -42,12 +42,12 @@ def when_stopped(case: Case) -> list[str]:
 
     Ranks that were not in a collective operation come first, because the others may have waited for them.
     """
-    found = _places(case)
-    found.sort(key=lambda place: (place.stack.in_collective, place.rank))
-    texts = [f"rank {place.rank} was in {place.stack.place}" for place in found[:MAX_PLACES]]
-    if found[MAX_PLACES:]:
-        more = counted(len(found) - MAX_PLACES, "more rank")
-        texts.append(f"processes.jsonl shows where {more} were")
+    places = _places(case)
+    places.sort(key=lambda place: (place.stack.in_collective, place.rank))
+    texts = [f"rank {place.rank} was in {place.stack.place}" for place in places[:MAX_PLACES]]
+    if places[MAX_PLACES:]:
+        remaining = counted(len(places) - MAX_PLACES, "more rank")
+        texts.append(f"processes.jsonl shows where {remaining} were")
     return [f"when it was ended, {'; '.join(texts)}"] if texts else []
 
 

@@ -86,10 +86,10 @@ class Stack:
         For example: "wait (faulty.py line 70), under on_step (multinode.py line 121)".
         """
         own = [frame for frame in self.frames if not _LIBRARY.search(frame.file)]
-        shown = own[:2] or list(self.frames[:2])
+        frames = own[:2] or list(self.frames[:2])
         if self.frames and own and self.frames[0] is not own[0]:
-            shown = [self.frames[0], *own[:1]]
-        return ", under ".join(map(str, shown)) or "no Python code"
+            frames = [self.frames[0], *own[:1]]
+        return ", under ".join(map(str, frames)) or "no Python code"
 
 
 def last(lines: list[tuple[int, str]]) -> tuple[Stack | None, set[int]]:

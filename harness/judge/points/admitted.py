@@ -43,10 +43,10 @@ def judge(
     """
     pods = list(pods)
     rows = stored(parts)
-    problems = {rank: why for rank in sorted(ranks) if (why := _problem(rank, pods, run))}
+    problems = {rank: problem for rank in sorted(ranks) if (problem := _problem(rank, pods, run))}
     records = [record for pod in pods for record in pod.records if record.rank in ranks]
-    strange = [record for pod in pods for record in pod.records if record.rank not in ranks]
-    all_known = not problems and not strange
+    foreign_records = [record for pod in pods for record in pod.records if record.rank not in ranks]
+    all_known = not problems and not foreign_records
     usable = [record for record in records if record.trusted]
     sections = [
         (record, admitted_blocks.refined(section, record.blocks))
@@ -58,14 +58,14 @@ def judge(
     ]
     groups = [(record.rank or 0, group) for record, section in sections for group in section.groups]
     differences = compare(owned, groups, rows, all_known=all_known)
-    cut = [record for record in records if record.summary is None]
-    _before_the_end(cut, rows, len(records), differences)
-    others_known = set(problems) <= {record.rank for record in cut}
-    for record in cut:
+    unfinished = [record for record in records if record.summary is None]
+    _before_the_end(unfinished, rows, len(records), differences)
+    others_known = set(problems) <= {record.rank for record in unfinished}
+    for record in unfinished:
         _blocks_before_the_end(record, run, rows, _of_others(record, records, others_known), differences)
     contradicted = any(record.contradiction for record in records)
     return [
-        _complete(problems, strange, differences, usable, contradicted=contradicted),
+        _complete(problems, foreign_records, differences, usable, contradicted=contradicted),
         _client_kept(usable, run),
         *_points(differences, problems, label),
         _logged(usable, ranks, problems),
@@ -76,21 +76,23 @@ def _problem(rank: int, pods: list[PodRecord], run: str | None) -> str:
     """Return why a rank's points are not known, or ""."""
     own = [(pod, record) for pod in pods for record in pod.of_rank(rank)]
     if not own:
-        others = sum(pod.others for pod in pods)
-        why = f"; {counted(others, 'line')} in the logs have another owner's uid" if others else ""
+        other_lines = sum(pod.others for pod in pods)
+        reason = (
+            f"; {counted(other_lines, 'line')} in the logs have another owner's uid" if other_lines else ""
+        )
         absent = next((f" ({pod.pod}: {pod.absent})" for pod in pods if rank in pod.ranks and pod.absent), "")
-        return f"no recorder wrote a line{absent}{why}"
+        return f"no recorder wrote a line{absent}{reason}"
     if len({record.nonce for _, record in own}) > 1:
         jobs = ", ".join(sorted({pod.pod for pod, _ in own if pod.pod})) or "several pods"
         return f"two jobs have this rank ({jobs}), so it is not known whose points are in the run"
     for pod, record in own:
-        why = record.problem or _of_run(record, run) or _earlier(pod, record)
-        if why:
-            return f"{f'{pod.pod}: ' if pod.pod else ''}{why}"
-    others = sum(pod.others for pod in {id(pod): pod for pod, _ in own}.values())
-    if others:
-        why = "two jobs wrote to one log, or they are forged"
-        return f"{counted(others, 'line')} in its log have another owner's uid: {why}"
+        reason = record.problem or _of_run(record, run) or _earlier(pod, record)
+        if reason:
+            return f"{f'{pod.pod}: ' if pod.pod else ''}{reason}"
+    other_lines = sum(pod.others for pod in {id(pod): pod for pod, _ in own}.values())
+    if other_lines:
+        reason = "two jobs wrote to one log, or they are forged"
+        return f"{counted(other_lines, 'line')} in its log have another owner's uid: {reason}"
     return ""
 
 
@@ -125,8 +127,8 @@ def _earlier(pod: PodRecord, record: Record) -> str:
 
 def _complete(
     problems: dict[int, str],
-    strange: list[Record],
-    found: Differences,
+    foreign_records: list[Record],
+    differences: Differences,
     usable: list[Record],
     *,
     contradicted: bool,
@@ -135,25 +137,25 @@ def _complete(
 
     It must also be possible to compare all digests.
     """
-    details = [f"rank {rank}: {why}" for rank, why in problems.items()]
+    details = [f"rank {rank}: {problem}" for rank, problem in problems.items()]
     details += [
         f"{record.pod or 'a pod'} logged as {_name(record)}, which this job does not have"
-        for record in strange
+        for record in foreign_records
     ]
-    details += [text for _, text in found.open]
+    details += [text for _, text in differences.open]
     if not details:
         return passed(
             "ground-truth-complete",
             f"{counted(len(usable), 'process', 'processes')} ended with a summary that matches its log lines",
         )
-    ranks = {*problems, *(rank for ranks, _ in found.open for rank in ranks)}
-    who = f"of {names(ranks)} " if ranks else ""
+    ranks = {*problems, *(rank for ranks, _ in differences.open for rank in ranks)}
+    subject = f"of {names(ranks)} " if ranks else ""
     return not_passed(
         "ground-truth-complete",
         "unification.digests_contradict" if contradicted else "unification.truth_incomplete",
-        f"what the recorders {who}sent to the tracker contradicts their lines in the log"
+        f"what the recorders {subject}sent to the tracker contradicts their lines in the log"
         if contradicted
-        else f"what the recorders {who}wrote is not enough to judge every point",
+        else f"what the recorders {subject}wrote is not enough to judge every point",
         details=details,
         ranks=ranks,
     )
@@ -171,9 +173,9 @@ def _client_kept(usable: list[Record], run: str | None) -> Finding:
         summary = record.summary
         assert summary is not None
         texts = [
-            f"rank {record.rank}: {why}: {key!r} ({kind}) at step {first} ({counted(count, 'value')})"
-            for key, kind, why, count, first, _ in summary.omitted
-            if not _intended(summary, key, kind, why)
+            f"rank {record.rank}: {reason}: {key!r} ({kind}) at step {first} ({counted(count, 'value')})"
+            for key, kind, reason, count, first, _ in summary.omitted
+            if not _intended(summary, key, kind, reason)
         ]
         unlisted = summary.left - sum(entry[3] for entry in summary.omitted)
         if unlisted > 0:
@@ -182,8 +184,8 @@ def _client_kept(usable: list[Record], run: str | None) -> Finding:
         for name, of in section.merged if section is not None else ():
             claim = next((each for each in section.metrics if each.metric == name), None) if section else None
             count = f" ({counted(claim.count, 'point')})" if claim else ""
-            became = f"{', '.join(map(repr, of))} became {name!r}{count}"
-            texts.append(f"rank {record.rank}: {became}")
+            rename_text = f"{', '.join(map(repr, of))} became {name!r}{count}"
+            texts.append(f"rank {record.rank}: {rename_text}")
         if texts:
             details += texts
             ranks.add(record.rank or 0)
@@ -193,50 +195,55 @@ def _client_kept(usable: list[Record], run: str | None) -> Finding:
     return not_passed("client-kept", "unification.client_rewrote", text, details=details, ranks=ranks)
 
 
-def _intended(summary: Summary, key: str, kind: str, why: str) -> bool:
+def _intended(summary: Summary, key: str, kind: str, reason: str) -> bool:
     """Return whether an omission is intended: the key's only value was None, or the rank does not upload."""
-    if why.startswith(NOOP):
+    if reason.startswith(NOOP):
         return not summary.logged
     logged = {claim.metric for section in summary.runs for claim in section.metrics}
-    others = any(entry[0] == key and entry[1] != NONE for entry in summary.omitted)
-    return kind == NONE and not others and key not in logged
+    has_other = any(entry[0] == key and entry[1] != NONE for entry in summary.omitted)
+    return kind == NONE and not has_other and key not in logged
 
 
-def _points(found: Differences, problems: dict[int, str], label: str) -> Iterable[Finding]:
+def _points(differences: Differences, problems: dict[int, str], label: str) -> Iterable[Finding]:
     """Yield the findings about the points in the run."""
-    failed: list[tuple[CheckId, str, str, list[tuple[set[int], str]]]] = [
+    failures: list[tuple[CheckId, str, str, list[tuple[set[int], str]]]] = [
         (
             "no-lost-points",
             "unification.lost_points",
-            f"{label} lacks {counted(found.lost_count, 'point')} that the ranks logged",
-            found.lost,
+            f"{label} lacks {counted(differences.lost_count, 'point')} that the ranks logged",
+            differences.lost,
         ),
-        ("values", "unification.wrong_value", f"{label} has values other than those logged", found.wrong),
+        (
+            "values",
+            "unification.wrong_value",
+            f"{label} has values other than those logged",
+            differences.wrong,
+        ),
         (
             "collisions",
             "unification.metric_collision",
             f"ranks logged different values for one metric and step, and {label} can keep only one",
-            found.collided,
+            differences.collided,
         ),
         (
             "no-unexpected-points",
             "unification.foreign_points",
             f"{label} holds points that no rank logged",
-            [(set(), text) for text in found.unexpected],
+            [(set(), text) for text in differences.unexpected],
         ),
     ]
     facts = {
-        "no-lost-points": f"all {counted(found.arrived, 'point')} of the ranks are in {label}",
-        "values": f"the digests of {counted(found.arrived, 'point')} are those of the logged values",
+        "no-lost-points": f"all {counted(differences.arrived, 'point')} of the ranks are in {label}",
+        "values": f"the digests of {counted(differences.arrived, 'point')} are those of the logged values",
         "collisions": "no two ranks logged different values for one metric and step",
         "no-unexpected-points": "every point in the run was logged by a rank",
     }
-    for name, cause, head, entries in failed:
+    for name, cause, head, entries in failures:
         if entries:
             ranks = {rank for each, _ in entries for rank in each}
             texts = [text for _, text in entries]
             yield not_passed(name, cause, head, details=texts, ranks=ranks, evidence=EVIDENCE)  # type: ignore[arg-type]
-        elif problems or found.open:
+        elif problems or differences.open:
             yield unknown(name, "see ground-truth-complete", ranks=problems)
         else:
             yield passed(name, facts[name], EVIDENCE)
@@ -255,33 +262,35 @@ def _logged(usable: list[Record], ranks: Collection[int], problems: dict[int, st
         return unknown("ranks-logged", f"it is not known what {names(problems)} logged", ranks=problems)
     if not any(counts.values()):
         return not_passed("ranks-logged", "unification.rank_silent", "no rank logged a point", ranks=counts)
-    quiet = [rank for rank, count in counts.items() if not count]
-    text = f"{names(set(counts) - set(quiet))} logged" + (
-        f", and {names(quiet)} logged nothing" if quiet else ""
+    silent_ranks = [rank for rank, count in counts.items() if not count]
+    text = f"{names(set(counts) - set(silent_ranks))} logged" + (
+        f", and {names(silent_ranks)} logged nothing" if silent_ranks else ""
     )
     return passed(
         "ranks-logged", text, details=[f"{counted(n, 'point')} by rank {r}" for r, n in counts.items() if n]
     )
 
 
-def _before_the_end(cut: list[Record], rows: dict[str, Rows], processes: int, found: Differences) -> None:
+def _before_the_end(
+    unfinished: list[Record], rows: dict[str, Rows], processes: int, differences: Differences
+) -> None:
     """Compare the run with the last lines of processes that have no summary.
 
     Each line contains the number of points across all metrics and runs. If the job has only one process, the
     digest in the line shows whether the run contains these points.
     """
-    for record in cut:
+    for record in unfinished:
         last = record.last
         if last is None or record.problem != record.without_summary() or record.rank is None:
             continue
         if processes == 1 and _prefix(rows, last) == last.digest:
             text = f"the {counted(last.points, 'point')} until its last line are in the run"
         else:
-            here = sum(len(each.kept().steps) for each in rows.values())
-            if here >= last.points:
+            arrived = sum(len(each.kept().steps) for each in rows.values())
+            if arrived >= last.points:
                 continue
-            text = f"the run has {counted(here, 'point')} in all, fewer than it logged until its last line"
-        found.open.append(({record.rank}, f"rank {record.rank}: {text}"))
+            text = f"the run has {counted(arrived, 'point')} in all, fewer than it logged until its last line"
+        differences.open.append(({record.rank}, f"rank {record.rank}: {text}"))
 
 
 def _prefix(rows: dict[str, Rows], line: Line) -> str:
@@ -317,23 +326,27 @@ class _Everything:
 
 
 def _blocks_before_the_end(
-    record: Record, run: str | None, rows: dict[str, Rows], of_others: Container[str], found: Differences
+    record: Record,
+    run: str | None,
+    rows: dict[str, Rows],
+    of_others: Container[str],
+    differences: Differences,
 ) -> None:
     """Compare the run with the blocks that the last line of a process without a summary confirms."""
     blocks = record.blocks
     if blocks is None or blocks.run != run or not blocks.leaves or record.rank is None:
         return
     count = sum(map(len, blocks.leaves.values()))
-    here = sum(
+    arrived = sum(
         compare_blocks(
             record,
             metric,
             leaves,
             rows.get(metric) or Rows(metric),
             alone=metric not in of_others,
-            result=found,
+            result=differences,
         )
         for metric, leaves in blocks.leaves.items()
     )
-    text = f"{here} of {counted(count, 'block')} of its points until its last line are in the run"
-    found.open.append(({record.rank}, f"rank {record.rank}: {text}"))
+    text = f"{arrived} of {counted(count, 'block')} of its points until its last line are in the run"
+    differences.open.append(({record.rank}, f"rank {record.rank}: {text}"))

@@ -54,23 +54,25 @@ def verify(pods: Iterable[PodRecord], reports: Iterable[DigestReport] | None, ru
         return
     by_process: dict[str, dict[str, _Stored]] = {}
     for one in reports:
-        stored = by_process.setdefault(one.process, {}).setdefault(str(one.run_id), _Stored(str(one.run_id)))
-        stored.packed[one.number] = one.packed
-    known = {str(run) for run in runs}
+        reports_of_run = by_process.setdefault(one.process, {}).setdefault(
+            str(one.run_id), _Stored(str(one.run_id))
+        )
+        reports_of_run.packed[one.number] = one.packed
+    run_ids = {str(run) for run in runs}
     for pod in pods:
         for record in pod.records:
-            _verify(record, by_process.get(record.attempt, {}), known)
+            _verify(record, by_process.get(record.attempt, {}), run_ids)
 
 
-def _verify(record: Record, stored: Mapping[str, _Stored], known: set[str]) -> None:
+def _verify(record: Record, stored: Mapping[str, _Stored], run_ids: set[str]) -> None:
     if record.conflict:
         return
-    sent = record.summary.sent if record.summary is not None else None
-    if sent is not None and sent.run not in known:
+    declared = record.summary.sent if record.summary is not None else None
+    if declared is not None and declared.run not in run_ids:
         return
     candidates = list(stored.values())  # A process reports about one run. All other reports are forged.
-    if sent is not None:
-        candidates = [stored.get(sent.run, _Stored(sent.run))]
+    if declared is not None:
+        candidates = [stored.get(declared.run, _Stored(declared.run))]
     problems = []
     acknowledged = max((line.reports for line in record.lines.values()), default=0)
     if acknowledged and not candidates:
@@ -80,12 +82,12 @@ def _verify(record: Record, stored: Mapping[str, _Stored], known: set[str]) -> N
             "were lost or deleted, or it logged to another run"
         ]
     for one in candidates:
-        found = _fitting(record, one)
-        if isinstance(found, Blocks) and not (why := _beside_the_summary(record, found)):
-            record.blocks = found
+        result = _fitting(record, one)
+        if isinstance(result, Blocks) and not (conflict := _beside_the_summary(record, result)):
+            record.blocks = result
             return
-        found = found if isinstance(found, str) else why
-        problems.append(found)
+        result = result if isinstance(result, str) else conflict
+        problems.append(result)
     if problems:
         record.contradiction = problems[0]
         record.problem, record.trusted = problems[0], False
@@ -97,12 +99,12 @@ def _fitting(record: Record, stored: _Stored) -> Blocks | str:
     for _, line in sorted(record.lines.items()):
         if line.reports:
             heads.setdefault(line.reports, []).append(line)
-    last = max(heads, default=0)
+    last_report = max(heads, default=0)
     count = next(number for number in range(len(stored.packed) + 1) if number not in stored.packed)
-    if count < last:
+    if count < last_report:
         return (
-            f"the tracker acknowledged {counted(last, 'report')} of its digests, but has {count}: they were "
-            "lost or deleted, or its log is forged"
+            f"the tracker acknowledged {counted(last_report, 'report')} of its digests, but has {count}: "
+            "they were lost or deleted, or its log is forged"
         )
     head = digest_reports.first_head(record.nonce, record.attempt, stored.run)
     blocks = Blocks(stored.run)
@@ -113,8 +115,8 @@ def _fitting(record: Record, stored: _Stored) -> Blocks | str:
             leaves = list(_leaves(report))
         except ValueError as error:
             return f"report {number} of its digests in the tracker cannot be read: {str(error)[:100]}"
-        before = record.lines.get(report.line)
-        if before is not None and before.chain != report.chain:
+        logged_line = record.lines.get(report.line)
+        if logged_line is not None and logged_line.chain != report.chain:
             return (
                 f"report {number} of its digests in the tracker does not fit line {report.line} of its log: "
                 "one of them was changed"
@@ -126,7 +128,7 @@ def _fitting(record: Record, stored: _Stored) -> Blocks | str:
                     f"the first {counted(number + 1, 'report')} of its digests in the tracker are not those "
                     f"to which line {line.number} of its log commits: one of them was changed"
                 )
-        if number < last:
+        if number < last_report:
             for metric, block, leaf in leaves:
                 blocks.leaves.setdefault(metric, {})[block] = leaf
     return blocks
@@ -142,10 +144,10 @@ def _beside_the_summary(record: Record, blocks: Blocks) -> str:
     section = summary.of_run(blocks.run) if summary is not None else None
     if summary is None or summary.sent is None or section is None:
         return ""
-    sent, last = summary.sent, record.last
+    declared, last_line = summary.sent, record.last
     # The last line does not cover a report that was acknowledged after it was written.
-    in_line = last is not None and last.reports == sent.reports
-    complete = in_line and sent.unsent == sent.dropped == 0
+    in_line = last_line is not None and last_line.reports == declared.reports
+    complete = in_line and declared.unsent == declared.dropped == 0
     for claim in section.metrics:
         leaves = blocks.leaves.get(claim.metric, {}).values()
         differs = claim.digest and admitted_lines.short(_sum(leaves)) != claim.digest
@@ -181,10 +183,10 @@ def refined(section: Run, blocks: Blocks | None) -> Run:
     if blocks is None or blocks.run != section.run:
         return section
     claims = [_refined(claim, blocks.leaves.get(claim.metric, {})) for claim in section.metrics]
-    named = {claim.metric for claim in claims}
+    listed_metrics = {claim.metric for claim in claims}
     by_group: dict[int, list[Claim]] = {}
     for metric, leaves in blocks.leaves.items():
-        if metric not in named:
+        if metric not in listed_metrics:
             by_group.setdefault(admitted_lines.group_of(metric), []).append(_claim(metric, leaves))
     groups: list[Group] = []
     for group in section.groups:

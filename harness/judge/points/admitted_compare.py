@@ -65,8 +65,8 @@ class Rows:
             return self
         latest: dict[int, int] = {}
         for place, step in enumerate(self.steps):
-            known = latest.get(step)
-            if known is None or self.times[place] >= self.times[known]:
+            current = latest.get(step)
+            if current is None or self.times[place] >= self.times[current]:
                 latest[step] = place
         return self._at([latest[step] for step in sorted(latest)])
 
@@ -76,22 +76,22 @@ class Rows:
 
     def conflict(self) -> tuple[int, float, float] | None:
         """Return a step that has two different values, with these values, or None."""
-        first: dict[int, float] = {}
+        values_by_step: dict[int, float] = {}
         for step, value in zip(self.steps, self.values, strict=True):
-            known = first.setdefault(step, value)
-            if known != value and (known == known or value == value):  # noqa: PLR0124
-                return step, known, value
+            value_before = values_by_step.setdefault(step, value)
+            if value_before != value and (value_before == value_before or value == value):  # noqa: PLR0124
+                return step, value_before, value
         return None
 
 
 def stored(parts: Iterable[Part]) -> dict[str, Rows]:
     """Map each metric to its raw rows, without the metrics that the client adds itself."""
-    found: dict[str, Rows] = {}
+    rows_by_metric: dict[str, Rows] = {}
     for metric, steps, values, times in parts:
         if metric.startswith(OWN_METRICS):
             continue
-        found.setdefault(metric, Rows(metric)).extend(steps, values, times)
-    return found
+        rows_by_metric.setdefault(metric, Rows(metric)).extend(steps, values, times)
+    return rows_by_metric
 
 
 @dataclass
@@ -131,35 +131,35 @@ def compare(
         by_metric.setdefault(one.claim.metric, []).append(one)
     for metric, owners in by_metric.items():
         _compare_metric(owners, rows.get(metric) or Rows(metric), all_known, result)
-    rest = {metric: each for metric, each in rows.items() if metric not in by_metric}
-    _compare_groups(list(groups), rest, all_known, result)
+    unclaimed = {metric: each for metric, each in rows.items() if metric not in by_metric}
+    _compare_groups(list(groups), unclaimed, all_known, result)
     return result
 
 
 def _compare_metric(owners: list[Owned], raw: Rows, all_known: bool, result: Differences) -> None:
-    kept = raw.kept()
-    total = _total(kept)
+    rows = raw.kept()
+    total = _total(rows)
     if all(one.claim.digest and one.claim.digest == total for one in owners):
-        result.arrived += len(kept.steps)
+        result.arrived += len(rows.steps)
         return
     matched: list[Owned] = []
     unmatched: list[tuple[Owned, Rows]] = []
     for one in owners:
         claim = one.claim
         view = raw.within(claim.began_ms, claim.ended_ms).kept()
-        if claim.digest and claim.digest in (total, total if view is kept else _total(view)):
+        if claim.digest and claim.digest in (total, total if view is rows else _total(view)):
             matched.append(one)
             result.arrived += claim.count
         else:
             unmatched.append((one, view))
     if not unmatched:
         _overwritten(matched, raw, result)
-        _outside(kept, [one.claim for one in matched], all_known, result)
+        _outside(rows, [one.claim for one in matched], all_known, result)
         return
     if len({one.rank for one in owners}) > 1 and _collided(owners, raw, result):
         return
     for one, view in unmatched:
-        if len(raw.steps) == len(kept.steps) and _replaced(one.claim, owners):
+        if len(raw.steps) == len(rows.steps) and _replaced(one.claim, owners):
             text = (
                 f"{raw.metric}: a later process logged the same steps, and the tracker keeps only its points"
             )
@@ -170,28 +170,28 @@ def _compare_metric(owners: list[Owned], raw: Rows, all_known: bool, result: Dif
 
 def _replaced(claim: Claim, owners: list[Owned]) -> bool:
     """Return whether a process that began later may have overwritten this process's points."""
-    others = [one.claim for one in owners if one.claim.began_ms > claim.began_ms]
-    return any(other.first <= claim.last and claim.first <= other.last for other in others)
+    later_claims = [one.claim for one in owners if one.claim.began_ms > claim.began_ms]
+    return any(other.first <= claim.last and claim.first <= other.last for other in later_claims)
 
 
 def _total(rows: Rows) -> str:
     return admitted_lines.short(sum(rows.nodes().values()) & MASK)
 
 
-def _outside(kept: Rows, matched: list[Claim], all_known: bool, result: Differences) -> None:
+def _outside(rows: Rows, matched: list[Claim], all_known: bool, result: Differences) -> None:
     """Report points logged outside the times in which processes logged.
 
     `matched` has all processes' claims.
     """
     times = [(claim.began_ms, claim.ended_ms) for claim in matched]
-    strange = [
+    steps = [
         step
-        for step, time in zip(kept.steps, kept.times, strict=True)
-        if not any(began <= time <= ended for began, ended in times)
+        for step, time in zip(rows.steps, rows.times, strict=True)
+        if not any(start <= time <= end for start, end in times)
     ]
-    if strange and all_known:
+    if steps and all_known:
         result.unexpected.append(
-            f"{kept.metric}: {counted(len(strange), 'point')} in steps {min(strange)}–{max(strange)}"
+            f"{rows.metric}: {counted(len(steps), 'point')} in steps {min(steps)}–{max(steps)}"
         )
 
 
@@ -202,16 +202,16 @@ def _overwritten(owners: list[Owned], raw: Rows, result: Differences) -> None:
         rows = own.setdefault(one.rank, Rows(raw.metric))
         view = raw.within(one.claim.began_ms, one.claim.ended_ms)
         rows.extend(view.steps, view.values, view.times)
-    both = Rows(raw.metric)
+    combined = Rows(raw.metric)
     for rows in own.values():
-        kept = rows.kept()
-        both.extend(kept.steps, kept.values, kept.times)
-    if len(own) > 1 and (found := both.conflict()) is not None:
-        result.collided.append((set(own), _conflict(raw.metric, found)))
+        latest = rows.kept()
+        combined.extend(latest.steps, latest.values, latest.times)
+    if len(own) > 1 and (conflict := combined.conflict()) is not None:
+        result.collided.append((set(own), _conflict(raw.metric, conflict)))
 
 
-def _conflict(metric: str, found: tuple[int, float, float]) -> str:
-    step, one, other = found
+def _conflict(metric: str, conflict: tuple[int, float, float]) -> str:
+    step, one, other = conflict
     return f"{metric} at step {step}: one logged {one!r}, another {other!r}"
 
 
@@ -219,10 +219,10 @@ def _collided(owners: list[Owned], raw: Rows, result: Differences) -> bool:
     """Report a collision if all ranks' raw rows arrived and two of them have different values at one step."""
     if len(raw.steps) != sum(one.claim.count for one in owners):
         return False
-    found = raw.conflict()
-    if found is None:
+    conflict = raw.conflict()
+    if conflict is None:
         return False
-    result.collided.append(({each.rank for each in owners}, _conflict(raw.metric, found)))
+    result.collided.append(({each.rank for each in owners}, _conflict(raw.metric, conflict)))
     return True
 
 
@@ -232,25 +232,32 @@ def _explain(one: Owned, view: Rows, *, alone: bool, result: Differences) -> Non
     `alone` means that no other process can have logged this metric.
     """
     claim, ranks = one.claim, {one.rank}
-    where = differing(claim, view)
-    missing = claim.count - len(view.steps)
-    if missing > 0:
-        result.lost_count += missing
-        text = f"{claim.metric}: {missing} of {counted(claim.count, 'point')}"
-        result.lost.append((ranks, f"rank {one.rank}: {text}{where.text}"))
+    difference = differing(claim, view)
+    missing_count = claim.count - len(view.steps)
+    if missing_count > 0:
+        result.lost_count += missing_count
+        text = f"{claim.metric}: {missing_count} of {counted(claim.count, 'point')}"
+        result.lost.append((ranks, f"rank {one.rank}: {text}{difference.text}"))
         return
-    if not claim.digest and not where.ranges:
-        late = f"in steps {_ranges(where.unknown)}" if where.unknown else "in one of its blocks"
-        text = f"{claim.metric}: {late}, points came after the block was complete, so they cannot be compared"
+    if not claim.digest and not difference.ranges:
+        steps_text = (
+            f"in steps {_ranges(difference.unknown)}" if difference.unknown else "in one of its blocks"
+        )
+        text = (
+            f"{claim.metric}: {steps_text}, points came after the block was complete, "
+            "so they cannot be compared"
+        )
         result.open.append((ranks, f"rank {one.rank}: {text}"))
     elif not alone:
-        text = f"{claim.metric}: other processes may have logged points of it too{where.text}"
+        text = f"{claim.metric}: other processes may have logged points of it too{difference.text}"
         result.open.append((ranks, f"rank {one.rank}: {text}"))
-    elif missing == 0 or not claim.digest:
+    elif missing_count == 0 or not claim.digest:
         text = f"{claim.metric}: {counted(claim.count, 'point')}, as many as logged, but not the same"
-        result.wrong.append((ranks, f"rank {one.rank}: {text}{where.text}"))
+        result.wrong.append((ranks, f"rank {one.rank}: {text}{difference.text}"))
     else:
-        result.unexpected.append(f"{claim.metric}: {counted(-missing, 'point')} more than logged{where.text}")
+        result.unexpected.append(
+            f"{claim.metric}: {counted(-missing_count, 'point')} more than logged{difference.text}"
+        )
 
 
 @dataclass(frozen=True)
@@ -279,10 +286,14 @@ def differing(claim: Claim, view: Rows) -> Where:
     nodes = view.nodes()
     for _ in range(claim.level):
         nodes = point_digests.merged(nodes)
-    here = {node: admitted_lines.short(digest, admitted_lines.NODE_BYTES) for node, digest in nodes.items()}
+    recorded = {
+        node: admitted_lines.short(digest, admitted_lines.NODE_BYTES) for node, digest in nodes.items()
+    }
     size = BLOCK_STEPS << claim.level
     unknown = [node for node, digest in logged.items() if not digest]
-    differ = [n for n in sorted({*logged, *here}) if n not in unknown and logged.get(n) != here.get(n)]
+    differ = [
+        n for n in sorted({*logged, *recorded}) if n not in unknown and logged.get(n) != recorded.get(n)
+    ]
     return Where(_spans(differ, size), _spans(sorted(unknown), size))
 
 
@@ -298,38 +309,38 @@ def _spans(nodes: list[int], size: int) -> list[tuple[int, int]]:
 
 
 def _ranges(spans: list[tuple[int, int]]) -> str:
-    more = ", …" if len(spans) > MAX_RANGES else ""
-    return ", ".join(f"{first}–{last}" for first, last in spans[:MAX_RANGES]) + more
+    suffix = ", …" if len(spans) > MAX_RANGES else ""
+    return ", ".join(f"{first}–{last}" for first, last in spans[:MAX_RANGES]) + suffix
 
 
 def _compare_groups(
-    groups: list[tuple[int, Group]], rest: dict[str, Rows], all_known: bool, result: Differences
+    groups: list[tuple[int, Group]], unclaimed: dict[str, Rows], all_known: bool, result: Differences
 ) -> None:
     """Compare metrics that did not fit into the summaries, and report metrics that no rank logged."""
     by_group: dict[int, list[tuple[int, Group]]] = {}
     for rank, group in groups:
         by_group.setdefault(group.group, []).append((rank, group))
-    here: dict[int, list[Rows]] = {}
-    for metric, rows in rest.items():
+    rows_by_group: dict[int, list[Rows]] = {}
+    for metric, rows in unclaimed.items():
         number = admitted_lines.group_of(metric)
         if number in by_group:
-            here.setdefault(number, []).append(rows.kept())
+            rows_by_group.setdefault(number, []).append(rows.kept())
         elif all_known:
             result.unexpected.append(f"{metric}: {counted(len(rows.kept().steps), 'point')}")
     for number, members in by_group.items():
-        _compare_group(members, here.get(number, []), result)
+        _compare_group(members, rows_by_group.get(number, []), result)
 
 
-def _compare_group(members: list[tuple[int, Group]], here: list[Rows], result: Differences) -> None:
+def _compare_group(members: list[tuple[int, Group]], all_rows: list[Rows], result: Differences) -> None:
     ranks = {rank for rank, _ in members}
-    logged, count = sum(group.count for _, group in members), sum(len(rows.steps) for rows in here)
-    total = admitted_lines.short(sum(sum(rows.nodes().values()) for rows in here) & MASK)
+    logged, count = sum(group.count for _, group in members), sum(len(rows.steps) for rows in all_rows)
+    total = admitted_lines.short(sum(sum(rows.nodes().values()) for rows in all_rows) & MASK)
     digests = [group.digest for _, group in members]
-    added = admitted_lines.short(sum(map(admitted_lines.digest_from, digests)) & MASK)
-    if all(digests) and (total == added or set(digests) == {total}):
+    digest_sum = admitted_lines.short(sum(map(admitted_lines.digest_from, digests)) & MASK)
+    if all(digests) and (total == digest_sum or set(digests) == {total}):
         result.arrived += count
         return
-    names = ", ".join(rows.metric for rows in here[:3]) or "none of them is in the run"
+    names = ", ".join(rows.metric for rows in all_rows[:3]) or "none of them is in the run"
     text = f"a group of {counted(sum(group.metrics for _, group in members), 'metric')} ({names}, …)"
     if len(members) == 1 and count < logged:
         result.lost_count += logged - count
@@ -347,34 +358,38 @@ def compare_blocks(
     its client may send points later, so no difference is a failure.
     """
     rank = record.rank or 0
-    kept = raw.kept().nodes()
-    differ = {block: leaf for block, leaf in leaves.items() if kept.get(block) != leaf.digest}
+    digests = raw.kept().nodes()
+    differ = {block: leaf for block, leaf in leaves.items() if digests.get(block) != leaf.digest}
     views = raw.of_blocks(differ) if differ else {}
-    lost: list[int] = []
-    wrong: list[int] = []
+    lost_blocks: list[int] = []
+    wrong_blocks: list[int] = []
     missing = matched = 0
     for block, leaf in sorted(differ.items()):
         view = views.get(block, Rows(metric)).within(leaf.began_ms, leaf.ended_ms).kept()
         if view.nodes().get(block) == leaf.digest:
             matched += 1
         elif len(view.steps) < leaf.points:
-            lost.append(block)
+            lost_blocks.append(block)
             missing += leaf.points - len(view.steps)
         elif len(view.steps) == leaf.points and alone:
-            wrong.append(block)
+            wrong_blocks.append(block)
         else:
-            where = _ranges(_spans([block], BLOCK_STEPS))
-            text = f"{metric}: other processes may have logged points of it too, in steps {where}"
+            steps_text = _ranges(_spans([block], BLOCK_STEPS))
+            text = f"{metric}: other processes may have logged points of it too, in steps {steps_text}"
             result.open.append(({rank}, f"rank {rank}: {text}"))
     points = counted(sum(leaf.points for leaf in leaves.values()), "point")
-    later = "; its client may still send them" if record.running else ""
-    if lost:
-        where = _ranges(_spans(lost, BLOCK_STEPS))
-        text = f"rank {rank}: {metric}: {missing} of {points} before its last line, in steps {where}{later}"
-        (result.open if later else result.lost).append(({rank}, text))
-        result.lost_count += 0 if later else missing
-    if wrong:
-        where = _ranges(_spans(wrong, BLOCK_STEPS))
-        text = f"rank {rank}: {metric}: as many points as logged, but not the same, in steps {where}{later}"
-        (result.open if later else result.wrong).append(({rank}, text))
+    note = "; its client may still send them" if record.running else ""
+    if lost_blocks:
+        steps_text = _ranges(_spans(lost_blocks, BLOCK_STEPS))
+        text = (
+            f"rank {rank}: {metric}: {missing} of {points} before its last line, in steps {steps_text}{note}"
+        )
+        (result.open if note else result.lost).append(({rank}, text))
+        result.lost_count += 0 if note else missing
+    if wrong_blocks:
+        steps_text = _ranges(_spans(wrong_blocks, BLOCK_STEPS))
+        text = (
+            f"rank {rank}: {metric}: as many points as logged, but not the same, in steps {steps_text}{note}"
+        )
+        (result.open if note else result.wrong).append(({rank}, text))
     return len(leaves) - len(differ) + matched

@@ -37,11 +37,11 @@ def is_admitted(case: Case) -> bool:
 
 def records(case: Case) -> list[PodRecord]:
     """Return the records of all of the job's pods, including those of earlier attempts."""
-    found = []
+    pod_records = []
     for index, pods in case.pod_attempts.items():
         for pod in pods:
-            found.append(_of_pod(case, index, pod, is_last=pod is pods[-1]))
-    return found
+            pod_records.append(_of_pod(case, index, pod, is_last=pod is pods[-1]))
+    return pod_records
 
 
 def _of_pod(case: Case, index: int, pod: Pod, *, is_last: bool) -> PodRecord:
@@ -50,21 +50,23 @@ def _of_pod(case: Case, index: int, pod: Pod, *, is_last: bool) -> PodRecord:
     own = ranks[0] if len(ranks) == 1 else None
     nonce = admitted_records.nonce_of(pod.last.object, container)
     if not nonce:
-        why = "no recorder was injected into its container"
-        return PodRecord(pod.name, "", [], ranks=ranks, absent=why)
+        reason = "no recorder was injected into its container"
+        return PodRecord(pod.name, "", [], ranks=ranks, absent=reason)
     path = case.bundle.log(pod.name, container)
-    late = _begins_late(case, pod, path)
+    begins_late = _begins_late(case, pod, path)
     texts = (line.decode(errors="replace") for _, line in case.bundle.lines(path))
     running = _running(pod, container)
-    found = admitted_records.read(texts, nonce, pod=pod.name, rank=own, whole=not late, running=running)
-    for record in found.records:
+    record_set = admitted_records.read(
+        texts, nonce, pod=pod.name, rank=own, whole=not begins_late, running=running
+    )
+    for record in record_set.records:
         if own is not None and record.summary is not None and record.summary.world is None:
             # Without a launcher, the recorder uses the pod's index in its Job, not the rank in the JobSet.
             record.rank = own
-    found.ranks, found.lost = ranks, _lost(case, pod)
-    if not found.records:
-        found.absent = _absent(case, pod, path, late, is_last=is_last)
-    return found
+    record_set.ranks, record_set.lost = ranks, _lost(case, pod)
+    if not record_set.records:
+        record_set.absent = _absent(case, pod, path, begins_late, is_last=is_last)
+    return record_set
 
 
 def _running(pod: Pod, container: str) -> bool:
@@ -74,7 +76,7 @@ def _running(pod: Pod, container: str) -> bool:
     return pod.last.type != "DELETED" and "running" in mapping(status, "state")
 
 
-def _absent(case: Case, pod: Pod, path: str, late: bool, *, is_last: bool) -> str:
+def _absent(case: Case, pod: Pod, path: str, begins_late: bool, *, is_last: bool) -> str:
     """Return why the log of a pod contains no lines of the recorder that was injected into it."""
     gap = _gap(case, pod)
     if _TAIL in gap:
@@ -83,7 +85,7 @@ def _absent(case: Case, pod: Pod, path: str, late: bool, *, is_last: bool) -> st
         return f"its log could not be read: {gap.partition(': ')[2]}"
     if not case.bundle.has(path):
         return "its log was not read" if is_last else "the log of this earlier pod was not read"
-    if late:
+    if begins_late:
         return "the beginning of its log was rotated away"
     return (
         "the recorder was injected into its container, but wrote nothing: Pluto's client created no run, "
@@ -102,14 +104,14 @@ def _begins_late(case: Case, pod: Pod, path: str) -> bool:
         return True
     states = [pod.container(case.launch.container, state) for state in ("running", "terminated")]
     times = [seconds(state[1].get("startedAt")) for state in states if state is not None]
-    started = min((time for time in times if time is not None), default=None)
-    first = next((line for _, line in case.bundle.lines(path)), b"")
-    began = seconds(first.partition(b" ")[0].decode(errors="replace"))
-    if started is None or began is None:
+    started_at = min((time for time in times if time is not None), default=None)
+    first_line = next((line for _, line in case.bundle.lines(path)), b"")
+    first_at = seconds(first_line.partition(b" ")[0].decode(errors="replace"))
+    if started_at is None or first_at is None:
         return True
-    if began - started <= BEGIN_SECONDS:
+    if first_at - started_at <= BEGIN_SECONDS:
         return False
-    return began - started > LATE_SECONDS or inside(case.bundle.path, path).stat().st_size > LARGE
+    return first_at - started_at > LATE_SECONDS or inside(case.bundle.path, path).stat().st_size > LARGE
 
 
 def _lost(case: Case, pod: Pod) -> str:
@@ -146,26 +148,26 @@ def parts(bundle: Bundle, run_id: int) -> Iterator[Part]:
 
 def elsewhere(pods: Iterable[PodRecord], run_id: int) -> dict[int, dict[int, int]]:
     """Return the number of points that each rank logged to other runs, keyed by rank and then by run id."""
-    found: dict[int, dict[int, int]] = {}
+    by_rank: dict[int, dict[int, int]] = {}
     for record in _trusted(pods):
         for section in record.summary.runs if record.summary else ():
             if section.run.isdecimal() and int(section.run) != run_id and section.count:
-                counts = found.setdefault(record.rank or 0, {})
+                counts = by_rank.setdefault(record.rank or 0, {})
                 counts[int(section.run)] = counts.get(int(section.run), 0) + section.count
-    return found
+    return by_rank
 
 
 def unrecorded(pods: Iterable[PodRecord], ranks: Iterable[int]) -> dict[int, str]:
     """Map each rank without any lines from a recorder to the reason."""
     pods = list(pods)
-    found: dict[int, str] = {}
+    reasons: dict[int, str] = {}
     for rank in ranks:
         if not any(pod.of_rank(rank) for pod in pods):
-            why = next((pod.absent for pod in pods if rank in pod.ranks and pod.absent), "")
-            found[rank] = why or "its pod does not exist now"
-            if not why and any(rank in pod.ranks for pod in pods):
-                found[rank] = "no recorder in its pod wrote a line as this rank"
-    return found
+            absence = next((pod.absent for pod in pods if rank in pod.ranks and pod.absent), "")
+            reasons[rank] = absence or "its pod does not exist now"
+            if not absence and any(rank in pod.ranks for pod in pods):
+                reasons[rank] = "no recorder in its pod wrote a line as this rank"
+    return reasons
 
 
 def world(case: Case, pods: Iterable[PodRecord]) -> tuple[bool | None, str]:
@@ -175,25 +177,25 @@ def world(case: Case, pods: Iterable[PodRecord]) -> tuple[bool | None, str]:
     WORLD_SIZE matches, but neither torchrun nor such a process group was recorded.
     """
     size = case.expected.ranks
-    last: dict[int, Record] = {}
+    last_records: dict[int, Record] = {}
     for record in _trusted(pods):
         if record.rank is not None and not record.is_child:
-            last[record.rank] = record
-    summaries = {rank: record.summary for rank, record in last.items() if record.summary is not None}
-    absent = [rank for rank in case.ranks if rank not in last]
+            last_records[record.rank] = record
+    summaries = {rank: record.summary for rank, record in last_records.items() if record.summary is not None}
+    absent = [rank for rank in case.ranks if rank not in last_records]
     if absent:
         return False, f"the world of {names(absent)} is not recorded"
     worlds = sorted({each for summary in summaries.values() if (each := _size(summary)) is not None})
     if size == 1 and worlds in ([], [1]):
         return True, "the job has one rank"
-    if worlds != [size] or len(last) != size:
-        shown = ", ".join(map(str, worlds)) or "unknown"
-        return False, f"the recorders show a WORLD_SIZE of {shown}, but {size} is expected"
+    if worlds != [size] or len(last_records) != size:
+        sizes_text = ", ".join(map(str, worlds)) or "unknown"
+        return False, f"the recorders show a WORLD_SIZE of {sizes_text}, but {size} is expected"
     groups = {rank: summary.group for rank, summary in sorted(summaries.items()) if summary.group is not None}
     for rank, group in groups.items():
         if group.size != size:
-            where = f"was in a process group of {group.size}, according to its recorder"
-            return False, f"rank {rank} of {size} {where}"
+            mismatch = f"was in a process group of {group.size}, according to its recorder"
+            return False, f"rank {rank} of {size} {mismatch}"
     numbers = Counter(group.rank for group in groups.values())
     for number, count in numbers.items():
         if count > 1:
@@ -231,10 +233,10 @@ def uploaders(case: Case, ranks: Iterable[int]) -> list[str]:
         pod = case.pods.get(case.node_of(rank))
         path = case.bundle.log(pod.name, case.launch.container) if pod else ""
         lines = case.bundle.lines(path) if pod and case.bundle.has(path) else []
-        found = [match[1].decode() for _, line in lines if (match := _EXISTING.search(line))]
-        if found:
-            text = f"the client of rank {rank} left its points to process {found[-1]}, which it mistook for "
-            texts.append(f"{text}its upload process (.sync.pid); give each process its own PLUTO_DIR")
+        process_ids = [match[1].decode() for _, line in lines if (match := _EXISTING.search(line))]
+        if process_ids:
+            text = f"the client of rank {rank} left its points to process {process_ids[-1]}, which it mistook"
+            texts.append(f"{text} for its upload process (.sync.pid); give each process its own PLUTO_DIR")
     return texts
 
 

@@ -177,43 +177,43 @@ class Record:
         Duplicates are allowed, because logs are read more than once.
         """
         if isinstance(item, Line):
-            known: object = self.lines.setdefault(item.number, item)
+            existing: object = self.lines.setdefault(item.number, item)
         else:
-            known = self.parts.setdefault(item.number, {}).setdefault(item.part, item)
-        if known != item:
+            existing = self.parts.setdefault(item.number, {}).setdefault(item.part, item)
+        if existing != item:
             self.conflict = "its log has two different lines with the same number, so one of them is forged"
 
     def close(self) -> None:
         """Read the summary, and check the lines against it."""
-        why = ""
+        problem = ""
         if self.parts:
             parts = self.parts[max(self.parts)]
             count = max(part.parts for part in parts.values())
             if sorted(parts) != [*range(1, count + 1)]:
-                why = f"its summary is torn: {len(parts)} of {counted(count, 'part')} are in the log"
+                problem = f"its summary is torn: {len(parts)} of {counted(count, 'part')} are in the log"
             else:
                 try:
                     body = admitted_lines.decode_summary(parts[at].body for at in sorted(parts))
                     self.summary = msgspec.convert(body, Summary)
                 except ValueError as error:
-                    why = f"its summary cannot be read: {str(error)[:200]}"
-        why = self.conflict or why or self._broken() or self._torn()
-        self.trusted = self.summary is not None and not why
-        self.problem = why or self.without_summary() or self._summary_problem()
+                    problem = f"its summary cannot be read: {str(error)[:200]}"
+        problem = self.conflict or problem or self._broken() or self._torn()
+        self.trusted = self.summary is not None and not problem
+        self.problem = problem or self.without_summary() or self._summary_problem()
 
     def _broken(self) -> str:
         """Return a sentence about where the lines' hash chain breaks, or "" if it is unbroken."""
-        before = None
+        previous = None
         for number in sorted(self.lines):
             line = self.lines[number]
-            if before is not None and number != before.number + 1:
+            if previous is not None and number != previous.number + 1:
                 return (
-                    f"its lines {before.number + 1} to {number - 1} are missing in the log: torn or rotated"
+                    f"its lines {previous.number + 1} to {number - 1} are missing in the log: torn or rotated"
                 )
-            known = before.chain if before is not None else "" if number == 0 else None
-            if known is not None and line.chain != admitted_lines.chained(known, line):
+            chain = previous.chain if previous is not None else "" if number == 0 else None
+            if chain is not None and line.chain != admitted_lines.chained(chain, line):
                 return f"line {number} does not continue the lines before it, so one of them is forged"
-            before = line
+            previous = line
         return ""
 
     def without_summary(self) -> str:
@@ -288,21 +288,21 @@ def read(
     `rank` is used for processes that did not know their rank. `whole` is False if the beginning of the log
     was rotated away. `running` is whether the container was running when its pod was read.
     """
-    found: dict[str, Record] = {}
-    others = 0
+    by_attempt: dict[str, Record] = {}
+    other_lines = 0
     for item in admitted_lines.decode(nonce, lines):
         if item is None:
-            others += 1
+            other_lines += 1
             continue
         own = item.rank if item.rank is not None else rank
-        record = found.setdefault(item.attempt, Record(item.attempt, own, pod, nonce, running=running))
+        record = by_attempt.setdefault(item.attempt, Record(item.attempt, own, pod, nonce, running=running))
         if record.rank != own:
             record.conflict = "its lines name two ranks, so some are forged"
             continue
         record.add(item)
-    for record in found.values():
+    for record in by_attempt.values():
         record.close()
-    return PodRecord(pod, nonce, list(found.values()), others, whole)
+    return PodRecord(pod, nonce, list(by_attempt.values()), other_lines, whole)
 
 
 def nonce_of(pod: Mapping[str, Any], container: str) -> str:

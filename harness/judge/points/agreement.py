@@ -49,7 +49,7 @@ class Agreement:
                 CHECK,
                 "unification.recorders_disagree",
                 f"the points that {names(self.apart)} recorded differ from those recorded around the client",
-                details=[_difference(rank, *how) for rank, how in self.apart.items()],
+                details=[_difference(rank, *difference) for rank, difference in self.apart.items()],
                 ranks=self.apart,
                 evidence=refs,
             )
@@ -69,20 +69,20 @@ def compare(case: Case, truths: list[Truth]) -> Agreement:
         if not own.incomplete and (differing := [*differences(own, other)])
     }
     seconds = {own.rank: other for own, other in pairs}
-    both = [_joined(own, seconds[own.rank]) if own.rank in seconds else own for own in truths]
-    return Agreement(both, pairs, apart, [own.rank for own, _ in pairs if own.incomplete])
+    merged = [_joined(own, seconds[own.rank]) if own.rank in seconds else own for own in truths]
+    return Agreement(merged, pairs, apart, [own.rank for own, _ in pairs if own.incomplete])
 
 
 def _joined(own: Truth, other: Truth) -> Truth:
     """Return the rank's own record, supplemented with points and client settings found only in `other`."""
-    for mine, theirs in zip(own.attempts, other.attempts, strict=False):
-        mine.settings = mine.settings or theirs.settings
-    more = {
+    for attempt, other_attempt in zip(own.attempts, other.attempts, strict=False):
+        attempt.settings = attempt.settings or other_attempt.settings
+    missing = {
         metric: joined(own.rows.get(metric), series)
         for metric, series in other.rows.items()
         if metric not in own.rows or not own.rows[metric].same_steps(series)
     }
-    return replace(own, rows={**own.rows, **more}) if more else own
+    return replace(own, rows={**own.rows, **missing}) if missing else own
 
 
 def _other(case: Case, own: Truth) -> Truth | None:
@@ -95,31 +95,35 @@ def _other(case: Case, own: Truth) -> Truth | None:
 def differences(own: Truth, other: Truth) -> Iterator[tuple[str, int, str]]:
     """Yield the differences between a rank's two records. Rows past the row limit are compared by digest."""
     if own.blocks or other.blocks:
-        mine, theirs = (one.attempts[-1].metrics if one.end else {} for one in (own, other))
-        if own.end and own.end == other.end and not mine and not theirs:
+        own_metrics, other_metrics = (one.attempts[-1].metrics if one.end else {} for one in (own, other))
+        if own.end and own.end == other.end and not own_metrics and not other_metrics:
             return  # Older recorders omitted digests if there were many metrics. The total digests agree.
-        for metric in sorted(metric for metric in {*mine, *theirs} if mine.get(metric) != theirs.get(metric)):
-            counts = [f"{(side.get(metric) or (0, ''))[0]} rows" for side in (mine, theirs)]
+        for metric in sorted(
+            metric
+            for metric in {*own_metrics, *other_metrics}
+            if own_metrics.get(metric) != other_metrics.get(metric)
+        ):
+            counts = [f"{(side.get(metric) or (0, ''))[0]} rows" for side in (own_metrics, other_metrics)]
             yield metric, -1, f"{counts[0]} recorded, {counts[1]} handed over, or other values"
-        if not mine or not theirs:
+        if not own_metrics or not other_metrics:
             yield "", -1, "one record has no digests of its metrics"
         return
     for metric in sorted({*own.rows, *other.rows}):
-        mine_, theirs_ = own.rows.get(metric, NONE), other.rows.get(metric, NONE)
-        if mine_.same_as(theirs_):
+        own_rows, other_rows = own.rows.get(metric, NONE), other.rows.get(metric, NONE)
+        if own_rows.same_as(other_rows):
             continue
-        for step in sorted({*mine_, *theirs_}):
-            if step not in theirs_:
+        for step in sorted({*own_rows, *other_rows}):
+            if step not in other_rows:
                 yield metric, step, "recorded by the worker, but not handed to the client"
-            elif step not in mine_:
+            elif step not in own_rows:
                 yield metric, step, "handed to the client, but not recorded by the worker"
-            elif not same(mine_[step], theirs_[step]):
-                yield metric, step, f"recorded as {mine_[step]!r}, handed over as {theirs_[step]!r}"
+            elif not same(own_rows[step], other_rows[step]):
+                yield metric, step, f"recorded as {own_rows[step]!r}, handed over as {other_rows[step]!r}"
 
 
 def _difference(rank: int, other: Truth, differing: Differences) -> str:
-    metric, step, how = differing[0]
-    where = metric + (f" at step {step}" if step >= 0 else "")
-    text = f"rank {rank}: {where}{': ' if where else ''}{how}"
+    metric, step, description = differing[0]
+    place = metric + (f" at step {step}" if step >= 0 else "")
+    text = f"rank {rank}: {place}{': ' if place else ''}{description}"
     text += f"; and {len(differing) - 1} more points" if len(differing) > 1 else ""
     return text + (f" (the record around the client: {other.incomplete})" if other.incomplete else "")

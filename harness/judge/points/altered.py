@@ -30,22 +30,22 @@ MIN_POINTS = 2
 
 def values(wrong: Iterable[Wrong]) -> list[str]:
     """Return a sentence for each conversion, if conversions explain every wrong value, otherwise []."""
-    found = [_conversion(one.logged, one.recorded) for one in wrong]
-    if not found or not all(found):
+    conversions = [_conversion(one.logged, one.recorded) for one in wrong]
+    if not conversions or not all(conversions):
         return []
-    return [f"in {counted(count, 'point')}, {text}" for text, count in Counter(found).items()]
+    return [f"in {counted(count, 'point')}, {text}" for text, count in Counter(conversions).items()]
 
 
-def points(truths: Iterable[Truth], compared: Comparison, recorded: Recorded) -> list[str]:
+def points(truths: Iterable[Truth], comparison: Comparison, recorded: Recorded) -> list[str]:
     """Return a sentence for each metric whose missing points are in the run under another name or step."""
     by_rank = {truth.rank: truth for truth in truths}
     sentences = []
-    for (rank, metric), steps in compared.missing.items():
+    for (rank, metric), steps in comparison.missing.items():
         rows = by_rank[rank].rows.get(metric, NONE)
-        name = _other_name(metric, steps, rows, compared, recorded)
+        name = _other_name(metric, steps, rows, comparison, recorded)
         if name:
             sentences.append(f"the run has these points of {metric!r} of rank {rank} under the name {name!r}")
-        elif text := _other_steps(metric, steps, rows, compared, recorded):
+        elif text := _other_steps(metric, steps, rows, comparison, recorded):
             sentences.append(f"{text} ({metric!r} of rank {rank})")
         elif min(steps) < 0:
             sentences.append(
@@ -98,13 +98,17 @@ def _bfloat16(value: float) -> float | None:
 
 
 def _other_name(
-    metric: str, steps: list[int], rows: Series, compared: Comparison, recorded: Recorded
+    metric: str, steps: list[int], rows: Series, comparison: Comparison, recorded: Recorded
 ) -> str | None:
     """Return the name under which the run contains exactly the missing points, or None."""
-    for name, foreign in compared.foreign.items():
-        series, there = recorded.shared.get(name, NONE), set(foreign)
-        enough = len(steps) >= MIN_POINTS or _words(name) == _words(metric)
-        if name != metric and enough and all(s in there and same(series[s], rows[s]) for s in steps):
+    for name, foreign in comparison.foreign.items():
+        series, steps_there = recorded.shared.get(name, NONE), set(foreign)
+        is_plausible = len(steps) >= MIN_POINTS or _words(name) == _words(metric)
+        if (
+            name != metric
+            and is_plausible
+            and all(s in steps_there and same(series[s], rows[s]) for s in steps)
+        ):
             return name
     return None
 
@@ -115,15 +119,17 @@ def _words(name: str) -> str:
 
 
 def _other_steps(
-    metric: str, steps: list[int], rows: Series, compared: Comparison, recorded: Recorded
+    metric: str, steps: list[int], rows: Series, comparison: Comparison, recorded: Recorded
 ) -> str | None:
     """Return how a metric's steps in the run differ from the logged steps, or None."""
-    series, foreign = recorded.shared.get(metric, NONE), compared.foreign.get(metric, [])
+    series, foreign = recorded.shared.get(metric, NONE), comparison.foreign.get(metric, [])
     if foreign and all(int(float(s)) in foreign and same(series[int(float(s))], rows[s]) for s in steps):
         return "the step was rounded to what a double can represent"
-    logged, there = sorted(rows), sorted(series)
-    if foreign and len(logged) == len(there) >= MIN_POINTS:
-        shift = there[0] - logged[0]
-        if all(b - a == shift and same(rows[a], series[b]) for a, b in zip(logged, there, strict=True)):
+    logged, recorded_steps = sorted(rows), sorted(series)
+    if foreign and len(logged) == len(recorded_steps) >= MIN_POINTS:
+        shift = recorded_steps[0] - logged[0]
+        if all(
+            b - a == shift and same(rows[a], series[b]) for a, b in zip(logged, recorded_steps, strict=True)
+        ):
             return f"the run has every step {shift:+d}"
     return None

@@ -49,50 +49,50 @@ class Rewritten:
 
 
 def explain(
-    truths: list[Truth], recorded: Recorded, compared: Comparison, omissions: Iterable[Omission] = ()
+    truths: list[Truth], recorded: Recorded, comparison: Comparison, omissions: Iterable[Omission] = ()
 ) -> Rewritten:
-    """Remove the lost and foreign points that the client's rules explain from `compared`, and return them.
+    """Remove the lost and foreign points that the client's rules explain from `comparison`, and return them.
 
     `omissions` lists the values that the client omitted, according to the recorder wrapping it.
     """
-    why = {(one.rank, one.key): one.why for one in omissions}
+    reasons = {(one.rank, one.key): one.why for one in omissions}
     result = Rewritten()
     by_rank = {truth.rank: truth for truth in truths}
-    became: dict[str, dict[str, None]] = {}
+    sources: dict[str, dict[str, None]] = {}
     for truth in truths:
         for metric in [*truth.rows, *(block.metric for block in truth.blocks)]:
-            became.setdefault(sent_name(metric), {})[metric] = None
+            sources.setdefault(sent_name(metric), {})[metric] = None
         for rewrite in truth.rewrites:
-            why.setdefault((truth.rank, rewrite.metric), rewrite.why)
+            reasons.setdefault((truth.rank, rewrite.metric), rewrite.why)
             result.rewrites.setdefault((truth.rank, rewrite.why), []).append(rewrite)
-    result.why, observed = why, {(one.rank, one.key) for one in omissions}
-    result.merged = {name: list(of) for name, of in became.items() if len(of) > 1}
-    for (rank, metric), steps in list(compared.missing.items()):
-        rest = _renamed(by_rank[rank], metric, steps, recorded, result)
+    result.why, observed = reasons, {(one.rank, one.key) for one in omissions}
+    result.merged = {name: list(of) for name, of in sources.items() if len(of) > 1}
+    for (rank, metric), steps in list(comparison.missing.items()):
+        remaining = _renamed(by_rank[rank], metric, steps, recorded, result)
         was_dropped = any(not one.kept and one.metric == metric for one in by_rank[rank].rewrites)
-        if rest and (was_dropped or (rank, metric) in observed):
-            result.dropped[rank, metric] = rest
-            rest = []
-        _set_or_remove(compared.missing, (rank, metric), rest)
-    for entry in list(compared.missing_in_blocks):
-        rank, block, have = entry
-        if have == 0 and _has_block(recorded, block):
+        if remaining and (was_dropped or (rank, metric) in observed):
+            result.dropped[rank, metric] = remaining
+            remaining = []
+        _set_or_remove(comparison.missing, (rank, metric), remaining)
+    for entry in list(comparison.missing_in_blocks):
+        rank, block, recorded_count = entry
+        if recorded_count == 0 and _has_block(recorded, block):
             result.renamed_blocks.append((rank, block))
-            compared.missing_in_blocks.remove(entry)
-    for wrong in list(compared.wrong):  # The value may belong to another metric that got the same name.
-        others = [
-            truth.rows.get(m, NONE).get(wrong.step) for truth in truths for m in became.get(wrong.metric, {})
+            comparison.missing_in_blocks.remove(entry)
+    for wrong in list(comparison.wrong):  # The value may belong to another metric that got the same name.
+        candidates = [
+            truth.rows.get(m, NONE).get(wrong.step) for truth in truths for m in sources.get(wrong.metric, {})
         ]
         if wrong.metric in result.merged and any(
-            same(wrong.recorded, value) for value in others if value is not None
+            same(wrong.recorded, value) for value in candidates if value is not None
         ):
             result.overwritten.setdefault((wrong.rank, wrong.metric), []).append(wrong.step)
-            compared.wrong.remove(wrong)
-    for name, steps in list(compared.foreign.items()):
+            comparison.wrong.remove(wrong)
+    for name, steps in list(comparison.foreign.items()):
         _set_or_remove(
-            compared.foreign,
+            comparison.foreign,
             name,
-            [step for step in steps if not _expected(truths, became.get(name, {}), step)],
+            [step for step in steps if not _expected(truths, sources.get(name, {}), step)],
         )
     return result
 
@@ -104,21 +104,23 @@ def _renamed(truth: Truth, metric: str, steps: list[int], recorded: Recorded, re
     if name == metric:
         return steps
     rows = truth.rows[metric]
-    here = [step for step in steps if step in series and same(series[step], rows[step])]
-    hidden = [step for step in steps if step in series and step not in set(here) and name in result.merged]
+    renamed = [step for step in steps if step in series and same(series[step], rows[step])]
+    overwritten = [
+        step for step in steps if step in series and step not in set(renamed) and name in result.merged
+    ]
     truth_key = (truth.rank, metric)
-    _set_or_remove(result.renamed, truth_key, here)
-    _set_or_remove(result.overwritten, truth_key, hidden)
-    explained = {*here, *hidden}
+    _set_or_remove(result.renamed, truth_key, renamed)
+    _set_or_remove(result.overwritten, truth_key, overwritten)
+    explained = {*renamed, *overwritten}
     return [step for step in steps if step not in explained]
 
 
-def _set_or_remove(into: dict, key: object, steps: list[int]) -> None:  # type: ignore[type-arg]
+def _set_or_remove(target: dict, key: object, steps: list[int]) -> None:  # type: ignore[type-arg]
     """Set a key's steps, or remove the key if there are no steps."""
     if steps:
-        into[key] = steps
+        target[key] = steps
     else:
-        into.pop(key, None)
+        target.pop(key, None)
 
 
 def _expected(truths: list[Truth], originals: dict[str, None], step: int) -> bool:
@@ -148,17 +150,17 @@ def check(result: Rewritten, label: str) -> Finding:
         f"{result.why[rank, metric]}: {metric!r} of rank {rank} ({compact(steps)})"
         for (rank, metric), steps in result.dropped.items()
     ]
-    dropped = {(rank, metric) for rank, metric in result.dropped}
-    for (rank, why), rewrites in result.rewrites.items():
-        others = [one for one in rewrites if (rank, one.metric) not in dropped]
-        more = len({one.metric for one in others}) - 1
+    dropped_keys = {(rank, metric) for rank, metric in result.dropped}
+    for (rank, reason), rewrites in result.rewrites.items():
+        kept_rewrites = [one for one in rewrites if (rank, one.metric) not in dropped_keys]
+        extra = len({one.metric for one in kept_rewrites}) - 1
         parts += [
-            f"{why}: {one.metric} = {one.was} at step {one.step} of rank {rank}"
-            + (f", and {more} more of its metrics" if more > 0 else "")
-            for one in others[:1]
+            f"{reason}: {one.metric} = {one.was} at step {one.step} of rank {rank}"
+            + (f", and {extra} more of its metrics" if extra > 0 else "")
+            for one in kept_rewrites[:1]
         ]
     for name, metrics in sorted(result.merged.items()):
-        who = names(rank for rank, metric in result.overwritten if sent_name(metric) == name)
+        rank_names = names(rank for rank, metric in result.overwritten if sent_name(metric) == name)
         missing = [
             step
             for (_, metric), steps in result.overwritten.items()
@@ -167,7 +169,8 @@ def check(result: Rewritten, label: str) -> Finding:
         ]
         text = f"{', '.join(map(repr, metrics))} became one metric, {name!r}, with one value for each step"
         parts.append(
-            text + (f": {len(missing)} points of {who} are lost ({compact(missing)})" if missing else "")
+            text
+            + (f": {len(missing)} points of {rank_names} are lost ({compact(missing)})" if missing else "")
         )
     counts: dict[str, Counter[int]] = {}
     for (rank, metric), steps in result.renamed.items():

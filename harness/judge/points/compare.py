@@ -121,18 +121,18 @@ def compare(truths: Iterable[Truth], recorded: Recorded) -> Comparison:
         for block in truth.blocks:
             holders = {one.rank: one for one in blocks[block.metric] + claims.get(block.metric, [])}
             all_steps = ascending(block.metric)
-            here = all_steps[bisect_left(all_steps, block.first) : bisect_right(all_steps, block.last)]
+            block_steps = all_steps[bisect_left(all_steps, block.first) : bisect_right(all_steps, block.last)]
             series = recorded.shared.get(block.metric, NONE)
-            _compare_block(truth, block, holders.values(), here, series, result)
+            _compare_block(truth, block, holders.values(), block_steps, series, result)
     for metric, series in recorded.shared.items():
         if metric.startswith(OWN_METRICS):
             continue
         ranges = [
             (b.first, b.last) for truth in blocks.get(metric, []) for b in truth.blocks if b.metric == metric
         ]
-        strange = _unclaimed(series, [truth.rows[metric] for truth in claims.get(metric, [])], ranges)
-        if strange:
-            result.foreign[metric] = sorted(strange)
+        foreign_steps = _unclaimed(series, [truth.rows[metric] for truth in claims.get(metric, [])], ranges)
+        if foreign_steps:
+            result.foreign[metric] = sorted(foreign_steps)
     return result
 
 
@@ -141,12 +141,12 @@ def _disputed(owners: list[Truth], metric: str) -> set[int]:
     all_rows = [truth.rows[metric] for truth in owners]
     if all(rows.same_as(all_rows[0]) for rows in all_rows[1:]):
         return set()
-    first: dict[int, float] = {}
+    first_values: dict[int, float] = {}
     return {
         step
         for rows in all_rows
         for step, value in rows.items()
-        if not same(first.setdefault(step, value), value)
+        if not same(first_values.setdefault(step, value), value)
     }
 
 
@@ -184,7 +184,7 @@ def _compare_rows(
         return
     superseded = truth.superseded.get(metric, set())
     # If the rank itself repeated a superseded step, the run may contain the first of its values.
-    earlier = superseded & {step for steps in rows.overwrites.values() for step in steps}
+    repeated = superseded & {step for steps in rows.overwrites.values() for step in steps}
     for step, value in rows.items():
         if step in disputed:
             values = {other.rank: other.rows[metric][step] for other in owners if step in other.rows[metric]}
@@ -197,7 +197,7 @@ def _compare_rows(
             result.missing.setdefault((truth.rank, metric), []).append(step)
             continue
         result.arrived[truth.rank] += 1
-        if not same(value, series[step]) and step not in earlier:
+        if not same(value, series[step]) and step not in repeated:
             result.wrong.append(Wrong(truth.rank, metric, step, value, series[step]))
 
 
@@ -205,22 +205,23 @@ def _compare_block(
     truth: Truth,
     block: TruthBlock,
     holders: Iterable[Truth],
-    here: list[int],
+    block_steps: list[int],
     series: Series,
     result: Comparison,
 ) -> None:
     """Compare a block with the run. `holders` are the ranks that logged its metric.
 
-    `series` contains the metric's points in the run, and `here` contains the steps within the block's range.
+    `series` contains the metric's points in the run, and `block_steps` contains the steps within the block's
+    range.
     """
     own = NONE if block.kept else truth.rows.get(block.metric, NONE)
-    if len(here) == block.count and fits(block, here, series):
-        new = sum(step not in own for step in here)
+    if len(block_steps) == block.count and fits(block, block_steps, series):
+        new = sum(step not in own for step in block_steps)
         result.compared += new
         result.arrived[truth.rank] += new
         return
-    several = len(truth.attempts) > 1
-    if several and (block.kept or any(block.first <= step <= block.last for step in own)):
+    has_several_attempts = len(truth.attempts) > 1
+    if has_several_attempts and (block.kept or any(block.first <= step <= block.last for step in own)):
         result.undecided.append((truth.rank, block))  # The run does not show which attempt logged a point.
         return
     if block.ordered is False or block.count > block.last - block.first + 1:
@@ -229,22 +230,22 @@ def _compare_block(
         return
     for other in holders:
         steps = other.rows.get(block.metric, NONE) if other is not truth else NONE
-        overlap = [
+        overlapping = [
             b
             for b in other.blocks
             if b is not block and b.metric == block.metric and b.first <= block.last and block.first <= b.last
         ]
-        differs = any((b.first, b.last, b.count, b.sha256) != _key(block) for b in overlap)
+        differs = any((b.first, b.last, b.count, b.sha256) != _key(block) for b in overlapping)
         if differs or any(block.first <= step <= block.last for step in steps):
             result.undecided.append((truth.rank, block))
             return
-    here = [step for step in here if step not in own]
+    block_steps = [step for step in block_steps if step not in own]
     result.compared += block.count
-    result.arrived[truth.rank] += len(here)
-    if len(here) != block.count:
-        result.missing_in_blocks.append((truth.rank, block, len(here)))
+    result.arrived[truth.rank] += len(block_steps)
+    if len(block_steps) != block.count:
+        result.missing_in_blocks.append((truth.rank, block, len(block_steps)))
         return
-    if not fits(block, here, series):
+    if not fits(block, block_steps, series):
         result.wrong_blocks.append((truth.rank, block))
 
 
@@ -273,5 +274,5 @@ def compact(steps: Iterable[int], limit: int = 8) -> str:
     parts = [str(a) if a == b else f"{a}, {b}" if b == a + 1 else f"{a}–{b}" for a, b in ranges[:limit]]
     if len(ordered) == 1:
         return f"step {parts[0]}"
-    more = ", …" if len(ranges) > limit else ""
-    return f"steps {', '.join(parts)}{more} ({len(ordered)} points)"
+    suffix = ", …" if len(ranges) > limit else ""
+    return f"steps {', '.join(parts)}{suffix} ({len(ordered)} points)"

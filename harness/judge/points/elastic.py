@@ -33,16 +33,18 @@ def with_superseded(case: Case, truths: list[Truth]) -> list[Truth]:
         return truths
     sizes = truths[0].rows.get(RANKS, NONE)
     worlds = max([case.expected.ranks, *map(int, sizes.values())])
-    there = [truth for truth in truths if truth.rank < worlds or truth.attempts]
-    return [_with_superseded(truth, sizes) for truth in there]
+    members = [truth for truth in truths if truth.rank < worlds or truth.attempts]
+    return [_with_superseded(truth, sizes) for truth in members]
 
 
 def _with_superseded(truth: Truth, sizes: Series) -> Truth:
-    again = {step for step, size in sizes.items() if size <= truth.rank}
-    if again and truth.blocks:
-        why = "it logged more rows than the limit (HARNESS_TRUTH_ROWS), and a world without it repeated steps"
-        return replace(truth, incomplete=truth.incomplete or why)
-    superseded = {metric: again.intersection(series) for metric, series in truth.rows.items()}
+    repeated = {step for step, size in sizes.items() if size <= truth.rank}
+    if repeated and truth.blocks:
+        reason = (
+            "it logged more rows than the limit (HARNESS_TRUTH_ROWS), and a world without it repeated steps"
+        )
+        return replace(truth, incomplete=truth.incomplete or reason)
+    superseded = {metric: repeated.intersection(series) for metric, series in truth.rows.items()}
     return replace(truth, superseded={metric: steps for metric, steps in superseded.items() if steps})
 
 
@@ -55,24 +57,26 @@ def scalings(case: Case) -> Iterator[tuple[float, str, ObjectState]]:
 
 def scaling(before: ObjectState, after: ObjectState) -> str | None:
     """Describe a change in replicas, such as "scaled from 2 to 3 replicas by kubectl", or return None."""
-    was, now = (mapping(state.object, "spec").get("replicas") for state in (before, after))
-    if was == now or not isinstance(was, int) or not isinstance(now, int):
+    old, new = (mapping(state.object, "spec").get("replicas") for state in (before, after))
+    if old == new or not isinstance(old, int) or not isinstance(new, int):
         return None
-    who = changed_by(before, after)
-    if not who:  # After the first scaling, managedFields shows who scaled the object, but not when.
+    managers = changed_by(before, after)
+    if not managers:  # After the first scaling, managedFields shows who scaled the object, but not when.
         entries = items(after.object, "metadata", "managedFields")
-        who = sorted({str(each.get("manager")) for each in entries if each.get("subresource") == "scale"})
-    return f"scaled from {was} to {now} replicas by {who[0] if len(who) == 1 else 'somebody'}"
+        managers = sorted(
+            {str(each.get("manager")) for each in entries if each.get("subresource") == "scale"}
+        )
+    return f"scaled from {old} to {new} replicas by {managers[0] if len(managers) == 1 else 'somebody'}"
 
 
 def allows(case: Case, change: Change) -> bool:
     """Return whether a change scaled the launched object to a size that the launch allows."""
-    most = case.launch.max_nodes
+    max_nodes = case.launch.max_nodes
     launched = change.kind == case.launch.kind.lower() and change.name == case.launch.object_name
-    if most is None or not launched or change.fields != ("spec.replicas",):
+    if max_nodes is None or not launched or change.fields != ("spec.replicas",):
         return False
     sizes = (mapping(state.object, "spec").get("replicas") for _, _, state in scalings(case))
-    return all(isinstance(size, int) and 0 < size <= most for size in sizes)
+    return all(isinstance(size, int) and 0 < size <= max_nodes for size in sizes)
 
 
 def why_formed(case: Case, at: float) -> str:

@@ -74,8 +74,8 @@ class ForeignWriter:
         self.job = self.job or trace.job
         self.ranks |= set() if trace.rank is None else {trace.rank}
         if trace.sender or trace.peer:
-            who = repr(trace.sender) if trace.sender else "somebody"
-            self.senders[who + (f" at {trace.peer}" if trace.peer else "")] = None
+            sender = repr(trace.sender) if trace.sender else "somebody"
+            self.senders[sender + (f" at {trace.peer}" if trace.peer else "")] = None
         self.written[trace.kind] += trace.count
         self.times += [time for time in trace.times if time]
         if trace.point is not None:
@@ -85,21 +85,21 @@ class ForeignWriter:
     def text(self) -> str:
         """Return a sentence about the job's ranks and senders, what it sent and when."""
         launch = f" of launch {self.launch}" if self.launch else ""
-        who = f"job {self.job}{launch}" if self.job else f"another job{launch}"
-        who += f", {names(self.ranks)}" if self.ranks else ""
-        sent = ", ".join(_many(kind, count) for kind, count in self.written.items() if count)
-        some = [f"{metric} {compact(steps)}" for metric, steps in sorted(self.steps.items())[:2]]
-        some += [f"{len(self.steps) - 2} more metrics"] if len(self.steps) > 2 else []
+        writer = f"job {self.job}{launch}" if self.job else f"another job{launch}"
+        writer += f", {names(self.ranks)}" if self.ranks else ""
+        amounts = ", ".join(_many(kind, count) for kind, count in self.written.items() if count)
+        examples = [f"{metric} {compact(steps)}" for metric, steps in sorted(self.steps.items())[:2]]
+        examples += [f"{len(self.steps) - 2} more metrics"] if len(self.steps) > 2 else []
         by = f", by {', '.join(list(self.senders)[:4])}" if self.senders else ""
         span = sorted({min(self.times), max(self.times)}) if self.times else []
-        when = f", {' to '.join(span)}" if span else ""
-        which = f" ({', '.join(some)})" if some else ""
-        return f"{who}: {sent}{which}{by}{when}"
+        period = f", {' to '.join(span)}" if span else ""
+        which = f" ({', '.join(examples)})" if examples else ""
+        return f"{writer}: {amounts}{which}{by}{period}"
 
 
 def _many(kind: str, count: int) -> str:
-    one, several = _WRITTEN.get(kind, (kind, f"{kind}s"))
-    return f"{count} {one if count == 1 else several}"
+    singular, plural = _WRITTEN.get(kind, (kind, f"{kind}s"))
+    return f"{count} {singular if count == 1 else plural}"
 
 
 class Own:
@@ -144,12 +144,12 @@ def check(attached: Attached) -> Finding:
     if attached.attachments is None:
         text = f"this tracker does not report who sent what to {label}, so other jobs cannot be found"
         return passed(CHECK, text)
-    here = [(number, one) for number, one in attached.attachments if one.run_id == run.run_id]
-    own = Own(attached.case, (one for _, one in here))
-    traces = list(_traces(attached, own, here, run))
+    own_attachments = [(number, one) for number, one in attached.attachments if one.run_id == run.run_id]
+    own = Own(attached.case, (one for _, one in own_attachments))
+    traces = list(_traces(attached, own, own_attachments, run))
     if not traces:
-        how = "the key of each request" if own.by_launch else "the names and addresses of its senders"
-        text = f"according to {how}, everything in {label} is from this job"
+        source = "the key of each request" if own.by_launch else "the names and addresses of its senders"
+        text = f"according to {source}, everything in {label} is from this job"
         return passed(CHECK, text, ["tracker/attachments.jsonl"])
     jobs: dict[str, ForeignWriter] = {}
     job_of = {trace.sender: trace.job for trace in traces if trace.sender and trace.job}
@@ -170,31 +170,31 @@ def _traces(
     bundle, run_line = attached.case.bundle, attached.shared[0][0]
     for number, one in attachments:
         if not own.attached(one):
-            ref, who = f"tracker/attachments.jsonl:{number}", (one.launch, one.name, one.peer)
-            yield Trace(ref, "attach", 1, *who, (one.at,), job=one.job_name, rank=one.rank)
+            ref, origin = f"tracker/attachments.jsonl:{number}", (one.launch, one.name, one.peer)
+            yield Trace(ref, "attach", 1, *origin, (one.at,), job=one.job_name, rank=one.rank)
     for number, writer in bundle.writers():
         if writer.run_id == run.run_id and not _by_us(own, writer):
             count = 0 if writer.kind in _COUNTED_ELSEWHERE else max(writer.rows, writer.requests)
-            who = writer.launch, writer.sender, writer.peer
+            origin = writer.launch, writer.sender, writer.peer
             yield Trace(
-                f"tracker/writers.jsonl:{number}", writer.kind, count, *who, (writer.first, writer.last)
+                f"tracker/writers.jsonl:{number}", writer.kind, count, *origin, (writer.first, writer.last)
             )
     for event in run.status_history:
         launch, sender, peer = (_text(event.get(name)) for name in ("launch", "sender", "peer"))
-        who = launch, sender, peer
-        if any(who) and not own.sent(*who) and event.get("source") == "api":
+        origin = launch, sender, peer
+        if any(origin) and not own.sent(*origin) and event.get("source") == "api":
             at = str(event.get("createdAt") or "")
-            yield Trace(f"tracker/runs.jsonl:{run_line}", "status", 1, *who, (at,))
+            yield Trace(f"tracker/runs.jsonl:{run_line}", "status", 1, *origin, (at,))
     for number, point in _points_of_others(bundle, own, run):
-        ref, who = f"tracker/points.jsonl:{number}", (point.launch, point.sender, point.peer)
-        yield Trace(ref, "metrics", 1, *who, (point.received_at,), point=point)
+        ref, origin = f"tracker/points.jsonl:{number}", (point.launch, point.sender, point.peer)
+        yield Trace(ref, "metrics", 1, *origin, (point.received_at,), point=point)
 
 
 def _points_of_others(bundle: Bundle, own: Own, run: TrackerRun) -> Iterator[tuple[int, Point]]:
     """Yield the run's points that were not sent by this launch, with their line numbers."""
     for number, part in bundle.point_parts():
-        whose = part if isinstance(part, Point) else part[0]
-        if whose.run_id == run.run_id and not own.sent(whose.launch, whose.sender, whose.peer):
+        origin = part if isinstance(part, Point) else part[0]
+        if origin.run_id == run.run_id and not own.sent(origin.launch, origin.sender, origin.peer):
             yield from (
                 (number, point) for point in ([part] if isinstance(part, Point) else points_of(*part))
             )

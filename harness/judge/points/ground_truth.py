@@ -131,7 +131,7 @@ class Attempt:
         elif isinstance(line, TruthCode):
             self.code.append((number, line))
         elif isinstance(line, TruthLeft):
-            self.omissions |= {(key, kind, why): entry for key, kind, why, *entry in line.left}  # type: ignore[misc]
+            self.omissions |= {(key, kind, reason): entry for key, kind, reason, *entry in line.left}  # type: ignore[misc]
         elif isinstance(line, TruthAccount):
             self.account, self.accounted = line, self.count
         elif isinstance(line, TruthMetrics):
@@ -196,8 +196,8 @@ class Attempt:
             return True  # With older recorders, the digests of many metrics did not fit into a frame.
         if self.counts != {metric: count for metric, (count, _) in self.metrics.items()}:
             return False
-        whole = self._digests.keys() - {block.metric for block in self.blocks}
-        return all(self._digests[metric].hexdigest() == self.metrics[metric][1] for metric in whole)
+        unblocked = self._digests.keys() - {block.metric for block in self.blocks}
+        return all(self._digests[metric].hexdigest() == self.metrics[metric][1] for metric in unblocked)
 
 
 _READ: WeakKeyDictionary[Bundle, dict[tuple[int, str], Truth]] = WeakKeyDictionary()
@@ -348,8 +348,8 @@ def _in_message(case: Case, truth: Truth) -> dict[str, object]:
     own = [pod for pod in pods if start is not None and start.pod == pod.name]
     latest = case.pods.get(case.node_of(truth.rank))
     for pod in own[-1:] or ([latest] if latest else []):
-        ended = pod.container(case.launch.container, "terminated")
-        return mapping(termination(ended[1])[1], "truth", str(truth.rank)) if ended else {}
+        terminated = pod.container(case.launch.container, "terminated")
+        return mapping(termination(terminated[1])[1], "truth", str(truth.rank)) if terminated else {}
     return {}
 
 
@@ -359,8 +359,8 @@ def _why_incomplete(case: Case, truth: Truth, damage: bool, message: dict[str, o
         return f"no record of it reached the harness{why_unrecorded(case, truth.rank)}"
     reasons = ["its file is damaged"] * damage
     for number, attempt in enumerate(truth.attempts):
-        why = _why_attempt(truth, number, attempt, message)
-        reasons += [f"{_which(truth, number)}{why}"] if why else []
+        reason = _why_attempt(truth, number, attempt, message)
+        reasons += [f"{_which(truth, number)}{reason}"] if reason else []
     if not truth.attempts and not reasons:
         return "its end is missing after 0 rows"
     return " and ".join(reasons)
@@ -373,7 +373,7 @@ def _why_attempt(truth: Truth, number: int, attempt: Attempt, message: dict[str,
             if attempt.fault
             else f"{counted(attempt.gaps, 'gap')} in its frames"
         )
-    last = attempt is truth.own[-1]
+    is_last = attempt is truth.own[-1]
     if attempt.end is None:
         return _without_end(truth, number, attempt)
     if attempt.count != attempt.end.count:
@@ -381,18 +381,18 @@ def _why_attempt(truth: Truth, number: int, attempt: Attempt, message: dict[str,
     if not attempt.fits:
         return "its rows do not match its own counts and digests"
     digest = (message.get("count"), message.get("sha256"))
-    if last and message and digest not in _of_its_pod(truth, attempt):
-        here = attempt.end.count
-        return f"its termination message ({digest[0]} rows) and its log ({here} rows) do not agree"
+    if is_last and message and digest not in _of_its_pod(truth, attempt):
+        row_count = attempt.end.count
+        return f"its termination message ({digest[0]} rows) and its log ({row_count} rows) do not agree"
     return ""
 
 
 def _without_end(truth: Truth, number: int, attempt: Attempt) -> str:
     """Return why points may be missing from an attempt without an end record, or "" if none are."""
-    last = attempt is truth.own[-1]
-    if not last and not attempt.is_child:
+    is_last = attempt is truth.own[-1]
+    if not is_last and not attempt.is_child:
         return _cut(truth, number, attempt)
-    if last and truth.scaled_down and not (attempt.dense or attempt.blocks):
+    if is_last and truth.scaled_down and not (attempt.dense or attempt.blocks):
         return ""  # The world continued without this rank. Its steps are compared with rank 0's.
     if attempt is not truth.own[-1] and attempt.accounted == attempt.count:
         return ""  # A process pool killed the child after it had finished its runs.
@@ -405,8 +405,10 @@ def _of_its_pod(truth: Truth, last: Attempt) -> list[tuple[int, str]]:
     Any of these processes may have written the pod's termination message.
     """
     pod = last.start.pod if last.start else None
-    same = [one for one in truth.attempts if one is last or (one.start is not None and one.start.pod == pod)]
-    return [(one.end.count, one.end.sha256) for one in same if one.end is not None]
+    in_pod = [
+        one for one in truth.attempts if one is last or (one.start is not None and one.start.pod == pod)
+    ]
+    return [(one.end.count, one.end.sha256) for one in in_pod if one.end is not None]
 
 
 def _cut(truth: Truth, number: int, attempt: Attempt) -> str:
@@ -420,19 +422,19 @@ def _cut(truth: Truth, number: int, attempt: Attempt) -> str:
     """
     if not attempt.dense and not attempt.blocks:
         return ""
-    hidden = (BLOCK_ROWS if attempt.blocks else attempt.batch) - 1
+    max_unframed = (BLOCK_ROWS if attempt.blocks else attempt.batch) - 1
     following = next(one for one in truth.attempts[number + 1 :] if not one.is_child)
-    apart = [
+    gap_metrics = [
         metric
         for metric, (_, last) in attempt.steps.items()
         if metric not in following.steps
-        or (begun := following.steps[metric][0]) > last + 1
-        or (hidden and following.counts[metric] - (last + 1 - begun) < hidden)
+        or (first_step := following.steps[metric][0]) > last + 1
+        or (max_unframed and following.counts[metric] - (last + 1 - first_step) < max_unframed)
     ]
-    if not apart:
+    if not gap_metrics:
         return ""
     limit = ", past the row limit (HARNESS_TRUTH_ROWS)" if attempt.blocks else ""
-    return f"it was cut after {attempt.count} rows{limit}, and may have logged more of {apart[0]}"
+    return f"it was cut after {attempt.count} rows{limit}, and may have logged more of {gap_metrics[0]}"
 
 
 def _which(truth: Truth, number: int) -> str:
@@ -472,5 +474,5 @@ def why_unrecorded(case: Case, rank: int) -> str:
 
 def _container_succeeded(case: Case, pod: Pod | None) -> bool:
     """Return whether the rank's container exited with 0. A failed rank may have ended before logging."""
-    ended = pod.container(case.launch.container, "terminated") if pod else None
-    return ended is not None and ended[1].get("exitCode") == 0
+    terminated = pod.container(case.launch.container, "terminated") if pod else None
+    return terminated is not None and terminated[1].get("exitCode") == 0

@@ -69,8 +69,8 @@ def omissions(agreement: Agreement) -> list[Omission]:
 def _all(records: Records) -> Iterable[Omission]:
     for rank, truth in records.items():
         for attempt in truth.attempts if truth is not None else ():
-            for (key, kind, why), (count, first, last) in attempt.omissions.items():
-                yield Omission(rank, key, kind, why, count, first, last)
+            for (key, kind, reason), (count, first, last) in attempt.omissions.items():
+                yield Omission(rank, key, kind, reason, count, first, last)
 
 
 def _intended(records: Records, omission: Omission) -> bool:
@@ -79,10 +79,10 @@ def _intended(records: Records, omission: Omission) -> bool:
     assert truth is not None
     if omission.why.startswith(NOOP):
         return not truth.count and not any(a.account and a.account.logged for a in truth.attempts)
-    others = any(
+    has_other = any(
         other[0] == omission.key and other[1] != NONE for a in truth.attempts for other in a.omissions
     )
-    return omission.type == NONE and not others and omission.key not in truth.metrics
+    return omission.type == NONE and not has_other and omission.key not in truth.metrics
 
 
 def check(agreement: Agreement, apart: bool = False) -> Finding:
@@ -103,16 +103,16 @@ def check(agreement: Agreement, apart: bool = False) -> Finding:
             evidence=[truth.path for rank, truth in records.items() if rank in ranks and truth is not None],
             advice=_UPLOADS_OFF if all(one.why.startswith(OFF) for one in omitted) else "",
         )
-    open_ = {rank: why for rank, truth in records.items() if (why := _open(truth))}
-    if apart and open_ and all(records[rank] is None for rank in open_):
-        return unknown(CHECK, "not judged: the ranks did not form one world", ranks=open_)
-    if open_:
+    unaccounted = {rank: reason for rank, truth in records.items() if (reason := _open(truth))}
+    if apart and unaccounted and all(records[rank] is None for rank in unaccounted):
+        return unknown(CHECK, "not judged: the ranks did not form one world", ranks=unaccounted)
+    if unaccounted:
         return not_passed(
             CHECK,
             "unification.truth_incomplete",
-            f"it is not known what happened to every value that {names(open_)} passed to run.log",
-            details=[f"rank {rank}: {why}" for rank, why in open_.items()],
-            ranks=open_,
+            f"it is not known what happened to every value that {names(unaccounted)} passed to run.log",
+            details=[f"rank {rank}: {reason}" for rank, reason in unaccounted.items()],
+            ranks=unaccounted,
             evidence=refs,
         )
     accounts = [
@@ -135,17 +135,19 @@ def reasons(omitted: Iterable[Omission]) -> list[str]:
     by_reason: dict[str, list[Omission]] = {}
     for one in omitted:
         by_reason.setdefault(one.why, []).append(one)
-    return [f"{why}: {_keys(entries)}" for why, entries in by_reason.items()]
+    return [f"{reason}: {_keys(entries)}" for reason, entries in by_reason.items()]
 
 
 def _keys(entries: list[Omission]) -> str:
-    first: dict[str, Omission] = {}
+    by_key: dict[str, Omission] = {}
     for entry in entries:
-        first.setdefault(entry.key, entry)
-    shown = [f"{e.key!r} ({e.type}) at {e.steps} of rank {e.rank}" for e in list(first.values())[:SHOWN_KEYS]]
-    more = len(first) - SHOWN_KEYS
-    others = f" and {counted(more, 'more key')}" if more > 0 else ""
-    return f"{', '.join(shown)}{others} ({_values(sum(e.count for e in entries))})"
+        by_key.setdefault(entry.key, entry)
+    examples = [
+        f"{e.key!r} ({e.type}) at {e.steps} of rank {e.rank}" for e in list(by_key.values())[:SHOWN_KEYS]
+    ]
+    remaining = len(by_key) - SHOWN_KEYS
+    suffix = f" and {counted(remaining, 'more key')}" if remaining > 0 else ""
+    return f"{', '.join(examples)}{suffix} ({_values(sum(e.count for e in entries))})"
 
 
 def _values(count: int) -> str:
@@ -160,8 +162,8 @@ def _open(truth: Truth | None) -> str:
         return truth.incomplete
     for attempt in truth.attempts:
         account = attempt.account
-        last = attempt is truth.own[-1] and not truth.scaled_down
-        if account is None and attempt.end is None and not last and not attempt.is_child:
+        is_last = attempt is truth.own[-1] and not truth.scaled_down
+        if account is None and attempt.end is None and not is_last and not attempt.is_child:
             # The attempt was killed. Only omissions can be missing, because they are recorded after the call.
             continue
         if account is None:
@@ -179,21 +181,21 @@ def _open(truth: Truth | None) -> str:
 
 def _notes(records: Records) -> list[str]:
     """Return notes for a PASS about intended omissions and values logged without run.log."""
-    none = [omission for omission in _all(records) if omission.type == NONE]
+    none_only = [omission for omission in _all(records) if omission.type == NONE]
     noop = [omission for omission in _all(records) if omission.why.startswith(NOOP)]
-    notes = [f"only ever None, so not logged: {_keys(none)}"] if none else []
+    notes = [f"only ever None, so not logged: {_keys(none_only)}"] if none_only else []
     notes += [f"{NOOP}: {_keys(noop)}"] if noop else []
-    past = {
+    bypassing = {
         rank: count
         for rank, truth in records.items()
         if truth is not None
         and (count := sum(attempt.account.past for attempt in truth.attempts if attempt.account))
     }
-    notes += [f"{_values(count)} of rank {rank} came without run.log" for rank, count in past.items()]
-    assisted = [
+    notes += [f"{_values(count)} of rank {rank} came without run.log" for rank, count in bypassing.items()]
+    affected_ranks = [
         rank
         for rank, truth in records.items()
         if truth is not None
         and not all(one.cpu_frequency for attempt in truth.attempts for one in attempt.settings)
     ]
-    return notes + ([_NO_CPU_FREQUENCY.format(names(assisted))] if assisted else [])
+    return notes + ([_NO_CPU_FREQUENCY.format(names(affected_ranks))] if affected_ranks else [])

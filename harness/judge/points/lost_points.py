@@ -51,75 +51,82 @@ def _within(ranges: Iterable[tuple[int, int]], step: int) -> bool:
     return any(first <= step <= last for first, last in ranges)
 
 
-def explain(case: Case, truths: list[Truth], recorded: Recorded, compared: Comparison) -> list[str]:
+def explain(case: Case, truths: list[Truth], recorded: Recorded, comparison: Comparison) -> list[str]:
     """Return sentences about what happened to lost points, according to the Pluto clients' reports."""
     counts: dict[str, Counter[int]] = {}
     by_rank = {truth.rank: truth for truth in truths}
-    for (rank, metric), steps in compared.missing.items():
+    for (rank, metric), steps in comparison.missing.items():
         for step in steps:
             result = outcome(by_rank[rank].client(metric, step), sent_name(metric), step)
             if _in_other_run(by_rank[rank], recorded, metric, step):
                 result = IN_OTHER_RUN
             counts.setdefault(result, Counter())[rank] += 1
-    who = {result: names(ranks) for result, ranks in counts.items()}
-    many = {result: f"{ranks.total()} of them" for result, ranks in counts.items()}
-    cut = {result: _cut_off(case, counts.get(result, ())) for result in (UNSENT, UNREPORTED)}
+    rank_names = {result: names(ranks) for result, ranks in counts.items()}
+    amounts = {result: f"{ranks.total()} of them" for result, ranks in counts.items()}
+    interrupted = {result: _cut_off(case, counts.get(result, ())) for result in (UNSENT, UNREPORTED)}
     sentences = []
     if IN_OTHER_RUN in counts:
-        sentences.append(f"{who[IN_OTHER_RUN]} put {many[IN_OTHER_RUN]} into another run")
+        sentences.append(f"{rank_names[IN_OTHER_RUN]} put {amounts[IN_OTHER_RUN]} into another run")
     if UNSENT in counts:
         errors = [c.error for rank in sorted(counts[UNSENT]) for c in by_rank[rank].clients if c.error]
-        why = f": {errors[0].splitlines()[0]}" if errors else ""
-        text = f"the client of {who[UNSENT]} still has {many[UNSENT]} in its queue, not sent{why}"
-        sentences += [text, *cut[UNSENT]]
+        reason = f": {errors[0].splitlines()[0]}" if errors else ""
+        text = (
+            f"the client of {rank_names[UNSENT]} still has {amounts[UNSENT]} in its queue, not sent{reason}"
+        )
+        sentences += [text, *interrupted[UNSENT]]
     if ACKNOWLEDGED in counts:
-        text = f"the tracker acknowledged {many[ACKNOWLEDGED]} to the client of {who[ACKNOWLEDGED]}"
+        text = f"the tracker acknowledged {amounts[ACKNOWLEDGED]} to the client of {rank_names[ACKNOWLEDGED]}"
         sentences.append(f"{text}, so the client is not the reason")
     if NEVER_QUEUED in counts:
-        handed = Counter({rank: n for rank, n in counts[NEVER_QUEUED].items() if by_rank[rank].outside})
-        if handed:
+        handed_over = Counter({rank: n for rank, n in counts[NEVER_QUEUED].items() if by_rank[rank].outside})
+        if handed_over:
             sentences.append(
-                f"{names(handed)} handed {handed.total()} of them to the client, but its queue never had them"
+                f"{names(handed_over)} handed {handed_over.total()} of them to the client, "
+                "but its queue never had them"
             )
-        if others := counts[NEVER_QUEUED] - handed:
-            sentences.append(f"{names(others)} never gave {others.total()} of them to its client")
-    if cut[UNREPORTED]:
-        text = f"the client of {who[UNREPORTED]} reported nothing about {many[UNREPORTED]}"
-        sentences += [text, *cut[UNREPORTED]]
-    settings = not_uploaded(truths, {rank for rank, _ in compared.missing})
+        if never_given := counts[NEVER_QUEUED] - handed_over:
+            sentences.append(f"{names(never_given)} never gave {never_given.total()} of them to its client")
+    if interrupted[UNREPORTED]:
+        text = f"the client of {rank_names[UNREPORTED]} reported nothing about {amounts[UNREPORTED]}"
+        sentences += [text, *interrupted[UNREPORTED]]
+    settings = not_uploaded(truths, {rank for rank, _ in comparison.missing})
     return [*settings, *sentences, *refusals(case)]
 
 
 def not_uploaded(truths: list[Truth], ranks: Iterable[int]) -> list[str]:
     """Return a sentence for each client setting that prevented the given ranks from uploading."""
-    off, shared = set[int](), dict[tuple[str, str], set[int]]()
+    without_upload, shared = set[int](), dict[tuple[str, str], set[int]]()
     for truth in truths:
         for attempt in truth.attempts:
             for one in attempt.settings:
-                off |= set() if one.uploads or one.mode == "noop" else {truth.rank}
+                without_upload |= set() if one.uploads or one.mode == "noop" else {truth.rank}
                 if one.queue and attempt.start is not None and attempt.start.pod:
                     shared.setdefault((attempt.start.pod, one.queue), set()).add(truth.rank)
-    wanted = set(ranks)
-    sentences = in_mode_noop(truths, wanted)
-    if off & wanted:
-        text = f"the client of {names(off & wanted)} was created with sync_process_enabled=False"
+    requested = set(ranks)
+    sentences = in_mode_noop(truths, requested)
+    if without_upload & requested:
+        text = (
+            f"the client of {names(without_upload & requested)} was created with sync_process_enabled=False"
+        )
         sentences.append(f"{text}, so it has no upload process")
     return sentences + [
         f"{names(of)} share one queue of the client ({queue}), and the first finish() ends the upload of "
         "all: give each process a PLUTO_DIR of its own"
         for (_, queue), of in shared.items()
-        if len(of) > 1 and of & wanted
+        if len(of) > 1 and of & requested
     ]
 
 
 def refusals(case: Case) -> list[str]:
     """Return sentences about this launch's requests that the tracker rejected, for at most two senders."""
     launched, summary = seconds(case.manifest.launched_at) or 0.0, case.bundle.summary
-    ours = [one for one in (summary.refused if summary else []) if one.launch in {None, *case.launches}]
-    late = [one for one in ours if (seconds(one.last) or 0.0) >= launched]
+    own_refusals = [
+        one for one in (summary.refused if summary else []) if one.launch in {None, *case.launches}
+    ]
+    after_launch = [one for one in own_refusals if (seconds(one.last) or 0.0) >= launched]
     return [
         f"the tracker rejected {counted(one.count, 'request')} of {one.sender!r} ({one.reason})"
-        for one in late[:2]
+        for one in after_launch[:2]
     ]
 
 
@@ -137,23 +144,25 @@ class Origin:
 def origin(attached: Attached, points: Mapping[str, Iterable[int]]) -> Origin:
     """Return who sent the given points (steps by metric) to the shared run."""
     case, result = attached.case, Origin()
-    wanted = {metric: set(steps) for metric, steps in points.items()}
+    steps_by_metric = {metric: set(steps) for metric, steps in points.items()}
     shared = {run.run_id for _, run in attached.shared}
     node_of = _nodes(attached)
     senders: dict[str, None] = {}
-    for _, part in case.bundle.point_parts() if wanted else ():
-        who = part if isinstance(part, Point) else part[0]
-        if who.run_id not in shared:
+    for _, part in case.bundle.point_parts() if steps_by_metric else ():
+        source = part if isinstance(part, Point) else part[0]
+        if source.run_id not in shared:
             continue
         rows: Iterable[tuple[str, int]] = (
-            [(part.metric, part.step)] if isinstance(part, Point) else _metric_steps(part[1], wanted)
+            [(part.metric, part.step)] if isinstance(part, Point) else _metric_steps(part[1], steps_by_metric)
         )
-        count = sum(step in wanted.get(metric, ()) for metric, step in rows)
+        count = sum(step in steps_by_metric.get(metric, ()) for metric, step in rows)
         if not count:
             continue
-        if who.sender:
-            senders[f"{who.sender!r}" + (f" at {who.peer}" if who.peer else "")] = None
-        node = node_of.get(who.peer or "", node_of.get(who.sender or "") if who.peer is None else None)
+        if source.sender:
+            senders[f"{source.sender!r}" + (f" at {source.peer}" if source.peer else "")] = None
+        node = node_of.get(
+            source.peer or "", node_of.get(source.sender or "") if source.peer is None else None
+        )
         if node is None:
             result.unknown += count
         else:
@@ -184,9 +193,9 @@ def addresses(pod: Pod) -> Iterator[str]:
         yield from [str(status["podIP"])] if status.get("podIP") else []
 
 
-def _metric_steps(columns: Columns, wanted: Mapping[str, set[int]]) -> Iterable[tuple[str, int]]:
-    """Return the metric and step of each point whose metric is in `wanted`."""
-    return ((name, step) for name, steps, *_ in columns.series() if name in wanted for step in steps)
+def _metric_steps(columns: Columns, steps_by_metric: Mapping[str, set[int]]) -> Iterable[tuple[str, int]]:
+    """Return the metric and step of each point whose metric is in `steps_by_metric`."""
+    return ((name, step) for name, steps, *_ in columns.series() if name in steps_by_metric for step in steps)
 
 
 def rejected(truths: list[Truth]) -> list[int]:
@@ -199,15 +208,19 @@ def _cut_off(case: Case, ranks: Iterable[int]) -> list[str]:
 
     The upload process logs one line when it starts and another when it exits.
     """
-    cut = []
+    interrupted = []
     for rank in sorted(ranks):
         pod = case.pods.get(case.node_of(rank))
         if pod is None:
             continue
         log = case.bundle.log(pod.name, case.launch.container)
-        open_ = 0
+        running_count = 0
         for _, line in case.bundle.lines(log):
-            open_ += (_STARTED in line) - (_EXITING in line)
-        if open_ > 0:
-            cut.append(rank)
-    return [f"the upload process of {names(cut)} started and did not come to its end"] if cut else []
+            running_count += (_STARTED in line) - (_EXITING in line)
+        if running_count > 0:
+            interrupted.append(rank)
+    return (
+        [f"the upload process of {names(interrupted)} started and did not come to its end"]
+        if interrupted
+        else []
+    )

@@ -47,8 +47,8 @@ class Overwritten:
     @property
     def text(self) -> str:
         """Return a description of the overwritten points."""
-        who = f" ({self.who})" if self.who else ""
-        return f"rank {self.rank}: {self.metric} at {self.where}: {self.how.value}{who}"
+        processes = f" ({self.who})" if self.who else ""
+        return f"rank {self.rank}: {self.metric} at {self.where}: {self.how.value}{processes}"
 
 
 def find(truths: list[Truth], restarts: list[Restart]) -> list[Overwritten]:
@@ -64,10 +64,10 @@ def _in_rows(truth: Truth, restarts: list[Restart]) -> Iterator[Overwritten]:
             if not (one.same_run and other.same_run):
                 continue
             older = [step for step in set(steps) if series.older.get(step) == (before, after)]
-            for stays, places in ((True, older), (False, list(set(steps).difference(older)))):
+            for older_stays, places in ((True, older), (False, list(set(steps).difference(older)))):
                 if places:
-                    how, who = _how(truth, one, other, stays, restarts), _who(truth, one, other)
-                    yield Overwritten(truth.rank, metric, len(places), compact(places), how, who)
+                    kind, processes = _how(truth, one, other, older_stays, restarts), _who(truth, one, other)
+                    yield Overwritten(truth.rank, metric, len(places), compact(places), kind, processes)
 
 
 def _in_blocks(truth: Truth) -> Iterator[Overwritten]:
@@ -75,13 +75,13 @@ def _in_blocks(truth: Truth) -> Iterator[Overwritten]:
 
     For these points, only the number is known, not the processes.
     """
-    several = any(life.init for life in truth.lives)
+    has_several_inits = any(life.init for life in truth.lives)
     for attempt in truth.attempts:
         for block in attempt.sorted_blocks:
-            how = How.OLDER_STAYS if block.older else How.OTHER_LIFE if several else How.SAME_LIFE
+            kind = How.OLDER_STAYS if block.older else How.OTHER_LIFE if has_several_inits else How.SAME_LIFE
             if block.again:
-                where = f"{block.again} of steps {block.first}–{block.last}"
-                yield Overwritten(truth.rank, block.metric, block.again, where, how)
+                place = f"{block.again} of steps {block.first}–{block.last}"
+                yield Overwritten(truth.rank, block.metric, block.again, place, kind)
 
 
 def _how(truth: Truth, before: Life, after: Life, older_stays: bool, restarts: list[Restart]) -> How:

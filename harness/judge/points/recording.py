@@ -33,7 +33,7 @@ def _admitted(case: Case, pods: Sequence[PodRecord]) -> Finding:
             "recorded",
             "unification.not_recorded",
             f"it is not known what {names(absent)} logged",
-            details=[f"rank {rank}: {why}" for rank, why in absent.items()],
+            details=[f"rank {rank}: {reason}" for rank, reason in absent.items()],
             ranks=absent,
             evidence=["objects/pod.jsonl"],
             advice="`harness recorder status` lists the containers that are not recorded, with the reason",
@@ -46,9 +46,13 @@ def _unread(case: Case) -> Finding | None:
     if case.bundle.summary is not None:
         return None
     text = "the ranks recorded what they logged, but the points in the tracker were not read"
-    why = case.manifest.unread.get("tracker", "")
+    reason = case.manifest.unread.get("tracker", "")
     return not_passed(
-        "recorded", "unification.not_recorded", text, why=[why] if why else [], advice=_NAME_IT if why else ""
+        "recorded",
+        "unification.not_recorded",
+        text,
+        why=[reason] if reason else [],
+        advice=_NAME_IT if reason else "",
     )
 
 

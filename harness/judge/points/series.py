@@ -62,9 +62,9 @@ class Series(Mapping[int, float]):
         if self._places is not None:
             place = self._places.setdefault(step, len(self._steps))
             if place < len(self._steps):
-                was = self._values[place]
+                old_value = self._values[place]
                 self.older.pop(step, None)
-                if value != was and (value == value or was == was):  # noqa: PLR0124
+                if value != old_value and (value == value or old_value == old_value):  # noqa: PLR0124
                     key = self._marks[place], min(mark, 0xFFFF)
                     self.overwrites[key] = _append(self.overwrites.get(key, array("q")), step)
                     if time_ms < self._times[place]:
@@ -83,16 +83,16 @@ class Series(Mapping[int, float]):
 
         Return the number that repeated an existing step.
         """
-        mine = self._steps, self._times
+        own_arrays = self._steps, self._times
         if (
             self._places is None
-            and isinstance(mine[0], array)
-            and isinstance(mine[1], array)
-            and (not mine[0] or not steps or steps[0] > mine[0][-1])
+            and isinstance(own_arrays[0], array)
+            and isinstance(own_arrays[1], array)
+            and (not own_arrays[0] or not steps or steps[0] > own_arrays[0][-1])
             and ascend(steps)
         ):
-            mine[0].extend(steps)
-            mine[1].extend(times)
+            own_arrays[0].extend(steps)
+            own_arrays[1].extend(times)
             self._values.extend(values)
             self._marks.extend(array("H", [min(mark, 0xFFFF)]) * len(steps))
             return 0

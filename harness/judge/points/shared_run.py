@@ -107,7 +107,7 @@ class Attached:
 
 def run_exists(attached: Attached) -> Finding:
     """Run the `run-exists` check: the tracker has a run with the expected id and project."""
-    wanted = attached.case.expected
+    expected = attached.case.expected
     if attached.shared:
         line, run = attached.shared[0]
         return passed("run-exists", f"{attached.label(run.run_id)} exists", [f"tracker/runs.jsonl:{line}"])
@@ -115,18 +115,18 @@ def run_exists(attached: Attached) -> Finding:
     return not_passed(
         "run-exists",
         "unification.no_run",
-        f"the tracker has no run with id {wanted.run_id} in project {wanted.project}",
+        f"the tracker has no run with id {expected.run_id} in project {expected.project}",
         why=[f"ranks attached to {', '.join(elsewhere)}"] if elsewhere else [],
         ranks=attached.case.ranks,
         evidence=["tracker/runs.jsonl"],
     )
 
 
-def one_run(attached: Attached, recorded: Recorded, truths: list[Truth], compared: Comparison) -> Finding:
+def one_run(attached: Attached, recorded: Recorded, truths: list[Truth], comparison: Comparison) -> Finding:
     """Run the `one-run` check: no rank in this launch attached to, or logged points to, a different run."""
     case = attached.case
     shared = [run.run_id for _, run in attached.shared]
-    astray: dict[int, str] = {}
+    texts_by_rank: dict[int, str] = {}
     refs: list[str] = []
     for run_id, nodes in attached.by_node.items():
         if run_id in shared[:1]:
@@ -134,24 +134,24 @@ def one_run(attached: Attached, recorded: Recorded, truths: list[Truth], compare
         for node, lines in nodes.items():
             refs.append(f"tracker/attachments.jsonl:{lines[0][0]}")
             for rank in case.ranks_of(node):
-                astray.setdefault(rank, f"{case.place(node)} attached to {attached.label(run_id)}")
+                texts_by_rank.setdefault(rank, f"{case.place(node)} attached to {attached.label(run_id)}")
     for truth in truths:
         for run_id, rows in recorded.elsewhere.items():
-            if truth.rank not in astray and (steps := _steps_elsewhere(truth, rows, compared)):
+            if truth.rank not in texts_by_rank and (steps := _steps_elsewhere(truth, rows, comparison)):
                 text = f"rank {truth.rank}'s points ({compact(steps)}) are in {attached.label(run_id)}"
-                astray[truth.rank] = text
+                texts_by_rank[truth.rank] = text
                 refs.append(truth.path)
     text = f"the tracker has {len(shared)} runs with id {case.expected.run_id}"
     if len(shared) == 1:
-        if not astray:
+        if not texts_by_rank:
             return passed("one-run", f"no rank used a run other than {attached.label(shared[0])}")
-        text = f"{names(astray)} did not use only the shared {attached.label(shared[0])}"
+        text = f"{names(texts_by_rank)} did not use only the shared {attached.label(shared[0])}"
     return not_passed(
         "one-run",
         "unification.split_runs",
         text,
-        details=list(dict.fromkeys(astray[rank] for rank in sorted(astray))),
-        ranks=astray,
+        details=list(dict.fromkeys(texts_by_rank[rank] for rank in sorted(texts_by_rank))),
+        ranks=texts_by_rank,
         evidence=refs or ["tracker/runs.jsonl"],
     )
 
@@ -161,9 +161,9 @@ def one_run_of_digests(attached: Attached, logged: Mapping[int, Mapping[int, int
 
     `logged` maps a rank to the other runs to which it logged, with the number of points.
     """
-    found = one_run(attached, Recorded(), [], Comparison())
+    finding = one_run(attached, Recorded(), [], Comparison())
     if not logged:
-        return found
+        return finding
     label = attached.label(attached.shared[0][1].run_id)
     texts = [
         f"rank {rank} logged {counted(count, 'point')} to {attached.label(run_id)}"
@@ -175,23 +175,23 @@ def one_run_of_digests(attached: Attached, logged: Mapping[int, Mapping[int, int
         "unification.split_runs",
         f"{names(logged)} did not use only the shared {label}",
         details=texts,
-        ranks={*logged, *found.ranks},
-        evidence=[*found.evidence, "tracker/runs.jsonl"],
+        ranks={*logged, *finding.ranks},
+        evidence=[*finding.evidence, "tracker/runs.jsonl"],
     )
 
 
-def _steps_elsewhere(truth: Truth, rows: Rows, compared: Comparison) -> list[int]:
+def _steps_elsewhere(truth: Truth, rows: Rows, comparison: Comparison) -> list[int]:
     """Return the rank's lost steps that another run contains with the same values.
 
     Only the first metric with such steps is considered.
     """
-    for (rank, metric), steps in compared.missing.items():
+    for (rank, metric), steps in comparison.missing.items():
         series = rows.get(metric, NONE)
-        here = [
+        matching = [
             s for s in steps if s in series and same(series[s], truth.rows.get(metric, NONE).get(s, s + 1))
         ]
-        if rank == truth.rank and here:
-            return here
+        if rank == truth.rank and matching:
+            return matching
     return []
 
 
@@ -218,43 +218,47 @@ def run_fresh(attached: Attached) -> Finding:
 def in_mode_noop(truths: list[Truth], ranks: Iterable[int]) -> list[str]:
     """Return a list with a sentence naming the ranks whose client was created with mode='noop', or []."""
     noop = {t.rank for t in truths for a in t.attempts for one in a.settings if one.mode == "noop"}
-    who = noop.intersection(ranks)
-    return [f"the client of {names(who)} was created with mode='noop', which sends nothing"] if who else []
+    noop_ranks = noop.intersection(ranks)
+    return (
+        [f"the client of {names(noop_ranks)} was created with mode='noop', which sends nothing"]
+        if noop_ranks
+        else []
+    )
 
 
-def every_rank(attached: Attached, truths: list[Truth], compared: Comparison) -> Finding:
+def every_rank(attached: Attached, truths: list[Truth], comparison: Comparison) -> Finding:
     """Run the `attached` check: the process of every rank that should log attached to the shared run."""
     case = attached.case
     run = attached.shared[0][1]
     if attached.attachments is None:
-        absent = [t.rank for t in truths if t.count and not compared.arrived.get(t.rank)]
-        silent = [truth.rank for truth in truths if not truth.count and truth.rank in case.logging]
+        absent = [t.rank for t in truths if t.count and not comparison.arrived.get(t.rank)]
+        silent_ranks = [truth.rank for truth in truths if not truth.count and truth.rank in case.logging]
     else:
-        here = attached.by_node.get(run.run_id, {})
+        lines_by_node = attached.by_node.get(run.run_id, {})
         nodes = range(case.expected.num_nodes)
-        due = {node: {rank for rank in case.ranks_of(node) if rank in case.logging} for node in nodes}
-        short = [node for node in nodes if len(here.get(node, [])) < len(due[node])]
-        absent = sorted(rank for node in short for rank in due[node])
-        silent = []
+        expected = {node: {rank for rank in case.ranks_of(node) if rank in case.logging} for node in nodes}
+        incomplete_nodes = [node for node in nodes if len(lines_by_node.get(node, [])) < len(expected[node])]
+        absent = sorted(rank for node in incomplete_nodes for rank in expected[node])
+        silent_ranks = []
         without_origin = [a for _, a in attached.attachments if a.run_id == run.run_id and _nameless(a)]
         if absent and without_origin:
             text = f"the origin of {counted(len(without_origin), 'attachment')} is not recorded"
             return unknown("attached", text, ranks=absent, evidence=["tracker/attachments.jsonl"])
     label = attached.label(run.run_id)
     if absent:
-        where = listed([case.place(node) for node in sorted({case.node_of(rank) for rank in absent})])
-        few = [f"fewer than {case.per_node} processes of a node attached"] if case.per_node > 1 else []
+        places = listed([case.place(node) for node in sorted({case.node_of(rank) for rank in absent})])
+        shortage = [f"fewer than {case.per_node} processes of a node attached"] if case.per_node > 1 else []
         file = "attachments" if attached.attachments is not None else "points"
         return not_passed(
             "attached",
             "unification.not_attached",
-            f"{where} never attached to {label}",
-            why=[*in_mode_noop(truths, absent), *few],
+            f"{places} never attached to {label}",
+            why=[*in_mode_noop(truths, absent), *shortage],
             ranks=absent,
             evidence=[f"tracker/{file}.jsonl"],
         )
-    if silent:
-        text = f"this tracker does not store attachments, and {names(silent)} has no points"
+    if silent_ranks:
+        text = f"this tracker does not store attachments, and {names(silent_ranks)} has no points"
         return unknown("attached", text)
     return passed("attached", f"{names(case.logging)} attached to {label}")
 

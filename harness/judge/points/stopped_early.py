@@ -46,24 +46,24 @@ def find(case: Case, truths: Sequence[Truth]) -> list[Stopped]:
     logging = [truth for truth in truths if truth.rank in case.logging and not truth.scaled_down]
     if len(logging) < 2 or any(not truth.attempts or truth.superseded for truth in logging):
         return []
-    last = {truth.rank: _last_steps(truth) for truth in logging}
+    last_steps = {truth.rank: _last_steps(truth) for truth in logging}
     times = {truth.rank: truth.own[-1].last_ms for truth in logging}
-    for metric in sorted(set.intersection(*map(set, last.values()))):
-        steps = {rank: of[metric] for rank, of in last.items()}
-        most = max(steps.values())
-        behind = [rank for rank, step in steps.items() if step < most]
-        if not behind or any(most - steps[rank] < MIN_STEPS for rank in behind):
+    for metric in sorted(set.intersection(*map(set, last_steps.values()))):
+        steps = {rank: of[metric] for rank, of in last_steps.items()}
+        furthest = max(steps.values())
+        behind = [rank for rank, step in steps.items() if step < furthest]
+        if not behind or any(furthest - steps[rank] < MIN_STEPS for rank in behind):
             continue
         ahead_ms = [times[rank] for rank in steps if rank not in behind]
         if len(ahead_ms) < len(behind) or None in ahead_ms:
             continue
-        found = [
-            Stopped(rank, steps[rank], most, metric.replace("{rank}", str(rank)), *error)
+        stopped = [
+            Stopped(rank, steps[rank], furthest, metric.replace("{rank}", str(rank)), *error)
             for rank in behind
             if (error := _error(case, rank, times[rank], min(filter(None, ahead_ms)))) is not None
         ]
-        if len(found) == len(behind):
-            return found
+        if len(stopped) == len(behind):
+            return stopped
     return []
 
 
@@ -82,7 +82,7 @@ def _error(case: Case, rank: int, last_ms: int | None, others_ms: int) -> tuple[
     if pod is None or last_ms is None:
         return None
     path = case.bundle.log(pod.name, case.launch.container)
-    began, error, ref = None, "", ""
+    started_at, error, ref = None, "", ""
     for number, line in case.bundle.tail(path, _TAIL_LINES):
         parsed = _LINE.match(line)
         at = seconds(parsed["time"]) if parsed else None
@@ -90,10 +90,10 @@ def _error(case: Case, rank: int, last_ms: int | None, others_ms: int) -> tuple[
             continue
         for row in terminal_text.rows(parsed["text"]):
             if _BEGIN.match(row.text):
-                began, error = at, ""
-            elif began is not None and not error and not _STACK.match(row.text):
+                started_at, error = at, ""
+            elif started_at is not None and not error and not _STACK.match(row.text):
                 error, ref = row.text, f"{path}:{number}"
-    if began is None or not error:
+    if started_at is None or not error:
         return None
-    after = began >= last_ms / 1000 - _SLACK_SECONDS
-    return (error[:300], ref) if after and began < others_ms / 1000 else None
+    is_after = started_at >= last_ms / 1000 - _SLACK_SECONDS
+    return (error[:300], ref) if is_after and started_at < others_ms / 1000 else None

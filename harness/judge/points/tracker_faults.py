@@ -41,11 +41,11 @@ def absences(case: Case) -> list[Absence]:
     ready: dict[str, bool] = {}
     periods: list[Absence] = []
     for state in case.bundle.history(KIND):
-        before = any(ready.values()) or not ready
+        was_ready = any(ready.values()) or not ready
         ready[state.uid] = state.type != "DELETED" and condition(state, "Ready").get("status") == "True"
         now = any(ready.values())
-        late = (seconds(state.received_at) or 0.0) >= launched
-        if before and not now and late:
+        after_launch = (seconds(state.received_at) or 0.0) >= launched
+        if was_ready and not now and after_launch:
             periods.append(Absence(_clock(state), "", state))
         elif now and periods and not periods[-1].until:
             periods[-1] = Absence(periods[-1].since, _clock(state), periods[-1].state)
@@ -63,49 +63,48 @@ def replaced(case: Case) -> ObjectState | None:
     The database is in the pod's emptyDir volume, so the new pod started with an empty database.
     """
     launched = seconds(case.manifest.launched_at)
-    first: dict[str, ObjectState] = {}
+    first_states: dict[str, ObjectState] = {}
     for state in case.bundle.history(KIND):
-        first.setdefault(state.uid, state)
-    later = [
+        first_states.setdefault(state.uid, state)
+    replacements = [
         state
-        for state in first.values()
+        for state in first_states.values()
         if (seconds(mapping(state.object, "metadata").get("creationTimestamp")) or 0.0) >= (launched or 0.0)
         and any("emptyDir" in volume for volume in items(state.object, "spec", "volumes"))
     ]
-    return later[0] if later and len(later) < len(first) else None
+    return replacements[0] if replacements and len(replacements) < len(first_states) else None
 
 
 def tracker_kept(case: Case, truths: list[Truth], before: list[Finding]) -> Finding:
     """Run the `tracker-kept` check: the tracker did not cause the missing data reported in `before`."""
-    lacking = [f for f in before if f.result == "FAIL" and f.cause in _LACKS]
+    data_losses = [f for f in before if f.result == "FAIL" and f.cause in _LACKS]
     launched, summary = seconds(case.manifest.launched_at) or 0.0, case.bundle.summary
     failures = [f for f in summary.failures if (seconds(f.last) or 0.0) >= launched] if summary else []
     full = [failure for failure in failures if _FULL in failure.reason]
-    anew, refused = replaced(case), lost_points.rejected(truths)
-    away = absence_texts(case)
+    replacement, rejected_ranks = replaced(case), lost_points.rejected(truths)
+    outages = absence_texts(case)
     cause: CauseId
-    if not lacking or not (full or anew or refused):
+    if not data_losses or not (full or replacement or rejected_ranks):
         text = "no data was found missing on the tracker"
-        text = "nothing shows that the tracker lost the missing data" if lacking else text
+        text = "nothing shows that the tracker lost the missing data" if data_losses else text
         failed = [f"it failed {counted(f.count, 'request')} ({f.reason})" for f in failures[:2]]
-        return passed("tracker-kept", text, why=[*failed, *away])
-    ranks = {rank for finding in lacking for rank in finding.ranks} or set(case.ranks)
-    why, refs = [lacking[0].check.explanation], [*lacking[0].evidence]
+        return passed("tracker-kept", text, why=[*failed, *outages])
+    ranks = {rank for finding in data_losses for rank in finding.ranks} or set(case.ranks)
+    reasons, refs = [data_losses[0].check.explanation], [*data_losses[0].evidence]
     if full:
         count, since = sum(f.count for f in full), min(f.first for f in full)
         text = f"the tracker's disk is full: it failed {counted(count, 'request')} from {since} on"
         text += f" ({full[0].reason})"
         cause, refs = "tracker.disk_full", ["tracker/summary.json", *refs]
-    elif anew is not None:
-        text = (
-            f"pod {anew.name} of the tracker replaced another one at {_clock(anew)}, with an empty database"
-        )
-        cause, why, refs = "tracker.data_lost", [*away, *why], [anew.ref, *refs]
+    elif replacement is not None:
+        text = f"pod {replacement.name} of the tracker replaced another one at {_clock(replacement)}, "
+        text += "with an empty database"
+        cause, reasons, refs = "tracker.data_lost", [*outages, *reasons], [replacement.ref, *refs]
     else:
-        errors = [c.error for t in truths if t.rank in refused for c in t.clients if c.error]
-        text = f"the tracker rejected the key of {names(refused)}: {errors[0]}"
-        cause, ranks = "tracker.key_rejected", set(refused)
-    return not_passed("tracker-kept", cause, text, why=why, ranks=ranks, evidence=refs)
+        errors = [c.error for t in truths if t.rank in rejected_ranks for c in t.clients if c.error]
+        text = f"the tracker rejected the key of {names(rejected_ranks)}: {errors[0]}"
+        cause, ranks = "tracker.key_rejected", set(rejected_ranks)
+    return not_passed("tracker-kept", cause, text, why=reasons, ranks=ranks, evidence=refs)
 
 
 def _clock(state: ObjectState) -> str:

@@ -21,12 +21,12 @@ _ENDLESS = ("StatefulSet", "DaemonSet")
 
 def not_ended(case: Case, launched: ObjectState, ends: dict[int, End]) -> Finding:
     """Return the `completed` finding for an object that had not ended when it was read."""
-    what = f"{case.launch.kind} {launched.name}"
-    why = [f"a {case.launch.kind} never reports an end"] if case.launch.kind in _ENDLESS else []
+    workload = f"{case.launch.kind} {launched.name}"
+    reasons = [f"a {case.launch.kind} never reports an end"] if case.launch.kind in _ENDLESS else []
     if mapping(launched.object, "spec").get("suspend") is True:
-        why.append("it is suspended")
-    why += _launcher(case)
-    return _open(case, f"{what} has not ended", ends, why, [launched.ref])
+        reasons.append("it is suspended")
+    reasons += _launcher(case)
+    return _open(case, f"{workload} has not ended", ends, reasons, [launched.ref])
 
 
 def completed_early(case: Case, launched: ObjectState, ends: dict[int, End]) -> Finding | None:
@@ -35,8 +35,8 @@ def completed_early(case: Case, launched: ObjectState, ends: dict[int, End]) -> 
     A PyTorchJob succeeds when its master does, and a success policy can ignore pods. The workers of an MPIJob
     never end.
     """
-    still = [end for end in ends.values() if end.state in ("running", "waiting")]
-    if not case.launch.attached or case.launch.kind == "MPIJob" or not still:
+    unended = [end for end in ends.values() if end.state in ("running", "waiting")]
+    if not case.launch.attached or case.launch.kind == "MPIJob" or not unended:
         return None
     text = f"{case.launch.kind} {launched.name} is Completed, but not every rank has ended"
     return _open(case, text, ends, [], [launched.ref])
@@ -44,8 +44,8 @@ def completed_early(case: Case, launched: ObjectState, ends: dict[int, End]) -> 
 
 def failed(case: Case, launched: ObjectState, text: str) -> Finding:
     """Return the `completed` finding for an object that reports a failure."""
-    why = [*_launcher(case), *_deleted_by_its_controller(case, launched)]
-    return not_passed("completed", "run.not_completed", text, why=why, evidence=[launched.ref])
+    reasons = [*_launcher(case), *_deleted_by_its_controller(case, launched)]
+    return not_passed("completed", "run.not_completed", text, why=reasons, evidence=[launched.ref])
 
 
 def _launcher(case: Case) -> list[str]:
@@ -53,25 +53,28 @@ def _launcher(case: Case) -> list[str]:
 
     The launcher runs mpirun and exits with the same exit code.
     """
-    found = []
+    sentences = []
     for state in case.bundle.last("pod").values():
         labels = mapping(state.object, "metadata", "labels")
         if "launcher" not in (labels.get(name) for name in _LAUNCHER_LABELS):
             continue
         for status in items(state.object, "status", "containerStatuses"):
             if (code := mapping(status, "state", "terminated").get("exitCode")) is not None:
-                found.append(f"its launcher {state.name} ended with exit code {code}")
-            waiting, ended = mapping(status, "state", "waiting"), mapping(status, "lastState", "terminated")
-            if waiting and ended:
+                sentences.append(f"its launcher {state.name} ended with exit code {code}")
+            waiting, last_state = (
+                mapping(status, "state", "waiting"),
+                mapping(status, "lastState", "terminated"),
+            )
+            if waiting and last_state:
                 text = f"its launcher {state.name} is waiting ({waiting.get('reason')}) after "
                 text += counted(int(status.get("restartCount") or 0), "restart")
-                found.append(f"{text}, and ended with exit code {ended.get('exitCode')}")
+                sentences.append(f"{text}, and ended with exit code {last_state.get('exitCode')}")
         for container in items(state.object, "spec", "containers"):
             text = clues.last_line(case.bundle.tail(case.bundle.log(state.name, str(container.get("name")))))[
                 0
             ]
-            found += [f"the last log line of its launcher {state.name}: {text}"] if text else []
-    return found
+            sentences += [f"the last log line of its launcher {state.name}: {text}"] if text else []
+    return sentences
 
 
 def _deleted_by_its_controller(case: Case, launched: ObjectState) -> list[str]:
@@ -101,17 +104,19 @@ def of_bare_pods(case: Case, ends: dict[int, End]) -> Finding:
     return _open(case, "the pods have not all ended", ends, [], refs)
 
 
-def _open(case: Case, text: str, ends: dict[int, End], why: list[str], refs: list[str]) -> Finding:
+def _open(case: Case, text: str, ends: dict[int, End], reasons: list[str], refs: list[str]) -> Finding:
     """Return the run.not_ended finding, with the last log lines of the ranks that were silent the longest."""
     states = [f"{names(end.ranks)} {_verb(end)} {end.state}" for end in ends.values() if end.ranks][:8]
-    still = [rank for end in ends.values() if end.state in ("running", "waiting") for rank in end.ranks]
+    unended_ranks = [
+        rank for end in ends.values() if end.state in ("running", "waiting") for rank in end.ranks
+    ]
     return not_passed(
         "completed",
         "run.not_ended",
         text,
         details=states,
-        why=[*why, *_ended_before(case), *_younger(case), *_silent(case, ends)],
-        ranks=still,
+        why=[*reasons, *_ended_before(case), *_younger(case), *_silent(case, ends)],
+        ranks=unended_ranks,
         evidence=refs,
     )
 
@@ -121,21 +126,21 @@ def _ended_before(case: Case) -> list[str]:
 
     If ranks hang after restarts, the first of these failures is the reason.
     """
-    found: list[tuple[float, str]] = []
+    sentences: list[tuple[float, str]] = []
     for index, pod in case.pods.items():
         for status in items(pod.last.object, "status", "containerStatuses"):
-            ended = mapping(status, "lastState", "terminated")
-            at = seconds(ended.get("finishedAt"))
-            if status.get("name") == case.launch.container and ended.get("exitCode") and at is not None:
+            last_state = mapping(status, "lastState", "terminated")
+            at = seconds(last_state.get("finishedAt"))
+            if status.get("name") == case.launch.container and last_state.get("exitCode") and at is not None:
                 text = f"the container of {case.place(index)} had ended before with exit code "
-                text += f"{ended['exitCode']}{_reason(ended)} at {timestamp(at)}, and was restarted"
-                found.append((at, text))
-    return [text for _, text in sorted(found)[:MAX_SILENT]]
+                text += f"{last_state['exitCode']}{_reason(last_state)} at {timestamp(at)}, and was restarted"
+                sentences.append((at, text))
+    return [text for _, text in sorted(sentences)[:MAX_SILENT]]
 
 
-def _reason(ended: dict[str, object]) -> str:
+def _reason(terminated: dict[str, object]) -> str:
     """Return the reason why a container terminated if its exit code does not show it, otherwise ""."""
-    return " (out of memory)" if ended.get("reason") == "OOMKilled" else ""
+    return " (out of memory)" if terminated.get("reason") == "OOMKilled" else ""
 
 
 def _younger(case: Case) -> list[str]:
@@ -146,17 +151,15 @@ def _younger(case: Case) -> list[str]:
     policy = mapping(case.jobset.object, "spec").get("podManagementPolicy") if case.jobset else None
     if case.launch.kind == "StatefulSet" and policy != "Parallel":
         return []  # The StatefulSet controller creates its pods one after another.
-    started = [at for index in case.pods if (at := case.container_started(index)) is not None]
-    found = []
+    start_times = [at for index in case.pods if (at := case.container_started(index)) is not None]
+    sentences = []
     for index, pod in case.pods.items():
         created = seconds(mapping(pod.last.object, "metadata").get("creationTimestamp"))
-        if created is None or not started or created - min(started) <= YOUNGER_SECONDS:
+        if created is None or not start_times or created - min(start_times) <= YOUNGER_SECONDS:
             continue
-        text = (
-            f"the pod of {case.place(index)} was created {created - min(started):.0f} s after another rank "
-        )
-        found.append(f"{text}had started, so it may have replaced a pod")
-    return found[:MAX_SILENT]
+        text = f"the pod of {case.place(index)} was created {created - min(start_times):.0f} s after another"
+        sentences.append(f"{text} rank had started, so it may have replaced a pod")
+    return sentences[:MAX_SILENT]
 
 
 def _verb(end: End) -> str:
@@ -165,19 +168,19 @@ def _verb(end: End) -> str:
 
 def _silent(case: Case, ends: dict[int, End]) -> list[str]:
     """Return a sentence for each of the MAX_SILENT running ranks with the oldest last log lines."""
-    read = seconds(case.manifest.attached_at)
-    quiet: list[tuple[float, str]] = []
+    read_at = seconds(case.manifest.attached_at)
+    last_lines: list[tuple[float, str]] = []
     for end in ends.values():
         if end.state != "running":
             continue
         path = case.bundle.log(case.pods[end.index].name, case.launch.container)
         lines = case.bundle.tail(path, LAST_LINES)
         at = seconds(lines[-1][1].partition(" ")[0]) if lines else None
-        until = case.waited_until or read
+        until = case.waited_until or read_at
         if at is None or until is None:
             continue
         text = clues.last_line(lines)[0] or lines[-1][1].partition(" ")[2]
-        quiet.append(
+        last_lines.append(
             (at, f"{case.place(end.index)} wrote its last line {max(0, until - at):.0f} s before: {text}")
         )
-    return [text for _, text in sorted(quiet)[:MAX_SILENT]]
+    return [text for _, text in sorted(last_lines)[:MAX_SILENT]]

@@ -61,18 +61,18 @@ def check(case: Case, truths: list[Truth], others: Iterable[Truth] = ()) -> Find
     `others` are the records from a second recorder in the same processes. Both recorders must report the code
     that was sent.
     """
-    sent = case.manifest.code
-    if sent is None:
+    sent_code = case.manifest.code
+    if sent_code is None:
         return passed(CHECK, "the harness that wrote this bundle did not record which code it sent")
-    both = [*truths, *others]
-    reports = [read(truth, attempt) for truth in both for attempt in truth.attempts if attempt.code]
+    all_truths = [*truths, *others]
+    reports = [read(truth, attempt) for truth in all_truths for attempt in truth.attempts if attempt.code]
     differences: dict[str, _Difference] = {}
-    for ran in reports:
-        for text, late in [*_of_files(sent, ran), *_of_stack(sent, ran)]:
-            one = differences.setdefault(text, _Difference(late))
-            one.ranks.add(ran.rank)
-            one.refs.update(dict.fromkeys(ran.refs))
-    for text, ranks, refs in _of_pods(case, sent):
+    for report in reports:
+        for text, while_running in [*_of_files(sent_code, report), *_of_stack(sent_code, report)]:
+            one = differences.setdefault(text, _Difference(while_running))
+            one.ranks.add(report.rank)
+            one.refs.update(dict.fromkeys(report.refs))
+    for text, ranks, refs in _of_pods(case, sent_code):
         differences[text] = _Difference(False, set(ranks), dict.fromkeys(refs))
     if not differences:  # Differences from the sent code explain all differences between ranks.
         differences = {
@@ -81,8 +81,8 @@ def check(case: Case, truths: list[Truth], others: Iterable[Truth] = ()) -> Find
         }
     if differences:
         return _mismatch(differences)
-    return _silent(sent, truths, reports) or passed(
-        CHECK, _code_summary(sent, reports), sorted(_refs(reports))
+    return _silent(sent_code, truths, reports) or passed(
+        CHECK, _code_summary(sent_code, reports), sorted(_refs(reports))
     )
 
 
@@ -91,62 +91,65 @@ def read(truth: Truth, attempt: Attempt) -> Ran:
     ran = Ran(truth.rank)
     for number, line in attempt.code:
         ran.refs.append(f"{truth.path}:{number}")
-        for what, name, value in line.facts:
-            if what == "file":
+        for kind, name, value in line.facts:
+            if kind == "file":
                 ran.files.setdefault(name, set()).add(value)
-            elif what == "ran":
+            elif kind == "ran":
                 ran.ran.setdefault(name, set()).add(value)
-            elif what == "stack":
+            elif kind == "stack":
                 ran.stack[name] = ran.stack.get(name) or value
                 if value and value != ran.stack[name]:
                     ran.became[name] = value
-            elif what in ("touched", "stale", "client"):
-                getattr(ran, what).add(name)
-            elif what == "whole":
+            elif kind in ("touched", "stale", "client"):
+                getattr(ran, kind).add(name)
+            elif kind == "whole":
                 ran.whole = not attempt.gaps
-            elif what == "error":
+            elif kind == "error":
                 ran.error = f"{name}: {value}"
     return ran
 
 
-def _of_files(sent: SentCode, ran: Ran) -> Iterator[tuple[str, bool]]:
+def _of_files(sent_code: SentCode, report: Ran) -> Iterator[tuple[str, bool]]:
     """Yield each difference between an attempt's files and those sent, and whether it arose after startup."""
-    for path, digest in sent.files.items():
-        before, now = ran.files.get(path, set()), ran.ran.get(path, set())
-        if other := before - {digest}:
-            how = "ran with" if now else "was there with"
-            yield f"{path} was sent with {_short(digest)} and {how} {_short(min(other))}", False
+    for path, digest in sent_code.files.items():
+        at_startup, now = report.files.get(path, set()), report.ran.get(path, set())
+        if other := at_startup - {digest}:
+            circumstance = "ran with" if now else "was there with"
+            yield f"{path} was sent with {_short(digest)} and {circumstance} {_short(min(other))}", False
         elif other := now - {digest}:
-            became = f"it became {_short(min(other))}" if min(other) else "it was removed or made unreadable"
-            yield f"{path} was sent with {_short(digest)}, and while it ran {became}", True
-        elif ran.whole and not before and not now:
+            change = f"it became {_short(min(other))}" if min(other) else "it was removed or made unreadable"
+            yield f"{path} was sent with {_short(digest)}, and while it ran {change}", True
+        elif report.whole and not at_startup and not now:
             yield f"{path} was sent with {_short(digest)} and was not there", False
-        elif path in ran.touched:
+        elif path in report.touched:
             yield f"{path} was written to or replaced while the rank ran, and then restored", True
-    for path, digests in ran.ran.items():
-        if path not in sent.files and path.startswith(tuple(f"{folder}/" for folder in sent.whole)):
+    for path, digests in report.ran.items():
+        if path not in sent_code.files and path.startswith(tuple(f"{folder}/" for folder in sent_code.whole)):
             yield f"{path} was not sent, but the rank ran a version with digest {_short(min(digests))}", False
-    for path in ran.touched - sent.files.keys():
+    for path in report.touched - sent_code.files.keys():
         yield f"{path} was written to or replaced while the rank ran", True
-    for path in ran.stale:
+    for path in report.stale:
         yield f"{path} ran from bytecode of another source than this file", False
 
 
-def _of_stack(sent: SentCode, ran: Ran) -> Iterator[tuple[str, bool]]:
+def _of_stack(sent_code: SentCode, report: Ran) -> Iterator[tuple[str, bool]]:
     """Yield each difference in an attempt's image, torch or client, and whether it arose after startup."""
-    for name, value in ran.became.items():
-        before = _short(ran.stack[name])
-        yield f"{_NAMES.get(name, name)} changed while the rank ran, from {before} to {_short(value)}", True
-    if not sent.ours:
+    for name, value in report.became.items():
+        old_value = _short(report.stack[name])
+        yield (
+            f"{_NAMES.get(name, name)} changed while the rank ran, from {old_value} to {_short(value)}",
+            True,
+        )
+    if not sent_code.ours:
         return
-    for path in sorted(ran.client - sent.files.keys()):
+    for path in sorted(report.client - sent_code.files.keys()):
         yield f"pluto-ml is not as it was installed: {path}", False
-    for name, wanted in {"image": sent.image, **sent.versions}.items():
-        if wanted and (has := ran.stack.get(name, wanted)) != wanted:
-            yield f"{_NAMES.get(name, name)} was sent as {wanted} and is {has or 'not there'}", False
+    for name, expected in {"image": sent_code.image, **sent_code.versions}.items():
+        if expected and (actual := report.stack.get(name, expected)) != expected:
+            yield f"{_NAMES.get(name, name)} was sent as {expected} and is {actual or 'not there'}", False
 
 
-def _of_pods(case: Case, sent: SentCode) -> Iterator[tuple[str, list[int], list[str]]]:
+def _of_pods(case: Case, sent_code: SentCode) -> Iterator[tuple[str, list[int], list[str]]]:
     """Yield a difference for pods whose image is not the one sent, or for pods with different images."""
     ids: dict[str, tuple[set[int], list[str]]] = {}
     for index, pods in case.pod_attempts.items():
@@ -161,18 +164,19 @@ def _of_pods(case: Case, sent: SentCode) -> Iterator[tuple[str, list[int], list[
     # A pulled image's id is a registry digest, so it cannot be compared with the id of a loaded image.
     loaded = {id_: reports for id_, reports in ids.items() if "@" not in id_}
     for id_, (ranks, refs) in loaded.items():
-        if sent.image_id and id_ != sent.image_id:
-            text = f"image {sent.image} was sent as {_short(sent.image_id)}, and the pods got {_short(id_)}"
+        if sent_code.image_id and id_ != sent_code.image_id:
+            text = f"image {sent_code.image} was sent as {_short(sent_code.image_id)}, "
+            text += f"and the pods got {_short(id_)}"
             yield text, sorted(ranks), refs[:1]
-    if not sent.image_id:
-        for same in (loaded, {id_: reports for id_, reports in ids.items() if id_ not in loaded}):
-            if len(same) > 1:
-                parts = [f"{names(ranks)} got {_short(id_)}" for id_, (ranks, _) in same.items()]
-                everyone = sorted({rank for ranks, _ in same.values() for rank in ranks})
+    if not sent_code.image_id:
+        for group in (loaded, {id_: reports for id_, reports in ids.items() if id_ not in loaded}):
+            if len(group) > 1:
+                parts = [f"{names(ranks)} got {_short(id_)}" for id_, (ranks, _) in group.items()]
+                all_ranks = sorted({rank for ranks, _ in group.values() for rank in ranks})
                 yield (
-                    f"the pods got different images under {sent.image}: {', '.join(parts)}",
-                    everyone,
-                    [refs[0] for _, refs in same.values()],
+                    f"the pods got different images under {sent_code.image}: {', '.join(parts)}",
+                    all_ranks,
+                    [refs[0] for _, refs in group.values()],
                 )
 
 
@@ -183,9 +187,9 @@ def _between(reports: list[Ran]) -> Iterator[tuple[str, list[int], list[str]]]:
     """
     for name in _SAME:
         by_value: dict[str, set[int]] = {}
-        for ran in reports:
-            if ran.stack.get(name):
-                by_value.setdefault(ran.stack[name], set()).add(ran.rank)
+        for report in reports:
+            if report.stack.get(name):
+                by_value.setdefault(report.stack[name], set()).add(report.rank)
         if len(by_value) > 1:
             parts = [f"{names(ranks)}: {_short(value)}" for value, ranks in sorted(by_value.items())]
             ranks = sorted(set().union(*by_value.values()))
@@ -205,39 +209,47 @@ def _mismatch(differences: dict[str, _Difference]) -> Finding:
     )
 
 
-def _silent(sent: SentCode, truths: list[Truth], reports: list[Ran]) -> Finding | None:
+def _silent(sent_code: SentCode, truths: list[Truth], reports: list[Ran]) -> Finding | None:
     """Return a finding if an attempt's code is unknown, or None if all attempts reported their code."""
-    failed = {ran.rank: ran.error or "it listed no file" for ran in reports if ran.error or not ran.ran}
-    if failed:
-        text = f"{names(failed)} could not report which code ran: {next(iter(failed.values()))}"
-        return not_passed(CHECK, "run.evidence_missing", text, ranks=failed, evidence=_refs(reports))
-    silent = [t for t in truths if not t.attempts or any(not attempt.code for attempt in t.attempts)]
-    ranks = [truth.rank for truth in silent]
-    if any(truth.incomplete for truth in silent):
+    errors = {
+        report.rank: report.error or "it listed no file"
+        for report in reports
+        if report.error or not report.ran
+    }
+    if errors:
+        text = f"{names(errors)} could not report which code ran: {next(iter(errors.values()))}"
+        return not_passed(CHECK, "run.evidence_missing", text, ranks=errors, evidence=_refs(reports))
+    unreported = [t for t in truths if not t.attempts or any(not attempt.code for attempt in t.attempts)]
+    ranks = [truth.rank for truth in unreported]
+    if any(truth.incomplete for truth in unreported):
         return unknown(CHECK, f"the ground truth of {names(ranks)} is incomplete", ranks=ranks)
-    if silent and sent.files:
+    if unreported and sent_code.files:
         text = f"{names(ranks)} did not report which code ran, so it may not be the code that was sent"
         return not_passed(
-            CHECK, "run.evidence_missing", text, ranks=ranks, evidence=[truth.path for truth in silent]
+            CHECK, "run.evidence_missing", text, ranks=ranks, evidence=[truth.path for truth in unreported]
         )
     return None
 
 
-def _code_summary(sent: SentCode, reports: list[Ran]) -> str:
+def _code_summary(sent_code: SentCode, reports: list[Ran]) -> str:
     """Return a one-line description of the code that ran."""
-    changed = [f"{path.removeprefix('/workspace/')}@{_short(sent.files[path])}" for path in sent.mounted]
+    changed = [
+        f"{path.removeprefix('/workspace/')}@{_short(sent_code.files[path])}" for path in sent_code.mounted
+    ]
     over = f", mounted over it {', '.join(changed[:8])}" if changed else ""
     over += f" and {len(changed) - 8} more" if len(changed) > 8 else ""
-    stack = {name: value for ran in reports for name, value in ran.stack.items() if value}
+    stack = {name: value for report in reports for name, value in report.stack.items() if value}
     versions = [f"{_NAMES.get(n, n)} {stack[n]}" for n in ("torch", "pluto", "python") if n in stack]
-    count = len({path for ran in reports for path in ran.ran} & sent.files.keys())
-    files = f"{count} of the {len(sent.files)} files sent ran as they were sent" if sent.files else ""
-    parts = [files or "no files were sent", f"image {sent.image}{over}", *versions]
+    count = len({path for report in reports for path in report.ran} & sent_code.files.keys())
+    files = (
+        f"{count} of the {len(sent_code.files)} files sent ran as they were sent" if sent_code.files else ""
+    )
+    parts = [files or "no files were sent", f"image {sent_code.image}{over}", *versions]
     return ", ".join(parts if reports else [*parts, "no rank reported its code"])
 
 
 def _refs(reports: Iterable[Ran]) -> list[str]:
-    return [ran.refs[0] for ran in reports]
+    return [report.refs[0] for report in reports]
 
 
 def _short(digest: str) -> str:

@@ -33,13 +33,13 @@ def completed(case: Case, ends: dict[int, End]) -> Finding:
 
 def _failed(case: Case, jobset: ObjectState) -> Finding:
     """Return the finding for an object whose status shows that it failed."""
-    failed = condition(jobset, "Failed")
+    failure = condition(jobset, "Failed")
     if (job := deletion.first_out_of_time(case)) is not None:
         return _too_long(case, job)
     if case.launch.held:
-        failed = {"reason": "RankFailed", "message": "a rank's command did not end with exit code 0"}
-    why = f"{failed.get('reason', 'no reason')}: {failed.get('message', 'no message')}"
-    text = f"{_what(case, jobset)} failed: {why}"
+        failure = {"reason": "RankFailed", "message": "a rank's command did not end with exit code 0"}
+    reason = f"{failure.get('reason', 'no reason')}: {failure.get('message', 'no message')}"
+    text = f"{_what(case, jobset)} failed: {reason}"
     if case.launch.attached:
         return attached_ends.failed(case, jobset, text)
     return not_passed("completed", "run.not_completed", text, evidence=[jobset.ref])
@@ -54,16 +54,16 @@ def _too_long(case: Case, job: ObjectState) -> Finding:
     return _out_of_time(case, f"Kubernetes ended Job {job.name}", limit, [job.ref], deletion.deadline_of(job))
 
 
-def _out_of_time(case: Case, what: str, limit: object, refs: list[str], at: float | None) -> Finding:
+def _out_of_time(case: Case, head: str, limit: object, refs: list[str], at: float | None) -> Finding:
     wait = case.manifest.deadline_seconds
-    why = silent.when_stopped(case)
+    reasons = silent.when_stopped(case)
     if wait is not None and wait >= MIN_WAIT and limit == int(Budget(wait).job):
-        why.append(f"--wait {wait:g} leaves the job this much time: if it needs more, raise --wait")
+        reasons.append(f"--wait {wait:g} leaves the job this much time: if it needs more, raise --wait")
     return not_passed(
         "completed",
         "run.timed_out",
-        f"{what}: it ran longer than its activeDeadlineSeconds ({limit} s)",
-        why=why,
+        f"{head}: it ran longer than its activeDeadlineSeconds ({limit} s)",
+        why=reasons,
         ranks=range(case.expected.ranks),
         evidence=refs,
         phase=RUNNING,
@@ -74,11 +74,11 @@ def _out_of_time(case: Case, what: str, limit: object, refs: list[str], at: floa
 def _unended(case: Case, jobset: ObjectState, ends: dict[int, End]) -> Finding:
     """Return the finding for a job that is neither Completed nor Failed."""
     refs = [jobset.ref]
-    if deletion.leaving(jobset) and (ended := _by_torchrun_controller(case, jobset)) is not None:
-        return ended
-    goes = case.launch.attached and deletion.leaving(jobset)
-    if (jobset.type == "DELETED" or goes) and not case.by_signal:
-        gone = next(filter(deletion.leaving, case.jobsets))
+    if deletion.leaving(jobset) and (finding := _by_torchrun_controller(case, jobset)) is not None:
+        return finding
+    is_leaving = case.launch.attached and deletion.leaving(jobset)
+    if (jobset.type == "DELETED" or is_leaving) and not case.by_signal:
+        deletion_state = next(filter(deletion.leaving, case.jobsets))
         return not_passed(
             "completed",
             "run.deleted",
@@ -86,15 +86,17 @@ def _unended(case: Case, jobset: ObjectState, ends: dict[int, End]) -> Finding:
             ranks=case.ranks,
             evidence=refs,
             phase=RUNNING,
-            at=deletion.requested_at(gone) if case.launch.attached else seconds(gone.received_at),
+            at=deletion.requested_at(deletion_state)
+            if case.launch.attached
+            else seconds(deletion_state.received_at),
         )
     if (job := deletion.first_out_of_time(case)) is not None and not case.by_signal:
         return _too_long(case, job)
     if mapping(jobset.object, "spec").get("suspend") is True and admission.evicted(case):
         text = f"Kueue suspended {_what(case, jobset)}, so it did not end: see eviction"
         return unknown("completed", text, evidence=refs)
-    open_ = attached_ends.not_ended if case.launch.attached else _waited_for
-    return open_(case, jobset, ends)
+    not_ended = attached_ends.not_ended if case.launch.attached else _waited_for
+    return not_ended(case, jobset, ends)
 
 
 def _waited_for(case: Case, jobset: ObjectState, ends: dict[int, End]) -> Finding:
@@ -104,10 +106,10 @@ def _waited_for(case: Case, jobset: ObjectState, ends: dict[int, End]) -> Findin
         text = f"every rank's pod has ended, but {_what(case, jobset)} has not"
         return controllers.not_followed(case, "completed", "jobset", text, refs, END)
     if case.timed_out:
-        ranks, why = pods.stalled(case, ends)
-        why += silent.when_stopped(case)
+        ranks, reasons = pods.stalled(case, ends)
+        reasons += silent.when_stopped(case)
         text = f"{_what(case, jobset)} did not end: {case.deadline}"
-        return not_passed("completed", "run.timed_out", text, why=why, ranks=ranks, evidence=refs)
+        return not_passed("completed", "run.timed_out", text, why=reasons, ranks=ranks, evidence=refs)
     text = "has no recorded end" + ": the harness was stopped before the job ended" * case.by_signal
     if case.given_up and not case.by_signal:
         text = f"had not ended when the harness stopped waiting, and all its pods ran{_waited(case)}"
@@ -130,15 +132,15 @@ def _by_torchrun_controller(case: Case, jobset: ObjectState) -> Finding | None:
     if job is None:
         return None
     status = mapping(job.object, "status")
-    failed = condition(job, "Failed")
+    failure = condition(job, "Failed")
     phase, at = str(status.get("phase")), seconds(status.get("completionTime"))
     refs = [job.ref, jobset.ref]
     if phase == "TimedOut":
         limit = mapping(job.object, "spec", "reliability").get("activeDeadlineSeconds")
         return _out_of_time(case, f"the torchrun controller ended TorchrunJob {job.name}", limit, refs, at)
-    if phase in ("Failed", "Cancelled") and failed:
-        why = f"{failed.get('reason', 'no reason')}: {failed.get('message', 'no message')}"
-        text = f"TorchrunJob {job.name} is {phase}, and its controller deleted the JobSet: {why}"
+    if phase in ("Failed", "Cancelled") and failure:
+        reason = f"{failure.get('reason', 'no reason')}: {failure.get('message', 'no message')}"
+        text = f"TorchrunJob {job.name} is {phase}, and its controller deleted the JobSet: {reason}"
         return not_passed("completed", "run.not_completed", text, ranks=case.ranks, evidence=refs)
     return None
 

@@ -63,8 +63,8 @@ def _of_ended(case: Case, launched: ObjectState) -> Iterator[str]:
         yield "the Job controller deletes the pods that still run when the Job fails"
     if kind == "JobSet" and case.terminal == "Failed":
         text = "the JobSet controller deletes the Jobs that still run, with their pods, when the JobSet fails"
-        first = _FIRST_FAILED.search(str(condition(launched, "Failed").get("message")))
-        yield f"{text}; according to its status, Job {first[1]} failed first" if first else text
+        failed_job = _FIRST_FAILED.search(str(condition(launched, "Failed").get("message")))
+        yield f"{text}; according to its status, Job {failed_job[1]} failed first" if failed_job else text
     yield f"the controller of {kind} {name}, a person or a program may have deleted it"
 
 
@@ -85,9 +85,9 @@ def _of_unended(case: Case, launched: ObjectState) -> Iterator[str]:
     restarts = mapping(launched.object, "status").get("restarts")
     if kind == "JobSet" and restarts:
         yield f"the JobSet controller has restarted the job ({restarts} so far): it deletes all pods first"
-    failing = condition(launched, "FailureTarget")
-    if failing.get("status") == "True":
-        yield f"its controller deletes the pods that still run: {failing.get('message')}"
+    failure_target = condition(launched, "FailureTarget")
+    if failure_target.get("status") == "True":
+        yield f"its controller deletes the pods that still run: {failure_target.get('message')}"
     if not case.pods:
         yield "whether they had one before is not known"
     if kind in ("StatefulSet", "DaemonSet"):
@@ -97,15 +97,15 @@ def _of_unended(case: Case, launched: ObjectState) -> Iterator[str]:
 
 def events(case: Case) -> tuple[list[str], list[str]]:
     """Return sentences about the last Events that report the deletion of missing pods, with references."""
-    there = {pod.name for pods in case.pod_attempts.values() for pod in pods}
-    found: dict[str, ObjectState] = {}
+    pod_names = {pod.name for pods in case.pod_attempts.values() for pod in pods}
+    by_message: dict[str, ObjectState] = {}
     for event in case.bundle.last("event").values():
         about, message = mapping(event.object, "involvedObject"), str(event.object.get("message") or "")
         if event.object.get("reason") not in _DELETIONS:
             continue
-        if str(about.get("name")) in there or any(name in message for name in there):
+        if str(about.get("name")) in pod_names or any(name in message for name in pod_names):
             continue
-        found[message] = event
-    last = list(found.values())[-MAX_EVENTS:]
-    texts = [f"Event {e.object.get('reason')}: {str(e.object.get('message')).rstrip('.')}" for e in last]
-    return texts, [event.ref for event in last]
+        by_message[message] = event
+    newest = list(by_message.values())[-MAX_EVENTS:]
+    texts = [f"Event {e.object.get('reason')}: {str(e.object.get('message')).rstrip('.')}" for e in newest]
+    return texts, [event.ref for event in newest]

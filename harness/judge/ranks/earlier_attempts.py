@@ -30,8 +30,8 @@ def restarts(case: Case) -> Iterator[Restart]:
     pods = [pod for attempts in case.pod_attempts.values() for pod in attempts]
     last = max((pod.attempt for pod in pods), default=0)
     first = min((pod.attempt for pod in pods), default=0)
-    counted = last or _restarts(case.jobset)
-    unseen = min(first, counted) if pods else counted
+    restart_count = last or _restarts(case.jobset)
+    unseen = min(first, restart_count) if pods else restart_count
     if unseen and case.jobset is not None:
         limit = mapping(case.jobset.object, "spec", "failurePolicy").get("maxRestarts", 0)
         text = f"the {case.launch.kind} was restarted {unseen} of at most {limit} times: {_GONE}"
@@ -48,8 +48,8 @@ def _restarts(launched: ObjectState | None) -> int:
 
 def _replaced(case: Case, job: ObjectState) -> Iterator[Restart]:
     """Yield a restart if a Job that has not failed counts more failed pods than were recorded."""
-    failed = mapping(job.object, "status").get("failed", 0)
-    if not isinstance(failed, int) or condition(job, "Failed").get("status") == "True":
+    failed_count = mapping(job.object, "status").get("failed", 0)
+    if not isinstance(failed_count, int) or condition(job, "Failed").get("status") == "True":
         return
     if condition(job, "FailureTarget").get("status") == "True":
         return  # The Job controller is deleting pods, which then count as failed.
@@ -61,14 +61,12 @@ def _replaced(case: Case, job: ObjectState) -> Iterator[Restart]:
         )
         and mapping(states[-1].object, "status").get("phase") == "Failed"
     ]
-    if failed > len(recorded):
+    if failed_count > len(recorded):
         limit = mapping(job.object, "spec").get("backoffLimit", 6)
-        text = (
-            f"Job {job.name} replaced {failed} failed pods (backoffLimit {limit}), of which {len(recorded)} "
-        )
-        text += "still exist: why the others failed is not known"
+        text = f"Job {job.name} replaced {failed_count} failed pods (backoffLimit {limit}), "
+        text += f"of which {len(recorded)} still exist: why the others failed is not known"
         at = seconds(job.received_at) or 0.0
-        yield Restart(at, list(case.ranks), text, isinstance(limit, int) and failed <= limit, [job.ref])
+        yield Restart(at, list(case.ranks), text, isinstance(limit, int) and failed_count <= limit, [job.ref])
 
 
 def not_known(case: Case) -> str:
@@ -104,15 +102,15 @@ def _created_once(case: Case) -> bool:
 def _one_creation(pod: Pod, events: list[dict[str, Any]]) -> bool:
     """Return whether exactly one Event, from the time of the pod's creation, reports its creation."""
     name = re.compile(rf"(?<![\w.-]){re.escape(pod.name)}(?![\w.-])")
-    found = [
+    creations = [
         event
         for event in events
         if event.get("reason") in _CREATIONS and name.search(str(event.get("message") or ""))
     ]
     created_at = seconds(mapping(pod.last.object, "metadata").get("creationTimestamp"))
-    if len(found) != 1 or created_at is None or (at := _time(found[0])) is None:
+    if len(creations) != 1 or created_at is None or (at := _time(creations[0])) is None:
         return False
-    return _count(found[0]) == 1 and abs(at - created_at) <= _CREATION_SECONDS
+    return _count(creations[0]) == 1 and abs(at - created_at) <= _CREATION_SECONDS
 
 
 def _count(event: dict[str, Any]) -> Any:

@@ -86,15 +86,16 @@ def _never_began(case: Case, index: int) -> BadEnd | None:
     script = exit_masking.script(case, index)
     if not (case.launch.processes and case.launch.recorder):
         return None
-    ended = case.pods[index].container(case.launch.container, "terminated")
+    terminated = case.pods[index].container(case.launch.container, "terminated")
     times = [
-        seconds(ended[1].get(name)) if ended is not None else None for name in ("startedAt", "finishedAt")
+        seconds(terminated[1].get(name)) if terminated is not None else None
+        for name in ("startedAt", "finishedAt")
     ]
-    ran = times[1] - times[0] if times[0] is not None and times[1] is not None else 0.0
+    duration = times[1] - times[0] if times[0] is not None and times[1] is not None else 0.0
     ranks = case.ranks_of(index)
     if exit_masking.leaves_behind(script):
         text = f"the script ended before a process of {names(ranks)} was recorded"
-    elif limit := time_limits.before_any(script, ran):
+    elif limit := time_limits.before_any(script, duration):
         text = f"{limit} in its script expired before a process of {names(ranks)} was recorded"
     else:
         return None
@@ -105,23 +106,23 @@ def _of_ranks(case: Case, index: int, repeated: set[str]) -> Iterator[BadEnd]:
     for life in case.processes[index].lives:
         if repeated.intersection(one.id for one in [life.agent, *life.processes] if one is not None):
             continue
-        who, step = f"rank {life.rank}", last_step(case, life.rank)
+        subject, step = f"rank {life.rank}", last_step(case, life.rank)
         code, error, at = _code(life), _error(life), _at(life)
         if code != 0 and (limit := _limit(case, index, life, at)):
-            text = f"{limit} of its script ended {who}{step}"
+            text = f"{limit} of its script ended {subject}{step}"
             yield BadEnd("rank.exit_code_masked", [life.rank], text, at, code, False, life.ref)
         elif code == -9 and _out_of_memory(life):
-            text = f"{who} was killed{step}: out of memory"
+            text = f"{subject} was killed{step}: out of memory"
             yield BadEnd("rank.oom_killed", [life.rank], text, at, code, False, life.ref)
         elif code:
-            text = f"{who} {_ended(code)}{step}{f': {error}' if error else ''}"
+            text = f"{subject} {_ended(code)}{step}{f': {error}' if error else ''}"
             peer = _of_a_peer(error) or code == -15
             yield BadEnd("rank.exit_code_masked", [life.rank], text, at, code, peer, life.ref)
         elif code is None:
-            text = f"{who} left with exit code 0 before its work was done: its record{step} has no end"
+            text = f"{subject} left with exit code 0 before its work was done: its record{step} has no end"
             yield BadEnd("rank.exited_early", [life.rank], text, at, None, False, life.ref)
         elif any(end.how == "os._exit" and end.open for end in life.ends):
-            text = f"{who} left by os._exit(0){step}, before it had finished its run of Pluto's client"
+            text = f"{subject} left by os._exit(0){step}, before it had finished its run of Pluto's client"
             yield BadEnd("rank.exited_early", [life.rank], text, at, None, False, life.ref)
 
 
@@ -195,8 +196,8 @@ def _limit(case: Case, index: int, life: RankLife, at: float) -> str:
 
 def _end_of_pod(case: Case, index: int) -> float:
     """Return when a rank's container ended, in seconds since the epoch, or 0.0 if this is unknown."""
-    ended = case.pods[index].container(case.launch.container, "terminated")
-    return (seconds(ended[1].get("finishedAt")) or 0.0) if ended is not None else 0.0
+    terminated = case.pods[index].container(case.launch.container, "terminated")
+    return (seconds(terminated[1].get("finishedAt")) or 0.0) if terminated is not None else 0.0
 
 
 def out_of_memory(case: Case, index: int) -> list[int]:
@@ -278,18 +279,20 @@ def check(case: Case, before: list[Finding]) -> Finding:
     lives = {life.rank: (index, life) for index in sorted(case.lives) for life in case.lives[index]}
     # A worker that records its own points writes its end record last.
     own = set() if case.launch.recorder else set(filter(case.record_ended, case.ranks))
-    lacking = [
+    unconfirmed = [
         rank
         for rank in case.ranks
         if rank not in lives or not (rank in own or _confirmed(case, *lives[rank]))
     ]
-    if lacking:
-        text = f"the end of {names(lacking)} is known only from its pod"
+    if unconfirmed:
+        text = f"the end of {names(unconfirmed)} is known only from its pod"
         without_code = [
-            rank for rank in lacking if rank in lives and any(e.code is None for e in lives[rank][1].ends)
+            rank for rank in unconfirmed if rank in lives and any(e.code is None for e in lives[rank][1].ends)
         ]
-        why = [_WHY_CODE_UNREADABLE] if without_code else []
-        return not_passed("exits", "run.evidence_missing", text, why=why, ranks=lacking, evidence=[PATH])
+        reasons = [_WHY_CODE_UNREADABLE] if without_code else []
+        return not_passed(
+            "exits", "run.evidence_missing", text, why=reasons, ranks=unconfirmed, evidence=[PATH]
+        )
     refs = [life.ref for _, life in lives.values()][:8]
     return passed("exits", f"{counted(len(lives), 'exit code')}, each from two sources", refs)
 

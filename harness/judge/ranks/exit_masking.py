@@ -55,15 +55,17 @@ def script(case: Case, index: int) -> str:
 def leaves_behind(text: str) -> bool:
     """Return whether a script starts its program in the background and never waits for it."""
     lines = lines_of(text)
-    started = [line for line in lines if _PROGRAM.search(line)]
-    return bool(started) and bool(_BEHIND.search(started[-1])) and not any(map(_WAITS.search, lines))
+    program_lines = [line for line in lines if _PROGRAM.search(line)]
+    return (
+        bool(program_lines) and bool(_BEHIND.search(program_lines[-1])) and not any(map(_WAITS.search, lines))
+    )
 
 
 def passes_on(text: str) -> bool:
     """Return whether a script always exits with the exit code of the only program that it starts."""
     lines = lines_of(text)
-    started = [line for line in lines if _PROGRAM.search(line)]
-    if not lines or started != lines[-1:] or any(map(_COMPOUND.search, lines)):
+    program_lines = [line for line in lines if _PROGRAM.search(line)]
+    if not lines or program_lines != lines[-1:] or any(map(_COMPOUND.search, lines)):
         return False
     return not re.search(r"[|;&`(]", lines[-1])
 
@@ -111,9 +113,9 @@ def _later(line: str, before: list[str], after: list[str]) -> str:
         return "`exit 0` at the end hides it: write `set -e` at the beginning"
     if loop:
         return loop
-    found = _PROGRAM.search(line)
-    rest = "" if "||" in line else line[found.end() if found else 0 :]
-    later = re.search(r";\s*(\S.*)", rest)
+    program = _PROGRAM.search(line)
+    remainder = "" if "||" in line else line[program.end() if program else 0 :]
+    later = re.search(r";\s*(\S.*)", remainder)
     last = after[-1] if after else _CLOSED.sub("", later[1]) if later else ""
     return f"a later command (`{last[:40]}`) hides it: write `set -e` at the beginning" if last else ""
 

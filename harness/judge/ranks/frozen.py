@@ -27,12 +27,14 @@ def frozen(case: Case, ends: dict[int, End]) -> End | None:
 
     If there are several such ranks, the one that stopped logging first is returned.
     """
-    last = {}
+    last_snapshots = {}
     for line, snapshot in case.bundle.inspections():
         # A snapshot without processes counts only if its container was paused. Any other container had ended.
         if snapshot.processes or PAUSED in (snapshot.error or ""):
-            last[snapshot.pod] = line, snapshot
-    candidates = [end for line, snapshot in last.values() if (end := _of(case, ends, line, snapshot))]
+            last_snapshots[snapshot.pod] = line, snapshot
+    candidates = [
+        end for line, snapshot in last_snapshots.values() if (end := _of(case, ends, line, snapshot))
+    ]
     return min(candidates, key=lambda end: (end.at, end.index), default=None)
 
 
@@ -43,14 +45,16 @@ def _of(case: Case, ends: dict[int, End], line: int, snapshot: RendezvousSnapsho
     logged = max((case.last_logged(rank) for rank in ends[index].ranks), default=0.0)
     if not snapshot.at_end and logged >= (seconds(snapshot.at) or 0.0):
         return None  # The rank logged after this snapshot, so it was not frozen.
-    stopped = [process for process in snapshot.processes if process.state in STOPPED]
-    if stopped:
-        what = listed([f"its {_name(p)} (process {p.pid}) is {STOPPED[p.state]}" for p in stopped])
+    stopped_processes = [process for process in snapshot.processes if process.state in STOPPED]
+    if stopped_processes:
+        description = listed(
+            [f"its {_name(p)} (process {p.pid}) is {STOPPED[p.state]}" for p in stopped_processes]
+        )
     elif PAUSED in (snapshot.error or ""):
-        what = "its container is paused"
+        description = "its container is paused"
     else:
         return None
-    text = f"{case.place(index)} is frozen: {what}"
+    text = f"{case.place(index)} is frozen: {description}"
     refs = (f"inspections.jsonl:{line}", *ends[index].evidence)
     # The rank froze after its last point, before the job ended. Other ranks in its pod can still log.
     at = min(case.last_logged(rank) for rank in ends[index].ranks)

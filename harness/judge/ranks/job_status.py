@@ -47,8 +47,8 @@ def _running_too_early(case: Case, states: list[ObjectState]) -> Finding | None:
         if _phase(state) != "Running":
             continue
         spec, at = mapping(state.object, "spec"), (seconds(state.received_at) or 0.0) + TOLERANCE
-        need = int(spec.get("minNodes") or case.expected.num_nodes)
-        begun = sum(
+        required = int(spec.get("minNodes") or case.expected.num_nodes)
+        started_count = sum(
             any(
                 mapping(pod_state.object, "status").get("phase") in ("Running", "Succeeded", "Failed")
                 and (seconds(pod_state.received_at) or 0.0) <= at
@@ -57,8 +57,8 @@ def _running_too_early(case: Case, states: list[ObjectState]) -> Finding | None:
             )
             for pods in case.pod_attempts.values()
         )
-        if begun < need:
-            text = f"the TorchrunJob was Running when {begun} of {need} pods had started"
+        if started_count < required:
+            text = f"the TorchrunJob was Running when {started_count} of {required} pods had started"
             return _wrong(text, [state.ref])
     return None
 
@@ -87,7 +87,7 @@ def _end(case: Case, ends: dict[int, End], states: list[ObjectState]) -> Finding
     return _in_order(case, completed or last, phase, refs)
 
 
-def _in_order(case: Case, ended: ObjectState, phase: str, refs: list[str]) -> Finding:
+def _in_order(case: Case, end_state: ObjectState, phase: str, refs: list[str]) -> Finding:
     """Return the finding on whether the TorchrunJob ended no earlier than its JobSet."""
     kinds = ("Completed", "Failed")
     over = next(
@@ -95,9 +95,9 @@ def _in_order(case: Case, ended: ObjectState, phase: str, refs: list[str]) -> Fi
     )
     if over is None:
         return passed(CHECK, f"the TorchrunJob is {phase}", refs)
-    later = (seconds(ended.received_at) or 0.0) - (seconds(over.received_at) or 0.0)
-    if later < -TOLERANCE:
+    delay = (seconds(end_state.received_at) or 0.0) - (seconds(over.received_at) or 0.0)
+    if delay < -TOLERANCE:
         return _wrong(
-            f"the TorchrunJob was {phase} {-later:.1f} s before its JobSet ended", [ended.ref, over.ref]
+            f"the TorchrunJob was {phase} {-delay:.1f} s before its JobSet ended", [end_state.ref, over.ref]
         )
-    return passed(CHECK, f"the TorchrunJob was {phase} {max(later, 0.0):.1f} s after its JobSet ended", refs)
+    return passed(CHECK, f"the TorchrunJob was {phase} {max(delay, 0.0):.1f} s after its JobSet ended", refs)

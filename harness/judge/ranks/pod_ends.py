@@ -88,10 +88,12 @@ def end_of(case: Case, index: int) -> End:
         return End(index, "unknown", ranks)
     if (limited := _at_its_own_deadline(case, pod)) is not None:
         return limited
-    failed = deletion.too_many_restarts(case, pod)
-    ended = (pod.last, failed) if failed else pod.container(case.launch.container, "terminated")
-    if ended is not None and (failed or not (case.launch.attached and _runs_again(case, pod))):
-        return _terminated(case, pod, *ended)
+    last_failure = deletion.too_many_restarts(case, pod)
+    terminated = (
+        (pod.last, last_failure) if last_failure else pod.container(case.launch.container, "terminated")
+    )
+    if terminated is not None and (last_failure or not (case.launch.attached and _runs_again(case, pod))):
+        return _terminated(case, pod, *terminated)
     if deletion.removed(pod) is not None or deletion.ended_by_node(pod.last):
         return _deleted(case, pod)
     if pod.container(case.launch.container, "running") is not None:
@@ -108,8 +110,12 @@ def _at_its_own_deadline(case: Case, pod: Pod) -> End | None:
     if status.get("phase") != "Failed" or status.get("reason") != "DeadlineExceeded":
         return None
     limit = mapping(pod.last.object, "spec").get("activeDeadlineSeconds")
-    began = seconds(status.get("startTime"))
-    at = began + limit if began is not None and isinstance(limit, int) else seconds(pod.last.received_at)
+    started_at = seconds(status.get("startTime"))
+    at = (
+        started_at + limit
+        if started_at is not None and isinstance(limit, int)
+        else seconds(pod.last.received_at)
+    )
     text = f"{case.place(pod.index)} ran longer than the activeDeadlineSeconds of its pod ({limit} s): "
     text += str(status.get("message") or "no message").rstrip(".")
     end = End(pod.index, "failed", case.ranks_of(pod.index), LATE if at is None else at)
@@ -135,22 +141,22 @@ def _deleted(case: Case, pod: Pod) -> End:
     if (deadline := deletion.at_the_deadline(case, state)) is not None:
         return _out_of_time(case, pod, end, deadline)
     external = deletion.by_somebody(case, pod, state)
-    why = "" if external else deletion.by_its_controller(case, state)
-    text = f"{case.place(pod.index)} was deleted while it ran{why and ', ' + why}"
+    reason = "" if external else deletion.by_its_controller(case, state)
+    text = f"{case.place(pod.index)} was deleted while it ran{reason and ', ' + reason}"
     end = replace(end, cause="rank.pod_deleted", text=text, follows=not external)
-    return replace(end, advice=_CONTROLLER_ADVICE * bool(why), by_controller=bool(why))
+    return replace(end, advice=_CONTROLLER_ADVICE * bool(reason), by_controller=bool(reason))
 
 
 def _evicted(case: Case, pod: Pod, end: End) -> End | None:
     """Return the End for a pod evicted by the kubelet or the scheduler, or None if it was not evicted."""
-    why = deletion.evicted(pod)
-    if why is None:
+    reason = deletion.evicted(pod)
+    if reason is None:
         return None
-    asked = deletion.asked_to_stop(pod) if case.launch.attached else LATE
-    at = min(end.at, asked, deletion.evicted_at(pod) or LATE)
-    text = f"{case.place(pod.index)} was evicted: {why}"
-    late = case.launch.attached and deletion.by_lost_node(case, pod.last)
-    return replace(end, at=at, cause="rank.evicted", text=text, follows=False, detected_late=late)
+    stop_at = deletion.asked_to_stop(pod) if case.launch.attached else LATE
+    at = min(end.at, stop_at, deletion.evicted_at(pod) or LATE)
+    text = f"{case.place(pod.index)} was evicted: {reason}"
+    is_detected_late = case.launch.attached and deletion.by_lost_node(case, pod.last)
+    return replace(end, at=at, cause="rank.evicted", text=text, follows=False, detected_late=is_detected_late)
 
 
 def _job_deleted(case: Case, pod: Pod, end: End) -> End:
@@ -186,10 +192,10 @@ def _terminated(case: Case, pod: Pod, state: ObjectState, terminated: dict[str, 
         exit_code = clues.exit_code or signalled or code or own
         end = replace(end, state="failed", ranks=ranks, exit_code=exit_code)
         return _failed(case, pod, end, clues, terminated)
-    if (bad := exit_codes.bad_end(case, pod.index)) is not None:
-        return _hidden(case, pod, end, bad, terminated)
-    if (killed := _killed_with_0(case, pod, end, terminated)) is not None:
-        return killed
+    if (bad_end := exit_codes.bad_end(case, pod.index)) is not None:
+        return _hidden(case, pod, end, bad_end, terminated)
+    if (killed_end := _killed_with_0(case, pod, end, terminated)) is not None:
+        return killed_end
     if not clues.report_is_last or case.launch.processes or _tests_failed(case, pod):
         return replace(end, state="succeeded", exit_code=0, follows=False)
     text = f"{case.place(pod.index)} exited with 0, though torchrun reports that {names(ranks)} failed with "
@@ -208,14 +214,14 @@ def _killed_with_0(case: Case, pod: Pod, end: End, terminated: dict[str, object]
     if terminated.get("reason") == "OOMKilled":
         text = f"{case.place(pod.index)} exited with 0, though {_OOM}"
         return replace(end, cause="rank.oom_killed", text=text)
-    asked, why = min(end.at, deletion.asked_to_stop(pod)), deletion.evicted(pod)
-    earlier = asked + deletion.WHOLE_SECONDS < end.at
-    if not case.launch.attached or not (earlier or deletion.stopped_by_node(pod, end.at)):
+    stop_at, reason = min(end.at, deletion.asked_to_stop(pod)), deletion.evicted(pod)
+    is_earlier = stop_at + deletion.WHOLE_SECONDS < end.at
+    if not case.launch.attached or not (is_earlier or deletion.stopped_by_node(pod, end.at)):
         return None
-    text = f"was evicted ({why})" if why else "was deleted"
+    text = f"was evicted ({reason})" if reason else "was deleted"
     text = f"{case.place(pod.index)} {text} while it ran, and exited with 0"
-    cause: CauseId = "rank.evicted" if why else "rank.pod_deleted"
-    return replace(end, at=asked, cause=cause, text=text, advice=_NOT_0_ADVICE)
+    cause: CauseId = "rank.evicted" if reason else "rank.pod_deleted"
+    return replace(end, at=stop_at, cause=cause, text=text, advice=_NOT_0_ADVICE)
 
 
 def _tests_failed(case: Case, pod: Pod) -> bool:
@@ -228,18 +234,20 @@ def _tests_failed(case: Case, pod: Pod) -> bool:
     return bool(reports) and reports[-1].verdict in ("FAIL", "UNKNOWN")
 
 
-def _hidden(case: Case, pod: Pod, end: End, bad: exit_codes.BadEnd, terminated: dict[str, object]) -> End:
+def _hidden(case: Case, pod: Pod, end: End, bad_end: exit_codes.BadEnd, terminated: dict[str, object]) -> End:
     """Return the End for a pod that exited with 0 although one of its ranks failed."""
-    if terminated.get("reason") == "OOMKilled" and bad.code in (None, -signal.SIGKILL):
-        killed = "" if bad.cause == "rank.oom_killed" else f": {_OOM}"
-        bad = replace(bad, cause="rank.oom_killed", text=bad.text + killed, of_a_peer=False)
-    text = f"{bad.text} (pod {pod.name} on node {pod.node or 'none'})"
-    if bad.cause != "rank.exited_early":
-        text = f"{case.place(pod.index)} exited with 0, though {bad.text}"
-    at = min(end.at, bad.at)
-    end = replace(end, state="failed", ranks=bad.ranks, cause=bad.cause, text=text, log_quote=bad.why, at=at)
-    follows = bad.of_a_peer or _aborted_for_a_peer(end, _signal_of(bad.code))
-    return replace(end, exit_code=bad.code, follows=follows, evidence=(*end.evidence, bad.ref))
+    if terminated.get("reason") == "OOMKilled" and bad_end.code in (None, -signal.SIGKILL):
+        note = "" if bad_end.cause == "rank.oom_killed" else f": {_OOM}"
+        bad_end = replace(bad_end, cause="rank.oom_killed", text=bad_end.text + note, of_a_peer=False)
+    text = f"{bad_end.text} (pod {pod.name} on node {pod.node or 'none'})"
+    if bad_end.cause != "rank.exited_early":
+        text = f"{case.place(pod.index)} exited with 0, though {bad_end.text}"
+    at = min(end.at, bad_end.at)
+    end = replace(
+        end, state="failed", ranks=bad_end.ranks, cause=bad_end.cause, text=text, log_quote=bad_end.why, at=at
+    )
+    follows = bad_end.of_a_peer or _aborted_for_a_peer(end, _signal_of(bad_end.code))
+    return replace(end, exit_code=bad_end.code, follows=follows, evidence=(*end.evidence, bad_end.ref))
 
 
 def _failed(case: Case, pod: Pod, end: End, clues: Clues, terminated: dict[str, object]) -> End:
@@ -258,13 +266,15 @@ def _failed(case: Case, pod: Pod, end: End, clues: Clues, terminated: dict[str, 
     if removed is not None and (by_signal or unexplained or number == signal.SIGTERM):
         return _pod_deleted(case, pod, end, removed)
     # When the kubelet evicts a pod, it stops the containers but does not delete the pod.
-    stopped = unexplained and (deletion.asked_to_stop(pod) <= end.at or deletion.stopped_by_node(pod, end.at))
-    if (by_signal or stopped) and (evicted := _evicted(case, pod, end)):
+    was_stopped = unexplained and (
+        deletion.asked_to_stop(pod) <= end.at or deletion.stopped_by_node(pod, end.at)
+    )
+    if (by_signal or was_stopped) and (evicted := _evicted(case, pod, end)):
         return evicted
-    ended = _not_located(case, end, terminated) or _from_outside(case, pod, end, clues, code)
-    ended = ended or _lost(case, end, clues, code)
-    if ended is not None:
-        return ended
+    end_of_cause = _not_located(case, end, terminated) or _from_outside(case, pod, end, clues, code)
+    end_of_cause = end_of_cause or _lost(case, end, clues, code)
+    if end_of_cause is not None:
+        return end_of_cause
     if clues.stack is not None and clues.stack.after:
         return _without_progress(case, end, clues.stack, clues.log)
     return _exited(case, end, clues, terminated)
@@ -309,9 +319,9 @@ def _from_outside(case: Case, pod: Pod, end: End, clues: Clues, code: object) ->
     if not number:
         return None
     text = f"{place} was ended by {_signal_name(number)}"
-    if number == signal.SIGKILL and (killed := exit_codes.out_of_memory(case, pod.index)):
+    if number == signal.SIGKILL and (oom_process := exit_codes.out_of_memory(case, pod.index)):
         text = f"{text}: {_OOM}"
-        return replace(end, ranks=killed, cause="rank.oom_killed", text=text, follows=False)
+        return replace(end, ranks=oom_process, cause="rank.oom_killed", text=text, follows=False)
     text += f" in {end.stack.place}" if end.stack is not None and end.stack.fatal else ""
     follows = number == signal.SIGTERM or _aborted_for_a_peer(end, number)
     of_itself = number in OF_ITSELF and not follows
@@ -333,8 +343,10 @@ def _aborted_for_a_peer(end: End, number: int) -> bool:
 def _script_ended(case: Case, index: int) -> bool:
     """Return whether each rank's Python script in the pod exited with 0, even if its process failed later."""
     of_pod = case.processes.get(index)
-    ends = [life.ends for life in of_pod.lives] if of_pod else []
-    return bool(ends) and all(each and (each[-1].how, each[-1].code) == ("exit", 0) for each in ends)
+    ends_of_ranks = [life.ends for life in of_pod.lives] if of_pod else []
+    return bool(ends_of_ranks) and all(
+        each and (each[-1].how, each[-1].code) == ("exit", 0) for each in ends_of_ranks
+    )
 
 
 def _without_progress(case: Case, end: End, stack: Stack, log: str) -> End:
@@ -392,18 +404,18 @@ def _shares_ports(case: Case, index: int) -> str:
         at: pod for at, pod in case.pods.items() if mapping(pod.last.object, "spec").get("hostNetwork")
     }
     own = on_host.get(index)
-    others = [pod.name for at, pod in on_host.items() if own and at != index and pod.node == own.node]
+    other_pods = [pod.name for at, pod in on_host.items() if own and at != index and pod.node == own.node]
     if own is None:
         return ""
-    if not others:
+    if not other_pods:
         return f"; the pod has hostNetwork, so it uses the ports of node {own.node}"
-    return f"; with hostNetwork it shares the ports of node {own.node} with {listed(others)}"
+    return f"; with hostNetwork it shares the ports of node {own.node} with {listed(other_pods)}"
 
 
 def _pod_deleted(case: Case, pod: Pod, end: End, removed: ObjectState) -> End:
     """Return the End for a container whose pod was deleted while the container was running."""
     place, number = case.place(pod.index), _signal_of(end.exit_code)
-    how = f"ended by {_signal_name(number)}" if number else f"ended with exit code {end.exit_code}"
+    outcome = f"ended by {_signal_name(number)}" if number else f"ended with exit code {end.exit_code}"
     at, version = min(end.at, deletion.requested_at(removed)), deletion.version(removed)
     end = replace(end, at=at, deletion=version, evidence=(removed.ref, *end.evidence))
     if evicted := _evicted(case, pod, end):
@@ -413,12 +425,14 @@ def _pod_deleted(case: Case, pod: Pod, end: End, removed: ObjectState) -> End:
     if (deadline := deletion.at_the_deadline(case, removed)) is not None:
         return _out_of_time(case, pod, end, deadline)
     if deletion.by_somebody(case, pod, removed):
-        text = f"{place} was deleted while it ran, and {how}"
+        text = f"{place} was deleted while it ran, and {outcome}"
         return replace(end, cause="rank.pod_deleted", text=text, follows=False)
-    why = deletion.by_its_controller(case, removed)
-    text = f"{place} was taken down{why and ' ' + why}, and {how}"
-    advice = _CONTROLLER_ADVICE * bool(why)
-    return replace(end, cause="rank.killed", text=text, follows=True, advice=advice, by_controller=bool(why))
+    reason = deletion.by_its_controller(case, removed)
+    text = f"{place} was taken down{reason and ' ' + reason}, and {outcome}"
+    advice = _CONTROLLER_ADVICE * bool(reason)
+    return replace(
+        end, cause="rank.killed", text=text, follows=True, advice=advice, by_controller=bool(reason)
+    )
 
 
 def _signal_of(exit_code: int | None) -> int:
@@ -451,13 +465,13 @@ def absent(case: Case, cause: End, all_: Collection[End]) -> End | None:
         if waited and not end.peer_absent and end.stack is not None and not end.stack.in_collective:
             log = case.bundle.log(case.pods[end.index].name, case.launch.container)
             return _without_part(end, place, f"{log}:{end.stack.number}")
-    found = silent.silent(case) if waited else None
-    if found is None:
+    stalled = silent.silent(case) if waited else None
+    if stalled is None:
         return None
-    own = next(end for end in all_ if end.index == found.index)
-    end = replace(own, ranks=[found.rank], stack=found.stack)
-    place = f"{case.place_of(found.rank)}{exit_codes.last_step(case, found.rank)}"
-    return replace(_without_part(end, place, found.ref), at=cause.at, follows=False)
+    own = next(end for end in all_ if end.index == stalled.index)
+    end = replace(own, ranks=[stalled.rank], stack=stalled.stack)
+    place = f"{case.place_of(stalled.rank)}{exit_codes.last_step(case, stalled.rank)}"
+    return replace(_without_part(end, place, stalled.ref), at=cause.at, follows=False)
 
 
 def _without_part(end: End, place: str, ref: str) -> End:
@@ -494,7 +508,9 @@ def of_peers(case: Case, cause: End, all_: Iterable[End]) -> list[str]:
             )
         elif cause.peer_absent and not end.peer_absent and end.stack is None and end.at >= cause.at:
             text = f"{place} was still running and had reported no timeout, so it may be the hung one"
-            own = [found for found in outside if found.index == end.index]
-            where = [f"when it was ended, rank {found.rank} was in {found.stack.place}" for found in own[:3]]
-            texts.append("; ".join([text, *where]))
+            own = [stalled for stalled in outside if stalled.index == end.index]
+            places = [
+                f"when it was ended, rank {stalled.rank} was in {stalled.stack.place}" for stalled in own[:3]
+            ]
+            texts.append("; ".join([text, *places]))
     return texts[:3]

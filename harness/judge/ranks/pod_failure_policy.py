@@ -24,8 +24,8 @@ def ignores(case: Case, job: str, pod: Pod) -> bool:
 def _matches(rule: Rule, pod: dict[str, Any]) -> bool:
     """Return whether a rule matches the pod's conditions or the exit code of one of its containers."""
     conditions = {(each.get("type"), each.get("status")) for each in items(pod, "status", "conditions")}
-    wanted = items(rule, "onPodConditions")
-    if any((each.get("type"), each.get("status", "True")) in conditions for each in wanted):
+    patterns = items(rule, "onPodConditions")
+    if any((each.get("type"), each.get("status", "True")) in conditions for each in patterns):
         return True
     codes = mapping(rule, "onExitCodes")
     return bool(codes) and any(
@@ -38,7 +38,7 @@ def _matches(rule: Rule, pod: dict[str, Any]) -> bool:
 def _exit_codes(pod: dict[str, Any]) -> list[tuple[str, int]]:
     """Return the name and exit code of each container that failed."""
     statuses = [*items(pod, "status", "containerStatuses"), *items(pod, "status", "initContainerStatuses")]
-    ended = [
+    exit_codes = [
         (str(each.get("name")), mapping(each, "state", "terminated").get("exitCode")) for each in statuses
     ]
-    return [(name, code) for name, code in ended if isinstance(code, int) and code != 0]
+    return [(name, code) for name, code in exit_codes if isinstance(code, int) and code != 0]

@@ -82,8 +82,8 @@ def _never_had(case: Case, missing: list[int], ranks: list[int]) -> Finding:
     """Return the finding for the nodes in `missing`, which never had a pod. `ranks` are their ranks."""
     refusal, refs = _refusal(case)
     rejected = None if refusal else controllers.refused_request(case)
-    waits = None if refusal or rejected else _unready_before(case, missing[0])
-    if case.launch.attached and not (refusal or rejected or waits):
+    blocking_pod = None if refusal or rejected else _unready_before(case, missing[0])
+    if case.launch.attached and not (refusal or rejected or blocking_pod):
         return _gone(case, ranks)
     if case.terminal == "Completed" or (case.broken("objects/pod.jsonl") and not (refusal or rejected)):
         text = f"no pod of {names(ranks)} was recorded"
@@ -93,15 +93,23 @@ def _never_had(case: Case, missing: list[int], ranks: list[int]) -> Finding:
     cause: CauseId = (rejected.cause if rejected else None) or "rank.missing"
     if refusal and refusal.webhook_down:
         cause = "controllers.webhook_not_serving"
-    why = f": {refusal.message}" if refusal else ""
+    suffix = f": {refusal.message}" if refusal else ""
     return not_passed(
         "rank-pods",
         cause,
-        f"{names(ranks)} never had a pod{why}",
-        why=[rejected.text] if rejected else [_IN_ORDER.format(pod=waits.name)] if waits else [],
+        f"{names(ranks)} never had a pod{suffix}",
+        why=[rejected.text]
+        if rejected
+        else [_IN_ORDER.format(pod=blocking_pod.name)]
+        if blocking_pod
+        else [],
         ranks=ranks,
-        evidence=[rejected.ref] if rejected else [waits.last.ref] if waits else refs or ["objects/pod.jsonl"],
-        advice=_PARALLEL if waits else "",
+        evidence=[rejected.ref]
+        if rejected
+        else [blocking_pod.last.ref]
+        if blocking_pod
+        else refs or ["objects/pod.jsonl"],
+        advice=_PARALLEL if blocking_pod else "",
     )
 
 
@@ -112,13 +120,13 @@ def _gone(case: Case, ranks: list[int]) -> Finding:
     else:
         text = f"{names(ranks)} have no pod"
     events, refs = deleted_pods.events(case)
-    why = [deleted_pods.reason(case), *events]
+    reasons = [deleted_pods.reason(case), *events]
     advice = deleted_pods.advice(case)
     return not_passed(
         "rank-pods",
         "run.evidence_missing",
         text,
-        why=why,
+        why=reasons,
         ranks=ranks,
         evidence=["objects/pod.jsonl", *refs],
         advice=advice,
@@ -137,8 +145,8 @@ def _unready_before(case: Case, index: int) -> Pod | None:
     policy = mapping(case.jobset.object, "spec").get("podManagementPolicy") if case.jobset else "Parallel"
     if case.launch.kind != "StatefulSet" or policy == "Parallel":
         return None
-    earlier = (pod for other, pod in sorted(case.pods.items()) if other < index)
-    return next((pod for pod in earlier if not ever_ready(pod)), None)
+    earlier_pods = (pod for other, pod in sorted(case.pods.items()) if other < index)
+    return next((pod for pod in earlier_pods if not ever_ready(pod)), None)
 
 
 def refused(case: Case) -> Finding | None:
@@ -148,9 +156,9 @@ def refused(case: Case) -> Finding | None:
     if not missing or case.terminal == "Completed" or refusal is None or not refusal.final:
         return None
     ranks = case.ranks_of(*missing)
-    why = [f"the rule is {' '.join(filter(None, refusal.rule))}"] if refusal.rule else []
+    reasons = [f"the rule is {' '.join(filter(None, refusal.rule))}"] if refusal.rule else []
     text = f"the API server rejects the pods of {names(ranks)}: {refusal.message}"
-    return not_passed("rank-pods", "launch.pods_refused", text, why=why, ranks=ranks, evidence=refs)
+    return not_passed("rank-pods", "launch.pods_refused", text, why=reasons, ranks=ranks, evidence=refs)
 
 
 def _refusal(case: Case) -> tuple[Refusal | None, list[str]]:
@@ -188,57 +196,71 @@ def rank_ends(
     `recorded` is the result of admitted_logs.world, which describes the ranks' world according to injected
     recorders.
     """
-    bad = [
+    failures = [
         end
         for end in ends.values()
         if end.state in {"failed", "deleted"}
         and (case.started(end.index) or (case.launch.attached and end.cause in _WITHOUT_STATUS))
     ]
-    if not bad:
+    if not failures:
         # If every node has recorded ranks, the rendezvous succeeded for every torchrun agent.
-        met = case.launch.processes and all(map(case.lives.get, range(case.expected.num_nodes)))
-        apart = (None if met else diagnose_rendezvous(case, ends)) or too_many(case)
-        if apart is None and (logged := worlds.of_logs(case)) is not None and logged.result == "FAIL":
-            apart = logged
-        if apart is not None:
-            return [apart, unknown("rank-exit", "see rendezvous")]
+        have_met = case.launch.processes and all(map(case.lives.get, range(case.expected.num_nodes)))
+        finding = (None if have_met else diagnose_rendezvous(case, ends)) or too_many(case)
+        if finding is None and (logged := worlds.of_logs(case)) is not None and logged.result == "FAIL":
+            finding = logged
+        if finding is not None:
+            return [finding, unknown("rank-exit", "see rendezvous")]
         return _no_bad_end(case, ends, recorded)
-    if ours := netcheck.ended_by_it(case):
-        bad = [end for end in bad if end.index not in ours and not end.follows]
-        if not bad:
+    if netcheck_ends := netcheck.ended_by_it(case):
+        failures = [end for end in failures if end.index not in netcheck_ends and not end.follows]
+        if not failures:
             return [unknown("rendezvous", "see netcheck"), unknown("rank-exit", "see netcheck")]
-    cause = first(bad)
+    cause = first(failures)
     if cause.follows:
         cause = frozen(case, ends) or absent(case, cause, ends.values()) or cause
-    others, at_once = [end for end in bad if end.index != cause.index], _in_the_same_second(case, cause, bad)
-    when = {end.index: "in the same second" for end in at_once}
-    after = [
+    other_ends, at_once = (
+        [end for end in failures if end.index != cause.index],
+        _in_the_same_second(case, cause, failures),
+    )
+    time_texts = {end.index: "in the same second" for end in at_once}
+    consequences = [
         text
-        for end in others[:3]
-        for text in (f"{when.get(end.index, 'after it')}: {end.text}", end.log_quote)
+        for end in other_ends[:3]
+        for text in (f"{time_texts.get(end.index, 'after it')}: {end.text}", end.log_quote)
     ]
     id_ = cause.cause or "rank.crashed"
     if id_ == "run.deleted":
         return [unknown("rendezvous", "see completed"), unknown("rank-exit", cause.text)]
     if id_.startswith("rendezvous."):
-        return [_never_met(case, ends, bad, cause, after), unknown("rank-exit", "see rendezvous")]
-    ranks, away = sorted({*cause.ranks, *(rank for end in at_once for rank in end.ranks)}), list[str]()
+        return [_never_met(case, ends, failures, cause, consequences), unknown("rank-exit", "see rendezvous")]
+    ranks, absences = sorted({*cause.ranks, *(rank for end in at_once for rank in end.ranks)}), list[str]()
     if id_.startswith("image."):
-        ranks = [rank for end in bad if end.cause == id_ for rank in end.ranks]
+        ranks = [rank for end in failures if end.cause == id_ for rank in end.ranks]
     if id_ in OF_ALL:
-        ranks = [rank for end in bad if id_ in {end.cause, end.clue} for rank in end.ranks] or cause.ranks
-        away = tracker_faults.absence_texts(case)
+        ranks = [
+            rank for end in failures if id_ in {end.cause, end.clue} for rank in end.ranks
+        ] or cause.ranks
+        absences = tracker_faults.absence_texts(case)
     peers = of_peers(case, cause, ends.values()) if cause.follows and not cause.by_controller else []
-    earlier = (
+    earlier_end = (
         exit_codes.before_a_restart(case.processes[cause.index]) if cause.index in case.processes else None
     )
-    before = [f"torchrun had restarted it: {earlier.text}"] if earlier and id_ == "rank.crashed" else []
-    why = [cause.log_quote, *before, *peers, *containers.before(case, cause), *away, *after]
+    restart_texts = (
+        [f"torchrun had restarted it: {earlier_end.text}"] if earlier_end and id_ == "rank.crashed" else []
+    )
+    reasons = [
+        cause.log_quote,
+        *restart_texts,
+        *peers,
+        *containers.before(case, cause),
+        *absences,
+        *consequences,
+    ]
     result = not_passed(
         "rank-exit",
         id_,
         cause.text,
-        why=why,
+        why=reasons,
         ranks=ranks,
         evidence=cause.evidence,
         at=cause.at,
@@ -246,8 +268,8 @@ def rank_ends(
     )
     if case.launch.attached and cause.follows and id_ != "run.timed_out":
         origin, advice = ([], "") if cause.by_controller else _origin(case, cause)
-        why = [*result.why, *origin]
-        result = replace(result, result="UNKNOWN", why=why, advice=result.advice or advice)
+        reasons = [*result.why, *origin]
+        result = replace(result, result="UNKNOWN", why=reasons, advice=result.advice or advice)
     return [unknown("rendezvous", "see rank-exit"), result]
 
 
@@ -260,36 +282,40 @@ def _origin(case: Case, cause: End) -> tuple[list[str], str]:
     missing = _missing(case)
     if not missing:
         return [text, peer], ""
-    gone = f"{text}: the pod of {names(case.ranks_of(*missing))} does not exist now"
+    absence = f"{text}: the pod of {names(case.ranks_of(*missing))} does not exist now"
     reason = deleted_pods.reason(case)
-    return [gone, peer, reason], deleted_pods.advice(case)
+    return [absence, peer, reason], deleted_pods.advice(case)
 
 
 def _lost_peer(case: Case, cause: End) -> str:
     """Return a sentence about the peer whose address is in the last log line of a failed rank, or ""."""
-    found = _PEER.search(cause.log_quote)
-    if found is None or not all(pod.addresses for pod in case.pods.values()):
+    match = _PEER.search(cause.log_quote)
+    if match is None or not all(pod.addresses for pod in case.pods.values()):
         return ""
-    address = found[1].removeprefix("::ffff:")
-    there = [index for index, pod in case.pods.items() if address in pod.addresses]
-    if there:
-        return f"the lost peer, {address}, is {' or '.join(case.place(index) for index in there)}"
+    address = match[1].removeprefix("::ffff:")
+    indexes = [index for index, pod in case.pods.items() if address in pod.addresses]
+    if indexes:
+        return f"the lost peer, {address}, is {' or '.join(case.place(index) for index in indexes)}"
     if address.startswith("127.") or address == "::1":
         return ""
     # The pod may be gone, or gloo may use a network whose addresses are not in the pods' status.
     return f"the lost peer had the address {address}, which no pod of the job has now in its status"
 
 
-def _in_the_same_second(case: Case, cause: End, bad: list[End]) -> list[End]:
+def _in_the_same_second(case: Case, cause: End, failures: list[End]) -> list[End]:
     """Return the other Ends with the same cause and time, if the harness attached after all of them.
 
     Timestamps are truncated to whole seconds, so nothing shows which pod was deleted or evicted first.
     """
-    known = not case.launch.attached or cause.cause not in ("rank.pod_deleted", "rank.evicted", "rank.killed")
-    if known or any(len(case.pods[end.index].history) > 1 for end in bad):
+    is_ordered = not case.launch.attached or cause.cause not in (
+        "rank.pod_deleted",
+        "rank.evicted",
+        "rank.killed",
+    )
+    if is_ordered or any(len(case.pods[end.index].history) > 1 for end in failures):
         return []
-    alike = (cause.cause, cause.follows, cause.at // 1)
-    return [end for end in bad if end != cause and (end.cause, end.follows, end.at // 1) == alike]
+    signature = (cause.cause, cause.follows, cause.at // 1)
+    return [end for end in failures if end != cause and (end.cause, end.follows, end.at // 1) == signature]
 
 
 def _no_bad_end(case: Case, ends: dict[int, End], recorded: tuple[bool | None, str] | None) -> list[Finding]:
@@ -298,44 +324,46 @@ def _no_bad_end(case: Case, ends: dict[int, End], recorded: tuple[bool | None, s
             "rank-exit", "rank.hung", cause.text, ranks=cause.ranks, evidence=cause.evidence, at=cause.at
         )
         return [unknown("rendezvous", "see rank-exit"), result]
-    open_ = [end for end in ends.values() if end.state != "succeeded"]
-    if not open_:
+    unfinished = [end for end in ends.values() if end.state != "succeeded"]
+    if not unfinished:
         codes = f"{names(case.ranks)} exited with 0"
         refs = [ref for end in ends.values() for ref in end.evidence]
         return [worlds.rendezvous(case, recorded), passed("rank-exit", codes, refs)]
-    ranks = [rank for end in open_ for rank in end.ranks]
-    details = [f"{case.place(end.index)} is {end.state}" for end in open_]
+    ranks = [rank for end in unfinished for rank in end.ranks]
+    details = [f"{case.place(end.index)} is {end.state}" for end in unfinished]
     return [
         unknown("rendezvous", f"the end of {names(ranks)} is not recorded", ranks=ranks),
         unknown("rank-exit", f"no exit code of {names(ranks)} is recorded", details=details, ranks=ranks),
     ]
 
 
-def _never_met(case: Case, ends: dict[int, End], bad: list[End], cause: End, after: list[str]) -> Finding:
+def _never_met(
+    case: Case, ends: dict[int, End], failures: list[End], cause: End, consequences: list[str]
+) -> Finding:
     """Return the finding for ranks that did not complete the rendezvous. `cause` is the first failed End."""
     if cause.cause == "rendezvous.dns" and (name := published_names.unresolved(case, cause)) is not None:
         return not_passed(
             "rendezvous",
             "dns.advertised",
             name.text,
-            why=[cause.text, *after],
+            why=[cause.text, *consequences],
             ranks=name.ranks or cause.ranks,
             evidence=cause.evidence,
             at=cause.at,
         )
-    waiting = [end for end in bad if (end.cause or "").startswith("rendezvous.")]
+    waiting = [end for end in failures if (end.cause or "").startswith("rendezvous.")]
     ranks = [rank for end in ends.values() if end not in waiting for rank in end.ranks]
     text = f"{names(ranks)} never came to the rendezvous" if ranks else "all ranks failed in the same way"
     if cause.cause != "rendezvous.timeout":
-        failed = "DNS failed" if cause.cause == "rendezvous.dns" else "TCP failed"
+        failure = "DNS failed" if cause.cause == "rendezvous.dns" else "TCP failed"
         if "Ping failed" in cause.text:
-            failed = "what responded at MASTER_ADDR is not a rendezvous"
-        text, ranks = f"{names(cause.ranks)} could not reach the others: {failed}", cause.ranks
+            failure = "what responded at MASTER_ADDR is not a rendezvous"
+        text, ranks = f"{names(cause.ranks)} could not reach the others: {failure}", cause.ranks
     return not_passed(
         "rendezvous",
         cause.cause or "rendezvous.timeout",
         text,
-        why=[cause.text, cause.log_quote, *after],
+        why=[cause.text, cause.log_quote, *consequences],
         ranks=ranks or case.ranks,
         evidence=cause.evidence,
         at=cause.at,
@@ -345,12 +373,12 @@ def _never_met(case: Case, ends: dict[int, End], bad: list[End], cause: End, aft
 def spread(case: Case) -> Finding:
     """Run the `node-spread` check: the ranks ran on at least the expected number of nodes."""
     nodes = {pod.node for pod in case.pods.values() if pod.node}
-    where = f"the ranks ran on {counted(len(nodes), 'node')} ({', '.join(sorted(map(str, nodes))) or 'none'})"
+    head = f"the ranks ran on {counted(len(nodes), 'node')} ({', '.join(sorted(map(str, nodes))) or 'none'})"
     if len(nodes) >= case.expected.min_nodes_used:
-        return passed("node-spread", where)
+        return passed("node-spread", head)
     if len(case.pods) < case.expected.num_nodes or not all(pod.node for pod in case.pods.values()):
         return unknown("node-spread", "the node of a pod was not recorded")
-    text = f"{where}, but at least {case.expected.min_nodes_used} are expected"
+    text = f"{head}, but at least {case.expected.min_nodes_used} are expected"
     refs = [pod.last.ref for pod in case.pods.values()]
     return not_passed("node-spread", "scheduling.not_spread", text, ranks=case.ranks, evidence=refs)
 
@@ -364,35 +392,35 @@ def logs(case: Case) -> Finding:
         for each in [*case.pod_attempts[index][:-1], pod]:
             path = case.bundle.log(each.name, case.launch.container)
             gaps = case.log_gaps(each.name)
-            ran = each is pod or each.container(case.launch.container, "running") is not None
-            early = _stops_early(case, each, path) if ran and not gaps else None
+            has_run = each is pod or each.container(case.launch.container, "running") is not None
+            early = _stops_early(case, each, path) if has_run and not gaps else None
             if gaps and (unreached := _KUBELET.search(gaps[0])) is not None:
                 return _kubelet(case, index, each, unreached[0])
-            if gaps or early or (ran and not case.bundle.tail(path, 1)):
-                why = gaps[0] if gaps else early or f"{path} is missing or empty"
+            if gaps or early or (has_run and not case.bundle.tail(path, 1)):
+                reason = gaps[0] if gaps else early or f"{path} is missing or empty"
                 return not_passed(
                     "logs",
                     "run.log_incomplete",
-                    f"the log of {case.place(index)} is incomplete: {why}",
+                    f"the log of {case.place(index)} is incomplete: {reason}",
                     ranks=case.ranks_of(index),
                     evidence=[path],
                 )
-        if case.launch.attached and (late := _begins_late(case, index, pod)):
-            return unknown("logs", late, ranks=case.ranks_of(index))
+        if case.launch.attached and (rotation := _begins_late(case, index, pod)):
+            return unknown("logs", rotation, ranks=case.ranks_of(index))
     return passed("logs", "every rank's log is complete")
 
 
 def _begins_late(case: Case, index: int, pod: Pod) -> str:
     """Return why a log's beginning may be missing, or "". The kubelet returns only the newest log file."""
     path = case.bundle.log(pod.name, case.launch.container)
-    first = next(
+    moment = next(
         (line.partition(b" ")[0].decode(errors="replace") for _, line in case.bundle.lines(path)), ""
     )
-    began, started = seconds(first), case.container_started(index)
-    if began is None or started is None or began - started <= LATE_SECONDS:
+    first_at, started_at = seconds(moment), case.container_started(index)
+    if first_at is None or started_at is None or first_at - started_at <= LATE_SECONDS:
         return ""
-    late = f"the log of {case.place(index)} begins {began - started:.0f} s after its container started"
-    return f"{late}, so the kubelet may have rotated its beginning away"
+    head = f"the log of {case.place(index)} begins {first_at - started_at:.0f} s after its container started"
+    return f"{head}, so the kubelet may have rotated its beginning away"
 
 
 def _kubelet(case: Case, index: int, pod: Pod, error: str) -> Finding:
@@ -401,12 +429,12 @@ def _kubelet(case: Case, index: int, pod: Pod, error: str) -> Finding:
         f"the log of {case.place(index)} could not be read: the API server could not reach port 10250 of the "
         f"kubelet of node {pod.node} ({error})"
     )
-    why = ["what the rank logged is not known, so the rank itself is not judged"]
+    reasons = ["what the rank logged is not known, so the rank itself is not judged"]
     return not_passed(
         "logs",
         "cluster.kubelet_unreachable",
         text,
-        why=why,
+        why=reasons,
         ranks=case.ranks_of(index),
         evidence=["manifest.json"],
         phase=RUNNING,
@@ -419,20 +447,26 @@ def _stops_early(case: Case, pod: Pod, path: str) -> str | None:
     If a container exits on its own, the shell around its command writes the exit code as the last line. A log
     without this line is truncated.
     """
-    ended = pod.container(case.launch.container, "terminated")
-    code = ended[1].get("exitCode") if ended else None
+    terminated = pod.container(case.launch.container, "terminated")
+    code = terminated[1].get("exitCode") if terminated else None
     lines = [line for _, line in case.bundle.tail(path, LAST_LINES)]
     # The line with the exit code is missing after a signal, and in bundles of older harness versions.
-    if not case.manifest.watched or ended is None or not isinstance(code, int) or code >= 128 or not lines:
+    if (
+        not case.manifest.watched
+        or terminated is None
+        or not isinstance(code, int)
+        or code >= 128
+        or not lines
+    ):
         return None
     marks = {"konduktor": clues.SHELL_ENDED, "apply": EXIT_MARK}
     mark = marks.get(case.launch.launcher)
     if mark is None or any(mark in line for line in lines):
         return None
-    at, finished = lines[-1].partition(" ")[0], ended[1].get("finishedAt")
-    silent = (seconds(finished) or 0.0) - (seconds(at) or 0.0)
+    at, finished = lines[-1].partition(" ")[0], terminated[1].get("finishedAt")
+    silence = (seconds(finished) or 0.0) - (seconds(at) or 0.0)
     # If konduktor's shell fails before it starts the command, it does not write the exit code.
-    if mark is not EXIT_MARK and silent < MOMENT and not any(clues.BEGINS in line for line in lines):
+    if mark is not EXIT_MARK and silence < MOMENT and not any(clues.BEGINS in line for line in lines):
         return None
     return f"{path} stops at {at} without the line of the exit code, and its container ended at {finished}"
 
@@ -442,20 +476,20 @@ def stalled(case: Case, ends: dict[int, End]) -> tuple[list[int], list[str]]:
 
     The sentences describe the ranks' pod that had been silent for the longest time.
     """
-    silent: list[tuple[float, str, End]] = []
+    silent_pods: list[tuple[float, str, End]] = []
     for end in ends.values():
         if end.state in {"running", "waiting"}:
             path = case.bundle.log(case.pods[end.index].name, case.launch.container)
             limit = case.stopped_at or LATE
             lines = case.bundle.tail(path, STOPPED_LINES)
-            before = [line for line in lines if (seconds(line[1].partition(" ")[0]) or 0.0) <= limit]
-            before = before[-LAST_LINES:]
-            moment = before[-1][1].partition(" ")[0] if before else ""
-            last = before[-1][1].partition(" ")[2] if before else "none"
-            silent.append((seconds(moment) or 0.0, clues.last_line(before)[0] or last, end))
-    if not silent:
+            recent = [line for line in lines if (seconds(line[1].partition(" ")[0]) or 0.0) <= limit]
+            recent = recent[-LAST_LINES:]
+            moment = recent[-1][1].partition(" ")[0] if recent else ""
+            last = recent[-1][1].partition(" ")[2] if recent else "none"
+            silent_pods.append((seconds(moment) or 0.0, clues.last_line(recent)[0] or last, end))
+    if not silent_pods:
         return [], []
-    _, text, end = min(silent, key=lambda entry: entry[0])
-    still = [rank for entry in silent for rank in entry[2].ranks]
+    _, text, end = min(silent_pods, key=lambda entry: entry[0])
+    unended_ranks = [rank for entry in silent_pods for rank in entry[2].ranks]
     last = f"its last log line: {text}" if text else "its log is empty"
-    return still, [f"{case.place(end.index)} was silent for the longest time", last]
+    return unended_ranks, [f"{case.place(end.index)} was silent for the longest time", last]

@@ -29,15 +29,20 @@ def check(attached: Attached) -> Finding:
         return passed(
             "processes", f"{number} recorded; this tracker does not name the processes that sent requests"
         )
-    strange = dict.fromkeys(_strange(attached, recorded))
-    if strange:
+    unrecorded = dict.fromkeys(_strange(attached, recorded))
+    if unrecorded:
         text = "processes that were not recorded reached the tracker"
-        why = [
+        reasons = [
             "each ran without the harness's recorder: with another environment, with Python's -S, or as "
             "another program"
         ]
         return not_passed(
-            "processes", "unification.unrecorded_process", text, details=list(strange), why=why, evidence=REFS
+            "processes",
+            "unification.unrecorded_process",
+            text,
+            details=list(unrecorded),
+            why=reasons,
+            evidence=REFS,
         )
     ranks = sorted({life.rank for lives in case.lives.values() for life in lives})
     return passed(
@@ -70,20 +75,20 @@ def _strange(attached: Attached, recorded: set[tuple[str, str]]) -> Iterator[str
         if writer.launch not in case.launches or writer.kind not in {"metrics", "status", "data", "files"}:
             continue
         if writer.process is None or _process(writer.process) not in recorded:
-            who = f"process {writer.process.split('/')[1]}" if writer.process else "a process"
-            where = f" at {writer.peer}" if writer.peer else ""
-            sent = f"{counted(writer.requests, 'request')} with {writer.kind}"
-            yield f"{who}{where} sent {sent} to {attached.label(writer.run_id)}"
+            process = f"process {writer.process.split('/')[1]}" if writer.process else "a process"
+            address = f" at {writer.peer}" if writer.peer else ""
+            requests = f"{counted(writer.requests, 'request')} with {writer.kind}"
+            yield f"{process}{address} sent {requests} to {attached.label(writer.run_id)}"
 
 
 def _who(attached: Attached, one: Attachment) -> str:
     node = attached.node_of(one)
-    where = f" in pod {attached.case.pods[node].name}" if node in attached.case.pods else ""
-    where = where or (f" on host {one.hostname}" if one.hostname else "")
+    location = f" in pod {attached.case.pods[node].name}" if node in attached.case.pods else ""
+    location = location or (f" on host {one.hostname}" if one.hostname else "")
     pid = (
         f"process {one.process.split('/')[1]}" if one.process and one.process.count("/") == 2 else "a process"
     )
-    return f"{pid}{where}{f' with RANK={one.rank}' if one.rank is not None else ''}"
+    return f"{pid}{location}{f' with RANK={one.rank}' if one.rank is not None else ''}"
 
 
 def _process(id_: str) -> tuple[str, str]:

@@ -38,10 +38,10 @@ def unresolved(case: Case, end: End) -> PublishedName | None:
     if not options or options.get("rdzv_backend") not in _BACKENDS or options.get("local_addr"):
         return None
     starts = [start for life in of_pod.lives for process in life.processes for start in process.starts]
-    given = {start.env.get("MASTER_ADDR") for start in starts}
-    if host not in given and given - {None}:
+    master_addrs = {start.env.get("MASTER_ADDR") for start in starts}
+    if host not in master_addrs and master_addrs - {None}:
         return None  # The script itself chose this host.
     own = [index for index, pod in sorted(case.pods.items()) if host.partition(".")[0] in pod.hostnames]
-    whose = f"the host name of {case.place(own[0])}" if own else "the host name of a pod"
-    text = f"torchrun gave the workers {whose}, {host}, as MASTER_ADDR, and other pods cannot resolve it"
+    owner = f"the host name of {case.place(own[0])}" if own else "the host name of a pod"
+    text = f"torchrun gave the workers {owner}, {host}, as MASTER_ADDR, and other pods cannot resolve it"
     return PublishedName(case.ranks_of(*own), text)

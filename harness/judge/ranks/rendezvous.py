@@ -110,10 +110,10 @@ def diagnose_rendezvous(case: Case, ends: dict[int, End]) -> Finding | None:
         or _id(scene)
         or _size(scene)
     )
-    where = waiting[0].where
-    text = f"{_who(waiting)} waited at {where} and did not meet, and no difference between them was found"
-    cause, guilty, text = diagnosis or ("rendezvous.timeout", waiting, text)
-    ranks = [rank for node in guilty for rank in node.ranks]
+    address = waiting[0].where
+    text = f"{_who(waiting)} waited at {address} and did not meet, and no difference between them was found"
+    cause, culprits, text = diagnosis or ("rendezvous.timeout", waiting, text)
+    ranks = [rank for node in culprits for rank in node.ranks]
     refs = [node.ref for node in nodes if node.ref]
     return not_passed("rendezvous", cause, text, ranks=ranks, evidence=refs)
 
@@ -150,27 +150,27 @@ def _options(scene: Scene) -> Diagnosis:
     }
     if not values:
         return None
-    wrong = [node for node in scene.waiting if node.index in values]
-    name, value, other = values[wrong[0].index]
+    deviating = [node for node in scene.waiting if node.index in values]
+    name, value, other = values[deviating[0].index]
     text = f"torchrun reads --{name}={value} as one value: a space is missing before {other}"
-    return "variables.torchrun", wrong, f"{_places(wrong)} waited at {wrong[0].where}: {text}"
+    return "variables.torchrun", deviating, f"{_places(deviating)} waited at {deviating[0].where}: {text}"
 
 
 def _alone(case: Case, scene: Scene) -> Diagnosis:
     """Detect nodes that trained alone, or whose torchrun is waiting in a single-node rendezvous."""
     alone = [node for node in scene.nodes if worlds.alone(case, node.index)]
-    apart = [node for node in scene.waiting if _standalone(node)]
-    if scene.size < 2 or not (alone or apart):
+    standalone = [node for node in scene.waiting if _standalone(node)]
+    if scene.size < 2 or not (alone or standalone):
         return None
     lives = [life for node in alone for life in case.lives[node.index]]
     texts = [f"{node.place} trained alone: {worlds.why_alone(case.lives[node.index][0])}" for node in alone]
     texts += [
-        f"{node.place} waits in a rendezvous of its own: its torchrun has --standalone" for node in apart
+        f"{node.place} waits in a rendezvous of its own: its torchrun has --standalone" for node in standalone
     ]
     cause: CauseId = "rendezvous.world_size"
     if {life.world for life in lives} <= {1}:
         cause = "variables.world_of_one"
-    return cause, [*alone, *apart], "; ".join(texts)
+    return cause, [*alone, *standalone], "; ".join(texts)
 
 
 def _standalone(node: Node) -> bool:
@@ -206,21 +206,25 @@ def _instead(scene: Scene, node: Node) -> str:
 
 def _dns(case: Case, scene: Scene, service: ServiceProblem | None) -> Diagnosis:
     """Detect containers that cannot resolve the rendezvous host's name."""
-    blind = [node for node in scene.waiting if node.addresses == [] and not node.reached]
-    if not blind:
+    failing = [node for node in scene.waiting if node.addresses == [] and not node.reached]
+    if not failing:
         return None
-    text = f"{_places(blind)} could not resolve MASTER_ADDR {blind[0].host} (DNS failed{blind[0].why})"
-    cause = blind[0].cause(("dns.", "address."), "rendezvous.dns")
-    if (policy := pod_network.dns_policy(case, [node.index for node in blind])) is not None:
-        return "dns.policy", blind, f"{text}: {policy.text}"
-    if cause in headless_service.NAMES and service and service.service in blind[0].host.split(".")[1:2]:
-        return service.cause, blind, f"{text}: {service.text}"
-    resolved = [n for n in scene.nodes if n.addresses and n.host == blind[0].host and _by_dns(case, n)]
-    machines = {case.pods[node.index].node for node in blind}
+    text = f"{_places(failing)} could not resolve MASTER_ADDR {failing[0].host} (DNS failed{failing[0].why})"
+    cause = failing[0].cause(("dns.", "address."), "rendezvous.dns")
+    if (policy := pod_network.dns_policy(case, [node.index for node in failing])) is not None:
+        return "dns.policy", failing, f"{text}: {policy.text}"
+    if cause in headless_service.NAMES and service and service.service in failing[0].host.split(".")[1:2]:
+        return service.cause, failing, f"{text}: {service.text}"
+    resolved = [n for n in scene.nodes if n.addresses and n.host == failing[0].host and _by_dns(case, n)]
+    machines = {case.pods[node.index].node for node in failing}
     if cause == "dns.no_record" and resolved and not machines & {case.pods[n.index].node for n in resolved}:
-        where = f"node {listed(sorted(map(str, machines)))} uses another or outdated DNS server"
-        return "dns.differs_by_node", blind, f"{text}. {_places(resolved)} resolved it, so {where}"
-    return cause, blind, text
+        dns_text = f"node {listed(sorted(map(str, machines)))} uses another or outdated DNS server"
+        return (
+            "dns.differs_by_node",
+            failing,
+            f"{text}. {_places(resolved)} resolved it, so {dns_text}",
+        )
+    return cause, failing, text
 
 
 def _by_dns(case: Case, node: Node) -> bool:
@@ -262,16 +266,16 @@ def _own_stores(case: Case, scene: Scene) -> Diagnosis:
     """Detect nodes that never meet because they wait in different pods' stores, such as each in its own."""
     at = {node.index: _pods_at(case, node) for node in scene.waiting}
     common, count = Counter(at.values()).most_common(1)[0]
-    odd = [node for node in scene.waiting if not at[node.index] & common]
-    if not odd or not all(at.values()):
+    deviating = [node for node in scene.waiting if not at[node.index] & common]
+    if not deviating or not all(at.values()):
         return None
     first = scene.waiting[0]
     if all(is_loopback(address) for node in scene.waiting for address in node.addresses or []):
         text = f"{_places(scene.waiting)} waited at {first.where}, which is the pod itself in each pod"
         return "variables.master_addr", scene.waiting, text
-    where = listed([f"{node.place} waited at {node.where}" for node in scene.waiting])
-    text = f"{where}, which are different stores: give every pod the same --rdzv_endpoint or --master_addr"
-    return "variables.torchrun", odd if count > 1 else scene.waiting, text
+    places = listed([f"{node.place} waited at {node.where}" for node in scene.waiting])
+    text = f"{places}, which are different stores: give every pod the same --rdzv_endpoint or --master_addr"
+    return "variables.torchrun", deviating if count > 1 else scene.waiting, text
 
 
 def _pods_at(case: Case, node: Node) -> frozenset[str]:
@@ -280,28 +284,28 @@ def _pods_at(case: Case, node: Node) -> frozenset[str]:
     Returns an empty set if an address does not belong to a pod. One store has several addresses: one per
     address family, loopback in its own pod, and a Service's address.
     """
-    found = set[str]()
+    addresses = set[str]()
     for address in node.addresses or []:
         own = case.pods[node.index].addresses if is_loopback(address) else {address}
         pods = [pod.addresses for pod in case.pods.values() if pod.addresses & own]
         if not pods:
             return frozenset()
-        found.update(*pods)
-    return frozenset(found)
+        addresses.update(*pods)
+    return frozenset(addresses)
 
 
 def _tcp(scene: Scene) -> Diagnosis:
     """Detect nodes that have no connection to the rendezvous port."""
-    apart = [node for node in scene.waiting if not node.reached]
-    if not apart:
+    unconnected = [node for node in scene.waiting if not node.reached]
+    if not unconnected:
         return None
-    address = ", ".join(apart[0].addresses or ["not known"])
-    how = f"address {address}; TCP failed{apart[0].why}"
-    text = f"{_places(apart)} had no connection to {apart[0].where} ({how})"
-    others = [node for node in scene.nodes if node.agent and node not in apart]
-    if others and others[0].where != apart[0].where:
-        text += f", {_who(others)} used {others[0].where}"
-    return apart[0].cause(("tcp.",), "rendezvous.unreachable"), apart, text
+    address = ", ".join(unconnected[0].addresses or ["not known"])
+    detail = f"address {address}; TCP failed{unconnected[0].why}"
+    text = f"{_places(unconnected)} had no connection to {unconnected[0].where} ({detail})"
+    other_nodes = [node for node in scene.nodes if node.agent and node not in unconnected]
+    if other_nodes and other_nodes[0].where != unconnected[0].where:
+        text += f", {_who(other_nodes)} used {other_nodes[0].where}"
+    return unconnected[0].cause(("tcp.",), "rendezvous.unreachable"), unconnected, text
 
 
 def _id(scene: Scene) -> Diagnosis:
@@ -309,21 +313,22 @@ def _id(scene: Scene) -> Diagnosis:
     ids = {node.index: node.agent.rendezvous_id for node in scene.waiting if node.agent}
     # If several ids are equally common, the first node's id counts, because it is the rendezvous host.
     common = Counter(ids.values()).most_common(1)[0][0]
-    odd = [node for node in scene.waiting if ids[node.index] != common]
-    if not odd:
+    deviating = [node for node in scene.waiting if ids[node.index] != common]
+    if not deviating:
         return None
-    text = f"{_places(odd)} came to {odd[0].where} with rendezvous id {ids[odd[0].index]}, "
-    return "rendezvous.id_mismatch", odd, f"{text}the others with {common}"
+    text = f"{_places(deviating)} came to {deviating[0].where} with rendezvous id {ids[deviating[0].index]}, "
+    return "rendezvous.id_mismatch", deviating, f"{text}the others with {common}"
 
 
 def _size(scene: Scene) -> Diagnosis:
     """Detect nodes whose torchrun expects a different number of nodes than the job has."""
     sizes = {node.index: node.agent.nodes for node in scene.waiting if node.agent}
-    odd = [node for node in scene.waiting if sizes[node.index] != str(scene.size)]
-    if not odd:
+    deviating = [node for node in scene.waiting if sizes[node.index] != str(scene.size)]
+    if not deviating:
         return None
-    text = f"{_places(odd)} expected {sizes[odd[0].index]} nodes (--nnodes), the job has {scene.size}"
-    return "rendezvous.world_size", odd, text
+    size = sizes[deviating[0].index]
+    text = f"{_places(deviating)} expected {size} nodes (--nnodes), the job has {scene.size}"
+    return "rendezvous.world_size", deviating, text
 
 
 def _ranks_in(case: Case, log: str) -> Iterator[int]:

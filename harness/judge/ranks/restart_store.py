@@ -30,7 +30,9 @@ def _reads_old_addresses(of_pod: PodProcesses, life: RankLife) -> bool:
     own = life.processes[-1] if life.processes else None
     if own is None or own.group is not None or life.agent is None or len(life.agent.rounds) < 2:
         return False
-    earlier = {pid for one in life.agent.rounds[:-1] for pid, *_ in one.workers}
-    ports = {process.env("MASTER_PORT") for process in of_pod.processes.values() if process.pid in earlier}
-    failed = any(end.code and _CONNECTING.search(end.error) for end in life.ends)
-    return failed and own.env("MASTER_PORT") is not None and own.env("MASTER_PORT") in ports
+    earlier_pids = {pid for one in life.agent.rounds[:-1] for pid, *_ in one.workers}
+    ports = {
+        process.env("MASTER_PORT") for process in of_pod.processes.values() if process.pid in earlier_pids
+    }
+    has_failed = any(end.code and _CONNECTING.search(end.error) for end in life.ends)
+    return has_failed and own.env("MASTER_PORT") is not None and own.env("MASTER_PORT") in ports

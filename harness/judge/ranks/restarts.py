@@ -26,31 +26,31 @@ RESTARTS = "pluto-e2e-harness/restarts"
 
 def all_restarts(case: Case, truths: list[Truth]) -> list[Restart]:
     """Return all restarts in chronological order."""
-    others = [*_of_pods(case), *_of_containers(case), *earlier_attempts.restarts(case)]
-    restarts = [*by_torchrun(case, truths, others), *_of_processes(case, truths), *others]
+    other_restarts = [*_of_pods(case), *_of_containers(case), *earlier_attempts.restarts(case)]
+    restarts = [*by_torchrun(case, truths, other_restarts), *_of_processes(case, truths), *other_restarts]
     return sorted(restarts, key=lambda restart: restart.at)
 
 
 def check(case: Case, truths: list[Truth], restarts: list[Restart]) -> Finding:
     """Run the `restarts` check: every rank ran once, or the job allows all recorded restarts."""
-    if not restarts and (open_ := earlier_attempts.not_known(case)):
-        return unknown("restarts", open_)
+    if not restarts and (doubt := earlier_attempts.not_known(case)):
+        return unknown("restarts", doubt)
     if not restarts:
-        several = unrestarted_processes(truths)
-        text = f"nothing was started again; {'; '.join(several)}" if several else "every rank ran once"
+        notes = unrestarted_processes(truths)
+        text = f"nothing was started again; {'; '.join(notes)}" if notes else "every rank ran once"
         return passed("restarts", text)
     # Restarts that are not allowed come first, so that they are not cut off by the limit on details.
     texts = list(dict.fromkeys(one.text for one in sorted(restarts, key=lambda one: one.allowed)))
     limit = _limit(case)
     if limit is not None:
         return _counted(restarts, texts, limit)
-    bad = [restart for restart in restarts if not restart.allowed]
-    ranks = [rank for one in bad or restarts for rank in one.ranks]
-    refs = [ref for one in bad or restarts for ref in one.evidence]
-    if not bad:
+    disallowed = [restart for restart in restarts if not restart.allowed]
+    ranks = [rank for one in disallowed or restarts for rank in one.ranks]
+    refs = [ref for one in disallowed or restarts for ref in one.evidence]
+    if not disallowed:
         by_script = any(restart.by_script for restart in restarts)
-        why = "because the run script started them again" if by_script else "as the job allows"
-        text = f"{names(ranks)} ran again, {why}"
+        reason = "because the run script started them again" if by_script else "as the job allows"
+        text = f"{names(ranks)} ran again, {reason}"
         return passed("restarts", text, refs, details=texts)
     return not_passed(
         "restarts",
@@ -59,7 +59,7 @@ def check(case: Case, truths: list[Truth], restarts: list[Restart]) -> Finding:
         details=texts,
         ranks=ranks,
         evidence=refs,
-        at=bad[0].at,
+        at=disallowed[0].at,
     )
 
 
@@ -72,16 +72,17 @@ def _limit(case: Case) -> int | None:
 def _counted(restarts: list[Restart], texts: list[str], limit: int) -> Finding:
     """Return the finding for a job that allows each rank `limit` restarts for any reason."""
     times = Counter(rank for one in restarts if not one.resized for rank in set(one.ranks))
-    most = max(times.values(), default=0)
-    ranks = sorted(rank for rank, count in times.items() if count == most)
+    highest = max(times.values(), default=0)
+    ranks = sorted(rank for rank, count in times.items() if count == highest)
     refs = [ref for one in restarts for ref in one.evidence]
-    each = f"{names(ranks)} ran again {counted(most, 'time')}"
-    if most <= limit:
+    each = f"{names(ranks)} ran again {counted(highest, 'time')}"
+    if highest <= limit:
         resized = sum(one.resized for one in restarts)
         parts = [f"a world of another size was formed {counted(resized, 'time')}"] if resized else []
-        if most:
+        if highest:
             parts += [
-                f"{names(sorted(times))} ran again, at most {counted(most, 'time')} each; {limit} are allowed"
+                f"{names(sorted(times))} ran again, at most {counted(highest, 'time')} each; "
+                f"{limit} are allowed"
             ]
         return passed("restarts", "; ".join(parts), refs, details=texts)
     text = f"{each}, but only {limit} are allowed"
@@ -104,11 +105,11 @@ def _of_processes(case: Case, truths: list[Truth]) -> Iterator[Restart]:
             ((one.time_ms, agent.id, one) for agent in of_pod.agents for one in agent.rounds),
             key=lambda start: start[0],
         )
-        for (_, first, _), (time_ms, then, one) in pairwise(starts):
+        for (_, agent_id, _), (time_ms, next_agent, one) in pairwise(starts):
             ranks = sorted({rank for _, _, rank, _ in one.workers} - logged)
             if not ranks:
                 continue
-            by_script, at = first != then, time_ms / 1000
+            by_script, at = agent_id != next_agent, time_ms / 1000
             text = f"torchrun started {names(ranks)} again at {timestamp(at)}"
             if by_script:
                 text = f"the run script started torchrun with {names(ranks)} again at {timestamp(at)}"
@@ -127,10 +128,14 @@ def _replaced(case: Case, index: int, before: Pod, after: Pod) -> Restart:
     at = seconds(mapping(after.history[0].object, "metadata").get("creationTimestamp")) or 0.0
     ranks, refs = case.ranks_of(index), [before.last.ref, after.history[0].ref]
 
-    def restart(text: str, allowed: bool, *more: str) -> Restart:
-        who = names(ranks)
+    def restart(text: str, allowed: bool, *more_refs: str) -> Restart:
+        rank_names = names(ranks)
         return Restart(
-            at, ranks, f"{who} got pod {after.name} at {timestamp(at)}: {text}", allowed, [*more, *refs]
+            at,
+            ranks,
+            f"{rank_names} got pod {after.name} at {timestamp(at)}: {text}",
+            allowed,
+            [*more_refs, *refs],
         )
 
     if after.attempt > before.attempt:
@@ -143,18 +148,20 @@ def _replaced(case: Case, index: int, before: Pod, after: Pod) -> Restart:
         return restart(*suspended)
     jobs = [_owner(pod) for pod in (before, after)]
     if jobs[0] != jobs[1]:
-        deleted = next((s for s in case.bundle.objects("job").get(jobs[0], []) if deletion.leaving(s)), None)
-        when = f" at {timestamp(seconds(deleted.received_at) or at)}" if deleted else ""
-        name = f"Job {deleted.name}" if deleted else "its Job"
+        deleted_job = next(
+            (s for s in case.bundle.objects("job").get(jobs[0], []) if deletion.leaving(s)), None
+        )
+        deletion_time = f" at {timestamp(seconds(deleted_job.received_at) or at)}" if deleted_job else ""
+        name = f"Job {deleted_job.name}" if deleted_job else "its Job"
         return restart(
-            f"{name} was deleted{when}, and a new one was created for it",
+            f"{name} was deleted{deletion_time}, and a new one was created for it",
             False,
-            *([deleted.ref] if deleted else []),
+            *([deleted_job.ref] if deleted_job else []),
         )
     removed = deletion.while_it_ran(case, before)
     if removed is not None:
-        why = deletion.evicted(before)
-        text = f"pod {before.name} was {f'evicted ({why})' if why else 'deleted while it ran'}"
+        reason = deletion.evicted(before)
+        text = f"pod {before.name} was {f'evicted ({reason})' if reason else 'deleted while it ran'}"
         text += f" at {timestamp(deletion.requested_at(removed))}, and was created again"
         return restart(text, False, removed.ref)
     return restart(*_by_its_job(case, jobs[0], before))
@@ -174,29 +181,37 @@ def _by_its_job(case: Case, job: str, before: Pod) -> tuple[str, bool]:
 
 def _suspended(case: Case, before: Pod, after: Pod) -> tuple[str, bool] | None:
     """Return (description, allowed) if the job was suspended between two pods, or None."""
-    born, again = before.history[0].version, after.history[0].version
-    states = [state for state in case.jobsets if state.version < again]
+    created, readmitted = before.history[0].version, after.history[0].version
+    states = [state for state in case.jobsets if state.version < readmitted]
     for previous, state in pairwise(states):
-        stopped = mapping(state.object, "spec").get("suspend") is True
-        if not stopped or mapping(previous.object, "spec").get("suspend") is True or state.version < born:
+        is_suspended = mapping(state.object, "spec").get("suspend") is True
+        if (
+            not is_suspended
+            or mapping(previous.object, "spec").get("suspend") is True
+            or state.version < created
+        ):
             continue
         evicted = [
-            w for w in case.workload if condition(w, "Evicted").get("status") == "True" and w.version < again
+            w
+            for w in case.workload
+            if condition(w, "Evicted").get("status") == "True" and w.version < readmitted
         ]
-        when = timestamp(seconds(state.received_at) or 0.0)
+        moment = timestamp(seconds(state.received_at) or 0.0)
         if evicted:
             reason = condition(evicted[-1], "Evicted").get("reason")
             return (
-                f"Kueue suspended {case.launch.kind} {state.name} at {when} ({reason}) and admitted it again",
+                f"Kueue suspended {case.launch.kind} {state.name} at {moment} ({reason}) "
+                "and admitted it again",
                 True,
             )
-        deleted = [w for w in case.workload if deletion.leaving(w) and born < w.version < again]
-        if deleted:
-            at = timestamp(seconds(deleted[0].received_at) or 0.0)
-            text = f"Workload {deleted[0].name} was deleted at {at}, so "
+        deletions = [w for w in case.workload if deletion.leaving(w) and created < w.version < readmitted]
+        if deletions:
+            at = timestamp(seconds(deletions[0].received_at) or 0.0)
+            text = f"Workload {deletions[0].name} was deleted at {at}, so "
             return text + f"that Kueue suspended {case.launch.kind} {state.name} and admitted it again", False
-        who = ", ".join(changed_by(previous, state)) or "somebody"
-        text = f"{who} suspended {case.launch.kind} {state.name} at {when}, without Kueue, and it was resumed"
+        managers = ", ".join(changed_by(previous, state)) or "somebody"
+        text = f"{managers} suspended {case.launch.kind} {state.name} at {moment}, without Kueue, "
+        text += "and it was resumed"
         return text, False
     return _admitted_again(case, before, after) if case.launch.attached else None
 
@@ -227,20 +242,24 @@ def _of_containers(case: Case) -> Iterator[Restart]:
     """Yield one restart for each time that the kubelet restarted the rank's container within a pod."""
     for index, pods in case.pod_attempts.items():
         for pod in pods:
-            counted = _restart_count(case, pod.history[0])
+            known_count = _restart_count(case, pod.history[0])
             for after in pod.history[1:]:
                 count = _restart_count(case, after)
-                if count <= counted or _container_missing(_status(case, after)):
+                if count <= known_count or _container_missing(_status(case, after)):
                     continue
-                times, counted = count - counted, count
+                times, known_count = count - known_count, count
                 policy = mapping(after.object, "spec").get("restartPolicy", "Always")
-                ended = mapping(_status(case, after), "lastState", "terminated")
+                last_state = mapping(_status(case, after), "lastState", "terminated")
                 at = _started(case, after) or seconds(after.received_at) or 0.0
-                code = f", it had ended with exit code {ended['exitCode']}" if "exitCode" in ended else ""
-                again = f"{times} times, the last time before" if times > 1 else "at"
-                text = f"the container of pod {pod.name} was started again {again} {timestamp(at)} "
+                code = (
+                    f", it had ended with exit code {last_state['exitCode']}"
+                    if "exitCode" in last_state
+                    else ""
+                )
+                repetition = f"{times} times, the last time before" if times > 1 else "at"
+                text = f"the container of pod {pod.name} was started again {repetition} {timestamp(at)} "
                 text += f"(restartPolicy {policy}{code})"
-                allowed = policy == "OnFailure" and ended.get("exitCode") != 0
+                allowed = policy == "OnFailure" and last_state.get("exitCode") != 0
                 yield Restart(at, case.ranks_of(index), text, allowed, [after.ref])
 
 
@@ -274,10 +293,11 @@ def _container_missing(status: dict[str, object]) -> bool:
 
 def _ended(case: Case, pod: Pod) -> str:
     """Return a clause that describes how the pod's rank container ended, or ""."""
-    ended = pod.container(case.launch.container, "terminated")
-    if ended is None:
+    terminated = pod.container(case.launch.container, "terminated")
+    if terminated is None:
         return ""
-    return f": pod {pod.name} ended with exit code {ended[1].get('exitCode')} ({ended[1].get('reason')})"
+    code, reason = terminated[1].get("exitCode"), terminated[1].get("reason")
+    return f": pod {pod.name} ended with exit code {code} ({reason})"
 
 
 def _owner(pod: Pod) -> str:

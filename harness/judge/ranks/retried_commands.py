@@ -75,32 +75,32 @@ def _again(before: ProcessRecord, after: ProcessRecord) -> bool:
     """Return whether `after` repeats or resumes the command in `before`, which had ended by then."""
     if not before.argv or before.env("RANK") != after.env("RANK") or before.last_ms > after.began:
         return False
-    first, then = _without_meeting(before.argv), _without_meeting(after.argv)
-    return first == then or _resumes(first, then)
+    first, second = _without_meeting(before.argv), _without_meeting(after.argv)
+    return first == second or _resumes(first, second)
 
 
 def _without_meeting(argv: list[str]) -> list[str]:
     """Return a command line without the rendezvous id and port, which differ between attempts."""
-    rest: list[str] = []
+    kept_words: list[str] = []
     words = iter(argv)
     for word in words:
         option = _MEETING.match(word)
         if option is None:
-            rest.append(word)
+            kept_words.append(word)
         elif not option["value"]:
             next(words, None)
-    return rest
+    return kept_words
 
 
 def _resumes(before: list[str], after: list[str]) -> bool:
     """Return whether `after` is the same command line as `before` with an added resume option."""
-    added, rest = [], list(before)
+    added_words, remaining = [], list(before)
     for word in after:
-        if rest and word == rest[0]:
-            rest.pop(0)
+        if remaining and word == remaining[0]:
+            remaining.pop(0)
         else:
-            added.append(word)
-    return not rest and 0 < len(added) <= MAX_ADDED and _RESUMES.match(added[0]) is not None
+            added_words.append(word)
+    return not remaining and 0 < len(added_words) <= MAX_ADDED and _RESUMES.match(added_words[0]) is not None
 
 
 def _may_try_again(text: str, process: ProcessRecord) -> bool:
@@ -112,5 +112,5 @@ def named(text: str, process: ProcessRecord) -> bool:
     """Return whether a script starts the process's program directly rather than through another script."""
     programs = [PurePath(word).name for word in process.argv if not word.startswith("-")]
     programs = [name for name in programs if not re.fullmatch(r"python[\d.]*|torchrun", name)]
-    started = [line for line in exit_masking.lines_of(text) if exit_masking.LAUNCHER.search(line)]
-    return not programs or any(programs[0] in line for line in started)
+    launcher_lines = [line for line in exit_masking.lines_of(text) if exit_masking.LAUNCHER.search(line)]
+    return not programs or any(programs[0] in line for line in launcher_lines)

@@ -44,13 +44,13 @@ def of_pod(case: Case, index: int, at: float, exit_code: int | None) -> str:
     return f"`{in_script[0]}`" if in_script else ""
 
 
-def before_any(script: str, ran: float) -> str:
+def before_any(script: str, duration: float) -> str:
     """Return the script's `timeout N` command if the container ran for at least that time, or "".
 
-    `ran` is how long the container ran, in seconds.
+    `duration` is how long the container ran, in seconds.
     """
     limit = _IN_SCRIPT.search(script)
-    return f"`{limit[0]}`" if limit and ran >= _seconds(limit[0]) - SLACK else ""
+    return f"`{limit[0]}`" if limit and duration >= _seconds(limit[0]) - SLACK else ""
 
 
 def _seconds(limit: str) -> float:

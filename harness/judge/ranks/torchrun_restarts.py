@@ -20,23 +20,23 @@ _FAILED = re.compile(r"failed \(exitcode: (-?\d+)\) local_rank: (\d+)")
 """Pattern for a log line in which torchrun's agent reports a failed rank."""
 
 
-def by_torchrun(case: Case, truths: list[Truth], others: list[Restart]) -> Iterator[Restart]:
+def by_torchrun(case: Case, truths: list[Truth], other_restarts: list[Restart]) -> Iterator[Restart]:
     """Yield one restart for each time that torchrun restarted its ranks, based on their ground truth.
 
     torchrun increments its restart count only if its own ranks fail. A failure in another pod leads to a new
     rendezvous with the same count. Such a restart is proved only by the failure in the other pod or by a
-    restart in `others`.
+    restart in `other_restarts`.
     """
     agents = _agents(case)
-    became = _became_another(case)
+    exec_results = _became_another(case)
     elastic_ = case.launch.max_nodes is not None
-    all_ = [life for truth in truths for life in _lives(truth, agents, became, elastic_)]
-    yield from _resized(case, [life for life in all_ if elastic_ and life.world is not None])
-    lives = [life for life in all_ if not elastic_ or life.world is None]
-    counted = {life.number for life in lives if isinstance(life.number, int)}
+    all_lives = [life for truth in truths for life in _lives(truth, agents, exec_results, elastic_)]
+    yield from _resized(case, [life for life in all_lives if elastic_ and life.world is not None])
+    lives = [life for life in all_lives if not elastic_ or life.world is None]
+    counts = {life.number for life in lives if isinstance(life.number, int)}
     by_time: dict[int | str | None, list[_Life]] = {}
     for life in lives:
-        if life.number is None and not (counted or others):
+        if life.number is None and not (counts or other_restarts):
             continue
         by_time.setdefault(life.number, []).append(life)
     for number, entries in by_time.items():
@@ -44,14 +44,16 @@ def by_torchrun(case: Case, truths: list[Truth], others: list[Restart]) -> Itera
         ranks = sorted({life.rank for life in entries})
         limit = entries[0].limit
         which = "after a new rendezvous" if number is None else f"(restart {number} of at most {limit})"
-        why = _failures(case, {life.pod for life in entries}, at)
-        text = f"torchrun started {names(ranks)} again at {timestamp(at)} {which}{why}"
+        failures_text = _failures(case, {life.pod for life in entries}, at)
+        text = f"torchrun started {names(ranks)} again at {timestamp(at)} {which}{failures_text}"
         by_script = isinstance(number, str)
         if by_script:
-            text = f"the run script started torchrun with {names(ranks)} again at {timestamp(at)}{why}"
+            text = (
+                f"the run script started torchrun with {names(ranks)} again at {timestamp(at)}{failures_text}"
+            )
         allowed = not isinstance(number, int) or limit is None or number <= limit
         yield Restart(at, ranks, text, allowed, [f"truth/{rank}.jsonl" for rank in ranks], by_script)
-    if not (counted or others):
+    if not (counts or other_restarts):
         yield from _unproven([life for life in lives if life.number is None and not life.after_an_end])
 
 
@@ -93,8 +95,8 @@ def _became_another(case: Case) -> dict[tuple[str, int], bool]:
 
 def _another(agents: dict[tuple[str, int], str], before: TruthStart, after: TruthStart) -> str | None:
     """Return the id of the torchrun agent that started `after` if another agent started `before`, or None."""
-    first, then = (agents.get((start.pod or "", start.pid or 0)) for start in (before, after))
-    return then if first is not None and first != then else None
+    first, second = (agents.get((start.pod or "", start.pid or 0)) for start in (before, after))
+    return second if first is not None and first != second else None
 
 
 def unrestarted_processes(truths: list[Truth]) -> list[str]:
@@ -135,11 +137,14 @@ class _Life:
 
 
 def _lives(
-    truth: Truth, agents: dict[tuple[str, int], str], became: dict[tuple[str, int], bool], resizable: bool
+    truth: Truth,
+    agents: dict[tuple[str, int], str],
+    exec_results: dict[tuple[str, int], bool],
+    resizable: bool,
 ) -> Iterator[_Life]:
     before: Attempt | None = None
     for after in truth.own:
-        life = _life(truth.rank, before, after, agents, became, resizable)
+        life = _life(truth.rank, before, after, agents, exec_results, resizable)
         if life is not None:
             yield life
         before = after
@@ -150,7 +155,7 @@ def _life(
     before: Attempt | None,
     after: Attempt,
     agents: dict[tuple[str, int], str],
-    became: dict[tuple[str, int], bool],
+    exec_results: dict[tuple[str, int], bool],
     resizable: bool,
 ) -> _Life | None:
     """Return a _Life if `after` replaced a process of its rank, even an unrecorded one, or None.
@@ -161,19 +166,19 @@ def _life(
     if start is None or start.restart is None:
         return None
     in_the_pod = first is not None and first.pod == start.pod
-    stayed = first is not None and in_the_pod and first.restart == start.restart
-    number: int | str | None = None if stayed or not start.restart else start.restart
+    in_place = first is not None and in_the_pod and first.restart == start.restart
+    number: int | str | None = None if in_place or not start.restart else start.restart
     if first is not None and in_the_pod and (another := _another(agents, first, start)) is not None:
         number = another
     world = start.world if first is not None and first.world != start.world else None
-    moved = not in_the_pod and not (resizable and world is not None)
-    if number is None and (before is None or moved or _overlap(before, after)):
+    has_moved = not in_the_pod and not (resizable and world is not None)
+    if number is None and (before is None or has_moved or _overlap(before, after)):
         return None
     place = (start.pod or "", start.pid or 0)
-    finished = became.get(place) if first is not None and (first.pod, first.pid) == place else None
-    ended = number is None and before is not None and (before.end is not None or bool(finished))
+    finished = exec_results.get(place) if first is not None and (first.pod, first.pid) == place else None
+    after_an_end = number is None and before is not None and (before.end is not None or bool(finished))
     at, pod = start.time_ms / 1000, start.pod or ""
-    return _Life(rank, at, pod, number, start.max_restarts, world, ended, by_exec=finished is False)
+    return _Life(rank, at, pod, number, start.max_restarts, world, after_an_end, by_exec=finished is False)
 
 
 def _same_life(before: Attempt, after: Attempt) -> bool:
@@ -211,7 +216,7 @@ def _failures(case: Case, pods: set[str], before: float) -> str:
         path = case.bundle.log(pod, case.launch.container)
         for _, raw in case.bundle.lines(path):
             line = raw.decode(errors="replace")
-            failed = _FAILED.search(line)
-            if failed and (seconds(line.partition(" ")[0]) or 0.0) <= before:
-                failures[f"in pod {pod} local rank {failed[2]} failed with exit code {failed[1]}"] = None
+            match = _FAILED.search(line)
+            if match and (seconds(line.partition(" ")[0]) or 0.0) <= before:
+                failures[f"in pod {pod} local rank {match[2]} failed with exit code {match[1]}"] = None
     return f": {', '.join(list(failures)[-4:])}" if failures else ""

@@ -26,19 +26,24 @@ def check(case: Case, before: list[Finding]) -> Finding:
         text = f"{counted(case.world.size, 'rank')} met, but the job file asks for {case.expected.ranks}"
         ranks = sorted(case.world.nodes)
         return not_passed("world", "rendezvous.world_size", text, ranks=ranks, evidence=_refs(case))
-    silent = [index for index in nodes if not case.lives.get(index)]
+    unrecorded_nodes = [index for index in nodes if not case.lives.get(index)]
     ended_badly = [other for other in before if other.name == "rank-exit" and other.result != "PASS"]
-    if silent and ended_badly:
+    if unrecorded_nodes and ended_badly:
         return unknown("world", "see rank-exit")
-    if silent:
-        text = f"no process of {_places(case, silent)} recorded which world it belongs to"
-        why = ["its Python runs without the recorder, or no rank got that far"]
+    if unrecorded_nodes:
+        text = f"no process of {_places(case, unrecorded_nodes)} recorded which world it belongs to"
+        reasons = ["its Python runs without the recorder, or no rank got that far"]
         return not_passed(
-            "world", "run.evidence_missing", text, why=why, ranks=case.ranks_of(*silent), evidence=[PATH]
+            "world",
+            "run.evidence_missing",
+            text,
+            why=reasons,
+            ranks=case.ranks_of(*unrecorded_nodes),
+            evidence=[PATH],
         )
-    apart = [index for index in nodes if alone(case, index)]
-    if apart and case.expected.num_nodes > 1:
-        return _apart(case, apart)
+    alone_nodes = [index for index in nodes if alone(case, index)]
+    if alone_nodes and case.expected.num_nodes > 1:
+        return _apart(case, alone_nodes)
     result = _not_one(case)
     return unknown("world", "see rank-exit") if result.result != "FAIL" and ended_badly else result
 
@@ -67,16 +72,16 @@ def _apart(case: Case, alone: list[int]) -> Finding:
     """Return the finding for nodes whose ranks trained without the other nodes' ranks."""
     sizes = {life.world for index in alone for life in case.lives[index]}
     cause = "variables.world_of_one" if sizes == {1} else "rendezvous.world_size"
-    who = "each pod" if len(alone) == case.expected.num_nodes else _pods(case, alone)
-    text = f"{who} trained alone, although the job has {case.expected.num_nodes} nodes"
+    subject = "each pod" if len(alone) == case.expected.num_nodes else _pods(case, alone)
+    text = f"{subject} trained alone, although the job has {case.expected.num_nodes} nodes"
     details = [f"pod {_pod(case, index)} ran {_ranks(case.lives[index])}" for index in alone]
-    why = dict.fromkeys(why_alone(life) for index in alone for life in case.lives[index][:1])
+    reasons = dict.fromkeys(why_alone(life) for index in alone for life in case.lives[index][:1])
     return not_passed(
         "world",
         cause,  # type: ignore[arg-type]
         text,
         details=details,
-        why=list(why),
+        why=list(reasons),
         ranks=case.ranks_of(*alone),
         evidence=[life.ref for index in alone for life in case.lives[index][:1]],
     )
@@ -118,25 +123,30 @@ def _not_one(case: Case) -> Finding:
     """Return the finding for ranks that formed neither one common world nor one world per node."""
     lives = [life for index in sorted(case.lives) for life in case.lives[index]]
     sizes = sorted({life.world for life in lives})
-    there = {life.rank for life in lives if life.world == sizes[-1]}
-    lacking = sorted(set(range(min(sizes[-1], MAX_RANKS))) - there)
-    twice = sorted(
+    recorded_ranks = {life.rank for life in lives if life.world == sizes[-1]}
+    unrecorded = sorted(set(range(min(sizes[-1], MAX_RANKS))) - recorded_ranks)
+    duplicates = sorted(
         rank
-        for rank in there
+        for rank in recorded_ranks
         if len({life.pod for life in lives if life.rank == rank and life.world == sizes[-1]}) > 1
     )
     details = [f"pod {_pod(case, index)} ran {_ranks(case.lives[index])}" for index in sorted(case.lives)]
     ranks = sorted({life.rank for life in lives})
-    if len(sizes) == 1 and not twice:
-        text = f"{names(lacking)} of a world of {sizes[0]} was not recorded"
+    if len(sizes) == 1 and not duplicates:
+        text = f"{names(unrecorded)} of a world of {sizes[0]} was not recorded"
         return not_passed(
-            "world", "run.evidence_missing", text, details=details, ranks=lacking, evidence=[PATH]
+            "world", "run.evidence_missing", text, details=details, ranks=unrecorded, evidence=[PATH]
         )
     text = "the ranks do not form one world"
-    if twice:
-        text = f"{names(twice)} ran in several pods"
+    if duplicates:
+        text = f"{names(duplicates)} ran in several pods"
     return not_passed(
-        "world", "rendezvous.world_size", text, details=details, ranks=twice or ranks, evidence=_refs(case)
+        "world",
+        "rendezvous.world_size",
+        text,
+        details=details,
+        ranks=duplicates or ranks,
+        evidence=_refs(case),
     )
 
 
@@ -173,8 +183,8 @@ def rendezvous(case: Case, recorded: tuple[bool | None, str] | None = None) -> F
     """
     if recorded is not None:
         met_, text = recorded
-        found = of_groups(case) if met_ is None else None
-        return found or (passed("rendezvous", text) if met_ else unknown("rendezvous", text))
+        finding = of_groups(case) if met_ is None else None
+        return finding or (passed("rendezvous", text) if met_ else unknown("rendezvous", text))
     if not case.launch.processes and case.launch.attached:
         return of_logs(case) or of_groups(case) or unknown("rendezvous", _NOTHING, details=[_WHAT_SHOWS_IT])
     if not case.launch.processes:
@@ -201,15 +211,15 @@ def of_groups(case: Case) -> Finding | None:
     for index in range(case.expected.num_nodes):
         pod = case.pods.get(index)
         path = case.bundle.log(pod.name, case.launch.container) if pod else ""
-        found = group_logs.logged(case.bundle.log_lines(path)) if path else None
-        if found is None or found.world != case.expected.ranks:
+        group = group_logs.logged(case.bundle.log_lines(path)) if path else None
+        if group is None or group.world != case.expected.ranks:
             return None
         refs.append(path)
-        ranks += found.ranks
+        ranks += group.ranks
     if sorted(ranks) != list(case.ranks):
         return None
-    where = f"{counted(len(ranks), 'rank')} in {counted(len(refs), 'pod')}"
-    return passed("rendezvous", f"the logs show one process group of all {where}", refs[:8])
+    extent = f"{counted(len(ranks), 'rank')} in {counted(len(refs), 'pod')}"
+    return passed("rendezvous", f"the logs show one process group of all {extent}", refs[:8])
 
 
 def of_logs(case: Case) -> Finding | None:
@@ -224,17 +234,21 @@ def of_logs(case: Case) -> Finding | None:
     for index in range(case.expected.num_nodes):
         pod = case.pods.get(index)
         path = case.bundle.log(pod.name, case.launch.container) if pod else ""
-        found = logged(case.bundle.log_lines(path)) if path else None
-        if found is None:
+        logged_ranks = logged(case.bundle.log_lines(path)) if path else None
+        if logged_ranks is None:
             return None
-        logs[index] = (path, found)
+        logs[index] = (path, logged_ranks)
     refs = [path for path, _ in logs.values()]
-    worlds = {found.world for _, found in logs.values()}
-    ranks = sorted(rank for _, found in logs.values() for rank in found.ranks)
+    worlds = {logged_ranks.world for _, logged_ranks in logs.values()}
+    ranks = sorted(rank for _, logged_ranks in logs.values() for rank in logged_ranks.ranks)
     if len(worlds) == 1 and ranks == list(range(max(worlds))):
         text = f"torchrun logged one world of {counted(len(ranks), 'rank')} in {counted(len(logs), 'pod')}"
         return passed("rendezvous", text, refs[:8])
-    alone = [i for i, (_, found) in logs.items() if sorted(found.ranks) == list(range(found.world))]
+    alone = [
+        i
+        for i, (_, logged_ranks) in logs.items()
+        if sorted(logged_ranks.ranks) == list(range(logged_ranks.world))
+    ]
     if len(alone) < len(logs) or len(logs) == 1:
         return None
     details = [

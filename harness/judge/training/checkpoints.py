@@ -60,11 +60,13 @@ def _broken(audit: TrainingAudit, launch: Launch) -> Iterator[Problem]:
         text = f"the training left no checkpoint of run {audit.run!r}"
         yield Problem("training.checkpoint_missing", text, [])
         return
-    if torn := [one.why or one.name for one in saved if not one.whole or one.weights is None]:
-        text = f"{counted(len(torn), 'checkpoint')} of {len(saved)} cannot be used"
-        yield Problem("training.checkpoint_torn", text, torn)
-    if odd := [f"{weight} in {one.name}" for one in saved for weight in one.not_finite]:
-        yield Problem("training.weights_not_finite", "a checkpoint holds weights that are not finite", odd)
+    if unusable := [one.why or one.name for one in saved if not one.whole or one.weights is None]:
+        text = f"{counted(len(unusable), 'checkpoint')} of {len(saved)} cannot be used"
+        yield Problem("training.checkpoint_torn", text, unusable)
+    if not_finite := [f"{weight} in {one.name}" for one in saved for weight in one.not_finite]:
+        yield Problem(
+            "training.weights_not_finite", "a checkpoint holds weights that are not finite", not_finite
+        )
     if audit.unchanged:
         text = f"from {saved[0].name} to {saved[-1].name}, training did not change these parameters"
         yield Problem("training.parameter_frozen", text, audit.unchanged)
@@ -87,12 +89,12 @@ def best(facts: Facts) -> Finding:
     problems = (*_curves(facts, audit, losses), *_other_than_logged(audit, losses), *_stale(audit, losses))
     for cause, head, details in problems:
         return not_passed("training-best", cause, head, details=details, evidence=[AUDIT])
-    there = audit.best
-    if there is None or there.loss is None:
-        return unknown("training-best", f"`best` could not be evaluated again: {there and there.why}")
-    several = len(losses) > 1
-    which = f"the lowest of {len(losses)} validation losses" if several else "the only validation loss"
-    text = f"`best` is {there.target}, with {which}: {there.loss:.9f} nats over {there.tokens} tokens"
+    audited = audit.best
+    if audited is None or audited.loss is None:
+        return unknown("training-best", f"`best` could not be evaluated again: {audited and audited.why}")
+    has_several = len(losses) > 1
+    which = f"the lowest of {len(losses)} validation losses" if has_several else "the only validation loss"
+    text = f"`best` is {audited.target}, with {which}: {audited.loss:.9f} nats over {audited.tokens} tokens"
     return passed("training-best", f"{text}; evaluated again, it has the same loss", [AUDIT])
 
 
@@ -102,8 +104,8 @@ def _curves(facts: Facts, audit: TrainingAudit, losses: Series) -> Iterator[Prob
         text = f"no validation loss was logged at {counted(len(missing), 'end')} of an epoch"
         yield Problem("training.epoch_not_evaluated", text, [f"step {step}" for step in missing])
     perplexities = _of_rank_0(facts, VAL_PERPLEXITY)
-    if wrong := [step for step, loss in losses.items() if not _agree(perplexities.get(step), loss)]:
-        details = [f"step {s}: loss {losses[s]!r}, perplexity {perplexities.get(s)!r}" for s in wrong]
+    if wrong_steps := [step for step, loss in losses.items() if not _agree(perplexities.get(step), loss)]:
+        details = [f"step {s}: loss {losses[s]!r}, perplexity {perplexities.get(s)!r}" for s in wrong_steps]
         yield Problem("training.perplexity_wrong", "a perplexity is not exp(loss)", details)
 
 
@@ -112,36 +114,38 @@ def _other_than_logged(audit: TrainingAudit, losses: Series) -> Iterator[Problem
 
     The logged losses are compared with the checkpoints, because only the loss of `best` is evaluated again.
     """
-    wrong = [
+    differences = [
         f"{one.name} has {loss!r}, but step {one.step - 1} was logged with {losses[one.step - 1]!r}"
         for one in audit.checkpoints
         if (loss := one.losses.get(VAL_LOSS)) is not None and losses.get(one.step - 1, loss) != loss
     ]
-    if wrong:
+    if differences:
         text = "the validation loss in a checkpoint is not the logged one"
-        yield Problem("training.evaluation_wrong", text, wrong)
+        yield Problem("training.evaluation_wrong", text, differences)
 
 
 def _stale(audit: TrainingAudit, losses: Series) -> Iterator[Problem]:
     """Yield problems with the link `best`: it is missing, is not the best checkpoint, or has a wrong loss."""
-    there = audit.best
-    if there is None:
+    audited = audit.best
+    if audited is None:
         yield Problem("training.best_is_stale", "the training left no `best`", [])
         return
-    recorded, least = there.told.get(VAL_LOSS), min(losses.values(), default=math.inf)
-    if not there.there or recorded is None or recorded > least:
-        step = min((step for step, loss in losses.items() if loss == least), default=None)
-        leads = f"leads to {there.target}, whose loss is {recorded!r}" if there.there else "leads to nothing"
-        text = f"`best` {leads}; the lowest in the tracker is {least!r}, after step {step}"
+    recorded, lowest = audited.told.get(VAL_LOSS), min(losses.values(), default=math.inf)
+    if not audited.there or recorded is None or recorded > lowest:
+        step = min((step for step, loss in losses.items() if loss == lowest), default=None)
+        target_text = (
+            f"leads to {audited.target}, whose loss is {recorded!r}" if audited.there else "leads to nothing"
+        )
+        text = f"`best` {target_text}; the lowest in the tracker is {lowest!r}, after step {step}"
         yield Problem("training.best_is_stale", text, [])
-    if there.loss is None or recorded is None:
+    if audited.loss is None or recorded is None:
         return
     limit = EXACT if audit.options.get("device") != "cuda" else OTHER_MACHINE
-    tokens = there.told.get("val/tokens", there.tokens)
-    if not abs(there.loss - recorded) <= limit or tokens != there.tokens:
+    tokens = audited.told.get("val/tokens", audited.tokens)
+    if not abs(audited.loss - recorded) <= limit or tokens != audited.tokens:
         text = (
-            f"{there.target} has the validation loss {recorded!r} over {tokens:.0f} tokens; evaluated again, "
-            f"it has {there.loss!r} over {there.tokens}"
+            f"{audited.target} has the validation loss {recorded!r} over {tokens:.0f} tokens; evaluated "
+            f"again, it has {audited.loss!r} over {audited.tokens}"
         )
         yield Problem("training.evaluation_wrong", text, [])
 
@@ -155,20 +159,22 @@ def curve(facts: Facts) -> Finding:
     losses, reach = _of_rank_0(facts, VAL_LOSS), facts.case.launch.reach
     if isinstance(audit, str) or not losses:
         return unknown("training-curve", audit if isinstance(audit, str) else "no validation loss was logged")
-    least, entropy = min(losses.values()), audit.entropy
+    lowest, entropy = min(losses.values()), audit.entropy
     if entropy is None or any(audit.options.get(name) for name in OTHER_TOKENS):
-        text = f"the lowest validation loss is {least:.4f} nats; the entropy of these tokens is not known"
+        text = f"the lowest validation loss is {lowest:.4f} nats; the entropy of these tokens is not known"
         if reach is not None:
             return unknown("training-curve", f"{text}, so --reach cannot be checked")
         return passed("training-curve", text, [AUDIT])
-    above = f"{(least / entropy.val - 1):.1%} above the entropy of the texts, {entropy.val:.4f}"
-    text = f"the lowest validation loss is {least:.4f} nats, {above}"
-    if least < entropy.val * (1 - BELOW):
-        why = ["the model sees the tokens that it predicts, or tokens were left out"]
-        return not_passed("training-curve", "training.loss_below_entropy", text, why=why, evidence=[AUDIT])
-    if reach is not None and least > entropy.val * (1 + reach):
-        why = [f"--reach asks for {reach:.1%} at most"]
-        return not_passed("training-curve", "training.loss_not_reached", text, why=why, evidence=[AUDIT])
+    above = f"{(lowest / entropy.val - 1):.1%} above the entropy of the texts, {entropy.val:.4f}"
+    text = f"the lowest validation loss is {lowest:.4f} nats, {above}"
+    if lowest < entropy.val * (1 - BELOW):
+        reasons = ["the model sees the tokens that it predicts, or tokens were left out"]
+        return not_passed(
+            "training-curve", "training.loss_below_entropy", text, why=reasons, evidence=[AUDIT]
+        )
+    if reach is not None and lowest > entropy.val * (1 + reach):
+        reasons = [f"--reach asks for {reach:.1%} at most"]
+        return not_passed("training-curve", "training.loss_not_reached", text, why=reasons, evidence=[AUDIT])
     demand = f"--reach asks for {reach:.1%} at most" if reach is not None else "--reach was not given"
     return passed("training-curve", f"{text}; {demand}", [AUDIT])
 

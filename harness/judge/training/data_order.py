@@ -41,8 +41,8 @@ class Order:
     def expected(self, step: int, rank: int, world: int) -> Sums:
         """Return the `Sums` for the sequences that a rank must use in a step."""
         epoch, place = divmod(step, self.per_epoch)
-        chosen = order.batch_of(self.seed, epoch, self.sequences, place * self.batch, self.batch)
-        return sums(list(order.share(chosen, rank, world)))
+        batch = order.batch_of(self.seed, epoch, self.sequences, place * self.batch, self.batch)
+        return sums(list(order.share(batch, rank, world)))
 
 
 def sums(numbers: list[int]) -> Sums:
@@ -66,11 +66,15 @@ def data(facts: Facts) -> Finding:
     first, last = int(min(worlds)), int(max(worlds))
     missing = [step for step in range(first, last + 1) if step not in worlds]
     used = {step: _reported_sums(facts, step, int(world)) for step, world in worlds.items()}
-    silent = {rank for ranks in used.values() for rank, what in ranks.items() if what is None}
-    if missing or silent:
-        text = f"{names(silent)} did not report which data was used" if silent else "steps are missing"
+    silent_ranks = {rank for ranks in used.values() for rank, reported in ranks.items() if reported is None}
+    if missing or silent_ranks:
+        text = (
+            f"{names(silent_ranks)} did not report which data was used"
+            if silent_ranks
+            else "steps are missing"
+        )
         details = [f"step {step}" for step in missing]
-        return not_passed("training-data", "training.data_missed", text, details=details, ranks=silent)
+        return not_passed("training-data", "training.data_missed", text, details=details, ranks=silent_ranks)
     deviates = {
         rank: [
             s
@@ -81,9 +85,9 @@ def data(facts: Facts) -> Finding:
     }
     deviates = {rank: steps for rank, steps in deviates.items() if steps}
     epochs = [e for e in range(first // of.per_epoch, last // of.per_epoch + 1) if _whole(of, e, first, last)]
-    odd = [epoch for epoch in epochs if _total(of, epoch, used) != sums(list(range(of.sequences)))]
-    if deviates or odd:
-        return _wrong(facts, of, used, worlds, deviates, odd)
+    wrong_epochs = [epoch for epoch in epochs if _total(of, epoch, used) != sums(list(range(of.sequences)))]
+    if deviates or wrong_epochs:
+        return _wrong(facts, of, used, worlds, deviates, wrong_epochs)
     before = f", from step {first} on, which an earlier launch had reached" if first else ""
     each = f"each of {of.sequences} sequences was used exactly once in {counted(len(epochs), 'whole epoch')}"
     steps = f"all {counted(last + 1 - first, 'step')} used the data of the seed{before}"
@@ -102,10 +106,10 @@ def resume(facts: Facts) -> Finding:
         facts.bundle.training_audit is not None
         and facts.bundle.training_audit.options.get("device") == "cuda"
     )
-    twice, differs = 0, []
+    repeated_count, differs = 0, []
     for rank in range(len(facts.truths)):
         for metric, step, values in _repeated(facts, rank):
-            twice += 1
+            repeated_count += 1
             if len(set(map(repr, values))) > 1:
                 differs.append((step, rank, f"{metric} at step {step}: {' then '.join(map(repr, values))}"))
     if differs and not cuda:
@@ -121,21 +125,23 @@ def resume(facts: Facts) -> Finding:
             evidence=[f"truth/{rank}.jsonl"],
         )
     if differs:
-        text = f"{len(differs)} of {twice} values that were logged again differ, as is possible on GPUs"
+        text = (
+            f"{len(differs)} of {repeated_count} values that were logged again differ, as is possible on GPUs"
+        )
         return passed("training-resume", text)
-    if not twice:
+    if not repeated_count:
         return passed("training-resume", "no step ran twice")
-    return passed("training-resume", f"{twice} values of steps that ran again are equal bit for bit")
+    return passed("training-resume", f"{repeated_count} values of steps that ran again are equal bit for bit")
 
 
 def _not_resumed(facts: Facts) -> Finding | None:
     """Return a finding if --resume-from was given but training did not resume from that run, or None."""
-    url, brought = facts.case.launch.resume_from, facts.bundle.training_resumed_from
+    url, download = facts.case.launch.resume_from, facts.bundle.training_resumed_from
     if url is None:
         return None
-    if brought is None or brought.error or not brought.checkpoints:
+    if download is None or download.error or not download.checkpoints:
         return unknown("training-resume", f"the bundle has no record of the download from {url}")
-    rows, step = facts.truths[0].rows.get(RANKS, NONE), max(one.step for one in brought.checkpoints)
+    rows, step = facts.truths[0].rows.get(RANKS, NONE), max(one.step for one in download.checkpoints)
     if rows and min(rows) != step:
         text = f"the run from {url} is at step {step}, but the first step here is {min(rows)}"
         refs = [RESUMED_FROM, "truth/0.jsonl"]
@@ -148,11 +154,11 @@ def _reported_sums(facts: Facts, step: int, world: int) -> dict[int, Sums | None
     by_rank: dict[int, Sums | None] = {}
     for truth in facts.truths[:world]:
         values = [
-            truth.rows.get(f"rank{truth.rank}/data/{what}", NONE).get(step)
-            for what in ("count", "sum", "squares")
+            truth.rows.get(f"rank{truth.rank}/data/{statistic}", NONE).get(step)
+            for statistic in ("count", "sum", "squares")
         ]
-        whole = [value for value in values if value is not None]
-        by_rank[truth.rank] = (whole[0], whole[1], whole[2]) if len(whole) == 3 else None
+        reported = [value for value in values if value is not None]
+        by_rank[truth.rank] = (reported[0], reported[1], reported[2]) if len(reported) == 3 else None
     return by_rank
 
 
@@ -163,7 +169,7 @@ def _whole(of: Order, epoch: int, first: int, last: int) -> bool:
 def _total(of: Order, epoch: int, used: dict[int, dict[int, Sums | None]]) -> Sums:
     """Return the `Sums` for the sequences that all ranks together used in an epoch."""
     steps = range(epoch * of.per_epoch, (epoch + 1) * of.per_epoch)
-    parts = [what for step in steps for what in used[step].values() if what is not None]
+    parts = [reported for step in steps for reported in used[step].values() if reported is not None]
     return sum(p[0] for p in parts), sum(p[1] for p in parts), sum(p[2] for p in parts)
 
 
@@ -173,11 +179,11 @@ def _wrong(
     used: dict[int, dict[int, Sums | None]],
     worlds: Series,
     deviates: dict[int, list[int]],
-    odd: list[int],
+    wrong_epochs: list[int],
 ) -> Finding:
     """Return the finding for ranks that used the wrong sequences."""
     first = min(worlds)
-    always = [
+    always_wrong = [
         rank
         for rank, steps in deviates.items()
         if len(steps) >= MOSTLY * sum(rank < world for world in worlds.values())
@@ -185,11 +191,11 @@ def _wrong(
         # A rank with a different seed uses as many sequences as expected, unlike a rank that drops some.
         and all(_as_many(used[s][rank], of.expected(s, rank, int(worlds[s]))) for s in steps)
     ]
-    again = any(
-        what == of.expected(earlier, rank, int(worlds[earlier]))
+    is_repeated = any(
+        reported == of.expected(earlier, rank, int(worlds[earlier]))
         for rank, steps in deviates.items()
         for step in steps[:LOOKED]
-        if (what := used[step][rank]) is not None and what[0]
+        if (reported := used[step][rank]) is not None and reported[0]
         for earlier in worlds
         if earlier < step and rank < worlds[earlier]
     )
@@ -199,22 +205,22 @@ def _wrong(
         for rank, steps in deviates.items()
     ]
     cause: CauseId
-    if always and len(always) < facts.case.expected.ranks and len(always) == len(deviates):
-        cause, ranks = "training.rank_with_other_seed", always
-        text = f"{names(always)} used other sequences than those of the seed from the start"
+    if always_wrong and len(always_wrong) < facts.case.expected.ranks and len(always_wrong) == len(deviates):
+        cause, ranks = "training.rank_with_other_seed", always_wrong
+        text = f"{names(always_wrong)} used other sequences than those of the seed from the start"
     else:
-        had = sum(_total(of, epoch, used)[0] for epoch in odd)
-        less = bool(odd) and had < len(odd) * of.sequences and not again
-        cause = "training.data_missed" if less else "training.data_repeated"
+        used_count = sum(_total(of, epoch, used)[0] for epoch in wrong_epochs)
+        are_missing = bool(wrong_epochs) and used_count < len(wrong_epochs) * of.sequences and not is_repeated
+        cause = "training.data_missed" if are_missing else "training.data_repeated"
         text = f"{names(ranks)} used other sequences than those of the seed"
     details += [
         f"epoch {epoch}: {_total(of, epoch, used)[0]:.0f} of {of.sequences} sequences were used, and "
         "not each once"
-        for epoch in odd
+        for epoch in wrong_epochs
     ]
     refs = [f"truth/{rank}.jsonl" for rank in ranks]
-    why = _instead(of, used, worlds, deviates)
-    return not_passed("training-data", cause, text, details=details, why=why, ranks=ranks, evidence=refs)
+    reasons = _instead(of, used, worlds, deviates)
+    return not_passed("training-data", cause, text, details=details, why=reasons, ranks=ranks, evidence=refs)
 
 
 def _instead(
@@ -224,33 +230,35 @@ def _instead(
 
     The sentence is returned only if it holds for the first LOOKED deviating steps of every rank.
     """
-    found: set[tuple[str, int]] | None = None
+    candidates: set[tuple[str, int]] | None = None
     for rank, step in [(rank, step) for rank, steps in deviates.items() for step in steps[:LOOKED]]:
-        what, world = used[step][rank], int(worlds[step])
-        if what is None or not what[0]:
+        reported, world = used[step][rank], int(worlds[step])
+        if reported is None or not reported[0]:
             continue
-        others = {("rank", r) for r in range(world) if r != rank and what == of.expected(step, r, world)}
+        of_ranks = {
+            ("rank", r) for r in range(world) if r != rank and reported == of.expected(step, r, world)
+        }
         earlier = {
             ("steps", step - s)
             for s in worlds
-            if s < step and rank < worlds[s] and what == of.expected(s, rank, int(worlds[s]))
+            if s < step and rank < worlds[s] and reported == of.expected(s, rank, int(worlds[s]))
         }
-        found = others | earlier if found is None else found & (others | earlier)
-    if not found:
+        candidates = of_ranks | earlier if candidates is None else candidates & (of_ranks | earlier)
+    if not candidates:
         return []
-    kind, number = min(found)
+    kind, number = min(candidates)
     if kind == "rank":
         return [f"these are the sequences of rank {number}: give each rank its own share of each batch"]
-    epochs, rest = divmod(number, of.per_epoch)
-    if rest:
+    epochs, remainder = divmod(number, of.per_epoch)
+    if remainder:
         text = f"these are the sequences of {counted(number, 'step')} before"
         return [f"{text}: a resumed training must skip the data that it has used"]
     text = f"these are the sequences of the same step {counted(epochs, 'epoch')} before"
     return [f"{text}: tell the sampler the epoch (DistributedSampler.set_epoch)"]
 
 
-def _as_many(what: Sums | None, expected: Sums) -> bool:
-    return what is not None and what[0] == expected[0]
+def _as_many(reported: Sums | None, expected: Sums) -> bool:
+    return reported is not None and reported[0] == expected[0]
 
 
 def _repeated(facts: Facts, rank: int) -> Iterator[tuple[str, int, list[float]]]:

@@ -14,41 +14,46 @@ def check(facts: Facts) -> Finding:
 
     A failed upload fails only this check. It does not affect the other training checks.
     """
-    url, audit, sent = facts.case.launch.upload, facts.bundle.training_audit, facts.bundle.training_upload
-    if sent is None:
+    url, audit, transfer = facts.case.launch.upload, facts.bundle.training_audit, facts.bundle.training_upload
+    if transfer is None:
         return unknown("training-upload", f"the bundle has no record of an upload to {url}")
-    if sent.error is not None:
-        text = f"the run was not uploaded to {url}: {sent.error}"
+    if transfer.error is not None:
+        text = f"the run was not uploaded to {url}: {transfer.error}"
         return not_passed("training-upload", "training.upload_failed", text, why=[STANDS], evidence=[UPLOAD])
     if audit is None or audit.error is not None:
         return unknown("training-upload", "the expected content is not known: no checkpoint was audited")
-    if lacking := _lacking(audit, sent, str(url)):
+    if differences := _lacking(audit, transfer, str(url)):
         text = f"the upload to {url} differs from the run"
         refs = [UPLOAD, AUDIT]
         return not_passed(
-            "training-upload", "training.upload_failed", text, details=lacking, why=[STANDS], evidence=refs
+            "training-upload",
+            "training.upload_failed",
+            text,
+            details=differences,
+            why=[STANDS],
+            evidence=refs,
         )
-    size, new = (sum(getattr(one, name) for one in sent.checkpoints) for name in ("bytes", "sent"))
-    names = ", ".join(one.name for one in sent.checkpoints)
+    size, new = (sum(getattr(one, name) for one in transfer.checkpoints) for name in ("bytes", "sent"))
+    names = ", ".join(one.name for one in transfer.checkpoints)
     text = (
-        f"{counted(len(sent.checkpoints), 'checkpoint')} at {url}, read back and equal to the manifests: "
-        f"{names} ({size} bytes, {new} of them sent now), `best` is {sent.best}"
+        f"{counted(len(transfer.checkpoints), 'checkpoint')} at {url}, read back and equal to the manifests: "
+        f"{names} ({size} bytes, {new} of them sent now), `best` is {transfer.best}"
     )
     return passed("training-upload", text, [UPLOAD])
 
 
-def _lacking(audit: TrainingAudit, sent: TrainingTransfer, url: str) -> list[str]:
+def _lacking(audit: TrainingAudit, transfer: TrainingTransfer, url: str) -> list[str]:
     """Return the differences between the uploaded run and the run on disk."""
-    there = {one.name: one.step for one in sent.checkpoints}
-    lacking = [
+    uploaded = {one.name: one.step for one in transfer.checkpoints}
+    differences = [
         f"{one.name} was not sent"
         for one in audit.checkpoints
-        if one.whole and there.get(one.name) != one.step
+        if one.whole and uploaded.get(one.name) != one.step
     ]
-    lacking += [f"{text}, and was not sent" for text in sent.torn]
-    if (sent.url, sent.run) != (url, audit.run):
-        lacking.append(f"{sent.run!r} was sent to {sent.url}")
+    differences += [f"{text}, and was not sent" for text in transfer.torn]
+    if (transfer.url, transfer.run) != (url, audit.run):
+        differences.append(f"{transfer.run!r} was sent to {transfer.url}")
     best = audit.best.target if audit.best else None
-    if best != sent.best:
-        lacking.append(f"`best` is {best} on the volume, but {sent.best} was sent")
-    return lacking
+    if best != transfer.best:
+        differences.append(f"`best` is {best} on the volume, but {transfer.best} was sent")
+    return differences
