@@ -120,9 +120,9 @@ def fabric_problem(smi: Smi | None) -> str | None:
     return bad[0] if bad else None
 
 
-def _of_node(smi: Smi, unassigned: Sequence[str]) -> Check:
-    """Return the check of the output as a whole. `unassigned` are the lines that do not concern a tested GPU."""
-    causes = [(cause, note) for note in unassigned if (cause := cause_of(note)) is not None]
+def _of_node(smi: Smi, general: Sequence[str]) -> Check:
+    """Return the check of the output as a whole. `general` are the lines that do not concern a tested GPU."""
+    causes = [(cause, note) for note in general if (cause := cause_of(note)) is not None]
     if causes:
         cause = causes[0][0]
         return Check(id=SMI, tag=TAG, verdict="FAIL", text=_quoted([n for _, n in causes]), cause=cause)
@@ -136,8 +136,8 @@ def _of_node(smi: Smi, unassigned: Sequence[str]) -> Check:
     if smi.attached is not None and smi.attached > len(smi.gpus):
         text = f"the driver counts {smi.attached} GPUs, but nvidia-smi describes {len(smi.gpus)}"
         return Check(id=SMI, tag=TAG, verdict="UNKNOWN", text=text)
-    if unassigned or (smi.code and not any(map(cause_of, smi.notes))):
-        words = [_quoted(unassigned)] if unassigned else []
+    if general or (smi.code and not any(map(cause_of, smi.notes))):
+        words = [_quoted(general)] if general else []
         words += [f"nvidia-smi ended with exit code {smi.code}"] if smi.code else []
         text = "; ".join(words)
         return Check(id=SMI, tag=TAG, verdict="WARN", text=text, cause="gpu.smi_warning")
