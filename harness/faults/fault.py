@@ -65,9 +65,11 @@ class Step(Strict):
 
     @model_validator(mode="after")
     def _one(self) -> Step:
-        given = [name for name in ("docker", "kubectl", "sh", "signal", "sleep") if getattr(self, name)]
-        if len(given) != 1:
-            raise ValueError(f"expected exactly one of docker, kubectl, sh, signal and sleep, found {given}")
+        actions = [name for name in ("docker", "kubectl", "sh", "signal", "sleep") if getattr(self, name)]
+        if len(actions) != 1:
+            raise ValueError(
+                f"expected exactly one of docker, kubectl, sh, signal and sleep, found {actions}"
+            )
         return self
 
     @property
@@ -210,5 +212,5 @@ def load(path: Path) -> Fault:
 def catalogue(folder: Path = CASES) -> dict[str, Fault]:
     """Return all faults, keyed by name, ordered by target (in launch order) and name."""
     order = list(Target.__args__)  # type: ignore[attr-defined]
-    found = [load(path) for path in sorted(folder.glob("*.yaml"))]
-    return {fault.name: fault for fault in sorted(found, key=lambda f: (order.index(f.target), f.name))}
+    faults = [load(path) for path in sorted(folder.glob("*.yaml"))]
+    return {fault.name: fault for fault in sorted(faults, key=lambda f: (order.index(f.target), f.name))}
