@@ -96,12 +96,12 @@ class Matrix:
             command.interrupt()
 
     def _all(self) -> None:
-        beside = [fault for fault in self.faults if fault.scope == "launch"]
-        alone = [fault for fault in self.faults if fault.scope != "launch"]
-        if beside:
-            self._beside(beside)
-        for few in batched(alone, self._alone_between_controls):
-            self._settle([(fault, self._inject(fault)) for fault in few])
+        concurrent = [fault for fault in self.faults if fault.scope == "launch"]
+        exclusive = [fault for fault in self.faults if fault.scope != "launch"]
+        if concurrent:
+            self._beside(concurrent)
+        for batch in batched(exclusive, self._alone_between_controls):
+            self._settle([(fault, self._inject(fault)) for fault in batch])
         for fault in self.faults:
             if not self._rows[fault.name].done():
                 self._rows[fault.name].set_exception(HarnessError("the matrix was stopped before this fault"))
@@ -113,22 +113,22 @@ class Matrix:
             if number and number % CONTROL_EVERY == 0:
                 todo.put(None)
             todo.put(fault)
-        over: SimpleQueue[tuple[Fault, Row | Exception]] = SimpleQueue()
+        results: SimpleQueue[tuple[Fault, Row | Exception]] = SimpleQueue()
 
         def work() -> None:
             with suppress(Empty):
                 while True:
                     fault = todo.get_nowait()
                     if fault is None:
-                        self._settle(_drain(over))
+                        self._settle(_drain(results))
                     else:
-                        over.put((fault, self._inject(fault)))
+                        results.put((fault, self._inject(fault)))
 
         with ThreadPoolExecutor(self._parallel) as pool:
             for worker in [pool.submit(work) for _ in range(self._parallel)]:
                 worker.result()
-        if not over.empty():
-            self._settle(_drain(over))
+        if not results.empty():
+            self._settle(_drain(results))
 
     def _inject(self, fault: Fault) -> Row | Exception:
         if self._stopped.is_set():
@@ -144,17 +144,17 @@ class Matrix:
         if not results:
             return
         control = self._control.model_copy(update={"name": f"control-{next(self._controls):03}"})
-        healthy = self._inject(control)
-        unproved = self._stopped.is_set() and not isinstance(healthy, Row)
+        control_result = self._inject(control)
+        is_unproved = self._stopped.is_set() and not isinstance(control_result, Row)
         for fault, result in results:
-            row = HarnessError("the matrix was stopped before its control") if unproved else result
+            row = HarnessError("the matrix was stopped before its control") if is_unproved else result
             if isinstance(row, Exception):
                 self._progress(f"✗ {fault.name}: {row}")
                 self._rows[fault.name].set_exception(row)
                 continue
-            row.control = f"{healthy}"
-            if isinstance(healthy, Row):
-                row.control, row.control_bundle = healthy.got, healthy.bundle
+            row.control = f"{control_result}"
+            if isinstance(control_result, Row):
+                row.control, row.control_bundle = control_result.got, control_result.bundle
             if row.control != "PASS":
                 row.right = False
                 row.wrong = "; ".join(filter(None, [row.wrong, f"the control after it: {row.control}"]))
@@ -171,8 +171,8 @@ def batched(faults: Sequence[Fault], size: int) -> Iterator[Sequence[Fault]]:
 
 
 def _drain(queue: SimpleQueue[tuple[Fault, Row | Exception]]) -> list[tuple[Fault, Row | Exception]]:
-    taken = []
+    items = []
     with suppress(Empty):
         while True:
-            taken.append(queue.get_nowait())
-    return taken
+            items.append(queue.get_nowait())
+    return items

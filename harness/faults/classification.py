@@ -18,8 +18,8 @@ def moment(fault: Fault) -> str:
     """Return when the fault is injected, in the terms used in docs/tests.md."""
     if not isinstance(fault.at, When):
         return "before the run"
-    when = "at a stage" if fault.at.stage is not None else "at a log line"
-    return f"{when}, the harness frozen" if fault.freeze else when
+    text = "at a stage" if fault.at.stage is not None else "at a log line"
+    return f"{text}, the harness frozen" if fault.freeze else text
 
 
 def ways(fault: Fault) -> set[str]:
@@ -27,18 +27,18 @@ def ways(fault: Fault) -> set[str]:
 
     If the fault has injection steps, the changes to its job are not counted as ways.
     """
-    found = {f"scope {fault.scope}", f"{fault.target}: {'injected' if fault.inject else 'changed'}"}
+    result = {f"scope {fault.scope}", f"{fault.target}: {'injected' if fault.inject else 'changed'}"}
     for step in fault.inject:
-        found |= {f"{name} {moment(fault)}" for name in COMMANDS if getattr(step, name)}
+        result |= {f"{name} {moment(fault)}" for name in COMMANDS if getattr(step, name)}
         if step.signal:
-            found.add(f"SIG{step.signal} {moment(fault)}")
+            result.add(f"SIG{step.signal} {moment(fault)}")
         if step.sleep:
-            found.add("lasts for a time")
+            result.add("lasts for a time")
     if not fault.inject:
         changes = {"training: another trainer"} if fault.train else set()
         changes |= {f"job: {name}" for name in CHANGES if getattr(fault.job, name)}
-        found |= changes or {"environment of the harness"}
-    return found
+        result |= changes or {"environment of the harness"}
+    return result
 
 
 def family(fault: Fault) -> str | None:

@@ -18,10 +18,10 @@ CPU_REQUEST = "150m"
 HARNESS = Path(sys.executable).with_name("harness")
 
 
-def launch_environment(settings: Settings, runs: Path, several: bool) -> dict[str, str]:
+def launch_environment(settings: Settings, runs: Path, is_concurrent: bool) -> dict[str, str]:
     """Return the user's environment, adapted for a `harness run` on the cluster in the settings.
 
-    The bundle is written to `runs` and kept. `several` means that other launches run at the same time.
+    The bundle is written to `runs` and kept. `is_concurrent` means that other launches run at the same time.
     """
     own: dict[str, str | None] = {
         "HARNESS_CLUSTER_NAME": settings.cluster_name,
@@ -36,7 +36,7 @@ def launch_environment(settings: Settings, runs: Path, several: bool) -> dict[st
         "HARNESS_KEEP_RUNS": "all",
         "HARNESS_WAIT_SECONDS": str(settings.wait_seconds),
     }
-    shared = {"HARNESS_CPU_REQUEST": CPU_REQUEST} if several else {}
+    shared = {"HARNESS_CPU_REQUEST": CPU_REQUEST} if is_concurrent else {}
     return {**shared, **processes.environment(own, without=("KEEP_CLUSTER", "PLUTO_RUN_ID"))}
 
 

@@ -37,20 +37,20 @@ def chosen(names: list[str]) -> list[Fault]:
 
     The name of a random fault selects the same fault again. Raises UsageError for an unknown name.
     """
-    known = catalogue()
+    faults_by_name = catalogue()
     if not names:
-        return list(known.values())
-    found: dict[str, Fault] = {}
+        return list(faults_by_name.values())
+    selected: dict[str, Fault] = {}
     for name in names:
-        here = [fault for fault in known.values() if name in (fault.name, fault.target)]
-        if not here and (draw := by_name(name)):
-            here = [draw]
-        if not here and Path(name).is_file():
-            here = [load(Path(name))]
-        if not here:
+        matches = [fault for fault in faults_by_name.values() if name in (fault.name, fault.target)]
+        if not matches and (draw := by_name(name)):
+            matches = [draw]
+        if not matches and Path(name).is_file():
+            matches = [load(Path(name))]
+        if not matches:
             raise UsageError(f"there is no fault {name!r}", hint="`harness faults --list` lists all faults")
-        found |= {fault.name: fault for fault in here}
-    return list(found.values())
+        selected |= {fault.name: fault for fault in matches}
+    return list(selected.values())
 
 
 def faults(
@@ -63,8 +63,8 @@ def faults(
     Raises UsageError.
     """
     if not random:
-        found = chosen(names)
-        return Shard.parse(shard).of(found, recorded_seconds()) if shard else found
+        selected = chosen(names)
+        return Shard.parse(shard).of(selected, recorded_seconds()) if shard else selected
     return [drawn(seed, number, generated) for number in range(skip, skip + random)]
 
 
@@ -101,9 +101,9 @@ def inject(
     """
     settings = context.settings
     undo_leftovers(context)
-    healthy = JobFile.load(job)
+    job_file = JobFile.load(job)
     with run.cluster(context) as ready:
-        injector = Injector(ready, healthy, settings, folder(settings))
+        injector = Injector(ready, job_file, settings, folder(settings))
         drawn_alone = all(by_name(fault.name) for fault in faults)
         matrix = Matrix(
             injector,
@@ -158,9 +158,9 @@ def report(
     """
     random = bool(rows) and all(row.oracle for row in rows)
     if programs is not None:
-        kept = program_ledger.Ledger.read(programs)
-        kept.add_draws(rows)
-        kept.write(programs)
+        ledger = program_ledger.Ledger.read(programs)
+        ledger.add_draws(rows)
+        ledger.write(programs)
     if table_file is not None:
         faults = list(catalogue().values())
         text = oracle_table.markdown(rows) if random else results_table.markdown(rows, faults, versions)
@@ -184,5 +184,5 @@ def report(
     else:
         summary = oracle_table.summary(rows) if random else results_table.summary(rows)
         Console().print(results_table.terminal(rows, summary))
-    right = oracle_table.good(rows) if random else all(row.right for row in rows)
-    return 0 if right else 1
+    all_right = oracle_table.good(rows) if random else all(row.right for row in rows)
+    return 0 if all_right else 1

@@ -68,9 +68,11 @@ class Step(Strict):
 
     @model_validator(mode="after")
     def _one(self) -> Step:
-        given = [name for name in ("docker", "kubectl", "sh", "signal", "sleep") if getattr(self, name)]
-        if len(given) != 1:
-            raise ValueError(f"expected exactly one of docker, kubectl, sh, signal and sleep, found {given}")
+        actions = [name for name in ("docker", "kubectl", "sh", "signal", "sleep") if getattr(self, name)]
+        if len(actions) != 1:
+            raise ValueError(
+                f"expected exactly one of docker, kubectl, sh, signal and sleep, found {actions}"
+            )
         return self
 
     @property

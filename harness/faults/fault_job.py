@@ -62,8 +62,8 @@ def _manifest(name: str) -> tuple[str, str]:
     if name not in ("accept-nodes", "accept-ddp"):
         source = Path(name) if name.startswith("manifests/") else step_variables.FILES / name
         return str(source), source.read_text()
-    made = acceptance.nodes(on_cpus) if name == "accept-nodes" else acceptance.ddp(on_cpus, ACCEPT_REPLICAS)
-    documents = list(yaml.safe_load_all(acceptance.manifests(made)))
+    spec = acceptance.nodes(on_cpus) if name == "accept-nodes" else acceptance.ddp(on_cpus, ACCEPT_REPLICAS)
+    documents = list(yaml.safe_load_all(acceptance.manifests(spec)))
     documents[0]["data"]["fault"] = (step_variables.FILES / "wrong_torch.py").read_text()
     volumes = documents[-1]["spec"]["template"]["spec"]["volumes"]
     parts = next(each["projected"]["sources"] for each in volumes if "projected" in each)

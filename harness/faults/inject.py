@@ -59,24 +59,24 @@ class Injector:
         folder.mkdir(parents=True, exist_ok=True)
         start = time.monotonic()
         code: int | None = None
-        said = ""
+        output = ""
         problem = ""
         bundle, verdict = None, None
-        named = fault.expect.named if fault.expect else None
-        changes: dict[str, Any] = {"oracle": "not struck"} if named else {}
+        pattern = fault.expect.named if fault.expect else None
+        changes: dict[str, Any] = {"oracle": "not struck"} if pattern else {}
         try:
-            code, said, known = self._run(fault, folder)
+            code, output, variables = self._run(fault, folder)
             bundle, verdict = _recorded(folder / "runs")
-            if named:
-                named = step_variables.render(named, known, fault.name)
-                decision = oracle.ask(self.ready, bundle, verdict, said, named)
+            if pattern:
+                pattern = step_variables.render(pattern, variables, fault.name)
+                decision = oracle.ask(self.ready, bundle, verdict, output, pattern)
                 changes |= {"oracle": decision.word, "lost": decision.missing}
                 problem = decision.wrong
         except UsageError:
             raise
         except HarnessError as error:
             problem = str(error)
-        row = judge_row(fault, verdict, code, said)
+        row = judge_row(fault, verdict, code, output)
         changes["seconds"] = round(time.monotonic() - start, 1)
         if problem:
             changes |= {"right": False, "wrong": "; ".join(filter(None, [row.wrong, problem]))}
@@ -94,24 +94,27 @@ class Injector:
         if fault.train is None:
             (folder / "job.yaml").write_text(fault_job.variant(self.job, fault.job))
         env = self._environment(fault, folder)
-        known = step_variables.of_cluster(self.ready, folder) | {"cluster": env["HARNESS_CLUSTER_NAME"]}
-        known["runs"] = env["HARNESS_RUNS_DIR"]
-        env = {name: step_variables.render(value, known, fault.name) for name, value in env.items()}
-        arguments = ["--json", *(step_variables.render(text, known, fault.name) for text in fault.arguments)]
+        variables = step_variables.of_cluster(self.ready, folder) | {"cluster": env["HARNESS_CLUSTER_NAME"]}
+        variables["runs"] = env["HARNESS_RUNS_DIR"]
+        env = {name: step_variables.render(value, variables, fault.name) for name, value in env.items()}
+        arguments = [
+            "--json",
+            *(step_variables.render(text, variables, fault.name) for text in fault.arguments),
+        ]
         # The arguments are inserted here, because the trainer's own options come last, after `--`.
         words[1:1] = arguments
         with ExitStack() as last:
             if fault.at == "before":
-                last.enter_context(self._injected(fault, known, None))
+                last.enter_context(self._injected(fault, variables, None))
             run = last.enter_context(Command(*words, env=env))
             self.started(run)
             if isinstance(fault.at, When):
                 _await(fault.at, run, folder / "runs")
-                known |= {"pid": run.process.pid, **_launched(folder / "runs")}
-                last.enter_context(self._injected(fault, known, run))
+                variables |= {"pid": run.process.pid, **_launched(folder / "runs")}
+                last.enter_context(self._injected(fault, variables, run))
             code = run.end(RUN_SECONDS)
         (folder / "stderr.log").write_text(run.stderr)
-        return code, run.stderr, known
+        return code, run.stderr, variables
 
     def _environment(self, fault: Fault, folder: Path) -> dict[str, str]:
         """Return the user's environment, changed for a launch with the fault.
@@ -169,9 +172,9 @@ def _inject(step: Step, values: dict[str, Any], fault: str, run: Command | None)
         _signal(run, getattr(signal, f"SIG{step.signal}"))
 
 
-def _signal(run: Command, which: signal.Signals) -> None:
+def _signal(run: Command, signum: signal.Signals) -> None:
     if run.process.poll() is None:
-        os.killpg(run.process.pid, which)
+        os.killpg(run.process.pid, signum)
 
 
 def _await(when: When, run: Command, runs: Path) -> None:
@@ -191,12 +194,12 @@ def _await(when: When, run: Command, runs: Path) -> None:
         )
 
 
-def _await_effect(awaited: str, run: Command, condition: Callable[[], bool]) -> None:
+def _await_effect(description: str, run: Command, condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + AT_SECONDS
     while not condition():
         code = run.process.poll()
         if code is not None or time.monotonic() > deadline:
-            raise WaitError(awaited, f"exit code {code}:\n{run.stderr}", AT_SECONDS)
+            raise WaitError(description, f"exit code {code}:\n{run.stderr}", AT_SECONDS)
         time.sleep(LOOK_SECONDS)
 
 

@@ -45,19 +45,19 @@ class Row(BaseModel):
 
 def expected(fault: Fault) -> str:
     """Return a short description of the expected result."""
-    expect = fault.expect
-    if expect is None:
+    expectation = fault.expect
+    if expectation is None:
         return "cannot be injected"
-    if expect.named is not None:
+    if expectation.named is not None:
         return "a PASS that is right, or named"
-    if expect.verdict is None:
-        return f"refused, exit code {expect.exit}"
-    return _words(expect.verdict, expect.cause, expect.ranks or [])
+    if expectation.verdict is None:
+        return f"refused, exit code {expectation.exit}"
+    return _words(expectation.verdict, expectation.cause, expectation.ranks or [])
 
 
 def _words(verdict: str, cause: str | None, ranks: list[int]) -> str:
-    where = f" ({'rank' if len(ranks) == 1 else 'ranks'} {', '.join(map(str, ranks))})" if ranks else ""
-    return f"{verdict}{' ' + cause if cause else ''}{where}"
+    rank_text = f" ({'rank' if len(ranks) == 1 else 'ranks'} {', '.join(map(str, ranks))})" if ranks else ""
+    return f"{verdict}{' ' + cause if cause else ''}{rank_text}"
 
 
 def judge_row(fault: Fault, verdict: Verdict | None, exit_code: int | None, output: str) -> Row:
@@ -65,36 +65,36 @@ def judge_row(fault: Fault, verdict: Verdict | None, exit_code: int | None, outp
 
     If an oracle judges the fault, the actual result is recorded but not compared.
     """
-    expect = fault.expect
-    assert expect is not None
+    expectation = fault.expect
+    assert expectation is not None
     if verdict is None:
         got = f"refused, exit code {exit_code}"
         explanation = "\n".join(line for line in output.splitlines() if not line.startswith("["))
     else:
         got, explanation = _words(verdict.verdict, verdict.cause, verdict.ranks), verdict.explanation
-    wrong = []
-    if expect.exit is not None and exit_code != expect.exit:
-        wrong.append(f"exit code {exit_code}")
-    if expect.verdict is not None and (
-        verdict is None or (verdict.verdict, verdict.cause) != (expect.verdict, expect.cause)
+    differences = []
+    if expectation.exit is not None and exit_code != expectation.exit:
+        differences.append(f"exit code {exit_code}")
+    if expectation.verdict is not None and (
+        verdict is None or (verdict.verdict, verdict.cause) != (expectation.verdict, expectation.cause)
     ):
-        wrong.append("verdict or cause")
-    if expect.ranks is not None and verdict is not None and verdict.ranks != expect.ranks:
-        wrong.append(f"ranks {verdict.ranks}")
-    told = explanation
+        differences.append("verdict or cause")
+    if expectation.ranks is not None and verdict is not None and verdict.ranks != expectation.ranks:
+        differences.append(f"ranks {verdict.ranks}")
+    message = explanation
     if verdict is not None and verdict.verdict == "PASS":
         # A PASS mentions a disturbance only in its checks' explanations.
-        told = "\n".join(check.explanation for check in verdict.checks)
-    if expect.message_pattern and not re.search(expect.message_pattern, told, re.DOTALL):
-        wrong.append(f"its explanation does not say {expect.message_pattern!r}")
+        message = "\n".join(check.explanation for check in verdict.checks)
+    if expectation.message_pattern and not re.search(expectation.message_pattern, message, re.DOTALL):
+        differences.append(f"its explanation does not say {expectation.message_pattern!r}")
     return Row(
         fault=fault.name,
         target=fault.target,
         about=fault.about,
         expected=expected(fault),
         got=got,
-        right=not wrong,
-        wrong="; ".join(wrong),
+        right=not differences,
+        wrong="; ".join(differences),
         cause=verdict.cause if verdict else None,
         ranks=verdict.ranks if verdict else [],
         explanation=explanation[:1000],
@@ -110,12 +110,12 @@ def visible_seconds(bundle: Bundle, verdict: Verdict) -> float | None:
     could still arrive until then. Returns None for a PASS, and for a fault that no object or log line shows.
     """
     manifest = bundle.manifest
-    ended = seconds(manifest.ended_at) if manifest else None
-    if manifest is None or ended is None or verdict.verdict == "PASS":
+    end = seconds(manifest.ended_at) if manifest else None
+    if manifest is None or end is None or verdict.verdict == "PASS":
         return None
     moments = [_moment(bundle, ref) for ref in verdict.evidence]
-    known = [moment for moment in moments if moment is not None]
-    return round(ended - min(known), 2) if known else None
+    times = [moment for moment in moments if moment is not None]
+    return round(end - min(times), 2) if times else None
 
 
 def _moment(bundle: Bundle, ref: str) -> float | None:
@@ -123,19 +123,19 @@ def _moment(bundle: Bundle, ref: str) -> float | None:
     if path.startswith(("truth/", "tracker/")):
         return _job_end(bundle)
     if path == "manifest.json" and bundle.manifest is not None:
-        bad = [stage for stage in bundle.manifest.stages if not stage.ok]
-        start = seconds(bad[0].started_at) if bad else None
-        return start + bad[0].seconds if start is not None else None
+        failed = [stage for stage in bundle.manifest.stages if not stage.ok]
+        start = seconds(failed[0].started_at) if failed else None
+        return start + failed[0].seconds if start is not None else None
     for number, raw in bundle.lines(path):
         if str(number) == line:
             text = raw.decode(errors="replace")
-            found = re.search(r'"(?:received_)?at": ?"([^"]+)"', text) if path.endswith(".jsonl") else None
-            return seconds(found[1] if found else text.partition(" ")[0])
+            match = re.search(r'"(?:received_)?at": ?"([^"]+)"', text) if path.endswith(".jsonl") else None
+            return seconds(match[1] if match else text.partition(" ")[0])
     return None
 
 
 def _job_end(bundle: Bundle) -> float | None:
-    for seen in bundle.history("jobset"):
-        if (seen.object.get("status") or {}).get("terminalState"):
-            return seconds(seen.received_at)
+    for observation in bundle.history("jobset"):
+        if (observation.object.get("status") or {}).get("terminalState"):
+            return seconds(observation.received_at)
     return None

@@ -24,9 +24,9 @@ def markdown(rows: Sequence[Row], faults: Sequence[Fault], stack: dict[str, str]
     """Return the text of docs/faults.md. Faults without a result are listed as missing."""
     versions = ", ".join(f"{name} {version}" for name, version in sorted(stack.items()))
     parts = [HEAD, f"Stack: {versions}.", summary(rows), *_families(rows)]
-    cannot = [fault for fault in faults if fault.cannot]
+    not_injectable = [fault for fault in faults if fault.cannot]
     parts.append("## Cannot be injected here")
-    parts.append("\n".join(f"- **{f.name}**: {f.about} {f.cannot}" for f in cannot) or "None.")
+    parts.append("\n".join(f"- **{f.name}**: {f.about} {f.cannot}" for f in not_injectable) or "None.")
     run = {row.fault for row in rows}
     if missing := [fault for fault in faults if fault.expect and fault.name not in run]:
         parts.append("## Not in this run")
@@ -37,17 +37,17 @@ def markdown(rows: Sequence[Row], faults: Sequence[Fault], stack: dict[str, str]
 def summary(rows: Sequence[Row]) -> str:
     """Return a summary with the number of right results and the time that the verdicts took."""
     controls = {row.control_bundle for row in rows if row.control_bundle}
-    said = (
+    text = (
         f"{sum(row.right for row in rows)} of {len(rows)} rows are right. {len(controls)} healthy launches "
         "ran between the faults. A row counts as right only if the healthy launch after it passed."
     )
     visible = [row.visible_seconds for row in rows if row.visible_seconds is not None]
     if visible:
-        said += (
+        text += (
             f" From the first evidence of the fault to the verdict: median {median(visible):.1f} s, "
             f"longest {max(visible):.1f} s ({len(visible)} faults whose evidence has a time)."
         )
-    return said
+    return text
 
 
 def _families(rows: Sequence[Row]) -> list[str]:
@@ -76,10 +76,10 @@ def _visible(row: Row) -> str:
 
 def terminal(rows: Sequence[Row], caption: str) -> Table:
     """Return a table for a terminal, in which wrong results are marked."""
-    shown = Table(box=None, pad_edge=False, caption=caption, caption_justify="left")
+    result = Table(box=None, pad_edge=False, caption=caption, caption_justify="left")
     for column in ("", "fault", "got", "visible", "wrong"):
-        shown.add_column(column, overflow="fold")
+        result.add_column(column, overflow="fold")
     for row in rows:
-        wrong = "" if row.right else f"expected {row.expected}: {row.wrong}"
-        shown.add_row("✓" if row.right else "✗", row.fault, row.got, _visible(row), wrong)
-    return shown
+        problem = "" if row.right else f"expected {row.expected}: {row.wrong}"
+        result.add_row("✓" if row.right else "✗", row.fault, row.got, _visible(row), problem)
+    return result

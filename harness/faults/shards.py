@@ -35,13 +35,13 @@ class Shard:
     @classmethod
     def parse(cls, text: str) -> Shard:
         """Parse a shard such as 2/4. Raises UsageError."""
-        found = _SHARD.fullmatch(text)
-        if found is None or int(found[1]) > int(found[2]):
+        match = _SHARD.fullmatch(text)
+        if match is None or int(match[1]) > int(match[2]):
             raise UsageError(
                 f"--shard: I/N with I from 1 to N is expected, found {text!r}",
                 hint="--shard 2/4 is the second of 4",
             )
-        return cls(int(found[1]), int(found[2]))
+        return cls(int(match[1]), int(match[2]))
 
     def of(self, faults: Sequence[Fault], seconds: Mapping[str, float]) -> list[Fault]:
         """Return the faults in this shard, in order."""
@@ -73,8 +73,8 @@ def divided(faults: Sequence[Fault], count: int, seconds: Mapping[str, float]) -
     """
     shards: list[list[Fault]] = [[] for _ in range(count)]
     load = [0.0] * count
-    able = [fault for fault in faults if fault.cannot is None]
-    for fault in sorted(able, key=lambda fault: (-cost(fault, seconds), fault.name)):
+    injectable = [fault for fault in faults if fault.cannot is None]
+    for fault in sorted(injectable, key=lambda fault: (-cost(fault, seconds), fault.name)):
         at = load.index(min(load))
         shards[at].append(fault)
         load[at] += cost(fault, seconds)

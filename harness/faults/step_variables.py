@@ -60,16 +60,16 @@ def of_cluster(ready: Ready, folder: Path) -> dict[str, Any]:
 def of_launch(bundle: Bundle) -> dict[str, Any]:
     """Return the variables whose values are known from a launch's bundle, which may still be incomplete."""
     manifest = bundle.manifest
-    known: dict[str, Any] = {}
+    variables: dict[str, Any] = {}
     if manifest is not None and manifest.launch is not None:
-        known["namespace"] = manifest.launch.namespace
+        variables["namespace"] = manifest.launch.namespace
         if manifest.launch.object_name:
-            known["jobset"] = manifest.launch.object_name
+            variables["jobset"] = manifest.launch.object_name
     for rank, pod in bundle.ranks().items():
-        known[f"pod{rank}"] = pod.name
+        variables[f"pod{rank}"] = pod.name
         if pod.node:
-            known[f"node{rank}"] = pod.node
-    return known
+            variables[f"node{rank}"] = pod.node
+    return variables
 
 
 def render(text: str, places: dict[str, Any], fault: str) -> str:

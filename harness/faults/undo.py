@@ -33,8 +33,8 @@ class Command:
 
     def run(self) -> str:
         """Run the command and return its stdout and stderr. Raises ToolError if it fails."""
-        done = processes.run(self.argv, timeout=STEP_SECONDS, stdin=self.stdin)
-        return done.stdout + done.stderr
+        result = processes.run(self.argv, timeout=STEP_SECONDS, stdin=self.stdin)
+        return result.stdout + result.stderr
 
 
 def undo_all(commands: list[Command]) -> list[str]:

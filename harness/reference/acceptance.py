@@ -42,19 +42,19 @@ def schema() -> str:
 
 
 def _cells(row: Row) -> list[str]:
-    where = [
+    conditions = [
         f"{row.ranks} ranks" if row.ranks is not None else "",
         f"{row.nodes} nodes" if row.nodes is not None else "",
         f"from {row.payload / 2**30:g} GiB" if row.payload else "",
         row.algorithm or "",
     ]
     sign = {">=": "≥", "<=": "≤", "==": "="}[row.relation]
-    made = row.kind if row.limit == row.value else f"{row.kind} {row.value:g}"
+    kind = row.kind if row.limit == row.value else f"{row.kind} {row.value:g}"
     return [
         code(row.check),
         code(row.model),
-        ", ".join(filter(None, where)),
+        ", ".join(filter(None, conditions)),
         f"{sign} {row.limit:.4g} {row.unit}",
-        made,
+        kind,
         row.source,
     ]

@@ -44,11 +44,11 @@ def markdown() -> str:
 
 def _faults() -> dict[str, list[str]]:
     """Return the names of the faults that are expected to have each cause, keyed by cause."""
-    found: dict[str, list[str]] = {}
+    faults: dict[str, list[str]] = {}
     for name, fault in catalogue().items():
         if fault.expect is not None and fault.expect.cause is not None:
-            found.setdefault(fault.expect.cause, []).append(f"`{name}`")
-    return found
+            faults.setdefault(fault.expect.cause, []).append(f"`{name}`")
+    return faults
 
 
 if __name__ == "__main__":

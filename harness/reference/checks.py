@@ -21,8 +21,8 @@ def markdown() -> str:
         "|---|---|---|---|",
     ]
     for entry in REGISTRY.values():
-        needs = f"`{entry.needs}`" + (f"; `{entry.passes_with}` to pass" if entry.passes_with else "")
-        parts.append(f"| `{entry.id}` | {entry.proves} | {entry.phase} | {needs} |")
+        requirements = f"`{entry.needs}`" + (f"; `{entry.passes_with}` to pass" if entry.passes_with else "")
+        parts.append(f"| `{entry.id}` | {entry.proves} | {entry.phase} | {requirements} |")
     parts += [
         "",
         "If there are several causes, FAIL takes precedence over UNKNOWN, and then the earliest phase",
@@ -37,7 +37,7 @@ def markdown() -> str:
         "|---|---|---|",
     ]
     for id_ in NEEDS:
-        need = REQUIREMENTS[id_]
-        without = need.missing.format(ranks="ranks …") or "not listed"
-        parts.append(f"| `{id_}` | {need.means} | {without} |")
+        requirement = REQUIREMENTS[id_]
+        consequence = requirement.missing.format(ranks="ranks …") or "not listed"
+        parts.append(f"| `{id_}` | {requirement.means} | {consequence} |")
     return "\n".join(parts) + "\n"

@@ -56,8 +56,8 @@ def _below(command: Any, name: str) -> Iterator[tuple[str, Any]]:
 
 def _row(param: Any) -> tuple[str, str, str]:
     names = param.name.upper() if param.param_type_name == "argument" else ", ".join(param.opts)
-    shown = param.default not in (None, False, ()) and not callable(param.default)
-    return code(names), param.help or "", code(str(param.default)) if shown else ""
+    has_default = param.default not in (None, False, ()) and not callable(param.default)
+    return code(names), param.help or "", code(str(param.default)) if has_default else ""
 
 
 def _tracker() -> list[tuple[str, str, str]]:

@@ -40,13 +40,13 @@ def judged(fault: Fault) -> str:
 def markdown() -> str:
     """Return the text of docs/reference/faults.md."""
     faults = list(catalogue().values())
-    here = [fault for fault in faults if fault.expect is not None and not fault.nightly]
+    tested = [fault for fault in faults if fault.expect is not None and not fault.nightly]
     lines = [
         "# Where each fault runs",
         "",
         WRITTEN,
         "",
-        f"{len(faults)} faults. `make test` and `make test-cluster` inject {len(here)} of them into real",
+        f"{len(faults)} faults. `make test` and `make test-cluster` inject {len(tested)} of them into real",
         "launches: at least one for each target, way of injecting, family of causes and kind of verdict.",
         "`make faults`, in the nightly workflow, injects all of them. `make test` judges each fault's",
         "recorded bundle again ([which test runs where](../tests.md), [the results](../faults.md)).",
@@ -65,9 +65,9 @@ def markdown() -> str:
         "| way | in `make test` and `make test-cluster` | more in `make faults` |",
         "| --- | --- | --- |",
     ]
-    every = sorted({way for fault in faults if fault.expect for way in ways(fault)})
-    for way in every:
-        mine = [fault for fault in faults if fault.expect and way in ways(fault)]
-        tested = [fault.name for fault in mine if not fault.nightly]
-        lines.append(f"| {way} | {', '.join(tested)} | {len(mine) - len(tested)} |")
+    all_ways = sorted({way for fault in faults if fault.expect for way in ways(fault)})
+    for way in all_ways:
+        own_faults = [fault for fault in faults if fault.expect and way in ways(fault)]
+        names = [fault.name for fault in own_faults if not fault.nightly]
+        lines.append(f"| {way} | {', '.join(names)} | {len(own_faults) - len(names)} |")
     return "\n".join(lines) + "\n"

@@ -77,7 +77,7 @@ def _default(field: FieldInfo) -> str:
 
 
 def _description(field: FieldInfo) -> str:
-    said = field.description or ""
+    text = field.description or ""
     if typing.get_origin(field.annotation) is not typing.Literal:
-        return said
-    return f"{said} ({', '.join(map(code, typing.get_args(field.annotation)))})"
+        return text
+    return f"{text} ({', '.join(map(code, typing.get_args(field.annotation)))})"

@@ -42,19 +42,19 @@ def soak(
 
 def show(result: Result, console: Console) -> None:
     """Print the summary as text."""
-    found = result.numbers
+    numbers = result.numbers
     mark = "✓" if result.clean else "✗"
     console.print(
-        f"{mark} {found.passed} of {result.asked} launches PASS, {result.parallel} at a time, "
-        f"{result.seconds:.0f} s in all, {found.retries} retries",
+        f"{mark} {numbers.passed} of {result.asked} launches PASS, {result.parallel} at a time, "
+        f"{result.seconds:.0f} s in all, {numbers.retries} retries",
         style="bold green" if result.clean else "bold red",
     )
-    for verdict, count in found.verdicts.items():
+    for verdict, count in numbers.verdicts.items():
         console.print(f"  {count:4} {verdict}")
     times = Table(box=None, pad_edge=False)
     for column in ("seconds", "p50", "p90", "p99", "max"):
         times.add_column(column)
-    for name, values in found.seconds.items():
+    for name, values in numbers.seconds.items():
         times.add_row(name, *(f"{value:.1f}" for value in values.values()))
     console.print(times)
     growth = Table(box=None, pad_edge=False)

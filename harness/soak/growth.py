@@ -64,44 +64,44 @@ def explained(launches: int, parallel: int, namespaces: int) -> Allowed:
 
 def compare(before: Snapshot, after: Snapshot, allowed: Allowed) -> list[Growth]:
     """Return the growth of each measurement, with objects first and sizes after them."""
-    found = []
+    growth = []
     for kind, names in after.things.items():
-        there = before.things.get(kind, [])
-        new = sorted(set(names) - set(there))
-        limit, why = allowed.more.get(kind, (None, "no new ones"))
-        bad = len(names) > max(limit, len(there)) if limit is not None else bool(new)
-        more = f" and {len(new) - 5} more" if len(new) > 5 else ""
-        found.append(
+        names_before = before.things.get(kind, [])
+        new = sorted(set(names) - set(names_before))
+        limit, reason = allowed.more.get(kind, (None, "no new ones"))
+        has_leak = len(names) > max(limit, len(names_before)) if limit is not None else bool(new)
+        rest = f" and {len(new) - 5} more" if len(new) > 5 else ""
+        growth.append(
             Growth(
                 what=kind,
-                before=str(len(there)),
+                before=str(len(names_before)),
                 after=str(len(names)),
-                allowed=why if limit is None else f"{limit}: {why}",
-                leak=f"{kind}: {', '.join(new[:5])}{more}" if bad else "",
+                allowed=reason if limit is None else f"{limit}: {reason}",
+                leak=f"{kind}: {', '.join(new[:5])}{rest}" if has_leak else "",
             )
         )
-    return found + _sizes(before.sizes, after.sizes, allowed)
+    return growth + _sizes(before.sizes, after.sizes, allowed)
 
 
 def _sizes(before: Mapping[str, int], after: Mapping[str, int], allowed: Allowed) -> list[Growth]:
-    found = []
+    growth = []
     for name, size in after.items():
         first = before.get(name, 0)
-        fixed, share, why = next(
+        minimum, share, reason = next(
             (rule for start, rule in allowed.bytes.items() if name.startswith(start)), (0, 0.0, "nothing")
         )
-        limit = max(fixed, int(first * share))
-        grown = size - first
-        found.append(
+        limit = max(minimum, int(first * share))
+        increase = size - first
+        growth.append(
             Growth(
                 what=name,
                 before=mib(first),
                 after=mib(size),
-                allowed=f"+{mib(limit)}: {why}",
-                leak=f"{name} grew by {mib(grown)}" if grown > limit else "",
+                allowed=f"+{mib(limit)}: {reason}",
+                leak=f"{name} grew by {mib(increase)}" if increase > limit else "",
             )
         )
-    return found
+    return growth
 
 
 def mib(size: int) -> str:

@@ -60,8 +60,8 @@ class Ledger:
 
     def _mark(self) -> None:
         for number, entry in enumerate(self.entries):
-            there = entry.bundle is not None and Path(entry.bundle).is_dir()
-            if entry.kept and not there:
+            exists = entry.bundle is not None and Path(entry.bundle).is_dir()
+            if entry.kept and not exists:
                 self.entries[number] = entry.model_copy(update={"kept": False})
 
     def _write(self) -> None:
@@ -103,5 +103,5 @@ def percentiles(values: Sequence[float]) -> dict[str, float]:
     A percentile is the smallest value such that at least this percentage of values does not exceed it.
     """
     ordered = sorted(values)
-    found = {f"p{p}": ordered[max(0, math.ceil(len(ordered) * p / 100) - 1)] for p in (50, 90, 99)}
-    return {**found, "max": ordered[-1]}
+    result = {f"p{p}": ordered[max(0, math.ceil(len(ordered) * p / 100) - 1)] for p in (50, 90, 99)}
+    return {**result, "max": ordered[-1]}

@@ -55,7 +55,7 @@ def _in_cluster(kube: Kube) -> dict[str, list[str]]:
 
 
 def _in_docker() -> dict[str, list[str]]:
-    asked = {
+    commands = {
         "containers": ["ps", "-a", "--no-trunc", "--format", "{{.Names}} {{.ID}}"],
         "networks": ["network", "ls", "--no-trunc", "--format", "{{.Name}} {{.ID}}"],
         "volumes": ["volume", "ls", "--format", "{{.Name}}"],
@@ -63,7 +63,7 @@ def _in_docker() -> dict[str, list[str]]:
     }
     return {
         f"Docker {kind}": sorted(processes.run(["docker", *arguments], timeout=60).stdout.splitlines())
-        for kind, arguments in asked.items()
+        for kind, arguments in commands.items()
     }
 
 
@@ -72,25 +72,25 @@ def _memory(kube: Kube, nodes: list[str]) -> dict[str, int]:
 
     The random suffix is removed from pod names, so that a name stays the same if the pod is recreated.
     """
-    found: dict[str, int] = {}
+    memory: dict[str, int] = {}
     for node in nodes:
         summary = kube.fetch(f"/api/v1/nodes/{node}/proxy/stats/summary").json()
-        found[f"memory of node {node}"] = int(summary["node"]["memory"].get("rssBytes") or 0)
+        memory[f"memory of node {node}"] = int(summary["node"]["memory"].get("rssBytes") or 0)
         for pod in summary["pods"]:
             namespace, name = pod["podRef"]["namespace"], pod["podRef"]["name"]
             if namespace not in SYSTEM[1:]:
                 continue
             for container in pod.get("containers") or []:
                 key = f"memory of pod {namespace}/{name.rsplit('-', 2)[0]}/{container['name']}"
-                found[key] = int((container.get("memory") or {}).get("rssBytes") or 0)
-    return found
+                memory[key] = int((container.get("memory") or {}).get("rssBytes") or 0)
+    return memory
 
 
 def _node_disk(node: str) -> int:
     """Return a node's disk usage, excluding etcd's write-ahead log, which grows in steps of 64 MiB."""
     script = "du -skx --exclude=wal /var 2>/dev/null | cut -f1"
-    done = processes.run(["docker", "exec", node, "sh", "-c", script], timeout=_SECONDS)
-    return int(done.stdout) * 1024
+    result = processes.run(["docker", "exec", node, "sh", "-c", script], timeout=_SECONDS)
+    return int(result.stdout) * 1024
 
 
 def _disk(folder: Path) -> int:
@@ -105,5 +105,5 @@ def _disk(folder: Path) -> int:
 
 def _processes(folder: Path) -> list[str]:
     """Return the processes that were started with the soak's folder in their environment."""
-    found = processes.started_with(str(folder))
-    return sorted(f"{process.pid} {processes.command_line(process)}" for process in found)
+    own = processes.started_with(str(folder))
+    return sorted(f"{process.pid} {processes.command_line(process)}" for process in own)

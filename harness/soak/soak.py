@@ -75,10 +75,10 @@ class Soak:
         start = time.monotonic()
         before = snapshot.take(self._ready, self._settings, self._folder)
         with ThreadPoolExecutor(self._parallel) as pool:
-            waiting = [pool.submit(self._launch, number) for number in range(1, launches + 1)]
+            futures = [pool.submit(self._launch, number) for number in range(1, launches + 1)]
             try:
-                for done in as_completed(waiting):
-                    self._note(done.result(), launches, progress)
+                for future in as_completed(futures):
+                    self._note(future.result(), launches, progress)
             except BaseException:
                 self.stop()
                 pool.shutdown(cancel_futures=True)
@@ -112,12 +112,12 @@ class Soak:
 
     def _note(self, entry: Entry, launches: int, progress: Progress) -> None:
         self.ledger.add(entry)
-        done, failed = len(self.ledger.entries), sum(not each.passed for each in self.ledger.entries)
-        said = f"{entry.verdict} {entry.cause or ''}".rstrip()
+        count, failures = len(self.ledger.entries), sum(not each.passed for each in self.ledger.entries)
+        text = f"{entry.verdict} {entry.cause or ''}".rstrip()
         retries = f", {len(entry.retries)} retries" if entry.retries else ""
         progress(
-            f"{'✓' if entry.passed else '✗'} launch {entry.number}: {said} in {entry.seconds:.0f} s{retries} "
-            f"({done} of {launches} done, {failed} not PASS)"
+            f"{'✓' if entry.passed else '✗'} launch {entry.number}: {text} in {entry.seconds:.0f} s{retries} "
+            f"({count} of {launches} done, {failures} not PASS)"
         )
         for retry in entry.retries:
             progress(f"    retried {retry.what}: {retry.reason}")
@@ -166,10 +166,10 @@ def _recorded(runs: Path) -> dict[str, object]:
     if not (runs / "latest").exists():
         return {}
     bundle = Bundle.open((runs / "latest").resolve())
-    found: dict[str, object] = {"bundle": str(bundle.path)}
+    fields: dict[str, object] = {"bundle": str(bundle.path)}
     if (manifest := bundle.manifest) is not None:
-        found["stages"] = {stage.name: stage.seconds for stage in manifest.stages}
-        found["retries"] = manifest.retries
+        fields["stages"] = {stage.name: stage.seconds for stage in manifest.stages}
+        fields["retries"] = manifest.retries
     if (verdict := bundle.recorded_verdict) is not None:
-        found |= {"verdict": verdict.verdict, "cause": verdict.cause, "explanation": verdict.explanation}
-    return found
+        fields |= {"verdict": verdict.verdict, "cause": verdict.cause, "explanation": verdict.explanation}
+    return fields

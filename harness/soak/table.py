@@ -59,14 +59,14 @@ def write(path: Path, result: Result, entries: Sequence[Entry], versions: Mappin
 
 def _launch(entry: Entry) -> list[str]:
     verdict = " ".join(filter(None, [entry.verdict, entry.cause]))
-    observed = entry.stages.get("observe")
+    observe_seconds = entry.stages.get("observe")
     return [
         "✓" if entry.passed else "✗",
         str(entry.number),
         verdict,
         str(entry.exit_code),
         f"{entry.seconds:.1f}",
-        "" if observed is None else f"{observed:.1f}",
+        "" if observe_seconds is None else f"{observe_seconds:.1f}",
         "; ".join(f"{retry.what}: {retry.reason}" for retry in entry.retries),
         Path(entry.bundle).name if entry.bundle else "none",
     ]

@@ -83,13 +83,13 @@ def bisect(
     return result
 
 
-def _listed(ends: Versions, file: Path, context: RunContext) -> Versions:
+def _listed(end_versions: Versions, file: Path, context: RunContext) -> Versions:
     """Return all versions between the two ends, from an earlier process's file or from the package index."""
     try:
-        found = tuple(Version(**each) for each in json.loads(file.read_text()))
-        return replace(ends, versions=found)
+        versions_found = tuple(Version(**each) for each in json.loads(file.read_text()))
+        return replace(end_versions, versions=versions_found)
     except (OSError, ValueError, TypeError):
-        versions = with_versions_between(ends, context)
+        versions = with_versions_between(end_versions, context)
         file.write_text(json.dumps([asdict(each) for each in versions.versions]))
         return versions
 
@@ -99,7 +99,7 @@ def _folder_name(versions: Versions, facts: str, cause: str | None) -> str:
 
     `facts` depends on the job and the settings.
     """
-    ends = [versions.versions[0].id if versions.good_known else None, versions.versions[-1].id]
-    question = json.dumps([facts, versions.package, ends, str(versions.repository), cause])
+    end_ids = [versions.versions[0].id if versions.good_known else None, versions.versions[-1].id]
+    question = json.dumps([facts, versions.package, end_ids, str(versions.repository), cause])
     digest = hashlib.sha256(question.encode()).hexdigest()[:8]
     return f"bisect-{re.sub(r'[^a-z0-9.-]', '-', versions.package)}-{digest}"

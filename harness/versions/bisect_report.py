@@ -37,20 +37,20 @@ def headline(result: Result) -> str:
     """Return the result of a search in one sentence."""
     package, bad, good = result.package, result.bad, result.good
     if result.ending in ("found", "unsure") and bad is not None and good is not None:
-        doubt = "" if result.ending == "found" else "Probably, but not certainly: "
+        prefix = "" if result.ending == "found" else "Probably, but not certainly: "
         if len(result.suspects) > 1:
             first = "ends" if result.fix else "begins"
             return (
-                f"{doubt}{bad.verdict} {first} in one of {len(result.suspects)} versions of {package} after "
+                f"{prefix}{bad.verdict} {first} in one of {len(result.suspects)} versions of {package} after "
                 f"{(bad if result.fix else good).label}, up to {(good if result.fix else bad).label}: those "
                 "between could not be judged"
             )
         if result.fix:
             return (
-                f"{doubt}{package} {good.label} is the first version without {bad.verdict}, "
+                f"{prefix}{package} {good.label} is the first version without {bad.verdict}, "
                 f"which {bad.label} still has"
             )
-        return f"{doubt}{package} {bad.label} is the first bad version: {bad.verdict}"
+        return f"{prefix}{package} {bad.label} is the first bad version: {bad.verdict}"
     if result.ending == "newest_good":
         label = good.label if good is not None else "the bad end"
         return f"nothing to search for: {package} {label}, which should be bad, does not show the failure"
@@ -139,7 +139,7 @@ def public(document: str, settings: Settings, folders: Mapping[Path, str]) -> st
     if settings.pluto_api_key is not None:
         secrets.append(settings.pluto_api_key.get_secret_value())
     document = Redactor(secrets).text(document)
-    named = {
+    names = {
         **folders,
         settings.runs_dir.absolute(): "RUNS",
         settings.cache_dir.absolute(): "CACHE",
@@ -149,7 +149,7 @@ def public(document: str, settings: Settings, folders: Mapping[Path, str]) -> st
         Path.cwd(): ".",
         Path.home(): "~",
     }
-    for path, name in sorted(named.items(), key=lambda pair: -len(str(pair[0]))):
+    for path, name in sorted(names.items(), key=lambda pair: -len(str(pair[0]))):
         if len(path.parts) > 1:
             document = re.sub(rf"(?<![\w.~]){re.escape(str(path))}(?![\w-])", name, document)
     return document
@@ -175,10 +175,10 @@ def _again(result: Result) -> list[str]:
 
 def _public_word(word: str) -> str:
     """Return a command's argument with the folder of an absolute path replaced by PATH/TO."""
-    found = _ABSOLUTE.fullmatch(word)
-    if found is None:
+    match = _ABSOLUTE.fullmatch(word)
+    if match is None:
         return word
-    return f"{found['before']}{'/' if found['before'].endswith('//') else ''}PATH/TO/{found['name']}"
+    return f"{match['before']}{'/' if match['before'].endswith('//') else ''}PATH/TO/{match['name']}"
 
 
 def _changes(changes: Changes | None) -> list[str]:

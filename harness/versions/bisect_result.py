@@ -112,9 +112,9 @@ def result_of(bisection: Bisection, end: End, job: Path, folder: Path, context: 
             diff = compare(*(facts(Bundle.open(Path(str(each.bundle))), each.label) for each in sides))
     replace = context.settings.replace
     options = [f"{name}={spec}" for name, spec in replace.items()]
-    wanted = bad or good
-    if wanted is not None:
-        spec = next(each.spec for each in versions.versions if each.id == wanted.version)
+    side = bad or good
+    if side is not None:
+        spec = next(each.spec for each in versions.versions if each.id == side.version)
         options.append(f"{versions.package}={spec}")
     return Result(
         package=versions.package,
@@ -157,13 +157,13 @@ def changes_between(versions: Versions, before: Version, after: Version, context
                 options = target_options(versions.package, context)
                 install(pin, ["--python", sys.executable, *options, "--target", str(place)])
                 places.append(place)
-            found = of_folders(*places)
+            diff = of_folders(*places)
     except (HarnessError, OSError) as error:
         return Changes(problem=str(error).splitlines()[0])
     return Changes(
-        files=[Changed(name=each.name, before=each.before, after=each.after) for each in found.files],
-        requirements_added=list(found.added),
-        requirements_removed=list(found.removed),
+        files=[Changed(name=each.name, before=each.before, after=each.after) for each in diff.files],
+        requirements_added=list(diff.added),
+        requirements_removed=list(diff.removed),
     )
 
 

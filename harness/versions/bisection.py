@@ -126,21 +126,21 @@ class Bisection:
             )
         with processes.signals_as_interrupt(), ExitStack() as cluster, ThreadPoolExecutor(1) as pool:
             try:
-                while isinstance(found := self._step(max_error), Next):
-                    self._judge(found, pool, cluster)
+                while isinstance(step := self._step(max_error), Next):
+                    self._judge(step, pool, cluster)
             except BaseException:
                 self._launcher.stop()
                 raise
             finally:
                 pool.shutdown(wait=False, cancel_futures=True)
-        return found
+        return step
 
     def record_of(self, place: int | None, result: search.Result) -> Record | None:
         """Return the last record that has this result for the version at this position in the list."""
         if place is None:
             return None
-        wanted = self.versions.versions[place].id
-        records = [each for each in self.ledger.records if each.version == wanted and each.result == result]
+        version = self.versions.versions[place].id
+        records = [each for each in self.ledger.records if each.version == version and each.result == result]
         return records[-1] if records else None
 
     def _launches(self) -> list[Launch]:
@@ -156,10 +156,10 @@ class Bisection:
             len(versions.versions), self._launches(), good_known=versions.good_known, max_error=max_error
         )
 
-    def _judge(self, found: Next, pool: ThreadPoolExecutor, cluster: ExitStack) -> None:
+    def _judge(self, step: Next, pool: ThreadPoolExecutor, cluster: ExitStack) -> None:
         """Launch a version. Meanwhile, prepare the versions that may be launched next."""
-        version = self.versions.versions[found.position]
-        self._context.progress(f"{self._purpose(found)}: {self.versions.package} {version.label}")
+        version = self.versions.versions[step.position]
+        self._context.progress(f"{self._purpose(step)}: {self.versions.package} {version.label}")
         try:
             candidate = self._prepare(version, pool).result()
         except UsageError as error:
@@ -169,7 +169,7 @@ class Bisection:
         if not self._has_cluster:
             cluster.enter_context(self._cluster(self._context))
             self._has_cluster = True
-        self._prepare_following(found, pool)
+        self._prepare_following(step, pool)
         attempt = 1 + sum(each.version == version.id for each in self.ledger.records)
         for number in range(1, _MAX_WITHOUT_VERDICT + 1):
             outcome = self._launcher.launch(Cell((candidate,)), attempt)
@@ -187,22 +187,22 @@ class Bisection:
             self._prepared[version.id] = pool.submit(prepared, self.versions, version, self._context)
         return self._prepared[version.id]
 
-    def _prepare_following(self, found: Next, pool: ThreadPoolExecutor) -> None:
+    def _prepare_following(self, step: Next, pool: ThreadPoolExecutor) -> None:
         versions = self.versions
         for place in search.ahead(
-            len(versions.versions), self._launches(), found, good_known=versions.good_known
+            len(versions.versions), self._launches(), step, good_known=versions.good_known
         ):
             self._prepare(versions.versions[place], pool)
 
-    def _purpose(self, found: Next) -> str:
-        if found.purpose == "newest":
+    def _purpose(self, step: Next) -> str:
+        if step.purpose == "newest":
             return "the bad end"
-        if found.purpose == "oldest":
+        if step.purpose == "oldest":
             return "the good end" if self.versions.good_known else "looking for a good version"
-        if found.purpose == "confirm":
+        if step.purpose == "confirm":
             return "confirming"
-        left = search.remaining(found.between)
-        return f"{found.between} versions left, about {left} launches"
+        launches = search.remaining(step.between)
+        return f"{step.between} versions left, about {launches} launches"
 
     def _note(self, record: Record) -> None:
         self.ledger.add(record)
@@ -238,5 +238,5 @@ def classified(version: str, outcome: Outcome, cause: str | None) -> Record:
 
 def skipped(records: Sequence[Record]) -> dict[str, str]:
     """Return the reasons why versions have no result, keyed by version."""
-    judged = {each.version for each in records if each.result in ("good", "bad")}
-    return {each.version: each.reason for each in records if each.version not in judged}
+    judged_versions = {each.version for each in records if each.result in ("good", "bad")}
+    return {each.version: each.reason for each in records if each.version not in judged_versions}

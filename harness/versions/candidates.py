@@ -107,8 +107,8 @@ def published(package: str, versions: str, context: RunContext, newest: int | No
     """
     prereleases = SpecifierSet(versions).prereleases or exact(versions)
     for strategy in ("allow",) if prereleases else ("disallow", "allow"):
-        if found := list(islice(_newest_first(package, versions, strategy, context), newest)):
-            return sorted(found, key=lambda one: Version(one.version))
+        if matches := list(islice(_newest_first(package, versions, strategy, context), newest)):
+            return sorted(matches, key=lambda one: Version(one.version))
     raise UsageError(
         f"--replace {package}: the package index has no version {versions or 'at all'} with a wheel for this "
         "Python and platform",
@@ -135,23 +135,27 @@ def _excluded(package: str, versions: str, context: RunContext) -> str:
     for one in SpecifierSet(versions):
         if one.operator == "<" and not Version(one.version).is_prerelease:
             builds = [f">={one.version}.dev0", f"<={one.version}", f"!={one.version}"]
-            if (found := _resolved(package, builds, _all_options(package, context))) is not None:
+            if (newest := _resolved(package, builds, _all_options(package, context))) is not None:
                 return (
-                    f"{one} excludes pre-releases of {one.version}; to include them, write <={found.version}"
+                    f"{one} excludes pre-releases of {one.version}; to include them, write <={newest.version}"
                 )
     return ""
 
 
 def _nearest(package: str, versions: str, context: RunContext) -> str:
     """Return a hint with the newest version below a range and the oldest version above it, or ""."""
-    ends = sorted(Version(one.version) for one in SpecifierSet(versions) if "*" not in one.version)
-    if not ends:
+    bounds = sorted(Version(one.version) for one in SpecifierSet(versions) if "*" not in one.version)
+    if not bounds:
         return ""
     options = _all_options(package, context)
-    before = _resolved(package, [f"<{ends[0]}"], options)
-    after = _resolved(package, [f">{ends[-1]}"], [*options, "--resolution", "lowest"])
-    near = [one.version for one in (before, after) if one is not None]
-    return f"the nearest version{'s are' if len(near) > 1 else ' is'} {' and '.join(near)}" if near else ""
+    before = _resolved(package, [f"<{bounds[0]}"], options)
+    after = _resolved(package, [f">{bounds[-1]}"], [*options, "--resolution", "lowest"])
+    neighbours = [one.version for one in (before, after) if one is not None]
+    return (
+        f"the nearest version{'s are' if len(neighbours) > 1 else ' is'} {' and '.join(neighbours)}"
+        if neighbours
+        else ""
+    )
 
 
 def _all_options(package: str, context: RunContext) -> list[str]:
@@ -163,28 +167,37 @@ def _newest_first(package: str, versions: str, strategy: str, context: RunContex
     below: list[str] = []
     source = [] if os.environ.get("UV_OFFLINE") else ["--refresh-package", package]
     while True:
-        found = _resolved(package, [versions, *below], [*options, *source])
-        if found is None and source == _CACHE:
+        candidate = _resolved(package, [versions, *below], [*options, *source])
+        if candidate is None and source == _CACHE:
             source = []  # Only the index can prove that no older version exists.
             continue
-        if found is None:
+        if candidate is None:
             return
-        yield found
+        yield candidate
         if exact(versions):
             return
         # Ordered comparisons do not allow local versions such as 1.0+g1234, so these are excluded one by one.
-        public = Version(found.version).public
+        public = Version(candidate.version).public
         same = [each for each in below if each.startswith(f"!={public}+")]
-        below = [f"<={public}", *same, f"!={found.version}"]
+        below = [f"<={public}", *same, f"!={candidate.version}"]
         source = _CACHE
 
 
 def _resolved(package: str, specifiers: Sequence[str], options: Sequence[str]) -> Candidate | None:
     """Return the newest matching version, or None if no version matches or the index is not cached."""
     with tempfile.TemporaryDirectory(prefix="versions-") as folder:
-        wanted = Path(folder, "wanted.in")
-        wanted.write_text(f"{package}{','.join(filter(None, specifiers))}\n")
-        command = [uv_program(), "pip", "compile", str(wanted), "--format", "pylock.toml", *PYTHON, *options]
+        requirements = Path(folder, "wanted.in")
+        requirements.write_text(f"{package}{','.join(filter(None, specifiers))}\n")
+        command = [
+            uv_program(),
+            "pip",
+            "compile",
+            str(requirements),
+            "--format",
+            "pylock.toml",
+            *PYTHON,
+            *options,
+        ]
         command += ["--no-deps", "--no-build", "--no-header", "--no-annotate", "--quiet"]
         try:
             lock = processes.run(command, timeout=SECONDS).stdout
@@ -195,9 +208,9 @@ def _resolved(package: str, specifiers: Sequence[str], options: Sequence[str]) -
                 f"--replace {package}: the package index cannot be read: {reason(error.output)}",
                 hint="uv reads the index from UV_DEFAULT_INDEX and uv.toml, and the proxy from HTTPS_PROXY",
             ) from None
-    (found,) = tomllib.loads(lock)["packages"]
-    times = [file["upload-time"] for file in found.get("wheels", ()) if "upload-time" in file]
-    version = str(found["version"])
+    (package_entry,) = tomllib.loads(lock)["packages"]
+    times = [file["upload-time"] for file in package_entry.get("wheels", ()) if "upload-time" in file]
+    version = str(package_entry["version"])
     return Candidate(package, version, version, version, min(times).astimezone(UTC) if times else None)
 
 

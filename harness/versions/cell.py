@@ -204,9 +204,9 @@ class Launcher:
 
     def check(self, packages: Sequence[str]) -> None:
         """Raise UsageError if the job or the cluster does not allow replacing one of the packages."""
-        if already := sorted(set(packages) & set(self._settings.replace)):
+        if conflicts := sorted(set(packages) & set(self._settings.replace)):
             raise UsageError(
-                f"{', '.join(already)} is also replaced in [tool.harness.replace] or HARNESS_REPLACE",
+                f"{', '.join(conflicts)} is also replaced in [tool.harness.replace] or HARNESS_REPLACE",
                 hint="remove it there, because each launch chooses its own version",
             )
         replace = self._settings.replace | dict.fromkeys(packages, "latest")
@@ -235,14 +235,14 @@ class Launcher:
         own = {"cluster_name": cluster_name(self._settings, cell.controllers)}
         settings = self._settings.model_copy(update=own)
         command = Command(*words, env=launch_environment(settings, runs, self._several))
-        ended = ""
+        problem = ""
         try:
             with command:
                 self._note(command)
                 try:
                     command.end(self._settings.wait_seconds + AFTER_WAIT_SECONDS)
                 except subprocess.TimeoutExpired:
-                    ended = "the harness did not finish in time, and was stopped"
+                    problem = "the harness did not finish in time, and was stopped"
         finally:
             log.write_text(self._redactor.text(command.stderr))
             with self._lock:
@@ -256,7 +256,7 @@ class Launcher:
                 attempt=attempt,
                 result="UNKNOWN",
                 exit_code=command.process.returncode,
-                explanation=ended or _sentence(self._redactor.text(command.stderr)),
+                explanation=problem or _sentence(self._redactor.text(command.stderr)),
                 started_at=started_at,
                 seconds=round(time.monotonic() - start, 2),
                 log=str(log),
@@ -325,8 +325,8 @@ def with_evidence(outcome: Outcome, runs: Path, cell: Cell) -> Outcome:
     """
     latest = runs / "latest"
     if not latest.exists():
-        bad = outcome.exit_code == _BAD_USAGE
-        return outcome.model_copy(update={"result": "not installable"}) if bad else outcome
+        is_usage_error = outcome.exit_code == _BAD_USAGE
+        return outcome.model_copy(update={"result": "not installable"}) if is_usage_error else outcome
     bundle = Bundle.open(latest.resolve())
     changes: dict[str, object] = {"bundle": str(bundle.path)}
     manifest, verdict = bundle.manifest, bundle.recorded_verdict
@@ -335,23 +335,23 @@ def with_evidence(outcome: Outcome, runs: Path, cell: Cell) -> Outcome:
     if verdict is not None and outcome.exit_code is not None and outcome.exit_code >= 0:
         changes |= {"result": verdict.verdict, "cause": verdict.cause, "ranks": verdict.ranks}
         changes |= {"explanation": verdict.explanation, "checks": verdict.checks}
-    found = outcome.model_copy(update=changes)
+    result = outcome.model_copy(update=changes)
     launched = manifest is None or manifest.launch is not None
-    if launched and (other := _other(cell, found.replaced)):
-        return found.model_copy(update={"result": "UNKNOWN", "cause": None, "explanation": other})
-    return found
+    if launched and (other := _other(cell, result.replaced)):
+        return result.model_copy(update={"result": "UNKNOWN", "cause": None, "explanation": other})
+    return result
 
 
 def _other(cell: Cell, replaced: Sequence[Replaced]) -> str:
     """Return how the launched package versions differ from the cell's versions, or ""."""
     launched: Mapping[str, Replaced] = {one.name: one for one in replaced}
     for one in cell.candidates:
-        there = launched.get(one.package)
-        if (there is None) != (not one.spec):
-            used = f"{there.version} from {there.origin}" if there else "the locked version"
+        package = launched.get(one.package)
+        if (package is None) != (not one.spec):
+            used = f"{package.version} from {package.origin}" if package else "the locked version"
             return f"the launch used {used} of {one.package} instead of {one.label}"
-        if there is not None and there.version != one.version:
-            return f"the launch used {one.package} {there.version} instead of {one.label}"
-        if there is not None and one.digest not in ("", there.digest):
+        if package is not None and package.version != one.version:
+            return f"the launch used {one.package} {package.version} instead of {one.label}"
+        if package is not None and one.digest not in ("", package.digest):
             return f"{one.label} of {one.package} was changed after the first launch"
     return ""

@@ -19,11 +19,11 @@ def matrix(
     definition: Definition,
     folder: Path | None,
     context: RunContext,
-    shown: Callable[[Matrix], AbstractContextManager[object]],
+    view: Callable[[Matrix], AbstractContextManager[object]],
 ) -> Document:
     """Launch all cells of a matrix, and write the results. If `folder` is given, continue the matrix in it.
 
-    `shown` displays the matrix while it runs. If the job, the packages or the rules are not valid, UsageError
+    `view` displays the matrix while it runs. If the job, the packages or the rules are not valid, UsageError
     is raised before anything is created. If the process is interrupted, the results so far are written.
     """
     load_workload(definition.job)
@@ -31,15 +31,15 @@ def matrix(
     plan = planning.plan(definition, planning.axes(definition, context))
     for note in plan.notes:
         context.progress(note)
-    found = Matrix(definition, plan, folder, context)
+    matrix_run = Matrix(definition, plan, folder, context)
     context.progress(f"{len(plan.cells)} cells, results in {folder}")
     try:
-        with shown(found):
-            found.run()
+        with view(matrix_run):
+            matrix_run.run()
     except KeyboardInterrupt:
         context.progress(f"interrupted: to continue, repeat the command with --continue {folder}")
         raise
     finally:
-        if any(result.outcomes for result in found.results):
-            report.write(found.document())
-    return found.document()
+        if any(result.outcomes for result in matrix_run.results):
+            report.write(matrix_run.document())
+    return matrix_run.document()

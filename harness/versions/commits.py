@@ -52,18 +52,18 @@ def commits(repository: Path, good: str | None, bad: str) -> tuple[Path, list[Co
     first = local_git.commit(root, good, "--good")
     if first == last:
         raise UsageError(f"--good {good} and --bad {bad} are the same commit, {first[:12]}")
-    if listed := _from(first, _listed(root, last)):
-        return root, listed
-    if listed := _from(last, _listed(root, first)):
-        return root, listed[::-1]
+    if between := _from(first, _listed(root, last)):
+        return root, between
+    if between := _from(last, _listed(root, first)):
+        return root, between[::-1]
     message, hint = _unrelated(root, good, bad, first, last)
     raise UsageError(message, hint=hint)
 
 
-def _from(sha: str, listed: list[Commit]) -> list[Commit]:
+def _from(sha: str, commits_listed: list[Commit]) -> list[Commit]:
     """Return the listed commits from `sha` on, or [] if `sha` is not listed."""
-    places = [place for place, each in enumerate(listed) if each.sha == sha]
-    return listed[places[0] :] if places else []
+    places = [place for place, each in enumerate(commits_listed) if each.sha == sha]
+    return commits_listed[places[0] :] if places else []
 
 
 def changed_files(repository: Path, before: str, after: str) -> list[tuple[str, int, int]]:
@@ -86,11 +86,11 @@ def _listed(root: Path, last: str) -> list[Commit]:
     lines = local_git.output(
         root, "log", "--first-parent", "--reverse", f"--format={form}", last, "--"
     ).splitlines()
-    found = []
+    result = []
     for line in lines:
         sha, date, parents, subject = line.split(_SEPARATOR, 3)
-        found.append(Commit(sha, date, subject, tuple(parents.split())))
-    return found
+        result.append(Commit(sha, date, subject, tuple(parents.split())))
+    return result
 
 
 def _unrelated(root: Path, good: str, bad: str, first: str, last: str) -> tuple[str, str]:

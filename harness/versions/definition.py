@@ -121,32 +121,32 @@ def read(
     if not isinstance(document, dict):
         raise UsageError(f"{source}: expected a mapping, found {shown(document)}", hint=HINT)
     try:
-        found = Definition.model_validate(document)
-        given = {**found.vary, **_given(vary, lists)}
-        chosen = {name: value for name, value in changes.items() if value is not None}
-        found = Definition.model_validate(found.model_dump() | chosen | {"vary": given})
+        definition = Definition.model_validate(document)
+        all_specs = {**definition.vary, **_given(vary, lists)}
+        overrides = {name: value for name, value in changes.items() if value is not None}
+        definition = Definition.model_validate(definition.model_dump() | overrides | {"vary": all_specs})
     except ValidationError as error:
         problems = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()]
         raise UsageError(f"{source}: {listed(problems)}", hint=HINT) from None
     except ValueError as error:
         raise UsageError(f"{source}: {error}") from None
-    if not found.vary:
+    if not definition.vary:
         raise UsageError(
             f"{source}: expected the versions of at least one package, found none",
             hint="add --konduktor SPEC,… or --pluto-ml SPEC,… or --vary NAME=SPEC,…, or `vary` to the file",
         )
-    for rule in (*found.exclude, *found.expect):
-        if unknown := sorted(set(rule.where) - set(found.vary)):
+    for rule in (*definition.exclude, *definition.expect):
+        if unknown := sorted(set(rule.where) - set(definition.vary)):
             raise UsageError(f"{source}: a rule names {', '.join(unknown)}, which the matrix does not vary")
-    return found
+    return definition
 
 
 def _given(vary: Iterable[str], lists: Mapping[str, Iterable[str]]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
+    specs_by_package: dict[str, list[str]] = {}
     texts = [(name, specs) for name, all_ in lists.items() for specs in all_]
     for name, specs in [*texts, *(pair for text in vary for pair in pairs([text], "--vary").items())]:
-        found.setdefault(package_name(name), []).extend(split(specs))
-    return found
+        specs_by_package.setdefault(package_name(name), []).extend(split(specs))
+    return specs_by_package
 
 
 def split(specs: str) -> list[str]:
@@ -154,10 +154,10 @@ def split(specs: str) -> list[str]:
 
     A comma between two comparisons is part of a range, as in PEP 440, so `latest,>=1,<2` contains two SPECs.
     """
-    found: list[str] = []
+    result: list[str] = []
     for part in (part.strip() for part in specs.split(",")):
-        if found and part.startswith(_OPERATORS) and found[-1].startswith(_OPERATORS):
-            found[-1] += f",{part}"
+        if result and part.startswith(_OPERATORS) and result[-1].startswith(_OPERATORS):
+            result[-1] += f",{part}"
         elif part:
-            found.append(part)
-    return found
+            result.append(part)
+    return result

@@ -88,14 +88,14 @@ def compare(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> Changes:
 
 
 def _comparable(files: Mapping[str, bytes]) -> dict[str, bytes]:
-    found = {}
+    contents = {}
     for name, content in files.items():
         info = _INFO.match(name)
         base = name.rpartition("/")[2]
         if info is not None and (base in _RECORDS or base == "METADATA"):
             continue
-        found[_INFO.sub(r"*.\1/", name)] = content
-    return found
+        contents[_INFO.sub(r"*.\1/", name)] = content
+    return contents
 
 
 def _requirements(files: Mapping[str, bytes]) -> Sequence[str]:

@@ -121,11 +121,11 @@ class Matrix:
 
     def _by_cluster(self) -> dict[tuple[tuple[str, str], ...], list[int]]:
         """Return the numbers of the cells to launch, keyed by the replaced versions of JobSet and Kueue."""
-        found: dict[tuple[tuple[str, str], ...], list[int]] = {}
+        numbers: dict[tuple[tuple[str, str], ...], list[int]] = {}
         for number, result in enumerate(self.results):
             if result.needs_launch(self._definition.repeat):
-                found.setdefault(tuple(self.plan.cells[number].cell.controllers.items()), []).append(number)
-        return found
+                numbers.setdefault(tuple(self.plan.cells[number].cell.controllers.items()), []).append(number)
+        return numbers
 
     def _launch_on_cluster(self, controllers: dict[str, str], numbers: list[int]) -> None:
         numbers = self._installable(numbers)
@@ -155,8 +155,8 @@ class Matrix:
         """
         for place, number in enumerate(numbers):
             settings = self._context.settings
-            chosen = settings.replace | self.plan.cells[number].cell.replace
-            context = replace(self._context, settings=settings.model_copy(update={"replace": chosen}))
+            replacements = settings.replace | self.plan.cells[number].cell.replace
+            context = replace(self._context, settings=settings.model_copy(update={"replace": replacements}))
             try:
                 replaced_packages.resolved(context)
             except UsageError as error:
@@ -165,27 +165,27 @@ class Matrix:
                 return numbers[place:]
         return []
 
-    def _launch_all(self, left: list[int]) -> None:
+    def _launch_all(self, remaining: list[int]) -> None:
         repeat = self._definition.repeat
-        waiting: dict[Future[Outcome], int] = {}
+        running: dict[Future[Outcome], int] = {}
         with ThreadPoolExecutor(self._definition.parallel) as pool:
             try:
-                while left or waiting:
-                    while left and len(waiting) < self._definition.parallel:
-                        number = left.pop(0)
-                        waiting[pool.submit(self._launch, number)] = number
+                while remaining or running:
+                    while remaining and len(running) < self._definition.parallel:
+                        number = remaining.pop(0)
+                        running[pool.submit(self._launch, number)] = number
                     # Without a timeout, a signal could not interrupt the wait for a thread.
-                    done, _ = wait(waiting, _POLL_SECONDS, FIRST_COMPLETED)
-                    for future in done:
-                        number = waiting.pop(future)
+                    finished, _ = wait(running, _POLL_SECONDS, FIRST_COMPLETED)
+                    for future in finished:
+                        number = running.pop(future)
                         self._add(number, future.result())
                         if self.results[number].needs_launch(repeat):
-                            left.insert(0, number)
+                            remaining.insert(0, number)
             except BaseException:
                 self._launcher.stop()
                 pool.shutdown(cancel_futures=True)
                 # Some launches may have finished before they were stopped.
-                for future, number in waiting.items():
+                for future, number in running.items():
                     if future.done() and not future.cancelled() and future.exception() is None:
                         self._add(number, future.result())
                 raise
@@ -205,11 +205,11 @@ class Matrix:
         with self._lock:
             self.results[number].outcomes.append(outcome)
             result = self.results[number]
-            done = sum(bool(each.outcomes) for each in self.results)
+            count = sum(bool(each.outcomes) for each in self.results)
         words = " ".join(filter(None, [outcome.result, outcome.cause]))
         self._context.progress(
             f"{'✓' if result.is_expected(outcome) else '✗'} {result.name}: {words} in "
-            f"{outcome.seconds:.0f} s ({done} of {len(self.results)} cells)"
+            f"{outcome.seconds:.0f} s ({count} of {len(self.results)} cells)"
         )
         if not outcome.passed:
             self._context.progress(f"    {outcome.explanation}")

@@ -50,24 +50,29 @@ def grid(document: Document) -> Grid | None:
     """
     if len(document.axes) != 2:
         return None
-    high, wide = sorted(document.axes, key=lambda name: -len(document.axes[name]))
-    cells = {(cell.versions[high], cell.versions[wide]): cell for cell in document.cells}
+    row_name, column_name = sorted(document.axes, key=lambda name: -len(document.axes[name]))
+    cells = {(cell.versions[row_name], cell.versions[column_name]): cell for cell in document.cells}
     columns = [*dict.fromkeys(column for _, column in cells)]
     if len(columns) > MAX_COLUMNS:
         return None
     rows = dict.fromkeys(row for row, _ in cells)
-    return Grid(high, wide, columns, {row: [cells.get((row, column)) for column in columns] for row in rows})
+    return Grid(
+        row_name,
+        column_name,
+        columns,
+        {row: [cells.get((row, column)) for column in columns] for row in rows},
+    )
 
 
 def word(cell: CellResult) -> str:
     """Return the result of a cell in a few words."""
-    shown = cell.shown
-    if shown is None:
+    last = cell.shown
+    if last is None:
         return "not run"
-    result = " ".join(filter(None, [shown.result, shown.cause]))
+    result = " ".join(filter(None, [last.result, last.cause]))
     if cell.status == "flaky":
-        fitting = sum(cell.is_expected(outcome) for outcome in cell.outcomes)
-        return f"flaky: {len(cell.outcomes) - fitting} of {len(cell.outcomes)} {result}"
+        expected_count = sum(cell.is_expected(outcome) for outcome in cell.outcomes)
+        return f"flaky: {len(cell.outcomes) - expected_count} of {len(cell.outcomes)} {result}"
     if cell.status == "expected failure":
         return f"{result}, as expected"
     if cell.expected is not None:
@@ -80,23 +85,23 @@ def render(document: Document, running: dict[int, float] | None = None) -> Rende
 
     While the matrix runs, `running` contains the start time of each launch in progress, keyed by cell number.
     """
-    since = {id(document.cells[number]): start for number, start in (running or {}).items()}
+    started_at = {id(document.cells[number]): start for number, start in (running or {}).items()}
 
     def text(cell: CellResult | None) -> Text:
         if cell is None:
             return Text("", style="dim")
-        if id(cell) in since:
-            return Text(f"… {time.monotonic() - since[id(cell)]:.0f} s", style="cyan")
+        if id(cell) in started_at:
+            return Text(f"… {time.monotonic() - started_at[id(cell)]:.0f} s", style="cyan")
         if running is not None and cell.status == "not run":
             return Text("· waiting", style=STYLES[cell.status])
         return Text(f"{MARKS[cell.status]} {word(cell)}", style=STYLES[cell.status])
 
     table = Table(box=None, pad_edge=False)
-    if (found := grid(document)) is not None:
-        table.add_column(f"{found.row_package} \\ {found.column_package}")
-        for column in found.columns:
+    if (layout := grid(document)) is not None:
+        table.add_column(f"{layout.row_package} \\ {layout.column_package}")
+        for column in layout.columns:
             table.add_column(column, overflow="fold")
-        for row, cells in found.rows.items():
+        for row, cells in layout.rows.items():
             table.add_row(row, *map(text, cells))
     else:
         for name in document.axes:
@@ -111,10 +116,10 @@ def show(document: Document, console: Console) -> None:
     """Print the results, and the explanation of each cell that did not pass."""
     console.print(render(document))
     for cell in document.cells:
-        if cell.status not in ("passed", "not run") and (shown := cell.shown) is not None:
+        if cell.status not in ("passed", "not run") and (outcome := cell.shown) is not None:
             console.print(Text(f"{MARKS[cell.status]} {cell.name}: {word(cell)}", style=STYLES[cell.status]))
-            console.print(Text(f"  {shown.explanation}"), soft_wrap=True)
-            if path := shown.report or shown.bundle or shown.log:
+            console.print(Text(f"  {outcome.explanation}"), soft_wrap=True)
+            if path := outcome.report or outcome.bundle or outcome.log:
                 console.print(Text(f"  {path}"), soft_wrap=True)
     for name, reason in document.excluded.items():
         console.print(Text(f"· {name}: {reason}", style="dim"))

@@ -88,26 +88,28 @@ def ends_of_index(name: str, good: str | None, bad: str, context: RunContext) ->
         raise UsageError(
             f"--good {good} and --bad {bad} are the same version of {last.package}, {last.version}"
         )
-    ends = tuple(_listed(one) for one in (first, last) if one is not None)
+    end_versions = tuple(_listed(one) for one in (first, last) if one is not None)
     fix = first is not None and Parsed(first.version) > Parsed(last.version)
-    return Versions(last.package, ends, first is not None, fix)
+    return Versions(last.package, end_versions, first is not None, fix)
 
 
-def with_versions_between(ends: Versions, context: RunContext) -> Versions:
+def with_versions_between(end_versions: Versions, context: RunContext) -> Versions:
     """Return all versions from the good end to the bad end. A missing good end means the oldest version."""
-    context.progress(f"listing the versions of {ends.package} in the package index")
-    known = sorted(ends.versions, key=lambda one: Parsed(one.id))
-    high = f"<={Parsed(known[-1].id).public}"
-    wanted = f">={Parsed(known[0].id).public},{high}" if ends.good_known else high
-    found = {one.version: _listed(one) for one in published(ends.package, wanted, context)}
-    found |= {one.id: one for one in known}
-    listed = sorted(found.values(), key=lambda one: Parsed(one.id))
-    for newer, older in _misordered(listed):
+    context.progress(f"listing the versions of {end_versions.package} in the package index")
+    sorted_ends = sorted(end_versions.versions, key=lambda one: Parsed(one.id))
+    upper_bound = f"<={Parsed(sorted_ends[-1].id).public}"
+    specifiers = (
+        f">={Parsed(sorted_ends[0].id).public},{upper_bound}" if end_versions.good_known else upper_bound
+    )
+    by_version = {one.version: _listed(one) for one in published(end_versions.package, specifiers, context)}
+    by_version |= {one.id: one for one in sorted_ends}
+    ordered = sorted(by_version.values(), key=lambda one: Parsed(one.id))
+    for newer, older in _misordered(ordered):
         context.progress(
             f"{older.id} ({older.date}) is ordered after {newer.id} ({newer.date}), because its number is "
             "greater. Choose --good and --bad so that it is not between them"
         )
-    return replace(ends, versions=tuple(reversed(listed) if ends.fix else listed))
+    return replace(end_versions, versions=tuple(reversed(ordered) if end_versions.fix else ordered))
 
 
 def _misordered(versions: Sequence[Version]) -> Iterator[tuple[Version, Version]]:
@@ -124,14 +126,14 @@ def of_repository(name: str, repository: Path, good: str | None, bad: str) -> Ve
     """Return the commits of a local repository. Raises UsageError if a ref does not exist."""
     root, listed = commits(repository, good, bad)
     package = python_package(name)
-    found = tuple(
+    result = tuple(
         Version(each.sha, f"{each.sha[:_SHORT]} {each.subject}", each.spec(root), each.date)
         for each in listed
     )
-    for each in found[:1]:
+    for each in result[:1]:
         parse(name, each.spec)  # The repository's path might not be valid in --replace.
     fix = good is not None and listed[0].parents != () and listed[1].sha == listed[0].parents[0]
-    return Versions(package, found, good is not None, fix, root)
+    return Versions(package, result, good is not None, fix, root)
 
 
 def prepared(versions: Versions, version: Version, context: RunContext) -> Candidate:
@@ -157,9 +159,18 @@ def check_index(versions: Versions, version: Version, context: RunContext) -> No
     if versions.repository is not None:
         return
     with tempfile.TemporaryDirectory(prefix="versions-") as folder:
-        wanted = Path(folder, "wanted.in")
-        wanted.write_text(f"{versions.package}=={version.id}\n")
-        command = [uv_program(), "pip", "compile", str(wanted), "--no-deps", "--no-build", "--quiet", *PYTHON]
+        requirements = Path(folder, "wanted.in")
+        requirements.write_text(f"{versions.package}=={version.id}\n")
+        command = [
+            uv_program(),
+            "pip",
+            "compile",
+            str(requirements),
+            "--no-deps",
+            "--no-build",
+            "--quiet",
+            *PYTHON,
+        ]
         command += ["--refresh-package", versions.package, "--prerelease", "allow"]
         try:
             processes.run([*command, *target_options(versions.package, context)], timeout=SECONDS)

@@ -93,11 +93,11 @@ def _axis(package: str, specs: Sequence[str], newest: int | None, context: RunCo
     values: dict[str, Value] = {}
     for spec in specs:
         try:
-            found = [Value(package, spec, one) for one in candidates(package, spec, context, newest)]
+            row = [Value(package, spec, one) for one in candidates(package, spec, context, newest)]
         except UsageError as error:
             context.progress(f"{package} {spec}: {error.message}")
-            found = [Value(package, spec, problem=error.message)]
-        for value in found:
+            row = [Value(package, spec, problem=error.message)]
+        for value in row:
             values.setdefault(value.identity, value)
     if not any(value.candidate for value in values.values()):
         problems = "; ".join(dict.fromkeys(value.problem for value in values.values()))
@@ -109,14 +109,14 @@ def plan(definition: Definition, axes: tuple[Axis, ...]) -> Plan:
     """Return the cells of the matrix. Raises UsageError if there are none, or too many."""
     rules = [*definition.exclude, *definition.expect]
     used: set[int] = set()
-    cells, excluded = [], []
+    cells, excluded_cells = [], []
     for values in _distinct(_each(axes) if definition.each else product(*(axis.values for axis in axes))):
         matching = [number for number, rule in enumerate(rules) if matches(rule, values)]
         used.update(matching)
-        out = next((rules[n] for n in matching if n < len(definition.exclude)), None)
+        exclusion = next((rules[n] for n in matching if n < len(definition.exclude)), None)
         expected = next((rule for n in matching if isinstance(rule := rules[n], Expectation)), None)
-        if out is not None:
-            excluded.append((PlannedCell(values), out.reason or f"excluded: {out.text}"))
+        if exclusion is not None:
+            excluded_cells.append((PlannedCell(values), exclusion.reason or f"excluded: {exclusion.text}"))
             continue
         cells.append(PlannedCell(values, expected))
         if len(cells) > MAX_CELLS:
@@ -126,7 +126,7 @@ def plan(definition: Definition, axes: tuple[Axis, ...]) -> Plan:
     if not cells:
         raise UsageError("the matrix has no cells: `exclude` matches all of them")
     notes = [f"no cell matches the rule {rule.text}" for n, rule in enumerate(rules) if n not in used]
-    return Plan(axes, tuple(cells), tuple(excluded), tuple(notes))
+    return Plan(axes, tuple(cells), tuple(excluded_cells), tuple(notes))
 
 
 def matches(rule: Rule, values: Iterable[Value]) -> bool:
@@ -142,15 +142,15 @@ def _matches(spec: str, value: Value | None) -> bool:
     if one is None or spec in (LOCKED, "latest"):
         return one is not None and spec == LOCKED and not one.spec
     try:
-        wanted = parse(value.package, spec)
-        if wanted.kind != "versions":
-            return bool(one.digest) and parse(value.package, value.requested).spec == wanted.spec
+        requested = parse(value.package, spec)
+        if requested.kind != "versions":
+            return bool(one.digest) and parse(value.package, value.requested).spec == requested.spec
     except UsageError:
         return False
     # In versions of `packaging` before 26.1, >1.dev1 does not contain 1.dev2+local.
-    version = one.version if "+" in wanted.versions else Version(one.version).public
+    version = one.version if "+" in requested.versions else Version(one.version).public
     # A checkout with version 1.0 is not the published version 1.0.
-    return not one.digest and version in SpecifierSet(wanted.versions, prereleases=True)
+    return not one.digest and version in SpecifierSet(requested.versions, prereleases=True)
 
 
 def _each(axes: Sequence[Axis]) -> Iterator[tuple[Value, ...]]:
@@ -158,8 +158,8 @@ def _each(axes: Sequence[Axis]) -> Iterator[tuple[Value, ...]]:
     base = {axis.package: _locked(axis.package) for axis in axes}
     for axis in axes:
         for value in axis.values:
-            chosen: Mapping[str, Value] = {**base, axis.package: value}
-            yield tuple(chosen.values())
+            combination: Mapping[str, Value] = {**base, axis.package: value}
+            yield tuple(combination.values())
 
 
 def _locked(package: str) -> Value:
@@ -170,9 +170,9 @@ def _locked(package: str) -> Value:
 
 
 def _distinct(cells: Iterable[tuple[Value, ...]]) -> Iterator[tuple[Value, ...]]:
-    found: set[tuple[str, ...]] = set()
+    identities: set[tuple[str, ...]] = set()
     for values in cells:
         identity = tuple(value.identity for value in values)
-        if identity not in found:
-            found.add(identity)
+        if identity not in identities:
+            identities.add(identity)
             yield values

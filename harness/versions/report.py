@@ -62,10 +62,10 @@ def write(document: Document) -> None:
 
 def as_markdown(document: Document) -> str:
     """Return the results as Markdown: the table, the cells that did not pass, and the excluded cells."""
-    replaced = f" {text(document.others)}" if document.others else ""
-    lines = ["## Versions", "", f"**{document.summary}** of `{document.job}`{replaced}", ""]
-    lines += grid_table(found) if (found := grid(document)) is not None else _list(document)
-    others = [cell for cell in document.cells if cell.status != "passed" and cell.shown is not None]
+    components = f" {text(document.others)}" if document.others else ""
+    lines = ["## Versions", "", f"**{document.summary}** of `{document.job}`{components}", ""]
+    lines += grid_table(layout) if (layout := grid(document)) is not None else _list(document)
+    not_passed = [cell for cell in document.cells if cell.status != "passed" and cell.shown is not None]
     rows = [
         [
             EMOJI[cell.status],
@@ -74,10 +74,10 @@ def as_markdown(document: Document) -> str:
             text(cell.shown.explanation if cell.shown else ""),
             text(_place(document, cell.shown) if cell.shown else ""),
         ]
-        for cell in others
+        for cell in not_passed
     ]
     lines += markdown.table(["", "versions", "result", "explanation", "evidence"], rows)
-    lines += [f"- not launched: {text(name)} ({text(why)})" for name, why in document.excluded.items()]
+    lines += [f"- not launched: {text(name)} ({text(reason)})" for name, reason in document.excluded.items()]
     lines += [f"- {text(note)}" for note in document.notes]
     if document.bisects:
         commands = [shlex.join(command) for command in document.bisects]
@@ -92,10 +92,10 @@ def as_markdown(document: Document) -> str:
     return "\n".join(lines) + "\n"
 
 
-def grid_table(found: Grid) -> list[str]:
+def grid_table(layout: Grid) -> list[str]:
     """Return the grid as a Markdown table."""
-    head = [f"{text(found.row_package)} \\\\ {text(found.column_package)}", *map(text, found.columns)]
-    rows = [[text(row), *map(_words, cells)] for row, cells in found.rows.items()]
+    head = [f"{text(layout.row_package)} \\\\ {text(layout.column_package)}", *map(text, layout.columns)]
+    rows = [[text(row), *map(_words, cells)] for row, cells in layout.rows.items()]
     return markdown.table(head, rows)
 
 
@@ -136,8 +136,8 @@ def _test(document: Document, cell: CellResult, start: int) -> ctrf.Test:
     attempts = [_attempt(cell, outcome) for outcome in cell.outcomes]
     if not attempts:
         return ctrf.Test(name=cell.name, status="pending", duration=0, start=start, stop=start)
-    shown, last = cell.shown, attempts[-1]
-    assert shown is not None
+    outcome_shown, last = cell.shown, attempts[-1]
+    assert outcome_shown is not None
     report = [
         ctrf.Attachment(name="report", content_type="text/html", path=_relative(document, outcome.report))
         for outcome in cell.outcomes
@@ -152,7 +152,9 @@ def _test(document: Document, cell: CellResult, start: int) -> ctrf.Test:
         start=last.start,
         stop=last.stop,
         suite=[document.job],
-        message=None if shown.passed else ": ".join(filter(None, [shown.cause, shown.explanation])),
+        message=None
+        if outcome_shown.passed
+        else ": ".join(filter(None, [outcome_shown.cause, outcome_shown.explanation])),
         retries=len(attempts) - 1,
         retry_attempts=attempts[:-1] or None,
         flaky=cell.status == "flaky",
@@ -185,8 +187,8 @@ def _facts(cell: CellResult) -> Iterator[dict[str, object]]:
 def github_annotations(document: Document) -> Iterator[str]:
     """Yield GitHub annotations: an error for each unexpected result, and a warning for each flaky cell."""
     for cell in document.cells:
-        shown = cell.shown
-        message = f"{word(cell)}\n{shown.explanation if shown else ''}".strip()
+        outcome = cell.shown
+        message = f"{word(cell)}\n{outcome.explanation if outcome else ''}".strip()
         if cell.exit_code:
             yield github.annotation("error", message, title=cell.name)
         elif cell.status in ("flaky", "unexpected pass"):

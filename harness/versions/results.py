@@ -50,9 +50,9 @@ class CellResult(BaseModel):
         """Return the status. A cell is flaky if some, but not all, of its launches ended as expected."""
         if not self.outcomes:
             return "not run"
-        fitting = [self.is_expected(outcome) for outcome in self.outcomes]
-        if any(fitting):
-            return "flaky" if not all(fitting) else "expected failure" if self.expected else "passed"
+        as_expected = [self.is_expected(outcome) for outcome in self.outcomes]
+        if any(as_expected):
+            return "flaky" if not all(as_expected) else "expected failure" if self.expected else "passed"
         return "unexpected pass" if all(outcome.passed for outcome in self.outcomes) else "failed"
 
     @computed_field  # type: ignore[prop-decorator]
@@ -68,8 +68,8 @@ class CellResult(BaseModel):
     @property
     def shown(self) -> Outcome | None:
         """Return the launch to show for the cell: the last launch that did not pass, or else the last one."""
-        bad = [outcome for outcome in self.outcomes if not outcome.passed]
-        return bad[-1] if bad else self.outcomes[-1] if self.outcomes else None
+        not_passed = [outcome for outcome in self.outcomes if not outcome.passed]
+        return not_passed[-1] if not_passed else self.outcomes[-1] if self.outcomes else None
 
     def is_expected(self, outcome: Outcome) -> bool:
         """Return whether a launch has the expected result and cause. Without a rule, it must pass."""
@@ -128,8 +128,8 @@ class Document(BaseModel):
     @computed_field  # type: ignore[prop-decorator]
     @property
     def counts(self) -> dict[str, int]:
-        found = Counter(cell.status for cell in self.cells)
-        return {status: found[status] for status in STATUSES if found[status]}
+        counts = Counter(cell.status for cell in self.cells)
+        return {status: counts[status] for status in STATUSES if counts[status]}
 
     @computed_field  # type: ignore[prop-decorator]
     @property
@@ -145,19 +145,19 @@ class Document(BaseModel):
         A search needs a passed cell that differs from the failed cell only in the version of one package.
         Between two checkouts, there are no versions to search.
         """
-        found: dict[tuple[str, str, str, str], list[str]] = {}
+        commands: dict[tuple[str, str, str, str], list[str]] = {}
         passed = [cell for cell in self.cells if cell.status == "passed"]
         for cell in self.cells:
-            shown = cell.shown
-            if cell.status != "failed" or shown is None or shown.result == "not installable":
+            outcome = cell.shown
+            if cell.status != "failed" or outcome is None or outcome.result == "not installable":
                 continue
             for package in (name for name in self.axes if name not in CONTROLLERS):
                 if (good := self._nearest(passed, cell, package)) is not None:
                     bad = self._published(package, cell)
-                    question = (package, good, bad, f"{shown.result} {shown.cause}")
+                    question = (package, good, bad, f"{outcome.result} {outcome.cause}")
                     command = ["harness", "bisect", package, "--good", good, "--bad", bad, "--job", self.job]
-                    found.setdefault(question, command + _without(package, cell.options))
-        return list(found.values())
+                    commands.setdefault(question, command + _without(package, cell.options))
+        return list(commands.values())
 
     def _nearest(self, passed: Sequence[CellResult], cell: CellResult, package: str) -> str | None:
         """Return the package's version in a passed cell that is otherwise identical, or None.
@@ -166,7 +166,7 @@ class Document(BaseModel):
         """
         if not self._published(package, cell):
             return None
-        others = [
+        candidates = [
             other
             for other in passed
             if other.versions == cell.versions | {package: other.versions[package]}
@@ -174,7 +174,7 @@ class Document(BaseModel):
         ]
         places = {value.label: place for place, value in enumerate(self.axes[package])}
         own = places[cell.versions[package]]
-        nearest = min(others, key=lambda other: abs(places[other.versions[package]] - own), default=None)
+        nearest = min(candidates, key=lambda other: abs(places[other.versions[package]] - own), default=None)
         return self._published(package, nearest) if nearest is not None else None
 
     def _published(self, package: str, cell: CellResult) -> str:
@@ -191,8 +191,8 @@ class Document(BaseModel):
     @property
     def others(self) -> str:
         """Return the components replaced in all cells as text, such as "with kueue v0.19.2", or ""."""
-        listed = ", ".join(f"{name} {spec}" for name, spec in self.replace.items())
-        return f"with {listed}" if listed else ""
+        components = ", ".join(f"{name} {spec}" for name, spec in self.replace.items())
+        return f"with {components}" if components else ""
 
 
 def worst(codes: Sequence[int]) -> int:

@@ -92,29 +92,29 @@ def step(
     `count` is the number of versions. `good_known` means that the oldest version should be good. If it is
     false, the search goes back from the newest version, and reaches the oldest only if all others are bad.
     """
-    seen = _Seen(count, launches)
-    if len(seen.usable) < (2 if good_known else 1):
+    history = _History(count, launches)
+    if len(history.usable) < (2 if good_known else 1):
         return End("not_judged")
-    if not seen.judged_bad:
-        newest = seen.usable[-1]
+    if not history.judged_bad:
+        newest = history.usable[-1]
         if count - 1 - newest >= MAX_END_SKIPS:
             return End("not_judged")
-        if seen.goods[newest] >= END_LAUNCHES or newest not in seen.launchable:
+        if history.goods[newest] >= END_LAUNCHES or newest not in history.launchable:
             return End("newest_good", good=newest)
         return Next(newest, "newest", count)
-    if not any(each < seen.judged_bad[-1] for each in seen.judged_good):
-        return _without_good(seen, good_known, max_error)
-    return _narrowed(seen, max_error)
+    if not any(each < history.judged_bad[-1] for each in history.judged_good):
+        return _without_good(history, good_known, max_error)
+    return _narrowed(history, max_error)
 
 
 def ahead(count: int, launches: Sequence[Launch], current: Next, *, good_known: bool = True) -> list[int]:
     """Return the positions that may be launched after `current`, excluding `current` itself."""
     results: tuple[Result, ...] = ("bad", "good")
-    following = (
+    next_steps = (
         step(count, [*launches, Launch(current.position, result)], good_known=good_known)
         for result in results
     )
-    positions = [each.position for each in following if isinstance(each, Next)]
+    positions = [each.position for each in next_steps if isinstance(each, Next)]
     return [each for each in dict.fromkeys(positions) if each != current.position]
 
 
@@ -123,7 +123,7 @@ def remaining(between: int) -> int:
     return math.ceil(math.log2(between)) if between > 1 else 0
 
 
-class _Seen:
+class _History:
     """The launches of a search so far, grouped by the position of the version."""
 
     def __init__(self, count: int, launches: Iterable[Launch]) -> None:
@@ -165,70 +165,70 @@ class _Seen:
         return 40 + 8 * math.ceil(math.log2(self.count + 1))
 
 
-def _without_good(seen: _Seen, good_known: bool, max_error: float) -> Next | End:
+def _without_good(history: _History, good_known: bool, max_error: float) -> Next | End:
     """Return the next step of a search that has not reached a good version yet.
 
     If `good_known` is true, the oldest version is launched next. If versions there cannot be launched, newer
     ones are tried, at distances from the oldest version that double each time. Otherwise, the search goes
     back from the newest version, at distances that double each time.
     """
-    lowest, newest = seen.judged_bad[0], seen.judged_bad[-1]
-    older = seen.untested(-1, lowest)
-    if not older or (good_known and seen.bads[0]):
-        error = 1 - _posterior(seen).at_most(lowest)
-        if error <= max_error or seen.bads[lowest] >= END_LAUNCHES or lowest not in seen.launchable:
+    lowest, newest = history.judged_bad[0], history.judged_bad[-1]
+    older = history.untested(-1, lowest)
+    if not older or (good_known and history.bads[0]):
+        error = 1 - _posterior(history).at_most(lowest)
+        if error <= max_error or history.bads[lowest] >= END_LAUNCHES or lowest not in history.launchable:
             return End("oldest_bad", bad=lowest, suspects=tuple(range(lowest + 1)), error=error)
         return Next(lowest, "oldest", lowest + 1)
     if not good_known:
         target = newest - max(1, 2 * (newest - lowest))
         return Next(min(older, key=lambda each: (abs(each - target), each)), "oldest", lowest)
     if lowest < newest:
-        return Next(_middle(seen, older), "oldest", lowest)
-    place = min(2 ** seen.skipped_below(lowest), len(older)) - 1
+        return Next(_middle(history, older), "oldest", lowest)
+    place = min(2 ** history.skipped_below(lowest), len(older)) - 1
     return Next(older[place], "oldest", lowest)
 
 
-def _narrowed(seen: _Seen, max_error: float) -> Next | End:
+def _narrowed(history: _History, max_error: float) -> Next | End:
     """Continue a search in which at least one version was good and one was bad."""
-    good, bad = seen.judged_good[-1], seen.judged_bad[0]
+    good, bad = history.judged_good[-1], history.judged_bad[0]
     consistent = good < bad
-    posterior = _posterior(seen)
+    posterior = _posterior(history)
     best = posterior.interval(good, bad) if consistent else posterior.best
-    between = seen.untested(best.low, best.high)
-    if between and (consistent or best.mass >= 0.5) and best.low >= 0 and best.high < seen.count:
-        return Next(_middle(seen, between), "search", best.high - best.low)
+    between = history.untested(best.low, best.high)
+    if between and (consistent or best.mass >= 0.5) and best.low >= 0 and best.high < history.count:
+        return Next(_middle(history, between), "search", best.high - best.low)
     error = 1 - best.mass
     if error <= max_error:
-        return _answer(seen, best, error)
-    if not seen.launchable or len(seen.launches) >= seen.max_launches:
-        end = _answer(seen, best, error)
+        return _answer(history, best, error)
+    if not history.launchable or len(history.launches) >= history.max_launches:
+        end = _answer(history, best, error)
         return End("unsure", end.good, end.bad, end.suspects, error)
-    return Next(_doubtful(seen, posterior, best), "confirm", best.high - best.low)
+    return Next(_doubtful(history, posterior, best), "confirm", best.high - best.low)
 
 
-def _doubtful(seen: _Seen, posterior: _Posterior, best: _Interval) -> int:
+def _doubtful(history: _History, posterior: _Posterior, best: _Interval) -> int:
     """Return the version whose launch is expected to leave the least uncertainty (entropy) in the answer.
 
     The candidates are the last good and the first bad version. If results contradict each other, the version
     whose state is least certain is also a candidate.
     """
-    options = [each for each in (best.low, best.high) if each in seen.launchable]
-    if not options or seen.judged_good[-1] > seen.judged_bad[0]:
-        options.append(min(seen.launchable, key=lambda each: (abs(posterior.at_most(each) - 0.5), each)))
+    options = [each for each in (best.low, best.high) if each in history.launchable]
+    if not options or history.judged_good[-1] > history.judged_bad[0]:
+        options.append(min(history.launchable, key=lambda each: (abs(posterior.at_most(each) - 0.5), each)))
 
     def expected(position: int) -> float:
         total = 0.0
         results: tuple[Result, ...] = ("good", "bad")
         for result in results:
-            after = _posterior(_Seen(seen.count, [*seen.launches, Launch(position, result)]))
+            after = _posterior(_History(history.count, [*history.launches, Launch(position, result)]))
             total += math.exp(after.evidence - posterior.evidence) * after.entropy
         return total
 
     return min(dict.fromkeys(options), key=lambda each: round(expected(each), 9))
 
 
-def _answer(seen: _Seen, best: _Interval, error: float) -> End:
-    if best.high >= seen.count:
+def _answer(history: _History, best: _Interval, error: float) -> End:
+    if best.high >= history.count:
         return End("newest_good", good=best.low, error=error)
     suspects = tuple(range(best.low + 1, best.high + 1))
     if best.low < 0:
@@ -236,7 +236,7 @@ def _answer(seen: _Seen, best: _Interval, error: float) -> End:
     return End("found", best.low, best.high, suspects, error)
 
 
-def _middle(seen: _Seen, positions: Sequence[int]) -> int:
+def _middle(history: _History, positions: Sequence[int]) -> int:
     """Return the middle of the longest run of adjacent positions. Without skipped versions, there is one run.
 
     Neighbors of a skipped version probably have to be skipped too, especially those between two skipped
@@ -250,8 +250,8 @@ def _middle(seen: _Seen, positions: Sequence[int]) -> int:
             runs.append([each])
 
     def weight(run: Sequence[int]) -> float:
-        beside = seen.is_skipped(run[0] - 1) + seen.is_skipped(run[-1] + 1)
-        return len(run) * (1.0, 0.5, 0.125)[beside]
+        skipped_neighbours = history.is_skipped(run[0] - 1) + history.is_skipped(run[-1] + 1)
+        return len(run) * (1.0, 0.5, 0.125)[skipped_neighbours]
 
     best = max(runs, key=weight)
     return best[len(best) // 2]
@@ -308,14 +308,14 @@ class _Posterior:
         return total
 
 
-def _posterior(seen: _Seen) -> _Posterior:
-    logs, edges = [], [-1, *seen.judged, seen.count]
+def _posterior(history: _History) -> _Posterior:
+    logs, edges = [], [-1, *history.judged, history.count]
     good_below = bad_below = 0
-    good_above, bad_above = seen.goods.total(), seen.bads.total()
+    good_above, bad_above = history.goods.total(), history.bads.total()
     for low, high in pairwise(edges):
         if low >= 0:
-            good_below, bad_below = good_below + seen.goods[low], bad_below + seen.bads[low]
-            good_above, bad_above = good_above - seen.goods[low], bad_above - seen.bads[low]
+            good_below, bad_below = good_below + history.goods[low], bad_below + history.bads[low]
+            good_above, bad_above = good_above - history.goods[low], bad_above - history.bads[low]
         likelihood = _mean(GOOD_RATES, bad_below, good_below) + _mean(BAD_RATES, bad_above, good_above)
         logs.append(likelihood + math.log(high - low))
     top = max(logs)

@@ -36,12 +36,12 @@ def strike(name: str, victim: int) -> int:
     return FAULTS[name]()
 
 
-def at_step(step: int, do: Callable[[], object]) -> int:
-    """Run the worker, and call `do` just before the given step is logged."""
+def at_step(step: int, action: Callable[[], object]) -> int:
+    """Run the worker, and call `action` just before the given step is logged."""
 
     def log(run: Any, metrics: dict[str, float], now: int) -> None:
         if now == step:
-            do()
+            action()
         multinode.plain_log(run, metrics, now)
 
     return int(multinode.main(log=log))
@@ -132,9 +132,9 @@ def leave() -> int:
     return at_step(0, lambda: sys.exit(0))
 
 
-def _fail(when: str) -> Callable[[], None]:
+def _fail(moment: str) -> Callable[[], None]:
     def fail() -> None:
-        raise ValueError(f"a fault {when}")
+        raise ValueError(f"a fault {moment}")
 
     return fail
 
@@ -169,9 +169,9 @@ def oom() -> int:
     """Allocate memory until the kernel kills the process."""
 
     def hoard() -> None:
-        held = []
+        blocks = []
         while True:
-            held.append(b"x" * (64 << 20))
+            blocks.append(b"x" * (64 << 20))
 
     return at_step(STEP, hoard)
 

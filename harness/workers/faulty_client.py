@@ -40,14 +40,14 @@ case $status in *" 200 "*) ;; *) echo "refused: $status"; exit 1 ;; esac
 """
 
 
-def before_init(do: Callable[[], None]) -> None:
-    """Replace `pluto.init` with a function that calls `do` before it initialises the client."""
+def before_init(action: Callable[[], None]) -> None:
+    """Replace `pluto.init` with a function that calls `action` before it initialises the client."""
     import pluto
 
     init = pluto.init
 
     def then(*arguments: Any, **options: Any) -> Any:
-        do()
+        action()
         return init(*arguments, **options)
 
     pluto.init = then
@@ -139,9 +139,11 @@ def visitor() -> int:
     """Write to the run from another program, as if that program had the same run id by mistake."""
 
     def visit() -> None:
-        alone = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
-        alone["PLUTO_DIR"] = "/tmp/visitor"  # noqa: S108
-        subprocess.run([sys.executable, "-c", VISITOR], env=alone, check=True)
+        environment = {
+            name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")
+        }
+        environment["PLUTO_DIR"] = "/tmp/visitor"  # noqa: S108
+        subprocess.run([sys.executable, "-c", VISITOR], env=environment, check=True)
 
     return int(at_step(STEP, visit))
 
@@ -178,11 +180,11 @@ def boolean() -> int:
     return _logging(lambda name, value: (name, True if name.startswith("nonce/") else value))
 
 
-def _beside(more: Callable[[int], dict[str, Any]]) -> int:
+def _beside(extra_values: Callable[[int], dict[str, Any]]) -> int:
     """Run the worker, but also pass values to `run.log` that are not recorded as ground truth."""
     return int(
         multinode.main(
-            log=lambda run, metrics, step: multinode.plain_log(run, {**metrics, **more(step)}, step)
+            log=lambda run, metrics, step: multinode.plain_log(run, {**metrics, **extra_values(step)}, step)
         )
     )
 
@@ -227,7 +229,9 @@ def _again(log_again: Callable[[Any, str, Callable[..., None]], None]) -> int:
         multinode.plain_log(run, metrics, step)
         if step == STEP:
             metric = next(name for name in metrics if name.startswith("loss/node"))
-            log_again(run, metric, lambda *given, **named: record(recorders[0], metric, *given, **named))
+            log_again(
+                run, metric, lambda *arguments, **options: record(recorders[0], metric, *arguments, **options)
+            )
 
     multinode.Recorder.record = recorded
     return int(multinode.main(log=log))
@@ -263,9 +267,9 @@ def clock_back() -> int:
     """Log a corrected value with a timestamp that is one hour earlier, as if the clock had been set back."""
 
     def log_again(run: Any, metric: str, record: Callable[..., None]) -> None:
-        earlier = time.time() - 3600
-        record(STEP, 9.0, time_ms=int(earlier * 1000))
-        run.log({metric: 9.0}, step=STEP, timestamp=earlier)
+        timestamp = time.time() - 3600
+        record(STEP, 9.0, time_ms=int(timestamp * 1000))
+        run.log({metric: 9.0}, step=STEP, timestamp=timestamp)
 
     return _again(log_again)
 

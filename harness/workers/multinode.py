@@ -58,8 +58,8 @@ def at_most(seconds: float) -> None:
     At the timeout, faulthandler writes every thread's stack to the log and exits with code 1. The timeout
     also applies during the shutdown of the interpreter.
     """
-    left = max(0.1, min(seconds, _ENDS - time.monotonic()))
-    faulthandler.dump_traceback_later(left, exit=True, file=STDERR)
+    timeout = max(0.1, min(seconds, _ENDS - time.monotonic()))
+    faulthandler.dump_traceback_later(timeout, exit=True, file=STDERR)
 
 
 def stacks_on_sigterm() -> None:
@@ -166,10 +166,10 @@ def uploaders() -> list[Path]:
 
 def _handles_sigterm(process: Path) -> bool:
     try:
-        (caught,) = (line for line in (process / "status").read_text().splitlines() if "SigCgt" in line)
+        (mask_line,) = (line for line in (process / "status").read_text().splitlines() if "SigCgt" in line)
     except OSError:  # The upload process has already ended.
         return True
-    return bool(int(caught.split()[1], 16) >> (signal.SIGTERM - 1) & 1)
+    return bool(int(mask_line.split()[1], 16) >> (signal.SIGTERM - 1) & 1)
 
 
 def _is_sync(process: Path, pluto_dir: str) -> bool:

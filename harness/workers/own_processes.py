@@ -33,8 +33,8 @@ class OwnProcesses:
     def pids(self) -> list[int]:
         """Return the pids of the container's processes in ascending order, including this process."""
         own = self._own()
-        found = (int(name) for name in os.listdir(self._proc) if name.isdigit())
-        return sorted(pid for pid in found if self._has(own, pid))
+        candidates = (int(name) for name in os.listdir(self._proc) if name.isdigit())
+        return sorted(pid for pid in candidates if self._has(own, pid))
 
     def _own(self) -> list[str]:
         return self._lines("self") if self._told_apart else []

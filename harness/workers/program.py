@@ -40,8 +40,8 @@ KEPT_VARIABLES = ("PLUTO_", "PATH", "HOME", "NO_PROXY")
 class OnlyItems:
     """A mapping whose only method is `items`."""
 
-    def __init__(self, held: dict[str, Any]) -> None:
-        self._held = held
+    def __init__(self, content: dict[str, Any]) -> None:
+        self._held = content
 
     def items(self) -> Any:
         return self._held.items()
@@ -94,8 +94,8 @@ def value_of(kind: str, number: float) -> tuple[Any, list[float | None]]:
     }
     if kind in plain:
         value = plain[kind]()
-        told = None if isinstance(value, (str, bytes, type(None))) else float(getattr(value, "real", value))
-        return value, [told]
+        item = None if isinstance(value, (str, bytes, type(None))) else float(getattr(value, "real", value))
+        return value, [item]
     if kind.startswith("array"):
         size = int(kind.split()[1])
         array = numpy.array(number) if size == 0 else numpy.arange(size) + number
@@ -127,14 +127,14 @@ def entries_of(
     data: dict[str, Any] = {}
     leaves: list[list[Any]] = []
     for at, (name, kind, *inside) in enumerate(spec):
-        named = f"{prefix}{name}{own}"
+        full_name = f"{prefix}{name}{own}"
         if kind in ("nested", "items"):
-            below, found = entries_of(inside[0], f"{named}/", "", number + at)
-            data[name + own if not prefix else name] = OnlyItems(below) if kind == "items" else below
-            leaves += [[path, f"in {kind}", each] for path, _, each in found]
+            inner, inner_leaves = entries_of(inside[0], f"{full_name}/", "", number + at)
+            data[name + own if not prefix else name] = OnlyItems(inner) if kind == "items" else inner
+            leaves += [[path, f"in {kind}", each] for path, _, each in inner_leaves]
             continue
         data[name + own if not prefix else name], numbers = value_of(kind, number + at)
-        leaves += [[named, kind, encoded(each)] for each in numbers]
+        leaves += [[full_name, kind, encoded(each)] for each in numbers]
     return data, leaves
 
 
@@ -196,15 +196,15 @@ class Program:
         """Write a `log` call to the journal, then make the call."""
         step = call["step"] + offset
         data, leaves = entries_of(call["data"], "", own, call["number"] + self.rank / 8 + offset / 64)
-        given = step_of(call["step_kind"], step)
-        told = None if given is None else int(given)
+        step_argument = step_of(call["step_kind"], step)
+        step_number = None if step_argument is None else int(step_argument)
         self.journal.write(
-            "call", leaves=leaves, step=told, step_kind=call["step_kind"], container=call["container"]
+            "call", leaves=leaves, step=step_number, step_kind=call["step_kind"], container=call["container"]
         )
-        if given is None:
+        if step_argument is None:
             self.run.log(wrapped(data, call["container"]))
         else:
-            self.run.log(wrapped(data, call["container"]), step=given)
+            self.run.log(wrapped(data, call["container"]), step=step_argument)
 
     def calls(self, part: list[dict[str, Any]], name: str, offset: int = 0) -> None:
         """Make the `log` calls in `part` in this thread and in each additional thread.
@@ -250,9 +250,9 @@ class Program:
         own = os.environ["PLUTO_DIR"].encode()
         return [each for each in Path("/proc").iterdir() if each.name.isdigit() and _uploads(each, own)]
 
-    def wait_until(self, over: Callable[[], bool]) -> None:
+    def wait_until(self, is_over: Callable[[], bool]) -> None:
         deadline = time.monotonic() + UPLOAD_SECONDS
-        while not over() and time.monotonic() < deadline:
+        while not is_over() and time.monotonic() < deadline:
             time.sleep(0.05)
 
     # -- processes ---------------------------------------------------------------------------------------
@@ -289,8 +289,8 @@ class Program:
             environment = {**clean, "PYTHONPATH": packages}
             subprocess.run([sys.executable, "-S", *self.words("child")], check=False, env=environment)
         elif kind == "without PYTHONPATH":
-            without = {name: text for name, text in os.environ.items() if name != "PYTHONPATH"}
-            subprocess.run([sys.executable, *self.words("child")], check=False, env=without)
+            unset = {name: text for name, text in os.environ.items() if name != "PYTHONPATH"}
+            subprocess.run([sys.executable, *self.words("child")], check=False, env=unset)
         elif kind == "helper":
             subprocess.run([sys.executable, "-c", "print('a helper that logs nothing')"], check=False)
 
@@ -305,34 +305,34 @@ class Program:
             os._exit(0)
 
     # # -- ending the process ------------------------------------------------------------------------------
-    def end(self, how: str) -> None:
-        """End the process in the way that `how` specifies.
+    def end(self, ending: str) -> None:
+        """End the process in the way that `ending` specifies.
 
         Return normally if the script should run to its last line.
         """
-        self.journal.write("end", how=how, code=CODES.get(how, 0))
-        if how.startswith("SIG"):
-            os.kill(os.getpid(), getattr(signal, how))
+        self.journal.write("end", how=ending, code=CODES.get(ending, 0))
+        if ending.startswith("SIG"):
+            os.kill(os.getpid(), getattr(signal, ending))
             time.sleep(10)
             self.journal.write("end", how="return", code=0)  # The process ignored the signal.
-        if how.startswith("os._exit"):
-            os._exit(CODES.get(how, 0))
-        if how == "sys.exit text":
+        if ending.startswith("os._exit"):
+            os._exit(CODES.get(ending, 0))
+        if ending == "sys.exit text":
             sys.exit("a text")
-        if how == "sys.exit caught":
+        if ending == "sys.exit caught":
             with contextlib.suppress(SystemExit):
                 sys.exit(5)
-        elif how == "sys.exit in a thread":
+        elif ending == "sys.exit in a thread":
             thread = threading.Thread(target=sys.exit, args=(5,))
             thread.start()
             thread.join()
-        elif how.startswith("SystemExit"):
-            raise SystemExit(CODES.get(how, 0))
-        elif how.startswith("sys.exit"):
-            sys.exit(CODES.get(how, 0))
-        if how == "exception":
+        elif ending.startswith("SystemExit"):
+            raise SystemExit(CODES.get(ending, 0))
+        elif ending.startswith("sys.exit"):
+            sys.exit(CODES.get(ending, 0))
+        if ending == "exception":
             raise RuntimeError("a generated program ends with an exception")
-        if how == "interrupt":
+        if ending == "interrupt":
             raise KeyboardInterrupt
 
     def main(self) -> None:
@@ -345,11 +345,11 @@ class Program:
             dist.barrier()
         self.open_run()
         calls, half = spec["calls"], len(spec["calls"]) // 2
-        early = self.is_victim and spec["early"]
+        ends_early = self.is_victim and spec["early"]
         self.calls(calls[:half], "rank")
         if self.is_victim:
             self.child(spec["child"])
-        if early:
+        if ends_early:
             self.end(spec["end"])
             return self.close_run()
         if self.is_victim and spec["second"] == "init":
@@ -401,10 +401,10 @@ def _uploads(process: Path, own: bytes) -> bool:
 def _handles_sigterm(process: Path) -> bool:
     """Return whether a process handles SIGTERM, or has ended."""
     try:
-        (caught,) = (line for line in (process / "status").read_text().splitlines() if "SigCgt" in line)
+        (mask_line,) = (line for line in (process / "status").read_text().splitlines() if "SigCgt" in line)
     except (OSError, ValueError):
         return True
-    return bool(int(caught.split()[1], 16) >> (signal.SIGTERM - 1) & 1)
+    return bool(int(mask_line.split()[1], 16) >> (signal.SIGTERM - 1) & 1)
 
 
 def main(words: list[str]) -> None:

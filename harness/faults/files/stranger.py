@@ -29,8 +29,8 @@ def ask(path: str, body: dict[str, Any] | None = None, **headers: str) -> dict[s
     key = {"Authorization": f"Bearer {os.environ['PLUTO_API_KEY']}", "Content-Type": "application/json"}
     request = urllib.request.Request(os.environ["PLUTO_URL_API"] + path, data, {**key, **headers})  # noqa: S310
     with urllib.request.urlopen(request, timeout=30) as answer:  # noqa: S310
-        found: dict[str, Any] = json.load(answer)
-        return found
+        document: dict[str, Any] = json.load(answer)
+        return document
 
 
 def number() -> int:

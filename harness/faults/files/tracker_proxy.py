@@ -46,10 +46,10 @@ class Trouble:
             if self._begun is None and self._posts >= self._arguments.after:
                 self._begun = time.monotonic()
             self._posts += path.startswith(POINTS) and b'"sys/' not in body
-            begun = self._begun
-        lasts = self._arguments.seconds
-        now = begun is not None and (not lasts or time.monotonic() < begun + lasts)
-        return now and path.startswith(self._arguments.only)
+            start = self._begun
+        duration = self._arguments.seconds
+        is_active = start is not None and (not duration or time.monotonic() < start + duration)
+        return is_active and path.startswith(self._arguments.only)
 
 
 class Proxy(BaseHTTPRequestHandler):
@@ -64,9 +64,9 @@ class Proxy(BaseHTTPRequestHandler):
         if self.path == "/healthz":
             self._answer(200, b"ok")
             return
-        struck = self.trouble.strikes(self.path, body)
-        mode = self.arguments.mode if struck else "pass"
-        if struck:
+        is_affected = self.trouble.strikes(self.path, body)
+        mode = self.arguments.mode if is_affected else "pass"
+        if is_affected:
             print(f"{mode}: {self.command} {self.path} of {self.client_address[0]}", flush=True)
         if mode == "error":
             reason = b"Invalid API key" if self.arguments.status == 401 else b"struck by a fault"
@@ -85,8 +85,8 @@ class Proxy(BaseHTTPRequestHandler):
         if mode == "drop":
             self.close_connection = True
             return
-        kept = [(name, value) for name, value in answer.getheaders() if name.lower() not in HOP_BY_HOP]
-        self._answer(answer.status, content, kept)
+        headers = [(name, value) for name, value in answer.getheaders() if name.lower() not in HOP_BY_HOP]
+        self._answer(answer.status, content, headers)
 
     do_GET = do_POST = do_PUT = _handle
 

@@ -201,11 +201,13 @@ class _Objects:
         reason = ("BackoffLimitExceeded", "Job has reached the specified backoff limit")
         if any(container.timed_out for container in containers):
             reason = ("DeadlineExceeded", "Job was active longer than specified deadline")
-        done = ("CompletionsReached", "Reached expected number of succeeded pods")
-        ended = [
-            self._condition("Failed", *reason, end) if failed else self._condition("Complete", *done, end)
+        completion = ("CompletionsReached", "Reached expected number of succeeded pods")
+        conditions = [
+            self._condition("Failed", *reason, end)
+            if failed
+            else self._condition("Complete", *completion, end)
         ]
-        states.append((end, "job", "MODIFIED", self._job(ended, containers[0].created_at)))
+        states.append((end, "job", "MODIFIED", self._job(conditions, containers[0].created_at)))
         for at, kind, type_, obj in sorted(states, key=lambda state: state[0]):
             self._version += 1
             obj["metadata"]["resourceVersion"] = str(self._version)
@@ -249,7 +251,7 @@ class _Objects:
         index = str(container.index)
 
         def pod(phase: str, state: Object, **metadata: Any) -> Object:
-            whole = {
+            metadata_of_pod = {
                 "name": pod_name(container),
                 "namespace": self.job["metadata"]["namespace"],
                 "uid": pod_uid(container),
@@ -270,13 +272,13 @@ class _Objects:
             return {
                 "apiVersion": "v1",
                 "kind": "Pod",
-                "metadata": whole,
+                "metadata": metadata_of_pod,
                 "spec": spec,
                 "status": {**status, "conditions": [scheduled]},
             }
 
         reason = "OOMKilled" if container.out_of_memory else "Error" if container.exit_code else "Completed"
-        terminated = {
+        end_state = {
             "exitCode": container.exit_code,
             "reason": reason,
             "startedAt": container.started_at,
@@ -284,7 +286,7 @@ class _Objects:
             "message": container.message,
         }
         running = {"running": {"startedAt": container.started_at}}
-        gone = (
+        deletion = (
             {"deletionTimestamp": container.ended_at, "deletionGracePeriodSeconds": 30}
             if container.ended_at
             else {}
@@ -299,13 +301,13 @@ class _Objects:
             (container.started_at, "pod", "MODIFIED", pod("Running", running)),
         ]
         if container.ended_at:
-            states.append((container.ended_at, "pod", "MODIFIED", pod("Running", running, **gone)))
+            states.append((container.ended_at, "pod", "MODIFIED", pod("Running", running, **deletion)))
         phase = "Failed" if container.exit_code else "Succeeded"
         states.append(
-            (container.finished_at, "pod", "MODIFIED", pod(phase, {"terminated": terminated}, **gone))
+            (container.finished_at, "pod", "MODIFIED", pod(phase, {"terminated": end_state}, **deletion))
         )
         if container.ended_at:
             states.append(
-                (container.finished_at, "pod", "DELETED", pod(phase, {"terminated": terminated}, **gone))
+                (container.finished_at, "pod", "DELETED", pod(phase, {"terminated": end_state}, **deletion))
             )
         return states

@@ -165,33 +165,33 @@ class Pods:
 
     def _environment(self, container: Object, pod: Container) -> dict[str, str]:
         """Return the container's environment, with the values from the launch's Secret."""
-        found = {"JOB_COMPLETION_INDEX": str(pod.index)}
+        environment = {"JOB_COMPLETION_INDEX": str(pod.index)}
         for entry in container.get("env") or []:
-            held = entry.get("valueFrom", {}).get("secretKeyRef")
-            found[entry["name"]] = self.secrets[held["key"]] if held else str(entry["value"])
-        return found
+            reference = entry.get("valueFrom", {}).get("secretKeyRef")
+            environment[entry["name"]] = self.secrets[reference["key"]] if reference else str(entry["value"])
+        return environment
 
     def _volume(self, volume: Object) -> Path:
         """Write the files of a ConfigMap volume as a kubelet does, and return their folder."""
-        folder, held = self.folder / str(volume["name"]), volume["configMap"]
+        folder, source = self.folder / str(volume["name"]), volume["configMap"]
         if folder.exists():
             return folder
-        found = next(one for one in self.config_maps if one["metadata"]["name"] == held["name"])
-        data = {key: text.encode() for key, text in (found.get("data") or {}).items()}
-        data |= {key: base64.b64decode(text) for key, text in (found.get("binaryData") or {}).items()}
-        for item in held.get("items") or [{"key": key, "path": key} for key in data]:
+        config_map = next(one for one in self.config_maps if one["metadata"]["name"] == source["name"])
+        data = {key: text.encode() for key, text in (config_map.get("data") or {}).items()}
+        data |= {key: base64.b64decode(text) for key, text in (config_map.get("binaryData") or {}).items()}
+        for item in source.get("items") or [{"key": key, "path": key} for key in data]:
             path = folder / item["path"]
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(data[item["key"]])
         return folder
 
-    def _end(self, others: Sequence[Container]) -> None:
+    def _end(self, pods: Sequence[Container]) -> None:
         """Stop the containers of pods with SIGTERM, followed by SIGKILL after GRACE_SECONDS."""
-        for other in others:
+        for other in pods:
             other.ended_at = now()
-        if others:
+        if pods:
             with suppress(ToolError):
-                _docker("stop", "--time", str(GRACE_SECONDS), *(other.name for other in others))
+                _docker("stop", "--time", str(GRACE_SECONDS), *(other.name for other in pods))
 
     def _read_outcome(self, pod: Container) -> None:
         """Set the container's times, exit code, log and termination message, as reported by Docker."""
@@ -200,8 +200,10 @@ class Pods:
         pod.exit_code, pod.out_of_memory = int(state["ExitCode"]), bool(state["OOMKilled"])
         if pod.ended_at is not None and pod.ended_at > pod.finished_at:
             pod.ended_at = None
-        done = processes.run(["docker", "logs", "--timestamps", pod.name], timeout=DOCKER_SECONDS)
-        pod.log = sorted((done.stdout + done.stderr).splitlines(), key=lambda line: line.partition(" ")[0])
+        result = processes.run(["docker", "logs", "--timestamps", pod.name], timeout=DOCKER_SECONDS)
+        pod.log = sorted(
+            (result.stdout + result.stderr).splitlines(), key=lambda line: line.partition(" ")[0]
+        )
         pod.message = (self.folder / f"message-{pod.index}").read_text()[:4096]
 
 

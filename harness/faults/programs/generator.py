@@ -95,27 +95,27 @@ class Worker(Strict):
     @property
     def about(self) -> list[str]:
         """Return phrases that describe the behaviour: the number of calls and each unusual property."""
-        does = self
-        kinds = {entry[1] for call in [*does.calls, *does.child_calls] for entry in call.data}
+        behaviour = self
+        kinds = {entry[1] for call in [*behaviour.calls, *behaviour.child_calls] for entry in call.data}
         parts = {
-            f"child: {does.child}": does.child,
-            f"second {does.second}": does.second,
-            f"{does.threads} threads": does.threads,
-            "shared names": does.shared_names,
-            "a process group": does.group,
-            "no finish()": not does.finish,
-            "impatient": not does.patient,
-            "ends after half": does.early,
-            f"rank {does.victim} ends by {does.end}": does.end != "return" or does.early,
-            f"data as {sorted({call.container for call in does.calls} - {'dict'})}": any(
-                call.container != "dict" for call in does.calls
+            f"child: {behaviour.child}": behaviour.child,
+            f"second {behaviour.second}": behaviour.second,
+            f"{behaviour.threads} threads": behaviour.threads,
+            "shared names": behaviour.shared_names,
+            "a process group": behaviour.group,
+            "no finish()": not behaviour.finish,
+            "impatient": not behaviour.patient,
+            "ends after half": behaviour.early,
+            f"rank {behaviour.victim} ends by {behaviour.end}": behaviour.end != "return" or behaviour.early,
+            f"data as {sorted({call.container for call in behaviour.calls} - {'dict'})}": any(
+                call.container != "dict" for call in behaviour.calls
             ),
-            f"steps {sorted({call.step_kind for call in does.calls} - {'int'})}": any(
-                call.step_kind != "int" for call in does.calls
+            f"steps {sorted({call.step_kind for call in behaviour.calls} - {'int'})}": any(
+                call.step_kind != "int" for call in behaviour.calls
             ),
             f"values {sorted(kinds - {'float', 'int'})}": kinds - {"float", "int"},
         }
-        return [f"{len(does.calls)} calls", *(text for text, there in parts.items() if there)]
+        return [f"{len(behaviour.calls)} calls", *(text for text, is_present in parts.items() if is_present)]
 
     @property
     def packed(self) -> str:
@@ -184,8 +184,8 @@ def worker(seed: int, number: int, calls: int, pause: float) -> Worker:
     `calls` is the number of calls that each rank makes, and `pause` the number of seconds after each call.
     """
     launch = grammar().launches["torchrun"]
-    drawn = _Draw(random.Random(f"worker:{seed}:{number}")).worker(launch, calls)
-    return drawn.model_copy(update={"pause": pause, "threads": 0})
+    behaviour = _Draw(random.Random(f"worker:{seed}:{number}")).worker(launch, calls)
+    return behaviour.model_copy(update={"pause": pause, "threads": 0})
 
 
 class _Draw:

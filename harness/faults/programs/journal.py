@@ -48,7 +48,7 @@ def read(lines: Iterable[str]) -> list[Journal]:
 
     Truncated lines, and lines that do not belong to a journal, are skipped.
     """
-    found: list[Journal] = []
+    journals: list[Journal] = []
     for line in lines:
         try:
             entry = json.loads(line)
@@ -60,9 +60,9 @@ def read(lines: Iterable[str]) -> list[Journal]:
             rank = entry["rank"] if entry["rank"] is not None else entry["host"].rpartition("-")[2]
             world = int(entry["world_size"]) if entry["world_size"] else None
             number = int(rank) if rank.isdecimal() else None
-            found.append(Journal(entry["role"], number, world, entry["host"], entry["pid"]))
-        elif found and entry["kind"] == "call":
-            found[-1].calls.append(entry)
-        elif found and entry["kind"] == "end":
-            found[-1].end = entry
-    return found
+            journals.append(Journal(entry["role"], number, world, entry["host"], entry["pid"]))
+        elif journals and entry["kind"] == "call":
+            journals[-1].calls.append(entry)
+        elif journals and entry["kind"] == "end":
+            journals[-1].end = entry
+    return journals

@@ -35,8 +35,8 @@ class Outcome(BaseModel):
 
     @property
     def line(self) -> str:
-        which = f"program {self.number} of seed {self.seed} ({self.about})"
-        return f"{self.word}: {which}: {self.got}; right is: {self.right}"
+        description = f"program {self.number} of seed {self.seed} ({self.about})"
+        return f"{self.word}: {description}: {self.got}; right is: {self.right}"
 
 
 class Seed(BaseModel):
@@ -83,8 +83,8 @@ class Ledger(BaseModel):
 
     def add_draws(self, rows: Iterable[Row]) -> None:
         """Add or replace the results of random faults whose ranks ran programs."""
-        found = {row.fault: row.oracle for row in rows if row.oracle and row.fault.endswith(PROGRAM)}
-        self.draws = dict(sorted({**self.draws, **found}.items()))
+        results = {row.fault: row.oracle for row in rows if row.oracle and row.fault.endswith(PROGRAM)}
+        self.draws = dict(sorted({**self.draws, **results}.items()))
 
     def write(self, path: Path) -> None:
         """Write the ledger to a file."""
@@ -101,11 +101,11 @@ class Ledger(BaseModel):
     def summary(self) -> str:
         """Return one or two sentences with the numbers of programs and random faults."""
         words = sum((Counter(seed.words) for seed in self.seeds.values()), Counter[str]())
-        told = f"{sum(words.values())} programs of {len(self.seeds)} seeds: {_counts(words)}"
+        text = f"{sum(words.values())} programs of {len(self.seeds)} seeds: {_counts(words)}"
         return (
-            f"{told}. {len(self.draws)} draws: {_counts(Counter(self.draws.values()))}"
+            f"{text}. {len(self.draws)} draws: {_counts(Counter(self.draws.values()))}"
             if self.draws
-            else told
+            else text
         )
 
 

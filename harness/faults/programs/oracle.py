@@ -79,13 +79,13 @@ class Account:
     def _world(self) -> None:
         if self.program.launched.alone:
             self.reasons.append(Reason("each pod was a world of its own", ("rendezvous.", "variables.")))
-            began = len({journal.host for journal in self._ranks})
-            if began < len(self.containers):
-                said = f"{len(self.containers) - began} pods ended before their program began"
-                self.reasons.append(Reason(said, ("rank.",)))
+            start_count = len({journal.host for journal in self._ranks})
+            if start_count < len(self.containers):
+                text = f"{len(self.containers) - start_count} pods ended before their program began"
+                self.reasons.append(Reason(text, ("rank.",)))
             return
-        came = {journal.rank for journal in self._ranks}
-        if missing := sorted(set(range(self.program.ranks)) - came):
+        present = {journal.rank for journal in self._ranks}
+        if missing := sorted(set(range(self.program.ranks)) - present):
             causes = ("rank.", "rendezvous.", "unification.rank_silent")
             self.reasons.append(Reason(f"ranks {missing} never started their program", causes))
 
@@ -100,8 +100,8 @@ class Account:
                     Reason(f"rank {journal.rank} did not end by itself", ("rank.", "rendezvous."))
                 )
             elif end["code"] != 0:
-                said = f"rank {journal.rank} ended with {end['code']} ({end['how']})"
-                self.reasons.append(Reason(said, ("rank.",)))
+                text = f"rank {journal.rank} ended with {end['code']} ({end['how']})"
+                self.reasons.append(Reason(text, ("rank.",)))
             elif end["how"] == "os._exit 0":
                 self.doubts.append(f"rank {journal.rank} ended by os._exit(0)")
         for container in self.containers:
@@ -109,17 +109,19 @@ class Account:
                 causes = ("rank.", "rendezvous.", "run.timed_out", "unification.")
                 self.reasons.append(Reason(f"pod {container.index} did not end in time", causes))
             elif container.exit_code:
-                said = f"pod {container.index} ended with {container.exit_code}"
-                self.reasons.append(Reason(said, ("rank.", "rendezvous.")))
+                text = f"pod {container.index} ended with {container.exit_code}"
+                self.reasons.append(Reason(text, ("rank.", "rendezvous.")))
 
     def _values(self) -> None:
-        lost: dict[str, list[str]] = defaultdict(list)
-        handed: dict[tuple[str, int | str], dict[float | None, Journal]] = defaultdict(dict)
+        lost_points: dict[str, list[str]] = defaultdict(list)
+        logged: dict[tuple[str, int | str], dict[float | None, Journal]] = defaultdict(dict)
         for journal in self.journals:
             # If no call has a step, the client counts the calls. All processes start with the same number.
-            counted = not self.program.worker.threads and all(call["step"] is None for call in journal.calls)
+            client_counts = not self.program.worker.threads and all(
+                call["step"] is None for call in journal.calls
+            )
             for index, call in enumerate(journal.calls):
-                step = f"{index}, counted by the client," if counted else call["step"]
+                step = f"{index}, counted by the client," if client_counts else call["step"]
                 for name, kind, number in call["leaves"]:
                     # The client accepts a single None, but sometimes rejects several of them.
                     if number is None:
@@ -127,29 +129,31 @@ class Account:
                         continue
                     at = point(name, call["step"] or 0, float(number))
                     if step is not None:
-                        handed[name, step].setdefault(at[2], journal)
-                    why = self._missing_number(at, call["step"] is None)
-                    if why:
-                        whose = "" if journal.role.startswith("rank") else f" of a {journal.role}"
-                        left = (
+                        logged[name, step].setdefault(at[2], journal)
+                    missing = self._missing_number(at, call["step"] is None)
+                    if missing:
+                        of_role = "" if journal.role.startswith("rank") else f" of a {journal.role}"
+                        may_be_left_out = (
                             kind.startswith(LEFT_OUT)
                             or kind == "numpy bool"
                             or call["container"] == "only items"
                         )
-                        left = left or call["step_kind"] == "negative"
-                        group = f"{why}{whose}" + (
-                            f", which the client may leave out ({kind})" if left else ""
+                        may_be_left_out = may_be_left_out or call["step_kind"] == "negative"
+                        group = f"{missing}{of_role}" + (
+                            f", which the client may leave out ({kind})" if may_be_left_out else ""
                         )
-                        lost[group].append(f"{name}={number} at step {call['step']}")
-        for group, points in lost.items():
+                        lost_points[group].append(f"{name}={number} at step {call['step']}")
+        for group, points in lost_points.items():
             causes = (
                 ("unification.", "tracker.")
                 if "leave out" in group
                 else ("unification.", "rank.", "tracker.")
             )
-            strong = group.startswith("not in the run") and " of a " not in group
-            self.reasons.append(Reason(f"{len(points)} numbers {group}, such as {points[0]}", causes, strong))
-        for (name, step), values in handed.items():
+            is_strong = group.startswith("not in the run") and " of a " not in group
+            self.reasons.append(
+                Reason(f"{len(points)} numbers {group}, such as {points[0]}", causes, is_strong)
+            )
+        for (name, step), values in logged.items():
             ranks = {journal.rank for journal in values.values()}
             if len(values) > 1 and len(ranks) > 1:
                 text = f"ranks {sorted(map(str, ranks))} logged {name} at step {step} with several values"
@@ -161,17 +165,17 @@ class Account:
         """Return where a logged number is missing, as text, or "" if it is not missing."""
         names = {at[0], at[0].replace("/", ".")}
         for place, points in (("the run", self.tracked), ("the ground truth", self.recorded)):
-            there = any((name, at[1], at[2]) in points for name in names)
+            is_present = any((name, at[1], at[2]) in points for name in names)
             if any_step:
-                there = any(name in names and value == at[2] for name, _, value in points)
-            if not there:
+                is_present = any(name in names and value == at[2] for name, _, value in points)
+            if not is_present:
                 return f"not in {place}"
         return ""
 
     def _doubts(self) -> None:
-        does = self.program.worker
-        if does.second:
-            self.doubts.append(f"a second {does.second}")
+        worker = self.program.worker
+        if worker.second:
+            self.doubts.append(f"a second {worker.second}")
         children = {journal.role for journal in self.journals if not journal.role.startswith("rank")}
         if children:
             self.doubts.append("another process logged, too")
@@ -193,10 +197,10 @@ class Account:
             causes += ("rank.exited_early",)
         if verdict.verdict == "UNKNOWN":
             return Decision("vague" if any(reason.strong for reason in self.reasons) else "right", right)
-        named = bool(verdict.cause) and str(verdict.cause).startswith(causes)
+        is_named = bool(verdict.cause) and str(verdict.cause).startswith(causes)
         return Decision(
             "right"
-            if named or (self.doubts and str(verdict.cause).startswith("unification."))
+            if is_named or (self.doubts and str(verdict.cause).startswith("unification."))
             else "wrong cause",
             right,
         )
@@ -207,15 +211,15 @@ def account(
 ) -> Account:
     """Return the oracle's account of a program. `tracked` contains the program's points in the tracker."""
     lines = [line for path in sorted(journals.rglob("*.jsonl")) for line in path.read_text().splitlines()]
-    known = read(lines)
-    return Account(program, known, containers, tracked, set(_recorded(Bundle.open(bundle))))
+    journal_list = read(lines)
+    return Account(program, journal_list, containers, tracked, set(_recorded(Bundle.open(bundle))))
 
 
 def tracked(database: Path, project: str, run_id: str) -> set[Point]:
     """Return a run's points, read from the tracker's database file."""
     command = [sys.executable, "-c", POINTS, str(database), project, run_id]
-    done = processes.run(command, timeout=60)
-    return {point(*json.loads(line)) for line in done.stdout.splitlines()}
+    result = processes.run(command, timeout=60)
+    return {point(*json.loads(line)) for line in result.stdout.splitlines()}
 
 
 def _recorded(bundle: Bundle) -> Iterator[Point]:

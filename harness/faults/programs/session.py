@@ -92,67 +92,67 @@ def place(context: RunContext) -> Iterator[Place]:
 def address(server: subprocess.Popen[str], log: Path) -> str:
     """Wait until the tracker listens, and return its address. Raises HarnessError if it does not start."""
     deadline = time.monotonic() + _START_SECONDS
-    while (found := _LISTENING.search(log.read_text())) is None:
+    while (match := _LISTENING.search(log.read_text())) is None:
         if server.poll() is not None or time.monotonic() > deadline:
             raise HarnessError(f"the tracker did not start: {log.read_text()[-500:]}")
         time.sleep(0.05)
-    return found[1]
+    return match[1]
 
 
-def run(where: Place, drawn: Program) -> Outcome:
+def run(site: Place, case: Program) -> Outcome:
     """Run a program, and return its outcome with the oracle's decision.
 
     Raises HarnessError if the program does not end.
     """
-    began = time.monotonic()
-    launched = where.launch(drawn, secrets.token_hex(4))
-    tracked = oracle.tracked(where.database, PROJECT, launched.run_id)
-    account = oracle.account(drawn, launched.bundle, launched.journals, launched.containers, tracked)
+    start = time.monotonic()
+    launched = site.launch(case, secrets.token_hex(4))
+    points = oracle.tracked(site.database, PROJECT, launched.run_id)
+    account = oracle.account(case, launched.bundle, launched.journals, launched.containers, points)
     verdict = launched.verdict
     decision = account.judge(verdict)
     if decision.word == "right":
         shutil.rmtree(launched.bundle)
     return Outcome(
-        seed=drawn.seed,
-        number=drawn.number,
+        seed=case.seed,
+        number=case.number,
         word=decision.word,
-        about=drawn.about,
+        about=case.about,
         got=f"{verdict.verdict} {verdict.cause or ''}".strip(),
         right=decision.right[:400],
-        seconds=round(time.monotonic() - began, 1),
+        seconds=round(time.monotonic() - start, 1),
         bundle=None if decision.word == "right" else str(launched.bundle),
     )
 
 
-def session(where: Place, drawn: Iterable[Program], seconds: float, parallel: int) -> Iterator[Outcome]:
+def session(site: Place, cases: Iterable[Program], seconds: float, parallel: int) -> Iterator[Outcome]:
     """Run programs concurrently, and yield their outcomes in order.
 
     After `seconds`, or after an error, no further program is started. A program that raises HarnessError is
     retried once. Raises the retry's error.
     """
-    deadline, numbered, lock = time.monotonic() + seconds, iter(drawn), threading.Lock()
+    deadline, numbered, lock = time.monotonic() + seconds, iter(cases), threading.Lock()
     stopped = threading.Event()
-    done: dict[int, Outcome | Exception] = {}
+    outcomes: dict[int, Outcome | Exception] = {}
     changed = threading.Condition(lock)
     running = parallel
-    handed = 0
+    started = 0
 
     def work() -> None:
-        nonlocal handed, running
+        nonlocal started, running
         try:
             while time.monotonic() < deadline and not stopped.is_set():
                 with lock:
                     one = next(numbered, None)
-                    at, handed = handed, handed + (one is not None)
+                    at, started = started, started + (one is not None)
                 if one is None:
                     return
                 try:
-                    result: Outcome | Exception = _run_twice(where, one)
+                    result: Outcome | Exception = _run_twice(site, one)
                 except Exception as error:
                     result = error
                     stopped.set()
                 with changed:
-                    done[at] = result
+                    outcomes[at] = result
                     changed.notify_all()
         finally:
             with changed:
@@ -165,8 +165,8 @@ def session(where: Place, drawn: Iterable[Program], seconds: float, parallel: in
         try:
             for at in count():
                 with changed:
-                    changed.wait_for(lambda at=at: at in done or not running)  # type: ignore[misc]
-                    result = done.pop(at, None)
+                    changed.wait_for(lambda at=at: at in outcomes or not running)  # type: ignore[misc]
+                    result = outcomes.pop(at, None)
                 if result is None:
                     return
                 if isinstance(result, Exception):
@@ -176,12 +176,12 @@ def session(where: Place, drawn: Iterable[Program], seconds: float, parallel: in
             stopped.set()
 
 
-def _run_twice(where: Place, drawn: Program) -> Outcome:
+def _run_twice(site: Place, case: Program) -> Outcome:
     """Run a program, and retry it once after a HarnessError, for example because Docker is slow."""
     try:
-        return run(where, drawn)
+        return run(site, case)
     except HarnessError:
-        return run(where, drawn)
+        return run(site, case)
 
 
 def programs(
@@ -200,18 +200,18 @@ def programs(
     passed.
     """
     ledger = Ledger.read(path) if path else Ledger()
-    known = ledger.seeds.get(seed, Seed())
+    seed_results = ledger.seeds.get(seed, Seed())
     if again:
-        drawn: Iterable[Program] = [
+        cases: Iterable[Program] = [
             program(of, miss.number) for of, each in ledger.seeds.items() for miss in each.misses
         ]
     elif only:
-        drawn = [program(seed, number) for number in only]
+        cases = [program(seed, number) for number in only]
     else:
-        drawn = (program(seed, number) for number in count(known.programs))
+        cases = (program(seed, number) for number in count(seed_results.programs))
     outcomes = []
-    with place(context) as where:
-        for outcome in session(where, drawn, seconds, parallel):
+    with place(context) as site:
+        for outcome in session(site, cases, seconds, parallel):
             outcomes.append(outcome)
             context.progress(
                 outcome.line

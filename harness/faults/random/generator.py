@@ -98,38 +98,43 @@ def drawn(seed: int, number: int, generated: bool = False) -> Fault:
     With `generated`, the fault has the same object, verb and moment, but its ranks run a generated program
     instead of a behaviour from the grammar.
     """
-    known, chance = grammar(), random.Random(f"{seed}:{number}")
-    what = chance.choice(list(known.objects))
-    there = known.objects[what]
-    verb = chance.choice(list(there.verbs))
-    moment = chance.choice(there.moments)
-    weights = [each.weight for each in known.behaviours.values()]
-    behaviour = chance.choices(list(known.behaviours), weights)[0]
+    grammar_rules, chance = grammar(), random.Random(f"{seed}:{number}")
+    object_name = chance.choice(list(grammar_rules.objects))
+    target = grammar_rules.objects[object_name]
+    verb = chance.choice(list(target.verbs))
+    moment = chance.choice(target.moments)
+    weights = [each.weight for each in grammar_rules.behaviours.values()]
+    behaviour = chance.choices(list(grammar_rules.behaviours), weights)[0]
     rank, victim = chance.choice(RANKS), chance.choice(RANKS)
     name = f"{PREFIX}{seed}-{number:03}"
     if generated:
-        does = worker(seed, number, PROGRAM_CALLS, PROGRAM_PAUSE)
+        behaviour_of_worker = worker(seed, number, PROGRAM_CALLS, PROGRAM_PAUSE)
         # After os.exec, nothing reads the stdout pipe, so a write to it can end the rank early.
-        late = (does.early or does.second == "exec") and moment == LAST_MOMENT
+        is_late = (
+            behaviour_of_worker.early or behaviour_of_worker.second == "exec"
+        ) and moment == LAST_MOMENT
         return with_program(
-            combined(name, what, verb, "training" if late else moment, "steady", rank, victim), does
+            combined(name, object_name, verb, "training" if is_late else moment, "steady", rank, victim),
+            behaviour_of_worker,
         )
-    return combined(name, what, verb, moment, behaviour, rank, victim)
+    return combined(name, object_name, verb, moment, behaviour, rank, victim)
 
 
-def with_program(fault: Fault, does: Worker) -> Fault:
+def with_program(fault: Fault, behaviour: Worker) -> Fault:
     """Return the fault, changed so that its ranks run a generated program.
 
     A verdict can then also name a defect in the program.
     """
     assert fault.expect is not None
-    own = ["unification\\."] + ([rf"rank {does.victim}\b", "rank\\."] if does.end != "return" else [])
-    own += [r"os\.exec"] if does.second == "exec" else []
+    own = ["unification\\."] + (
+        [rf"rank {behaviour.victim}\b", "rank\\."] if behaviour.end != "return" else []
+    )
+    own += [r"os\.exec"] if behaviour.second == "exec" else []
     return fault.model_copy(
         update={
             "name": f"{fault.name}{PROGRAM}",
-            "about": fault.about.replace("steady worker", f"a program: {'; '.join(does.about)}"),
-            "job": fault.job.model_copy(update={"worker": f"program.py {does.packed}"}),
+            "about": fault.about.replace("steady worker", f"a program: {'; '.join(behaviour.about)}"),
+            "job": fault.job.model_copy(update={"worker": f"program.py {behaviour.packed}"}),
             "expect": Expect(named="|".join([str(fault.expect.named), *own])),
         }
     )
@@ -137,8 +142,8 @@ def with_program(fault: Fault, does: Worker) -> Fault:
 
 def by_name(name: str) -> Fault | None:
     """Return the random fault with a name such as random-7-012, or None for any other name."""
-    found = re.fullmatch(rf"{PREFIX}(-?\d+)-(\d+)({PROGRAM})?", name)
-    return drawn(int(found[1]), int(found[2]), bool(found[3])) if found else None
+    match = re.fullmatch(rf"{PREFIX}(-?\d+)-(\d+)({PROGRAM})?", name)
+    return drawn(int(match[1]), int(match[2]), bool(match[3])) if match else None
 
 
 def combined(name: str, what: str, verb: str, moment: str, behaviour: str, rank: int, victim: int) -> Fault:
@@ -147,23 +152,23 @@ def combined(name: str, what: str, verb: str, moment: str, behaviour: str, rank:
     The object that belongs to rank `rank` is disturbed. Rank `victim` shows the behaviour. If its worker ends
     before `moment`, the behaviour's last moment is used instead.
     """
-    known = grammar()
-    there, does, worker = known.objects[what], known.objects[what].verbs[verb], known.behaviours[behaviour]
-    order = list(known.moments)
+    rules = grammar()
+    target, action, worker = rules.objects[what], rules.objects[what].verbs[verb], rules.behaviours[behaviour]
+    order = list(rules.moments)
     if worker.until is not None and order.index(moment) > order.index(worker.until):
         moment = worker.until
 
     def of_rank(text: str) -> str:
         return text.replace("RANK", str(rank))
 
-    when = known.moments[moment]
-    undo = of_rank(f"{does.undo}\nsettle") if does.undo else ""
+    moment_rule = rules.moments[moment]
+    undo = of_rank(f"{action.undo}\nsettle") if action.undo else ""
     does_meanwhile = f"rank {victim} {behaviour}" if worker.named else f"{behaviour} worker"
     return Fault(
         name=name,
         about=f"{verb.capitalize()}: {of_rank(what)} ({moment}; {does_meanwhile}).",
-        target=there.target,
-        scope=there.scope,
+        target=target.target,
+        scope=target.scope,
         job=Job(
             worker=f"witness.py {worker.worker} {victim}",
             set=dict(worker.set),
@@ -174,9 +179,9 @@ def combined(name: str, what: str, verb: str, moment: str, behaviour: str, rank:
             "HARNESS_WAIT_SECONDS": WAIT_SECONDS,
             "HARNESS_EPHEMERAL_STORAGE": EPHEMERAL_STORAGE,
         },
-        at=When(stage=when.stage, log=of_rank(when.log) if when.log else None),
-        inject=[Step(sh=_PRELUDE + of_rank(does.do))],
+        at=When(stage=moment_rule.stage, log=of_rank(moment_rule.log) if moment_rule.log else None),
+        inject=[Step(sh=_PRELUDE + of_rank(action.do))],
         undo=[Step(sh=_PRELUDE + undo)] if undo else [],
         nightly=True,
-        expect=Expect(named="|".join(filter(None, (of_rank(there.named), worker.named)))),
+        expect=Expect(named="|".join(filter(None, (of_rank(target.named), worker.named)))),
     )

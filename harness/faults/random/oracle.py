@@ -65,28 +65,28 @@ class Decision:
     missing: str = ""
 
 
-def ask(ready: Ready, bundle: Bundle | None, verdict: Verdict | None, output: str, named: str) -> Decision:
+def ask(ready: Ready, bundle: Bundle | None, verdict: Verdict | None, output: str, pattern: str) -> Decision:
     """Judge whether a verdict is right.
 
-    `output` is the harness's stderr, and `named` is a regex that matches the disturbance. For a PASS, the
+    `output` is the harness's stderr, and `pattern` is a regex that matches the disturbance. For a PASS, the
     decision is `unseen` if the oracle cannot read the points. Afterwards, the workers' files are removed.
     """
     manifest = bundle.manifest if bundle else None
-    missing, blind = "", "there is no bundle"
+    missing, obstacle = "", "there is no bundle"
     if manifest is not None:
         try:
-            missing, blind = _missing(ready, manifest), ""
+            missing, obstacle = _missing(ready, manifest), ""
         except HarnessError as error:
-            blind = str(error)
+            obstacle = str(error)
         finally:
             _forget(ready, manifest.nonce)
     if verdict is not None and verdict.verdict == "PASS":
-        if blind:
-            return Decision("unseen", blind)
+        if obstacle:
+            return Decision("unseen", obstacle)
         return Decision("wrong PASS", missing, missing) if missing else Decision("borne")
-    if names(verdict, output, named):
+    if names(verdict, output, pattern):
         return Decision("named", missing=missing)
-    return Decision("not named", f"neither its cause nor its text says {named!r}", missing)
+    return Decision("not named", f"neither its cause nor its text says {pattern!r}", missing)
 
 
 def _missing(ready: Ready, manifest: Manifest) -> str:
@@ -97,18 +97,21 @@ def _missing(ready: Ready, manifest: Manifest) -> str:
     expected = manifest.expected
     if expected is None:
         raise HarnessError("the manifest does not record the run of the ranks")
-    meant, ends = _files(ready, manifest.nonce)
-    silent = [rank for rank in range(expected.ranks) if not meant.get(rank)]
-    if silent:
-        raise HarnessError(f"there is no file of ranks {silent} in {FILES}/{manifest.nonce}")
+    expected_points, end_messages = _files(ready, manifest.nonce)
+    without_points = [rank for rank in range(expected.ranks) if not expected_points.get(rank)]
+    if without_points:
+        raise HarnessError(f"there is no file of ranks {without_points} in {FILES}/{manifest.nonce}")
     return "; ".join(
-        filter(None, [lacks(meant, set(_points(ready, expected.project, expected.run_id))), *ends])
+        filter(
+            None,
+            [lacks(expected_points, set(_points(ready, expected.project, expected.run_id))), *end_messages],
+        )
     )
 
 
-def lacks(expected: dict[int, set[Point]], there: set[Point]) -> str:
-    """Describe the logged points (`expected`) that are missing in `there`. Return "" if none are missing."""
-    absent = {rank: sorted(points - there, key=str) for rank, points in sorted(expected.items())}
+def lacks(expected: dict[int, set[Point]], stored: set[Point]) -> str:
+    """Describe the logged points (`expected`) that are missing in `stored`. Return "" if none are missing."""
+    absent = {rank: sorted(points - stored, key=str) for rank, points in sorted(expected.items())}
     return "; ".join(
         f"the tracker lacks {len(points)} of {len(expected[rank])} points of rank {rank}, such as {points[0]}"
         for rank, points in absent.items()
@@ -116,15 +119,15 @@ def lacks(expected: dict[int, set[Point]], there: set[Point]) -> str:
     )
 
 
-def names(verdict: Verdict | None, output: str, named: str) -> bool:
-    """Return whether the regex `named` matches a verdict's cause or text.
+def names(verdict: Verdict | None, output: str, pattern: str) -> bool:
+    """Return whether the regex `pattern` matches a verdict's cause or text.
 
     If there is no verdict, the regex is matched against the harness's stderr (`output`).
     """
     if verdict is None:
-        return re.search(named, output) is not None
-    only = f"rank {verdict.ranks[0]}" if len(verdict.ranks) == 1 else ""
-    return re.search(named, "\n".join([verdict.cause or "", only, verdict.explanation])) is not None
+        return re.search(pattern, output) is not None
+    rank_text = f"rank {verdict.ranks[0]}" if len(verdict.ranks) == 1 else ""
+    return re.search(pattern, "\n".join([verdict.cause or "", rank_text, verdict.explanation])) is not None
 
 
 def _forget(ready: Ready, nonce: str) -> None:
@@ -135,20 +138,20 @@ def _forget(ready: Ready, nonce: str) -> None:
 
 def _files(ready: Ready, nonce: str) -> tuple[dict[int, set[Point]], list[str]]:
     """Return the points from each rank's files, and messages about ranks that did not exit with 0."""
-    meant: dict[int, set[Point]] = {}
-    ends: list[str] = []
+    points_by_rank: dict[int, set[Point]] = {}
+    end_messages: list[str] = []
     script = f"cd {FILES}/{nonce} 2>/dev/null && cat *.jsonl || true"
     for node in ready.kind.nodes():
         text = processes.run(["docker", "exec", node, "sh", "-c", script], timeout=SECONDS).stdout
         for row in _rows(text.splitlines()):
             if isinstance(row, list):
-                meant.setdefault(row[0], set()).add(point(*row[1:]))
+                points_by_rank.setdefault(row[0], set()).add(point(*row[1:]))
         for journal in program_journal.read(text.splitlines()):
-            points = meant.setdefault(journal.rank or 0, set())
+            points = points_by_rank.setdefault(journal.rank or 0, set())
             points |= {point(*one) for one in journal.points}
             if journal.role.startswith("rank") and journal.wrong_end:
-                ends.append(f"rank {journal.rank} {journal.wrong_end}")
-    return meant, ends
+                end_messages.append(f"rank {journal.rank} {journal.wrong_end}")
+    return points_by_rank, end_messages
 
 
 @retry(
@@ -158,8 +161,8 @@ def _points(ready: Ready, project: str, run_id: str) -> Iterable[Point]:
     """Return a run's points from the tracker's database."""
     kubectl = ["kubectl", "--kubeconfig", str(ready.kind.kubeconfig), "--context", ready.kind.context]
     program = ["exec", "-n", "harness-system", "deployment/tracker", "--", "python3", "-c", POINTS, DATABASE]
-    done = processes.run([*kubectl, *program, project, run_id], timeout=SECONDS)
-    return [point(*row) for row in _rows(done.stdout.splitlines())]
+    result = processes.run([*kubectl, *program, project, run_id], timeout=SECONDS)
+    return [point(*row) for row in _rows(result.stdout.splitlines())]
 
 
 def _rows(lines: Iterable[str]) -> Iterator[Any]:

@@ -30,36 +30,38 @@ def good(rows: Sequence[Row]) -> bool:
     There must be no wrong PASS and no PASS that the oracle could not check. At least NAMED_AT_LEAST of the
     other verdicts must name the disturbance.
     """
-    seen = counts(rows)
-    others = seen["named"] + seen["not named"]
-    return not seen["wrong PASS"] and not seen["unseen"] and seen["named"] >= NAMED_AT_LEAST * others
+    totals = counts(rows)
+    others_count = totals["named"] + totals["not named"]
+    return (
+        not totals["wrong PASS"] and not totals["unseen"] and totals["named"] >= NAMED_AT_LEAST * others_count
+    )
 
 
 def summary(rows: Sequence[Row]) -> str:
     """Return a few sentences with the number of results for each oracle decision."""
-    seen = counts(rows)
-    struck = len(rows) - seen["not struck"]
-    others = seen["named"] + seen["not named"]
-    rate = f" ({100 * seen['named'] / others:.1f} %)" if others else ""
-    said = (
-        f"{struck} faults struck. {seen['borne']} of these launches passed, and every point was there. "
-        f"{seen['wrong PASS']} got a PASS that is wrong. Of the {others} others, the verdict named the "
-        f"disturbance in {seen['named']}{rate}."
+    totals = counts(rows)
+    count = len(rows) - totals["not struck"]
+    rest = totals["named"] + totals["not named"]
+    rate = f" ({100 * totals['named'] / rest:.1f} %)" if rest else ""
+    text = (
+        f"{count} faults struck. {totals['borne']} of these launches passed, and every point was there. "
+        f"{totals['wrong PASS']} got a PASS that is wrong. Of the {rest} others, the verdict named the "
+        f"disturbance in {totals['named']}{rate}."
     )
-    if seen["unseen"]:
-        said += f" {seen['unseen']} more got a PASS that the oracle could not check."
-    if seen["not struck"]:
-        said += (
-            f" {seen['not struck']} more did not strike: the object to disturb did not exist at that time."
+    if totals["unseen"]:
+        text += f" {totals['unseen']} more got a PASS that the oracle could not check."
+    if totals["not struck"]:
+        text += (
+            f" {totals['not struck']} more did not strike: the object to disturb did not exist at that time."
         )
-    return said
+    return text
 
 
 def markdown(rows: Sequence[Row]) -> str:
     """Return the text of docs/reference/random-faults.md."""
-    missed = [row for row in rows if row.oracle in ("wrong PASS", "not named", "unseen")]
+    misses = [row for row in rows if row.oracle in ("wrong PASS", "not named", "unseen")]
     parts = [HEAD, summary(rows), "## Misses"]
-    parts.append("\n\n".join(f"- **{r.fault}** {r.about} {r.got}: {r.wrong}" for r in missed) or "None.")
+    parts.append("\n\n".join(f"- **{r.fault}** {r.about} {r.got}: {r.wrong}" for r in misses) or "None.")
     cells = [[row.fault, row.about, row.oracle or "", row.got] for row in rows]
     *lines, _ = table(("draw", "disturbance", "oracle", "verdict"), cells)
     return "\n\n".join([*parts, "## All", "\n".join(lines)]) + "\n"

@@ -25,8 +25,8 @@ CONNECT_PAUSE = 0.5
 
 def connect(host: str, port: int, deadline: float) -> Line | None:
     """Return a connection to the coordinator, or None if connecting fails for `deadline` seconds."""
-    ends = time.monotonic() + deadline
-    while time.monotonic() < ends:
+    give_up_at = time.monotonic() + deadline
+    while time.monotonic() < give_up_at:
         try:
             return Line(socket.create_connection((host, port), timeout=5))
         except OSError:  # The coordinator has no DNS record yet, or is not listening yet.
@@ -68,20 +68,20 @@ class Trial:
         """Run the trial. Return its state (ok, wrong, hung or died) and any measurements."""
         local = self._message["local"]
         host, port = self._message.get("host"), self._message.get("port")
-        started: list[_Process] = []
+        processes: list[_Process] = []
         try:
             if port is None:
-                started.append(_Process(self._command(0, "", 0)))
+                processes.append(_Process(self._command(0, "", 0)))
                 host = self._line.own
-                port = started[0].port(self._ends)
+                port = processes[0].port(self._ends)
                 if port is None:
-                    return started[0].result(self._ends, self._message["deadline"])
+                    return processes[0].result(self._ends, self._message["deadline"])
                 self._line.send({"trial": self._message["trial"], "port": port})
-            for number in range(len(started), local):
-                started.append(_Process(self._command(number, str(host), int(port))))
-            return _worst([process.result(self._ends, self._message["deadline"]) for process in started])
+            for number in range(len(processes), local):
+                processes.append(_Process(self._command(number, str(host), int(port))))
+            return _worst([process.result(self._ends, self._message["deadline"]) for process in processes])
         finally:
-            for process in started:
+            for process in processes:
                 process.kill()
 
     def _command(self, number: int, host: str, port: int) -> list[str]:
@@ -125,23 +125,22 @@ class _Process:
         self._done = False
         threading.Thread(target=self._read, daemon=True).start()
 
-    def port(self, ends: float) -> int | None:
-        """Return the store's port, or None if the process does not print it before the time `ends`."""
-        port: int | None = self._wait("port", ends)
+    def port(self, deadline: float) -> int | None:
+        """Return the store's port, or None if the process does not print it before the time `deadline`."""
+        port: int | None = self._wait("port", deadline)
         return port
 
-    def result(self, ends: float, allowed: float) -> dict[str, Any]:
+    def result(self, deadline: float, seconds: float) -> dict[str, Any]:
         """Wait for the process's result, and return it.
 
-        The process must join its process group before the time `ends`, and then report within `allowed`
-        seconds.
+        The process must join its process group before the time `deadline`, and then report within `seconds`.
         """
-        joined = self._wait("joined", ends)
-        wrong = self._wait("wrong", time.monotonic() + allowed) if joined is not None else None
+        joined = self._wait("joined", deadline)
+        wrong = self._wait("wrong", time.monotonic() + seconds) if joined is not None else None
         if wrong is None:
             if not self._done:
-                where = "exchanged no data" if joined is not None else "did not join its group"
-                return {"state": "hung", "text": f"{where} in {allowed:.0f} s"}
+                failure = "exchanged no data" if joined is not None else "did not join its group"
+                return {"state": "hung", "text": f"{failure} in {seconds:.0f} s"}
             return {"state": "died", "text": f"exit code {self._process.wait()}: {self._last_error()}"}
         figures = next(message for message in self._messages if "wrong" in message)
         if wrong:
@@ -177,20 +176,20 @@ class _Process:
             self._done = True
             self._changed.notify_all()
 
-    def _wait(self, key: str, ends: float) -> Any:
+    def _wait(self, key: str, deadline: float) -> Any:
         def find() -> Any:
             return next((message[key] for message in self._messages if key in message), None)
 
         with self._changed:
             self._changed.wait_for(
-                lambda: find() is not None or self._done, max(0.0, ends - time.monotonic())
+                lambda: find() is not None or self._done, max(0.0, deadline - time.monotonic())
             )
             return find()
 
     def _last_error(self) -> str:
         self._errors.seek(0)
-        written = self._errors.read().decode(errors="replace").strip().splitlines()
-        return written[-1][:300] if written else "it printed no error"
+        lines = self._errors.read().decode(errors="replace").strip().splitlines()
+        return lines[-1][:300] if lines else "it printed no error"
 
 
 def _worst(results: list[dict[str, Any]]) -> dict[str, Any]:

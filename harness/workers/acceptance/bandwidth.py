@@ -40,7 +40,7 @@ def host(device: Device, mode: str, limits: Limits) -> Iterator[Check]:
     """Measure copies between pinned host memory and a GPU, in both directions."""
     count = HOST_BYTES[mode] // 4
     on_host = torch.arange(count, dtype=torch.float32).pin_memory()
-    back = torch.zeros(count, dtype=torch.float32).pin_memory()
+    copied_back = torch.zeros(count, dtype=torch.float32).pin_memory()
     on_gpu = torch.zeros(count, dtype=torch.float32, device=device.torch)
 
     def same() -> bool:
@@ -51,10 +51,10 @@ def host(device: Device, mode: str, limits: Limits) -> Iterator[Check]:
     )
     yield _measured(
         "copy.d2h",
-        lambda: back.copy_(on_gpu, non_blocking=True),
+        lambda: copied_back.copy_(on_gpu, non_blocking=True),
         1,
-        back,
-        lambda: torch.equal(back, on_host),
+        copied_back,
+        lambda: torch.equal(copied_back, on_host),
         device,
         mode,
         limits,
@@ -67,8 +67,8 @@ def peers(devices: Sequence[Device], mode: str, limits: Limits) -> Iterator[Chec
     Each GPU is judged by its slowest copy.
     """
     for place, device in enumerate(devices):
-        following = [*devices[place + 1 :], *devices[:place]]
-        rates = [(_to(device, target, mode), target.index) for target in following[: _targets(mode)]]
+        targets = [*devices[place + 1 :], *devices[:place]]
+        rates = [(_to(device, target, mode), target.index) for target in targets[: _targets(mode)]]
         wrong = [index for rate, index in rates if rate is None]
         if wrong:
             yield _wrong("copy.peer", f"GPUs {wrong} received other data than this GPU sent", device)

@@ -59,11 +59,11 @@ class Check:
 
     def line(self) -> str:
         """Return the check as one line for the pod's log."""
-        where = f" GPU {self.index}" if self.index is not None else ""
-        return f"[{self.tag}] {self.verdict}{where} {self.id}: {self.text}"
+        gpu = f" GPU {self.index}" if self.index is not None else ""
+        return f"[{self.tag}] {self.verdict}{gpu} {self.id}: {self.text}"
 
 
 def worst(verdicts: Iterable[Verdict]) -> Verdict:
     """Return the worst verdict, in the order FAIL, UNKNOWN, WARN, PASS. Without verdicts, return UNKNOWN."""
-    seen = set(verdicts)
-    return next((verdict for verdict in _WORST_FIRST if verdict in seen), "UNKNOWN")
+    present = set(verdicts)
+    return next((verdict for verdict in _WORST_FIRST if verdict in present), "UNKNOWN")

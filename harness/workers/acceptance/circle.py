@@ -10,12 +10,12 @@ def rounds(count: int) -> list[list[tuple[int, int]]]:
     """Return the rounds for nodes 0 … count − 1. Each pair (a, b) with a < b is in exactly one round."""
     if count < 2:
         return []
-    even = count + count % 2
-    turning = even - 1
-    scheduled = []
-    for turn in range(turning):
-        pairs = [(turn, turning)]  # The last position is fixed. If the number of nodes is odd, it is empty.
-        for distance in range(1, even // 2):
-            pairs.append(((turn + distance) % turning, (turn - distance) % turning))
-        scheduled.append(sorted((min(pair), max(pair)) for pair in pairs if max(pair) < count))
-    return scheduled
+    slots = count + count % 2
+    last = slots - 1
+    schedule = []
+    for turn in range(last):
+        pairs = [(turn, last)]  # The last position is fixed. If the number of nodes is odd, it is empty.
+        for distance in range(1, slots // 2):
+            pairs.append(((turn + distance) % last, (turn - distance) % last))
+        schedule.append(sorted((min(pair), max(pair)) for pair in pairs if max(pair) < count))
+    return schedule

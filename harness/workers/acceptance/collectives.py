@@ -103,14 +103,14 @@ class Exchange:
 
         self.name, self.rank, self.ranks = name, rank, ranks
         self.each = max(1, elements // ranks)
-        whole = self.each * ranks if name in ("all_gather", "reduce_scatter", "all_to_all") else elements
-        self.size = size_of(name, whole, ranks)
+        total = self.each * ranks if name in ("all_gather", "reduce_scatter", "all_to_all") else elements
+        self.size = size_of(name, total, ranks)
         self._iteration = 0
-        sent = self.each if name == "all_gather" else whole
-        self.sent: Any = torch.empty(sent, device=device)
+        sent_size = self.each if name == "all_gather" else total
+        self.sent: Any = torch.empty(sent_size, device=device)
         in_place = name in ("all_reduce", "broadcast")
-        got = self.each if name == "reduce_scatter" else whole
-        self.got: Any = self.sent if in_place else torch.empty(got, device=device)
+        received_size = self.each if name == "reduce_scatter" else total
+        self.got: Any = self.sent if in_place else torch.empty(received_size, device=device)
         self.built = False
         """Whether other collectives emulate this one because the backend lacks it."""
 
@@ -201,7 +201,10 @@ class Exchange:
         if self.ranks == 1:
             self.got.copy_(self.sent)
             return
-        after, before = (self.rank + 1) % self.ranks, (self.rank - 1) % self.ranks
-        both = [dist.P2POp(dist.isend, self.sent, after), dist.P2POp(dist.irecv, self.got, before)]
-        for work in dist.batch_isend_irecv(both):
+        next_rank, previous_rank = (self.rank + 1) % self.ranks, (self.rank - 1) % self.ranks
+        operations = [
+            dist.P2POp(dist.isend, self.sent, next_rank),
+            dist.P2POp(dist.irecv, self.got, previous_rank),
+        ]
+        for work in dist.batch_isend_irecv(operations):
             work.wait()

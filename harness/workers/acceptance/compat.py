@@ -16,11 +16,11 @@ class LackingError(Exception):
     """Raised if this PyTorch is too old for a test. The message names the feature and the version."""
 
 
-def lacks(what: str, version: str) -> LackingError:
-    """Return a LackingError for the feature `what`, which was added in PyTorch `version`."""
+def lacks(feature: str, version: str) -> LackingError:
+    """Return a LackingError for the feature `feature`, which was added in PyTorch `version`."""
     import torch
 
-    return LackingError(f"PyTorch {torch.__version__} has no {what}: PyTorch {version} and later have it")
+    return LackingError(f"PyTorch {torch.__version__} has no {feature}: PyTorch {version} and later have it")
 
 
 def store_without_libuv() -> dict[str, bool]:

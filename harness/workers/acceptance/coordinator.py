@@ -77,18 +77,18 @@ class Coordinator:
         self._trials += len(trials)
         responses: dict[int, dict[int, dict[str, Any]]] = {trial: {} for trial in trials}
         # Nodes that have not responded yet. A group's other nodes start once the first one has sent its port.
-        awaited = {
+        pending = {
             (trial, group[0]) for trial, group in trials.items() if self._start(trial, group, 0, None, None)
         }
-        ends = time.monotonic() + 2 * self._settings.deadline + GRACE
-        while awaited:
+        deadline = time.monotonic() + 2 * self._settings.deadline + GRACE
+        while pending:
             try:
-                node, message = self._inbox.get(timeout=max(0.0, ends - time.monotonic()))
+                node, message = self._inbox.get(timeout=max(0.0, deadline - time.monotonic()))
             except queue.Empty:
                 break
             if message.get("gone"):
                 self._gone.add(node)
-                awaited = {(trial, other) for trial, other in awaited if other != node}
+                pending = {(trial, other) for trial, other in pending if other != node}
                 continue
             trial = message.get("trial", -1)
             if trial not in trials or node not in trials[trial]:
@@ -96,10 +96,10 @@ class Coordinator:
             if "port" in message:
                 for place, other in enumerate(trials[trial][1:], 1):
                     if self._start(trial, trials[trial], place, self.addresses[node], message["port"]):
-                        awaited.add((trial, other))
+                        pending.add((trial, other))
             else:
                 responses[trial][node] = message
-                awaited.discard((trial, node))
+                pending.discard((trial, node))
         results = [Result(group, responses[trial], self.rounds) for trial, group in trials.items()]
         self.rounds += 1
         self.results += results

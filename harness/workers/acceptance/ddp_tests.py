@@ -39,10 +39,10 @@ def main(arguments: list[str] | None = None) -> int:
     devices = [] if options.device == "cpu" else visible()
     kind = "cpu" if options.device == "cpu" else "cuda"
     emitter = Emitter("ddp", kind, options.mode, options.report_dir if rank == 0 else None, framed=rank == 0)
-    if kind == "cuda" and (wrong := image_check("ddp.image", "DDP")) is not None:
+    if kind == "cuda" and (image_error := image_check("ddp.image", "DDP")) is not None:
         if rank:  # If this rank exited with an error, torchrun would stop rank 0 before it reports.
             return 0
-        emitter.say(wrong)
+        emitter.say(image_error)
         return emitter.finish(ranks=ranks, hosts={rank: _node()})
     local = int(os.environ.get("LOCAL_RANK", "0"))
     if kind == "cuda" and local >= len(devices):
@@ -149,8 +149,8 @@ class Rank:
     def _accuse(self, diagnosis: Diagnosis) -> None:
         """Write the report with the diagnosis, in place of rank 0."""
         self._emitter.framed, self._emitter.report_dir = True, self._options.report_dir
-        about = {"cause": diagnosis.cause, "ranks": diagnosis.ranks, "text": diagnosis.text}
-        self._emitter.say(Check(id="ddp.hang", tag="DDP", verdict="FAIL", **about))  # type: ignore[arg-type]
+        accusation = {"cause": diagnosis.cause, "ranks": diagnosis.ranks, "text": diagnosis.text}
+        self._emitter.say(Check(id="ddp.hang", tag="DDP", verdict="FAIL", **accusation))  # type: ignore[arg-type]
         self._emitter.finish(**self._extra())
         self._watch.publish("reported", True)
         time.sleep(2.0)  # This process may host the store, and the other ranks may still be reading from it.
@@ -176,30 +176,30 @@ def _node() -> str:
 
 
 def _options(arguments: list[str] | None) -> argparse.Namespace:
-    made = argparse.ArgumentParser(
+    parser = argparse.ArgumentParser(
         "python -m acceptance.ddp_tests", description=(__doc__ or "").split("\n")[0]
     )
-    mode = made.add_mutually_exclusive_group()
+    mode = parser.add_mutually_exclusive_group()
     mode.add_argument(
         "--quick", dest="mode", action="store_const", const="quick", help="small sizes, about a minute"
     )
     mode.add_argument("--full", dest="mode", action="store_const", const="full", help="all sizes")
-    made.set_defaults(mode="quick")
-    made.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
-    made.add_argument("--report-dir", type=Path, default=Path("reports"))
-    made.add_argument("--limits", help="file with your own limits")
-    made.add_argument("--gpus", help="ignored; torchrun's --nproc-per-node sets the number of GPUs")
-    made.add_argument(
+    parser.set_defaults(mode="quick")
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    parser.add_argument("--report-dir", type=Path, default=Path("reports"))
+    parser.add_argument("--limits", help="file with your own limits")
+    parser.add_argument("--gpus", help="ignored; torchrun's --nproc-per-node sets the number of GPUs")
+    parser.add_argument(
         "--hang-seconds",
         type=float,
         default=0.0,
         help="seconds without progress after which a rank counts as hung (default: 30, with --full 120)",
     )
-    options = made.parse_args(arguments)
+    options = parser.parse_args(arguments)
     try:
         options.limits = Limits.load(options.limits)
     except (OSError, ValueError) as error:
-        made.error(f"--limits: {error}")
+        parser.error(f"--limits: {error}")
     return options
 
 

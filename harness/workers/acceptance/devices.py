@@ -82,9 +82,9 @@ def image_check(id: str, tag: str) -> Check | None:
     """
     if text := without_cuda():
         return Check(id=id, tag=tag, verdict="UNKNOWN", text=text, cause="image.no_cuda")
-    if closed := closed_devices():
+    if paths := closed_devices():
         text = (
-            f"user {os.getuid()} cannot open {closed[0]}: set runAsUser or supplementalGroups with --pod FILE"
+            f"user {os.getuid()} cannot open {paths[0]}: set runAsUser or supplementalGroups with --pod FILE"
         )
         return Check(id=id, tag=tag, verdict="UNKNOWN", text=text)
     return None
@@ -139,23 +139,23 @@ def versions(smi: Smi | None) -> dict[str, str]:
     """
     import torch
 
-    known = {"python": platform.python_version(), "torch": str(torch.__version__)}
+    versions_by_name = {"python": platform.python_version(), "torch": str(torch.__version__)}
     if torch.version.cuda:
-        known["cuda"] = str(torch.version.cuda)
+        versions_by_name["cuda"] = str(torch.version.cuda)
     if torch.cuda.is_available() and torch.distributed.is_nccl_available():
-        known["nccl"] = ".".join(str(part) for part in torch.cuda.nccl.version())
+        versions_by_name["nccl"] = ".".join(str(part) for part in torch.cuda.nccl.version())
     if torch.cuda.is_available() and torch.backends.cudnn.is_available():
-        known["cudnn"] = str(torch.backends.cudnn.version())
+        versions_by_name["cudnn"] = str(torch.backends.cudnn.version())
     if smi and smi.driver:
-        known |= {"driver": smi.driver, "driver_cuda": smi.cuda}
-    return known
+        versions_by_name |= {"driver": smi.driver, "driver_cuda": smi.cuda}
+    return versions_by_name
 
 
-def version_checks(known: dict[str, str], device: str) -> Iterator[Check]:
+def version_checks(versions_by_name: dict[str, str], device: str) -> Iterator[Check]:
     """Yield one check that lists the versions. It is UNKNOWN if a required version is missing."""
-    needed = ("python", "torch", *(("cuda", "nccl", "driver") if device == "cuda" else ()))
-    missing = [name for name in needed if not known.get(name)]
-    text = ", ".join(f"{name} {value}" for name, value in known.items())
+    required = ("python", "torch", *(("cuda", "nccl", "driver") if device == "cuda" else ()))
+    missing = [name for name in required if not versions_by_name.get(name)]
+    text = ", ".join(f"{name} {value}" for name, value in versions_by_name.items())
     if missing:
         text += f"; not known: {', '.join(missing)}"
     yield Check(id="env.versions", tag=TAG, verdict="UNKNOWN" if missing else "PASS", text=text)

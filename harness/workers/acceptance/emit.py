@@ -92,7 +92,7 @@ class Emitter:
     def report(self, **extra: Any) -> dict[str, Any]:
         """Return the report with the checks so far. Without checks, the verdict is UNKNOWN."""
         with self._lock:
-            made = {
+            report = {
                 "version": VERSION,
                 "kind": self.kind,
                 "node": os.environ.get("NODE_NAME") or socket.gethostname(),
@@ -105,7 +105,7 @@ class Emitter:
                 "verdict": worst(check.verdict for check in self.checks),
                 **extra,
             }
-        cleaned: dict[str, Any] = finite(made)
+        cleaned: dict[str, Any] = finite(report)
         return cleaned
 
     def _counted(self) -> str:
@@ -116,9 +116,9 @@ class Emitter:
     def _remark(self) -> str:
         return "" if self.device == "cuda" else "; no GPU was tested: this is not an acceptance of a GPU"
 
-    def _frame(self, said: dict[str, Any]) -> None:
+    def _frame(self, document: dict[str, Any]) -> None:
         if self._nonce and self.framed:
-            for line in frames.encode(self._nonce, said, MARK):
+            for line in frames.encode(self._nonce, document, MARK):
                 _print(line)
 
     def _write(self, report: dict[str, Any]) -> None:
@@ -135,8 +135,10 @@ class Emitter:
         """Write the termination log for Kubernetes, if the file exists."""
         if not self._termination_log.exists():
             return
-        bad = sorted((c for c in self.checks if c.verdict != "PASS"), key=lambda c: -EXIT_ORDER[c.verdict])
-        text = "\n".join([f"{verdict} {self._counted()}{self._remark()}", *(check.line() for check in bad)])
+        failed = sorted((c for c in self.checks if c.verdict != "PASS"), key=lambda c: -EXIT_ORDER[c.verdict])
+        text = "\n".join(
+            [f"{verdict} {self._counted()}{self._remark()}", *(check.line() for check in failed)]
+        )
         try:
             self._termination_log.write_bytes(
                 text.encode()[:TERMINATION_BYTES].decode(errors="ignore").encode()

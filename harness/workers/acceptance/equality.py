@@ -20,30 +20,34 @@ def checks(id: str, results: Mapping[Device, Sequence[str]], cause: str) -> Iter
     """
     for device, digests in results.items():
         distinct = set(digests)
-        others = [
+        other_results = [
             other_digests[0]
             for other, other_digests in results.items()
             if other != device and other.name == device.name and len(set(other_digests)) == 1
         ]
-        verdict, why = "PASS", ""
+        verdict, check_cause = "PASS", ""
         if not digests:
             verdict, text = "UNKNOWN", "no result"
         elif len(distinct) > 1:
-            verdict, text, why = "FAIL", f"{len(digests)} runs gave {len(distinct)} different results", cause
-        elif others and _differs(digests[0], others):
-            count = sum(other != digests[0] for other in others)
-            verdict, text, why = (
+            verdict, text, check_cause = (
                 "FAIL",
-                f"{count} of the {len(others)} other GPUs gave a different result",
+                f"{len(digests)} runs gave {len(distinct)} different results",
+                cause,
+            )
+        elif other_results and _differs(digests[0], other_results):
+            count = sum(other != digests[0] for other in other_results)
+            verdict, text, check_cause = (
+                "FAIL",
+                f"{count} of the {len(other_results)} other GPUs gave a different result",
                 cause,
             )
         else:
             text = f"{len(digests)} runs gave the same bits"
-            text += f", and so did {others.count(digests[0])} other GPUs" if others else ""
-        yield Check(id=id, tag=TAG, verdict=verdict, text=text, cause=why or None, **device.where)  # type: ignore[arg-type]
+            text += f", and so did {other_results.count(digests[0])} other GPUs" if other_results else ""
+        yield Check(id=id, tag=TAG, verdict=verdict, text=text, cause=check_cause or None, **device.where)  # type: ignore[arg-type]
 
 
-def _differs(own: str, others: Sequence[str]) -> bool:
-    """Return whether the result `own` differs from the majority of all devices."""
-    count = Counter([own, *others])
-    return count[own] * 2 <= count.total()
+def _differs(result: str, other_results: Sequence[str]) -> bool:
+    """Return whether the result `result` differs from the majority of all devices."""
+    count = Counter([result, *other_results])
+    return count[result] * 2 <= count.total()

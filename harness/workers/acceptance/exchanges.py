@@ -62,17 +62,17 @@ class Exchanges(OneRank):
 
     # -- collectives ---------------------------------------------------------------------------------------
     def _collective(self, name: str) -> None:
-        rows, built = [], False
+        rows, emulated = [], False
         for elements in self._sizes:
             exchange = Exchange(name, elements, self.rank, self.ranks, self.device.torch)
             wrong, times = self._timed(exchange)
-            built |= exchange.built
+            emulated |= exchange.built
             results = self._gathered(f"{name}/{elements}", {"wrong": wrong, "times": times})
             if results is not None:
                 rows.append(self._row(exchange, results))
         if self.rank == 0:
             self._rows += [row for row, _ in rows]
-            self._judge(name, rows, built)
+            self._judge(name, rows, emulated)
 
     def _that_fit(self) -> tuple[int, ...]:
         """Return the smallest size, and all larger sizes that fit into every rank's free memory."""
@@ -85,8 +85,8 @@ class Exchanges(OneRank):
         self._watch.enter("all_reduce of the free memory")
         dist.all_reduce(free, dist.ReduceOp.MIN)
         self._watch.leave()
-        least = int(free) * FREE_SHARE
-        return self._sizes[:1] + tuple(size for size in self._sizes[1:] if need(size) <= least)
+        available = int(free) * FREE_SHARE
+        return self._sizes[:1] + tuple(size for size in self._sizes[1:] if need(size) <= available)
 
     def _timed(self, exchange: Exchange) -> tuple[int, list[float]]:
         """Run all iterations. Return the number of wrong elements, and the time per iteration in seconds."""
@@ -99,11 +99,11 @@ class Exchanges(OneRank):
             self._watch.enter(f"the barrier before {exchange.name}")
             dist.barrier(device_ids=self.device.ids)
             self._watch.enter(f"{exchange.name} of {exchange.size} bytes, iteration {iteration}")
-            began = time.perf_counter()
+            start = time.perf_counter()
             exchange.run()
             self._wait()
             if iteration:  # The first iteration is not timed, because it also opens connections.
-                times.append(time.perf_counter() - began)
+                times.append(time.perf_counter() - start)
             self._watch.leave()
             wrong += exchange.wrong()
         return wrong, times
@@ -126,20 +126,20 @@ class Exchanges(OneRank):
         }
         return row, [rank for rank, one in results.items() if one["wrong"]]
 
-    def _judge(self, name: str, rows: list[tuple[dict[str, Any], list[int]]], built: bool) -> None:
+    def _judge(self, name: str, rows: list[tuple[dict[str, Any], list[int]]], emulated: bool) -> None:
         wrong = sum(row["wrong"] for row, _ in rows)
         bad = tuple(sorted({rank for _, ranks in rows for rank in ranks}))
-        how = "; emulated with another collective, because this backend lacks it" if built else ""
+        note = "; emulated with another collective, because this backend lacks it" if emulated else ""
         if wrong:
-            text = f"{listed(bad)} received {wrong} wrong elements of {name} over {self.ranks} ranks{how}"
+            text = f"{listed(bad)} received {wrong} wrong elements of {name} over {self.ranks} ranks{note}"
         else:
-            text = f"every element of {len(rows)} sizes is correct on all {self.ranks} ranks{how}"
+            text = f"every element of {len(rows)} sizes is correct on all {self.ranks} ranks{note}"
         self._say(f"ddp.{name}.correct", "FAIL" if wrong else "PASS", text, "collective.wrong", bad)
         row, id_ = rows[-1][0], f"ddp.{name}.busbw"
         if self.ranks < 2:
             self._say(id_, "PASS", "a single rank sends nothing, so there is no bandwidth to measure", "", ())
             return
-        known = self._limits.row(
+        limit_row = self._limits.row(
             model=self.device.name, check=id_, ranks=self.ranks, nodes=self._nodes, payload=row["size"]
         )
         p = row["percentiles"]
@@ -147,7 +147,7 @@ class Exchanges(OneRank):
             f"{row['busbw']:.4g} GB/s at {row['size']} bytes over {self.ranks} ranks on {self._nodes} nodes "
             f"(p50 {p['p50'] * 1e3:.3g} ms, p99 {p['p99'] * 1e3:.3g} ms)"
         )
-        self._emitter.say(judged(id_, "DDP", row["busbw"], "GB/s", known, "collective.slow", text))
+        self._emitter.say(judged(id_, "DDP", row["busbw"], "GB/s", limit_row, "collective.slow", text))
 
     # -- stragglers ----------------------------------------------------------------------------------------
     def _stragglers(self) -> None:
@@ -180,10 +180,10 @@ class Exchanges(OneRank):
         best = float("inf")
         for _ in range(12):
             self._wait()
-            began = time.perf_counter()
+            start = time.perf_counter()
             a @ a
             self._wait()
-            best = min(best, time.perf_counter() - began)
+            best = min(best, time.perf_counter() - start)
         return best
 
 

@@ -38,10 +38,10 @@ def right(precision: Precision, device: Device) -> Check:
     a, b = _factors(precision, m, n, k, device)
     with exactly(precision):
         product = _product(precision, a, b)().double().cpu()
-    left, right_ = a.cpu().float().double(), b.cpu().float().double()
-    exact, size = left @ right_, left.abs() @ right_.abs()
-    bound = factor(precision, k) * size + precision.u_out * exact.abs() + precision.least
-    shares = (product - exact).abs() / bound
+    left_factor, right_factor = a.cpu().float().double(), b.cpu().float().double()
+    exact, size = left_factor @ right_factor, left_factor.abs() @ right_factor.abs()
+    bounds = factor(precision, k) * size + precision.u_out * exact.abs() + precision.least
+    shares = (product - exact).abs() / bounds
     # NaN must not count as a small error, so it is replaced by infinity.
     share = float(torch.nan_to_num(shares, nan=float("inf")).max())
     wrong = int((~(shares <= 1)).sum())

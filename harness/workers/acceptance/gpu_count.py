@@ -21,30 +21,32 @@ def count(
     If a GPU is missing because it is shared or split by MIG, the node is not to blame, and the verdict is
     UNKNOWN.
     """
-    seen = len(devices)
-    shown: dict[str, Any] = {"measured": float(seen), "unit": "GPUs", "relation": ">="}
+    visible = len(devices)
+    measurement: dict[str, Any] = {"measured": float(visible), "unit": "GPUs", "relation": ">="}
     if expected is not None:
-        shown["limit"] = float(expected)
+        measurement["limit"] = float(expected)
     lost = lost_gpus(reading.smi)
-    if shared is not None and not lost and (seen or shared.cause == "gpu.mig"):
-        of = f" for {expected} requested" if expected is not None and seen < expected else ""
-        text = f"{_gpus(seen)} visible{of}: {shared.text}. Only a whole GPU that is not shared is accepted"
-        return Check(id=ID, tag=TAG, verdict="UNKNOWN", text=text, cause=shared.cause, **shown)
-    if not seen:
-        return _none(reading, lost, expected, shown)
-    if expected is not None and seen < expected:
-        text = f"{seen} of {expected} GPUs are visible"
+    if shared is not None and not lost and (visible or shared.cause == "gpu.mig"):
+        note = f" for {expected} requested" if expected is not None and visible < expected else ""
+        text = (
+            f"{_gpus(visible)} visible{note}: {shared.text}. Only a whole GPU that is not shared is accepted"
+        )
+        return Check(id=ID, tag=TAG, verdict="UNKNOWN", text=text, cause=shared.cause, **measurement)
+    if not visible:
+        return _none(reading, lost, expected, measurement)
+    if expected is not None and visible < expected:
+        text = f"{visible} of {expected} GPUs are visible"
         cause = "gpu.lost" if lost else "gpu.fewer"
         text += f"; nvidia-smi: {'; '.join(lost)}" if lost else ""
-        return Check(id=ID, tag=TAG, verdict="FAIL", text=text, cause=cause, **shown)
+        return Check(id=ID, tag=TAG, verdict="FAIL", text=text, cause=cause, **measurement)
     if expected is None:
-        text = f"{seen} GPUs are visible, but the expected number is not set (--gpus N or ACCEPT_GPUS)"
-        return Check(id=ID, tag=TAG, verdict="UNKNOWN", text=text, **shown)
+        text = f"{visible} GPUs are visible, but the expected number is not set (--gpus N or ACCEPT_GPUS)"
+        return Check(id=ID, tag=TAG, verdict="UNKNOWN", text=text, **measurement)
     names = ", ".join(sorted({device.name for device in devices}))
-    return Check(id=ID, tag=TAG, verdict="PASS", text=f"{seen} GPUs are visible: {names}", **shown)
+    return Check(id=ID, tag=TAG, verdict="PASS", text=f"{visible} GPUs are visible: {names}", **measurement)
 
 
-def _none(reading: Reading, lost: Sequence[str], expected: int | None, shown: dict[str, Any]) -> Check:
+def _none(reading: Reading, lost: Sequence[str], expected: int | None, measurement: dict[str, Any]) -> Check:
     """Return the check for a container in which PyTorch does not see any GPU."""
     smi = reading.smi
     if smi is not None and smi.gpus:
@@ -58,7 +60,7 @@ def _none(reading: Reading, lost: Sequence[str], expected: int | None, shown: di
             text, cause = f"{text}; {reading.error}", cause_of(reading.error) or cause
     if lost:
         text, cause = f"{text}; nvidia-smi: {'; '.join(lost)}", "gpu.lost"
-    return Check(id=ID, tag=TAG, verdict="FAIL", text=text, cause=cause, **shown)
+    return Check(id=ID, tag=TAG, verdict="FAIL", text=text, cause=cause, **measurement)
 
 
 def _gpus(count: int) -> str:

@@ -66,9 +66,9 @@ def _rows(gpu: Gpu, limits: Limits, /, **where: Unpack[Where]) -> Iterator[Check
     pages = gpu.rows_pending == NOT_SUPPORTED and gpu.pages_pending not in (None, NOT_SUPPORTED)
     if pages:
         words = "retired memory pages (this GPU cannot remap rows)"
-        limited = "env.retired_pages"
+        limit_id = "env.retired_pages"
         count = gpu.pages_retired
-        yield _count(f"{family}.uncorrectable", count, "pages", cause, words, limited, gpu, limits, **where)
+        yield _count(f"{family}.uncorrectable", count, "pages", cause, words, limit_id, gpu, limits, **where)
         words = "the retirement of a memory page is pending"
         yield _word(f"{family}.pending", gpu.pages_pending, words, "No", "FAIL", cause, **where)
         text = "this GPU retires pages and cannot remap rows"
@@ -95,10 +95,10 @@ def under_load(gpu: Gpu, limits: Limits, /, **where: Unpack[Where]) -> Iterator[
     yield _throttle(gpu, **where)
 
 
-def not_reported(ids: Iterable[str], why: str, **where: Unpack[Where]) -> Iterator[Check]:
+def not_reported(ids: Iterable[str], reason: str, **where: Unpack[Where]) -> Iterator[Check]:
     """Yield an UNKNOWN check for each check id. The GPU is missing from nvidia-smi's output."""
     for id in ids:
-        yield Check(id=id, tag=TAG, verdict="UNKNOWN", text=why, **where)
+        yield Check(id=id, tag=TAG, verdict="UNKNOWN", text=reason, **where)
 
 
 def links(
@@ -115,37 +115,45 @@ def links(
         return Check(id=id, tag=TAG, verdict="PASS", text=text, **where)
     if own is None:
         return _missing(id, "NVLink", None, **where)
-    up = [speed for speed in own if speed > 0]
-    text = f"{len(up)} of {len(own)} NVLinks are up" + (f", {min(up):g} GB/s each or more" if up else "")
-    shown: dict[str, Any] = {"measured": float(len(up)), "unit": "links", **where}
+    active = [speed for speed in own if speed > 0]
+    text = f"{len(active)} of {len(own)} NVLinks are up" + (
+        f", {min(active):g} GB/s each or more" if active else ""
+    )
+    measurement: dict[str, Any] = {"measured": float(len(active)), "unit": "links", **where}
     if gpus < 2:
         # Cloud providers disable the links on machines with a single GPU, so inactive links are correct here.
-        return Check(id=id, tag=TAG, verdict="PASS", text=f"{text}; a single GPU uses none", **shown)
+        return Check(id=id, tag=TAG, verdict="PASS", text=f"{text}; a single GPU uses none", **measurement)
     fastest = max((speed for speeds in all_links.values() for speed in speeds), default=0.0)
-    most = max(sum(speed > 0 for speed in speeds) for speeds in all_links.values())
+    most_links = max(sum(speed > 0 for speed in speeds) for speeds in all_links.values())
     row = limits.row(model=gpu.name, check=id)
-    if row and not (up and min(up) < 0.99 * fastest):
-        return judged(id, TAG, float(len(up)), "links", row, "gpu.nvlink", text, **where)
+    if row and not (active and min(active) < 0.99 * fastest):
+        return judged(id, TAG, float(len(active)), "links", row, "gpu.nvlink", text, **where)
     verdict: Verdict
-    if up and min(up) < 0.99 * fastest:
+    if active and min(active) < 0.99 * fastest:
         verdict, text = "FAIL", f"{text}; the fastest link of this node runs at {fastest:g} GB/s"
-    elif len(up) < most:
-        verdict, text = "FAIL", f"{text}; another GPU of this node has {most}"
+    elif len(active) < most_links:
+        verdict, text = "FAIL", f"{text}; another GPU of this node has {most_links}"
     else:
         verdict, text = "UNKNOWN", f"{text}; the expected number for a {gpu.name} is unknown"
     cause = "gpu.nvlink" if verdict == "FAIL" else None
-    return Check(id=id, tag=TAG, verdict=verdict, text=text, cause=cause, **shown)
+    return Check(id=id, tag=TAG, verdict=verdict, text=text, cause=cause, **measurement)
 
 
 def _word(
-    id: str, seen: str | None, words: str, good: str, otherwise: Verdict, cause: str, **where: Unpack[Where]
+    id: str,
+    state: str | None,
+    words: str,
+    expected: str,
+    verdict: Verdict,
+    cause: str,
+    **where: Unpack[Where],
 ) -> Check:
-    if seen in (None, NOT_SUPPORTED) or isinstance(seen, Unreadable):
-        return _missing(id, words, seen, **where)
-    text = f"{words}: {seen}"
-    if seen == good:
+    if state in (None, NOT_SUPPORTED) or isinstance(state, Unreadable):
+        return _missing(id, words, state, **where)
+    text = f"{words}: {state}"
+    if state == expected:
         return Check(id=id, tag=TAG, verdict="PASS", text=text, **where)
-    return Check(id=id, tag=TAG, verdict=otherwise, text=f"{text}; expected {good}", cause=cause, **where)
+    return Check(id=id, tag=TAG, verdict=verdict, text=f"{text}; expected {expected}", cause=cause, **where)
 
 
 def _count(
@@ -154,37 +162,41 @@ def _count(
     unit: str,
     cause: str,
     words: str,
-    limited: str,
+    limit_id: str,
     gpu: Gpu,
     limits: Limits,
     /,
     **where: Unpack[Where],
 ) -> Check:
-    """Judge a counter against the limit of the check `limited`."""
+    """Judge a counter against the limit of the check `limit_id`."""
     if not isinstance(count, float):
         return _missing(id, words, count, **where)
-    row = limits.row(model=gpu.name, check=limited)
+    row = limits.row(model=gpu.name, check=limit_id)
     return judged(id, TAG, count, unit, row, cause, f"{count:.0f} {words}", **where)
 
 
-def _link(gpu: Gpu, id: str, now: Number, most: Number, words: str, /, **where: Unpack[Where]) -> Check:
+def _link(
+    gpu: Gpu, id: str, current: Number, maximum: Number, words: str, /, **where: Unpack[Where]
+) -> Check:
     """Judge the PCIe link's width or generation. It matters less for a GPU that uses NVLink-C2C instead."""
-    if gpu.c2c == "Enabled" and (now in (None, NOT_SUPPORTED) or most in (None, NOT_SUPPORTED)):
+    if gpu.c2c == "Enabled" and (current in (None, NOT_SUPPORTED) or maximum in (None, NOT_SUPPORTED)):
         text = f"{words}: not reported, because NVLink-C2C connects this GPU to its CPU"
         return Check(id=id, tag=TAG, verdict="PASS", text=text, **where)
-    if not isinstance(now, float) or not isinstance(most, float) or most <= 0:
-        missing = now if not isinstance(now, float) else most if not isinstance(most, float) else None
+    if not isinstance(current, float) or not isinstance(maximum, float) or maximum <= 0:
+        missing = (
+            current if not isinstance(current, float) else maximum if not isinstance(maximum, float) else None
+        )
         return _missing(id, words, missing, **where)
-    failed: Verdict = "WARN" if gpu.c2c == "Enabled" else "FAIL"
+    verdict: Verdict = "WARN" if gpu.c2c == "Enabled" else "FAIL"
     return Check(
         id=id,
         tag=TAG,
-        verdict="PASS" if now >= most else failed,
-        text=f"{words} {now:.0f} of {most:.0f}",
-        cause=None if now >= most else "gpu.pcie",
-        measured=now,
-        expected=most,
-        limit=most,
+        verdict="PASS" if current >= maximum else verdict,
+        text=f"{words} {current:.0f} of {maximum:.0f}",
+        cause=None if current >= maximum else "gpu.pcie",
+        measured=current,
+        expected=maximum,
+        limit=maximum,
         limit_kind="peak",
         limit_source="nvidia-smi: the maximum of GPU and host together",
         **where,
@@ -212,8 +224,8 @@ def _throttle(gpu: Gpu, /, **where: Unpack[Where]) -> Check:
     id = "env.throttle"
     unreadable = ", ".join(f"{reason}: {text}" for reason, text in gpu.reasons_unreadable.items())
     if not isinstance(gpu.reasons, frozenset):
-        seen = Unreadable(unreadable) if unreadable else gpu.reasons
-        return _missing(id, "reasons for reduced clocks", seen, **where)
+        state = Unreadable(unreadable) if unreadable else gpu.reasons
+        return _missing(id, "reasons for reduced clocks", state, **where)
     # Under full load, the power limit reduces a healthy GPU's clocks, so sw_power_cap is not judged.
     text = "clocks reduced under load by: " + (", ".join(sorted(gpu.reasons)) or "nothing")
     if any(reason in gpu.reasons for reason in FAILING_REASONS):
@@ -225,8 +237,8 @@ def _throttle(gpu: Gpu, /, **where: Unpack[Where]) -> Check:
     return Check(id=id, tag=TAG, verdict="PASS", text=text, **where)
 
 
-def _missing(id: str, words: str, seen: Number | str | frozenset[str], **where: Unpack[Where]) -> Check:
-    why = "not supported by this GPU (N/A)" if seen == NOT_SUPPORTED else "nvidia-smi does not report it"
-    if isinstance(seen, Unreadable):
-        why = f"nvidia-smi could not read it ({seen})"
-    return Check(id=id, tag=TAG, verdict="UNKNOWN", text=f"{words}: {why}", **where)
+def _missing(id: str, words: str, value: Number | str | frozenset[str], **where: Unpack[Where]) -> Check:
+    reason = "not supported by this GPU (N/A)" if value == NOT_SUPPORTED else "nvidia-smi does not report it"
+    if isinstance(value, Unreadable):
+        reason = f"nvidia-smi could not read it ({value})"
+    return Check(id=id, tag=TAG, verdict="UNKNOWN", text=f"{words}: {reason}", **where)

@@ -25,7 +25,7 @@ def busy(devices: Sequence[Device]) -> Iterator[None]:
     stop, failed = threading.Event(), []
     running = [threading.Event() for _ in devices]
 
-    def work(device: Device, started: threading.Event) -> None:
+    def work(device: Device, ready: threading.Event) -> None:
         try:
             a = torch.randn(SIZE, SIZE, device=device.torch, dtype=torch.bfloat16)
             out = torch.empty_like(a)
@@ -33,19 +33,19 @@ def busy(devices: Sequence[Device]) -> Iterator[None]:
                 for _ in range(_PRODUCTS):
                     torch.mm(a, a, out=out)
                 torch.cuda.synchronize(device.index)
-                started.set()
+                ready.set()
         except Exception as error:
             failed.append(f"GPU {device.index}: {error}")
         finally:
-            started.set()
+            ready.set()
 
     threads = [threading.Thread(target=work, args=pair, daemon=True) for pair in paired(devices, running)]
     for thread in threads:
         thread.start()
     try:
-        until = time.monotonic() + _START_SECONDS
-        for device, started in paired(devices, running):
-            if not started.wait(max(0.0, until - time.monotonic())):
+        deadline = time.monotonic() + _START_SECONDS
+        for device, ready in paired(devices, running):
+            if not ready.wait(max(0.0, deadline - time.monotonic())):
                 failed.append(f"GPU {device.index} did not start to compute in {_START_SECONDS:.0f} s")
         time.sleep(SECONDS_BEFORE)
         yield

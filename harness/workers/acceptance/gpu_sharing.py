@@ -109,6 +109,6 @@ def excuse(verdict: str, cause: str | None) -> bool:
     return verdict in ("FAIL", "WARN") and cause in UNPROVED
 
 
-def excused(text: str, why: str) -> str:
+def excused(text: str, reason: str) -> str:
     """Return the text for a result that is not judged because the GPU is shared."""
-    return f"{text}; not judged: {why}"
+    return f"{text}; not judged: {reason}"

@@ -23,41 +23,43 @@ lost."""
 
 def parser(name: str, description: str) -> argparse.ArgumentParser:
     """Return the command's parser, which exits with code 2 on a usage error."""
-    made = argparse.ArgumentParser(
+    result = argparse.ArgumentParser(
         f"python -m {name}", description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    mode = made.add_mutually_exclusive_group(required=True)
+    mode = result.add_mutually_exclusive_group(required=True)
     mode.add_argument("--quick", dest="mode", action="store_const", const="quick", help="takes minutes")
     mode.add_argument("--full", dest="mode", action="store_const", const="full", help="takes an hour")
-    made.add_argument("--report-dir", type=Path, default=Path("reports"), metavar="DIR")
-    made.add_argument(
+    result.add_argument("--report-dir", type=Path, default=Path("reports"), metavar="DIR")
+    result.add_argument(
         "--device",
         choices=("auto", "cpu", "cuda"),
         default="auto",
         help="auto means cuda, so a node without a GPU fails. cpu is only for development",
     )
-    made.add_argument(
+    result.add_argument(
         "--limits", type=Path, metavar="FILE", help="file with your own limits, in addition to limits.toml"
     )
-    made.add_argument("--gpus", type=int, metavar="N", help="expected number of GPUs (default: ACCEPT_GPUS)")
-    made.add_argument(
+    result.add_argument(
+        "--gpus", type=int, metavar="N", help="expected number of GPUs (default: ACCEPT_GPUS)"
+    )
+    result.add_argument(
         "--deadline", type=float, metavar="S", help="seconds after which the remaining checks are UNKNOWN"
     )
-    return made
+    return result
 
 
 def accept(
-    made: argparse.ArgumentParser,
+    command_parser: argparse.ArgumentParser,
     arguments: list[str] | None,
-    more: Callable[[Runner, Node, argparse.Namespace], Iterable[Section]],
+    more_sections: Callable[[Runner, Node, argparse.Namespace], Iterable[Section]],
 ) -> int:
-    """Run the test sections for one node, then those returned by `more`. Return the exit code."""
-    options = made.parse_args(arguments)
+    """Run the test sections for one node, then those returned by `more_sections`. Return the exit code."""
+    options = command_parser.parse_args(arguments)
     try:
         limits = Limits.load(options.limits)
         node = Node("cpu" if options.device == "cpu" else "cuda", options.mode, limits, options.gpus)
     except (OSError, ValueError) as error:
-        made.error(str(error))
+        command_parser.error(str(error))
     # cuBLAS is deterministic only with this workspace setting, which it reads when it starts.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     (options.report_dir / FILES["node"]).unlink(missing_ok=True)
@@ -66,7 +68,7 @@ def accept(
     # The runner and the node share this dictionary, so its content is reported even after an early exit.
     runner.extra = node.extra
     sections = node.sections()
-    return runner.run(sections if node.wrong_image else [*sections, *more(runner, node, options)])
+    return runner.run(sections if node.wrong_image else [*sections, *more_sections(runner, node, options)])
 
 
 def main(arguments: list[str] | None = None) -> int:

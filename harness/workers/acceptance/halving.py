@@ -27,7 +27,7 @@ def split(nodes: Sequence[int]) -> list[Group]:
 def halve(tested: Tested, groups: Sequence[Group]) -> Search[tuple[list[Group], list[int]]]:
     """Test groups, and halve those that fail. Return the good groups and the remaining single nodes."""
     good: list[Group] = []
-    left: list[int] = []
+    remaining: list[int] = []
     while groups:
         halves: list[Group] = []
         for group, outcome in paired(groups, (yield from tested.ask(groups))):
@@ -39,9 +39,9 @@ def halve(tested: Tested, groups: Sequence[Group]) -> Search[tuple[list[Group], 
                 if len(half) > 1:
                     halves.append(half)
                 else:
-                    left += half
+                    remaining += half
         groups = halves
-    return good, left
+    return good, remaining
 
 
 def join(tested: Tested, parts: Sequence[Group]) -> Search[list[Group]]:
@@ -61,10 +61,10 @@ def join(tested: Tested, parts: Sequence[Group]) -> Search[list[Group]]:
     classes = yield from join(tested, parts[:middle])
     for part in (yield from join(tested, parts[middle:])):
         for number, other in enumerate(classes):
-            together = _union([part, other])
-            outcomes = yield from tested.ask([together])
+            union = _union([part, other])
+            outcomes = yield from tested.ask([union])
             if outcomes == ["good"]:
-                classes[number] = together
+                classes[number] = union
                 break
         else:
             classes.append(part)
@@ -72,50 +72,52 @@ def join(tested: Tested, parts: Sequence[Group]) -> Search[list[Group]]:
 
 
 def meet(
-    tested: Tested, nodes: Sequence[int], witnesses: Sequence[int], most: int
+    tested: Tested, nodes: Sequence[int], witnesses: Sequence[int], limit: int
 ) -> Search[dict[int, dict[int, str]]]:
-    """Test each node with up to `most` witnesses, one at a time, until the node passes.
+    """Test each node with up to `limit` witnesses, one at a time, until the node passes.
 
     Return each node's witnesses and the outcome with each of them.
     """
-    met: dict[int, dict[int, str]] = {node: {} for node in nodes}
-    most = min(most, len(witnesses))
-    for turn in range(most):
-        waiting = [node for node in nodes if "good" not in met[node].values()]
+    outcomes: dict[int, dict[int, str]] = {node: {} for node in nodes}
+    limit = min(limit, len(witnesses))
+    for turn in range(limit):
+        waiting = [node for node in nodes if "good" not in outcomes[node].values()]
         for start in range(0, len(waiting), len(witnesses)):
             pairs: dict[int, int | None] = {}
             for place, node in enumerate(waiting[start : start + len(witnesses)]):
                 # The first choice changes with each turn. `_witness` skips the node's earlier witnesses.
-                pairs[node] = _witness(witnesses, pairs.values(), met[node], place + turn)
+                pairs[node] = _witness(witnesses, pairs.values(), outcomes[node], place + turn)
             ready = {node: witness for node, witness in pairs.items() if witness is not None}
-            wanted = list(ready.items())
-            for (node, witness), outcome in paired(wanted, (yield from tested.ask(wanted))):
-                met[node][witness] = outcome
-    return met
+            requested = list(ready.items())
+            for (node, witness), outcome in paired(requested, (yield from tested.ask(requested))):
+                outcomes[node][witness] = outcome
+    return outcomes
 
 
-def pair_up(tested: Tested, nodes: Sequence[int], hopeless: int | None = None) -> Search[list[Group]]:
+def pair_up(tested: Tested, nodes: Sequence[int], max_rounds: int | None = None) -> Search[list[Group]]:
     """Find a partner for each node, and return the good pairs. No two of them share a node.
 
     If all nodes pass together, return them as one group. Otherwise, test pairs in rounds until every node has
-    passed in a pair. Give up if no pair was good in the first `hopeless` rounds.
+    passed in a pair. Give up if no pair was good in the first `max_rounds` rounds.
     """
     if len(nodes) < 2:
         return []
     outcomes = yield from tested.ask([nodes])
     if outcomes == ["good"]:
         return [tuple(nodes)]
-    alone = set(nodes)
-    found: list[Group] = []
+    unpaired = set(nodes)
+    good_pairs: list[Group] = []
     for number, places in enumerate(circle.rounds(len(nodes))):
-        if number == hopeless and not found:
+        if number == max_rounds and not good_pairs:
             break
-        pairs = [(nodes[a], nodes[b]) for a, b in places if {nodes[a], nodes[b]} & alone]
+        pairs = [(nodes[a], nodes[b]) for a, b in places if {nodes[a], nodes[b]} & unpaired]
         outcomes = yield from tested.ask(pairs)
-        good = [pair for pair, outcome in paired(pairs, outcomes) if outcome == "good"]
-        alone -= {node for pair in good for node in pair}
-        found += [pair for pair in good if not {*pair} & {node for other in found for node in other}]
-    return found
+        passed = [pair for pair, outcome in paired(pairs, outcomes) if outcome == "good"]
+        unpaired -= {node for pair in passed for node in pair}
+        good_pairs += [
+            pair for pair in passed if not {*pair} & {node for other in good_pairs for node in other}
+        ]
+    return good_pairs
 
 
 def across(tested: Tested, one: Group, other: Group) -> Search[tuple[int, int] | None]:
@@ -140,9 +142,9 @@ def _witness(
     witnesses: Sequence[int], taken: Iterable[int | None], met: Iterable[int], first: int
 ) -> int | None:
     """Return the next witness, starting at index `first`, that is in neither `taken` nor `met`, or None."""
-    used = {*taken, *met}
-    turned = (witnesses[(first + step) % len(witnesses)] for step in range(len(witnesses)))
-    return next((witness for witness in turned if witness not in used), None)
+    unavailable = {*taken, *met}
+    rotated = (witnesses[(first + step) % len(witnesses)] for step in range(len(witnesses)))
+    return next((witness for witness in rotated if witness not in unavailable), None)
 
 
 def _union(parts: Iterable[Group]) -> Group:

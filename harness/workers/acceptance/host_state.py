@@ -75,13 +75,13 @@ def locked_memory(limit: int, rdma_devices: int) -> Check:
     devices = (
         f"{rdma_devices} RDMA devices" if rdma_devices else "there is no RDMA device, which would need more"
     )
-    low = not unlimited and rdma_devices > 0
+    too_low = not unlimited and rdma_devices > 0
     return Check(
         id="env.memlock",
         tag=TAG,
-        verdict="WARN" if low else "PASS",
+        verdict="WARN" if too_low else "PASS",
         text=f"locked memory: {size}; {devices}",
-        cause="memlock.low" if low else None,
+        cause="memlock.low" if too_low else None,
         measured=None if unlimited else float(limit),
         unit="bytes",
     )
@@ -92,35 +92,38 @@ def clock() -> Check:
 
     The clock must be synchronised, and not earlier than the image's build time.
     """
-    built = Path(__file__).stat().st_mtime
+    build_time = Path(__file__).stat().st_mtime
     try:
         libc = ctypes.CDLL(None, use_errno=True)
         state = _Timex()
-        returned = libc.adjtimex(ctypes.byref(state))
+        status = libc.adjtimex(ctypes.byref(state))
     except (OSError, AttributeError) as error:
-        return judge_clock(None, 0.0, built, str(error))
-    return judge_clock(returned, state.maxerror / 1e6, built, os.strerror(ctypes.get_errno()))
+        return judge_clock(None, 0.0, build_time, str(error))
+    return judge_clock(status, state.maxerror / 1e6, build_time, os.strerror(ctypes.get_errno()))
 
 
-def judge_clock(answer: int | None, error: float, built: float, why: str = "") -> Check:
-    """Judge the clock. `answer` is adjtimex's return value, and `error` is the maximum error in seconds."""
+def judge_clock(status: int | None, error: float, build_time: float, reason: str = "") -> Check:
+    """Judge the clock. `status` is adjtimex's return value, and `error` is the maximum error in seconds."""
     id, now = "env.clock", time.time()
-    if now < built - 86400:
-        words = f"the clock is {(built - now) / 86400:.0f} days before this image was built"
+    if now < build_time - 86400:
+        words = f"the clock is {(build_time - now) / 86400:.0f} days before this image was built"
         return Check(id=id, tag=TAG, verdict="FAIL", text=words, cause="clock.wrong")
-    if answer is None or answer < 0:
+    if status is None or status < 0:
         return Check(
-            id=id, tag=TAG, verdict="UNKNOWN", text=f"the state of the kernel's clock cannot be read: {why}"
+            id=id,
+            tag=TAG,
+            verdict="UNKNOWN",
+            text=f"the state of the kernel's clock cannot be read: {reason}",
         )
-    shown: dict[str, Any] = {
+    measurement: dict[str, Any] = {
         **{"measured": error, "unit": "s", "relation": "<=", "limit": CLOCK_ERROR_SECONDS},
         **{"limit_kind": "limit", "limit_source": "docs/acceptance.md"},
     }
-    if answer == _TIME_ERROR or error > CLOCK_ERROR_SECONDS:
+    if status == _TIME_ERROR or error > CLOCK_ERROR_SECONDS:
         words = f"the clock is not synchronised; it may be off by {error:.3g} s"
-        return Check(id=id, tag=TAG, verdict="WARN", text=words, cause="clock.wrong", **shown)
+        return Check(id=id, tag=TAG, verdict="WARN", text=words, cause="clock.wrong", **measurement)
     words = f"the clock is synchronised to {error:.3g} s"
-    return Check(id=id, tag=TAG, verdict="PASS", text=words, **shown)
+    return Check(id=id, tag=TAG, verdict="PASS", text=words, **measurement)
 
 
 def _rdma_devices() -> int:

@@ -100,8 +100,8 @@ class Row:
     def specific(self) -> tuple[int, bool, bool, bool, int]:
         """Return a sort key that is greater for more specific rows. The most specific match is used."""
         letters = sum(letter not in "*?[]" for letter in self.model)
-        named = (self.ranks is not None, self.nodes is not None, self.algorithm is not None)
-        return (letters, *named, self.payload)
+        conditions = (self.ranks is not None, self.nodes is not None, self.algorithm is not None)
+        return (letters, *conditions, self.payload)
 
 
 class Limits:
@@ -130,10 +130,10 @@ class Limits:
         algorithm: str | None = None,
     ) -> Row | None:
         """Return the most specific row that matches, or None."""
-        fitting = [
+        matches = [
             row for row in self.rows.values() if row.fits(model, check, ranks, nodes, payload, algorithm)
         ]
-        return max(fitting, key=Row.specific, default=None)
+        return max(matches, key=Row.specific, default=None)
 
 
 def judged(
@@ -155,14 +155,16 @@ def judged(
         return Check(
             id=id, tag=tag, verdict="UNKNOWN", text=f"{text}; there is no measurement", unit=unit, **where
         )
-    shown: dict[str, Any] = {"measured": measured, "unit": unit, **where}
+    measurement: dict[str, Any] = {"measured": measured, "unit": unit, **where}
     if row is None:
-        return Check(id=id, tag=tag, verdict="UNKNOWN", text=f"{text}; no limit is known for it", **shown)
+        return Check(
+            id=id, tag=tag, verdict="UNKNOWN", text=f"{text}; no limit is known for it", **measurement
+        )
     if row.unit != unit:
         words = (
             f"{text}; the unit of the limit is {row.unit or 'none'}, that of the measurement {unit or 'none'}"
         )
-        return Check(id=id, tag=tag, verdict="UNKNOWN", text=words, **shown)
+        return Check(id=id, tag=tag, verdict="UNKNOWN", text=words, **measurement)
     verdict = _verdict(measured, row.relation, row.limit)
     return Check(
         id=id,
@@ -175,7 +177,7 @@ def judged(
         relation=row.relation,
         limit_kind=row.kind,
         limit_source=row.source,
-        **shown,
+        **measurement,
     )
 
 
@@ -208,11 +210,11 @@ def _read(path: Path) -> list[Row]:
         document = toml(data.decode())
     except ValueError as error:  # This includes UnicodeDecodeError and TOMLDecodeError.
         raise ValueError(f"{path.name} is not valid TOML: {error}") from error
-    found = document.get("row")
-    if not isinstance(found, list) or set(document) != {"row"}:
+    tables = document.get("row")
+    if not isinstance(tables, list) or set(document) != {"row"}:
         raise ValueError(f"{path.name} must have [[row]] tables, at least one, and nothing else")
     rows = []
-    for number, table in enumerate(found, 1):
+    for number, table in enumerate(tables, 1):
         try:
             rows.append(_row(table))
         except (TypeError, ValueError, AttributeError) as error:
@@ -220,9 +222,9 @@ def _read(path: Path) -> list[Row]:
                 f"{path.name}, row {number} ({table.get('check', 'no check')}): {error}"
             ) from error
     keys = [row.key for row in rows]
-    twice = next((key for at, key in enumerate(keys) if key in keys[:at]), None)
-    if twice:
-        raise ValueError(f"{path.name} has two rows for {twice}")
+    duplicate = next((key for at, key in enumerate(keys) if key in keys[:at]), None)
+    if duplicate:
+        raise ValueError(f"{path.name} has two rows for {duplicate}")
     return rows
 
 
@@ -234,9 +236,9 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
 
 
 def _row(table: Mapping[str, Any]) -> Row:
-    known = {field.name for field in fields(Row)}
-    if not set(table) <= known:
-        raise ValueError(f"unknown key {sorted(set(table) - known)}; the keys are {', '.join(sorted(known))}")
+    names = {field.name for field in fields(Row)}
+    if not set(table) <= names:
+        raise ValueError(f"unknown key {sorted(set(table) - names)}; the keys are {', '.join(sorted(names))}")
     for name, value in table.items():
         if not isinstance(value, _TYPES[name]) or isinstance(value, bool):
             raise ValueError(f"{name} is {value!r}, which has the wrong type")

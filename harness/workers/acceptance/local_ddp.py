@@ -58,8 +58,8 @@ class LocalDdp:
     def checks(self) -> Iterator[Check]:
         """Run ddp_tests, and yield its checks. Its output is copied to stdout."""
         self.report.unlink(missing_ok=True)
-        ended = self._run()
-        yield from judge(read(self.report), self.ranks, ended)
+        process_end = self._run()
+        yield from judge(read(self.report), self.ranks, process_end)
 
     def shown(self, check: Check) -> bool:
         """Return whether a check's line is already in the log, as part of ddp_tests' copied output."""
@@ -91,7 +91,7 @@ class LocalDdp:
         return [sys.executable, *torchrun, "-m", f"{package}.ddp_tests", f"--{self.mode}", *options]
 
     def _run(self) -> Ended:
-        last: deque[str] = deque(maxlen=_LAST_LINES)
+        last_lines: deque[str] = deque(maxlen=_LAST_LINES)
         with subprocess.Popen(
             self.command(),
             env=environment(os.environ),
@@ -102,23 +102,23 @@ class LocalDdp:
             start_new_session=True,
         ) as process:
             self._process = process
-            late = threading.Event()
+            timed_out = threading.Event()
 
             def stop() -> None:
-                late.set()
+                timed_out.set()
                 self.end()
 
             timer = threading.Timer(SECONDS[self.mode], stop)
             timer.daemon = True
             timer.start()
             for line in process.stdout or ():
-                last.append(line.rstrip())
+                last_lines.append(line.rstrip())
                 self._passed_on.add(line.rstrip("\n"))
                 # ddp_tests' verdict is not final. This process prints its own [RESULT] line at the end.
                 print(line.rstrip().replace("[RESULT]", "[DDP] result:"), flush=True)
             code = process.wait()
             timer.cancel()
-        return Ended(None if late.is_set() else code, tuple(last))
+        return Ended(None if timed_out.is_set() else code, tuple(last_lines))
 
 
 def environment(variables: Mapping[str, str]) -> dict[str, str]:
@@ -148,31 +148,31 @@ def read(path: Path) -> dict[str, Any] | None:
     return report if isinstance(report, dict) and report.get("kind") == "ddp" else None
 
 
-def judge(report: dict[str, Any] | None, ranks: int, ended: Ended) -> Iterator[Check]:
+def judge(report: dict[str, Any] | None, ranks: int, process_end: Ended) -> Iterator[Check]:
     """Yield the checks in the report.
 
     Add an UNKNOWN check if the report is missing or incomplete, or contradicts torchrun's exit code.
     """
-    tail = " | ".join(line for line in ended.lines if line.strip())[-1200:]
-    how = (
+    tail = " | ".join(line for line in process_end.lines if line.strip())[-1200:]
+    exit_text = (
         "it was stopped because its time was up"
-        if ended.code is None
-        else f"torchrun ended with code {ended.code}"
+        if process_end.code is None
+        else f"torchrun ended with code {process_end.code}"
     )
     try:
-        checks = [_check(one) for one in (report or {}).get("checks", ())]
+        checks = [_check(document) for document in (report or {}).get("checks", ())]
     except (TypeError, ValueError, AttributeError) as error:
-        checks, how = [], f"its report has a check that cannot be read ({error}); {how}"
+        checks, exit_text = [], f"its report has a check that cannot be read ({error}); {exit_text}"
     yield from checks
     verdict = worst(check.verdict for check in checks)
     if report is None:
-        yield _unknown(f"ddp_tests left no report; {how}; last lines: {tail}")
+        yield _unknown(f"ddp_tests left no report; {exit_text}; last lines: {tail}")
     elif not checks:
-        yield _unknown(f"the report of ddp_tests has no checks; {how}; last lines: {tail}")
+        yield _unknown(f"the report of ddp_tests has no checks; {exit_text}; last lines: {tail}")
     elif report.get("ranks") != ranks:
         yield _unknown(f"the report of ddp_tests has world size {report.get('ranks')}; expected {ranks}")
-    elif ended.code != 0 and verdict not in ("FAIL", "UNKNOWN"):
-        yield _unknown(f"{how}, although all checks in ddp_tests passed; last lines of output: {tail}")
+    elif process_end.code != 0 and verdict not in ("FAIL", "UNKNOWN"):
+        yield _unknown(f"{exit_text}, although all checks in ddp_tests passed; last lines of output: {tail}")
 
 
 def _check(entry: Mapping[str, Any]) -> Check:

@@ -80,9 +80,9 @@ class Node:
         self._reading = smi_run.read()
         self.devices = devices.visible()
         self.extra["gpus"] = [device.as_dict() for device in self.devices]
-        whose = gpu_sharing.sharing(self.devices, self._reading.smi, self.expected, os.environ)
-        self._sharing = whose
-        yield gpu_count.count(self.devices, self._reading, self.expected, whose)
+        sharing = gpu_sharing.sharing(self.devices, self._reading.smi, self.expected, os.environ)
+        self._sharing = sharing
+        yield gpu_count.count(self.devices, self._reading, self.expected, sharing)
         yield from smi_reading.checks(self._reading, self.devices)
         self.extra["versions"] = devices.versions(self._reading.smi)
         yield from devices.version_checks(self.extra["versions"], self.device)

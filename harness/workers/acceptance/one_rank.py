@@ -38,8 +38,10 @@ class OneRank:
         return values
 
     def _say(self, id_: str, verdict: Verdict, text: str, cause: str, ranks: tuple[int, ...]) -> None:
-        named = cause if verdict in ("FAIL", "WARN") else None
-        self._emitter.say(Check(id=id_, tag="DDP", verdict=verdict, text=text, cause=named, ranks=ranks))
+        check_cause = cause if verdict in ("FAIL", "WARN") else None
+        self._emitter.say(
+            Check(id=id_, tag="DDP", verdict=verdict, text=text, cause=check_cause, ranks=ranks)
+        )
 
     def _wait(self) -> None:
         if self.device.kind == "cuda":

@@ -71,8 +71,10 @@ def judge(
                 return "bad", f"node {node} {state}: {response.get('text', '')}"
     figure = result.busbw
     if figure is None:
-        silent = [node for node in result.group if result.responses.get(node, {}).get("state") != "ok"]
-        return "unknown", f"no result from {', '.join(map(str, silent))}"
+        without_result = [
+            node for node in result.group if result.responses.get(node, {}).get("state") != "ok"
+        ]
+        return "unknown", f"no result from {', '.join(map(str, without_result))}"
     if limit is not None and figure < limit:
         return "bad", f"{figure:.3f} GB/s is below the limit of {limit:.3f} GB/s"
     if usual is not None and figure < share * usual:

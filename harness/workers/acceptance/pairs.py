@@ -35,10 +35,10 @@ class Pairs(OneRank):
         """Exchange data between every pair of nodes, in rounds. Within a round, no two pairs share a node."""
         if not 1 < self._nodes <= MOST_NODES:
             return
-        mine: dict[str, Any] = {}
+        own_rates: dict[str, Any] = {}
         for number, pairs in enumerate(rounds(self._nodes)):
-            mine |= {f"{a}-{b}": (self._pair(a, b), number) for a, b in pairs if self._node in (a, b)}
-        by_rank = self._gathered("pairs", mine)
+            own_rates |= {f"{a}-{b}": (self._pair(a, b), number) for a, b in pairs if self._node in (a, b)}
+        by_rank = self._gathered("pairs", own_rates)
         if by_rank is None:
             return
         rates: dict[tuple[int, int], float] = {}
@@ -66,33 +66,35 @@ class Pairs(OneRank):
         peer = (b if self._node == a else a) * local
         for _ in range(self._iterations):
             self._watch.enter(f"send and receive of nodes {a} and {b}")
-            began = time.perf_counter()
+            start = time.perf_counter()
             steps = [dist.send, dist.recv] if self._node == a else [dist.recv, dist.send]
             for step in steps:
                 step(data, peer)
             self._wait()
-            best = min(best, (time.perf_counter() - began) / 2)
+            best = min(best, (time.perf_counter() - start) / 2)
             self._watch.leave()
         return self._elements * 4 / best / 1e9
 
     def _judge(self, rates: dict[tuple[int, int], float], of_round: dict[tuple[int, int], int]) -> None:
         share = SLOW[self.device.kind]
-        seen = suspects(rates, share) if self._nodes >= MIN_NODES else None
-        slow = {*seen.links, *seen.open} if seen else set()
-        slow |= {pair for pair in rates if seen and set(pair) & set(seen.nodes)}
+        suspicion = suspects(rates, share) if self._nodes >= MIN_NODES else None
+        slow = {*suspicion.links, *suspicion.open} if suspicion else set()
+        slow |= {pair for pair in rates if suspicion and set(pair) & set(suspicion.nodes)}
         for (a, b), number in sorted(of_round.items()):
             rate = rates.get((a, b))
             verdict = "UNKNOWN" if rate is None else "FAIL" if (a, b) in slow else "PASS"
             self.rows.append({"a": a, "b": b, "busbw": rate, "verdict": verdict, "round": number})
         local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-        least = min(rates, key=lambda pair: rates[pair])
-        text = f"{len(rates)} pairs of nodes; the slowest, {least}, reaches {rates[least]:.4g} GB/s"
-        if seen is None:
+        slowest = min(rates, key=lambda pair: rates[pair])
+        text = f"{len(rates)} pairs of nodes; the slowest, {slowest}, reaches {rates[slowest]:.4g} GB/s"
+        if suspicion is None:
             self._say("ddp.pairs", "PASS", f"{text}; {self._nodes} nodes are too few to compare", "", ())
             return
-        text += f", the median of the faster half is {seen.usual:.4g}; a pair below {share:g} of it is slow"
-        if seen.nodes:
-            ranks = tuple(node * local for node in seen.nodes)
+        text += (
+            f", the median of the faster half is {suspicion.usual:.4g}; a pair below {share:g} of it is slow"
+        )
+        if suspicion.nodes:
+            ranks = tuple(node * local for node in suspicion.nodes)
             self._say(
                 "ddp.pairs",
                 "FAIL",
@@ -100,14 +102,14 @@ class Pairs(OneRank):
                 "straggler.rank",
                 ranks,
             )
-        elif seen.links:
-            a, b = seen.links[0]
-            ranks = tuple(sorted({n * local for link in seen.links for n in link}))
+        elif suspicion.links:
+            a, b = suspicion.links[0]
+            ranks = tuple(sorted({n * local for link in suspicion.links for n in link}))
             words = (
                 f"ranks {a * local} and {b * local} are slow together, but each is fast with others; {text}"
             )
             self._say("ddp.pairs", "FAIL", words, "link.slow", ranks)
-        elif seen.open:
+        elif suspicion.open:
             self._say(
                 "ddp.pairs", "UNKNOWN", f"no single node or link explains the slow pairs; {text}", "", ()
             )

@@ -55,25 +55,28 @@ def diagnose(before: Mapping[int, Position], now: Mapping[int, Position], ranks:
     If ranks are gone, they are blamed. Otherwise, ranks that are behind are blamed, because the other ranks
     are waiting for them.
     """
-    gone = tuple(r for r in range(ranks) if r not in now or (r in before and before[r].beat == now[r].beat))
-    here = {rank: position for rank, position in now.items() if rank not in gone}
-    furthest = max(here.values(), key=lambda p: (p.step, p.inside), default=Position())
-    if gone:
-        return Diagnosis(
-            "collective.failed", gone, f"{listed(gone)} sent no heartbeat during {furthest.doing}"
-        )
-    behind = tuple(
-        r for r, p in sorted(here.items()) if (p.step, p.inside) < (furthest.step, furthest.inside)
+    gone_ranks = tuple(
+        r for r in range(ranks) if r not in now or (r in before and before[r].beat == now[r].beat)
     )
-    failed = {rank: position.error for rank, position in here.items() if position.error}
-    if behind:
+    positions = {rank: position for rank, position in now.items() if rank not in gone_ranks}
+    furthest = max(positions.values(), key=lambda p: (p.step, p.inside), default=Position())
+    if gone_ranks:
+        return Diagnosis(
+            "collective.failed", gone_ranks, f"{listed(gone_ranks)} sent no heartbeat during {furthest.doing}"
+        )
+    late_ranks = tuple(
+        r for r, p in sorted(positions.items()) if (p.step, p.inside) < (furthest.step, furthest.inside)
+    )
+    failed = {rank: position.error for rank, position in positions.items() if position.error}
+    if late_ranks:
         return Diagnosis(
             "collective.hung",
-            behind,
-            f"{listed(behind)} never entered {furthest.doing}, where the others wait",
+            late_ranks,
+            f"{listed(late_ranks)} never entered {furthest.doing}, where the others wait",
         )
-    if not failed and (apart := _elsewhere(here)):
-        text = f"{listed(apart)} is in {here[apart[0]].where} during {furthest.doing}, where the others wait"
+    if not failed and (apart := _elsewhere(positions)):
+        place = positions[apart[0]].where
+        text = f"{listed(apart)} is in {place} during {furthest.doing}, where the others wait"
         return Diagnosis("collective.hung", apart, text)
     if failed:
         rank, error = next(iter(sorted(failed.items())))
@@ -81,17 +84,17 @@ def diagnose(before: Mapping[int, Position], now: Mapping[int, Position], ranks:
     return Diagnosis("collective.hung", (), f"all ranks entered {furthest.doing}, and none left it")
 
 
-def _elsewhere(here: Mapping[int, Position]) -> tuple[int, ...]:
+def _elsewhere(positions: Mapping[int, Position]) -> tuple[int, ...]:
     """Return the ranks whose main thread is executing a different function from that on most ranks.
 
     All ranks have entered the collective, but the returned ranks do not exchange data. If no function has a
     majority, no ranks are returned.
     """
-    count = Counter(position.where for position in here.values())
-    usual, most = count.most_common(1)[0]
-    if most * 2 <= len(here):
+    places = Counter(position.where for position in positions.values())
+    common, frequency = places.most_common(1)[0]
+    if frequency * 2 <= len(positions):
         return ()
-    return tuple(rank for rank, position in sorted(here.items()) if position.where != usual)
+    return tuple(rank for rank, position in sorted(positions.items()) if position.where != common)
 
 
 def listed(ranks: tuple[int, ...]) -> str:
@@ -113,9 +116,9 @@ class Watch:
     def start(self) -> None:
         self._thread.start()
 
-    def enter(self, doing: str) -> None:
+    def enter(self, exchange: str) -> None:
         """Record that this rank has entered an exchange."""
-        self._move(Position(self._position.step + 1, doing, True, self._position.beat))
+        self._move(Position(self._position.step + 1, exchange, True, self._position.beat))
 
     def leave(self) -> None:
         """Record that this rank has left the exchange."""
@@ -123,8 +126,8 @@ class Watch:
 
     def failed(self, error: str) -> None:
         """Record that the main thread has failed with an error."""
-        here = self._position
-        self._move(Position(here.step, here.doing, here.inside, here.beat, error))
+        position = self._position
+        self._move(Position(position.step, position.doing, position.inside, position.beat, error))
 
     def _move(self, position: Position) -> None:
         self._position, self._moved = position, time.monotonic()
@@ -165,8 +168,8 @@ class Watch:
 
         Return it, or None after a timeout.
         """
-        until, key = time.monotonic() + seconds, f"accept/{name}"
-        while time.monotonic() < until:
+        deadline, key = time.monotonic() + seconds, f"accept/{name}"
+        while time.monotonic() < deadline:
             with suppress(RuntimeError):
                 if self._is_set(key):
                     return json.loads(self._store.get(key))
@@ -177,8 +180,8 @@ class Watch:
         beats = 0
         while not self._over.wait(BEAT_SECONDS):
             beats += 1
-            here = self._position
-            position = asdict(replace(here, beat=beats, where=self._where()))
+            current = self._position
+            position = asdict(replace(current, beat=beats, where=self._where()))
             with suppress(RuntimeError):  # A hang must be detected even if the store is down.
                 self._set(f"accept/at/{self._rank}", position)
             if time.monotonic() - self._moved > self._seconds:

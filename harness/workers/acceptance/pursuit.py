@@ -32,9 +32,9 @@ def challenge(
                 witness = witnesses[(candidates.index(node) + turn) % len(witnesses)]
                 if witness not in pairs.values():
                     pairs[node] = witness
-            wanted = list(pairs.items())
-            outcomes = yield from tested.ask(wanted, again=True)
-            for (node, witness), outcome in paired(wanted, outcomes):
+            requested = list(pairs.items())
+            outcomes = yield from tested.ask(requested, again=True)
+            for (node, witness), outcome in paired(requested, outcomes):
                 if outcome == "bad":
                     failed[node].append(witness)
     return {node: tuple(sorted(partners)) for node, partners in failed.items()}

@@ -37,9 +37,9 @@ class Step:
     shown: Callable[[Check], bool] = lambda _: False
     """Returns whether a check's line is already in the log."""
 
-    def unknown(self, why: str) -> Check:
+    def unknown(self, reason: str) -> Check:
         """Return an UNKNOWN check to report instead of this step's checks."""
-        return Check(id=self.id, tag=self.tag, verdict="UNKNOWN", text=why, **self.where)
+        return Check(id=self.id, tag=self.tag, verdict="UNKNOWN", text=reason, **self.where)
 
 
 @dataclass(frozen=True)
@@ -86,14 +86,14 @@ class Runner:
         self._left = later
 
     def _step(self, step: Step) -> None:
-        started = time.monotonic()
+        start = time.monotonic()
         count = 0
         try:
             for check in step.make():
                 now = time.monotonic()
-                timed = check if check.seconds else replace(check, seconds=round(now - started, 3))
-                self.emitter.say(timed, shown=not step.shown(check))
-                started, count = now, count + 1
+                timed_check = check if check.seconds else replace(check, seconds=round(now - start, 3))
+                self.emitter.say(timed_check, shown=not step.shown(check))
+                start, count = now, count + 1
         except Exception as error:
             self.emitter.say(step.unknown(_words(error)))
             return
@@ -128,23 +128,23 @@ class Runner:
 
     def _watch(self, reader: int, stopped: threading.Event) -> None:
         while not stopped.is_set():
-            left = self._deadline - time.monotonic()
-            if left <= 0:
+            remaining = self._deadline - time.monotonic()
+            if remaining <= 0:
                 return self._end(f"the deadline of {self._deadline - self._started:.0f} s passed")
-            ready, _, _ = select.select([reader], [], [], left)
+            ready, _, _ = select.select([reader], [], [], remaining)
             numbers = os.read(reader, 64) if ready else b""
             if signal.SIGTERM in numbers or signal.SIGINT in numbers:
                 return self._end("the process received a signal to end")
         return None
 
-    def _end(self, why: str) -> None:
+    def _end(self, reason: str) -> None:
         """Emit UNKNOWN for the remaining steps, write the report, and exit the process."""
-        left, after = list(self._left), time.monotonic() - self._started
-        for number, step in enumerate(left):
+        steps, elapsed = list(self._left), time.monotonic() - self._started
+        for number, step in enumerate(steps):
             state = "not finished" if number == 0 else "not run"
-            self.emitter.say(step.unknown(f"{state}: {why} after {after:.0f} s"))
-        if not left:
-            words = f"{why} after {after:.0f} s, when all checks had been run"
+            self.emitter.say(step.unknown(f"{state}: {reason} after {elapsed:.0f} s"))
+        if not steps:
+            words = f"{reason} after {elapsed:.0f} s, when all checks had been run"
             self.emitter.say(Check(id="run.ended", tag="RESULT", verdict="UNKNOWN", text=words))
         code = self.emitter.finish(**self.extra)
         for call in list(self.at_end):

@@ -54,8 +54,8 @@ def coordinate(options: argparse.Namespace, emitter: Emitter) -> int:
         )
     )
     screening = Screening(coordinator, options.limit, options.share)
-    found = screening.run(nodes, options.repeats, options.bound)
-    for check in checks(found, screening, nodes, coordinator):
+    conclusion = screening.run(nodes, options.repeats, options.bound)
+    for check in checks(conclusion, screening, nodes, coordinator):
         emitter.say(check)
     emitter.say(bandwidth(coordinator, options.limit, options.share))
     code = emitter.finish(
@@ -65,7 +65,7 @@ def coordinate(options: argparse.Namespace, emitter: Emitter) -> int:
         pairs=rows(screening),
     )
     coordinator.end(
-        {0: "PASS", 1: "FAIL"}.get(code, "UNKNOWN"), {one.node: one.reason for one in found.accused}
+        {0: "PASS", 1: "FAIL"}.get(code, "UNKNOWN"), {one.node: one.reason for one in conclusion.accused}
     )
     own.join(timeout=5)
     return code
@@ -73,17 +73,17 @@ def coordinate(options: argparse.Namespace, emitter: Emitter) -> int:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the coordinator or an agent, and return the exit code."""
-    made = parser()
-    options = made.parse_args(arguments)
+    command_parser = parser()
+    options = command_parser.parse_args(arguments)
     if not 0 <= options.node_rank < options.nodes:
-        made.error(f"--node-rank must be from 0 to {options.nodes - 1}; found {options.node_rank}")
+        command_parser.error(f"--node-rank must be from 0 to {options.nodes - 1}; found {options.node_rank}")
     if options.share is None:
         options.share = SHARE if options.device == "cuda" else CPU_SHARE
     directory = options.report_dir / "screen" if options.report_dir else None
     first = options.node_rank == 0
-    if options.device == "cuda" and (wrong := image_check("screen.image", "DDP")) is not None:
+    if options.device == "cuda" and (image_error := image_check("screen.image", "DDP")) is not None:
         emitter = Emitter("ddp", options.device, "full", directory if first else None, framed=first)
-        emitter.say(wrong)
+        emitter.say(image_error)
         return emitter.finish()
     if first:
         return coordinate(options, Emitter("ddp", options.device, "full", directory))
@@ -92,66 +92,66 @@ def main(arguments: list[str] | None = None) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser for the command line."""
-    made = argparse.ArgumentParser(
+    result = argparse.ArgumentParser(
         "python -m acceptance.screen",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    made.add_argument(
+    result.add_argument(
         "--nodes", type=int, default=os.environ.get("NNODES"), required="NNODES" not in os.environ
     )
-    made.add_argument(
+    result.add_argument(
         "--node-rank", type=int, default=os.environ.get("NODE_RANK"), required="NODE_RANK" not in os.environ
     )
-    made.add_argument(
+    result.add_argument(
         "--master", default=os.environ.get("MASTER_ADDR", "127.0.0.1"), help="host of node rank 0"
     )
-    made.add_argument("--port", type=int, default=PORT, help=f"the coordinator's port (default: {PORT})")
-    made.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
-    made.add_argument("--local", type=int, default=1, metavar="N", help="processes per node, one per GPU")
-    made.add_argument("--bytes", type=int, default=1 << 22, help="size of the all-reduce in bytes")
-    made.add_argument("--iterations", type=int, default=5)
-    made.add_argument(
+    result.add_argument("--port", type=int, default=PORT, help=f"the coordinator's port (default: {PORT})")
+    result.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
+    result.add_argument("--local", type=int, default=1, metavar="N", help="processes per node, one per GPU")
+    result.add_argument("--bytes", type=int, default=1 << 22, help="size of the all-reduce in bytes")
+    result.add_argument("--iterations", type=int, default=5)
+    result.add_argument(
         "--deadline",
         type=float,
         default=300,
         metavar="S",
         help="seconds within which all agents must connect",
     )
-    made.add_argument(
+    result.add_argument(
         "--trial-deadline",
         type=float,
         default=120,
         metavar="S",
         help="seconds to join, and then the same again to exchange data",
     )
-    made.add_argument("--limit", type=float, metavar="GB/S", help="minimum bus bandwidth of a group")
-    made.add_argument(
+    result.add_argument("--limit", type=float, metavar="GB/S", help="minimum bus bandwidth of a group")
+    result.add_argument(
         "--share",
         type=float,
         help=f"fraction of the median below which a group is slow (default: {SHARE}; on CPUs {CPU_SHARE})",
     )
-    made.add_argument(
+    result.add_argument(
         "--repeats", type=int, default=1, help="number of times each test is run, to find intermittent faults"
     )
-    made.add_argument("--bound", type=int, help="maximum number of bad nodes (default: a quarter)")
-    made.add_argument("--report-dir", type=Path)
-    return made
+    result.add_argument("--bound", type=int, help="maximum number of bad nodes (default: a quarter)")
+    result.add_argument("--report-dir", type=Path)
+    return result
 
 
 def _join(options: argparse.Namespace) -> int:
     """Run this node's agent until the search has ended, and return the exit code."""
     line = agent.connect(options.master, options.port, options.deadline)
-    ended = agent.serve(line, options.node_rank, options.nodes) if line else None
+    verdict = agent.serve(line, options.node_rank, options.nodes) if line else None
     if options.node_rank == 0:
         return 0
-    if ended is None:
+    if verdict is None:
         print(f"[DDP] UNKNOWN screen: no verdict from {options.master}:{options.port}", flush=True)
         return 2
-    accused = ended.get("accused")
+    accused = verdict.get("accused")
     own = f"FAIL screen.node: this node {accused}" if accused else "this node is not accused"
     print(f"[DDP] {own}", flush=True)
-    print(f"[RESULT] {ended.get('verdict')} for all nodes together", flush=True)
+    print(f"[RESULT] {verdict.get('verdict')} for all nodes together", flush=True)
     return 1 if accused else 0
 
 

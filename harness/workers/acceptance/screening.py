@@ -50,10 +50,10 @@ class Screening:
 
     def _answer(self, groups: list[Group]) -> list[Outcome]:
         results = {group: self._ready.pop(group) for group in groups if group in self._ready}
-        wanted = [group for group in groups if group not in results]
-        if wanted:
-            measured = self._coordinator.measure([*wanted, *self._controls(wanted)])
-            results |= {result.group: result for result in measured if result.group in wanted}
+        untested = [group for group in groups if group not in results]
+        if untested:
+            measured = self._coordinator.measure([*untested, *self._controls(untested)])
+            results |= {result.group: result for result in measured if result.group in untested}
         outcomes: list[Outcome] = []
         for group in groups:
             outcome, reason = self.judged[group] = self.outcome(results[group])
@@ -63,47 +63,49 @@ class Screening:
             outcomes.append(outcome)
         return outcomes
 
-    def _controls(self, wanted: Sequence[Group]) -> list[Group]:
+    def _controls(self, untested: Sequence[Group]) -> list[Group]:
         """Return groups of good nodes that are idle in this round. Their results are used for comparison."""
-        resting = sorted(self._good - {node for group in wanted for node in group})
+        idle = sorted(self._good - {node for group in untested for node in group})
         controls: list[Group] = []
-        for size in sorted({len(group) for group in wanted}):
+        for size in sorted({len(group) for group in untested}):
             missing = FIGURES - len({r.group for r in self._coordinator.results if len(r.group) == size})
-            missing -= sum(len(group) == size for group in wanted)
-            while missing > 0 and len(resting) >= size:
-                controls.append(tuple(resting[:size]))
-                resting, missing = resting[size:], missing - 1
+            missing -= sum(len(group) == size for group in untested)
+            while missing > 0 and len(idle) >= size:
+                controls.append(tuple(idle[:size]))
+                idle, missing = idle[size:], missing - 1
         return controls
 
 
 def checks(
-    found: Conclusion, screening: Screening, nodes: Sequence[int], coordinator: Coordinator
+    conclusion: Conclusion, screening: Screening, nodes: Sequence[int], coordinator: Coordinator
 ) -> list[Check]:
     """Return the conclusion of a search as checks for the report."""
     names = coordinator.names
-    made: list[Check] = []
+    results: list[Check] = []
 
-    def say(name: str, verdict: Verdict, text: str, cause: str | None, about: Sequence[int]) -> None:
-        made.append(
-            Check(id=f"screen.{name}", tag="DDP", verdict=verdict, text=text, cause=cause, ranks=tuple(about))
+    def say(name: str, verdict: Verdict, text: str, cause: str | None, ranks: Sequence[int]) -> None:
+        results.append(
+            Check(id=f"screen.{name}", tag="DDP", verdict=verdict, text=text, cause=cause, ranks=tuple(ranks))
         )
 
-    for one in found.accused:
-        why = [screening.judged.get(tuple(sorted((one.node, other))), ("", ""))[1] for other in one.witnesses]
-        seen = "; ".join(dict.fromkeys(filter(None, why)))
-        say("node", "FAIL", f"{names[one.node]} {one.reason} ({seen})", "node.bad", [one.node])
-    for link in found.links:
+    for one in conclusion.accused:
+        reasons = [
+            screening.judged.get(tuple(sorted((one.node, other))), ("", ""))[1] for other in one.witnesses
+        ]
+        evidence = "; ".join(dict.fromkeys(filter(None, reasons)))
+        say("node", "FAIL", f"{names[one.node]} {one.reason} ({evidence})", "node.bad", [one.node])
+    for link in conclusion.links:
         between = f"{names[link.a]} and {names[link.b]}"
         say("link", "FAIL", f"the link between {between} {link.reason}", "link.bad", [link.a, link.b])
-    for edge in found.boundaries:
+    for edge in conclusion.boundaries:
         text = f"{named(edge.one)} pass, {named(edge.other)} pass, but not together: {edge.reason}"
         say("boundary", "FAIL", text, "link.boundary", edge.other)
-    for open_ in found.unknown:
+    for open_ in conclusion.unknown:
         say("unknown", "UNKNOWN", f"{named(open_.nodes)}: {open_.reason}", None, open_.nodes)
-    if found.healthy:
+    if conclusion.healthy:
         text = f"{len(nodes)} nodes pass, in groups and all together"
-        say("search", "PASS", f"{text}: {found.tests} tests in {found.rounds} rounds", None, ())
-    return made
+        say("search", "PASS", f"{text}: {conclusion.tests} tests in {conclusion.rounds} rounds", None, ())
+    return results
 
 
 def bandwidth(coordinator: Coordinator, limit: float | None, share: float) -> Check:
@@ -134,10 +136,10 @@ def bandwidth(coordinator: Coordinator, limit: float | None, share: float) -> Ch
 def rows(screening: Screening) -> list[dict[str, Any]]:
     """Return the tested pairs as dictionaries with the fields of PairRow."""
     verdicts: dict[Outcome, Verdict] = {"good": "PASS", "bad": "FAIL", "unknown": "UNKNOWN"}
-    made = []
+    results = []
     for (a, b), result in sorted(screening.pairs.items()):
         outcome, reason = screening.outcome(result)
-        made.append(
+        results.append(
             {
                 "a": a,
                 "b": b,
@@ -147,7 +149,7 @@ def rows(screening: Screening) -> list[dict[str, Any]]:
                 "round": result.number,
             }
         )
-    return made
+    return results
 
 
 def named(nodes: Sequence[int]) -> str:

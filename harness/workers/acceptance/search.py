@@ -63,18 +63,20 @@ def search(
         )
     bound = max(1, min(len(nodes) // 4, BOUND)) if bound is None else bound
     pairs = len(nodes) * (len(nodes) - 1) // 2 if len(nodes) <= all_pairs else 0
-    found = _Found(nodes, bound, Tested(repeats, repeats * (64 + 16 * len(nodes) + pairs + bound * bound)))
+    state = _SearchState(
+        nodes, bound, Tested(repeats, repeats * (64 + 16 * len(nodes) + pairs + bound * bound))
+    )
     try:
         if pairs:
-            yield from found.pair_all()
-        yield from found.seek()
-        yield from found.pursue()
+            yield from state.pair_all()
+        yield from state.seek()
+        yield from state.pursue()
     except Exhausted:
-        found.unknown.append(Unknown(nodes, f"the search stopped after {len(found.tested.outcomes)} tests"))
-    return found.conclusion()
+        state.unknown.append(Unknown(nodes, f"the search stopped after {len(state.tested.outcomes)} tests"))
+    return state.conclusion()
 
 
-class _Found:
+class _SearchState:
     """The findings of a search so far, and the steps that add to them."""
 
     def __init__(self, nodes: Group, bound: int, tested: Tested) -> None:
@@ -91,8 +93,8 @@ class _Found:
         """Return the conclusion. If more than `bound` nodes failed, none of them is accused."""
         accused, unknown = tuple(self.accused), list(self.unknown)
         reason = "pass together, but were not proved to pass with the others"
-        spoiled = {one.node for one in accused}
-        unknown += [Unknown(nodes, reason) for nodes in self.unproved if not spoiled & {*nodes}]
+        accused_nodes = {one.node for one in accused}
+        unknown += [Unknown(nodes, reason) for nodes in self.unproved if not accused_nodes & {*nodes}]
         if len(accused) > self.bound:
             reason = (
                 f"{len(accused)} nodes fail, but at most {self.bound} can be bad: look for a common cause"
@@ -115,25 +117,27 @@ class _Found:
 
     def seek(self) -> Search[None]:
         """Test all nodes, and find the reason for each node that did not pass."""
-        blocks, left = yield from halve(self.tested, split(self.nodes))
+        blocks, remaining = yield from halve(self.tested, split(self.nodes))
         if not blocks:
-            blocks = yield from pair_up(self.tested, left, HOPELESS)
-            left = _without(left, blocks)
+            blocks = yield from pair_up(self.tested, remaining, HOPELESS)
+            remaining = _without(remaining, blocks)
         if not blocks:
             self.unknown.append(
                 Unknown(self.nodes, "no two nodes passed together, so there is no known-good witness")
             )
             return
         classes = yield from join(self.tested, blocks)
-        classes, left = yield from self._place(classes, left)
-        while len(left) > 1:
-            more = yield from pair_up(self.tested, left)
-            if not more:
+        classes, remaining = yield from self._place(classes, remaining)
+        while len(remaining) > 1:
+            classes_found = yield from pair_up(self.tested, remaining)
+            if not classes_found:
                 break
-            more, left = yield from self._place((yield from join(self.tested, more)), _without(left, more))
-            classes += more
+            classes_found, remaining = yield from self._place(
+                (yield from join(self.tested, classes_found)), _without(remaining, classes_found)
+            )
+            classes += classes_found
         classes.sort(key=len, reverse=True)
-        yield from self._judge(left, classes[0])
+        yield from self._judge(remaining, classes[0])
         for one, other in list(combinations(classes[:CLASSES], 2)):
             yield from self._between(one, other)
         for spare in classes[CLASSES:]:
@@ -146,8 +150,8 @@ class _Found:
         """
         left, placed = list(left), []
         for one in sorted(classes, key=len, reverse=True):
-            met = yield from meet(self.tested, left, one, self.needed)
-            joining = [node for node in left if "good" in met[node].values()]
+            outcomes = yield from meet(self.tested, left, one, self.needed)
+            joining = [node for node in left if "good" in outcomes[node].values()]
             left = [node for node in left if node not in joining]
             placed += yield from join(self.tested, [one, *((node,) for node in joining)])
         return placed, left
@@ -157,38 +161,40 @@ class _Found:
 
         Report the other suspects as unknown.
         """
-        met = yield from meet(self.tested, suspects, core, self.needed)
-        silent: list[int] = []
+        outcomes = yield from meet(self.tested, suspects, core, self.needed)
+        unclear: list[int] = []
         for node in suspects:
-            witnesses = tuple(sorted(other for other, outcome in met[node].items() if outcome == "bad"))
+            witnesses = tuple(sorted(other for other, outcome in outcomes[node].items() if outcome == "bad"))
             if len(witnesses) >= self.needed:
                 names = ", ".join(map(str, witnesses))
                 self.accused.append(
                     Accused(node, witnesses, f"fails with the good nodes {names}, and passes with no node")
                 )
             else:
-                silent.append(node)
-        if silent:
+                unclear.append(node)
+        if unclear:
             reason = "passed with no node, and too few known-good nodes gave a result to find the reason"
-            self.unknown.append(Unknown(tuple(silent), reason))
+            self.unknown.append(Unknown(tuple(unclear), reason))
 
     def _between(self, one: Group, other: Group) -> Search[None]:
         """Determine why two good sets of nodes fail together: bad links, or a broken boundary."""
         pairs = list(zip(one, other))[:SAMPLE]
         outcomes = yield from self.tested.ask(pairs)
-        bad = [pair for pair, outcome in paired(pairs, outcomes) if outcome == "bad"]
-        if len(bad) == len(pairs) > 1:
-            self.boundaries.append(Boundary(one, other, f"{len(bad)} of {len(bad)} pairs across it fail"))
+        bad_pairs = [pair for pair, outcome in paired(pairs, outcomes) if outcome == "bad"]
+        if len(bad_pairs) == len(pairs) > 1:
+            self.boundaries.append(
+                Boundary(one, other, f"{len(bad_pairs)} of {len(bad_pairs)} pairs across it fail")
+            )
             return
         before = len(self.links) + len(self.boundaries)
         for _ in range(LINKS):
-            rest = tuple(node for node in one if node not in {a for a, _ in bad})
+            rest = tuple(node for node in one if node not in {a for a, _ in bad_pairs})
             if rest and (yield from self.tested.ask([rest + other])) != ["good"]:
                 pair = yield from across(self.tested, rest, other)
                 if pair is None:
                     break
-                bad.append(pair)
-        for a, b in bad:
+                bad_pairs.append(pair)
+        for a, b in bad_pairs:
             yield from self._link(a, b, one, other)
         if len(self.links) + len(self.boundaries) == before:
             self.unproved.append(other)
@@ -219,19 +225,23 @@ class _Found:
 
     def pursue(self) -> Search[None]:
         """Find the causes of the remaining failures, such as several bad links or an intermittent fault."""
-        open_ = self._unexplained()
-        ends = [node for group in open_ if len(group) == 2 for node in group]
-        lone = [group for group in open_ if len(group) == 2 and all(ends.count(node) == 1 for node in group)]
-        for a, b in lone:
-            good = tuple(node for node in self.nodes if node not in ends)
-            if (yield from self.tested.ask([(a, b)], again=True)) == ["bad"]:
-                yield from self._link(a, b, (a, *good), (b,))
-        open_ = self._unexplained()
-        if not open_:
-            return
-        candidates = sorted({node for group in open_ for node in group if len(group) == len(open_[0])})[
-            :CANDIDATES
+        unexplained = self._unexplained()
+        pair_nodes = [node for group in unexplained if len(group) == 2 for node in group]
+        lone = [
+            group
+            for group in unexplained
+            if len(group) == 2 and all(pair_nodes.count(node) == 1 for node in group)
         ]
+        for a, b in lone:
+            others = tuple(node for node in self.nodes if node not in pair_nodes)
+            if (yield from self.tested.ask([(a, b)], again=True)) == ["bad"]:
+                yield from self._link(a, b, (a, *others), (b,))
+        unexplained = self._unexplained()
+        if not unexplained:
+            return
+        candidates = sorted(
+            {node for group in unexplained for node in group if len(group) == len(unexplained[0])}
+        )[:CANDIDATES]
         needed = max(2, self.bound + 1)
         failed = yield from challenge(
             self.tested, candidates, [n for n in self.nodes if n not in candidates], needed
@@ -246,15 +256,15 @@ class _Found:
 
     def _unexplained(self) -> list[Group]:
         """Return the smallest bad groups that the conclusion so far does not explain."""
-        known, open_ = self.conclusion(), list[Group]()
-        named = {node for unknown in self.unknown for node in unknown.nodes}
+        conclusion, groups = self.conclusion(), list[Group]()
+        unknown_nodes = {node for unknown in self.unknown for node in unknown.nodes}
         accused = {one.node for one in self.accused}
         for group in self.tested.bad():
-            if known.explains(group) or named & {*group} or accused & {*group}:
+            if conclusion.explains(group) or unknown_nodes & {*group} or accused & {*group}:
                 continue
-            if not any({*smaller} <= {*group} for smaller in open_):
-                open_.append(group)
-        return open_
+            if not any({*smaller} <= {*group} for smaller in groups):
+                groups.append(group)
+        return groups
 
 
 def _without(nodes: Sequence[int], groups: Sequence[Group]) -> list[int]:

@@ -41,9 +41,11 @@ def suspects(pairs: Mapping[tuple[int, int], float], share: float = SLOW["cuda"]
     ordered = sorted(pairs.values())
     usual = median(ordered[len(ordered) // 2 :])
     slow = {pair for pair, rate in pairs.items() if rate < share * usual}
-    of = {node: {pair for pair in pairs if node in pair} for node in nodes}
-    guilty = tuple(node for node in nodes if of[node] <= slow)
-    left = {pair for pair in slow if not set(pair) & set(guilty)}
+    pairs_of = {node: {pair for pair in pairs if node in pair} for node in nodes}
+    slow_nodes = tuple(node for node in nodes if pairs_of[node] <= slow)
+    remaining = {pair for pair in slow if not set(pair) & set(slow_nodes)}
     # Blame a link only if both of its nodes are fast in most of their pairs. Otherwise, suspect a node.
-    links = tuple(sorted(p for p in left if all(len(of[n] & left) * 2 < len(of[n]) for n in p)))
-    return Suspicion(guilty, links, tuple(sorted(left - set(links))), usual)
+    links = tuple(
+        sorted(p for p in remaining if all(len(pairs_of[n] & remaining) * 2 < len(pairs_of[n]) for n in p))
+    )
+    return Suspicion(slow_nodes, links, tuple(sorted(remaining - set(links))), usual)

@@ -171,10 +171,10 @@ def notes(text: str) -> list[str]:
 
 def bus(text: str) -> Bus | None:
     """Return the PCIe address in a text, or None. The domain may have any number of digits or be missing."""
-    found = _BUS.search(text)
-    if found is None:
+    match = _BUS.search(text)
+    if match is None:
         return None
-    return (int(found[1] or "0", 16), int(found[2], 16), int(found[3], 16), int(found[4], 16))
+    return (int(match[1] or "0", 16), int(match[2], 16), int(match[3], 16), int(match[4], 16))
 
 
 def parse_links(text: str) -> dict[str, list[float]]:
@@ -198,8 +198,8 @@ def _salvaged(text: str) -> tuple[ElementTree.Element, str]:
     """Return a document with a damaged document's complete GPUs, and the text that could not be parsed."""
     root = ElementTree.Element(_ROOT)
     for tag in ("driver_version", "cuda_version", "attached_gpus"):
-        if found := re.search(f"<{tag}>([^<]*)</{tag}>", text):
-            ElementTree.SubElement(root, tag).text = found[1]
+        if match := re.search(f"<{tag}>([^<]*)</{tag}>", text):
+            ElementTree.SubElement(root, tag).text = match[1]
     rest = text
     for part in _GPU.findall(text):
         try:
@@ -273,15 +273,15 @@ def _gpu(element: ElementTree.Element, index: int) -> Gpu:
 
 def _text(element: ElementTree.Element, path: str) -> str | None:
     """Return a field's text. If nvidia-smi prints N/A or an error for a whole group, return that instead."""
-    here: ElementTree.Element | None = element
+    group: ElementTree.Element | None = element
     for tag in path.split("/"):
-        assert here is not None
-        below = here.find(tag)
-        if below is None:
-            return None if here is element or len(here) else here.text
-        here = below
-    assert here is not None
-    return here.text
+        assert group is not None
+        child = group.find(tag)
+        if child is None:
+            return None if group is element or len(group) else group.text
+        group = child
+    assert group is not None
+    return group.text
 
 
 def _reasons(
@@ -377,8 +377,8 @@ def _state(text: str | None) -> Word:
 
 def _first_state(element: ElementTree.Element, *paths: str) -> Word:
     states = [_state(_text(element, path)) for path in paths]
-    known = [state for state in states if state not in (None, NOT_SUPPORTED)]
-    return known[0] if known else next((state for state in states if state), None)
+    reported = [state for state in states if state not in (None, NOT_SUPPORTED)]
+    return reported[0] if reported else next((state for state in states if state), None)
 
 
 def _number(text: str | None) -> Number:
@@ -387,8 +387,8 @@ def _number(text: str | None) -> Number:
         return None
     if word == NOT_SUPPORTED:
         return NOT_SUPPORTED
-    found = _NUMBER.fullmatch(word)
-    return float(found[1]) if found else Unreadable(word)
+    match = _NUMBER.fullmatch(word)
+    return float(match[1]) if match else Unreadable(word)
 
 
 def _errors(element: ElementTree.Element, names: tuple[str, ...], old: str) -> Number:
@@ -403,11 +403,11 @@ def _errors(element: ElementTree.Element, names: tuple[str, ...], old: str) -> N
     ]
     if spans == [None, None]:
         spans.append(_number(_text(element, f"ecc_errors/volatile/{old}/total")))
-    counted = [one for one in spans if isinstance(one, float)]
+    values = [one for one in spans if isinstance(one, float)]
     unreadable = [one for one in spans if isinstance(one, Unreadable)]
-    if unreadable and not any(counted):
+    if unreadable and not any(values):
         return unreadable[0]
-    return max(counted) if counted else next((one for one in spans if one), None)
+    return max(values) if values else next((one for one in spans if one), None)
 
 
 def _total(numbers: Sequence[Number]) -> Number:
@@ -415,10 +415,10 @@ def _total(numbers: Sequence[Number]) -> Number:
 
     If the sum is 0 and a number is unreadable, return Unreadable, because the sum may be greater.
     """
-    counted = [number for number in numbers if isinstance(number, float)]
+    values = [number for number in numbers if isinstance(number, float)]
     unreadable = [number for number in numbers if isinstance(number, Unreadable)]
-    if unreadable and not sum(counted):
+    if unreadable and not sum(values):
         return unreadable[0]
-    if counted:
-        return sum(counted)
+    if values:
+        return sum(values)
     return NOT_SUPPORTED if NOT_SUPPORTED in numbers else None

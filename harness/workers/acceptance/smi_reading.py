@@ -82,14 +82,14 @@ def checks(reading: Reading, devices: Sequence[Device]) -> Iterator[Check]:
             yield Check(id=HEALTH, tag=TAG, verdict="UNKNOWN", text=text, **device.where)
         return
     gpus = {device: of(smi, device) for device in devices}
-    placed = [note for note in smi.notes if any(gpu and gpu.bus == bus(note) for gpu in gpus.values())]
-    yield _of_node(smi, [note for note in smi.notes if note not in placed])
+    gpu_notes = [note for note in smi.notes if any(gpu and gpu.bus == bus(note) for gpu in gpus.values())]
+    yield _of_node(smi, [note for note in smi.notes if note not in gpu_notes])
     for device, gpu in gpus.items():
         if gpu is None:
             text = f"nvidia-smi does not list GPU {device.uuid or device.index}"
             yield Check(id=HEALTH, tag=TAG, verdict="UNKNOWN", text=text, **device.where)
             continue
-        own = [note for note in placed if bus(note) == gpu.bus]
+        own = [note for note in gpu_notes if bus(note) == gpu.bus]
         yield _of_gpu(gpu, own, device)
 
 
@@ -120,12 +120,12 @@ def fabric_problem(smi: Smi | None) -> str | None:
     return bad[0] if bad else None
 
 
-def _of_node(smi: Smi, left: Sequence[str]) -> Check:
-    """Return the check of the output as a whole. `left` are the lines that do not concern a tested GPU."""
-    known = [(cause, note) for note in left if (cause := cause_of(note)) is not None]
-    if known:
-        cause = known[0][0]
-        return Check(id=SMI, tag=TAG, verdict="FAIL", text=_quoted([n for _, n in known]), cause=cause)
+def _of_node(smi: Smi, general: Sequence[str]) -> Check:
+    """Return the check of the output as a whole. `general` are the lines that do not concern a tested GPU."""
+    causes = [(cause, note) for note in general if (cause := cause_of(note)) is not None]
+    if causes:
+        cause = causes[0][0]
+        return Check(id=SMI, tag=TAG, verdict="FAIL", text=_quoted([n for _, n in causes]), cause=cause)
     if smi.code in _CODES and not any(map(cause_of, smi.notes)):
         cause, meaning = _CODES[smi.code]
         text = f"nvidia-smi ended with exit code {smi.code}: {meaning}, and it does not name the GPU"
@@ -136,8 +136,8 @@ def _of_node(smi: Smi, left: Sequence[str]) -> Check:
     if smi.attached is not None and smi.attached > len(smi.gpus):
         text = f"the driver counts {smi.attached} GPUs, but nvidia-smi describes {len(smi.gpus)}"
         return Check(id=SMI, tag=TAG, verdict="UNKNOWN", text=text)
-    if left or (smi.code and not any(map(cause_of, smi.notes))):
-        words = [_quoted(left)] if left else []
+    if general or (smi.code and not any(map(cause_of, smi.notes))):
+        words = [_quoted(general)] if general else []
         words += [f"nvidia-smi ended with exit code {smi.code}"] if smi.code else []
         text = "; ".join(words)
         return Check(id=SMI, tag=TAG, verdict="WARN", text=text, cause="gpu.smi_warning")

@@ -65,7 +65,7 @@ def links() -> dict[str, list[float]]:
     Raises OSError like `ask`. If nvidia-smi fails without data, raises ValueError with the end of its output.
     """
     text, code = ask("nvlink", "-s")
-    found = smi.parse_links(text)
-    if code and not found:
+    speeds = smi.parse_links(text)
+    if code and not speeds:
         raise ValueError(f"nvidia-smi ended with code {code}: {text.strip()[-MAX_LETTERS:]}")
-    return found
+    return speeds

@@ -76,22 +76,22 @@ class Tested:
         Groups whose outcome is already known are not tested, unless `again` is true. A test with an unknown
         outcome is repeated once. Raises Exhausted if the remaining budget is too small.
         """
-        wanted = [tuple(sorted(group)) for group in groups]
-        if len({node for group in wanted for node in group}) != sum(map(len, wanted)):
-            raise ValueError(f"groups of one round share a node: {wanted}")
+        requested = [tuple(sorted(group)) for group in groups]
+        if len({node for group in requested for node in group}) != sum(map(len, requested)):
+            raise ValueError(f"groups of one round share a node: {requested}")
         answers: dict[Group, Outcome | None] = {
-            group: None if again else self.known(group) for group in wanted
+            group: None if again else self.known(group) for group in requested
         }
-        good, silent = dict.fromkeys(wanted, 0), dict.fromkeys(wanted, 0)
+        passes, without_result = dict.fromkeys(requested, 0), dict.fromkeys(requested, 0)
         while running := [group for group, answer in answers.items() if answer is None]:
             if len(self.outcomes) + len(running) > self.budget:
                 raise Exhausted
-            reported = yield running
+            outcomes = yield running
             self.rounds += 1
-            for group, outcome in paired(running, reported):
+            for group, outcome in paired(running, outcomes):
                 self.record(group, outcome)
-                good[group] += outcome == "good"
-                silent[group] += outcome == "unknown"
-                if outcome == "bad" or good[group] == self.repeats or silent[group] > 1:
+                passes[group] += outcome == "good"
+                without_result[group] += outcome == "unknown"
+                if outcome == "bad" or passes[group] == self.repeats or without_result[group] > 1:
                     answers[group] = outcome
         return [answer for answer in answers.values() if answer is not None]

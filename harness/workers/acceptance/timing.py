@@ -34,21 +34,21 @@ def seconds_per_call(call: Callable[[], object], device: Device, span: Span) -> 
 
     A batch takes about `span.measure` / BATCHES seconds, and consists of at least one call.
     """
-    once = max(_batch(call, device, 1), 1e-7)
-    until = time.monotonic() + span.warm
-    while time.monotonic() < until:
-        once = max(_batch(call, device, max(1, int(0.05 / once))), 1e-7)
-    calls = max(1, int(span.measure / BATCHES / once))
+    per_call = max(_batch(call, device, 1), 1e-7)
+    deadline = time.monotonic() + span.warm
+    while time.monotonic() < deadline:
+        per_call = max(_batch(call, device, max(1, int(0.05 / per_call))), 1e-7)
+    calls = max(1, int(span.measure / BATCHES / per_call))
     return statistics.median(_batch(call, device, calls) for _ in range(BATCHES))
 
 
 def _batch(call: Callable[[], object], device: Device, calls: int) -> float:
     """Run `calls` calls, and return the mean time per call in seconds."""
     if device.kind == "cpu":
-        started = time.perf_counter()
+        start_seconds = time.perf_counter()
         for _ in range(calls):
             call()
-        return (time.perf_counter() - started) / calls
+        return (time.perf_counter() - start_seconds) / calls
     import torch
 
     with torch.cuda.device(device.index):

@@ -30,13 +30,13 @@ def checks(device: Device, mode: str) -> Iterator[Check]:
         first, second = train(device, STEPS[mode]), train(device, STEPS[mode])
     loss, start, digest = first
     # A NaN loss fails, because comparisons with NaN are false.
-    learnt = loss <= SHARE * CHANCE
+    has_learnt = loss <= SHARE * CHANCE
     yield Check(
         id="train.learns",
         tag=TAG,
-        verdict="PASS" if learnt else "FAIL",
+        verdict="PASS" if has_learnt else "FAIL",
         text=f"loss on unseen data {start:.3f} → {loss:.3f} in {STEPS[mode]} steps; a guess: {CHANCE:.3f}",
-        cause=None if learnt else "training.not_learning",
+        cause=None if has_learnt else "training.not_learning",
         measured=loss,
         unit="nats",
         limit=SHARE * CHANCE,
@@ -74,8 +74,8 @@ def train(device: Device, steps: int) -> tuple[float, float, str]:
     ).to(device.torch)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     generator = torch.Generator().manual_seed(4)
-    unseen = _data(generator, 2048, device)
-    start = _loss(model, unseen)
+    test_data = _data(generator, 2048, device)
+    start = _loss(model, test_data)
     history = []
     for _ in range(steps):
         x, y = _data(generator, BATCH, device)
@@ -84,10 +84,10 @@ def train(device: Device, steps: int) -> tuple[float, float, str]:
         loss.backward()
         optimizer.step()
         history.append(loss.detach())
-    learnt = torch.cat(
+    result = torch.cat(
         [torch.stack(history), *(part.detach().flatten() for part in model.parameters())]
     ).cpu()
-    return _loss(model, unseen), start, hashlib.sha256(learnt.numpy()).hexdigest()[:16]
+    return _loss(model, test_data), start, hashlib.sha256(result.numpy()).hexdigest()[:16]
 
 
 def _data(generator: torch.Generator, count: int, device: Device) -> tuple[Any, Any]:

@@ -75,25 +75,25 @@ def _exchange(options: argparse.Namespace, device: Any) -> dict[str, Any]:
 
     rank, ranks = options.rank, options.ranks
     count = max(options.bytes // 4, ranks)
-    each = max(1, min(count, 1 << 16) // ranks)
+    chunk = max(1, min(count, 1 << 16) // ranks)
     pattern = torch.arange(count, device=device, dtype=torch.float32).remainder_(PERIOD)
     wrong, times = 0, []
     for iteration in range(options.iterations + 1):
         data = pattern * (rank + 1) + iteration
         _wait(device)
         dist.barrier(device_ids=_ids(device))
-        began = time.perf_counter()
+        start = time.perf_counter()
         dist.all_reduce(data)
         _wait(device)
         if iteration:  # The first iteration is not timed, because it also opens connections.
-            times.append(time.perf_counter() - began)
+            times.append(time.perf_counter() - start)
         # float32 sums of integers below 2**24 are exact, in any order.
         wrong += int((data != pattern * (ranks * (ranks + 1) / 2) + iteration * ranks).sum())
-        sent = torch.arange(ranks, device=device, dtype=torch.float32).repeat_interleave(each)
-        got = torch.empty_like(sent)
-        dist.all_to_all_single(got, sent + rank * ranks + iteration)
-        senders = torch.arange(ranks, device=device, dtype=torch.float32).repeat_interleave(each)
-        wrong += int((got != senders * ranks + rank + iteration).sum())
+        sent = torch.arange(ranks, device=device, dtype=torch.float32).repeat_interleave(chunk)
+        received = torch.empty_like(sent)
+        dist.all_to_all_single(received, sent + rank * ranks + iteration)
+        senders = torch.arange(ranks, device=device, dtype=torch.float32).repeat_interleave(chunk)
+        wrong += int((received != senders * ranks + rank + iteration).sum())
     middle = median(times)
     return {"wrong": wrong, "seconds": middle, "busbw": count * 4 / middle * 2 * (ranks - 1) / ranks / 1e9}
 
@@ -110,17 +110,17 @@ def _say(data: dict[str, Any]) -> None:
 
 
 def _options(arguments: list[str] | None) -> argparse.Namespace:
-    made = argparse.ArgumentParser("python -m acceptance.trial", description=__doc__)
-    made.add_argument("--rank", type=int, required=True)
-    made.add_argument("--ranks", type=int, required=True)
-    made.add_argument("--local", type=int, default=0, help="index of the GPU on this node")
-    made.add_argument("--host", default="")
-    made.add_argument("--port", type=int, default=0)
-    made.add_argument("--device", choices=("cpu", "cuda"), required=True)
-    made.add_argument("--bytes", type=int, default=1 << 22)
-    made.add_argument("--iterations", type=int, default=5)
-    made.add_argument("--timeout", type=float, default=60.0)
-    return made.parse_args(arguments)
+    parser = argparse.ArgumentParser("python -m acceptance.trial", description=__doc__)
+    parser.add_argument("--rank", type=int, required=True)
+    parser.add_argument("--ranks", type=int, required=True)
+    parser.add_argument("--local", type=int, default=0, help="index of the GPU on this node")
+    parser.add_argument("--host", default="")
+    parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--device", choices=("cpu", "cuda"), required=True)
+    parser.add_argument("--bytes", type=int, default=1 << 22)
+    parser.add_argument("--iterations", type=int, default=5)
+    parser.add_argument("--timeout", type=float, default=60.0)
+    return parser.parse_args(arguments)
 
 
 if __name__ == "__main__":

@@ -59,11 +59,11 @@ def whole(step: Any) -> int | None:
 
 def sent(value: Any, step: Any = 0) -> Sent:
     """Return what the client sends for `run.log({name: value}, step=step)`."""
-    why = refused(step)
+    reason = refused(step)
     one = _list(value) if isinstance(value, list) else _scalar(value)
-    if not why:
+    if not reason:
         return one
-    return Sent(one.values if whole(step) is not None else (), kept=False, why=why)
+    return Sent(one.values if whole(step) is not None else (), kept=False, why=reason)
 
 
 def _list(items: list[Any]) -> Sent:
@@ -89,9 +89,9 @@ def _scalar(value: Any) -> Sent:
             kept=False, why=f"the client treats NumPy strings as numbers and leaves them out ({kind})"
         )
     if isinstance(value, str):
-        long = len(value) > LONGEST_TEXT
-        why = f"the client leaves out strings longer than {LONGEST_TEXT} characters" if long else ""
-        return Sent(kept=not long, why=why)
+        is_too_long = len(value) > LONGEST_TEXT
+        reason = f"the client leaves out strings longer than {LONGEST_TEXT} characters" if is_too_long else ""
+        return Sent(kept=not is_too_long, why=reason)
     number = value
     if not isinstance(value, (int, float)) and callable(getattr(value, "item", None)):
         try:

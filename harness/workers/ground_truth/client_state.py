@@ -37,7 +37,7 @@ def read(pluto_dir: str) -> dict[str, Any] | None:
                 "SELECT status, step, payload_json, error_message FROM sync_queue WHERE record_type = ?",
                 (METRIC,),
             ).fetchall()
-            first, kept = db.execute("SELECT min(id), count(*) FROM sync_queue").fetchone()
+            first_id, row_count = db.execute("SELECT min(id), count(*) FROM sync_queue").fetchone()
         finally:
             db.close()
     except sqlite3.Error:
@@ -49,19 +49,19 @@ def read(pluto_dir: str) -> dict[str, Any] | None:
             steps[status == SENT].setdefault(metric, set()).add(client_rules.whole(step) or 0)
         error = message if status != SENT and message else error
     return {
-        "whole": not kept or first == 1,
-        "sent": {metric: ranges(found) for metric, found in steps[True].items()},
-        "unsent": {metric: ranges(found) for metric, found in steps[False].items()},
+        "whole": not row_count or first_id == 1,
+        "sent": {metric: ranges(metric_steps) for metric, metric_steps in steps[True].items()},
+        "unsent": {metric: ranges(metric_steps) for metric, metric_steps in steps[False].items()},
         "error": str(error)[:300],
     }
 
 
 def ranges(steps: Iterable[int]) -> Ranges:
     """Return the steps as [[first, last], …], with one pair per range of consecutive steps."""
-    found: Ranges = []
+    result: Ranges = []
     for step in sorted(steps):
-        if found and step == found[-1][1] + 1:
-            found[-1][1] = step
+        if result and step == result[-1][1] + 1:
+            result[-1][1] = step
         else:
-            found.append([step, step])
-    return found
+            result.append([step, step])
+    return result

@@ -54,14 +54,14 @@ class Files:
 
     def facts(self, last: bool = False) -> Iterator[Fact]:
         """Yield the facts about the files. If `last` is true, omit files that were never imported."""
-        ran = dict(self._ran())
-        now = {path: _sha256(path) for path in ran}
+        imported = dict(self._ran())
+        now = {path: _sha256(path) for path in imported}
         for path, (state, digest) in self._first.items():
-            if path in ran or not last:
+            if path in imported or not last:
                 yield ["file", path, digest]
-            if path in ran and (state != _state(path) or digest != now[path]):
+            if path in imported and (state != _state(path) or digest != now[path]):
                 yield ["touched", path, ""]
-        for path, cached in ran.items():
+        for path, cached in imported.items():
             yield ["ran", path, now[path]]
             if _stale(path, cached):
                 yield ["stale", path, ""]
@@ -84,10 +84,10 @@ class Files:
     def _ran(self) -> Iterator[tuple[str, str]]:
         """Yield (path, path of the bytecode or "") for each imported file in the folders."""
         inside = tuple(real + os.sep for place in self.places for real in (place, os.path.realpath(place)))
-        for said in _modules().values():
-            path = said.get("__file__")
+        for namespace in _modules().values():
+            path = namespace.get("__file__")
             if isinstance(path, str) and (path := os.path.abspath(path)).startswith(inside):
-                yield path, str(getattr(said.get("__spec__"), "cached", None) or "")
+                yield path, str(getattr(namespace.get("__spec__"), "cached", None) or "")
 
 
 def facts(last: bool = False) -> list[Fact]:
@@ -95,10 +95,10 @@ def facts(last: bool = False) -> list[Fact]:
 
     `last` is passed on to Files.facts. The first call takes about 30 ms.
     """
-    found = [*_FILES.facts(last), *_stack(), *_client()]
+    all_facts = [*_FILES.facts(last), *_stack(), *_client()]
     if not last:  # Later imports may extend sys.path, which would change this digest.
-        found.append(["stack", "packages", _packages()])
-    return [[what, name[:LONGEST], value[:LONGEST]] for what, name, value in found]
+        all_facts.append(["stack", "packages", _packages()])
+    return [[kind, name[:LONGEST], value[:LONGEST]] for kind, name, value in all_facts]
 
 
 def _modules() -> dict[str, dict[str, Any]]:
@@ -109,10 +109,10 @@ def _modules() -> dict[str, dict[str, Any]]:
 def _state(path: str) -> tuple[int, int, int] | None:
     """Return a file's (mtime, ctime, size), which change with each write or replacement, or None on error."""
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_ctime_ns, found.st_size
+    return status.st_mtime_ns, status.st_ctime_ns, status.st_size
 
 
 def _sha256(path: str) -> str:
@@ -150,9 +150,9 @@ def _taken(head: bytes, path: str, source: bytes) -> bool:
     by_hash, checked = head[4] & 1, head[4] & 2
     if by_hash:
         return not checked or head[8:] == importlib.util.source_hash(source)
-    found = os.stat(path)
-    written = (int(found.st_mtime) & 0xFFFFFFFF, found.st_size & 0xFFFFFFFF)
-    return head[8:] == b"".join(number.to_bytes(4, "little") for number in written)
+    status = os.stat(path)
+    fields = (int(status.st_mtime) & 0xFFFFFFFF, status.st_size & 0xFFFFFFFF)
+    return head[8:] == b"".join(number.to_bytes(4, "little") for number in fields)
 
 
 def _stack() -> Iterator[Fact]:
@@ -184,14 +184,14 @@ def _version(name: str) -> str:
 
 def _packages() -> str:
     """Return a single digest of the names and versions of all installed packages."""
-    found: set[str] = set()
+    package_names: set[str] = set()
     for folder in sys.path:
         try:
             names = os.listdir(folder or ".")
         except OSError:
             continue
-        found.update(name for name in names if name.endswith((".dist-info", ".egg-info")))
-    return hashlib.sha256("\n".join(sorted(found)).encode()).hexdigest()
+        package_names.update(name for name in names if name.endswith((".dist-info", ".egg-info")))
+    return hashlib.sha256("\n".join(sorted(package_names)).encode()).hexdigest()
 
 
 def _client() -> Iterator[Fact]:
@@ -208,14 +208,14 @@ def _client() -> Iterator[Fact]:
             continue
         path = os.path.abspath(str(installed.locate_file(name)))
         digests[path] = _sha256(path)
-        wanted = base64.urlsafe_b64decode(expected.removeprefix("sha256=") + "==").hex()
+        recorded = base64.urlsafe_b64decode(expected.removeprefix("sha256=") + "==").hex()
         # Python runs .pth files at startup. Users may delete such a file to prevent that.
-        if digests[path] != wanted and (digests[path] or not name.endswith(".pth")):
+        if digests[path] != recorded and (digests[path] or not name.endswith(".pth")):
             yield ["client", path, ""]
     if not digests:
         return
-    for name, said in _modules().items():
-        path = said.get("__file__")
+    for name, namespace in _modules().items():
+        path = namespace.get("__file__")
         if (
             name.partition(".")[0] == "pluto"
             and isinstance(path, str)

@@ -99,28 +99,28 @@ class Recorder:
         recorded as rows. If the client will change or drop the value, this method writes a warning to the log
         and a frame for the harness, once per metric and reason.
         """
-        sent = client_rules.sent(value, step)
-        if sent.why:
-            self._report_change(metric, step, value, sent)
+        delivery = client_rules.sent(value, step)
+        if delivery.why:
+            self._report_change(metric, step, value, delivery)
         if (name := client_rules.sent_name(metric)) != metric:
             self._warn(metric, "name", f"Pluto's client renames {metric!r} to {name!r}")
         whole = client_rules.whole(step)
         if whole is not None:
-            for number in sent.values:
+            for number in delivery.values:
                 self._record(metric, whole, number, time_ms)
 
     def _record(self, metric: str, step: int, value: float, time_ms: int | None) -> None:
         row = frames.row_bytes(metric, step, value)
         self._root.update(row)
-        seen, sha = self._metrics.setdefault(metric, (0, hashlib.sha256()))
+        count, sha = self._metrics.setdefault(metric, (0, hashlib.sha256()))
         sha.update(row)
-        self._metrics[metric] = (seen + 1, sha)
+        self._metrics[metric] = (count + 1, sha)
         self.count += 1
         time_ms = time_ms or int(time.time() * 1000)
-        kept = self._kept_rows.get(metric)
-        if kept is None:
-            kept = self._kept_rows[metric] = KeptRows()
-        kept.put(int(step), value, time_ms)
+        kept_rows = self._kept_rows.get(metric)
+        if kept_rows is None:
+            kept_rows = self._kept_rows[metric] = KeptRows()
+        kept_rows.put(int(step), value, time_ms)
         if self.count > self.row_limit:
             self._to_block(metric, step, value)
             return
@@ -193,17 +193,17 @@ class Recorder:
             metrics = [[name, rows, sha.hexdigest()] for name, (rows, sha) in self._metrics.items()]
             self._write_in_parts(metrics, lambda part: {"k": "metrics", "metrics": part})
 
-    def _report_change(self, metric: str, step: int, value: Any, sent: client_rules.Sent) -> None:
+    def _report_change(self, metric: str, step: int, value: Any, delivery: client_rules.Sent) -> None:
         """Report in the log and in a frame how the client changes or drops a value.
 
         Long texts are truncated.
         """
-        reason = sent.why.partition(":")[0]
-        if not self._warn(metric, reason, f"{metric!r} = {repr(value)[:80]} at step {step}: {sent.why}"):
+        reason = delivery.why.partition(":")[0]
+        if not self._warn(metric, reason, f"{metric!r} = {repr(value)[:80]} at step {step}: {delivery.why}"):
             return
         self.flush()
-        was = {"metric": metric[:400], "step": str(step)[:40], "was": repr(value)[:80]}
-        self._write({"k": "rewrite", **was, "kept": sent.kept, "why": sent.why[:300]})
+        change = {"metric": metric[:400], "step": str(step)[:40], "was": repr(value)[:80]}
+        self._write({"k": "rewrite", **change, "kept": delivery.kept, "why": delivery.why[:300]})
 
     def _warn(self, metric: str, reason: str, text: str) -> bool:
         """Write a warning to the log, once per metric and reason. Return whether it was written."""
@@ -245,9 +245,9 @@ class Recorder:
     def _write_kept_block(self, metric: str, rows: list[tuple[int, float, bool, bool]]) -> None:
         span = {"first": rows[0][0], "last": rows[-1][0], "count": len(rows)}
         sha256 = frames.block_digest((metric, step, value) for step, value, _, _ in rows)
-        again = {"again": sum(row[2] for row in rows), "older": sum(row[3] for row in rows)}
+        counts = {"again": sum(row[2] for row in rows), "older": sum(row[3] for row in rows)}
         head = {"k": "block", "metric": metric, **span, "sha256": sha256}
-        self._write({**head, "kept": True, "ordered": True, **again})
+        self._write({**head, "kept": True, "ordered": True, **counts})
 
     def _may_write_at_once(self) -> bool:
         """Return whether the rate limit allows a separate frame for this row.
@@ -256,8 +256,8 @@ class Recorder:
         the process is killed.
         """
         now = time.monotonic()
-        filled = self._credit + (now - self._credited) * AT_ONCE_PER_SECOND
-        self._credit, self._credited = min(AT_ONCE_IN_A_ROW, filled), now
+        credit = self._credit + (now - self._credited) * AT_ONCE_PER_SECOND
+        self._credit, self._credited = min(AT_ONCE_IN_A_ROW, credit), now
         if self._credit < 1:
             if not self._batching:
                 self._batching = True
@@ -271,16 +271,16 @@ class Recorder:
 
         If a frame would be too long for one pipe write, its items are split over several frames.
         """
-        take = len(items)
+        size = len(items)
         while items:
             try:
-                self._write(payload(items[:take]))
-                del items[:take]
+                self._write(payload(items[:size]))
+                del items[:size]
             except ValueError:
-                if take == 1:
+                if size == 1:
                     del items[:1]  # Otherwise, this item would block all later items.
                     raise
-                take //= 2
+                size //= 2
 
     def _write(self, payload: dict[str, Any]) -> None:
         """Write one frame. If it would be too long, writes nothing and raises ValueError."""
@@ -293,8 +293,8 @@ class Recorder:
         """Return this attempt's host and pid, torchrun's restart count and limit, and the world size."""
         counts = {"restart": "TORCHELASTIC_RESTART_COUNT", "max_restarts": "TORCHELASTIC_MAX_RESTARTS"}
         counts["world"] = "WORLD_SIZE"
-        found = {name: os.environ.get(variable, "") for name, variable in counts.items()}
-        numbers = {name: int(text) if text.isdecimal() else None for name, text in found.items()}
+        texts = {name: os.environ.get(variable, "") for name, variable in counts.items()}
+        numbers = {name: int(text) if text.isdecimal() else None for name, text in texts.items()}
         return {"host": os.uname().nodename, "pid": os.getpid(), **numbers}
 
 
@@ -308,9 +308,9 @@ def _merge_result(path: Path, rank: int, summary: dict[str, Any]) -> None:
     with open(path.with_suffix(".lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         result = json.loads(path.read_text()) if path.exists() else {}
-        known = result.setdefault("truth", {})
-        if "s" not in summary or "s" in known.get(str(rank), summary):
-            known[str(rank)] = summary
+        summaries = result.setdefault("truth", {})
+        if "s" not in summary or "s" in summaries.get(str(rank), summary):
+            summaries[str(rank)] = summary
         partial = path.with_suffix(".partial")
         partial.write_text(json.dumps(result, separators=(",", ":")))
         os.replace(partial, path)

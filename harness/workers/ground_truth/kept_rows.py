@@ -55,5 +55,5 @@ class KeptRows:
     def _row(self, group: list[int]) -> tuple[int, float, bool, bool]:
         """Return the row that Pluto keeps for one step. `group` contains the step's rows, sorted by time."""
         last, value = max(group), self._values[group[-1]]
-        again = len({repr(self._values[place]) for place in group}) > 1
-        return self._steps[last], value, again, repr(self._values[last]) != repr(value)
+        has_other_values = len({repr(self._values[place]) for place in group}) > 1
+        return self._steps[last], value, has_other_values, repr(self._values[last]) != repr(value)

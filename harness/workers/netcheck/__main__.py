@@ -21,60 +21,60 @@ STRICT = 3
 
 def parser() -> argparse.ArgumentParser:
     """Return the command's argument parser, which exits with code 2 on a usage error."""
-    made = argparse.ArgumentParser(
+    result = argparse.ArgumentParser(
         "python -m netcheck", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    made.add_argument(
+    result.add_argument(
         "--json", action="store_true", help="print one JSON document on stdout, and nothing else"
     )
-    made.add_argument(
+    result.add_argument(
         "--frames",
         action="store_true",
         help="print the table, and the JSON as lines authenticated with HARNESS_NONCE, for the harness",
     )
-    made.add_argument(
+    result.add_argument(
         "--nodes", type=_number, metavar="N", help="number of pods (default: from NNODES or WORLD_SIZE)"
     )
-    made.add_argument(
+    result.add_argument(
         "--peers",
         type=peers.parse,
         default=os.environ.get("NETCHECK_PEERS") or [],
         metavar="HOSTS",
         help="all ranks in order: host,host or job-{0..3}.service (default: NETCHECK_PEERS or pod names)",
     )
-    made.add_argument(
+    result.add_argument(
         "--port",
         type=_number,
         metavar="P",
         default=_port(os.environ.get("NETCHECK_PORT", "")),
         help="port of netcheck on every rank (default: NETCHECK_PORT, or MASTER_PORT + 1)",
     )
-    made.add_argument(
+    result.add_argument(
         "--deadline",
         type=float,
         metavar="S",
         default=DEADLINE,
         help=f"seconds within which all ranks must start and report (default: {DEADLINE:.0f})",
     )
-    made.add_argument(
+    result.add_argument(
         "--bandwidth",
         action="store_true",
         help="also measure each pair's MB/s and latency, in at most 30 s. Pass it to all ranks or to none",
     )
-    made.add_argument(
+    result.add_argument(
         "--strict", action="store_true", help="exit with code 3 if no check failed but a result is unknown"
     )
-    return made
+    return result
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the check, print the diagnosis, and return the exit code."""
     if sys.flags.no_site:
         surroundings.find_packages()
-    made = parser()
-    options = made.parse_args(arguments)
+    command_parser = parser()
+    options = command_parser.parse_args(arguments)
     if not 0 < options.deadline < 86400:
-        made.error("--deadline must be more than 0 and less than 86400 seconds")
+        command_parser.error("--deadline must be more than 0 and less than 86400 seconds")
     try:
         result = diagnose(
             nodes=options.nodes,
@@ -84,7 +84,7 @@ def main(arguments: list[str] | None = None) -> int:
             bandwidth=options.bandwidth,
         )
     except ValueError as error:
-        made.error(str(error))
+        command_parser.error(str(error))
     print(json.dumps(result.as_dict()) if options.json else diagnosis_text.text(result, sys.stdout.isatty()))
     nonce = os.environ.get("HARNESS_NONCE")
     if options.frames and nonce:

@@ -20,10 +20,10 @@ def self_test(seconds: float = 60.0, elements: int = 1 << 16) -> Finding:
         import torch.distributed as dist
     except ImportError as error:
         return unknown("all-reduce", f"PyTorch cannot be imported: {error}")
-    began, made = time.monotonic(), not dist.is_initialized()
+    start, creates_group = time.monotonic(), not dist.is_initialized()
     cuda = torch.cuda.is_available()
     try:
-        if made:
+        if creates_group:
             dist.init_process_group("nccl" if cuda else "gloo", timeout=datetime.timedelta(seconds=seconds))
         rank, world = dist.get_rank(), dist.get_world_size()
         backend = dist.get_backend()
@@ -36,17 +36,17 @@ def self_test(seconds: float = 60.0, elements: int = 1 << 16) -> Finding:
         wrong = int((numbers != (place + 1) * (world * (world + 1) // 2)).sum().item())
     except Exception as error:
         return failed(
-            "allreduce.failed", f"{type(error).__name__}: {error}", seconds=time.monotonic() - began
+            "allreduce.failed", f"{type(error).__name__}: {error}", seconds=time.monotonic() - start
         )
     finally:
-        if made and dist.is_initialized():
+        if creates_group and dist.is_initialized():
             dist.destroy_process_group()
-    took = time.monotonic() - began
+    duration = time.monotonic() - start
     if wrong:
         return failed(
             "allreduce.wrong_sum",
             f"{wrong} of {elements} sums over {world} ranks are wrong",
             [rank],
-            seconds=took,
+            seconds=duration,
         )
-    return ok("all-reduce", f"{elements} sums over {world} ranks are right ({backend})", took)
+    return ok("all-reduce", f"{elements} sums over {world} ranks are right ({backend})", duration)

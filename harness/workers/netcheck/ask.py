@@ -20,23 +20,23 @@ from .reach import connect
 
 def ask(host: str, port: int) -> dict[str, str]:
     """Return `outcome` (ok, pending or the cause of the failure) and `text` (an explanation)."""
-    over = threading.Event()
-    measured = CpuDelay(over).start()
-    found = Names(Configuration.read()).look_up(host)
-    delay = measured.now()
-    over.set()
-    if found.cause in SILENT and found.waited < FACTOR * delay.late:
+    stop = threading.Event()
+    delay_meter = CpuDelay(stop).start()
+    lookup = Names(Configuration.read()).look_up(host)
+    delay = delay_meter.now()
+    stop.set()
+    if lookup.cause in SILENT and lookup.waited < FACTOR * delay.late:
         return {
             "outcome": PENDING,
-            "text": f"{found.text}; the node is too busy to judge: netcheck {delay.text}",
+            "text": f"{lookup.text}; the node is too busy to judge: netcheck {delay.text}",
         }
-    if found.cause:
-        return {"outcome": found.cause, "text": found.text}
-    reached = connect(found.addresses[0], port)
-    if reached.connection is not None:
-        reached.connection.close()
-    text = f"{found.addresses[0]} port {port}: {reached.text}"
-    return {"outcome": reached.cause or OK, "text": text}
+    if lookup.cause:
+        return {"outcome": lookup.cause, "text": lookup.text}
+    result = connect(lookup.addresses[0], port)
+    if result.connection is not None:
+        result.connection.close()
+    text = f"{lookup.addresses[0]} port {port}: {result.text}"
+    return {"outcome": result.cause or OK, "text": text}
 
 
 if __name__ == "__main__":

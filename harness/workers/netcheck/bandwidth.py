@@ -108,42 +108,46 @@ def all_pairs(ranks: Sequence[int], machines: Mapping[int, str], ask: Ask) -> di
     used the CPU. The fastest measurement counts. Pairs with the usual rate are measured before and after
     these measurements, to detect a busy machine (`_under_load`).
     """
-    seconds, ends = seconds_each(len(ranks)), time.monotonic() + BUDGET
-    found: dict[Pair, Measured] = {}
+    seconds, deadline = seconds_each(len(ranks)), time.monotonic() + BUDGET
+    measurements: dict[Pair, Measured] = {}
     with ThreadPoolExecutor(max(1, len(ranks) // 2)) as pool:
         for pairs in rounds(ranks):
-            found.update(zip(pairs, pool.map(lambda pair: ask(pair, seconds), pairs)))  # noqa: B905
-    usual = slow(found, machines)
+            measurements.update(zip(pairs, pool.map(lambda pair: ask(pair, seconds), pairs)))  # noqa: B905
+    usual = slow(measurements, machines)
     for turn in range(AGAIN_IF_BUSY):
-        if turn >= AGAIN and not any(found[pair].error == BUSY for pair in usual):
+        if turn >= AGAIN and not any(measurements[pair].error == BUSY for pair in usual):
             break
-        bad = {pair: rate for pair, rate in usual.items() if _doubtful(found[pair], rate)}
-        lost = [pair for pair, each in found.items() if each.error and pair not in usual]
-        references = {rate: _references(found, {*bad, *lost}, rate) for rate in {*bad.values()}}
-        loads = {rate: _load(found, pairs, seconds, ask) for rate, pairs in references.items()}
-        again: dict[Pair, Measured] = {}
-        for pair in [*sorted(bad), *lost]:
-            if time.monotonic() >= ends:
+        doubtful = {pair: rate for pair, rate in usual.items() if _doubtful(measurements[pair], rate)}
+        failed_pairs = [pair for pair, each in measurements.items() if each.error and pair not in usual]
+        references = {
+            rate: _references(measurements, {*doubtful, *failed_pairs}, rate) for rate in {*doubtful.values()}
+        }
+        loads = {rate: _load(measurements, pairs, seconds, ask) for rate, pairs in references.items()}
+        repeats: dict[Pair, Measured] = {}
+        for pair in [*sorted(doubtful), *failed_pairs]:
+            if time.monotonic() >= deadline:
                 break
-            again[pair] = ask(pair, seconds)
+            repeats[pair] = ask(pair, seconds)
         for rate, pairs in references.items():
-            loads[rate] = max(loads[rate], _load(found, pairs, seconds, ask))
-        for pair, each in again.items():
-            if pair in bad:
-                now = _under_load(each, bad[pair], loads[bad[pair]])
-                found[pair] = now if turn == 0 and not each.error else _better(found[pair], now, bad[pair])
+            loads[rate] = max(loads[rate], _load(measurements, pairs, seconds, ask))
+        for pair, each in repeats.items():
+            if pair in doubtful:
+                now = _under_load(each, doubtful[pair], loads[doubtful[pair]])
+                measurements[pair] = (
+                    now if turn == 0 and not each.error else _better(measurements[pair], now, doubtful[pair])
+                )
             else:
-                found[pair] = max(found[pair], each, key=lambda one: one.rate)
-    return found
+                measurements[pair] = max(measurements[pair], each, key=lambda one: one.rate)
+    return measurements
 
 
 def _doubtful(measured: Measured, usual: float) -> bool:
     return measured.error != "" or measured.rate < SLOW * usual
 
 
-def _better(known: Measured, again: Measured, usual: float) -> Measured:
+def _better(first: Measured, second: Measured, usual: float) -> Measured:
     """Return the better measurement. Fast is better than slow, and slow is better than undecided."""
-    return max(known, again, key=lambda one: (not _doubtful(one, usual), not one.error, one.rate))
+    return max(first, second, key=lambda one: (not _doubtful(one, usual), not one.error, one.rate))
 
 
 def _under_load(measured: Measured, usual: float, load: float) -> Measured:
@@ -165,32 +169,34 @@ def _under_load(measured: Measured, usual: float, load: float) -> Measured:
     return replace(measured, rate=measured.rate / load)
 
 
-def _references(found: Mapping[Pair, Measured], bad: Set[Pair], usual: float) -> list[Pair]:
+def _references(measurements: Mapping[Pair, Measured], bad: Set[Pair], usual: float) -> list[Pair]:
     """Return pairs whose rates are close to the usual rate, with different senders if possible."""
-    others = sorted(found.keys() - bad, key=lambda pair: (abs(found[pair].rate - usual), pair))
+    candidates = sorted(
+        measurements.keys() - bad, key=lambda pair: (abs(measurements[pair].rate - usual), pair)
+    )
     first: dict[int, Pair] = {}
-    for pair in others:
+    for pair in candidates:
         first.setdefault(pair[0], pair)
-    return [*first.values(), *(pair for pair in others if first[pair[0]] != pair)][:REFERENCES]
+    return [*first.values(), *(pair for pair in candidates if first[pair[0]] != pair)][:REFERENCES]
 
 
-def _load(found: Mapping[Pair, Measured], pairs: Sequence[Pair], seconds: float, ask: Ask) -> float:
+def _load(measurements: Mapping[Pair, Measured], pairs: Sequence[Pair], seconds: float, ask: Ask) -> float:
     """Measure `pairs` again. Return the highest ratio of current rate to usual rate, capped at 1."""
     measured = {pair: ask(pair, seconds) for pair in pairs}
-    shares = [each.rate / found[pair].rate for pair, each in measured.items() if not each.error]
+    shares = [each.rate / measurements[pair].rate for pair, each in measured.items() if not each.error]
     return max(1e-3, min(1.0, max(shares))) if shares else 1.0
 
 
-def slow(found: Mapping[Pair, Measured], machines: Mapping[int, str]) -> dict[Pair, float]:
+def slow(measurements: Mapping[Pair, Measured], machines: Mapping[int, str]) -> dict[Pair, float]:
     """Return the usual rates, keyed by pair, for the pairs with a rate below SLOW times the usual rate.
 
     Pairs within a node and pairs across two nodes have separate usual rates.
     """
     groups: dict[bool, dict[Pair, float]] = {True: {}, False: {}}
-    for (sender, receiver), measured in found.items():
-        together = machines.get(sender) == machines.get(receiver)
+    for (sender, receiver), measured in measurements.items():
+        on_same_node = machines.get(sender) == machines.get(receiver)
         if not measured.error:
-            groups[together][sender, receiver] = measured.rate
+            groups[on_same_node][sender, receiver] = measured.rate
     bad: dict[Pair, float] = {}
     for rates in groups.values():
         # If one of three nodes is bad, two thirds of the pairs include it, so the median would be a bad rate.
@@ -199,31 +205,38 @@ def slow(found: Mapping[Pair, Measured], machines: Mapping[int, str]) -> dict[Pa
     return bad
 
 
-def judge(found: Mapping[Pair, Measured], machines: Mapping[int, str]) -> list[Finding]:
+def judge(measurements: Mapping[Pair, Measured], machines: Mapping[int, str]) -> list[Finding]:
     """Return findings about slow nodes and links, or one ok finding.
 
     Pairs without a measurement are unknown.
     """
     findings = [
         unknown("bandwidth", f"{sender} → {receiver} was not measured: {each.error}", [sender])
-        for (sender, receiver), each in found.items()
+        for (sender, receiver), each in measurements.items()
         if each.error
     ]
-    bad = slow(found, machines)
-    for pattern in classify(bad, {pair for pair in found if pair not in bad and not found[pair].error}):
-        worst = min((pair for pair in bad if pair in pattern.cells()), key=lambda pair: found[pair].rate)
+    bad = slow(measurements, machines)
+    for pattern in classify(
+        bad, {pair for pair in measurements if pair not in bad and not measurements[pair].error}
+    ):
+        worst = min(
+            (pair for pair in bad if pair in pattern.cells()), key=lambda pair: measurements[pair].rate
+        )
         words = {
             "isolated": f"what rank {pattern.senders[0]} sends and receives is slow",
             "egress": f"what rank {pattern.senders[0]} sends is slow",
             "ingress": f"what rank {pattern.receivers[0]} receives is slow",
         }
         text = words.get(pattern.kind, f"the link {pattern} is slow")
-        carried = f"{worst[0]} → {worst[1]} carries {megabytes(found[worst].rate)}"
-        said = f"{text}: {carried}, other links {megabytes(bad[worst])}"
-        findings.append(failed("tcp.slow", said, pattern.accused, pattern.kind))
-    if not bad and found and not findings:
-        rates, trips = [each.rate for each in found.values()], [each.p99 for each in found.values()]
-        text = f"{len(found)} pairs carry {megabytes(min(rates))} to {megabytes(max(rates))}"
+        rate_text = f"{worst[0]} → {worst[1]} carries {megabytes(measurements[worst].rate)}"
+        message = f"{text}: {rate_text}, other links {megabytes(bad[worst])}"
+        findings.append(failed("tcp.slow", message, pattern.accused, pattern.kind))
+    if not bad and measurements and not findings:
+        rates, trips = (
+            [each.rate for each in measurements.values()],
+            [each.p99 for each in measurements.values()],
+        )
+        text = f"{len(measurements)} pairs carry {megabytes(min(rates))} to {megabytes(max(rates))}"
         findings.append(
             ok("bandwidth", f"{text}; 99 % of the round trips take at most {max(trips) * 1e3:.2f} ms")
         )
@@ -240,10 +253,10 @@ def measure(address: str, port: int, seconds: float) -> Measured:
 
     The stream and the pings each take up to `seconds`.
     """
-    reached = connect(address, port, PATIENCE)
-    if reached.connection is None:
-        return Measured(error=f"{address} port {port}: {reached.text}")
-    with reached.connection as connection:
+    result = connect(address, port, PATIENCE)
+    if result.connection is None:
+        return Measured(error=f"{address} port {port}: {result.text}")
+    with result.connection as connection:
         try:
             trips = _ping(connection, seconds)
             rate, waited = _stream(connection, seconds)
@@ -266,26 +279,26 @@ def take(connection: socket.socket, body: bytes) -> tuple[float, float]:
     seconds = float(json.loads(body))
     if not 0 < seconds <= 2 * LONGEST:
         raise ValueError(f"a stream takes more than 0 s and at most {2 * LONGEST:.0f} s, not {seconds} s")
-    buffer, counted = bytearray(_CHUNK), 0
-    began, waited = time.monotonic(), _waited()
-    warm, ends = began + seconds * WARM_UP, began + seconds
-    counting = began
-    while (now := time.monotonic()) < ends:
-        connection.settimeout(max(0.001, ends - now))
+    buffer, received = bytearray(_CHUNK), 0
+    start, waited = time.monotonic(), _waited()
+    warm_at, deadline = start + seconds * WARM_UP, start + seconds
+    counted_from = start
+    while (now := time.monotonic()) < deadline:
+        connection.settimeout(max(0.001, deadline - now))
         try:
-            got = connection.recv_into(buffer)
+            size = connection.recv_into(buffer)
         except TimeoutError:
             break
         except socket.timeout:  # noqa: UP041 - a different class before Python 3.10
             break
-        if not got:
+        if not size:
             raise ConnectionResetError("the stream ended early")
-        if time.monotonic() < warm:
-            counted, counting = 0, time.monotonic()
+        if time.monotonic() < warm_at:
+            received, counted_from = 0, time.monotonic()
         else:
-            counted += got
+            received += size
     now = time.monotonic()
-    return counted / max(1e-6, now - counting), (_waited() - waited) / (now - began)
+    return received / max(1e-6, now - counted_from), (_waited() - waited) / (now - start)
 
 
 def _waited() -> float:
@@ -298,11 +311,11 @@ def _waited() -> float:
 
 def _ping(connection: socket.socket, seconds: float) -> list[float]:
     trips: list[float] = []
-    ends = time.monotonic() + seconds
-    while len(trips) < PINGS and (not trips or time.monotonic() < ends):
-        began = time.monotonic()
+    deadline = time.monotonic() + seconds
+    while len(trips) < PINGS and (not trips or time.monotonic() < deadline):
+        start = time.monotonic()
         call(connection, b"PING", b"", PATIENCE)
-        trips.append(time.monotonic() - began)
+        trips.append(time.monotonic() - start)
     return sorted(trips)
 
 
@@ -312,18 +325,18 @@ def _stream(connection: socket.socket, seconds: float) -> tuple[float, float]:
     The waiting time is the sender's or the receiver's, whichever is longer. Raises TimeoutError if the
     receiver does not respond.
     """
-    began, waited = time.monotonic(), _waited()
-    chunk, ends = memoryview(bytes(_CHUNK)), time.monotonic() + seconds + 2 * PATIENCE
+    start, waited = time.monotonic(), _waited()
+    chunk, deadline = memoryview(bytes(_CHUNK)), time.monotonic() + seconds + 2 * PATIENCE
     body = json.dumps(seconds).encode()
     connection.settimeout(PATIENCE)
     connection.sendall(header(b"FLOW", len(body)) + body)
     connection.setblocking(False)
-    while time.monotonic() < ends:
+    while time.monotonic() < deadline:
         readable, writable, _ = select.select([connection], [connection], [], 0.5)
         if readable:
             connection.settimeout(PATIENCE)
             rate, share = map(float, json.loads(receive(connection, time.monotonic() + PATIENCE)[1]))
-            return rate, max(share, (_waited() - waited) / (time.monotonic() - began))
+            return rate, max(share, (_waited() - waited) / (time.monotonic() - start))
         if writable:
             try:
                 connection.send(chunk)

@@ -21,14 +21,14 @@ Pair = tuple[int, int]
 
 def corrected(at: Mapping[int, Report], nodes: int) -> dict[Pair, Cell]:
     """Return the cell for each pair of ranks, with the outcome that follows from all reports together."""
-    known = {rank: _addresses(rank, at) for rank in range(nodes)}
+    addresses = {rank: _addresses(rank, at) for rank in range(nodes)}
     cells = {
-        (sender, receiver): _aged(cell, receiver, known[receiver])
+        (sender, receiver): _aged(cell, receiver, addresses[receiver])
         for sender, report in at.items()
         for receiver, cell in report.row.items()
         if receiver != sender and receiver < nodes
     }
-    cells = {pair: _rejected(pair, cell, cells, at, known[pair[1]]) for pair, cell in cells.items()}
+    cells = {pair: _rejected(pair, cell, cells, at, addresses[pair[1]]) for pair, cell in cells.items()}
     cells = {pair: _unanswered(cell, cells.get((pair[1], pair[0]))) for pair, cell in cells.items()}
     first = published_by(at, nodes)
     return {pair: _advertised(cell, pair[1], first) for pair, cell in cells.items()}
@@ -53,20 +53,20 @@ def _advertised(cell: Cell, receiver: int, first: int | None) -> Cell:
     return replace(cell, outcome=PENDING, withheld=ADVERTISED)
 
 
-def _aged(cell: Cell, receiver: int, known: Set[str]) -> Cell:
+def _aged(cell: Cell, receiver: int, addresses: Set[str]) -> Cell:
     """Return the cell, with the outcome dns.old_address if DNS returned an address that is not the rank's.
 
-    `known` contains the receiver's addresses.
+    `addresses` contains the receiver's addresses.
     """
-    silent = cell.outcome.startswith("tcp.") or cell.outcome == "peer.silent"
-    if not silent or not known or cell.address in known or not cell.address:
+    without_response = cell.outcome.startswith("tcp.") or cell.outcome == "peer.silent"
+    if not without_response or not addresses or cell.address in addresses or not cell.address:
         return cell
-    text = f"{cell.host} resolves to {cell.address}, but rank {receiver} is at {', '.join(sorted(known))}"
+    text = f"{cell.host} resolves to {cell.address}, but rank {receiver} is at {', '.join(sorted(addresses))}"
     return replace(cell, outcome="dns.old_address", text=f"{text} ({cell.text})")
 
 
 def _rejected(
-    pair: Pair, cell: Cell, cells: Mapping[Pair, Cell], at: Mapping[int, Report], known: Set[str]
+    pair: Pair, cell: Cell, cells: Mapping[Pair, Cell], at: Mapping[int, Report], addresses: Set[str]
 ) -> Cell:
     """Return the cell, with the outcome tcp.rejected if a firewall caused the failure.
 
@@ -75,31 +75,31 @@ def _rejected(
     there is a route.
     """
     sender, receiver = pair
-    if receiver not in at or cell.address not in known:
+    if receiver not in at or cell.address not in addresses:
         return cell
     if cell.outcome == "tcp.refused" and cell.listened and cell.port == at[receiver].port:
         text = f"{cell.text}, but rank {receiver} listens there: a firewall resets the connection"
         return replace(cell, outcome=REJECTED, text=text)
-    back = cells.get((receiver, sender))
-    answered = bool(cell.sender) and cell.sender not in at[sender].addresses
-    if cell.outcome == "tcp.no_route" and answered and back is not None and past(back, "tcp"):
+    opposite = cells.get((receiver, sender))
+    has_sender = bool(cell.sender) and cell.sender not in at[sender].addresses
+    if cell.outcome == "tcp.no_route" and has_sender and opposite is not None and past(opposite, "tcp"):
         text = f"{cell.text}; but rank {receiver} connects to rank {sender}, so there is a route: a firewall"
         return replace(cell, outcome=REJECTED, text=f"{text} at {cell.sender} rejects the connection")
     return cell
 
 
-def _unanswered(cell: Cell, back: Cell | None) -> Cell:
+def _unanswered(cell: Cell, opposite: Cell | None) -> Cell:
     """Return the cell, with the outcome of the opposite direction if that explains the missing response.
 
     A connection gets no response if the responding rank's packets are rejected or have no route.
     """
-    explains = back is not None and back.sender and back.outcome in (REJECTED, "tcp.no_route")
-    if cell.outcome != "tcp.filtered" or back is None or not explains:
+    is_cause = opposite is not None and opposite.sender and opposite.outcome in (REJECTED, "tcp.no_route")
+    if cell.outcome != "tcp.filtered" or opposite is None or not is_cause:
         return cell
-    return replace(cell, outcome=back.outcome, text=f"{cell.text}; on the way back, {back.text}")
+    return replace(cell, outcome=opposite.outcome, text=f"{cell.text}; on the way back, {opposite.text}")
 
 
 def _addresses(rank: int, at: Mapping[int, Report]) -> set[str]:
     """Return the addresses that a rank reported, and those from which it greeted other ranks."""
-    known = set(at[rank].addresses) if rank in at else set()
-    return known | {report.heard[rank] for report in at.values() if rank in report.heard}
+    addresses = set(at[rank].addresses) if rank in at else set()
+    return addresses | {report.heard[rank] for report in at.values() if rank in report.heard}

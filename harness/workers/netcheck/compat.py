@@ -48,9 +48,9 @@ def validate_k8s_environment() -> dict[str, str]:
     Prints a line to stderr for each variable that cannot be checked.
     """
     findings = validate_environment().findings
-    if wrong := [finding for finding in findings if finding.status == FAILED]:
+    if failures := [finding for finding in findings if finding.status == FAILED]:
         raise RuntimeError(
-            "\n".join(f"{finding.cause}: {finding.text}. {finding.advice}" for finding in wrong)
+            "\n".join(f"{finding.cause}: {finding.text}. {finding.advice}" for finding in failures)
         )
     for name in (DIST_TIMEOUT, READY_TIMEOUT):
         _seconds(name, 0)
@@ -67,14 +67,16 @@ def setup_k8s_networking() -> dict[str, str]:
     enabled.
     """
     name = os.environ.get("MASTER_ADDR", "")
-    found = Names(Configuration.read()).look_up(name) if name else None
+    lookup = Names(Configuration.read()).look_up(name) if name else None
     try:
-        done, said = setup_networking(found.addresses[0] if found and found.addresses else None)
+        new_variables, reasons = setup_networking(
+            lookup.addresses[0] if lookup and lookup.addresses else None
+        )
     except OSError as error:
-        done, said = {}, [f"no route to {name}: {error.strerror}"]
-    for line in said:
+        new_variables, reasons = {}, [f"no route to {name}: {error.strerror}"]
+    for line in reasons:
         print(f"netcheck: {line}", file=sys.stderr)
-    return done
+    return new_variables
 
 
 def wait_for_master_ready(
@@ -103,18 +105,18 @@ def diagnose_distributed_issues() -> Issues:
     An entry is True if its check passed, and False if it failed or its result is unknown. The entry
     `netcheck` is True if all checks passed. Otherwise, there are recommendations.
     """
-    known = validate_environment()
+    environment = validate_environment()
     try:
         result = diagnose(deadline=min(_seconds(READY_TIMEOUT, 600), 60))
     except ValueError:
-        result = alone(known)
+        result = alone(environment)
     if os.environ.get("DEBUG_DISTRIBUTED", "0") == "1":
         print(diagnosis_text.text(result), file=sys.stderr)
-    found = Issues({name: _proved(result, step) for name, step in ENTRIES.items()})
-    found["netcheck"] = result.verdict == OK
-    found["recommendations"] = result.recommendations
-    found.diagnosis = result
-    return found
+    issues = Issues({name: _proved(result, step) for name, step in ENTRIES.items()})
+    issues["netcheck"] = result.verdict == OK
+    issues["recommendations"] = result.recommendations
+    issues.diagnosis = result
+    return issues
 
 
 def launch_from_torch(**options: Any) -> None:
@@ -125,12 +127,12 @@ def launch_from_torch(**options: Any) -> None:
     but `backend` and `verbose`. Raises RuntimeError with the cause.
     """
     ready, timeout = _seconds(READY_TIMEOUT, 600), _seconds(DIST_TIMEOUT, 1800)
-    theirs = _theirs()
-    if theirs is None:
+    original = _theirs()
+    if original is None:
         launch(ready, timeout, options.get("backend"), bool(options.get("verbose", True)))
     else:
         wait_for_rank_0(ready)
-        theirs(**options)
+        original(**options)
 
 
 def _theirs() -> Any:
@@ -139,8 +141,8 @@ def _theirs() -> Any:
         import colossalai  # type: ignore[import-not-found]
     except ImportError:
         return None
-    found = getattr(colossalai, "launch_from_torch", None)
-    return None if found is launch_from_torch else found
+    function = getattr(colossalai, "launch_from_torch", None)
+    return None if function is launch_from_torch else function
 
 
 def _proved(result: Diagnosis, step: str) -> bool:
@@ -149,11 +151,11 @@ def _proved(result: Diagnosis, step: str) -> bool:
 
 
 def _seconds(name: str, default: float) -> float:
-    given = os.environ.get(name, "")
+    value = os.environ.get(name, "")
     try:
-        seconds = float(given) if given else float(default)
+        seconds = float(value) if value else float(default)
     except ValueError:
         seconds = -1.0
     if not 0 <= seconds < MAX_SECONDS:
-        raise RuntimeError(f"{name}={given!r} is not a number of seconds from 0 to {MAX_SECONDS:.0f}")
+        raise RuntimeError(f"{name}={value!r} is not a number of seconds from 0 to {MAX_SECONDS:.0f}")
     return seconds

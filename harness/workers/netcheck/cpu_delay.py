@@ -38,12 +38,12 @@ class Delay:
     @property
     def text(self) -> str:
         """A description of the delay, to complete a sentence about the process."""
-        said = f"woke up {self.late:.1f} s late"
+        text = f"woke up {self.late:.1f} s late"
         if self.throttled >= 0.01:
-            said += f", and its CPU limit stopped it {self.throttled:.0%} of the time"
+            text += f", and its CPU limit stopped it {self.throttled:.0%} of the time"
         elif self.waiting >= 0.01:
-            said += f", and processes on its node waited for a CPU {self.waiting:.0%} of the time"
-        return said
+            text += f", and processes on its node waited for a CPU {self.waiting:.0%} of the time"
+        return text
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -70,25 +70,25 @@ class CpuDelay:
             self._slept.append((now, max(0.0, now - before - STEP)))
             if now - self._totals[-1][0] >= 1:
                 self._totals.append((now, *_totals()))
-            for kept in (self._slept, self._totals):
-                while len(kept) > 1 and now - kept[0][0] > WINDOW:
-                    kept.popleft()
+            for samples in (self._slept, self._totals):
+                while len(samples) > 1 and now - samples[0][0] > WINDOW:
+                    samples.popleft()
             before = now
 
     def now(self) -> Delay:
         """Return the delays of the last WINDOW seconds, including a delay that has not ended yet."""
-        now, slept, since = time.monotonic(), list(self._slept), self._totals[0]
-        late = max([delay for _, delay in slept] + [now - slept[-1][0] - STEP])
+        now, samples, first = time.monotonic(), list(self._slept), self._totals[0]
+        delay_seconds = max([delay for _, delay in samples] + [now - samples[-1][0] - STEP])
         at, waiting, throttled = self._totals[-1]
-        elapsed = max(at - since[0], 1.0)
-        shares = (max(0.0, waiting - since[1]) / elapsed, max(0.0, throttled - since[2]) / elapsed)
-        return Delay(round(max(0.0, late), 3), *(round(min(1.0, share), 3) for share in shares))
+        elapsed = max(at - first[0], 1.0)
+        shares = (max(0.0, waiting - first[1]) / elapsed, max(0.0, throttled - first[2]) / elapsed)
+        return Delay(round(max(0.0, delay_seconds), 3), *(round(min(1.0, share), 3) for share in shares))
 
     def since(self, start: float) -> float:
         """Return for how many seconds since the monotonic time `start` this process was delayed."""
-        now, slept = time.monotonic(), list(self._slept)
-        delays = sum(min(delay, at - start) for at, delay in slept if at > start)
-        return delays + max(0.0, min(now - slept[-1][0] - STEP, now - start))
+        now, samples = time.monotonic(), list(self._slept)
+        delays = sum(min(delay, at - start) for at, delay in samples if at > start)
+        return delays + max(0.0, min(now - samples[-1][0] - STEP, now - start))
 
 
 def _totals() -> tuple[float, float]:

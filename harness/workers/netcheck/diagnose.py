@@ -33,24 +33,26 @@ def diagnose(
     too, which takes at most 30 s more. Raises ValueError if neither the number of ranks nor WORLD_SIZE is
     known.
     """
-    known = validate_environment(variables, nodes=nodes or len(others) or None)
-    if known.nodes is None and not known.ok:
-        return alone(known)
-    if known.nodes is None and known.world_size is None:
+    environment = validate_environment(variables, nodes=nodes or len(others) or None)
+    if environment.nodes is None and not environment.ok:
+        return alone(environment)
+    if environment.nodes is None and environment.world_size is None:
         raise ValueError("the number of ranks is unknown: set NNODES, or pass --nodes or --peers")
-    listed = (
+    peer_list = (
         list(others)
-        or peers.derive(known.master_addr, known.node_rank, known.nodes)
-        or [Peer(known.master_addr)]
+        or peers.derive(environment.master_addr, environment.node_rank, environment.nodes)
+        or [Peer(environment.master_addr)]
     )
-    own = port or port_after(known.master_port, 1 + known.local_rank)
-    given = os.environ if variables is None else variables
-    with Member(known, known.nodes, listed, own, given, bandwidth) as member:
+    own = port or port_after(environment.master_port, 1 + environment.local_rank)
+    source = os.environ if variables is None else variables
+    with Member(environment, environment.nodes, peer_list, own, source, bandwidth) as member:
         return member.run(deadline)
 
 
-def alone(known: Environment) -> Diagnosis:
+def alone(environment: Environment) -> Diagnosis:
     """Return a diagnosis of only the variables, without contacting other ranks."""
-    findings = tuple(in_order(known.findings))
-    cause, ranks = findings[0].cause, (known.node_rank or 0,)
-    return Diagnosis(verdict(findings), cause, ranks, (), findings, {}, 0, known.node_rank or 0, False, 0.0)
+    findings = tuple(in_order(environment.findings))
+    cause, ranks = findings[0].cause, (environment.node_rank or 0,)
+    return Diagnosis(
+        verdict(findings), cause, ranks, (), findings, {}, 0, environment.node_rank or 0, False, 0.0
+    )

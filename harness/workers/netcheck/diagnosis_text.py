@@ -29,14 +29,14 @@ def text(result: Diagnosis, color: bool = False) -> str:
 def _lines(result: Diagnosis, color: bool) -> Iterator[str]:
     if result.missing:
         yield _strong(f"MISSING: {listed(result.missing)} of {result.nodes}", color)
-    about = (
+    scope = (
         f"{result.nodes} ranks"
         if result.whole
         else f"only rank {result.rank}, which got no verdict from rank 0"
     )
     accused = f" on {listed(result.ranks)}" if result.ranks else ""
     cause = f": {result.cause}{accused}" if result.cause else ""
-    yield _strong(f"netcheck: {result.verdict.upper()}{cause}  ({about}, {result.seconds:.1f} s)", color)
+    yield _strong(f"netcheck: {result.verdict.upper()}{cause}  ({scope}, {result.seconds:.1f} s)", color)
     if 1 < result.nodes <= MOST and result.rows:
         yield ""
         yield from _matrix(result)
@@ -74,9 +74,9 @@ def _rates(result: Diagnosis) -> Iterator[str]:
     yield "MB/s, ms    " + "".join(f"{rank:>{width}}" for rank in range(result.nodes))
     for sender in range(result.nodes):
         cells = [result.rows.get(sender, {}).get(receiver) for receiver in range(result.nodes)]
-        known = [cell if cell and cell.bandwidth else None for cell in cells]
-        rates = [f"{cell.bandwidth / 1e6:.1f}" if cell else "-" for cell in known]
-        trips = [f"{cell.p50 * 1e3:.2f}/{cell.p99 * 1e3:.2f}" if cell else "" for cell in known]
+        measured = [cell if cell and cell.bandwidth else None for cell in cells]
+        rates = [f"{cell.bandwidth / 1e6:.1f}" if cell else "-" for cell in measured]
+        trips = [f"{cell.p50 * 1e3:.2f}/{cell.p99 * 1e3:.2f}" if cell else "" for cell in measured]
         yield f"{sender:>9}   " + "".join(f"{one:>{width}}" for one in rates)
         yield f"{'':>9}   " + "".join(f"{one:>{width}}" for one in trips)
 

@@ -62,14 +62,14 @@ def ask(
     Without an answer, the query is repeated after REPEAT seconds, and the interval then doubles each time,
     because a busy server answers every repeated query as well. An answer to any of the queries counts.
     """
-    ends = time.monotonic() + seconds
+    deadline = time.monotonic() + seconds
     try:
         question = _question(int.from_bytes(os.urandom(2), "big"), name, kind)
         reply = _udp(server, port, question, seconds)
         answer = parse(reply, kind)
         if answer is None:
-            left = max(0.1, ends - time.monotonic())
-            answer = parse(_tcp(server, port, question, left), kind)
+            remaining = max(0.1, deadline - time.monotonic())
+            answer = parse(_tcp(server, port, question, remaining), kind)
         return answer or Answer("failed", text="truncated over TCP")
     except OSError as error:
         return Answer(_failure(error), text=error.strerror or str(error) or "no answer")
@@ -162,25 +162,25 @@ def _socket(server: str, port: int) -> Iterator[socket.socket]:
 
 
 def _udp(server: str, port: int, question: bytes, seconds: float) -> bytes:
-    ends = time.monotonic() + seconds
-    with _socket(server, port) as asking:
+    deadline = time.monotonic() + seconds
+    with _socket(server, port) as client:
         pause = REPEAT
         while True:
-            asking.send(question)
-            reply = _reply(asking, question, min(ends, time.monotonic() + pause))
+            client.send(question)
+            reply = _reply(client, question, min(deadline, time.monotonic() + pause))
             pause *= 2
             if reply is not None:
                 return reply
-            if time.monotonic() >= ends:
+            if time.monotonic() >= deadline:
                 raise TimeoutError(f"no answer for {seconds:.0f} s")
 
 
-def _reply(asking: socket.socket, question: bytes, ends: float) -> bytes | None:
-    """Return the message that answers the question, or None if none arrives by the monotonic time `ends`."""
+def _reply(client: socket.socket, question: bytes, end: float) -> bytes | None:
+    """Return the message that answers the question, or None if none arrives by the monotonic time `end`."""
     while True:
-        asking.settimeout(max(0.01, ends - time.monotonic()))
+        client.settimeout(max(0.01, end - time.monotonic()))
         try:
-            reply = asking.recv(65535)
+            reply = client.recv(65535)
         except socket.timeout:  # noqa: UP041 - before Python 3.10, this is not TimeoutError
             return None
         if len(reply) >= 12 and reply[:2] == question[:2] and reply[2] & 0x80:

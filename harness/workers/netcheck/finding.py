@@ -185,12 +185,12 @@ def verdict(findings: Sequence[Finding]) -> str:
     """
     if any(finding.status == FAILED for finding in findings):
         return FAILED
-    proved = {finding.step for finding in findings if finding.status == OK}
-    doubtful = {finding.step for finding in findings if finding.status == UNKNOWN}
+    ok_steps = {finding.step for finding in findings if finding.status == OK}
+    unknown_steps = {finding.step for finding in findings if finding.status == UNKNOWN}
     if any(f.step == "bandwidth" and f.status == UNKNOWN and f.ranks for f in findings):
         return UNKNOWN
-    inside = set(STEPS) - set(OUTSIDE)
-    return OK if inside <= proved and not inside & doubtful else UNKNOWN
+    required = set(STEPS) - set(OUTSIDE)
+    return OK if required <= ok_steps and not required & unknown_steps else UNKNOWN
 
 
 def in_order(findings: Iterable[Finding]) -> list[Finding]:

@@ -43,27 +43,27 @@ class Collector:
         self._nonce = nonce
         self._line = re.compile(re.escape(mark) + _BODY)
         self._parts: dict[tuple[str, int], dict[int, str]] = {}
-        self._given: set[str] = set()
+        self._delivered: set[str] = set()
 
     def feed(self, line: str) -> dict[str, Any] | None:
         """Add a log line. Return the diagnosis if the line completes it, otherwise None."""
-        found = self._line.search(line)
-        if not found or not hmac.compare_digest(found[6], _mac(self._nonce, found[1])):
+        match = self._line.search(line)
+        if not match or not hmac.compare_digest(match[6], _mac(self._nonce, match[1])):
             return None
-        name, parts = found[2], int(found[4])
-        held = self._parts.setdefault((name, parts), {})
-        held[int(found[3])] = found[5]
-        if name in self._given or set(held) != set(range(1, parts + 1)):
+        name, count = match[2], int(match[4])
+        chunks = self._parts.setdefault((name, count), {})
+        chunks[int(match[3])] = match[5]
+        if name in self._delivered or set(chunks) != set(range(1, count + 1)):
             return None
-        self._given.add(name)
+        self._delivered.add(name)
         try:
-            unpacking = zlib.decompressobj()
-            packed = base64.b64decode("".join(held[n] for n in sorted(held)))
-            text = unpacking.decompress(packed, MAX_JSON)
-            said = json.loads(text) if unpacking.eof else None
+            decompressor = zlib.decompressobj()
+            packed = base64.b64decode("".join(chunks[n] for n in sorted(chunks)))
+            text = decompressor.decompress(packed, MAX_JSON)
+            document = json.loads(text) if decompressor.eof else None
         except (ValueError, RecursionError, zlib.error, binascii.Error):
             return None
-        return said if isinstance(said, dict) else None
+        return document if isinstance(document, dict) else None
 
 
 def _mac(nonce: str, body: str) -> str:

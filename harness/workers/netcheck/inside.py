@@ -27,16 +27,16 @@ def main(processes: Sequence[int]) -> int:
     """
     variables = job_variables(sorted(processes))
     port = variables.get("MASTER_PORT", "")
-    known = int(port) if port.isdigit() else MASTER_PORT
-    print(json.dumps({"ports": ports_in_use(), "master_port": known}), flush=True)
-    told = json.loads(sys.stdin.readline())
-    given = {**told["defaults"], **variables, "NETCHECK_RUN_ID": told["run"]}
+    master_port = int(port) if port.isdigit() else MASTER_PORT
+    print(json.dumps({"ports": ports_in_use(), "master_port": master_port}), flush=True)
+    request = json.loads(sys.stdin.readline())
+    environ = {**request["defaults"], **variables, "NETCHECK_RUN_ID": request["run"]}
     result = diagnose(
-        given,
-        nodes=told["nodes"],
-        others=[peers.Peer(host) for host in told["peers"]],
-        port=told["port"],
-        deadline=told["deadline"],
+        environ,
+        nodes=request["nodes"],
+        others=[peers.Peer(host) for host in request["peers"]],
+        port=request["port"],
+        deadline=request["deadline"],
     )
     print(json.dumps(result.as_dict()), flush=True)
     return 0
@@ -47,23 +47,23 @@ def job_variables(processes: Sequence[int], proc: Path = PROC) -> dict[str, str]
 
     `processes` are the pids of the container's processes in ascending order.
     """
-    found = dict(environment(proc, processes[0])) if processes else {}
+    variables = dict(environment(proc, processes[0])) if processes else {}
     for pid in processes:
         words = command_line(proc, pid)
         if is_torchrun(words):
-            return {**found, **environment(proc, pid), **from_options(words)}
+            return {**variables, **environment(proc, pid), **from_options(words)}
     for pid in processes:
         own = environment(proc, pid)
-        if "MASTER_ADDR" in own and "MASTER_ADDR" not in found:
-            return {**found, **own}
-    return found
+        if "MASTER_ADDR" in own and "MASTER_ADDR" not in variables:
+            return {**variables, **own}
+    return variables
 
 
 def ports_in_use(proc: Path = PROC) -> list[int]:
     """Return all local TCP ports that are used by listeners or connections in this network namespace."""
     lines = (line for name in ("tcp", "tcp6") for line in _lines(proc / "net" / name))
-    found = (re.match(r"\s*\d+: [0-9A-F]+:([0-9A-F]{4}) ", line) for line in lines)
-    return sorted({int(match[1], 16) for match in found if match})
+    matches = (re.match(r"\s*\d+: [0-9A-F]+:([0-9A-F]{4}) ", line) for line in lines)
+    return sorted({int(match[1], 16) for match in matches if match})
 
 
 def _lines(path: Path) -> Iterable[str]:

@@ -80,13 +80,15 @@ def check(address: str, alone: bool = False) -> Finding:
     `alone` means that the job has one node, for which loopback is enough.
     """
     own = recent_addresses()
-    there = families(own)
-    if not there and not alone:
+    own_families = families(own)
+    if not own_families and not alone:
         return failed("address.none", f"this host has only loopback addresses: {', '.join(own) or 'none'}")
     version = ipaddress.ip_address(address).version
-    if version not in there and not alone:
-        has = " and ".join(f"IPv{family}" for family in sorted(there))
-        return failed("address.family", f"rank 0 is at {address}, but this host has {has} addresses only")
+    if version not in own_families and not alone:
+        versions = " and ".join(f"IPv{family}" for family in sorted(own_families))
+        return failed(
+            "address.family", f"rank 0 is at {address}, but this host has {versions} addresses only"
+        )
     try:
         route = route_to(address)
     except OSError as error:
@@ -117,24 +119,30 @@ def setup_networking(
     Returns the new variables, and a sentence with the reason for each variable. Existing variables are not
     changed, and InfiniBand is never disabled. Raises OSError if there is no route.
     """
-    into = os.environ if variables is None else variables
-    done: dict[str, str] = {}
-    said: list[str] = []
+    environ = os.environ if variables is None else variables
+    new_variables: dict[str, str] = {}
+    reasons: list[str] = []
     route = route_to(address) if address else None
     for name in SOCKETS:
-        if into.get(name):
-            said.append(f"{name}={into[name]} stays unchanged: it was already set")
+        if environ.get(name):
+            reasons.append(f"{name}={environ[name]} stays unchanged: it was already set")
         elif route is not None and route.interface not in ("", "lo"):
             # For NCCL, a name is a prefix, so eth1 also matches eth10. "=" makes the match exact.
             # gloo expects one exact name.
-            done[name] = into[name] = f"={route.interface}" if name.startswith("NCCL") else route.interface
-            said.append(f"{name}={done[name]}: {route.address} on it is on the route to {route.target}")
+            new_variables[name] = environ[name] = (
+                f"={route.interface}" if name.startswith("NCCL") else route.interface
+            )
+            reasons.append(
+                f"{name}={new_variables[name]}: {route.address} on it is on the route to {route.target}"
+            )
     devices = infiniband(folder)
-    if devices and into.get("NCCL_IB_DISABLE") == "1":
-        said.append(f"NCCL_IB_DISABLE=1 turns off {', '.join(devices)}: unset it unless InfiniBand is broken")
+    if devices and environ.get("NCCL_IB_DISABLE") == "1":
+        reasons.append(
+            f"NCCL_IB_DISABLE=1 turns off {', '.join(devices)}: unset it unless InfiniBand is broken"
+        )
     elif devices:
-        said.append(f"InfiniBand {', '.join(devices)} is active and stays on")
-    return done, said
+        reasons.append(f"InfiniBand {', '.join(devices)} is active and stays on")
+    return new_variables, reasons
 
 
 def _version_4() -> Iterator[tuple[str, str]]:
@@ -166,9 +174,9 @@ def _if_inet6() -> Iterator[tuple[ipaddress.IPv6Address, int, str]]:
         yield ipaddress.IPv6Address(bytes.fromhex(raw)), int(index, 16), name
 
 
-def _mtu(asking: socket.socket, interface: str) -> int:
-    asked = struct.pack("16s24x", interface.encode())
-    return int(struct.unpack_from("i", fcntl.ioctl(asking, _SIOCGIFMTU, asked), 16)[0])
+def _mtu(client: socket.socket, interface: str) -> int:
+    request = struct.pack("16s24x", interface.encode())
+    return int(struct.unpack_from("i", fcntl.ioctl(client, _SIOCGIFMTU, request), 16)[0])
 
 
 def _text(path: Path) -> str:

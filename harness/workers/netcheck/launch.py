@@ -37,8 +37,8 @@ def wait_for_rank_0(seconds: float) -> None:
 
     On rank 0, if this process opens the port itself later, only wait until MASTER_ADDR resolves.
     """
-    known = validate_environment()
-    for finding in known.findings:
+    environment = validate_environment()
+    for finding in environment.findings:
         if finding.status == FAILED:
             raise failure(finding.cause or "", finding.text)
     if os.environ.get("MASTER_ADDR", "").startswith("["):
@@ -50,12 +50,14 @@ def wait_for_rank_0(seconds: float) -> None:
         text = f"{', '.join(missing)} not set: a process that torchrun starts has RANK and the others"
         raise failure("variables.rank", text)
     if os.environ["RANK"] != "0" or _agent_listens():
-        waited = wait_for_master(deadline=seconds, greeting=False)
-        if not waited:
-            said = f"rank 0 was not reached within {seconds:.0f} s: {known.master_addr}: {waited.text}"
-            raise failure(waited.cause or "peer.never_came", said)
+        result = wait_for_master(deadline=seconds, greeting=False)
+        if not result:
+            message = (
+                f"rank 0 was not reached within {seconds:.0f} s: {environment.master_addr}: {result.text}"
+            )
+            raise failure(result.cause or "peer.never_came", message)
     else:
-        _wait_for_name(known, seconds)
+        _wait_for_name(environment, seconds)
 
 
 def launch(ready: float, timeout: float, backend: str | None = None, verbose: bool = True) -> None:
@@ -74,7 +76,7 @@ def launch(ready: float, timeout: float, backend: str | None = None, verbose: bo
         wait_for_rank_0(ready)
         cuda = torch.cuda.is_available()
         try:
-            kept = _all_come(dist, ready)
+            store = _all_come(dist, ready)
             if cuda:
                 torch.cuda.set_device(int(os.environ.get("LOCAL_RANK") or 0))
             limit = datetime.timedelta(seconds=timeout)
@@ -84,10 +86,10 @@ def launch(ready: float, timeout: float, backend: str | None = None, verbose: bo
             if str(error).startswith(tuple(f"{cause}: " for cause in CAUSES)):
                 raise
             raise failure("allreduce.failed", f"{type(error).__name__}: {error}") from error
-        del kept
-    done = self_test(timeout)
-    if done.status != OK:
-        raise failure(done.cause or "unknown", done.text)
+        del store
+    finding = self_test(timeout)
+    if finding.status != OK:
+        raise failure(finding.cause or "unknown", finding.text)
     if verbose and dist.get_rank() == 0:
         print(f"netcheck: {dist.get_world_size()} ranks have met ({dist.get_backend()})", flush=True)
 
@@ -106,15 +108,17 @@ def _agent_listens() -> bool:
     return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
 
 
-def _wait_for_name(known: Environment, seconds: float) -> None:
-    names, ends = Names(Configuration.read()), time.monotonic() + seconds
+def _wait_for_name(environment: Environment, seconds: float) -> None:
+    names, deadline = Names(Configuration.read()), time.monotonic() + seconds
     while True:
-        found = names.look_up(known.master_addr)
-        if not found.cause:
+        lookup = names.look_up(environment.master_addr)
+        if not lookup.cause:
             return
-        if time.monotonic() >= ends:
-            said = f"MASTER_ADDR {known.master_addr} does not resolve after {seconds:.0f} s: {found.text}"
-            raise failure(found.cause, said)
+        if time.monotonic() >= deadline:
+            message = (
+                f"MASTER_ADDR {environment.master_addr} does not resolve after {seconds:.0f} s: {lookup.text}"
+            )
+            raise failure(lookup.cause, message)
         time.sleep(0.2)
 
 
@@ -135,16 +139,16 @@ def _all_come(dist: Any, seconds: float) -> Any:
         wait_for_workers=False,
         multi_tenant=True,
     )
-    came = f"netcheck/{variables.get('TORCHELASTIC_RESTART_COUNT', '0')}"
-    store.set(f"{came}/{rank}", os.uname().nodename)
-    absent, ends = set(range(world)), time.monotonic() + seconds
-    while absent:
-        absent = {other for other in absent if not store.check([f"{came}/{other}"])}
-        if absent and time.monotonic() >= ends:
-            text = f"{listed(absent)} of {world} did not come within {seconds:.0f} s"
+    prefix = f"netcheck/{variables.get('TORCHELASTIC_RESTART_COUNT', '0')}"
+    store.set(f"{prefix}/{rank}", os.uname().nodename)
+    missing, deadline = set(range(world)), time.monotonic() + seconds
+    while missing:
+        missing = {other for other in missing if not store.check([f"{prefix}/{other}"])}
+        if missing and time.monotonic() >= deadline:
+            text = f"{listed(missing)} of {world} did not come within {seconds:.0f} s"
             if rank == 0:
                 time.sleep(TELL)
             raise failure("peer.never_came", text)
-        if absent:
+        if missing:
             time.sleep(min(1.0, 0.02 * world**0.5))
     return store

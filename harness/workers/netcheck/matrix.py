@@ -50,8 +50,8 @@ class Pattern:
 
     def cells(self) -> set[tuple[int, int]]:
         """Return the pairs that the pattern covers."""
-        there = {(s, r) for s in self.senders for r in self.receivers if s != r}
-        return there if self.one_way else there | {(r, s) for s, r in there}
+        cells = {(s, r) for s in self.senders for r in self.receivers if s != r}
+        return cells if self.one_way else cells | {(r, s) for s, r in cells}
 
     def __str__(self) -> str:
         arrow = "→" if self.one_way else "↔"
@@ -69,54 +69,54 @@ def classify(
     node, only the ranks on that node are blamed.
     """
     bad = set(bad)
-    known = bad | set(good)
+    measured = bad | set(good)
     if not bad:
         return []
-    ranks = {rank for pair in known for rank in pair}
-    if bad == known and len(ranks) > 2 and len({s for s, _ in bad}) > 1 and len({r for _, r in bad}) > 1:
-        everyone = tuple(sorted(ranks))
+    ranks = {rank for pair in measured for rank in pair}
+    if bad == measured and len(ranks) > 2 and len({s for s, _ in bad}) > 1 and len({r for _, r in bad}) > 1:
+        all_ranks = tuple(sorted(ranks))
         if {(s, r) for s in ranks for r in ranks if s != r} == bad:
-            return [Pattern("everywhere", everyone, everyone)]
-    found: list[Pattern] = []
-    named = {rank: machines.get(rank, "") for rank in ranks}
-    alone = {rank for rank in ranks if _isolated(rank, bad, known)}
+            return [Pattern("everywhere", all_ranks, all_ranks)]
+    patterns: list[Pattern] = []
+    node_names = {rank: machines.get(rank, "") for rank in ranks}
+    alone = {rank for rank in ranks if _isolated(rank, bad, measured)}
     for rank in sorted(alone):
-        found.append(Pattern("isolated", (rank,), _others(rank, known)))
-    between = {pair for pair in known if not alone & {*pair}}
+        patterns.append(Pattern("isolated", (rank,), _others(rank, measured)))
+    between = {pair for pair in measured if not alone & {*pair}}
     rest = bad & between
     for kind, side in (("egress", 0), ("ingress", 1)):
         for rank in sorted(ranks - alone):
             line = {pair for pair in between if pair[side] == rank}
             if len(line) > 1 and line <= bad:
-                far = tuple(sorted(pair[1 - side] for pair in line))
-                found.append(
-                    Pattern(kind, (rank,) if side == 0 else far, far if side == 0 else (rank,), True)
+                others = tuple(sorted(pair[1 - side] for pair in line))
+                patterns.append(
+                    Pattern(kind, (rank,) if side == 0 else others, others if side == 0 else (rank,), True)
                 )
-    rest -= {cell for pattern in found for cell in pattern.cells()}
+    rest -= {cell for pattern in patterns for cell in pattern.cells()}
     blocks = _blocks(rest)
-    found += blocks
+    patterns += blocks
     rest -= {cell for pattern in blocks for cell in pattern.cells()}
     for sender, receiver in sorted(rest):
-        both = (receiver, sender) in rest
-        if not both or sender < receiver:
-            found.append(Pattern("pair", (sender,), (receiver,), not both))
-    return [_on_one_machine(pattern, named) for pattern in _merged(found)]
+        two_way = (receiver, sender) in rest
+        if not two_way or sender < receiver:
+            patterns.append(Pattern("pair", (sender,), (receiver,), not two_way))
+    return [_on_one_machine(pattern, node_names) for pattern in _merged(patterns)]
 
 
 def _merged(patterns: Iterable[Pattern]) -> list[Pattern]:
     """Return all patterns. Patterns of the same kind are merged if they cover whole rows or columns."""
-    alike: dict[str, list[Pattern]] = {}
+    groups: dict[str, list[Pattern]] = {}
     for pattern in patterns:
         # Only these kinds are merged, so all other patterns get a unique key.
         merges = pattern.kind in ("isolated", "egress", "ingress")
-        alike.setdefault(pattern.kind if merges else str(pattern), []).append(pattern)
+        groups.setdefault(pattern.kind if merges else str(pattern), []).append(pattern)
     return [
         replace(
-            those[0],
-            senders=tuple(sorted({rank for pattern in those for rank in pattern.senders})),
-            receivers=tuple(sorted({rank for pattern in those for rank in pattern.receivers})),
+            group[0],
+            senders=tuple(sorted({rank for pattern in group for rank in pattern.senders})),
+            receivers=tuple(sorted({rank for pattern in group for rank in pattern.receivers})),
         )
-        for those in alike.values()
+        for group in groups.values()
     ]
 
 
@@ -130,34 +130,45 @@ def _on_one_machine(pattern: Pattern, machines: Mapping[int, str]) -> Pattern:
             (pattern.senders, pattern.receivers, "egress"),
             (pattern.receivers, pattern.senders, "ingress"),
         ):
-            near, others = {machines[rank] for rank in side}, {machines[rank] for rank in far}
-            if len(near) == 1 and "" not in near | others and len(others - near) > 1:
+            near_machines, far_machines = {machines[rank] for rank in side}, {machines[rank] for rank in far}
+            if (
+                len(near_machines) == 1
+                and "" not in near_machines | far_machines
+                and len(far_machines - near_machines) > 1
+            ):
                 kind = one_way if pattern.one_way else "isolated"
                 if kind == "isolated":
-                    return replace(pattern, kind=kind, senders=side, receivers=far, machine=next(iter(near)))
-                return replace(pattern, kind=kind, machine=next(iter(near)))
+                    return replace(
+                        pattern, kind=kind, senders=side, receivers=far, machine=next(iter(near_machines))
+                    )
+                return replace(pattern, kind=kind, machine=next(iter(near_machines)))
         return pattern
-    near = {machines[rank] for rank in pattern.accused}
-    several = len(set(machines.values())) > 1
-    return replace(pattern, machine=next(iter(near)) if len(near) == 1 and several else "")
+    near_machines = {machines[rank] for rank in pattern.accused}
+    has_several = len(set(machines.values())) > 1
+    return replace(
+        pattern, machine=next(iter(near_machines)) if len(near_machines) == 1 and has_several else ""
+    )
 
 
-def _isolated(rank: int, bad: Set[tuple[int, int]], known: Set[tuple[int, int]]) -> bool:
+def _isolated(rank: int, bad: Set[tuple[int, int]], measured: Set[tuple[int, int]]) -> bool:
     """Return whether all pairs from and to a rank fail, with at least two pairs in each direction."""
-    lines = [{pair for pair in known if pair[side] == rank} for side in (0, 1)]
+    lines = [{pair for pair in measured if pair[side] == rank} for side in (0, 1)]
     return all(len(line) > 1 and line <= bad for line in lines)
 
 
-def _others(rank: int, known: Set[tuple[int, int]]) -> tuple[int, ...]:
-    return tuple(sorted({other for pair in known if rank in pair for other in pair} - {rank}))
+def _others(rank: int, measured: Set[tuple[int, int]]) -> tuple[int, ...]:
+    return tuple(sorted({other for pair in measured if rank in pair for other in pair} - {rank}))
 
 
 def _blocks(rest: Set[tuple[int, int]]) -> list[Pattern]:
     """Return a pattern for each group of senders that all fail to reach the same group of receivers."""
-    towards: dict[int, frozenset[int]] = {s: frozenset(r for x, r in rest if x == s) for s, _ in rest}
+    receivers_of: dict[int, frozenset[int]] = {s: frozenset(r for x, r in rest if x == s) for s, _ in rest}
     rectangles = {
-        (tuple(sorted(s for s, those in towards.items() if those == group)), tuple(sorted(group)))
-        for group in towards.values()
+        (
+            tuple(sorted(s for s, receivers in receivers_of.items() if receivers == group)),
+            tuple(sorted(group)),
+        )
+        for group in receivers_of.values()
     }
     blocks = {(s, r) for s, r in rectangles if len(s) > 1 and len(r) > 1}
     return sorted(

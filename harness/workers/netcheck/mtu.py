@@ -38,61 +38,63 @@ class Filled:
     segment: int = 0
 
 
-def fill(address: str, port: int, within: float = SECONDS, connection: socket.socket | None = None) -> Filled:
-    """Send full packets to a greeting server. Each transfer may take `within` seconds.
+def fill(
+    address: str, port: int, timeout: float = SECONDS, connection: socket.socket | None = None
+) -> Filled:
+    """Send full packets to a greeting server. Each transfer may take `timeout` seconds.
 
     If `connection` is given, the first transfer uses it. It is the connection on which the server has just
     responded. A stall only counts if small packets get through at the same time.
     """
-    seconds = _sent(connection, within) if connection else _seconds(address, port, None, within)
-    took: dict[int | None, float] = {}
-    if seconds is None:
-        took = _together(address, port, (None, *SEGMENTS), within)
-        seconds = took.pop(None, None)
-    if seconds is not None:
-        return Filled(None, rate=PAYLOAD / max(seconds, 1e-6))
-    passed = [segment for segment in took if segment]
-    if not passed:
+    duration = _sent(connection, timeout) if connection else _seconds(address, port, None, timeout)
+    durations: dict[int | None, float] = {}
+    if duration is None:
+        durations = _together(address, port, (None, *SEGMENTS), timeout)
+        duration = durations.pop(None, None)
+    if duration is not None:
+        return Filled(None, rate=PAYLOAD / max(duration, 1e-6))
+    segments = [segment for segment in durations if segment]
+    if not segments:
         return Filled("peer.silent", f"responds to greetings, but not to {PAYLOAD} bytes in any packet size")
-    most = max(passed)
+    largest = max(segments)
     header = 60 if ":" in address else 40
-    text = f"packets of {most + header} bytes pass, full-size packets are dropped silently"
-    return Filled("mtu.black_hole", text, segment=most)
+    text = f"packets of {largest + header} bytes pass, full-size packets are dropped silently"
+    return Filled("mtu.black_hole", text, segment=largest)
 
 
 def _together(
-    address: str, port: int, segments: Sequence[int | None], within: float
+    address: str, port: int, segments: Sequence[int | None], timeout: float
 ) -> dict[int | None, float]:
     """Return the duration of each transfer that arrived, keyed by segment size. None means full packets."""
-    took: dict[int | None, float] = {}
+    durations: dict[int | None, float] = {}
 
     def one(segment: int | None) -> None:
-        seconds = _seconds(address, port, segment, within)
-        if seconds is not None:
-            took[segment] = seconds
+        duration = _seconds(address, port, segment, timeout)
+        if duration is not None:
+            durations[segment] = duration
 
     threads = [threading.Thread(target=one, args=(segment,), daemon=True) for segment in segments]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    return took
+    return durations
 
 
-def _seconds(address: str, port: int, segment: int | None, within: float) -> float | None:
+def _seconds(address: str, port: int, segment: int | None, timeout: float) -> float | None:
     """Return the duration of a transfer in seconds, or None if it did not arrive in time."""
-    reached = connect(address, port, within, segment)
-    if reached.connection is None:
+    result = connect(address, port, timeout, segment)
+    if result.connection is None:
         return None
-    with reached.connection as connection:
-        return _sent(connection, within)
+    with result.connection as connection:
+        return _sent(connection, timeout)
 
 
-def _sent(connection: socket.socket, within: float) -> float | None:
+def _sent(connection: socket.socket, timeout: float) -> float | None:
     """Return the duration of a transfer on a connection in seconds, or None if it did not arrive in time."""
-    began = time.monotonic()
+    start = time.monotonic()
     try:
-        _, body = call(connection, b"FILL", _ZEROS, within)
+        _, body = call(connection, b"FILL", _ZEROS, timeout)
     except (OSError, ValueError):
         return None
-    return time.monotonic() - began if json.loads(body) == PAYLOAD else None
+    return time.monotonic() - start if json.loads(body) == PAYLOAD else None

@@ -28,10 +28,10 @@ def parse(text: str) -> list[Peer]:
     `job-{0..3}.svc` expands to four peers, and `[fd00::1]:29501` includes a port. Raises ValueError for an
     empty list, an invalid name or an invalid port.
     """
-    listed = [Peer(*_split(each)) for word in _words(text) for each in _expanded(word)]
-    if not listed:
+    result = [Peer(*_split(each)) for word in _words(text) for each in _expanded(word)]
+    if not result:
         raise ValueError("the list of peers is empty")
-    return listed
+    return result
 
 
 def derive(master: str, rank: int | None, nodes: int | None, own: str | None = None) -> list[Peer]:

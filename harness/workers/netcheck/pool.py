@@ -68,27 +68,27 @@ class Pool:
                 attempt = self._next()
             if attempt is None:
                 return
-            again, began = None, time.monotonic()
+            next_due, start = None, time.monotonic()
             try:
-                again = attempt()
+                next_due = attempt()
             except Exception:  # An error ends this probe, but not the thread.
                 threading.excepthook(threading.ExceptHookArgs((*sys.exc_info(), threading.current_thread())))
             with self._changed:
                 now = time.monotonic()
-                took = now - began
-                if took < STUCK or took - self._delayed(began) < STUCK:
+                duration = now - start
+                if duration < STUCK or duration - self._delayed(start) < STUCK:
                     self._ended = now
-                if again is not None:
-                    self._push(again, attempt)
+                if next_due is not None:
+                    self._push(next_due, attempt)
 
     def _next(self) -> Callable[[], float | None] | None:
         """Wait for the next attempt that is due. Return None when `stop` is set."""
         while not self._stop.is_set():
-            left = self._due[0][0] - time.monotonic() if self._due else None
-            if left is not None and left <= 0:
+            remaining = self._due[0][0] - time.monotonic() if self._due else None
+            if remaining is not None and remaining <= 0:
                 return heapq.heappop(self._due)[2]
             self._idle += 1
-            self._changed.wait(left)
+            self._changed.wait(remaining)
             self._idle -= 1
         return None
 
@@ -97,8 +97,8 @@ class Pool:
         while not self._stop.wait(STUCK):
             with self._changed:
                 now = time.monotonic()
-                late = bool(self._due) and now - self._due[0][0] >= STUCK and not self._idle
-                stuck = now - self._ended - self._delayed(self._ended)
-                if late and stuck >= STUCK:
+                is_overdue = bool(self._due) and now - self._due[0][0] >= STUCK and not self._idle
+                stuck_seconds = now - self._ended - self._delayed(self._ended)
+                if is_overdue and stuck_seconds >= STUCK:
                     self._grow(min(self._threads, len(self._due)))
                     self._ended = now

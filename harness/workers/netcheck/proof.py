@@ -52,16 +52,16 @@ def busy(at: Mapping[int, Report]) -> str:
 def withheld(reports: Sequence[Report]) -> list[Report]:
     """Return the reports, with unproved failures changed to pending."""
     at = {report.place: report for report in reports}
-    seen = _Job(*busiest(at), max(report.dns for report in reports), len(reports) == 1)
+    job = _Job(*busiest(at), max(report.dns for report in reports), len(reports) == 1)
 
     def row(report: Report) -> dict[int, Cell]:
-        return {place: _proved(cell, report, at.get(place), seen) for place, cell in report.row.items()}
+        return {place: _proved(cell, report, at.get(place), job) for place, cell in report.row.items()}
 
     return [
         replace(
             report,
             row=row(report),
-            master=report.master and _proved(report.master, report, at.get(0), seen),
+            master=report.master and _proved(report.master, report, at.get(0), job),
         )
         for report in reports
     ]
@@ -82,22 +82,22 @@ class _Job:
 
 def _proved(cell: Cell, sender: Report, receiver: Report | None, job: _Job) -> Cell:
     """Return the cell, or a pending one if the failure is not proved."""
-    why = _doubt(cell, sender, receiver, job) if cell.outcome not in (OK, PENDING) else ""
-    if not why:
+    doubt = _doubt(cell, sender, receiver, job) if cell.outcome not in (OK, PENDING) else ""
+    if not doubt:
         return cell
-    return replace(cell, outcome=PENDING, withheld=cell.outcome, text=f"{cell.text}; not proved: {why}")
+    return replace(cell, outcome=PENDING, withheld=cell.outcome, text=f"{cell.text}; not proved: {doubt}")
 
 
 def _doubt(  # noqa: PLR0911 - one return per reason
     cell: Cell, sender: Report, receiver: Report | None, job: _Job
 ) -> str:
     """Return why a failure is not proved, or ""."""
-    ends = [sender] if receiver is None else [sender, receiver]
+    reports = [sender] if receiver is None else [sender, receiver]
     if cell.outcome in SILENT:
-        return _silence(cell, ends, job)
+        return _silence(cell, reports, job)
     if cell.outcome in ("dns.no_record", ADVERTISED):
-        needed, age = max(RECORD, STEPS_TO_A_RECORD * job.delay.late), min(report.age for report in ends)
-        if age >= needed:
+        min_age, age = max(RECORD, STEPS_TO_A_RECORD * job.delay.late), min(report.age for report in reports)
+        if age >= min_age:
             return ""
         return f"its rank started {age:.1f} s ago, and on rank {job.rank} netcheck {job.delay.text}"
     if cell.outcome in ("tcp.refused", "tcp.reset") and receiver is not None and _listened(cell, receiver):
@@ -106,26 +106,26 @@ def _doubt(  # noqa: PLR0911 - one return per reason
         return "the other rank listened there earlier, so it may have ended at its own deadline"
     if cell.outcome == "tcp.refused" and job.alone and job.delay.late >= BUSY:
         return f"the other rank may have ended already, because netcheck {job.delay.text}"
-    if cell.outcome.startswith("tcp.") and not cell.sender and min(report.age for report in ends) < YOUNG:
+    if cell.outcome.startswith("tcp.") and not cell.sender and min(report.age for report in reports) < YOUNG:
         return "a rank has just started"
     return ""
 
 
-def _silence(cell: Cell, ends: list[Report], job: _Job) -> str:
+def _silence(cell: Cell, reports: list[Report], job: _Job) -> str:
     """Return why a missing response does not prove a failure, or ""."""
-    least = SILENT[cell.outcome]
+    minimum = SILENT[cell.outcome]
     if cell.outcome == "dns.server_silent":
         # If the server answers any rank, the answers show its delay.
         # Otherwise, it may be on the busiest node.
         rank, delay, slowest = job.rank, job.delay, job.dns or job.delay.late
-        what = f"the DNS server took up to {slowest:.1f} s to answer" if job.dns else ""
+        explanation = f"the DNS server took up to {slowest:.1f} s to answer" if job.dns else ""
     else:
-        rank, delay = busiest({report.place: report for report in ends})
-        slowest, what = delay.late, ""
-    if cell.waited >= max(least, FACTOR * slowest):
+        rank, delay = busiest({report.place: report for report in reports})
+        slowest, explanation = delay.late, ""
+    if cell.waited >= max(minimum, FACTOR * slowest):
         return ""
-    what = what or f"the node of rank {rank} was too busy: netcheck {delay.text}"
-    return f"{cell.waited:.1f} s is too short to prove silence, because {what}"
+    explanation = explanation or f"the node of rank {rank} was too busy: netcheck {delay.text}"
+    return f"{cell.waited:.1f} s is too short to prove silence, because {explanation}"
 
 
 def _listened(cell: Cell, receiver: Report) -> bool:

@@ -117,7 +117,7 @@ def connect(address: str, port: int, seconds: float = CONNECT_SECONDS, segment: 
 
     `segment` is the maximum TCP segment size in both directions, in bytes.
     """
-    began = time.monotonic()
+    start = time.monotonic()
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     connection = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -131,30 +131,36 @@ def connect(address: str, port: int, seconds: float = CONNECT_SECONDS, segment: 
     except OSError as error:
         icmp = _icmp(connection)
         connection.close()
-        took = time.monotonic() - began
+        duration = time.monotonic() - start
         cause = cause_of(error)
         if icmp is not None:
-            return _by_icmp(icmp, address, error, took)
-        said = f"no answer for {took:.1f} s" if cause == "tcp.filtered" else (error.strerror or str(error))
-        return Reached(None, cause, said, took, unrouted=error.errno == errno.ENETUNREACH)
-    return Reached(connection, None, "connected", time.monotonic() - began)
+            return _by_icmp(icmp, address, error, duration)
+        text = (
+            f"no answer for {duration:.1f} s" if cause == "tcp.filtered" else (error.strerror or str(error))
+        )
+        return Reached(None, cause, text, duration, unrouted=error.errno == errno.ENETUNREACH)
+    return Reached(connection, None, "connected", time.monotonic() - start)
 
 
-def _by_icmp(icmp: Icmp, address: str, error: OSError, took: float) -> Reached:
+def _by_icmp(icmp: Icmp, address: str, error: OSError, duration: float) -> Reached:
     """Return the cause based on the ICMP message's code and sender, and on whether the machine exists."""
-    said = f"{error.strerror or error}: {icmp.sender} responds {icmp.text!r}"
+    message = f"{error.strerror or error}: {icmp.sender} responds {icmp.text!r}"
     if _own(icmp.sender):
         # A pod's own kernel generates "host unreachable" if no machine on its link has the address.
-        denied = bool(icmp.rejected)
-        why = f"{said}, so a firewall of this pod rejects it" if denied else f"{said}, which is this pod"
-        return Reached(None, "tcp.denied" if denied else "tcp.no_route", why, took, icmp.sender)
-    who = "the machine itself" if icmp.sender == address else "a machine on the path"
+        is_denied = bool(icmp.rejected)
+        text = (
+            f"{message}, so a firewall of this pod rejects it"
+            if is_denied
+            else f"{message}, which is this pod"
+        )
+        return Reached(None, "tcp.denied" if is_denied else "tcp.no_route", text, duration, icmp.sender)
+    place = "the machine itself" if icmp.sender == address else "a machine on the path"
     if icmp.rejected or icmp.sender == address:
-        return Reached(None, REJECTED, f"{said}: {who} has a firewall", took, icmp.sender)
+        return Reached(None, REJECTED, f"{message}: {place} has a firewall", duration, icmp.sender)
     if icmp.unreachable and _is_there(address):
-        why = f"{said}, but the machine responds on other ports: {who} has a firewall"
-        return Reached(None, REJECTED, why, took, icmp.sender)
-    return Reached(None, "tcp.no_route", f"{said}: {who} has no route to it", took, icmp.sender)
+        text = f"{message}, but the machine responds on other ports: {place} has a firewall"
+        return Reached(None, REJECTED, text, duration, icmp.sender)
+    return Reached(None, "tcp.no_route", f"{message}: {place} has no route to it", duration, icmp.sender)
 
 
 def _icmp(connection: socket.socket) -> Icmp | None:
@@ -192,8 +198,8 @@ def _own(address: str) -> bool:
 
 def _is_there(address: str) -> bool:
     """Return whether the machine exists, which means that it accepts or resets a connection to DISCARD."""
-    reached = connect_plainly(address, DISCARD)
-    return reached in (None, errno.ECONNREFUSED)
+    error = connect_plainly(address, DISCARD)
+    return error in (None, errno.ECONNREFUSED)
 
 
 def connect_plainly(address: str, port: int, seconds: float = THERE_SECONDS) -> int | None:

@@ -39,14 +39,14 @@ def matching(value: str, names: Iterable[str]) -> list[str]:
     The value is a list of prefixes. A leading `=` makes them exact names, `^` excludes them, and `^=`
     excludes exact names. A port after a colon is ignored.
     """
-    excluded, rest = value.startswith("^"), value[1:] if value.startswith("^") else value
+    excludes, rest = value.startswith("^"), value[1:] if value.startswith("^") else value
     exact, rest = rest.startswith("="), rest[1:] if rest.startswith("=") else rest
-    wanted = [name for word in rest.split(",") if (name := word.partition(":")[0])]
+    prefixes = [name for word in rest.split(",") if (name := word.partition(":")[0])]
 
     def listed(name: str) -> bool:
-        return not wanted or any(name == one if exact else name.startswith(one) for one in wanted)
+        return not prefixes or any(name == one if exact else name.startswith(one) for one in prefixes)
 
-    return [name for name in names if listed(name) != excluded]
+    return [name for name in names if listed(name) != excludes]
 
 
 def nccl(variables: Mapping[str, str], own: Mapping[str, str]) -> Binding | None:
@@ -56,13 +56,15 @@ def nccl(variables: Mapping[str, str], own: Mapping[str, str]) -> Binding | None
     come first in NCCL's list.
     """
     version = {"AF_INET": 4, "AF_INET6": 6}.get(variables.get("NCCL_SOCKET_FAMILY", ""))
-    fit = {a: name for a, name in own.items() if version in (None, ipaddress.ip_address(a).version)}
-    given = _nccl_value(variables)
-    for value in [given] if given else _DEFAULTS:
-        names = matching(value, dict.fromkeys(fit.values()))
-        for address, name in fit.items():
+    candidates = {a: name for a, name in own.items() if version in (None, ipaddress.ip_address(a).version)}
+    setting = _nccl_value(variables)
+    for value in [setting] if setting else _DEFAULTS:
+        names = matching(value, dict.fromkeys(candidates.values()))
+        for address, name in candidates.items():
             if name in names:
-                reason = f"{NCCL}={given} selects {name}" if given else f"{name} is the interface it selects"
+                reason = (
+                    f"{NCCL}={setting} selects {name}" if setting else f"{name} is the interface it selects"
+                )
                 return Binding("NCCL", address, reason)
     return None
 
@@ -73,21 +75,21 @@ def gloo(variables: Mapping[str, str], own: Mapping[str, str]) -> Binding | None
     Without GLOO_SOCKET_IFNAME, gloo resolves this host's own name and uses the first address that it can bind
     to, or loopback if there is none. Resolving the name may take several seconds.
     """
-    if given := variables.get(GLOO, ""):
-        first = given.split(",")[0]
-        address = next((address for address, name in own.items() if name == first), None)
-        return Binding("gloo", address, f"{GLOO}={given}") if address else None
+    if value := variables.get(GLOO, ""):
+        interface = value.split(",")[0]
+        address = next((address for address, name in own.items() if name == interface), None)
+        return Binding("gloo", address, f"{GLOO}={value}") if address else None
     host = socket.gethostname()
     try:
-        found = [str(each[4][0]) for each in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)]
+        addresses = [str(each[4][0]) for each in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)]
     except OSError:
         return Binding("gloo", "127.0.0.1", "this host's own name has no address")
-    bound = next((address for address in found if _binds(address)), None)
-    if bound is None:
+    bindable = next((address for address in addresses if _binds(address)), None)
+    if bindable is None:
         return Binding(
-            "gloo", "127.0.0.1", f"this host's own name resolves to {found[0]}, which is another host"
+            "gloo", "127.0.0.1", f"this host's own name resolves to {addresses[0]}, which is another host"
         )
-    return Binding("gloo", bound.partition("%")[0], f"this host's own name resolves to {bound}")
+    return Binding("gloo", bindable.partition("%")[0], f"this host's own name resolves to {bindable}")
 
 
 def check_names(
@@ -99,32 +101,31 @@ def check_names(
     interfaces.
     """
     names = dict.fromkeys((with_link_local() if own is None else own).values())
-    has = ", ".join(sorted(names))
-    if given := _nccl_value(variables):
-        selected = matching(given, names)
-        if not selected:
-            text = f"{NCCL}={given} selects no interface of this host, which has {has}"
+    present = ", ".join(sorted(names))
+    if value := _nccl_value(variables):
+        matches = matching(value, names)
+        if not matches:
+            text = f"{NCCL}={value} selects no interface of this host, which has {present}"
             yield failed("variables.interface", text)
-        elif not alone and set(selected) == {LOOPBACK}:
-            text = (
-                f"{NCCL}={given} selects only {LOOPBACK}, which other hosts cannot reach; this host has {has}"
-            )
+        elif not alone and set(matches) == {LOOPBACK}:
+            text = f"{NCCL}={value} selects only {LOOPBACK}, which other hosts cannot reach"
+            text += f"; this host has {present}"
             yield failed("variables.interface", text)
-    if given := variables.get(GLOO, ""):
-        absent = [name for name in given.split(",") if name not in names]
-        if absent:
-            syntax = "gloo expects exact names without = or ^, and " if absent[0][:1] in ("=", "^") else ""
-            text = f"{GLOO}={given} names no interface of this host: {syntax}this host has {has}"
+    if value := variables.get(GLOO, ""):
+        missing = [name for name in value.split(",") if name not in names]
+        if missing:
+            syntax = "gloo expects exact names without = or ^, and " if missing[0][:1] in ("=", "^") else ""
+            text = f"{GLOO}={value} names no interface of this host: {syntax}this host has {present}"
             yield failed("variables.interface", text)
-        elif not alone and LOOPBACK in given.split(","):
-            text = f"{GLOO}={given} names {LOOPBACK}, which other hosts cannot reach; this host has {has}"
+        elif not alone and LOOPBACK in value.split(","):
+            text = f"{GLOO}={value} names {LOOPBACK}, which other hosts cannot reach; this host has {present}"
             yield failed("variables.interface", text)
 
 
 def _nccl_value(variables: Mapping[str, str]) -> str:
     """Return NCCL_SOCKET_IFNAME, or "" if it is shorter than two characters, which NCCL ignores."""
-    given = variables.get(NCCL, "")
-    return given if len(given) > 1 else ""
+    value = variables.get(NCCL, "")
+    return value if len(value) > 1 else ""
 
 
 def _binds(address: str) -> bool:

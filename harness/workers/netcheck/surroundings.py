@@ -54,7 +54,9 @@ def find_packages() -> None:
 
 
 def compare(
-    of: Mapping[int, Mapping[str, Any]], offsets: Mapping[int, tuple[float, float]], processes: int = 1
+    reports: Mapping[int, Mapping[str, Any]],
+    offsets: Mapping[int, tuple[float, float]],
+    processes: int = 1,
 ) -> list[Finding]:
     """Return findings about environments that differ between ranks or are unsuitable.
 
@@ -62,62 +64,62 @@ def compare(
     seconds. A finding blames the ranks that differ from the most common value, or all ranks if no value is
     the most common one.
     """
-    found: list[Finding] = []
+    findings: list[Finding] = []
     for name in ("python", "torch", "nccl"):
-        found += _differ(
-            name, {rank: known[name] for rank, known in of.items() if known.get(name) is not None}
+        findings += _differ(
+            name, {rank: own[name] for rank, own in reports.items() if own.get(name) is not None}
         )
-    small = {
-        rank: known["shm"]
-        for rank, known in of.items()
-        if known.get("shm") is not None and known["shm"] < SHM_PER_PROCESS * processes
+    small_shm = {
+        rank: own["shm"]
+        for rank, own in reports.items()
+        if own.get("shm") is not None and own["shm"] < SHM_PER_PROCESS * processes
     }
-    if small:
-        sizes = ", ".join(f"{_bytes(size)} on rank {rank}" for rank, size in sorted(small.items()))
+    if small_shm:
+        sizes = ", ".join(f"{_bytes(size)} on rank {rank}" for rank, size in sorted(small_shm.items()))
         needed = f"{_bytes(SHM_PER_PROCESS * processes)} are needed for {processes} of its processes"
-        found.append(failed("shm.small", f"/dev/shm has {sizes}; {needed}", small))  # noqa: S108
-    for rank, known in sorted(of.items()):
-        if known.get("shm") is None:
-            found.append(unknown("surroundings", "there is no /dev/shm to measure", [rank]))
-        if known.get("infiniband") and 0 <= known["memlock"] < 1 << 30:
-            limit = _bytes(known["memlock"])
-            found.append(
+        findings.append(failed("shm.small", f"/dev/shm has {sizes}; {needed}", small_shm))  # noqa: S108
+    for rank, own in sorted(reports.items()):
+        if own.get("shm") is None:
+            findings.append(unknown("surroundings", "there is no /dev/shm to measure", [rank]))
+        if own.get("infiniband") and 0 <= own["memlock"] < 1 << 30:
+            limit = _bytes(own["memlock"])
+            findings.append(
                 failed("memlock.low", f"InfiniBand is available, but only {limit} may be locked", [rank])
             )
-    found += _clocks({0: (0.0, 0.0), **offsets})
-    if not any(finding.status == "failed" for finding in found) and of:
-        one = next(iter(of.values()))
+    findings += _clocks({0: (0.0, 0.0), **offsets})
+    if not any(finding.status == "failed" for finding in findings) and reports:
+        one = next(iter(reports.values()))
         torch = f"torch {one['torch']}" if one["torch"] else "no torch"
-        found.append(
+        findings.append(
             ok(
                 "surroundings",
-                f"{len(of)} ranks: Python {one['python']}, {torch}, clocks within {CLOCK_SECONDS:.0f} s",
+                f"{len(reports)} ranks: Python {one['python']}, {torch}, clocks within {CLOCK_SECONDS:.0f} s",
             )
         )
-    return found
+    return findings
 
 
 def _clocks(offsets: Mapping[int, tuple[float, float]]) -> list[Finding]:
     """Return a finding that blames the ranks whose clocks differ too much from the median of all clocks."""
     middle = median(offset for offset, _ in offsets.values())
-    off = {
+    deviations = {
         rank: o - middle for rank, (o, error) in offsets.items() if abs(o - middle) - error > CLOCK_SECONDS
     }
-    said = ", ".join(f"rank {rank} by {offset:+.1f} s" for rank, offset in sorted(off.items()))
-    return [failed("clock.offset", f"clocks are off: {said}", off)] if off else []
+    text = ", ".join(f"rank {rank} by {offset:+.1f} s" for rank, offset in sorted(deviations.items()))
+    return [failed("clock.offset", f"clocks are off: {text}", deviations)] if deviations else []
 
 
 def _differ(name: str, versions: Mapping[int, str]) -> list[Finding]:
-    counted = Counter(versions.values()).most_common()
-    if len(counted) < 2:
+    counts = Counter(versions.values()).most_common()
+    if len(counts) < 2:
         return []
-    several = counted[0][1] > counted[1][1]
-    odd = [rank for rank, version in versions.items() if not several or version != counted[0][0]]
-    said = "; ".join(
-        f"{version or 'none'} on {listed(rank for rank, has in versions.items() if has == version)}"
-        for version, _ in counted
+    has_majority = counts[0][1] > counts[1][1]
+    blamed = [rank for rank, version in versions.items() if not has_majority or version != counts[0][0]]
+    text = "; ".join(
+        f"{version or 'none'} on {listed(rank for rank, own in versions.items() if own == version)}"
+        for version, _ in counts
     )
-    return [failed(f"versions.{name}", f"{name} differs: {said}", odd)]
+    return [failed(f"versions.{name}", f"{name} differs: {text}", blamed)]
 
 
 def _version(name: str) -> str:
@@ -136,10 +138,10 @@ def _text(path: str) -> str:
 
 def _size(path: str) -> int | None:
     try:
-        found = os.statvfs(path)
+        stats = os.statvfs(path)
     except OSError:
         return None
-    return found.f_frsize * found.f_blocks
+    return stats.f_frsize * stats.f_blocks
 
 
 def _bytes(number: int) -> str:

@@ -41,18 +41,18 @@ def own(torchrun: Mapping[str, str], master: str) -> dict[str, Any]:
 
     This may take several seconds, because it resolves the pod's own name.
     """
-    found: dict[str, Any] = {}
+    facts: dict[str, Any] = {}
     if published(torchrun):
-        found["published"] = socket.getfqdn()
+        facts["published"] = socket.getfqdn()
     if compared(torchrun, master):
         host = socket.gethostname()
         try:
-            known = socket.getaddrinfo(host, None, proto=socket.IPPROTO_TCP, flags=socket.AI_CANONNAME)
+            records = socket.getaddrinfo(host, None, proto=socket.IPPROTO_TCP, flags=socket.AI_CANONNAME)
         except OSError:
-            return found
-        found["names"] = sorted({host, *(name for *_, name, _ in known if name)})
-        found["addresses"] = sorted({str(address[0]) for *_, address in known})
-    return found
+            return facts
+        facts["names"] = sorted({host, *(name for *_, name, _ in records if name)})
+        facts["addresses"] = sorted({str(address[0]) for *_, address in records})
+    return facts
 
 
 def published_by(at: Mapping[int, Report], nodes: int) -> int | None:
@@ -82,9 +82,9 @@ def unhosted(reports: Sequence[Report], nodes: int) -> list[Finding]:
         hosts[report.place] = f"{cell.host} ({cell.address})"
         if report.place == 0 and not report.facts.get("store_port_free"):
             return []
-    said = hosts[min(hosts)]
+    store = hosts[min(hosts)]
     text = (
-        f"no torchrun would open its c10d store at {said}, because no pod has this name or address: "
+        f"no torchrun would open its c10d store at {store}, because no pod has this name or address: "
         "every torchrun would connect to it, and none would listen; "
         "name the pod of rank 0, or pass --rdzv_conf=is_host=1 there and is_host=0 elsewhere"
     )

@@ -96,14 +96,19 @@ def from_options(words: Sequence[str]) -> dict[str, str]:
         options.pop("master-addr", None)
         options.pop("master-port", None)
     host, _, port = endpoint.rpartition(":")
-    found = {"MASTER_ADDR": host.strip("[]"), "MASTER_PORT": port} if host and port.isdigit() else {}
-    return {**found, **{variable: options[name] for name, variable in _OPTIONS.items() if options.get(name)}}
+    endpoint_values = (
+        {"MASTER_ADDR": host.strip("[]"), "MASTER_PORT": port} if host and port.isdigit() else {}
+    )
+    return {
+        **endpoint_values,
+        **{variable: options[name] for name, variable in _OPTIONS.items() if options.get(name)},
+    }
 
 
 def merged(value: str) -> str:
     """Return the torchrun option that is part of a value because the space before it is missing, or ""."""
-    found = _NO_SPACE.search(value)
-    return found[1].partition("=")[0] if found else ""
+    match = _NO_SPACE.search(value)
+    return match[1].partition("=")[0] if match else ""
 
 
 def differs_in_each_pod(run_id: str) -> bool:
@@ -122,9 +127,9 @@ def from_script(text: str) -> dict[str, str]:
     Rendezvous options are returned unexpanded, as is an --rdzv_id or --master_addr that expands to a
     different value in each pod.
     """
-    joined = re.sub(r"\\\n", " ", text)
-    kept = "\n".join(line for line in joined.splitlines() if not line.lstrip().startswith("#"))
-    match = _IN_SCRIPT.search(kept)
+    text_lines = re.sub(r"\\\n", " ", text)
+    script = "\n".join(line for line in text_lines.splitlines() if not line.lstrip().startswith("#"))
+    match = _IN_SCRIPT.search(script)
     if not match:
         return {}
     try:
@@ -136,7 +141,7 @@ def from_script(text: str) -> dict[str, str]:
         for name, value in from_options(words).items()
         if name in RENDEZVOUS or not set("$`*") & set(value)
     }
-    if _SETS_MASTER.search(kept) and "MASTER_ADDR" in literal.get("PET_RDZV_ENDPOINT", ""):
+    if _SETS_MASTER.search(script) and "MASTER_ADDR" in literal.get("PET_RDZV_ENDPOINT", ""):
         del literal["PET_RDZV_ENDPOINT"]
     if own := _OWN_ID.search(match[2]):
         literal["RDZV_ID"] = own[1]
@@ -144,7 +149,7 @@ def from_script(text: str) -> dict[str, str]:
         name = "PET_RDZV_ENDPOINT" if "rdzv" in host[1] else "PET_MASTER_ADDR"
         literal[name] = host[2]
         # A script with several torchrun commands may start a different one in rank 0's pod.
-        if len(_IN_SCRIPT.findall(kept)) > 1:
+        if len(_IN_SCRIPT.findall(script)) > 1:
             del literal[name]
     return literal
 
@@ -164,7 +169,7 @@ def of_container(proc: Path = PROC, own: int | None = None) -> dict[str, str]:
     for pid in _same_container(proc, own):
         if is_torchrun(words := command_line(proc, pid)):
             return from_options(words)
-    return next((said for word in command_line(proc, 1) if (said := from_script(word))), {})
+    return next((options for word in command_line(proc, 1) if (options := from_script(word))), {})
 
 
 def gpus(folder: Path = Path("/dev")) -> int:
@@ -191,9 +196,9 @@ def _same_container(proc: Path, own: int | None) -> Iterable[int]:
         except OSError:
             return ""
 
-    here = mounts("self" if own is None else str(own))
+    namespace = mounts("self" if own is None else str(own))
     pids = sorted(int(path.name) for path in proc.glob("[0-9]*"))
-    return [pid for pid in pids if here and mounts(str(pid)) == here]
+    return [pid for pid in pids if namespace and mounts(str(pid)) == namespace]
 
 
 def _split(path: Path) -> list[str]:

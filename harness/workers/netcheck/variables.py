@@ -84,14 +84,14 @@ def validate_environment(
     if variables is not None:
         return _Reader(variables).environment(nodes)
     own = dict(os.environ)
-    started = "GROUP_WORLD_SIZE" in own  # torchrun sets these variables according to its options.
-    options = {} if started else of_container()
-    return _Reader(own, options, 0 if started else gpus()).environment(nodes)
+    by_torchrun = "GROUP_WORLD_SIZE" in own  # torchrun sets these variables according to its options.
+    options = {} if by_torchrun else of_container()
+    return _Reader(own, options, 0 if by_torchrun else gpus()).environment(nodes)
 
 
-def port_after(port: int, more: int) -> int:
+def port_after(port: int, offset: int) -> int:
     """Return `port + more`, or `port - more` if the sum is not a valid port."""
-    return port + more if port + more < 65536 else port - more
+    return port + offset if port + offset < 65536 else port - offset
 
 
 def is_host(name: str) -> bool:
@@ -160,9 +160,9 @@ class _Reader:
             self._fail(
                 "variables.nodes", f"{self._first(NODES)[0]}={declared}, but {expected} nodes are expected"
             )
-        said = _Numbers(nodes, per_node, world, node_rank, rank, local)
-        self._sizes(said)
-        self._ranks(said)
+        numbers = _Numbers(nodes, per_node, world, node_rank, rank, local)
+        self._sizes(numbers)
+        self._ranks(numbers)
         addr, port = self._master(nodes)
         findings = self.wrong or [self._right(node_rank, nodes, world, addr), *self._brackets()]
         return Environment(
@@ -208,38 +208,40 @@ class _Reader:
 
     def _formed(self, declared: int | None) -> int | None:
         """Return the number of nodes with which an elastic torchrun job started, otherwise `declared`."""
-        _, given = self._first(NODES)
+        _, value = self._first(NODES)
         formed = self._variables.get("GROUP_WORLD_SIZE", "")
-        return int(formed) if ":" in given and formed.isdecimal() and int(formed) else declared
+        return int(formed) if ":" in value and formed.isdecimal() and int(formed) else declared
 
     def _contradictions(self, declared: int | None) -> None:
         """Add a failed finding if two sources specify different numbers of nodes. Ranges are not compared."""
-        name, given = self._first(NODES)
-        if declared is None or ":" in given:
+        name, value = self._first(NODES)
+        if declared is None or ":" in value:
             return
-        said = {f"{other}={self._variables.get(other)}": other for other in ("PET_NNODES", "JOB_COMPLETIONS")}
-        numbers = {text: self._variables.get(other, "") for text, other in said.items() if other != name}
+        sources = {
+            f"{other}={self._variables.get(other)}": other for other in ("PET_NNODES", "JOB_COMPLETIONS")
+        }
+        numbers = {text: self._variables.get(other, "") for text, other in sources.items() if other != name}
         numbers[f"torchrun --nnodes={self._options.get('NNODES')}"] = self._options.get("NNODES", "")
         for text, number in numbers.items():
             if re.fullmatch(r"[0-9]+", number.strip()) and int(number) != declared:
-                self._fail("variables.nodes", f"{name}={given}, but {text}")
+                self._fail("variables.nodes", f"{name}={value}, but {text}")
 
     def _node_rank(self, rank: int | None, local: int | None, per_node: int | None) -> int | None:
-        given = self._number(NODE_RANK, "variables.node_rank", 0)
-        if given is not None or self._first(NODE_RANK)[1] or rank is None:
-            return given
+        node_rank = self._number(NODE_RANK, "variables.node_rank", 0)
+        if node_rank is not None or self._first(NODE_RANK)[1] or rank is None:
+            return node_rank
         if per_node and per_node > 1 and local is not None:
             return rank // per_node
         return rank if local in (None, 0) and per_node in (None, 1) else None
 
-    def _sizes(self, said: _Numbers) -> None:
-        nodes, per_node, world = said.nodes, said.per_node, said.world
-        several = max(nodes or 1, (said.node_rank or 0) + 1)
-        if several > 1 and (world == 1 or (world is None and nodes is None)):
+    def _sizes(self, sizes: _Numbers) -> None:
+        nodes, per_node, world = sizes.nodes, sizes.per_node, sizes.world
+        node_count = max(nodes or 1, (sizes.node_rank or 0) + 1)
+        if node_count > 1 and (world == 1 or (world is None and nodes is None)):
             size = "WORLD_SIZE=1" if world else "neither WORLD_SIZE nor a number of nodes is set"
             self._fail(
                 "variables.world_of_one",
-                f"{size}, but {several}{'' if nodes else ' or more'} nodes are expected",
+                f"{size}, but {node_count}{'' if nodes else ' or more'} nodes are expected",
             )
         elif None not in (nodes, per_node, world) and world != nodes * per_node:  # type: ignore[operator]
             origin = " by torchrun's options" if {"NNODES", "NPROC_PER_NODE"} & set(self._options) else ""
@@ -256,21 +258,21 @@ class _Reader:
                 f"has {self._gpus} GPUs",
             )
 
-    def _ranks(self, said: _Numbers) -> None:
-        nodes, world, rank, local = said.nodes, said.world, said.rank, said.local
-        if said.node_rank is None and not self.wrong:
+    def _ranks(self, numbers: _Numbers) -> None:
+        nodes, world, rank, local = numbers.nodes, numbers.world, numbers.rank, numbers.local
+        if numbers.node_rank is None and not self.wrong:
             self._fail(
                 "variables.missing", f"none of {', '.join(NODE_RANK)} is set: this pod's rank is unknown"
             )
-        if nodes is not None and said.node_rank is not None and said.node_rank >= nodes:
+        if nodes is not None and numbers.node_rank is not None and numbers.node_rank >= nodes:
             self._fail(
                 "variables.node_rank",
-                f"the node rank is {said.node_rank}, but there are {nodes} nodes: 0 to {nodes - 1}",
+                f"the node rank is {numbers.node_rank}, but there are {nodes} nodes: 0 to {nodes - 1}",
             )
         if None not in (rank, world) and rank >= world > 1:  # type: ignore[operator]
             self._fail("variables.rank", f"RANK={rank}, but WORLD_SIZE={world}: 0 to {world - 1}")  # type: ignore[operator]
-        if None not in (local, said.per_node) and local >= said.per_node:  # type: ignore[operator]
-            self._fail("variables.rank", f"LOCAL_RANK={local}, but a node has {said.per_node} processes")
+        if None not in (local, numbers.per_node) and local >= numbers.per_node:  # type: ignore[operator]
+            self._fail("variables.rank", f"LOCAL_RANK={local}, but a node has {numbers.per_node} processes")
 
     def _master(self, nodes: int | None) -> tuple[str, int]:
         addr = self._variables.get("MASTER_ADDR", "")
@@ -287,7 +289,7 @@ class _Reader:
                 "variables.master_addr",
                 f"MASTER_ADDR={addr} refers to this pod itself, but there are {nodes} nodes",
             )
-        port = self._number(("MASTER_PORT",), "variables.master_port", 1, most=65535)
+        port = self._number(("MASTER_PORT",), "variables.master_port", 1, maximum=65535)
         return host, MASTER_PORT if port is None else port
 
     def _brackets(self) -> list[Finding]:
@@ -299,15 +301,15 @@ class _Reader:
         return [unknown("variables", f"{text}. Write {addr.strip('[]')}")]
 
     def _number(
-        self, names: Sequence[str], cause: str, least: int, text: str | None = None, most: int = 10**9
+        self, names: Sequence[str], cause: str, minimum: int, text: str | None = None, maximum: int = 10**9
     ) -> int | None:
-        name, given = self._first(names)
-        if not given or given in AUTOMATIC:
+        name, value = self._first(names)
+        if not value or value in AUTOMATIC:
             return None
-        text = given if text is None else text
-        if not re.fullmatch(r"[0-9]+", text) or not least <= int(text) <= most:
-            limits = f"from {least} to {most}" if most < 10**9 else f"of {least} or more"
-            self._fail(cause, f"{name}={given!r} is not a whole number {limits}")
+        text = value if text is None else text
+        if not re.fullmatch(r"[0-9]+", text) or not minimum <= int(text) <= maximum:
+            limits = f"from {minimum} to {maximum}" if maximum < 10**9 else f"of {minimum} or more"
+            self._fail(cause, f"{name}={value!r} is not a whole number {limits}")
             return None
         return int(text)
 

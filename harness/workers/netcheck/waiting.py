@@ -50,27 +50,27 @@ def wait_for_master(
     run must respond. Otherwise, `port` is the training's port (default: MASTER_PORT), which only has to be
     open. name_resolution.py resolves the name. Raises ValueError if no address is known.
     """
-    known = validate_environment(variables)
-    address = address or known.master_addr
+    environment = validate_environment(variables)
+    address = address or environment.master_addr
     if not address:
         raise ValueError("MASTER_ADDR is not set, so the address of rank 0 is unknown")
-    port = port or port_after(known.master_port, int(greeting))
-    began, history = time.monotonic(), dict[str, float]()
-    rank = -1 if known.node_rank is None else known.node_rank
-    own = Hello(known.run_id, rank, known.nodes or 0, os.uname().nodename, os.urandom(8).hex())
+    port = port or port_after(environment.master_port, int(greeting))
+    start, history = time.monotonic(), dict[str, float]()
+    rank = -1 if environment.node_rank is None else environment.node_rank
+    own = Hello(environment.run_id, rank, environment.nodes or 0, os.uname().nodename, os.urandom(8).hex())
     stop = threading.Event()
-    waiting = MasterProbe if greeting else _Open
-    probe = waiting(Peer(address, port), port, own, Names(Configuration.read()), stop).start()
+    probe_class = MasterProbe if greeting else _Open
+    probe = probe_class(Peer(address, port), port, own, Names(Configuration.read()), stop).start()
     try:
         while True:
-            cell, took = probe.cell, time.monotonic() - began
+            cell, elapsed = probe.cell, time.monotonic() - start
             if cell.outcome == OK:
-                return Waited(True, None, f"{cell.address} answers", took, _in_order(history))
+                return Waited(True, None, f"{cell.address} answers", elapsed, _in_order(history))
             if "." in cell.outcome:
-                history.setdefault(cell.outcome, round(took, 3))
-            if took >= deadline:
+                history.setdefault(cell.outcome, round(elapsed, 3))
+            if elapsed >= deadline:
                 cause = cell.outcome if "." in cell.outcome else None
-                return Waited(False, cause, cell.text, took, _in_order(history))
+                return Waited(False, cause, cell.text, elapsed, _in_order(history))
             time.sleep(0.02)
     finally:
         stop.set()
@@ -80,12 +80,12 @@ class _Open(Probe):
     """A probe that requires only an open port."""
 
     def _reach(self, address: str) -> Cell:
-        reached = connect(address, self._port, CONNECT_SECONDS)
-        if reached.connection is None:
+        result = connect(address, self._port, CONNECT_SECONDS)
+        if result.connection is None:
             return self._of(
-                reached.cause or "tcp.reset", f"{address} port {self._port}: {reached.text}", address
+                result.cause or "tcp.reset", f"{address} port {self._port}: {result.text}", address
             )
-        reached.connection.close()
+        result.connection.close()
         return self._of(OK, "", address)
 
 

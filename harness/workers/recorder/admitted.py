@@ -78,8 +78,8 @@ class Lines:
         self._next = time.monotonic() + LINE_SECONDS
         total = sum(one.total() for one in digests.values()) & point_digests.MASK
         points = sum(one.count for one in digests.values())
-        sent = self.reports.acknowledged if self.reports is not None else (0, "")
-        line = lines.Line(self._rank, self._attempt, self._number, points, _now(), "", "", *sent)
+        report_state = self.reports.acknowledged if self.reports is not None else (0, "")
+        line = lines.Line(self._rank, self._attempt, self._number, points, _now(), "", "", *report_state)
         line = line._replace(digest=lines.short(total, lines.line_bytes(line)))
         line = line._replace(chain=lines.chained(self._chain, line))
         self._write([lines.encode_line(self._nonce, line)])
@@ -94,21 +94,23 @@ class Lines:
         if self.reports is None and at_end:
             return
         entries, dropped = digests.take(at_end=at_end)
-        kept = [entry for entry in entries if len(entry[0]) <= MAX_NAME]
-        if self.reports is None and kept:
+        short_entries = [entry for entry in entries if len(entry[0]) <= MAX_NAME]
+        if self.reports is None and short_entries:
             self.reports = Reports(self._nonce, self._rank, self._attempt, op)
         if self.reports is not None:
-            self.reports.add(kept, dropped + len(entries) - len(kept), self._number - 1, self._chain)
+            self.reports.add(
+                short_entries, dropped + len(entries) - len(short_entries), self._number - 1, self._chain
+            )
 
     @property
     def due(self) -> bool:
         """Return whether LINE_SECONDS have passed since the last line."""
         return time.monotonic() >= self._next
 
-    def summary(self, runs: list[dict[str, Any]], account: dict[str, Any], untaken: int = 0) -> None:
+    def summary(self, runs: list[dict[str, Any]], account: dict[str, Any], unreported: int = 0) -> None:
         """Write a summary of at most MAX_SUMMARY bytes.
 
-        `untaken` is the number of blocks with points that are in no report (Digests.untaken).
+        `unreported` is the number of blocks with points that are in no report (Digests.untaken).
         """
         counts = {name: os.environ.get(variable, "") for name, variable in _LIFE.items()}
         body = {
@@ -123,7 +125,7 @@ class Lines:
             "parent": self.parent,
             "crashed": crashed(),
             "fault": self.fault_text,
-            "sent": self.reports.state(untaken) if self.reports is not None else None,
+            "sent": self.reports.state(unreported) if self.reports is not None else None,
             **account,
             "runs": runs,
         }
@@ -209,9 +211,9 @@ class Admitted(Recording):
         if isinstance(data, dict):
             for name in data:
                 if isinstance(name, str) and len(self._names) < MAX_RENAMED:
-                    sent = client_rules.sent_name(name)
-                    if sent != name:
-                        self._names[name] = sent
+                    sent_name = client_rules.sent_name(name)
+                    if sent_name != name:
+                        self._names[name] = sent_name
         return call
 
     def queued_directly(self, op: Any, metrics: Mapping[str, Any], step: Any, time_ms: Any) -> None:
@@ -224,8 +226,8 @@ class Admitted(Recording):
         if not self.here:
             return
         try:
-            meant = client_rules.whole(step or 0)
-            if meant is None or client_rules.refused(step or 0):
+            whole_step = client_rules.whole(step or 0)
+            if whole_step is None or client_rules.refused(step or 0):
                 return  # The account (queued_values.py) covers values whose step is not valid.
             with self._lock:
                 self.lines.group = self.lines.group or process_group()
@@ -237,7 +239,7 @@ class Admitted(Recording):
                     if number and not name.startswith(OWN_METRICS):
                         # Pluto rejects a value that exceeds the range of a double.
                         with contextlib.suppress(OverflowError):
-                            digests.put(name, meant, float(value), int(time_ms))
+                            digests.put(name, whole_step, float(value), int(time_ms))
                 if self.lines.due:
                     self.lines.line(self._digests)
                     self._report()
@@ -310,22 +312,24 @@ class Admitted(Recording):
             runs = {**dict.fromkeys(self._uploads), **dict.fromkeys(self._digests)}
             each = room // max(1, len(runs))
             reports = self.lines.reports
-            reported = self._digests.get(reports.run) if reports is not None else None
-            untaken = reported.untaken if reported is not None else 0
-            self.lines.summary([self._run(run, each) for run in runs], account, untaken)
+            digests = self._digests.get(reports.run) if reports is not None else None
+            unreported = digests.untaken if digests is not None else 0
+            self.lines.summary([self._run(run, each) for run in runs], account, unreported)
         except Exception as error:
             hooks.say(f"could not write its summary: {error!r}")
 
     def _run(self, run: str, room: int) -> dict[str, Any]:
         digests = self._digests.get(run) or Digests()
-        became: dict[str, list[str]] = {}
-        for name, sent in self._names.items():
-            if sent in digests.metrics:
-                became.setdefault(sent, []).append(name[:200])
+        original_names: dict[str, list[str]] = {}
+        for name, sent_name in self._names.items():
+            if sent_name in digests.metrics:
+                original_names.setdefault(sent_name, []).append(name[:200])
         head = {
             "run": run[:100],
             "uploads": self._uploads.get(run, True),
-            "merged": [[sent[:200], names[:4]] for sent, names in became.items()][:MAX_MERGED],
+            "merged": [[sent_name[:200], names[:4]] for sent_name, names in original_names.items()][
+                :MAX_MERGED
+            ],
             "uncounted": digests.uncounted,
         }
         return {**head, **sections(digests, room - len(json.dumps(head)) - 100)}
@@ -333,25 +337,25 @@ class Admitted(Recording):
 
 def sections(digests: Digests, room: int) -> dict[str, Any]:
     """Return a summary's metrics and groups, in at most `room` bytes of JSON."""
-    single: list[list[Any]] = []
+    entries: list[list[Any]] = []
     groups: dict[int, list[Any]] = {}
-    left = room - 60 * lines.GROUPS
+    remaining = room - 60 * lines.GROUPS
     for metric in digests.metrics.values():
         entry = _entry(metric)
         size = len(json.dumps(entry)) + 3
-        if len(metric.name) <= MAX_NAME and size <= left:
-            left -= size
-            single.append(entry)
+        if len(metric.name) <= MAX_NAME and size <= remaining:
+            remaining -= size
+            entries.append(entry)
             continue
         # All later metrics go into groups, so that the same metrics have separate entries in each summary.
-        left = min(left, 0)
+        remaining = min(remaining, 0)
         group = groups.setdefault(lines.group_of(metric.name), [0, 0, 0])
         group[0] += 1
         group[1] += metric.count
-        known = group[2] is not None and not metric.unknown
-        group[2] = group[2] + sum(metric.all_nodes().values()) & point_digests.MASK if known else None
-    each = left // max(1, len(single))
-    for entry in single:
+        is_known = group[2] is not None and not metric.unknown
+        group[2] = group[2] + sum(metric.all_nodes().values()) & point_digests.MASK if is_known else None
+    each = remaining // max(1, len(entries))
+    for entry in entries:
         metric = digests.metrics[entry[0]]
         nodes, unknown, level = metric.all_nodes(), set(metric.unknown), metric.level
         text = lines.nodes_text(nodes, unknown)
@@ -361,11 +365,11 @@ def sections(digests: Digests, room: int) -> dict[str, Any]:
             text = lines.nodes_text(nodes, unknown)
         if len(text) <= each:
             entry[6], entry[8] = level, text
-    listed = [
+    group_entries = [
         [group, metrics, points, "" if digest is None else lines.short(digest)]
         for group, (metrics, points, digest) in sorted(groups.items())
     ]
-    return {"metrics": single, "groups": listed}
+    return {"metrics": entries, "groups": group_entries}
 
 
 def _entry(metric: Metric) -> list[Any]:

@@ -129,8 +129,8 @@ def _mac(nonce: str, text: str, size: int = 12) -> str:
 def _fields(line: Line) -> str:
     rank = "-" if line.rank is None else str(line.rank)
     numbers = " ".join(map(text36, (line.number, line.points, line.time_ms)))
-    reported = f" {text36(line.reports)} {line.head}" if line.reports else ""
-    return f"{rank} {line.attempt} {numbers} {line.digest}{reported}"
+    reports = f" {text36(line.reports)} {line.head}" if line.reports else ""
+    return f"{rank} {line.attempt} {numbers} {line.digest}{reports}"
 
 
 def chained(before: str, line: Line) -> str:
@@ -189,8 +189,8 @@ def decode(nonce: str, lines: Iterable[str]) -> Iterator[Line | Part | None]:
                     yield None
                     continue
                 number, points, time_ms, reports = (int(match[at], 36) for at in (3, 4, 5, 7))
-                known = _rank(match[1]), match[2], number, points, time_ms, match[6], match[9]
-                yield Line(*known, reports, match[8])
+                fields_read = _rank(match[1]), match[2], number, points, time_ms, match[6], match[9]
+                yield Line(*fields_read, reports, match[8])
         if SUMMARY_MARK in text:
             for match in _PART.finditer(text):
                 fields, _, mac = match[0][len(SUMMARY_MARK) :].rpartition(" ")
@@ -209,12 +209,12 @@ def decode_summary(bodies: Iterable[str]) -> dict[str, Any]:
     """Return the summary decoded from the bodies of all its parts. Raises ValueError if they are invalid."""
     try:
         data = base64.b64decode("".join(bodies), validate=True)
-        found = json.loads(zlib.decompressobj().decompress(data, 10 * MAX_JSON))
+        summary = json.loads(zlib.decompressobj().decompress(data, 10 * MAX_JSON))
     except (zlib.error, RecursionError) as error:
         raise ValueError(str(error)) from None
-    if not isinstance(found, dict):
+    if not isinstance(summary, dict):
         raise ValueError("the summary is not a JSON object")
-    return found
+    return summary
 
 
 def group_of(metric: str) -> int:
@@ -224,12 +224,12 @@ def group_of(metric: str) -> int:
 
 def nodes_text(nodes: dict[int, int], unknown: Iterable[int]) -> str:
     """Return node digests as "<first node>:<8 characters per node>;…". An unknown digest is "--------"."""
-    lost, parts = set(unknown), list[str]()
+    unknown_nodes, parts = set(unknown), list[str]()
     before = None
-    for node in sorted({*nodes, *lost}):
+    for node in sorted({*nodes, *unknown_nodes}):
         if before is None or node != before + 1:
             parts.append(f";{node}:" if parts else f"{node}:")
-        parts.append("--------" if node in lost else short(nodes[node], NODE_BYTES))
+        parts.append("--------" if node in unknown_nodes else short(nodes[node], NODE_BYTES))
         before = node
     return "".join(parts)
 

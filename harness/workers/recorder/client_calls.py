@@ -34,13 +34,13 @@ class Stream(Recorder):
     _in_call = False
     _run = 0
 
-    def __init__(self, nonce: str, rank: int, parent: int | None = None, **named: Any) -> None:
+    def __init__(self, nonce: str, rank: int, parent: int | None = None, **options: Any) -> None:
         """Write the start frame.
 
         `parent` is the rank's pid if this process is a child of a rank, otherwise None.
         """
         self.parent = parent
-        super().__init__(nonce, rank, **named)
+        super().__init__(nonce, rank, **options)
         self._names: set[str] = set()
 
     @property
@@ -86,8 +86,8 @@ class Stream(Recorder):
         `cpu_frequency` is false if the kernel reports no CPU frequency, in which case `wrap_system` provided
         one.
         """
-        more = {} if cpu_frequency else {"cpu_frequency": False}
-        self._write({"k": "settings", "mode": mode[:100], "uploads": uploads, "queue": queue[:500], **more})
+        extra = {} if cpu_frequency else {"cpu_frequency": False}
+        self._write({"k": "settings", "mode": mode[:100], "uploads": uploads, "queue": queue[:500], **extra})
 
     def _named(self, metric: str) -> None:
         if len(self._names) < MAX_NAMES:
@@ -95,15 +95,15 @@ class Stream(Recorder):
         if (name := client_rules.sent_name(metric)) != metric:
             self._warn(metric, "name", f"Pluto's client renames {metric!r} to {name!r}")
 
-    def rounded(self, metric: str, step: int, value: Any, sent: client_rules.Sent) -> None:
+    def rounded(self, metric: str, step: int, value: Any, delivery: client_rules.Sent) -> None:
         """Record that the run will contain a different number from the one logged, and log a warning."""
-        self._report_change(metric, step, value, sent)
+        self._report_change(metric, step, value, delivery)
 
     def dropped(self, entry: list[Any]) -> None:
         """Record immediately that the client dropped a value for a new reason, and log a warning."""
-        key, kind, why, _, step, _ = entry
+        key, kind, reason, _, step, _ = entry
         if kind != "NoneType":
-            self._warn(key, why, f"{key!r} ({kind}) at step {step} was not logged: {why}")
+            self._warn(key, reason, f"{key!r} ({kind}) at step {step} was not logged: {reason}")
         self.flush()
         self._write({"k": "left", "left": [entry]})
 
@@ -201,22 +201,24 @@ class Recording:
                 step = (client_rules.whole(self._steps.get(op, op._step)) or 0) + 1
             self._steps[op] = step
         call = Call(data, step, "" if manager is not None else _unsent(mode, finished=queue is not None))
-        meant = client_rules.whole(step)
+        whole_step = client_rules.whole(step)
         rows: list[tuple[str, int, float]] = []
         if type(data) is dict and manager is not None and _plain(data):
-            rows = [(name, meant, value) for name, value in data.items()] if meant is not None else []
+            rows = (
+                [(name, whole_step, value) for name, value in data.items()] if whole_step is not None else []
+            )
         else:
             call.passed = []
             read: dict[int, Any] = {}
             entries = _entries(data)
             for name, value in entries or ():
                 call.passed += queued_values.leaves(name, value, functools.partial(_number, read))
-                if not isinstance(name, str) or meant is None or mode == "noop":
+                if not isinstance(name, str) or whole_step is None or mode == "noop":
                     continue
-                sent = client_rules.sent(_read(value, read))
-                rows += [(name, meant, point) for point in sent.values]
-                if sent.why and sent.kept and not isinstance(value, list):
-                    self.stream.rounded(name, meant, value, sent)
+                delivery = client_rules.sent(_read(value, read))
+                rows += [(name, whole_step, point) for point in delivery.values]
+                if delivery.why and delivery.kept and not isinstance(value, list):
+                    self.stream.rounded(name, whole_step, value, delivery)
             if entries is None:
                 call.passed += queued_values.leaves("", data, _no_number)
             elif manager is not None and (read or type(data) is not dict):
@@ -228,7 +230,7 @@ class Recording:
         call.queued = queue.begin() if queue is not None else None
         return call
 
-    def close(self, op: Any, call: Call, raised: Exception | None) -> None:
+    def close(self, op: Any, call: Call, error_raised: Exception | None) -> None:
         """Record the outcome of each value after the client has returned from a `log` call. Never raises."""
         try:
             queue = self._runs[op][2]
@@ -239,7 +241,9 @@ class Recording:
                     if call.queued is not None and self._account.same(call.data, call.queued, call.step):
                         return
                     call.passed = [Leaf(name, name, value, value) for name, value in call.data.items()]
-                self._account.close_call(call.passed, call.queued, call.step, call.unsent_reason, raised)
+                self._account.close_call(
+                    call.passed, call.queued, call.step, call.unsent_reason, error_raised
+                )
         except Exception as error:
             self.failed(error)
 
@@ -249,11 +253,11 @@ class Recording:
             return
         try:
             number, same_run, _ = self._runs[op]
-            meant = client_rules.whole(step or 0)
+            whole_step = client_rules.whole(step or 0)
             rows = [
-                (name, meant, value)
+                (name, whole_step, value)
                 for name, value in metrics.items()
-                if isinstance(value, (int, float)) and not isinstance(value, bool) and meant is not None
+                if isinstance(value, (int, float)) and not isinstance(value, bool) and whole_step is not None
             ]
             with self._lock:
                 self._account.queued_without_log(len(rows))
@@ -439,14 +443,14 @@ def _around_log(original: Callable[..., Any]) -> Callable[..., Any]:
                 except Exception as error:
                     recording.failed(error)
                     return original(op, data, step, *rest, **options)
-                raised: Exception | None = None
+                client_error: Exception | None = None
                 try:
                     return original(op, call.data, call.step, *rest, **options)
                 except Exception as error:
-                    raised = error
+                    client_error = error
                     raise
                 finally:
-                    recording.close(op, call, raised)
+                    recording.close(op, call, client_error)
         return original(op, data, step, *rest, **options)
 
     return log
@@ -511,6 +515,6 @@ def _read(value: Any, read: dict[int, Any]) -> Any:
 
 def _milliseconds(timestamp: Any) -> int:
     """Return the caller's timestamp in ms if the client would accept it, otherwise the current time."""
-    given = isinstance(timestamp, (int, float)) and not isinstance(timestamp, bool)
-    seconds = timestamp if given and 0 < timestamp < float("inf") else time.time()
+    is_valid = isinstance(timestamp, (int, float)) and not isinstance(timestamp, bool)
+    seconds = timestamp if is_valid and 0 < timestamp < float("inf") else time.time()
     return int(seconds * 1000)

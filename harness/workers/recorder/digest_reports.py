@@ -123,9 +123,9 @@ class Reports:
     def wait(self) -> None:
         """Wait up to END_SECONDS until the queued entries are acknowledged, or a request has failed."""
         with self._changed:
-            asked = self._asked
+            target = self._asked
             if self._thread is not None:
-                self._changed.wait_for(lambda: self.stopped or self._attempted >= asked, END_SECONDS)
+                self._changed.wait_for(lambda: self.stopped or self._attempted >= target, END_SECONDS)
 
     def state(self, changed: int) -> dict[str, Any]:
         """Return the summary's entry about the reports. `changed` is the number of unreported blocks."""
@@ -147,7 +147,7 @@ class Reports:
     def _send_waiting(self) -> None:
         """Wait for entries and send them. After a failure, wait for the next call to `add`."""
         with self._changed:
-            asked = self._asked
+            target = self._asked
         while self._report is not None or self._pending:
             try:
                 self._send_next()
@@ -160,9 +160,9 @@ class Reports:
                         self._stop(_reason(error))
                 break
         with self._changed:
-            self._attempted = max(self._attempted, asked)
+            self._attempted = max(self._attempted, target)
             self._changed.notify_all()
-            self._changed.wait_for(lambda: self.stopped or self._asked > asked)
+            self._changed.wait_for(lambda: self.stopped or self._asked > target)
 
     def _send_next(self) -> None:
         """Send the next report. Before the first one, ask whether the tracker has the route."""
@@ -180,9 +180,9 @@ class Reports:
             self._report, self._in_report = None, 0
 
     @staticmethod
-    def _expect(stored: int, number: int) -> None:
-        if stored != number:
-            raise UnexpectedError(f"the tracker has {stored} reports of this process instead of {number}")
+    def _expect(count: int, number: int) -> None:
+        if count != number:
+            raise UnexpectedError(f"the tracker has {count} reports of this process instead of {number}")
 
     def _next(self) -> bytes:
         """Remove pending entries, and return them as the next report.
@@ -203,9 +203,9 @@ class Reports:
         names = {"process": self._attempt, "rank": self._rank, "number": self.acknowledged[0]}
         return json.dumps({**names, "line": line, "chain": chain, "entries": entries}).encode()
 
-    def _stop(self, why: str) -> None:
+    def _stop(self, reason: str) -> None:
         """Stop sending reports. The caller must hold the lock."""
-        self.stopped = why
+        self.stopped = reason
         self.dropped += len(self._pending) + self._in_report
         self._pending.clear()
         self._report, self._in_report = None, 0
@@ -244,10 +244,10 @@ class Reports:
         except urllib.error.HTTPError as error:
             error.close()
             raise
-        stored = answer["reports"] if isinstance(answer, dict) and "reports" in answer else None
-        if not isinstance(stored, int) or isinstance(stored, bool):
+        count = answer["reports"] if isinstance(answer, dict) and "reports" in answer else None
+        if not isinstance(count, int) or isinstance(count, bool):
             raise UnexpectedError("the response is not from the tracker")
-        return stored
+        return count
 
 
 def _is_temporary(error: Exception) -> bool:
@@ -267,5 +267,5 @@ def _reason(error: Exception) -> str:
     status = getattr(error, "code", None)
     if isinstance(status, int):
         return f"HTTP {status}"
-    shown = isinstance(error, (OSError, UnexpectedError))
-    return f"{type(error).__name__}: {str(error)[:150]}" if shown else type(error).__name__
+    is_safe = isinstance(error, (OSError, UnexpectedError))
+    return f"{type(error).__name__}: {str(error)[:150]}" if is_safe else type(error).__name__

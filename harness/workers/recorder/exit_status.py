@@ -26,7 +26,7 @@ _TOOLS = (4, 3)
 """The sys.monitoring tool ids that Python does not reserve."""
 _RAISED = re.compile(rb"^(?!\s*except\b).*\bSystemExit\b", re.MULTILINE)
 """Matches a line that names SystemExit, except in an `except` clause."""
-_asked: object = None
+_status: object = None
 """The exit code argument of the SystemExit that ended the main module, or None."""
 _watched = _watching = False
 
@@ -46,16 +46,16 @@ def code() -> int | None:
 
     Call this only if no exception ends the program.
     """
-    if _asked is None and not _watching and _raises_by_itself():
+    if _status is None and not _watching and _raises_by_itself():
         return None
-    return exit_code(_asked)
+    return exit_code(_status)
 
 
-def exit_code(asked: object) -> int:
-    """Return the process's exit code after `sys.exit(asked)`."""
-    if asked is None:
+def exit_code(status: object) -> int:
+    """Return the process's exit code after `sys.exit(status)`."""
+    if status is None:
         return 0
-    return asked & 0xFF if isinstance(asked, int) else 1
+    return status & 0xFF if isinstance(status, int) else 1
 
 
 # -- Python 3.12 and later -----------------------------------------------------------------------------------
@@ -67,21 +67,21 @@ def _watch_frames() -> bool:
         return False
     event = monitoring.events.PY_UNWIND
     monitoring.use_tool_id(free[0], "harness recorder")
-    monitoring.register_callback(free[0], event, _left)
+    monitoring.register_callback(free[0], event, _on_unwind)
     monitoring.set_events(free[0], event)
     return True
 
 
-def _left(left: CodeType, _: int, error: BaseException) -> None:
-    global _asked  # noqa: PLW0603
-    if not isinstance(error, SystemExit) or left.co_name != "<module>":
+def _on_unwind(frame_code: CodeType, _: int, error: BaseException) -> None:
+    global _status  # noqa: PLW0603
+    if not isinstance(error, SystemExit) or frame_code.co_name != "<module>":
         return
     frame = sys._getframe(1)
     below = frame.f_back
     if frame.f_globals.get("__name__") == "__main__" and (
         below is None or below.f_globals.get("__name__") == "runpy"
     ):
-        _asked = error.code
+        _status = error.code
 
 
 # -- Python 3.9 to 3.11 --------------------------------------------------------------------------------------
@@ -90,13 +90,13 @@ class _Leaving(SystemExit):
 
     @property
     def code(self) -> Any:  # type: ignore[override]
-        global _asked  # noqa: PLW0603
-        asked = self.args[0] if self.args else None
+        global _status  # noqa: PLW0603
+        status = self.args[0] if self.args else None
         try:
             sys._getframe(1)
         except ValueError:  # The caller is not a Python frame, so it is the interpreter.
-            _asked = asked
-        return asked
+            _status = status
+        return status
 
 
 _Leaving.__name__ = _Leaving.__qualname__ = "SystemExit"

@@ -88,8 +88,8 @@ def _inherit() -> bool:
     for _ in range(MAX_ANCESTORS):
         try:
             pairs = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-            found = dict(pair.decode(errors="replace").partition("=")[::2] for pair in pairs)
-            if found.get("HARNESS_NONCE"):
+            variables = dict(pair.decode(errors="replace").partition("=")[::2] for pair in pairs)
+            if variables.get("HARNESS_NONCE"):
                 break
             pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
         except (OSError, ValueError, IndexError):
@@ -98,10 +98,10 @@ def _inherit() -> bool:
             return False
     else:
         return False
-    _inherited.update(found)
+    _inherited.update(variables)
     for name in LAUNCH:
-        if name in found:
-            os.environ.setdefault(name, found[name])
+        if name in variables:
+            os.environ.setdefault(name, variables[name])
     # /proc/<pid>/environ lacks HARNESS_LOG, because the container's init sets it only after it has started.
     os.environ.setdefault("HARNESS_LOG", f"/proc/{pid}/fd/1")
     return True
@@ -144,9 +144,9 @@ def _wrap(module: ModuleType) -> None:
 
     If the module does not have the expected functions, write a message to the log.
     """
-    for ours, function in _wrapped()[module.__name__]:
+    for submodule, function in _wrapped()[module.__name__]:
         try:
-            getattr(import_module(f".{ours}", __package__), function)(module)
+            getattr(import_module(f".{submodule}", __package__), function)(module)
         except Exception as error:
             say(f"does not support this version of {module.__name__}: {error!r}")
 
@@ -186,8 +186,8 @@ def _at_exit(process: int, is_rank: bool) -> None:
             client_calls.at_exit(is_rank)
     except Exception as error:
         say(f"could not end: {error!r}")
-    if (recorded := sys.modules.get(f"{__package__}.process_events")) is not None:
-        recorded.at_exit()
+    if (process_events := sys.modules.get(f"{__package__}.process_events")) is not None:
+        process_events.at_exit()
 
 
 def ended_at_once(complete: bool) -> None:
@@ -225,8 +225,8 @@ def finished_in_a_child() -> None:
 
 def rank_of(environment: Mapping[str, str]) -> int | None:
     """Return the rank that a launcher assigned to this process, or None if it is not a rank."""
-    given = [environment[name] for name in RANKS if environment.get(name, "").isdecimal()]
-    return int(given[0]) if given else None
+    values = [environment[name] for name in RANKS if environment.get(name, "").isdecimal()]
+    return int(values[0]) if values else None
 
 
 def rank_here() -> int | None:
@@ -235,8 +235,8 @@ def rank_here() -> int | None:
     of_group: int | None = process.group_rank() if process is not None else None
     if of_group is not None:
         return of_group
-    known = (rank_of(environment) for environment in (os.environ, _given, _inherited))
-    return next((rank for rank in known if rank is not None), None)
+    ranks = (rank_of(environment) for environment in (os.environ, _given, _inherited))
+    return next((rank for rank in ranks if rank is not None), None)
 
 
 def variable(name: str) -> str:
@@ -270,17 +270,17 @@ def launcher(words: Sequence[str]) -> str:
 
     A launcher is recorded as soon as it starts, because it may fail or exit before it parses its options.
     """
-    left = iter(words[1:])
-    for word in left:
+    words_left = iter(words[1:])
+    for word in words_left:
         if word == "-m":
-            return _MODULES.get(next(left, ""), "")
+            return _MODULES.get(next(words_left, ""), "")
         if word == "-c":
             return ""
         if word in {"-X", "-W"}:
-            next(left, "")
+            next(words_left, "")
         elif not word.startswith("-"):
             name = os.path.basename(word)
-            if name == "accelerate" and next(left, "") == "launch":
+            if name == "accelerate" and next(words_left, "") == "launch":
                 return "accelerate launch"
             return name if name in {"torchrun", "deepspeed"} else ""
     return ""

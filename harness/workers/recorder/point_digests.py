@@ -90,24 +90,24 @@ class Block:
         rows = self.rows
         if rows is None:
             return self._put_last(step, value, time_ms)
-        known = rows.get(step)
-        if known is not None and time_ms < known[1]:
+        previous = rows.get(step)
+        if previous is not None and time_ms < previous[1]:
             return 0
         self._digest = None
         rows[step] = value, time_ms
-        if known is not None:
+        if previous is not None:
             return 0
         self.count += 1
         return 1
 
     def _put_last(self, step: int, value: float, time_ms: int) -> int:
-        last, was, at = self._last
+        last, last_value, at = self._last
         if step < last:
             return -1
         if step == last and time_ms < at:
             return 0
         if step > last:
-            self._hash.update(_packed(last, was))
+            self._hash.update(_packed(last, last_value))
             self.count += 1
         self._digest = None
         self._last = step, value, time_ms
@@ -173,13 +173,13 @@ class Metric:
         else:
             self.first = self.last = step
             self.began_ms = self.ended_ms = time_ms
-        found = self.open.get(block)
-        if found is None and block > self._closed:
-            found = self.open[block] = Block()
-        if block != self._latest and found is not None:
+        open_block = self.open.get(block)
+        if open_block is None and block > self._closed:
+            open_block = self.open[block] = Block()
+        if block != self._latest and open_block is not None:
             self.changed.add(block)
             self._latest = block
-        return found
+        return open_block
 
     def close(self, block: int) -> None:
         """Reduce a block to its digest, and discard the block's points."""
@@ -197,12 +197,12 @@ class Metric:
 
         A block is complete if a later block has points. At the end of a run, all blocks are.
         """
-        taken, self.closed = self.closed, []
+        entries, self.closed = self.closed, []
         newest = max(self.open, default=-1)
         for block in sorted(self.changed):
             if at_end or block < newest:
-                taken.append(self._entry(block))
-        return taken
+                entries.append(self._entry(block))
+        return entries
 
     def _entry(self, block: int) -> Entry:
         points = self.open[block]
@@ -298,8 +298,8 @@ class Digests:
     def take(self, *, at_end: bool = False) -> tuple[list[Entry], int]:
         """Return the entries of all metrics (`Metric.take`), and the number of dropped entries."""
         dropped, self.dropped = self.dropped, 0
-        taken = [entry for metric in self.metrics.values() for entry in metric.take(at_end=at_end)]
-        return taken, dropped
+        entries = [entry for metric in self.metrics.values() for entry in metric.take(at_end=at_end)]
+        return entries, dropped
 
     @property
     def untaken(self) -> int:

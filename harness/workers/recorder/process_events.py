@@ -87,11 +87,11 @@ def identity() -> str:
 
 
 def _identity_of(pid: str) -> str:
-    found, ticks = None, "0"
+    match, ticks = None, "0"
     with contextlib.suppress(OSError, IndexError, ValueError):
-        found = _POD.search(Path("/proc/self/mountinfo").read_text())
+        match = _POD.search(Path("/proc/self/mountinfo").read_text())
         ticks = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    return f"{found[1] if found else ''}/{pid}/{ticks}"
+    return f"{match[1] if match else ''}/{pid}/{ticks}"
 
 
 def start(role: str = "python") -> None:
@@ -113,9 +113,9 @@ def start(role: str = "python") -> None:
             rank_stacks.register()
         except Exception as error:
             hooks.say(f"could not prepare to record the stack: {error!r}")
-    given = {name: os.environ[name][:200] for name in WORLD if name in os.environ}
+    environment = {name: os.environ[name][:200] for name in WORLD if name in os.environ}
     head = {"pid": os.getpid(), "ppid": os.getppid(), "host": os.uname().nodename, "role": role}
-    write({"k": "start", **head, "argv": _arguments(), "env": given, **_limit()})
+    write({"k": "start", **head, "argv": _arguments(), "env": environment, **_limit()})
 
 
 def end(how: str, code: int | None, error: str = "") -> None:
@@ -161,13 +161,13 @@ def write(event: dict[str, Any]) -> None:
 
 def _arguments() -> list[str]:
     """Return this process's command line, truncated to fit into a frame."""
-    room, kept = MAX_COMMAND, []
+    room, words = MAX_COMMAND, []
     for word in hooks.command_line():
         if room <= 0:
             break
-        kept.append(word[: min(MAX_ARGUMENT, room)])
+        words.append(word[: min(MAX_ARGUMENT, room)])
         room -= len(word)
-    return kept
+    return words
 
 
 def _limit() -> dict[str, Any]:
@@ -412,7 +412,7 @@ def _failed(agent: Any, result: Any) -> None:
 
 def _message(failure: Any) -> str:
     """Return the message from a failed rank's error file, or torchrun's description of its exit code."""
-    given = failure.message
-    while isinstance(given, dict) and "message" in given:
-        given = given["message"]
-    return str(given)[:120]
+    message = failure.message
+    while isinstance(message, dict) and "message" in message:
+        message = message["message"]
+    return str(message)[:120]

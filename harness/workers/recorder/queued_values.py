@@ -54,31 +54,31 @@ class Queue:
         enqueue, batch, file = store.enqueue, store.enqueue_batch, store.enqueue_file
 
         def enqueue_(
-            run_id: str, record_type: int, payload: Any, timestamp_ms: int, step: Any = None, **more: Any
+            run_id: str, record_type: int, payload: Any, timestamp_ms: int, step: Any = None, **options: Any
         ) -> Any:
             if self._call is None and record_type == METRIC:
                 queued_directly(payload, step, timestamp_ms)
-            done = enqueue(run_id, record_type, payload, timestamp_ms, step, **more)
+            result = enqueue(run_id, record_type, payload, timestamp_ms, step, **options)
             self._after(record_type, payload, step)
             if queued is not None and record_type == METRIC:
                 queued(payload, step, timestamp_ms)
-            return done
+            return result
 
         def batch_(records: Any, *rest: Any, **named: Any) -> Any:
             for _, kind, payload, time_ms, step in records:
                 if kind == METRIC:
                     queued_directly(payload, step, time_ms)
-            done = batch(records, *rest, **named)
+            result = batch(records, *rest, **named)
             for _, kind, payload, time_ms, step in records:
                 if queued is not None and kind == METRIC:
                     queued(payload, step, time_ms)
-            return done
+            return result
 
-        def file_(*given: Any, **named: Any) -> Any:
-            done = file(*given, **named)
+        def file_(*arguments: Any, **named: Any) -> Any:
+            result = file(*arguments, **named)
             if (call := self._call) is not None:
                 call.others.append((named.get("log_name", ""), None))
-            return done
+            return result
 
         store.enqueue, store.enqueue_batch, store.enqueue_file = enqueue_, batch_, file_
 
@@ -121,35 +121,35 @@ def leaves(name: Any, value: Any, read: Callable[[Any], Any]) -> list[Leaf]:
 
     `read` returns the number that the client reads from a leaf, or None.
     """
-    found: list[Leaf] = []
+    result: list[Leaf] = []
     text = name if isinstance(name, str) else repr(name)[:80]
     if isinstance(value, list):
         for item in value:
-            _nested(text, text, item, 1 if isinstance(item, list) else 0, read, found, set())
-        numbers = [leaf for leaf in found if leaf.depth == 0 and leaf.number is not None]
+            _nested(text, text, item, 1 if isinstance(item, list) else 0, read, result, set())
+        numbers = [leaf for leaf in result if leaf.depth == 0 and leaf.number is not None]
         for leaf in numbers[:-1]:
             leaf.last = False
-        return found or [Leaf(text, text, value, None)]
-    _nested(text, text, value, 0, read, found, set())
-    return found
+        return result or [Leaf(text, text, value, None)]
+    _nested(text, text, value, 0, read, result, set())
+    return result
 
 
 def _nested(
-    name: str, path: str, value: Any, depth: int, read: Any, found: list[Leaf], above: set[int]
+    name: str, path: str, value: Any, depth: int, read: Any, collected: list[Leaf], ancestors: set[int]
 ) -> None:
     inner = None
-    if depth < MAX_DEPTH and len(found) < MAX_LEAVES and id(value) not in above:
+    if depth < MAX_DEPTH and len(collected) < MAX_LEAVES and id(value) not in ancestors:
         inner = _inner(value)
     if inner is None:
-        found.append(Leaf(name, path, value, read(value) if depth == 0 else None, depth=depth))
+        collected.append(Leaf(name, path, value, read(value) if depth == 0 else None, depth=depth))
         return
-    before = len(found)
+    count = len(collected)
     for key, item in inner:
-        _nested(name, f"{path}.{str(key)[:80]}", item, depth + 1, read, found, above | {id(value)})
-        if len(found) >= MAX_LEAVES:
+        _nested(name, f"{path}.{str(key)[:80]}", item, depth + 1, read, collected, ancestors | {id(value)})
+        if len(collected) >= MAX_LEAVES:
             break
-    if len(found) == before:
-        found.append(Leaf(name, path, value, None, depth=depth))
+    if len(collected) == count:
+        collected.append(Leaf(name, path, value, None, depth=depth))
 
 
 def _inner(value: Any) -> Iterator[tuple[Any, Any]] | None:
@@ -159,8 +159,8 @@ def _inner(value: Any) -> Iterator[tuple[Any, Any]] | None:
     kind = type(value)
     if isinstance(value, (list, tuple, set, frozenset)):
         return ((number, item) for number, item in enumerate(value))
-    sized = hasattr(kind, "__len__") and hasattr(kind, "__getitem__")
-    if isinstance(value, Mapping) or (sized and hasattr(kind, "items") and not hasattr(kind, "item")):
+    has_items = hasattr(kind, "__len__") and hasattr(kind, "__getitem__")
+    if isinstance(value, Mapping) or (has_items and hasattr(kind, "items") and not hasattr(kind, "item")):
         try:
             return iter(list(value.items()))
         except Exception:
@@ -207,18 +207,18 @@ class Account:
         exception that the client raised, or None.
         """
         self._queued |= queued is not None and bool(queued.metrics or queued.others)
-        refused = client_rules.refused(step)
-        moved = self._moved(queued, step)
-        others = list(queued.others) if queued is not None else []
+        refused_reason = client_rules.refused(step)
+        moved_reason = self._moved(queued, step)
+        other_entries = list(queued.others) if queued is not None else []
         for leaf in passed:
             self.handed += 1
-            why = ""
-            if not self._is_there(leaf, queued, others):
-                why = self._why(leaf, unsent_reason, raised)
-            elif refused or moved:
-                why = refused or moved
-            if why:
-                self._leave(leaf.path, leaf.kind, why, step)
+            reason = ""
+            if not self._is_there(leaf, queued, other_entries):
+                reason = self._why(leaf, unsent_reason, raised)
+            elif refused_reason or moved_reason:
+                reason = refused_reason or moved_reason
+            if reason:
+                self._leave(leaf.path, leaf.kind, reason, step)
             else:
                 self.logged += 1
 
@@ -231,8 +231,8 @@ class Account:
         """Return the entries for dropped values, one per key and reason, and the totals."""
         entries = list(self._left.values())
         unseen = self.unseen
-        silent = [e for e in entries if e[2] == NOT_QUEUED]
-        if silent and not self._queued:
+        not_queued = [e for e in entries if e[2] == NOT_QUEUED]
+        if not_queued and not self._queued:
             unseen = unseen or "no value was ever observed in the client's queue"
         totals = {"handed": self.handed, "logged": self.logged, "past": self.past, "unseen": unseen}
         return entries, {**totals, "left": sum(entry[3] for entry in entries)}
@@ -244,7 +244,7 @@ class Account:
         return f"the client queued it with step {str(other[0])[:40]}" if other else ""
 
     @staticmethod
-    def _is_there(leaf: Leaf, queued: Queued | None, others: list[tuple[str, Any]]) -> bool:
+    def _is_there(leaf: Leaf, queued: Queued | None, other_entries: list[tuple[str, Any]]) -> bool:
         if queued is None or leaf.depth:
             return False
         for name in (leaf.name, client_rules.sent_name(leaf.name)):
@@ -252,9 +252,9 @@ class Account:
                 if leaf.last and name in queued.metrics:
                     return _equal(queued.metrics[name], leaf.number)
                 continue
-            for entry in others:
+            for entry in other_entries:
                 if entry[0] == name and (not isinstance(leaf.value, str) or entry[1] == leaf.value):
-                    others.remove(entry)
+                    other_entries.remove(entry)
                     return True
         return False
 
@@ -272,8 +272,8 @@ class Account:
             return NOT_QUEUED
         return client_rules.sent(leaf.value).why or NOT_QUEUED
 
-    def _leave(self, key: str, kind: str, why: str, step: Any) -> None:
-        identity = (key[:400], kind, why[:300])
+    def _leave(self, key: str, kind: str, reason: str, step: Any) -> None:
+        identity = (key[:400], kind, reason[:300])
         entry = self._left.get(identity)
         if entry is None and len(self._left) >= MAX_ENTRIES:
             identity = ("…", "", "all further keys and reasons")
@@ -283,7 +283,7 @@ class Account:
             entry[3], entry[5] = entry[3] + 1, at
             return
         entry = self._left[identity] = [*identity, 1, at, at]
-        if why != NOT_QUEUED or self._queued:
+        if reason != NOT_QUEUED or self._queued:
             self._report_new(entry)
 
 

@@ -48,8 +48,8 @@ def provide(local_ranks: Iterable[int]) -> None:
         os.environ.pop(FILES, None)
         for local in sorted(local_ranks):
             _files[local] = os.memfd_create(f"harness-stack-{local}")
-        listed = ",".join(str(_files.get(local, "")) for local in range(max(_files, default=-1) + 1))
-        os.environ[FILES] = f"{os.getpid()}:{listed}"
+        numbers = ",".join(str(_files.get(local, "")) for local in range(max(_files, default=-1) + 1))
+        os.environ[FILES] = f"{os.getpid()}:{numbers}"
 
 
 def taken() -> list[tuple[int, str]]:
@@ -83,13 +83,13 @@ def first_stack(dump: str) -> str:
 # -- in a rank -----------------------------------------------------------------------------------------------
 def register() -> None:
     """On SIGTERM, write the stack to the rank's memory file before the program's own handling."""
-    agent, _, listed = os.environ.get(FILES, "").partition(":")
-    descriptors = dict(enumerate(listed.split(",")))
+    agent, _, numbers = os.environ.get(FILES, "").partition(":")
+    descriptors = dict(enumerate(numbers.split(",")))
     descriptor = descriptors.get(int(os.environ.get("LOCAL_RANK", "-1")), "")
     if int(agent or 0) != os.getppid() or not descriptor:
         return
-    opened = os.open(f"/proc/{agent}/fd/{descriptor}", os.O_WRONLY | os.O_APPEND)
-    own = _Registration(opened)
+    file = os.open(f"/proc/{agent}/fd/{descriptor}", os.O_WRONLY | os.O_APPEND)
+    own = _Registration(file)
     own.begin()
     own.stay()
 

@@ -33,11 +33,11 @@ Found = dict[str, Any]
 
 def main(arguments: list[str] | None = None) -> int:
     """Print the document, and return the exit code 0."""
-    made = argparse.ArgumentParser("python -m training.audit", description=(__doc__ or "").splitlines()[0])
-    made.add_argument("--run-dir", type=Path, required=True)
-    made.add_argument("--data-dir", type=Path, default=Path("/data"))
-    given = made.parse_args(arguments)
-    print(json.dumps(document(given.run_dir, given.data_dir)), flush=True)
+    parser = argparse.ArgumentParser("python -m training.audit", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--run-dir", type=Path, required=True)
+    parser.add_argument("--data-dir", type=Path, default=Path("/data"))
+    options = parser.parse_args(arguments)
+    print(json.dumps(document(options.run_dir, options.data_dir)), flush=True)
     return 0
 
 
@@ -88,17 +88,17 @@ def _checkpoint(folder: Path, manifest: Manifest) -> Found:
     except Exception as error:  # torch raises various exceptions for broken files.
         return facts | {"why": f"{folder.name} cannot be loaded: {type(error).__name__}: {error}"[:500]}
     weights = state.unique(model)
-    odd = sorted(name for name, value in weights.items() if not bool(torch.isfinite(value).all()))
-    return facts | {"weights": digest(weights), "not_finite": odd}
+    not_finite = sorted(name for name, value in weights.items() if not bool(torch.isfinite(value).all()))
+    return facts | {"weights": digest(weights), "not_finite": not_finite}
 
 
 def digest(weights: dict[str, torch.Tensor]) -> str:
     """Return the SHA-256 digest of all weights, computed like Trainer.weights, which the trainer prints."""
-    hashed = hashlib.sha256()
+    hasher = hashlib.sha256()
     for name, value in weights.items():
-        hashed.update(name.encode())
-        hashed.update(value.contiguous().view(torch.uint8).numpy().tobytes())
-    return hashed.hexdigest()
+        hasher.update(name.encode())
+        hasher.update(value.contiguous().view(torch.uint8).numpy().tobytes())
+    return hasher.hexdigest()
 
 
 def _model(folder: Path, manifest: Manifest) -> nn.Module:
@@ -116,19 +116,19 @@ def _best(run: Path, data: Path) -> Found | None:
     folder = max(checkpoint.pointers(run).values(), key=_loss, default=None)
     if folder is None:
         return None
-    found: Found = {"target": folder.name, "there": folder.is_dir(), "told": {}, "why": None}
+    properties: Found = {"target": folder.name, "there": folder.is_dir(), "told": {}, "why": None}
     try:
         manifest = checkpoint.verified(folder)
-        found["told"] = manifest.losses
+        properties["told"] = manifest.losses
         options = argparse.Namespace(**manifest.options)
         torch.set_num_threads(options.threads)
         tokenizer = build.tokenizer(options)
         stream = texts.read(documents.files(data, "val"), tokenizer, options.context, options.text_field)
         loss, tokens = evaluated(_model(folder, manifest), stream, options.micro_batch)
-        found |= {"loss": loss, "tokens": tokens}
+        properties |= {"loss": loss, "tokens": tokens}
     except Exception as error:  # torch raises various exceptions, and val.jsonl may be missing.
-        found["why"] = f"{type(error).__name__}: {error}"[:500]
-    return found
+        properties["why"] = f"{type(error).__name__}: {error}"[:500]
+    return properties
 
 
 def _loss(folder: Path) -> float:
@@ -148,26 +148,26 @@ def evaluated(model: nn.Module, stream: Stream, chunk: int) -> tuple[float, int]
     """
     model.eval()
     tokens, length = torch.tensor(stream.tokens), stream.context
-    total, seen, first = 0.0, 0, 0
+    total, count, first = 0.0, 0, 0
     with torch.no_grad():
         while first < len(tokens) - 1:
             width = min(length, len(tokens) - 1 - first)
             rows = max(1, min(chunk, (len(tokens) - 1 - first) // length))
             part = tokens[first : first + rows * width + 1]
-            inputs, wanted = part[:-1].view(rows, width), part[1:].view(rows, width)
+            inputs, targets = part[:-1].view(rows, width), part[1:].view(rows, width)
             logits = model(inputs).float()
-            chosen = functional.log_softmax(logits, dim=-1).gather(-1, wanted.unsqueeze(-1))
-            total -= float(chosen.double().sum())
-            seen += wanted.numel()
+            log_probs = functional.log_softmax(logits, dim=-1).gather(-1, targets.unsqueeze(-1))
+            total -= float(log_probs.double().sum())
+            count += targets.numel()
             first += rows * width
-    return total / seen, seen
+    return total / count, count
 
 
 def _entropy(data: Path) -> Found | None:
     """Return the entropy of generated texts (source.py), or None if source.json is missing."""
     try:
-        known: Found = json.loads((data / "source.json").read_text())
-        return known
+        facts: Found = json.loads((data / "source.json").read_text())
+        return facts
     except (OSError, ValueError):
         return None
 

@@ -27,9 +27,9 @@ def model(options: argparse.Namespace, tokenizer: Tokenizer) -> nn.Module:
     _use_token()
     folder = options.model_local_dir or options.model
     if folder is not None:
-        made = HuggingFace(folder, local_only=options.local_files_only, recompute=options.recompute)
-        made.check(tokenizer.size, options.context)
-        return made
+        result = HuggingFace(folder, local_only=options.local_files_only, recompute=options.recompute)
+        result.check(tokenizer.size, options.context)
+        return result
     shape = Shape(
         tokenizer.size, options.context, options.layers, options.heads, options.width, options.dropout
     )
@@ -44,11 +44,11 @@ def _use_token() -> None:
 
 def gated(error: BaseException | None) -> bool:
     """Return whether the error or one of its causes means that the hub denied access to a gated model."""
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
+    visited: set[int] = set()
+    while error is not None and id(error) not in visited:
         if type(error).__name__ == "GatedRepoError":
             return True
-        seen.add(id(error))
+        visited.add(id(error))
         error = error.__cause__ or error.__context__
     return False
 

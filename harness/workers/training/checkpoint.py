@@ -241,21 +241,21 @@ def named(path: Path) -> Path:
     return folder or path.resolve()
 
 
-def retain(run: Path, kept: int) -> None:
-    """Remove all checkpoints except the newest `kept` and the best one. Call this on only one rank."""
-    spared = best(run)
+def retain(run: Path, count: int) -> None:
+    """Remove all checkpoints except the newest `count` and the best one. Call this on only one rank."""
+    best_folder = best(run)
     folders = sorted(all_of(run), key=step_of)
-    for folder in folders[: -max(kept, KEPT)]:
-        if folder != spared:
+    for folder in folders[: -max(count, KEPT)]:
+        if folder != best_folder:
             discard(folder)
 
 
 def discard(folder: Path) -> None:
     """Remove a checkpoint. Rename it first, so that leftovers are never mistaken for a checkpoint."""
-    gone = folder.with_name(f".gone-{folder.name}")
-    remove(gone)
-    folder.rename(gone)
-    remove(gone)
+    renamed = folder.with_name(f".gone-{folder.name}")
+    remove(renamed)
+    folder.rename(renamed)
+    remove(renamed)
 
 
 def remove(path: Path) -> None:

@@ -77,24 +77,24 @@ def files(folder: Path, split: str) -> list[Path]:
         names = " and ".join(form[0].name for form in forms)
         raise ValueError(f"{expected}; found {names}. Remove or rename what should not be used")
     if not forms:
-        there = [path.name for path in entries]
-        more = f" and {len(there) - 6} more" if len(there) > 6 else ""
-        raise ValueError(f"{expected}; found {', '.join(there[:6]) or 'nothing'}{more}")
-    found = _shards(forms[0][0]) if _is_folder(forms[0][0]) else forms[0]
-    for path in found:
+        entry_names = [path.name for path in entries]
+        rest = f" and {len(entry_names) - 6} more" if len(entry_names) > 6 else ""
+        raise ValueError(f"{expected}; found {', '.join(entry_names[:6]) or 'nothing'}{rest}")
+    paths = _shards(forms[0][0]) if _is_folder(forms[0][0]) else forms[0]
+    for path in paths:
         _require_file(path)
-    _require_all(found)
-    return found
+    _require_all(paths)
+    return paths
 
 
 def _require_all(shards: Sequence[Path]) -> None:
     """Raise ValueError if there are fewer shards than their names state, as in `train-00001-of-00004`."""
     numbers = [re.search(r"-(\d+)-of-(\d+)$", _stem(path) or "") for path in shards]
     for count in {int(number[2]) for number in numbers if number}:
-        there = {int(number[1]) for number in numbers if number and int(number[2]) == count}
-        if len(there) < count:
+        present = {int(number[1]) for number in numbers if number and int(number[2]) == count}
+        if len(present) < count:
             raise ValueError(
-                f"{shards[0].parent}: expected {count} shards, as {shards[0].name}; found {len(there)}"
+                f"{shards[0].parent}: expected {count} shards, as {shards[0].name}; found {len(present)}"
             )
 
 
@@ -113,8 +113,8 @@ def _stem(path: Path) -> str | None:
 def _shards(folder: Path) -> list[Path]:
     """Return the shards in a folder, except for hidden files and Spark's own files, such as _SUCCESS."""
     shards = sorted(path for path in _entries(folder) if not path.name.startswith((".", "_")))
-    if odd := [path for path in shards if _stem(path) is None]:
-        raise ValueError(f"{folder}: expected only files {', '.join(_SHARDS)}; found {odd[0].name}")
+    if others := [path for path in shards if _stem(path) is None]:
+        raise ValueError(f"{folder}: expected only files {', '.join(_SHARDS)}; found {others[0].name}")
     if not shards:
         raise ValueError(f"{folder}: expected files {', '.join(_SHARDS)}; found none")
     return shards
@@ -210,10 +210,10 @@ def _lines(file: io.BufferedReader) -> Iterator[bytes | str]:
 def _encoding(head: bytes) -> str:
     """Return a file's encoding, based on its byte order mark or the first character of its JSON."""
     encoding = json.detect_encoding(head)
-    begins = head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE))
+    has_mark = head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE))
     if (
         encoding in ("utf-8", "utf-8-sig")
-        or begins
+        or has_mark
         or head.decode(encoding, "ignore").lstrip()[:1] in ("{", "[")
     ):
         return encoding
@@ -284,16 +284,16 @@ def _text(line: bytes | str, field: str, number: int) -> str:
     if not isinstance(document, dict):
         raise ValueError(f"{expected}; found {_shown(line)}")
     if field not in document:
-        has = f"has {', '.join(map(json.dumps, [*document][:6]))}" if document else "is empty"
-        raise ValueError(f'"{field}" is expected; the object {has}. --text-field names another')
+        keys = f"has {', '.join(map(json.dumps, [*document][:6]))}" if document else "is empty"
+        raise ValueError(f'"{field}" is expected; the object {keys}. --text-field names another')
     text = document[field]
     if not isinstance(text, str):
         raise ValueError(f'"{field}" is a string; found {_TYPES.get(type(text), "another value")}')
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        half = text[error.start].encode("ascii", "backslashreplace").decode()
-        raise ValueError(f'"{field}" has {half}, half of a surrogate pair, which is not text') from None
+        surrogate = text[error.start].encode("ascii", "backslashreplace").decode()
+        raise ValueError(f'"{field}" has {surrogate}, half of a surrogate pair, which is not text') from None
     return text
 
 

@@ -20,13 +20,13 @@ from . import build, checkpoint, state
 
 def main(arguments: list[str] | None = None) -> int:
     """Export the checkpoint, and return the exit code."""
-    made = argparse.ArgumentParser("python -m training.export", description=(__doc__ or "").splitlines()[0])
-    made.add_argument("--checkpoint", type=Path, required=True, help="checkpoint folder, or `best`")
-    made.add_argument("--to", type=Path, required=True, help="a new folder")
-    given = made.parse_args(arguments)
-    if given.to.exists():
-        made.error(f"--to must be a new folder; {given.to} exists")
-    folder = checkpoint.named(given.checkpoint)
+    parser = argparse.ArgumentParser("python -m training.export", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--checkpoint", type=Path, required=True, help="checkpoint folder, or `best`")
+    parser.add_argument("--to", type=Path, required=True, help="a new folder")
+    args = parser.parse_args(arguments)
+    if args.to.exists():
+        parser.error(f"--to must be a new folder; {args.to} exists")
+    folder = checkpoint.named(args.checkpoint)
     try:
         manifest = checkpoint.verified(folder)
     except checkpoint.Torn as error:
@@ -44,12 +44,12 @@ def main(arguments: list[str] | None = None) -> int:
     model: Any = build.model(options, tokenizer)
     state.load(model, load_file(folder / "rank-0" / state.MODEL), folder)
     # The folder has a temporary name until it is complete.
-    partial = given.to.with_name(f".{given.to.name}-partial")
+    partial = args.to.with_name(f".{args.to.name}-partial")
     model.inner.save_pretrained(partial, safe_serialization=True)
     tokenizer.save(partial)  # type: ignore[attr-defined]
-    partial.rename(given.to)
+    partial.rename(args.to)
     print(
-        f"{given.to}: {folder.name}, step {manifest.step}, validation loss {manifest.losses.get('val/loss')}"
+        f"{args.to}: {folder.name}, step {manifest.step}, validation loss {manifest.losses.get('val/loss')}"
     )
     return 0
 

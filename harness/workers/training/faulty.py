@@ -43,14 +43,14 @@ KINDS: dict[str, tuple[Callable[[int], None], int]] = {
 
 def main(arguments: list[str] | None = None) -> int:
     """Train with a defect, and return the trainer's exit code, or 2 for an unknown kind."""
-    given = sys.argv[1:] if arguments is None else arguments
-    kind, _, number = (given[0] if given else "").partition(":")
+    words = sys.argv[1:] if arguments is None else arguments
+    kind, _, number = (words[0] if words else "").partition(":")
     if kind not in KINDS or (number and not number.isdecimal()):
-        print(f"expected KIND[:NUMBER] with one of {', '.join(KINDS)}; found {given[:1]}", file=sys.stderr)
+        print(f"expected KIND[:NUMBER] with one of {', '.join(KINDS)}; found {words[:1]}", file=sys.stderr)
         return 2
     inject, default = KINDS[kind]
     inject(int(number) if number else default)
-    return train_framework.main(given[1:])
+    return train_framework.main(words[1:])
 
 
 if __name__ == "__main__":

@@ -27,17 +27,17 @@ def problem(value: str) -> str:
     return ""
 
 
-def missing(environment: Mapping[str, str] = os.environ, there: Iterable[str] | None = None) -> str:
+def missing(environment: Mapping[str, str] = os.environ, interfaces: Iterable[str] | None = None) -> str:
     """Return why gloo cannot use the interfaces in GLOO_SOCKET_IFNAME in this pod, or "" if it can.
 
-    `there` contains the names of the pod's interfaces. If it is None, they are read from this host.
+    `interfaces` contains the names of the pod's interfaces. If it is None, they are read from this host.
     """
     value = environment.get(GLOO, "")
     if not value:
         return ""
-    names = sorted(there if there is not None else (name for _, name in socket.if_nameindex()))
-    lacking = [name for name in value.split(",") if name.partition(":")[0] not in names]
-    if not lacking:
+    names = sorted(interfaces if interfaces is not None else (name for _, name in socket.if_nameindex()))
+    missing_names = [name for name in value.split(",") if name.partition(":")[0] not in names]
+    if not missing_names:
         return ""
-    why = problem(value) or f"the pod has no interface {lacking[0]!r}"
-    return f"{GLOO}={value}: {why}. The pod has {', '.join(names)}"
+    reason = problem(value) or f"the pod has no interface {missing_names[0]!r}"
+    return f"{GLOO}={value}: {reason}. The pod has {', '.join(names)}"

@@ -33,8 +33,8 @@ def problem(uri: str) -> str:
     mlflow 3 rejects folders ("maintenance mode"), and ranks that share an SQLite file lock each other out.
     mlflow interprets HOST:PORT as an unknown scheme.
     """
-    scheme, named, _ = uri.partition("://")
-    if (named or uri.startswith("databricks")) and not scheme.startswith(("file", "sqlite")):
+    scheme, separator, _ = uri.partition("://")
+    if (separator or uri.startswith("databricks")) and not scheme.startswith(("file", "sqlite")):
         return ""
     return (
         "MLFLOW_TRACKING_URI: the URL of an MLflow server is expected, such as http://HOST:5000; "
@@ -63,10 +63,10 @@ class Mlflow:
         from mlflow import MlflowClient
 
         self._client = self._client or MlflowClient()
-        ends = time.monotonic() + CREATED_SECONDS
+        deadline = time.monotonic() + CREATED_SECONDS
         while not self._run_id:
             self._run_id = self._found() or (self._created() if self._rank == 0 else "")
-            if not self._run_id and time.monotonic() > ends:
+            if not self._run_id and time.monotonic() > deadline:
                 raise LookupError(f"rank 0 has not created a run within {CREATED_SECONDS:.0f} s")
             if not self._run_id:
                 time.sleep(0.5)

@@ -45,8 +45,8 @@ class Block(nn.Module):
             part.view(batch, length, self.heads, width // self.heads).transpose(1, 2)
             for part in projected.split(width, dim=2)
         )
-        dropped = self.dropout if self.training else 0.0
-        mixed = functional.scaled_dot_product_attention(queries, keys, values, None, dropped, is_causal=True)
+        dropout = self.dropout if self.training else 0.0
+        mixed = functional.scaled_dot_product_attention(queries, keys, values, None, dropout, is_causal=True)
         x = x + self._drop(self.attended(mixed.transpose(1, 2).reshape(batch, length, width)))
         return x + self._drop(self.feed_forward(self.before_feed_forward(x)))
 
@@ -107,9 +107,9 @@ class HuggingFace(nn.Module):
                 f"the tokenizer has {vocabulary} tokens, but the model has {config.vocab_size}: "
                 "--tokenizer-local-dir belongs to a different model"
             )
-        longest = getattr(config, "max_position_embeddings", None) or context
-        if context > longest:
-            raise ValueError(f"--context can be at most {longest} for this model; found {context}")
+        max_context = getattr(config, "max_position_embeddings", None) or context
+        if context > max_context:
+            raise ValueError(f"--context can be at most {max_context} for this model; found {context}")
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         logits: torch.Tensor = self.inner(input_ids=tokens, use_cache=False).logits

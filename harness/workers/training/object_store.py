@@ -78,8 +78,8 @@ class Bucket:
     def __init__(self, name: str, environment: Mapping[str, str], tries: int = TRIES) -> None:
         self.name, self.environment, self.tries = name, environment, tries
         self.region = environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION") or "us-east-1"
-        given = environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL")
-        self.endpoint = (given or f"https://s3.{self.region}.amazonaws.com").rstrip("/")
+        endpoint = environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL")
+        self.endpoint = (endpoint or f"https://s3.{self.region}.amazonaws.com").rstrip("/")
 
     # -- reading -----------------------------------------------------------------------------------------
     def items(self, prefix: str, most: int | None = None) -> Iterator[Item]:
@@ -118,26 +118,28 @@ class Bucket:
 
         If the connection breaks, call `restart`, and read the object again from the beginning.
         """
-        for left in reversed(range(self.tries)):
-            hashed, size = hashlib.sha256(), 0
+        for tries_left in reversed(range(self.tries)):
+            hasher, size = hashlib.sha256(), 0
             restart()
             try:
                 with self.request("GET", key) as response:
-                    wanted = response.headers.get("Content-Length")
-                    if limit is not None and int(wanted or 0) > limit:
-                        raise Failed(f"{self.url(key)} has {wanted} bytes; at most {limit} are expected")
+                    content_length = response.headers.get("Content-Length")
+                    if limit is not None and int(content_length or 0) > limit:
+                        raise Failed(
+                            f"{self.url(key)} has {content_length} bytes; at most {limit} are expected"
+                        )
                     while piece := response.read(PIECE):
-                        hashed.update(piece)
+                        hasher.update(piece)
                         size += len(piece)
                         take(piece)
-                if wanted is None or size == int(wanted):
-                    return size, hashed.hexdigest()
-                broken: object = f"it ended after {size} of {wanted} bytes"
+                if content_length is None or size == int(content_length):
+                    return size, hasher.hexdigest()
+                failure: object = f"it ended after {size} of {content_length} bytes"
             except (OSError, http.client.HTTPException) as error:
-                broken = error
-            if not left:
-                raise Failed(f"{self.url(key)} could not be read: {broken}")
-            self._pause(left)
+                failure = error
+            if not tries_left:
+                raise Failed(f"{self.url(key)} could not be read: {failure}")
+            self._pause(tries_left)
         raise AssertionError("the last try returns or raises")
 
     # -- writing -----------------------------------------------------------------------------------------
@@ -183,28 +185,28 @@ class Bucket:
         body of a `with` statement begins, or before `submit` returns. So this is not a context manager, and
         the future is created here.
         """
-        pool, begun = ThreadPoolExecutor(AT_ONCE), Future[str]()
+        pool, future = ThreadPoolExecutor(AT_ONCE), Future[str]()
         try:
-            pool.submit(self._begin, key, begun)
-            finish(pool, begun.result())
+            pool.submit(self._begin, key, future)
+            finish(pool, future.result())
         except BaseException:
             pool.shutdown(cancel_futures=True)
-            if not begun.cancel() and not begun.exception():
-                self._abort(key, begun.result())
+            if not future.cancel() and not future.exception():
+                self._abort(key, future.result())
             raise
         finally:
             pool.shutdown(cancel_futures=True)
 
-    def _begin(self, key: str, begun: Future[str]) -> None:
-        """Begin a multipart upload unless `begun` is cancelled. Set `begun` to its id or an exception."""
-        if not begun.set_running_or_notify_cancel():
+    def _begin(self, key: str, future: Future[str]) -> None:
+        """Begin a multipart upload unless `future` is cancelled. Set `future` to its id or an exception."""
+        if not future.set_running_or_notify_cancel():
             return
         try:
             with self.request("POST", key, {"uploads": ""}, body=b"") as response:
                 page = ElementTree.fromstring(response.read())  # noqa: S314
-            begun.set_result(f"{page.findtext('{*}UploadId')}")
+            future.set_result(f"{page.findtext('{*}UploadId')}")
         except BaseException as error:
-            begun.set_exception(error)
+            future.set_exception(error)
 
     def _complete(self, key: str, upload: str, etags: list[str]) -> None:
         parts = "".join(
@@ -244,13 +246,15 @@ class Bucket:
     ) -> Any:
         """Send a request, and return the open response. Retry temporary failures. Raises Failed."""
         path = quote(f"/{self.name}/{key}" if key else f"/{self.name}", safe="/-_.~")
-        given = query or {}
-        asked = "&".join(f"{quote(name, safe='')}={quote(given[name], safe='')}" for name in sorted(given))
-        url = f"{self.endpoint}{path}" + (f"?{asked}" if asked else "")
-        for left in reversed(range(self.tries)):
+        parameters = query or {}
+        query_string = "&".join(
+            f"{quote(name, safe='')}={quote(parameters[name], safe='')}" for name in sorted(parameters)
+        )
+        url = f"{self.endpoint}{path}" + (f"?{query_string}" if query_string else "")
+        for tries_left in reversed(range(self.tries)):
             try:
                 # urlsplit raises ValueError for an endpoint that is not a URL.
-                signed = self._signed(method, urlsplit(url).path, asked, body or b"")
+                signed = self._signed(method, urlsplit(url).path, query_string, body or b"")
                 kind = {} if body is None else {"content-type": "application/octet-stream"}
                 request = urllib.request.Request(  # noqa: S310
                     url, data=body, headers={**signed, **kind, **(headers or {})}, method=method
@@ -262,17 +266,17 @@ class Bucket:
                 code = ""
                 with suppress(OSError, http.client.HTTPException):
                     code = _code(error.read())
-                passes = error.code >= 500 or error.code in _AGAIN or code == "RequestTimeout"
-                if not left or not passes:
+                is_temporary = error.code >= 500 or error.code in _AGAIN or code == "RequestTimeout"
+                if not tries_left or not is_temporary:
                     raise Failed(f"{method} {url}: HTTP {error.code} {code}", error.code, code) from None
             except (OSError, http.client.HTTPException, ValueError) as error:
-                if not left or isinstance(error, ValueError):
+                if not tries_left or isinstance(error, ValueError):
                     raise Failed(f"{method} {url}: {error}") from None
-            self._pause(left)
+            self._pause(tries_left)
         raise AssertionError("the last try returns or raises")
 
-    def _pause(self, left: int) -> None:
-        time.sleep(2.0 ** (self.tries - left - 1))
+    def _pause(self, tries_left: int) -> None:
+        time.sleep(2.0 ** (self.tries - tries_left - 1))
 
     def _signed(self, method: str, path: str, query: str, body: bytes) -> dict[str, str]:
         key, secret = self.environment.get(KEY_ID), self.environment.get(SECRET_KEY)
@@ -327,13 +331,13 @@ def _condition(replace: bool) -> dict[str, str]:
 
 def _slice(descriptor: int, first: int, size: int, path: str) -> bytes:
     """Return `size` bytes of a file, starting at offset `first`. Raises Failed if the file was truncated."""
-    pieces, left = [], size
-    while left:
-        piece = os.pread(descriptor, left, first + size - left)
+    pieces, remaining = [], size
+    while remaining:
+        piece = os.pread(descriptor, remaining, first + size - remaining)
         if not piece:
             raise Failed(f"{path} was truncated while it was read")
         pieces.append(piece)
-        left -= len(piece)
+        remaining -= len(piece)
     return b"".join(pieces)
 
 

@@ -16,12 +16,12 @@ def parser(kind: type[argparse.ArgumentParser] = argparse.ArgumentParser) -> arg
 
     Options from the published training guide (docs/guides.md) have the guide's names and defaults.
     """
-    made = kind(
+    result = kind(
         "python -m training.train_framework",
         description="Train a causal language model on JSONL with DDP. Run it again to resume.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    data = made.add_argument_group("data")
+    data = result.add_argument_group("data")
     data.add_argument(
         "--data-dir",
         type=Path,
@@ -30,7 +30,7 @@ def parser(kind: type[argparse.ArgumentParser] = argparse.ArgumentParser) -> arg
     )
     data.add_argument("--text-field", default="text", help="key of the text in each JSON line")
     data.add_argument("--context", type=int, default=128, help="sequence length in tokens")
-    model = made.add_argument_group("model")
+    model = result.add_argument_group("model")
     model.add_argument(
         "--model", help="name on the Hugging Face hub (a gated one needs HUGGINGFACE_HUB_TOKEN)"
     )
@@ -46,7 +46,7 @@ def parser(kind: type[argparse.ArgumentParser] = argparse.ArgumentParser) -> arg
     model.add_argument("--dropout", type=float, default=0.0, help="dropout of the small GPT")
     model.add_argument("--recompute", action="store_true", help="use activation checkpointing to save memory")
     model.add_argument("--compile", action="store_true", help="use torch.compile")
-    steps = made.add_argument_group("training")
+    steps = result.add_argument_group("training")
     steps.add_argument("--epochs", type=int, default=2)
     steps.add_argument("--batch", type=int, default=32, help="sequences per step over all ranks")
     steps.add_argument("--micro-batch", type=int, default=8, help="sequences that a rank processes at once")
@@ -57,7 +57,7 @@ def parser(kind: type[argparse.ArgumentParser] = argparse.ArgumentParser) -> arg
     steps.add_argument("--amp", choices=("off", "bf16", "fp16"), default="off", help="mixed precision")
     steps.add_argument("--seed", type=int, default=42)
     steps.add_argument("--max-steps", type=int, help="stop after this number of steps over all epochs")
-    out = made.add_argument_group("checkpoints")
+    out = result.add_argument_group("checkpoints")
     out.add_argument(
         "--out-dir", type=Path, default=Path("/out"), help="output folder, on a disk that all ranks share"
     )
@@ -76,7 +76,7 @@ def parser(kind: type[argparse.ArgumentParser] = argparse.ArgumentParser) -> arg
         help="steps between checkpoints; one is also written after each epoch",
     )
     out.add_argument("--keep", type=int, default=3, help="number of checkpoints to keep, at least 2")
-    machine = made.add_argument_group("machine")
+    machine = result.add_argument_group("machine")
     machine.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     machine.add_argument(
         "--threads",
@@ -101,46 +101,52 @@ def parser(kind: type[argparse.ArgumentParser] = argparse.ArgumentParser) -> arg
         default=60,
         help="maximum seconds that a rank waits for a tracker without a break",
     )
-    return made
+    return result
 
 
 def parsed(arguments: list[str] | None = None) -> argparse.Namespace:
     """Return the options. If they are invalid, exit with code 2 and a message."""
-    made = parser()
-    options = sensible(made, arguments)
+    command_parser = parser()
+    options = sensible(command_parser, arguments)
     for split in documents.SPLITS:
         try:
             documents.files(options.data_dir, split)
         except ValueError as error:
-            made.error(f"{error}")
+            command_parser.error(f"{error}")
         except (FileNotFoundError, PermissionError) as error:
-            made.error(f"{error.filename} cannot be read: {error.strerror}")
+            command_parser.error(f"{error.filename} cannot be read: {error.strerror}")
     for name in ("model_local_dir", "tokenizer_local_dir"):
         folder = getattr(options, name)
         if folder and not Path(folder).is_dir():
-            made.error(f"--{name.replace('_', '-')} must be a folder; {folder} is not one")
+            command_parser.error(f"--{name.replace('_', '-')} must be a folder; {folder} is not one")
     return options
 
 
-def sensible(made: argparse.ArgumentParser, arguments: Sequence[str] | None) -> argparse.Namespace:
+def sensible(command_parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> argparse.Namespace:
     """Return the options, after all checks that need no files. Errors are passed to `made.error`."""
-    options = made.parse_args(arguments)
+    options = command_parser.parse_args(arguments)
     for name in ("context", "layers", "heads", "width", "epochs", "batch", "micro_batch", "save_every"):
         if getattr(options, name) < 1:
-            made.error(f"--{name.replace('_', '-')} must be 1 or more; found {getattr(options, name)}")
+            command_parser.error(
+                f"--{name.replace('_', '-')} must be 1 or more; found {getattr(options, name)}"
+            )
     if options.width % options.heads:
-        made.error(f"--width must be a multiple of --heads; found {options.width} and {options.heads}")
+        command_parser.error(
+            f"--width must be a multiple of --heads; found {options.width} and {options.heads}"
+        )
     if not 0 <= options.tracker_seconds < options.timeout:
-        made.error(
+        command_parser.error(
             f"--tracker-seconds must be less than --timeout ({options.timeout:g}): other ranks wait too; "
             f"found {options.tracker_seconds:g}"
         )
     if "/" in options.run or options.run.startswith("."):
-        made.error(f"--run-name must be the name of a single folder; found {options.run!r}")
+        command_parser.error(f"--run-name must be the name of a single folder; found {options.run!r}")
     if options.model and options.model_local_dir:
-        made.error("--model and --model-local-dir cannot be used together")
+        command_parser.error("--model and --model-local-dir cannot be used together")
     if (options.model or options.model_local_dir) and options.dropout:
-        made.error("--dropout applies only to the small GPT; Hugging Face models have their own dropout")
+        command_parser.error(
+            "--dropout applies only to the small GPT; Hugging Face models have their own dropout"
+        )
     return options
 
 

@@ -43,5 +43,5 @@ def rate(step: int, steps: int, warmup: int, highest: float) -> float:
     """Return a step's learning rate: a linear warm-up, then a cosine decay to a tenth of `highest`."""
     if step < warmup:
         return highest * (step + 1) / warmup
-    done = (step - warmup) / max(1, steps - warmup)
-    return highest * (0.1 + 0.45 * (1 + math.cos(math.pi * min(1.0, done))))
+    progress = (step - warmup) / max(1, steps - warmup)
+    return highest * (0.1 + 0.45 * (1 + math.cos(math.pi * min(1.0, progress))))

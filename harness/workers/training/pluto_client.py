@@ -83,10 +83,10 @@ class Pluto:
                 (_METRIC, _COMPLETED),
             )
         )
-        left = [point for point in points if self._rows[point.number] in waiting]
-        self._rows = {point.number: self._rows[point.number] for point in left}
-        self._see_to_uploader(len(left), len(points))
-        return left, next((error for error in waiting.values() if error), "")
+        unsent = [point for point in points if self._rows[point.number] in waiting]
+        self._rows = {point.number: self._rows[point.number] for point in unsent}
+        self._see_to_uploader(len(unsent), len(points))
+        return unsent, next((error for error in waiting.values() if error), "")
 
     def close(self, ok: bool) -> None:
         """Finish the run if `ok` is true.

@@ -82,32 +82,32 @@ def meet(device: str, meeting: float, timeout: float) -> Ranks:
     if cuda and not torch.cuda.is_available():
         raise RuntimeError("--device cuda is requested, but torch sees no CUDA device")
     local = int(os.environ.get("LOCAL_RANK", "0"))
-    at = torch.device("cuda", local) if cuda else torch.device("cpu")
+    torch_device = torch.device("cuda", local) if cuda else torch.device("cpu")
     if cuda:
-        torch.cuda.set_device(at)
+        torch.cuda.set_device(torch_device)
     if "RANK" not in os.environ:
-        return Ranks(0, 1, at)
-    if not cuda and (why := gloo.missing()):
-        raise Refused(why)
-    began = time.monotonic()
+        return Ranks(0, 1, torch_device)
+    if not cuda and (reason := gloo.missing()):
+        raise Refused(reason)
+    start = time.monotonic()
     # gloo's connections have no timeout. If one is lost, all ranks would wait forever.
-    late = threading.Timer(meeting, _give_up, (meeting,))
-    late.daemon = True
-    late.start()
+    watchdog = threading.Timer(meeting, _give_up, (meeting,))
+    watchdog.daemon = True
+    watchdog.start()
     dist.init_process_group("nccl" if cuda else "gloo", timeout=datetime.timedelta(seconds=timeout))
-    ranks = Ranks(dist.get_rank(), dist.get_world_size(), at)
-    name = torch.cuda.get_device_name(at) if cuda else "cpu"
+    ranks = Ranks(dist.get_rank(), dist.get_world_size(), torch_device)
+    name = torch.cuda.get_device_name(torch_device) if cuda else "cpu"
     total, expected = ranks.sum(ranks.rank + 1.0), ranks.world * (ranks.world + 1) / 2
-    late.cancel()
+    watchdog.cancel()
     if total != expected:
         raise RuntimeError(f"an all-reduce over {ranks.world} ranks gave {total}; expected {expected}")
-    if local == 0 and (noted := os.environ.get("TRAINING_MET")):
-        with open(noted, "a") as file:  # training.sh counts how often the ranks have joined.
+    if local == 0 and (met_path := os.environ.get("TRAINING_MET")):
+        with open(met_path, "a") as file:  # training.sh counts how often the ranks have joined.
             file.write(f"{ranks.world}\n")
     restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     ranks.say(
         "DDP",
-        f"{socket.gethostname()} met {ranks.world} ranks on {name} in {time.monotonic() - began:.1f} s "
+        f"{socket.gethostname()} met {ranks.world} ranks on {name} in {time.monotonic() - start:.1f} s "
         f"(restart {restarts})",
     )
     return ranks
@@ -130,9 +130,9 @@ def ended_with(main: Callable[[], int]) -> NoReturn:
             # Rank 0 may host the store that other ranks still use. Without device_ids, NCCL guesses the GPU.
             cuda = dist.get_backend() == "nccl"
             dist.barrier(device_ids=[torch.cuda.current_device()] if cuda else None)
-            if code == 0 and dist.get_rank() == 0 and (ended := os.environ.get("TRAINING_ENDED")):
+            if code == 0 and dist.get_rank() == 0 and (ended_path := os.environ.get("TRAINING_ENDED")):
                 # Without this file, a node that rejoins later would wait for the ended ranks (training.sh).
-                Path(ended).touch()
+                Path(ended_path).touch()
             if cuda:
                 dist.destroy_process_group()
     except SystemExit as error:
@@ -144,9 +144,9 @@ def ended_with(main: Callable[[], int]) -> NoReturn:
     except BaseException:
         traceback.print_exc()
         code = 1
-    if code == REFUSED and (noted := os.environ.get("TRAINING_REFUSED")):
+    if code == REFUSED and (refused_path := os.environ.get("TRAINING_REFUSED")):
         with suppress(OSError):
-            Path(noted).write_text(f"{reason}\n")
+            Path(refused_path).write_text(f"{reason}\n")
     atexit._run_exitfuncs()  # Run the callbacks that the trackers and a recorder have registered.
     sys.stdout.flush()
     sys.stderr.flush()

@@ -22,17 +22,17 @@ from .ranks import ended_with, meet
 
 def main(arguments: list[str] | None = None) -> int:
     """Evaluate the checkpoint, and return the exit code."""
-    made = argparse.ArgumentParser(
+    parser = argparse.ArgumentParser(
         "python -m training.reevaluate", description=(__doc__ or "").splitlines()[0]
     )
-    made.add_argument("--checkpoint", type=Path, required=True, help="checkpoint folder, or `best`")
-    made.add_argument("--data-dir", type=Path, default=Path("/data"), help="folder with val.jsonl")
-    made.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
-    made.add_argument(
+    parser.add_argument("--checkpoint", type=Path, required=True, help="checkpoint folder, or `best`")
+    parser.add_argument("--data-dir", type=Path, default=Path("/data"), help="folder with val.jsonl")
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    parser.add_argument(
         "--tolerance", type=float, default=1e-9, help="maximum difference in nats; sums differ more on GPUs"
     )
-    given = made.parse_args(arguments)
-    folder = checkpoint.named(given.checkpoint)
+    args = parser.parse_args(arguments)
+    folder = checkpoint.named(args.checkpoint)
     try:
         manifest = checkpoint.verified(folder)
     except checkpoint.Torn as error:
@@ -40,21 +40,25 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
     options = argparse.Namespace(**manifest.options)
     torch.set_num_threads(options.threads)
-    ranks = meet(given.device, options.meeting, options.timeout)
+    ranks = meet(args.device, options.meeting, options.timeout)
     tokenizer = build.tokenizer(options)
-    stream = texts.read(
-        documents.files(given.data_dir, "val"), tokenizer, options.context, options.text_field
-    )
+    stream = texts.read(documents.files(args.data_dir, "val"), tokenizer, options.context, options.text_field)
     model = build.model(options, tokenizer)
     state.load(model, load_file(folder / "rank-0" / state.MODEL), folder)
     model = model.to(ranks.device)
     loss = evaluate(model, stream, options.micro_batch, ranks.rank, ranks.world, ranks.device)
-    told = manifest.losses.get("val/loss")
-    same = told is not None and abs(told - loss.mean) <= given.tolerance
+    manifest_loss = manifest.losses.get("val/loss")
+    same = manifest_loss is not None and abs(manifest_loss - loss.mean) <= args.tolerance
     if ranks.rank == 0:
-        found = {"loss": loss.mean, "perplexity": loss.perplexity, "tokens": loss.tokens}
-        said = {"checkpoint": folder.name, "step": manifest.step, "told": told, "same": same, **found}
-        print(json.dumps(said), flush=True)
+        figures = {"loss": loss.mean, "perplexity": loss.perplexity, "tokens": loss.tokens}
+        document = {
+            "checkpoint": folder.name,
+            "step": manifest.step,
+            "told": manifest_loss,
+            "same": same,
+            **figures,
+        }
+        print(json.dumps(document), flush=True)
     return 0 if same else 1
 
 

@@ -54,17 +54,17 @@ def _not_writable(path: Path, error: OSError | None) -> str:
     """Return the error message for a path that is not a folder, or that this user cannot modify."""
     expected = f"{path}: expected a folder that user {os.getuid()} can read and write"
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
-        existing = next((each for each in path.parents if each.is_dir()), path)
-        broken = f"{path} is a broken link" if path.is_symlink() else ""
-        reason = broken or f"{error.strerror if error else 'it cannot be read'} in {existing}"
+        parent = next((each for each in path.parents if each.is_dir()), path)
+        link_error = f"{path} is a broken link" if path.is_symlink() else ""
+        reason = link_error or f"{error.strerror if error else 'it cannot be read'} in {parent}"
         return f"{expected}; found: {reason}. Remove it, or name another run"
-    if not stat.S_ISDIR(found.st_mode):
+    if not stat.S_ISDIR(status.st_mode):
         return f"{expected}; found a file. Remove it, or name another run"
     if error is not None and error.errno == errno.EROFS:
         return f"{expected}; found a read-only file system. Mount the volume for writing"
-    owner = f"user {found.st_uid} with mode {stat.S_IMODE(found.st_mode):04o}"
+    owner = f"user {status.st_uid} with mode {stat.S_IMODE(status.st_mode):04o}"
     return f"{expected}; found one of {owner}. Run as that user, or give the run to this one with `chown -R`"
 
 
@@ -122,9 +122,9 @@ def _replace_best(run: Path, say: Say) -> None:
             f"{path}: expected a link to a checkpoint, found a folder that is not a complete checkpoint "
             f"({error}). Remove or rename it"
         ) from error
-    if foreign := sorted(_files(path) - {MANIFEST, *manifest.files}):
+    if other_files := sorted(_files(path) - {MANIFEST, *manifest.files}):
         raise Unusable(
-            f"{path} is a copy of {manifest.name}, but {foreign[0]} is not part of it: move it away"
+            f"{path} is a copy of {manifest.name}, but {other_files[0]} is not part of it: move it away"
         )
     original = run / manifest.name
     if _intact(original):
@@ -167,13 +167,13 @@ def _repair_pointers(run: Path, newest: tuple[Path, Manifest], say: Say) -> None
         loss = manifest.losses.get("val/loss", math.nan)
         if math.isfinite(loss) and manifest.step <= newest[1].step:
             losses.append((loss, manifest.step, folder))
-    before = checkpoint.pointers(run)
+    pointers = checkpoint.pointers(run)
     for _, _, folder in sorted(losses):
-        complete = before == {BEST: folder, BEST_NAME: folder} and folder.is_dir()
+        complete = pointers == {BEST: folder, BEST_NAME: folder} and folder.is_dir()
         if complete and not Path(os.readlink(run / BEST)).is_absolute():
             return
         if folder == newest[0] or _intact(folder):
             checkpoint.point_best(run, folder)
-            if before and before.get(BEST) != folder:
+            if pointers and pointers.get(BEST) != folder:
                 say(f"`best` names {folder.name}, which has the lowest validation loss")
             return

@@ -55,8 +55,8 @@ class Owner:
     @property
     def ended(self) -> bool:
         """Return whether the owner's process ran on this machine, in this PID namespace, and has ended."""
-        here, there = process(os.getpid()).split("/"), self.process.split("/")
-        return len(here) > 1 and here[:2] == there[:2] and process(self.pid) != self.process
+        own_parts, owner_parts = process(os.getpid()).split("/"), self.process.split("/")
+        return len(own_parts) > 1 and own_parts[:2] == owner_parts[:2] and process(self.pid) != self.process
 
 
 def process(pid: int) -> str:
@@ -66,9 +66,9 @@ def process(pid: int) -> str:
     """
     with suppress(OSError, IndexError):
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        state, *others = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        state, *stat_fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         if state not in "ZX":
-            return f"{boot}/{os.readlink('/proc/self/ns/pid')}/{pid}/{others[18]}"
+            return f"{boot}/{os.readlink('/proc/self/ns/pid')}/{pid}/{stat_fields[18]}"
     return ""
 
 
@@ -144,8 +144,8 @@ class RunLock:
     def _read(self) -> Owner | None:
         """Return the owner in the file, or None if the file is missing, empty or currently being written."""
         try:
-            known = json.loads(self._path.read_text())
-            return Owner(**{each.name: known[each.name] for each in fields(Owner)})
+            document = json.loads(self._path.read_text())
+            return Owner(**{each.name: document[each.name] for each in fields(Owner)})
         except (OSError, ValueError, TypeError, LookupError):
             return None
 

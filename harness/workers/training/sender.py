@@ -77,11 +77,11 @@ class Sender:
         with self._changed:
             if again or self._acknowledged > self._at_last_wait:
                 self._left = self.seconds
-            ends = time.monotonic() + self._left
-            done = self._changed.wait_for(lambda: not self._points, self._left)
-            self._left = self.seconds if done else max(0.0, ends - time.monotonic())
+            deadline = time.monotonic() + self._left
+            acknowledged = self._changed.wait_for(lambda: not self._points, self._left)
+            self._left = self.seconds if acknowledged else max(0.0, deadline - time.monotonic())
             self._at_last_wait = self._acknowledged
-            return done
+            return acknowledged
 
     def trouble(self) -> str:
         """Return the tracker's current error, or ""."""
@@ -112,15 +112,15 @@ class Sender:
                 if not connected:
                     self.client.connect()
                     connected = True
-                left, trouble = self.client.send(points)
+                unsent, trouble = self.client.send(points)
             except Exception as error:  # The training continues in any case.
-                left, trouble = points, f"{type(error).__name__}: {error}"
+                unsent, trouble = points, f"{type(error).__name__}: {error}"
             self._tell(trouble)
             with self._changed:
-                self._points[: len(points)] = left
-                self._acknowledged += len(points) - len(left)
+                self._points[: len(points)] = unsent
+                self._acknowledged += len(points) - len(unsent)
                 self._changed.notify_all()
-                if left or trouble:
+                if unsent or trouble:
                     pause = AFTER_TROUBLE if trouble else PAUSE
                     self._changed.wait_for(lambda: self._ended, pause)
 

@@ -49,10 +49,12 @@ class Chain:
         """Return the stationary distribution of the states."""
         shares = [1 / len(self.next)] * len(self.next)
         for _ in range(10_000):
-            again = [sum(shares[i] * self.next[i][j] for i in range(len(shares))) for j in range(len(shares))]
-            if max(abs(a - b) for a, b in zip(shares, again, strict=True)) < 1e-15:
+            next_shares = [
+                sum(shares[i] * self.next[i][j] for i in range(len(shares))) for j in range(len(shares))
+            ]
+            if max(abs(a - b) for a, b in zip(shares, next_shares, strict=True)) < 1e-15:
                 break
-            shares = again
+            shares = next_shares
         return shares
 
     def entropy(self) -> float:
@@ -82,22 +84,22 @@ def chain(letters: int, length: float, seed: int) -> Chain:
     rows = []
     for state in range(letters + 1):
         weights = [numbers.expovariate(1.0) ** 3 + 0.01 for _ in range(letters)]
-        ends = 0.0 if state == letters else 1 / length
-        rows.append((*(weight / sum(weights) * (1 - ends) for weight in weights), ends))
+        end_share = 0.0 if state == letters else 1 / length
+        rows.append((*(weight / sum(weights) * (1 - end_share) for weight in weights), end_share))
     return Chain(tuple(rows))
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Write the files, and return the exit code."""
-    made = argparse.ArgumentParser("python -m training.source", description=__doc__.splitlines()[0])
-    made.add_argument("--out-dir", type=Path, required=True)
-    made.add_argument("--letters", type=int, default=8, choices=range(2, 27), metavar="2…26")
-    made.add_argument(
+    parser = argparse.ArgumentParser("python -m training.source", description=__doc__.splitlines()[0])
+    parser.add_argument("--out-dir", type=Path, required=True)
+    parser.add_argument("--letters", type=int, default=8, choices=range(2, 27), metavar="2…26")
+    parser.add_argument(
         "--documents", type=int, default=2000, help="documents in train.jsonl; val.jsonl has a tenth of them"
     )
-    made.add_argument("--length", type=float, default=64, help="average number of letters per document")
-    made.add_argument("--seed", type=int, default=1)
-    options = made.parse_args(arguments)
+    parser.add_argument("--length", type=float, default=64, help="average number of letters per document")
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args(arguments)
     source = chain(options.letters, options.length, options.seed)
     options.out_dir.mkdir(parents=True, exist_ok=True)
     texts: dict[str, list[str]] = {}
@@ -106,9 +108,9 @@ def main(arguments: list[str] | None = None) -> int:
         texts[name] = [source.document(numbers) for _ in range(count)]
         lines = "".join(json.dumps({"text": text}) + "\n" for text in texts[name])
         (options.out_dir / f"{name}.jsonl").write_text(lines)
-    known = {"entropy": source.entropy(), "val": source.loss(texts["val"])}
-    (options.out_dir / "source.json").write_text(json.dumps(known))
-    print(f"{options.out_dir}: {known['entropy']:.4f} nats per byte; val.jsonl {known['val']:.4f}")
+    figures = {"entropy": source.entropy(), "val": source.loss(texts["val"])}
+    (options.out_dir / "source.json").write_text(json.dumps(figures))
+    print(f"{options.out_dir}: {figures['entropy']:.4f} nats per byte; val.jsonl {figures['val']:.4f}")
     return 0
 
 

@@ -78,22 +78,24 @@ def unique(model: nn.Module) -> dict[str, torch.Tensor]:
 
     If weights share memory, only the first one is included, as safetensors requires.
     """
-    seen: set[int] = set()
+    addresses: set[int] = set()
     weights = {}
     for name, value in model.state_dict().items():
-        if value.data_ptr() not in seen or not value.numel():
-            seen.add(value.data_ptr())
+        if value.data_ptr() not in addresses or not value.numel():
+            addresses.add(value.data_ptr())
             weights[name] = value.detach().cpu()
     return weights
 
 
 def load(model: nn.Module, weights: dict[str, torch.Tensor], folder: Path) -> None:
     """Load weights into the model. Raises Unusable if names or shapes differ from the model's."""
-    wanted = {name: tuple(value.shape) for name, value in unique(model).items()}
-    there = {name: tuple(value.shape) for name, value in weights.items()}
-    if wanted != there:
-        differs = sorted(name for name in wanted.keys() | there.keys() if wanted.get(name) != there.get(name))
-        raise Unusable(f"{folder}: the weights belong to a different model: {', '.join(differs[:4])}")
+    expected = {name: tuple(value.shape) for name, value in unique(model).items()}
+    stored = {name: tuple(value.shape) for name, value in weights.items()}
+    if expected != stored:
+        differing = sorted(
+            name for name in expected.keys() | stored.keys() if expected.get(name) != stored.get(name)
+        )
+        raise Unusable(f"{folder}: the weights belong to a different model: {', '.join(differing[:4])}")
     model.load_state_dict(weights, strict=False)  # Of weights that share memory, the file has only one.
 
 

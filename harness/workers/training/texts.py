@@ -115,10 +115,10 @@ def typecode(size: int) -> str:
     return "H" if size <= 1 << 16 else "I"
 
 
-def too_large(path: Path, tokens: int, memory: int, more: str = "") -> str:
+def too_large(path: Path, tokens: int, memory: int, remark: str = "") -> str:
     """Return the error message for texts whose tokens do not fit into a rank's memory."""
     return (
-        f"{path}: {tokens} tokens {more}are too many for this pod: each rank has {memory / 2**30:.1f} GiB "
+        f"{path}: {tokens} tokens {remark}are too many for this pod: each rank has {memory / 2**30:.1f} GiB "
         "for them. More memory (--memory), fewer ranks in a pod or fewer texts are needed"
     )
 
@@ -172,11 +172,11 @@ def examine(paths: Sequence[Path], field: str, context: int | None) -> Examined:
 
 
 def _enough(paths: Sequence[Path], tokens: int, context: int | None) -> None:
-    least = 2 if context is None else context + 1
-    if tokens >= least:
+    minimum = 2 if context is None else context + 1
+    if tokens >= minimum:
         return
     path = paths[0] if len(paths) == 1 else paths[0].parent
     reason = "" if context is None else f" (--context {context}, plus the next token)"
     empty = "has no document" if any(each.stat().st_size for each in paths) else "is empty"
-    found = f"has {tokens}" if tokens else empty
-    raise ValueError(f"{path}: at least {least} tokens are expected{reason}; it {found}")
+    content = f"has {tokens}" if tokens else empty
+    raise ValueError(f"{path}: at least {minimum} tokens are expected{reason}; it {content}")

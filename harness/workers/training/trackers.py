@@ -72,16 +72,16 @@ class Trackers:
         """
         unsent = 0
         for sender in self._senders:
-            done = sender.wait(again=last)
-            points = [] if done else sender.unsent()
+            acknowledged = sender.wait(again=last)
+            points = [] if acknowledged else sender.unsent()
             self._keep(sender.client, points)
             waiting = sum(len(point.values) for point in points)
             unsent += waiting
             if waiting and (last or not self._told):
-                after = "they are lost unless the training is run again" if last else "the training goes on"
+                then = "they are lost unless the training is run again" if last else "the training goes on"
                 self._say(
                     f"{sender.client.name} has not acknowledged {waiting} values in {sender.seconds:.0f} s "
-                    f"({sender.trouble()[:200] or 'no answer'}): they are kept in {self._folder}, and {after}"
+                    f"({sender.trouble()[:200] or 'no answer'}): they are kept in {self._folder}, and {then}"
                 )
         self._told = unsent > 0
         return unsent

@@ -38,46 +38,50 @@ def main(arguments: list[str] | None = None) -> int:
     model = model.to(ranks.device)
     parallel = DistributedDataParallel(model) if ranks.world > 1 else model
     optimizer = torch.optim.AdamW(model.parameters(), lr=options.lr)
-    began = loss = _loss(model, x, y)
+    first_loss = loss = _loss(model, x, y)
     out = Path(os.environ.get("OUT_DIR", "/out"))
     folder = (out if out.is_dir() else Path(tempfile.mkdtemp())) / options.run
     trackers = Trackers(options.run, ranks.rank, ranks.world, vars(options), folder, 0, ranks.of_rank_0)
     step = 0
     for epoch in range(options.epochs):
         for first in range(0, options.samples, options.batch):
-            chosen = order.batch_of(options.seed, epoch, options.samples, first, options.batch)
-            mine = order.share(chosen, ranks.rank, ranks.world)
-            rows = torch.tensor(mine or [0], device=ranks.device)
+            batch = order.batch_of(options.seed, epoch, options.samples, first, options.batch)
+            share = order.share(batch, ranks.rank, ranks.world)
+            rows = torch.tensor(share or [0], device=ranks.device)
             sum_ = functional.cross_entropy(parallel(x[rows]), y[rows], reduction="sum")
             optimizer.zero_grad()
-            (sum_ * (ranks.world / len(chosen) if mine else 0.0)).backward()
+            (sum_ * (ranks.world / len(batch) if share else 0.0)).backward()
             optimizer.step()
-            trackers.log(step, {f"rank{ranks.rank}/train/loss": float(sum_.detach()) / max(1, len(mine))})
+            trackers.log(step, {f"rank{ranks.rank}/train/loss": float(sum_.detach()) / max(1, len(share))})
             step += 1
-            ranks.tell("TRAIN", f"epoch {epoch + 1} sample {first + len(chosen)}/{options.samples}")
+            ranks.tell("TRAIN", f"epoch {epoch + 1} sample {first + len(batch)}/{options.samples}")
         loss = _loss(model, x, y)
-        ranks.tell("EPOCH", f"{epoch + 1}/{options.epochs} loss {loss:.4f} (before: {began:.4f})")
+        ranks.tell("EPOCH", f"{epoch + 1}/{options.epochs} loss {loss:.4f} (before: {first_loss:.4f})")
     unsent = ranks.sum(trackers.finish(ok=True))
     if unsent:
         ranks.tell("DONE", f"{unsent:.0f} values are not in any tracker")
-    return _end(ranks, model, began, loss) or (1 if unsent else 0)
+    return _end(ranks, model, first_loss, loss) or (1 if unsent else 0)
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser for the command line."""
-    made = argparse.ArgumentParser(
+    result = argparse.ArgumentParser(
         "python -m training.train", formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
     for name, value in (("epochs", 2), ("batch", 256), ("samples", 4096), ("features", 128), ("classes", 4)):
-        made.add_argument(f"--{name}", type=int, default=value)
-    made.add_argument("--lr", type=float, default=3e-3)
-    made.add_argument("--seed", type=int, default=42)
+        result.add_argument(f"--{name}", type=int, default=value)
+    result.add_argument("--lr", type=float, default=3e-3)
+    result.add_argument("--seed", type=int, default=42)
     name = os.environ.get("RUN_ID", "smoke")
-    made.add_argument("--run-name", "--run", dest="run", default=name, help="name of the run in the trackers")
-    made.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
-    made.add_argument("--meeting", type=float, default=60, help="seconds for all ranks to join")
-    made.add_argument("--timeout", type=float, default=300, help="seconds that a rank waits for other ranks")
-    return made
+    result.add_argument(
+        "--run-name", "--run", dest="run", default=name, help="name of the run in the trackers"
+    )
+    result.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    result.add_argument("--meeting", type=float, default=60, help="seconds for all ranks to join")
+    result.add_argument(
+        "--timeout", type=float, default=300, help="seconds that a rank waits for other ranks"
+    )
+    return result
 
 
 def data(options: argparse.Namespace) -> tuple[torch.Tensor, torch.Tensor]:
@@ -93,18 +97,18 @@ def _loss(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> float:
         return float(functional.cross_entropy(model(x), y))
 
 
-def _end(ranks: Ranks, model: nn.Module, began: float, loss: float) -> int:
+def _end(ranks: Ranks, model: nn.Module, first_loss: float, loss: float) -> int:
     """Print the result. Return the exit code, which is the same on every rank."""
-    hashed = hashlib.sha256()
+    hasher = hashlib.sha256()
     for value in model.state_dict().values():
-        hashed.update(value.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
-    weights = ranks.every(hashed.hexdigest())
-    learned, same = loss <= LEARNED * began, len(set(weights)) == 1
-    ranks.tell("DONE", f"loss {began:.4f} → {loss:.4f}, weights {weights[0]}")
+        hasher.update(value.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+    weights = ranks.every(hasher.hexdigest())
+    learned, same = loss <= LEARNED * first_loss, len(set(weights)) == 1
+    ranks.tell("DONE", f"loss {first_loss:.4f} → {loss:.4f}, weights {weights[0]}")
     if not same:
         ranks.tell("DONE", f"the ranks have different weights: {' '.join(one[:12] for one in weights)}")
     if not learned:
-        ranks.tell("DONE", f"the model did not learn: expected a loss of at most {LEARNED * began:.4f}")
+        ranks.tell("DONE", f"the model did not learn: expected a loss of at most {LEARNED * first_loss:.4f}")
     return 0 if learned and same else 1
 
 

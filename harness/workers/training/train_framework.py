@@ -29,11 +29,11 @@ def main(arguments: list[str] | None = None) -> int:
     ranks = meet(options.device, options.meeting, options.timeout)
     if options.deterministic and ranks.device.type == "cuda":
         same_bits()
-    if options.compile and (why := build.cannot_compile(ranks.device)):
-        needs = "a C++ compiler, PyTorch's headers and networkx, and for a GPU Triton"
-        raise Refused(f"--compile does not work in this image: it needs {needs}. {why}")
-    if (uri := os.environ.get("MLFLOW_TRACKING_URI")) and (why := mlflow_client.problem(uri)):
-        raise Refused(why)
+    if options.compile and (reason := build.cannot_compile(ranks.device)):
+        requirements = "a C++ compiler, PyTorch's headers and networkx, and for a GPU Triton"
+        raise Refused(f"--compile does not work in this image: it needs {requirements}. {reason}")
+    if (uri := os.environ.get("MLFLOW_TRACKING_URI")) and (reason := mlflow_client.problem(uri)):
+        raise Refused(reason)
     train, val, model = _given(options)
     trainer = Trainer(options, ranks, model, train, val)
     _tell(trainer, train, val)

@@ -70,13 +70,13 @@ class Trainer:
     def train_all(self) -> Loss:
         """Train to the end. Return the last validation loss."""
         loss: Loss | None = None
-        began, first = time.monotonic(), self.step
+        start, first = time.monotonic(), self.step
         while self.step < self.steps:
             self._one_step()
             if self.step % self.options.log_every == 0 or self.step == self.steps:
-                self._tell(began, first)
-            ended = self.step % self.per_epoch == 0 or self.step == self.steps
-            if ended:
+                self._tell(start, first)
+            is_epoch_end = self.step % self.per_epoch == 0 or self.step == self.steps
+            if is_epoch_end:
                 loss = self._end_epoch()
             elif self.step % self.options.save_every == 0:
                 self.save({})
@@ -109,44 +109,44 @@ class Trainer:
 
     def weights(self) -> str:
         """Return the SHA-256 digest of all weights, for a bitwise comparison of two runs."""
-        hashed = hashlib.sha256()
+        hasher = hashlib.sha256()
         for name, value in state.unique(self.model).items():
-            hashed.update(name.encode())
-            hashed.update(value.contiguous().view(torch.uint8).numpy().tobytes())
-        return hashed.hexdigest()
+            hasher.update(name.encode())
+            hasher.update(value.contiguous().view(torch.uint8).numpy().tobytes())
+        return hasher.hexdigest()
 
     # -- one step ----------------------------------------------------------------------------------------
     def _one_step(self) -> None:
         """Train for one step on all ranks, and log the mean loss over all tokens in the batch."""
         options, ranks = self.options, self.ranks
         epoch, place = divmod(self.step, self.per_epoch)
-        chosen = order.batch_of(options.seed, epoch, self.train.whole, place * options.batch, options.batch)
-        mine = order.share(chosen, ranks.rank, ranks.world)
+        batch = order.batch_of(options.seed, epoch, self.train.whole, place * options.batch, options.batch)
+        share = order.share(batch, ranks.rank, ranks.world)
         for group in self.optimizer.param_groups:
             group["lr"] = order.rate(self.step, self.steps, options.warmup, options.lr)
-        total = self._backward(mine, len(chosen))
+        total = self._backward(share, len(batch))
         self.scaler.unscale_(self.optimizer)
         if options.clip:
             nn.utils.clip_grad_norm_(self.model.parameters(), options.clip)
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
-        own = total / max(1, len(mine) * self.train.context)
-        loss = ranks.sum(total) / (len(chosen) * self.train.context)
+        own = total / max(1, len(share) * self.train.context)
+        loss = ranks.sum(total) / (len(batch) * self.train.context)
         if not math.isfinite(loss):
             if math.isfinite(own):
                 ranks.every(None)  # This fails once the rank with this loss has exited.
             raise FloatingPointError(
                 f"the loss of step {self.step} is {loss}: use a smaller --lr, or --amp off"
             )
-        values = {f"rank{ranks.rank}/train/loss": own} | _taken(ranks.rank, mine)
+        values = {f"rank{ranks.rank}/train/loss": own} | _taken(ranks.rank, share)
         if ranks.rank == 0:
             values |= {"train/loss": loss, "train/lr": self.optimizer.param_groups[0]["lr"]}
             values |= {"train/ranks": ranks.world}
         self.trackers.log(self.step, values)
         self.step, self.loss = self.step + 1, loss
 
-    def _backward(self, mine: Any, count: int) -> float:
+    def _backward(self, sequences: Any, count: int) -> float:
         """Accumulate the gradients for this rank's sequences. Return the sum of the losses over their tokens.
 
         `count` is the number of sequences on all ranks. DDP divides gradients by the number of ranks, so each
@@ -154,15 +154,15 @@ class Trainer:
         the batch is divided among the ranks. A rank without sequences processes one sequence with weight 0.
         """
         size, total = self.options.micro_batch, 0.0
-        parts = [mine[first : first + size] for first in range(0, len(mine), size)] or [[0]]
+        parts = [sequences[first : first + size] for first in range(0, len(sequences), size)] or [[0]]
         for number, part in enumerate(parts):
             last = number == len(parts) - 1
-            alone = nullcontext() if last or self.ranks.world == 1 else self.parallel.no_sync()
-            with alone:
+            sync_context = nullcontext() if last or self.ranks.world == 1 else self.parallel.no_sync()
+            with sync_context:
                 sum_ = self._loss_of(part)
-                factor = self.ranks.world / (count * self.train.context) if mine else 0.0
+                factor = self.ranks.world / (count * self.train.context) if sequences else 0.0
                 self.scaler.scale(sum_ * factor).backward()
-            total += float(sum_.detach()) if mine else 0.0
+            total += float(sum_.detach()) if sequences else 0.0
         return total
 
     def _loss_of(self, sequences: Any) -> torch.Tensor:
@@ -206,14 +206,14 @@ class Trainer:
         # Do not use self.parallel, because DDP's forward pass would wait for ranks that have fewer chunks.
         return evaluate(self.model, self.val, self.options.micro_batch, ranks.rank, ranks.world, ranks.device)
 
-    def _tell(self, began: float, first: int) -> None:
-        passed = time.monotonic() - began
-        speed = (self.step - first) / passed
+    def _tell(self, start: float, first: int) -> None:
+        elapsed = time.monotonic() - start
+        speed = (self.step - first) / elapsed
         tokens = speed * self.options.batch * self.train.context
-        left = (self.steps - self.step) / speed
+        rest = (self.steps - self.step) / speed
         self.ranks.tell(
             "TRAIN",
-            f"step {self.step}/{self.steps} loss {self.loss:.4f} {tokens:.0f} tokens/s, {left:.0f} s left",
+            f"step {self.step}/{self.steps} loss {self.loss:.4f} {tokens:.0f} tokens/s, {rest:.0f} s left",
         )
 
     # # -- startup -----------------------------------------------------------------------------------------
@@ -244,15 +244,15 @@ class Trainer:
 
         Unusable becomes Refused on every rank.
         """
-        result, refused = None, ""
+        result, error_text = None, ""
         if self.ranks.rank == 0:
             try:
                 result = call()
             except Unusable as error:
-                refused = f"{error}"
-        result, refused = self.ranks.of_rank_0((result, refused))
-        if refused:
-            raise Refused(refused)
+                error_text = f"{error}"
+        result, error_text = self.ranks.of_rank_0((result, error_text))
+        if error_text:
+            raise Refused(error_text)
         return result
 
     def _resume(self) -> None:
@@ -308,8 +308,8 @@ def _taken(rank: int, sequences: Sequence[int]) -> dict[str, float]:
 
 def _groups(model: nn.Module, decay: float) -> list[dict[str, Any]]:
     """Return two parameter groups, because weight decay applies only to matrices."""
-    wanted = [value for value in model.parameters() if value.requires_grad]
+    trainable = [value for value in model.parameters() if value.requires_grad]
     return [
-        {"params": [value for value in wanted if value.dim() >= 2], "weight_decay": decay},
-        {"params": [value for value in wanted if value.dim() < 2], "weight_decay": 0.0},
+        {"params": [value for value in trainable if value.dim() >= 2], "weight_decay": decay},
+        {"params": [value for value in trainable if value.dim() < 2], "weight_decay": 0.0},
     ]

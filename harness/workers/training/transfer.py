@@ -62,17 +62,17 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("direction", choices=("up", "down"))
     parser.add_argument("--run-dir", type=Path, required=True)
     parser.add_argument("--url", required=True)
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     # Without a handler, process 1 would ignore SIGTERM and leave its files behind.
     signal.signal(signal.SIGTERM, _ended)
-    does = upload if given.direction == "up" else download
-    found: Found = {"version": VERSION, "url": given.url, "run": given.run_dir.name}
+    transfer = upload if options.direction == "up" else download
+    report: Found = {"version": VERSION, "url": options.url, "run": options.run_dir.name}
     try:
-        found |= does(given.run_dir, given.url, os.environ, _say)
+        report |= transfer(options.run_dir, options.url, os.environ, _say)
     except (Failed, Torn, OSError, ValueError) as error:
-        found |= {"error": f"{error}"[:1000]}
-    print(json.dumps(found), flush=True)
-    return 1 if "error" in found else 0
+        report |= {"error": f"{error}"[:1000]}
+    print(json.dumps(report), flush=True)
+    return 1 if "error" in report else 0
 
 
 def _ended(number: int, _frame: object) -> NoReturn:
@@ -91,42 +91,42 @@ def upload(run: Path, url: str, environment: Mapping[str, str], say: Say) -> Fou
     After an error, objects that were already sent stay in the bucket.
     """
     target = Target(*located(url), environment)
-    folders, torn = whole_on_disk(run)
+    folders, defects = whole_on_disk(run)
     if not folders:
-        raise Failed(f"{run} has no intact checkpoint to send" + f": {'; '.join(torn)}" * bool(torn))
+        raise Failed(f"{run} has no intact checkpoint to send" + f": {'; '.join(defects)}" * bool(defects))
     plans = [(folder.name, _files(folder, manifest), manifest) for folder, manifest in folders]
     owner = _small(run, OWNER)
     best = _best(run, {folder.name for folder, _ in folders})
-    ours = target.belongs_to(owner)
+    is_same_run = target.belongs_to(owner)
     for name, files, _ in plans:
         say(f"checking what {target.at(name)} already contains")
         target.compare(files)
-    if best and not ours:
+    if best and not is_same_run:
         target.compare([best])
     if owner:
         target.send(owner)
     checkpoints = []
     for name, files, manifest in plans:
-        sent = sum(target.send(each) for each in files)
+        sent_count = sum(target.send(each) for each in files)
         size = sum(each.size for each in files)
-        say(f"{name}: {len(files)} files, {size} bytes verified, {sent} of them sent now")
+        say(f"{name}: {len(files)} files, {size} bytes verified, {sent_count} of them sent now")
         checkpoints.append(
-            {"name": name, "step": manifest.step, "files": len(files), "bytes": size, "sent": sent}
+            {"name": name, "step": manifest.step, "files": len(files), "bytes": size, "sent": sent_count}
         )
     if best:
-        target.send(best, replace=ours)
-    return {"checkpoints": checkpoints, "torn": torn, "best": best and best.path.read_text().strip()}
+        target.send(best, replace=is_same_run)
+    return {"checkpoints": checkpoints, "torn": defects, "best": best and best.path.read_text().strip()}
 
 
 def whole_on_disk(run: Path) -> tuple[list[tuple[Path, Manifest]], list[str]]:
     """Return a run's intact checkpoints, oldest first, and the defects of the damaged ones."""
-    whole, torn = [], []
+    intact, defects = [], []
     for folder in sorted(checkpoint.all_of(run), key=checkpoint.step_of):
         try:
-            whole.append((folder, checkpoint.verified(folder)))
+            intact.append((folder, checkpoint.verified(folder)))
         except Torn as error:
-            torn.append(f"{error}")
-    return whole, torn
+            defects.append(f"{error}")
+    return intact, defects
 
 
 def _files(folder: Path, manifest: Manifest) -> list[Local]:
@@ -146,10 +146,10 @@ def _small(run: Path, name: str) -> Local | None:
     return _local(name, run / name) if (run / name).is_file() else None
 
 
-def _best(run: Path, sent: set[str]) -> Local | None:
+def _best(run: Path, sent_names: set[str]) -> Local | None:
     """Return best.txt, or None if it is missing, names an unsent checkpoint, or contradicts `best`."""
     best, link = _small(run, BEST_NAME), checkpoint.best(run)
-    if best is None or best.path.read_text().strip() not in sent:
+    if best is None or best.path.read_text().strip() not in sent_names:
         return None
     return best if link is None or link.name == best.path.read_text().strip() else None
 
@@ -173,11 +173,11 @@ class Target:
         """Return whether the prefix already contains this run. Raises Failed if it contains another run."""
         if self._key(OWNER) not in self._there:
             return False
-        theirs = self._bucket.read(self._key(OWNER), SMALL_BYTES)
-        if owner is None or hashlib.sha256(theirs).hexdigest() != owner.sha256:
+        stored_owner = self._bucket.read(self._key(OWNER), SMALL_BYTES)
+        if owner is None or hashlib.sha256(stored_owner).hexdigest() != owner.sha256:
             raise Failed(
                 f"s3://{self._bucket.name}/{self._prefix} holds another run (trackers/id is "
-                f"{theirs.decode(errors='replace')[:40]!r}), which is not replaced: name another prefix"
+                f"{stored_owner.decode(errors='replace')[:40]!r}), which is not replaced: name another prefix"
             )
         return True
 
@@ -187,9 +187,9 @@ class Target:
         Raises Failed if an object has different content.
         """
         for each in files:
-            there = self._there.get(self._key(each.name))
-            if there is not None:
-                self._verify(each, there)
+            item = self._there.get(self._key(each.name))
+            if item is not None:
+                self._verify(each, item)
 
     def send(self, file: Local, *, replace: bool = False) -> int:
         """Send a file and verify its object, unless already verified. Return the number of bytes sent."""
@@ -208,16 +208,14 @@ class Target:
         self._verify(file, None)
         return file.size
 
-    def _verify(self, file: Local, listed: Item | None) -> None:
+    def _verify(self, file: Local, item: Item | None) -> None:
         """Verify that an object has the same content as the file. Raises Failed if it does not."""
-        size, sha256 = listed.size if listed else file.size, ""
+        size, sha256 = item.size if item else file.size, ""
         if size == file.size:
             size, sha256 = self._bucket.digest(self._key(file.name))
         if (size, sha256) != (file.size, file.sha256):
             other = "other content" if size == file.size else f"{size} bytes there, {file.size} here"
-            end = (
-                "and is not replaced: name another prefix" if listed else "though it was sent: send it again"
-            )
+            end = "and is not replaced: name another prefix" if item else "though it was sent: send it again"
             raise Failed(f"{self.at(file.name)} is not the file of this run ({other}), {end}")
         self._verified.add(file.name)
 
@@ -241,12 +239,12 @@ def stored(bucket: Bucket, prefix: str, say: Say) -> Iterator[Stored]:
 
     Report the defects of other checkpoints through `say`. Raises Failed if a request fails.
     """
-    there = {item.key.removeprefix(f"{prefix}/"): item for item in bucket.items(f"{prefix}/")}
-    names = {name.removesuffix(f"/{MANIFEST}") for name in there if name.endswith(f"/{MANIFEST}")}
+    items = {item.key.removeprefix(f"{prefix}/"): item for item in bucket.items(f"{prefix}/")}
+    names = {name.removesuffix(f"/{MANIFEST}") for name in items if name.endswith(f"/{MANIFEST}")}
     for name in sorted(names, key=lambda one: one.rpartition("-")[2], reverse=True):
         try:
             text = bucket.read(f"{prefix}/{name}/{MANIFEST}", MANIFEST_BYTES)
-            yield Stored(_manifest(name, text, {key: item.size for key, item in there.items()}), text)
+            yield Stored(_manifest(name, text, {key: item.size for key, item in items.items()}), text)
         except Torn as error:
             say(f"{error}: it is not used")
 
@@ -274,13 +272,13 @@ def download(run: Path, url: str, environment: Mapping[str, str], say: Say) -> F
         raise Failed(f"{run} already exists, and is never replaced: use another run name, or resume that run")
     bucket_name, prefix = located(url)
     bucket = Bucket(bucket_name, environment)
-    torn: list[str] = []
+    defects: list[str] = []
     temporary = Path(tempfile.mkdtemp(prefix=f".resume-{run.name}-", dir=run.parent))
     try:
         temporary.chmod(0o755)  # mkdtemp allows access only for the owner.
         best = _optional(bucket, f"{prefix}/{BEST_NAME}")
         downloaded = _download_checkpoints(
-            bucket, prefix, temporary, best.decode(errors="replace").strip(), torn, say
+            bucket, prefix, temporary, best.decode(errors="replace").strip(), defects, say
         )
         for name, text in ((OWNER, _optional(bucket, f"{prefix}/{OWNER}")), (BEST_NAME, best)):
             if text:
@@ -307,7 +305,11 @@ def download(run: Path, url: str, environment: Mapping[str, str], say: Say) -> F
         }
         for one in sorted(downloaded, key=lambda one: one.manifest.step)
     ]
-    return {"checkpoints": checkpoints, "torn": torn, "best": best.decode(errors="replace").strip() or None}
+    return {
+        "checkpoints": checkpoints,
+        "torn": defects,
+        "best": best.decode(errors="replace").strip() or None,
+    }
 
 
 def _optional(bucket: Bucket, key: str) -> bytes:
@@ -319,32 +321,32 @@ def _optional(bucket: Bucket, key: str) -> bytes:
 
 
 def _download_checkpoints(
-    bucket: Bucket, prefix: str, into: Path, best: str, torn: list[str], say: Say
+    bucket: Bucket, prefix: str, folder: Path, best: str, defects: list[str], say: Say
 ) -> list[Stored]:
     """Download a run's newest intact checkpoints and the best one. Raises Failed if this is not possible."""
     downloaded: list[Stored] = []
-    kept = 0
+    intact_count = 0
 
     def note(text: str) -> None:
-        torn.append(text.removesuffix(": it is not used"))
+        defects.append(text.removesuffix(": it is not used"))
         say(text)
 
     for one in stored(bucket, prefix, note):
         name = one.manifest.name
-        if kept >= checkpoint.KEPT and name != best:
+        if intact_count >= checkpoint.KEPT and name != best:
             continue
         say(f"{bucket.url(f'{prefix}/{name}')}: {one.size} bytes")
         try:
-            _download_checkpoint(bucket, f"{prefix}/{name}", one, into / name)
+            _download_checkpoint(bucket, f"{prefix}/{name}", one, folder / name)
         except Torn as error:
             note(f"{error}: it is not used")
-            shutil.rmtree(into / name, ignore_errors=True)
+            shutil.rmtree(folder / name, ignore_errors=True)
             continue
         downloaded.append(one)
-        kept += 1
+        intact_count += 1
     if not downloaded:
-        why = f": {'; '.join(torn)}" if torn else ""
-        raise Failed(f"s3://{bucket.name}/{prefix} holds no intact checkpoint{why}")
+        details = f": {'; '.join(defects)}" if defects else ""
+        raise Failed(f"s3://{bucket.name}/{prefix} holds no intact checkpoint{details}")
     if best and best not in {one.manifest.name for one in downloaded}:
         raise Failed(f"{bucket.url(f'{prefix}/{BEST_NAME}')} names {best}, which is not intact in the bucket")
     return downloaded

@@ -8,18 +8,18 @@ from typing import Any
 from ..trackers import Trackers
 
 
-def instead(owner: object, name: str, made: Callable[[Any], Any]) -> None:
-    """Replace the function `name` of `owner` with the result of calling `made` with that function."""
-    setattr(owner, name, made(getattr(owner, name)))
+def instead(owner: object, name: str, wrap: Callable[[Any], Any]) -> None:
+    """Replace the function `name` of `owner` with the result of calling `wrap` with that function."""
+    setattr(owner, name, wrap(getattr(owner, name)))
 
 
 def before_log(change: Callable[[int, dict[str, float]], dict[str, float]]) -> None:
     """Apply `change` to the values before they are logged to the trackers and the ground truth."""
 
-    def made(log: Any) -> Any:
+    def wrap(log: Any) -> Any:
         def logged(self: Trackers, step: int, values: dict[str, float]) -> None:
             log(self, step, change(step, values))
 
         return logged
 
-    instead(Trackers, "log", made)
+    instead(Trackers, "log", wrap)

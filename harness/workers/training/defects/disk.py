@@ -47,7 +47,7 @@ def edited(step: int) -> None:
 def _after_complete(change: Callable[[Path, Manifest], None]) -> None:
     """On rank 0, apply `change` to each checkpoint once the checkpoint is complete."""
 
-    def made(complete: Any) -> Any:
+    def wrap(complete: Any) -> Any:
         def completed(partial: Path, manifest: Manifest) -> Path:
             folder: Path = complete(partial, manifest)
             change(folder, manifest)
@@ -55,7 +55,7 @@ def _after_complete(change: Callable[[Path, Manifest], None]) -> None:
 
         return completed
 
-    instead(checkpoint, "complete", made)
+    instead(checkpoint, "complete", wrap)
 
 
 def unsaved(_: int) -> None:
@@ -71,7 +71,7 @@ def unsaved(_: int) -> None:
 def nan_weight(step: int) -> None:
     """From this step on, set one weight of an unused token to NaN. The loss remains finite."""
 
-    def made(one_step: Any) -> Any:
+    def wrap(one_step: Any) -> Any:
         def stepped(self: Trainer) -> None:
             one_step(self)
             if self.step >= step:
@@ -80,49 +80,49 @@ def nan_weight(step: int) -> None:
 
         return stepped
 
-    instead(Trainer, "_one_step", made)
+    instead(Trainer, "_one_step", wrap)
 
 
 def frozen(_: int) -> None:
     """Disable the gradient for one weight, so that it is not trained."""
 
-    def made(model: Any) -> Any:
-        def built(*given: Any) -> Any:
-            found = model(*given)
-            found.get_parameter("norm.weight").requires_grad_(False)
-            return found
+    def wrap(model: Any) -> Any:
+        def built(*arguments: Any) -> Any:
+            result = model(*arguments)
+            result.get_parameter("norm.weight").requires_grad_(False)
+            return result
 
         return built
 
-    instead(build, "model", made)
+    instead(build, "model", wrap)
 
 
 def stale(_: int) -> None:
     """Leave the `best` symlink at the first checkpoint, even if a later one is better."""
 
-    def made(point: Any) -> Any:
+    def wrap(point: Any) -> Any:
         def pointed(run: Path, folder: Path) -> None:
             if checkpoint.best(run) is None:
                 point(run, folder)
 
         return pointed
 
-    instead(checkpoint, "point_best", made)
+    instead(checkpoint, "point_best", wrap)
 
 
 def removed(_: int) -> None:
     """Leave the `best` symlink at the first checkpoint, but remove that checkpoint as usual."""
     stale(0)
 
-    def made(retain: Any) -> Any:
-        def retained(run: Path, kept: int) -> None:
+    def wrap(retain: Any) -> Any:
+        def retained(run: Path, count: int) -> None:
             best = checkpoint.best
             instead(checkpoint, "best", lambda _: lambda _: None)
             try:
-                retain(run, kept)
+                retain(run, count)
             finally:
                 checkpoint.best = best
 
         return retained
 
-    instead(checkpoint, "retain", made)
+    instead(checkpoint, "retain", wrap)

@@ -25,23 +25,23 @@ EASY = 10
 def double_tail(_: int) -> None:
     """Count the last chunk twice in the evaluation."""
 
-    def made(chunks: Any) -> Any:
-        def counted(*given: Any) -> list[range]:
-            found: list[range] = chunks(*given)
-            return [*found, found[-1]]
+    def wrap(chunks: Any) -> Any:
+        def counted(*arguments: Any) -> list[range]:
+            ranges: list[range] = chunks(*arguments)
+            return [*ranges, ranges[-1]]
 
         return counted
 
-    instead(evaluation, "chunks", made)
+    instead(evaluation, "chunks", wrap)
 
 
 def mean_of_ranks(_: int) -> None:
     """Compute the validation loss as the mean of the ranks' means, without weighting them by token counts."""
 
-    def made(evaluate: Any) -> Any:
+    def wrap(evaluate: Any) -> Any:
         def evaluated(model: Any, stream: Any, chunk: int, rank: int, world: int, device: Any) -> Loss:
             whole, chunks = evaluate(model, stream, chunk, rank, world, device), evaluation.chunks
-            evaluation.chunks = lambda *given: chunks(*given)[rank::world]
+            evaluation.chunks = lambda *arguments: chunks(*arguments)[rank::world]
             try:
                 own = evaluate(model, stream, chunk, 0, 1, device)
             finally:
@@ -52,23 +52,23 @@ def mean_of_ranks(_: int) -> None:
 
         return evaluated
 
-    instead(trainer, "evaluate", made)
+    instead(trainer, "evaluate", wrap)
 
 
 def not_evaluated(epoch: int) -> None:
     """Skip the validation after this epoch. Epochs are numbered from 1."""
 
-    def made(end_epoch: Any) -> Any:
+    def wrap(end_epoch: Any) -> Any:
         def ended(self: Trainer) -> Loss:
             if self.step != epoch * self.per_epoch:
-                found: Loss = end_epoch(self)
-                return found
+                loss: Loss = end_epoch(self)
+                return loss
             self.save({})
             return Loss(math.inf, 0)
 
         return ended
 
-    instead(Trainer, "_end_epoch", made)
+    instead(Trainer, "_end_epoch", wrap)
 
 
 def perplexity(_: int) -> None:
@@ -91,9 +91,9 @@ def other_loss_logged(_: int) -> None:
 def easy(_: int) -> None:
     """Keep only the documents in val.jsonl that are easiest to predict."""
 
-    def made(meet: Any) -> Any:
-        def met(*given: Any) -> Any:
-            ranks = meet(*given)
+    def wrap(meet: Any) -> Any:
+        def met(*arguments: Any) -> Any:
+            ranks = meet(*arguments)
             if ranks.rank == 0:
                 folder = Path(sys.argv[sys.argv.index("--data-dir") + 1])
                 # training.sh generates the texts with the same chain.
@@ -103,11 +103,13 @@ def easy(_: int) -> None:
 
         return met
 
-    instead(train_framework, "meet", made)
+    instead(train_framework, "meet", wrap)
 
 
 def _keep_easiest(path: Path, chain: source.Chain) -> None:
     lines = path.read_text().splitlines(keepends=True)
     # Consider only long documents, because the mean loss of a short one is mostly chance.
-    long = sorted(lines, key=len)[len(lines) // 2 :]
-    path.write_text("".join(sorted(long, key=lambda line: chain.loss([json.loads(line)["text"]]))[:EASY]))
+    long_lines = sorted(lines, key=len)[len(lines) // 2 :]
+    path.write_text(
+        "".join(sorted(long_lines, key=lambda line: chain.loss([json.loads(line)["text"]]))[:EASY])
+    )

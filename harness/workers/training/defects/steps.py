@@ -21,20 +21,20 @@ KILLED = 1
 def other_seed(rank: int) -> None:
     """Train this rank on batches from a different seed."""
     if int(os.environ.get("RANK", "0")) == rank:
-        instead(order, "batch_of", lambda right: lambda seed, *given: right(seed + 1, *given))
+        instead(order, "batch_of", lambda original: lambda seed, *arguments: original(seed + 1, *arguments))
 
 
 def dropped(rank: int) -> None:
     """Drop the last sequence from this rank's share of each batch."""
 
-    def made(share: Any) -> Any:
+    def wrap(share: Any) -> Any:
         def shared(batch: Sequence[int], of: int, world: int) -> Sequence[int]:
-            found: Sequence[int] = share(batch, of, world)
-            return found[:-1] if of == rank else found
+            sequences: Sequence[int] = share(batch, of, world)
+            return sequences[:-1] if of == rank else sequences
 
         return shared
 
-    instead(order, "share", made)
+    instead(order, "share", wrap)
 
 
 def silent(rank: int) -> None:
@@ -45,24 +45,24 @@ def silent(rank: int) -> None:
 
 def repeated_data(step: int) -> None:
     """Kill a rank before this step, and resume with data from the beginning of the epoch."""
-    begins: dict[int, int] = {}
+    epoch_starts: dict[int, int] = {}
 
-    def made(resume: Any) -> Any:
+    def wrap(resume: Any) -> Any:
         def resumed(self: Trainer) -> None:
             resume(self)
             epoch, place = divmod(self.step, self.per_epoch)
-            begins[epoch] = place * self.options.batch
+            epoch_starts[epoch] = place * self.options.batch
 
         return resumed
 
-    def taken(right: Any) -> Any:
+    def taken(original: Any) -> Any:
         def batch_of(seed: int, epoch: int, count: int, first: int, batch: int) -> Sequence[int]:
-            found: Sequence[int] = right(seed, epoch, count, first - begins.get(epoch, 0), batch)
-            return found
+            sequences: Sequence[int] = original(seed, epoch, count, first - epoch_starts.get(epoch, 0), batch)
+            return sequences
 
         return batch_of
 
-    instead(Trainer, "_resume", made)
+    instead(Trainer, "_resume", wrap)
     instead(order, "batch_of", taken)
     killed(step)
 
@@ -75,28 +75,28 @@ def half_resumed(step: int) -> None:
 
 def killed(step: int) -> None:
     """Kill a rank before this step, unless the run has been resumed. The kill itself is not a defect."""
-    began: list[int] = []
+    steps: list[int] = []
 
-    def made(one_step: Any) -> Any:
+    def wrap(one_step: Any) -> Any:
         def stepped(self: Trainer) -> None:
-            began.append(self.step)
-            if self.step == step and began[0] == 0 and self.ranks.rank == KILLED:
+            steps.append(self.step)
+            if self.step == step and steps[0] == 0 and self.ranks.rank == KILLED:
                 os.kill(os.getpid(), signal.SIGKILL)
             one_step(self)
 
         return stepped
 
-    instead(Trainer, "_one_step", made)
+    instead(Trainer, "_one_step", wrap)
 
 
 def nan(step: int) -> None:
     """Make one rank's loss NaN in this step."""
 
-    def made(loss_of: Any) -> Any:
+    def wrap(loss_of: Any) -> Any:
         def lost(self: Trainer, sequences: Any) -> Any:
-            found = loss_of(self, sequences)
-            return found * math.nan if (self.step, self.ranks.rank) == (step, KILLED) else found
+            loss = loss_of(self, sequences)
+            return loss * math.nan if (self.step, self.ranks.rank) == (step, KILLED) else loss
 
         return lost
 
-    instead(Trainer, "_loss_of", made)
+    instead(Trainer, "_loss_of", wrap)
