@@ -53,7 +53,7 @@ def run(job: Workload | JobFile, context: RunContext, listener: ProgressListener
     bundles as specified by `keep_runs`. Raises UsageError if the job or the settings are invalid. Every other
     failure or interruption results in a verdict.
     """
-    chosen, workload = cluster_of(context.settings), as_workload(job)
+    target_cluster, workload = cluster_of(context.settings), as_workload(job)
     _check(workload, context.settings)
     with processes.signals_as_interrupt():
         packages = replaced_packages.resolved(context)
@@ -63,7 +63,7 @@ def run(job: Workload | JobFile, context: RunContext, listener: ProgressListener
             context.progress(
                 "an API key of hosted Pluto is set but not used, because --tracker is not hosted"
             )
-        use = ClusterUse(chosen, recorded)
+        use = ClusterUse(target_cluster, recorded)
         try:
             with workload.begun(recorded) as begun:
                 _launch(workload, packages.applied(use.up(), recorded), recorded, begun)
@@ -74,7 +74,7 @@ def run(job: Workload | JobFile, context: RunContext, listener: ProgressListener
                 raise
         finally:
             use.leave_recorded()
-        outcome = _finish(chosen, recorded)
+        outcome = _finish(target_cluster, recorded)
         tidy(context, outcome.bundle)
         return outcome
 
@@ -108,10 +108,10 @@ def cluster(context: RunContext) -> Iterator[Ready]:
     there was no launch. If it does not become ready, the bundle is kept, and a cluster created here is
     deleted. Signals interrupt the block in the same way as Ctrl-C.
     """
-    chosen = cluster_of(context.settings)
+    target_cluster = cluster_of(context.settings)
     with processes.signals_as_interrupt():
         recorded = _new_bundle(context)
-        use = ClusterUse(chosen, recorded)
+        use = ClusterUse(target_cluster, recorded)
         try:
             ready = use.up()
             recorded.writer.discard()
@@ -254,7 +254,7 @@ def _launch(workload: Workload, ready: Ready, context: RecordedContext, begun: o
         with writer.stage("watches"), observer.blamed():
             observer.listed()
         Thread(target=prepare_to_finish, daemon=True).start()
-        interrupted = ended = False
+        interrupted = ranks_ended = False
         try:
             with writer.stage("launch"), observer.blamed():
                 writer.update(launched_at=now())
@@ -263,22 +263,22 @@ def _launch(workload: Workload, ready: Ready, context: RecordedContext, begun: o
                 progress(f"launched {launching.namespace}/{name}, Pluto run id {expected.run_id}")
             with writer.stage("observe"):
                 observer.wait_for_completion(progress)
-            ended = True
+            ranks_ended = True
         except KeyboardInterrupt:
             interrupted = True
             raise
         finally:
             # Ranks that never ran have no checkpoint, and ranks of an interrupted launch are still writing.
             if launch.training and not interrupted and observer.completion.ran() and observer.answered():
-                _audit_training(launching, ended)
+                _audit_training(launching, ranks_ended)
             with writer.stage("collect"), observer.blamed():
                 _collect(launching, observer, progress)
 
 
 def _identity(ready: Ready) -> dict[str, str]:
     """Return the kubeconfig and context that kubectl needs to reach the cluster."""
-    there = ready.cluster
-    return {"name": there.name, "context": there.context, "kubeconfig": str(there.kubeconfig)}
+    target = ready.cluster
+    return {"name": target.name, "context": target.context, "kubeconfig": str(target.kubeconfig)}
 
 
 def _submit(launching: Launching, writer: BundleWriter) -> str:
@@ -289,17 +289,17 @@ def _submit(launching: Launching, writer: BundleWriter) -> str:
     return handle.name
 
 
-def _audit_training(launching: Launching, ended: bool) -> None:
+def _audit_training(launching: Launching, ranks_ended: bool) -> None:
     """Audit the files that a training wrote, and upload them if --upload is set.
 
-    `ended` is true if all ranks have ended.
+    `ranks_ended` is true if all ranks have ended.
     """
     writer = launching.writer
     with writer.stage("audit"):
         launching.audit(launching.surroundings.context.progress)
     if writer.current.launch is not None and writer.current.launch.upload is not None:
         with writer.stage("upload"):
-            launching.upload(ended)
+            launching.upload(ranks_ended)
 
 
 def _collect(launching: Launching, observer: LaunchObserver, progress: Progress) -> None:

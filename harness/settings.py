@@ -314,10 +314,10 @@ def load(**flags: Any) -> Settings:
 
     Raises UsageError, which lists every invalid value.
     """
-    chosen = {name: value for name, value in flags.items() if value is not None}
+    overrides = {name: value for name, value in flags.items() if value is not None}
     _spelt()
     try:
-        settings = Settings(**chosen)
+        settings = Settings(**overrides)
     except SettingsError as error:
         raise UsageError(
             f"the settings are invalid: {error}",

@@ -24,16 +24,16 @@ _WHY = "a concurrent task failed"
 
 
 @contextmanager
-def in_background(what: Callable[[], T]) -> Iterator[Future[T]]:
-    """Run `what` in a thread during the block, and wait for it when the block ends.
+def in_background(function: Callable[[], T]) -> Iterator[Future[T]]:
+    """Run `function` in a thread during the block, and wait for it when the block ends.
 
-    If `what` or the block raises, all programs that this process is waiting for are killed. The error that
-    occurred first is raised.
+    If `function` or the block raises, all programs that this process is waiting for are killed. The error
+    that occurred first is raised.
     """
 
     def guarded() -> T:
         try:
-            return what()
+            return function()
         except BaseException:
             processes.interrupt_all(_WHY)
             raise
@@ -43,8 +43,8 @@ def in_background(what: Callable[[], T]) -> Iterator[Future[T]]:
         try:
             yield running
         except BaseException as error:
-            ended = isinstance(error, KeyboardInterrupt) and str(error) == _WHY
-            if ended and (first := running.exception()) is not None:
+            interrupted = isinstance(error, KeyboardInterrupt) and str(error) == _WHY
+            if interrupted and (first := running.exception()) is not None:
                 raise first from None
             processes.interrupt_all(_WHY)
             raise
@@ -60,16 +60,16 @@ def run_all(things: Iterable[Callable[[], T]]) -> list[T]:
         return [running.result() for running in [pool.submit(each) for each in things]]
 
 
-def within(seconds: float, what: Callable[[K], T], things: Collection[K]) -> dict[K, T]:
-    """Call `what` for each of `things` concurrently, and return the results that arrive within `seconds`.
+def within(seconds: float, function: Callable[[K], T], things: Collection[K]) -> dict[K, T]:
+    """Call `function` for each of `things` concurrently, and return the results that arrive within `seconds`.
 
     Use this function for calls that have no timeout of their own. Calls that take longer continue in daemon
     threads, which end with the process.
     """
-    found: dict[K, T] = {}
+    results: dict[K, T] = {}
 
     def call(thing: K) -> None:
-        found[thing] = what(thing)
+        results[thing] = function(thing)
 
     threads = [Thread(target=call, args=(thing,), daemon=True) for thing in things]
     for thread in threads:
@@ -77,4 +77,4 @@ def within(seconds: float, what: Callable[[K], T], things: Collection[K]) -> dic
     deadline = Deadline.after(seconds)
     for thread in threads:
         thread.join(deadline.remaining)
-    return dict(found)
+    return dict(results)

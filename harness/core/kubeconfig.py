@@ -19,8 +19,8 @@ MAX_BYTES: Final = 4 << 20
 _ANOTHER_FILE = "use another --kubeconfig FILE; `kubectl config get-contexts` lists the contexts of a file"
 
 
-def context_of(kubeconfig: Path, wanted: str | None = None) -> str:
-    """Return the name of the context to use: `wanted`, or the file's current context if `wanted` is None.
+def context_of(kubeconfig: Path, requested: str | None = None) -> str:
+    """Return the name of the context to use: `requested`, if set, or else the file's current context.
 
     Also checks the sizes of the context's token, certificate and key files. The Kubernetes client does not
     limit them. If the context does not exist, raises UsageError (cause cluster.kubeconfig) with a list of the
@@ -30,7 +30,7 @@ def context_of(kubeconfig: Path, wanted: str | None = None) -> str:
     contexts = document.get("contexts")
     entries = contexts if isinstance(contexts, list) else []
     names = [str(each.get("name")) for each in entries if isinstance(each, dict)]
-    name = str(wanted or document.get("current-context") or "")
+    name = str(requested or document.get("current-context") or "")
     if name in names:
         for file_name, path in _credentials(document, kubeconfig, name):
             credential(path, file_name)
@@ -100,8 +100,8 @@ def document_of(kubeconfig: Path) -> dict[str, Any]:
         raise UsageError(error.message, hint=_ANOTHER_FILE, cause=CAUSE) from None
     if isinstance(document, dict):
         return document
-    seen = "is empty" if document is None else "holds no kubeconfig"
-    raise UsageError(f"kubeconfig {kubeconfig} {seen}", hint=_ANOTHER_FILE, cause=CAUSE)
+    problem = "is empty" if document is None else "holds no kubeconfig"
+    raise UsageError(f"kubeconfig {kubeconfig} {problem}", hint=_ANOTHER_FILE, cause=CAUSE)
 
 
 def entry_of(document: dict[str, Any], kind: str, name: str) -> dict[str, Any]:

@@ -190,10 +190,10 @@ class Kube:
         importing its models takes 0.4 s of CPU time. Raises ApiException for a status other than 2xx, and
         urllib3's HTTPError if there is no response.
         """
-        asked = self.api.param_serialize(
+        request = self.api.param_serialize(
             "GET", path, query_params=list((query or {}).items()), auth_settings=["BearerToken"]
         )
-        answer = self.api.call_api(*asked, _request_timeout=seconds)
+        answer = self.api.call_api(*request, _request_timeout=seconds)
         if not 200 <= answer.status <= 299:
             raise ApiException.from_response(http_resp=answer, body=answer.read().decode(), data=None)
         response: HTTPResponse = answer.response
@@ -224,13 +224,17 @@ class Kube:
         """
         metadata, dynamic = document["metadata"], self.dynamic
         resource = self.resource(document["apiVersion"], document["kind"])
-        asked: dict[str, Any] = {"namespace": metadata.get("namespace"), "dry_run": "All", "serialize": False}
-        asked["header_params"] = {"Impersonate-User": user} if user else {}
+        options: dict[str, Any] = {
+            "namespace": metadata.get("namespace"),
+            "dry_run": "All",
+            "serialize": False,
+        }
+        options["header_params"] = {"Impersonate-User": user} if user else {}
         if update:
             name, merge = metadata["name"], "application/merge-patch+json"
-            dynamic.patch(resource, body=document, name=name, content_type=merge, **asked)
+            dynamic.patch(resource, body=document, name=name, content_type=merge, **options)
         else:
-            dynamic.create(resource, body=document, **asked)
+            dynamic.create(resource, body=document, **options)
 
     def delete(self, api_version: str, kind: str, name: str, namespace: str | None = None) -> None:
         """Delete an object and, by garbage collection, its dependents. A missing object is not an error."""
@@ -266,8 +270,8 @@ class Kube:
         self, api_version: str, kind: str, namespace: str | None = None, selector: str = ""
     ) -> list[Object]:
         """Return all objects of a kind, in one namespace or in all, with their apiVersion and kind."""
-        found = listed(self.resource(api_version, kind), namespace=namespace, label_selector=selector)
-        return [{"apiVersion": api_version, "kind": kind, **item} for item in found["items"]]
+        response = listed(self.resource(api_version, kind), namespace=namespace, label_selector=selector)
+        return [{"apiVersion": api_version, "kind": kind, **item} for item in response["items"]]
 
     def wait(
         self,
@@ -338,14 +342,14 @@ def body_of(answer: HTTPResponse) -> Object:
     With serialization, the client would convert every field to a Python object, which then has to be
     converted back.
     """
-    found: Object = json.loads(answer.data)
-    return found
+    body: Object = json.loads(answer.data)
+    return body
 
 
 def listed(resource: Any, **query: Any) -> Object:
     """List the objects of a dynamic resource, and return the response. Its `items` is always a list."""
-    found = body_of(resource.get(serialize=False, **query))
-    return {**found, "items": found.get("items") or []}
+    body = body_of(resource.get(serialize=False, **query))
+    return {**body, "items": body.get("items") or []}
 
 
 def events(resource: Any, *, timeout: int, watcher: watch.Watch | None = None, **query: Any) -> Iterator[Any]:

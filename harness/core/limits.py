@@ -66,15 +66,15 @@ def bounded_int(digits: str) -> int:
     return int(digits) if len(digits) <= 18 else 10**18
 
 
-def count_problem(field: str, value: Any, most: int, unit: str) -> str | None:
-    """Return an error message if the value is not an integer from 1 to `most`, and otherwise None.
+def count_problem(field: str, value: Any, limit: int, unit: str) -> str | None:
+    """Return an error message if the value is not an integer from 1 to `limit`, and otherwise None.
 
     `unit` is a plural noun for the message, such as "nodes".
     """
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         return f"{field}: expected a positive whole number, found {shown(value)}"
-    if value > most:
-        return f"{field}: at most {most} {unit} can be launched; found {shown(value)}"
+    if value > limit:
+        return f"{field}: at most {limit} {unit} can be launched; found {shown(value)}"
     return None
 
 
@@ -90,10 +90,10 @@ def ranks_problem(nodes: int, per_node: int) -> str | None:
     return None
 
 
-def text_problem(field: str, text: str, most: int) -> str | None:
-    """Return an error message if the text has more than `most` bytes in UTF-8, and otherwise None."""
+def text_problem(field: str, text: str, limit: int) -> str | None:
+    """Return an error message if the text has more than `limit` bytes in UTF-8, and otherwise None."""
     size = len(text.encode(errors="replace"))
-    return f"{field}: at most {most} bytes; found {size}" if size > most else None
+    return f"{field}: at most {limit} bytes; found {size}" if size > limit else None
 
 
 def image_problem(field: str, image: str) -> str | None:

@@ -51,19 +51,19 @@ def harden(spec: Object, *, root: bool = False, read_only: bool = True, fs_group
     """
     container = spec["containers"][0]
     own = dict(container.get("securityContext") or {})
-    given = {**(spec.get("securityContext") or {}), **own}
+    effective = {**(spec.get("securityContext") or {}), **own}
     # Kubernetes grants added capabilities only to root.
     root = root or bool(own.get("privileged")) or bool((own.get("capabilities") or {}).get("add"))
-    chosen = "runAsUser" in given or "runAsNonRoot" in given
-    if not chosen and not root:
-        own |= {"runAsNonRoot": True, "runAsUser": USER, "runAsGroup": given.get("runAsGroup", USER)}
-        if fs_group and "fsGroup" not in given:
+    has_user = "runAsUser" in effective or "runAsNonRoot" in effective
+    if not has_user and not root:
+        own |= {"runAsNonRoot": True, "runAsUser": USER, "runAsGroup": effective.get("runAsGroup", USER)}
+        if fs_group and "fsGroup" not in effective:
             policy = {"fsGroup": USER, "fsGroupChangePolicy": "OnRootMismatch"}
             spec["securityContext"] = {**(spec.get("securityContext") or {}), **policy}
-    elif given.get("runAsUser"):
-        own.setdefault("runAsNonRoot", given.get("runAsNonRoot", True))
+    elif effective.get("runAsUser"):
+        own.setdefault("runAsNonRoot", effective.get("runAsNonRoot", True))
     if not own.get("privileged"):
-        _confine(own, given)
+        _confine(own, effective)
     if read_only:
         own.setdefault("readOnlyRootFilesystem", True)
     container["securityContext"] = own
@@ -72,12 +72,12 @@ def harden(spec: Object, *, root: bool = False, read_only: bool = True, fs_group
         spec.setdefault("automountServiceAccountToken", False)
 
 
-def _confine(own: Object, given: Object) -> None:
+def _confine(own: Object, effective: Object) -> None:
     """Set the security defaults of an unprivileged container: seccomp profile, capabilities and privilege
     escalation."""
-    if "seccompProfile" not in given:
+    if "seccompProfile" not in effective:
         own["seccompProfile"] = dict(_SECCOMP)
-    non_root = own.get("runAsNonRoot") or given.get("runAsNonRoot")
+    non_root = own.get("runAsNonRoot") or effective.get("runAsNonRoot")
     own.setdefault("capabilities", {"drop": ["ALL"], **({} if non_root else {"add": [*_FILES_OF_OTHERS]})})
     # The API server rejects allowPrivilegeEscalation: false together with this capability.
     added = {str(name).removeprefix("CAP_") for name in own["capabilities"].get("add") or []}
@@ -93,8 +93,8 @@ def _make_writable(spec: Object, container: Object) -> None:
     context = {**(spec.get("securityContext") or {}), **container["securityContext"]}
     mounts = container.get("volumeMounts") or []
     if context.get("readOnlyRootFilesystem") and TMP not in {m["mountPath"].rstrip("/") for m in mounts}:
-        taken = {volume["name"] for volume in spec.get("volumes") or []}
-        name = next(name for name in ("tmp", "harness-tmp", "harness-tmp-2") if name not in taken)
+        volume_names = {volume["name"] for volume in spec.get("volumes") or []}
+        name = next(name for name in ("tmp", "harness-tmp", "harness-tmp-2") if name not in volume_names)
         container["volumeMounts"] = [*mounts, {"name": name, "mountPath": TMP}]
         spec["volumes"] = [*(spec.get("volumes") or []), {"name": name, "emptyDir": {}}]
     defaults = {

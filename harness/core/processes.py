@@ -49,12 +49,12 @@ def environment(
     inherited. `without` excludes names that start with the given prefixes. If a proxy is set, the loopback
     addresses are added to NO_PROXY.
     """
-    kept = {
+    inherited = {
         name: value
         for name, value in os.environ.items()
         if (only is None or name in only) and not name.startswith(tuple(without))
     }
-    changed = {name: value for name, value in {**kept, **(changes or {})}.items() if value is not None}
+    changed = {name: value for name, value in {**inherited, **(changes or {})}.items() if value is not None}
     return with_exceptions(changed)
 
 
@@ -77,8 +77,8 @@ def run(
     text, source = (stdin, subprocess.PIPE) if isinstance(stdin, str) else (None, stdin or subprocess.DEVNULL)
     streams: dict[str, Any] = {"stdin": source, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with started(command, cause=cause, env=env, **streams) as process:
-        done = communicated(process, command, text, timeout=timeout, hint=hint, cause=cause)
-    return checked(done, hint=hint, cause=cause) if check else done
+        result = communicated(process, command, text, timeout=timeout, hint=hint, cause=cause)
+    return checked(result, hint=hint, cause=cause) if check else result
 
 
 def communicated(
@@ -171,19 +171,19 @@ def _signals_wait() -> Iterator[None]:
     Signals are deferred until the end of the block. A signal handler that ran while the program is being
     started could not kill it, because the program is not yet in `_running`.
     """
-    came: list[int] = []
+    received: list[int] = []
     previous: dict[int, Any] = {}
     if threading.current_thread() is threading.main_thread():
         for each in _INTERRUPTING:
             if callable(signal.getsignal(each)):
-                previous[each] = signal.signal(each, lambda number, _: came.append(number))
+                previous[each] = signal.signal(each, lambda number, _: received.append(number))
     try:
         yield
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
-    for caught in came:
-        previous[caught](caught, None)
+    for signum in received:
+        previous[signum](signum, None)
 
 
 def interruptions() -> int:
@@ -245,11 +245,11 @@ def started_with(text: str) -> list[psutil.Process]:
 
     Processes that this user cannot inspect are left out.
     """
-    found = []
+    processes = []
     for process in psutil.process_iter(["environ", "cmdline"]):
         if any(text in value for value in (process.info["environ"] or {}).values()):
-            found.append(process)
-    return found
+            processes.append(process)
+    return processes
 
 
 def command_line(process: psutil.Process) -> str:

@@ -184,8 +184,8 @@ def secrets(environment: Mapping[str, str] = os.environ) -> Iterator[str]:
 
 def passwords(url: str) -> Iterator[str]:
     """Yield the password in a URL. A percent-encoded password is also yielded decoded."""
-    if found := re.search(r"^(?:\w+://)?[^/@:]*:(.+)@", url.strip()):
-        yield from dict.fromkeys((found[1], unquote(found[1])))
+    if match := re.search(r"^(?:\w+://)?[^/@:]*:(.+)@", url.strip()):
+        yield from dict.fromkeys((match[1], unquote(match[1])))
 
 
 def without_credentials(url: str) -> str:

@@ -75,15 +75,15 @@ class Replacement:
 
 def pairs(texts: Iterable[str], option: str = "--replace") -> dict[str, str]:
     """Parse an option's NAME=SPEC values to a mapping from name to spec. Raises UsageError."""
-    found: dict[str, str] = {}
+    specs: dict[str, str] = {}
     for text in texts:
-        matched = _PAIR.fullmatch(text.strip())
-        if matched is None:
+        match = _PAIR.fullmatch(text.strip())
+        if match is None:
             raise UsageError(f"{option}: expected NAME=SPEC, found {shown(text)}", hint=f"SPEC is {FORMS}")
-        name, spec = matched["name"], matched["spec"].strip()
-        if found.setdefault(name, spec) != spec:
-            raise UsageError(f"{option}: {name} is replaced twice, by {found[name]} and by {spec}")
-    return found
+        name, spec = match["name"], match["spec"].strip()
+        if specs.setdefault(name, spec) != spec:
+            raise UsageError(f"{option}: {name} is replaced twice, by {specs[name]} and by {spec}")
+    return specs
 
 
 def normalized(specs: Mapping[str, str]) -> dict[str, str]:

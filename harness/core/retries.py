@@ -55,27 +55,27 @@ class Requests(rest.RESTClientObject):  # type: ignore[misc]
         post_params: Any = None,
         _request_timeout: Any = None,
     ) -> Any:
-        given = _request_timeout is not None
+        has_timeout = _request_timeout is not None
         stream = "watch=" in url or "follow=" in url
-        timeout = _request_timeout if given else (CONNECT_SECONDS, None if stream else READ_SECONDS)
-        lost: list[str] = []
+        timeout = _request_timeout if has_timeout else (CONNECT_SECONDS, None if stream else READ_SECONDS)
+        reasons: list[str] = []
 
         def note(state: RetryCallState) -> None:
             error = state.outcome.exception() if state.outcome else None
-            lost.append(reason_of(error) if isinstance(error, HTTPError) else "lost")
+            reasons.append(reason_of(error) if isinstance(error, HTTPError) else "lost")
 
-        again = Retrying(
+        retryer = Retrying(
             retry=retry_if_exception_type(HTTPError),
-            stop=stop_after_delay(0 if given or stream or method == "POST" else RETRY_SECONDS),
+            stop=stop_after_delay(0 if has_timeout or stream or method == "POST" else RETRY_SECONDS),
             wait=wait_fixed(PAUSE_SECONDS),
             before_sleep=note,
             reraise=True,
         )
-        answer = again(super().request, method, url, headers, body, post_params, timeout)
+        answer = retryer(super().request, method, url, headers, body, post_params, timeout)
         self.on_response(method, url, int(answer.status))
-        if lost:
+        if reasons:
             self.on_retry(
-                f"{method} {url.partition('?')[0]}", f"{lost[0]}; succeeded on attempt {len(lost) + 1}"
+                f"{method} {url.partition('?')[0]}", f"{reasons[0]}; succeeded on attempt {len(reasons) + 1}"
             )
         return answer
 

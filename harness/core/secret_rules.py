@@ -285,8 +285,8 @@ def spans(text: str) -> list[Span]:
 
     The parts of lines that ranks write for the harness are left out.
     """
-    found = [*_named(text), *_shaped(text), *_private_keys(text)]
-    return without(found, frames(text)) if found else []
+    secret_spans = [*_named(text), *_shaped(text), *_private_keys(text)]
+    return without(secret_spans, frames(text)) if secret_spans else []
 
 
 def frames(text: str) -> list[Span]:
@@ -294,30 +294,30 @@ def frames(text: str) -> list[Span]:
     return [match.span() for match in _FRAME.finditer(text)] if "@" in text else []
 
 
-def without(found: Iterable[Span], kept: list[Span]) -> list[Span]:
-    """Return the parts of the spans in `found` that are outside the spans in `kept`.
+def without(secret_spans: Iterable[Span], excluded: list[Span]) -> list[Span]:
+    """Return the parts of the spans in `secret_spans` that are outside the spans in `excluded`.
 
-    The spans in `kept` must be in order.
+    The spans in `excluded` must be in order.
     """
     parts, first = [], 0
-    for start, end in merged(found):
-        while first < len(kept) and kept[first][1] <= start:
+    for start, end in merged(secret_spans):
+        while first < len(excluded) and excluded[first][1] <= start:
             first += 1
         at, low = first, start
-        while at < len(kept) and kept[at][0] < end:
-            if low < kept[at][0]:
-                parts.append((low, kept[at][0]))
-            low, at = kept[at][1], at + 1
+        while at < len(excluded) and excluded[at][0] < end:
+            if low < excluded[at][0]:
+                parts.append((low, excluded[at][0]))
+            low, at = excluded[at][1], at + 1
         if low < end:
             parts.append((low, end))
     return parts
 
 
-def masked(text: str, found: Iterable[Span]) -> str:
+def masked(text: str, secret_spans: Iterable[Span]) -> str:
     """Return the text with each span replaced by ***. In a span of several lines, each line is replaced
     separately, and line prefixes and line endings are kept."""
     parts, at = [], 0
-    for start, end in merged(found):
+    for start, end in merged(secret_spans):
         low = start
         for joint in (*_JOINT.finditer(text, start, end), None):
             high = end if joint is None else joint.start()
@@ -328,10 +328,10 @@ def masked(text: str, found: Iterable[Span]) -> str:
     return "".join([*parts, text[at:]]) if parts else text
 
 
-def merged(found: Iterable[Span]) -> list[Span]:
+def merged(secret_spans: Iterable[Span]) -> list[Span]:
     """Return the spans in the order of the text. Spans that overlap are merged."""
     result: list[Span] = []
-    for start, end in sorted(found):
+    for start, end in sorted(secret_spans):
         if result and start < result[-1][1]:
             result[-1] = result[-1][0], max(end, result[-1][1])
         elif start < end:

@@ -43,11 +43,11 @@ def service_of(url: str, namespace: str) -> Service | None:
     `namespace` is the namespace of the pods that use the URL.
     """
     parts = urlsplit(url)
-    found = _SERVICE.fullmatch(parts.hostname or "")
-    if found is None or parts.hostname in _LOCAL or parts.hostname.isdecimal():  # type: ignore[union-attr]
+    match = _SERVICE.fullmatch(parts.hostname or "")
+    if match is None or parts.hostname in _LOCAL or parts.hostname.isdecimal():  # type: ignore[union-attr]
         return None
     port = parts.port or (443 if parts.scheme == "https" else 80)
-    return Service(found[2] or namespace, found[1], port, parts.scheme)
+    return Service(match[2] or namespace, match[1], port, parts.scheme)
 
 
 def client(kube: Kube, service: Service, headers: dict[str, str]) -> httpx.Client:
@@ -62,7 +62,7 @@ def client(kube: Kube, service: Service, headers: dict[str, str]) -> httpx.Clien
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     if c.cert_file:
         context.load_cert_chain(c.cert_file, c.key_file)
-    named = {"sni_hostname": c.tls_server_name} if c.tls_server_name else {}
+    extensions = {"sni_hostname": c.tls_server_name} if c.tls_server_name else {}
     token = c.get_api_key_with_prefix("BearerToken", alias="authorization")
     return client_of(
         kube.proxy,
@@ -70,5 +70,5 @@ def client(kube: Kube, service: Service, headers: dict[str, str]) -> httpx.Clien
         base_url=f"{c.host}/api/v1/namespaces/{service.namespace}/services/{service.proxied}/proxy/",
         headers={**headers, **({"Authorization": token} if token else {})},
         timeout=30,
-        event_hooks={"request": [lambda request: request.extensions.update(named)]},
+        event_hooks={"request": [lambda request: request.extensions.update(extensions)]},
     )

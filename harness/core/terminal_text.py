@@ -188,8 +188,8 @@ class Terminal(Generic[Mark]):
     # -- process lines of output -----------------------------------------------------------------------------
     def _write_line(self, line: str, mark: Mark) -> Iterator[Row[Mark]]:
         """Process a line with its line ending, or part of a line."""
-        ended = line.endswith("\n")
-        body = line[:-1] if ended else line
+        is_complete = line.endswith("\n")
+        body = line[:-1] if is_complete else line
         row = self._row(mark)
         if self._column == 0 and self._at == len(self._rows) - 1 and row.blank and _PLAIN.match(body):
             if len(body) > COLUMNS:
@@ -204,7 +204,7 @@ class Terminal(Generic[Mark]):
             self._column = row.width
         else:
             yield from self._write_tokens(body, mark)
-        if ended:
+        if is_complete:
             yield from self._line_feed(mark, column=0)
 
     def _write_tokens(self, text: str, mark: Mark) -> Iterator[Row[Mark]]:
@@ -380,9 +380,9 @@ class Terminal(Generic[Mark]):
         self._extend(at, self._home + ROWS, mark)
         self._jump(at, column)
 
-    def _extend(self, at: int, most: int, mark: Mark) -> None:
-        """Append blank rows until there is a row with the index `at`, or until there are `most` rows."""
-        self._rows += [_Row("", mark) for _ in range(len(self._rows), min(at + 1, most))]
+    def _extend(self, at: int, limit: int, mark: Mark) -> None:
+        """Append blank rows until there is a row with the index `at`, or until there are `limit` rows."""
+        self._rows += [_Row("", mark) for _ in range(len(self._rows), min(at + 1, limit))]
 
 
 class _Row(Generic[Mark]):
@@ -484,7 +484,7 @@ class _Row(Generic[Mark]):
         if not self._lost:
             return []
         own, above = _words(self.text()), _words(before)
-        kept = []
+        lost_texts = []
         for text in self._lost:
             words = _words(text)
             if _similar(words, own) or _similar(words, above):
@@ -493,8 +493,8 @@ class _Row(Generic[Mark]):
                 below.updates += self.updates  # A progress bar has moved to a later row.
                 self.updates = 0
             else:
-                kept.append(text.strip())
-        return kept
+                lost_texts.append(text.strip())
+        return lost_texts
 
     def has(self, words: set[str]) -> bool:
         """Return whether the words appear in the row or in the text that was last replaced there."""
@@ -592,6 +592,6 @@ def _words(text: str) -> set[str]:
     return {word.lower() for word in _WORD.findall(text)}
 
 
-def _similar(words: set[str], others: set[str]) -> bool:
-    """Return whether at least half of the words in `words` are in `others`."""
-    return len(words & others) * 2 >= len(words)
+def _similar(words: set[str], other_words: set[str]) -> bool:
+    """Return whether at least half of the words in `words` are in `other_words`."""
+    return len(words & other_words) * 2 >= len(words)

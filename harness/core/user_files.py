@@ -54,55 +54,55 @@ def open_regular(path: Path) -> BinaryIO:
     if stat.S_ISREG(mode):
         return open(descriptor, "rb")
     os.close(descriptor)
-    seen = "a folder; a file" if stat.S_ISDIR(mode) else "a pipe, a socket or a device; a regular file"
-    raise NotRegularError(errno.EINVAL, f"is {seen} is expected")
+    problem = "a folder; a file" if stat.S_ISDIR(mode) else "a pipe, a socket or a device; a regular file"
+    raise NotRegularError(errno.EINVAL, f"is {problem} is expected")
 
 
-def read_bytes(path: Path, what: str, *, hint: str = "", max_bytes: int = MAX_BYTES) -> bytes:
+def read_bytes(path: Path, kind: str, *, hint: str = "", max_bytes: int = MAX_BYTES) -> bytes:
     """Return the content of a file with at most `max_bytes` bytes. Raises UsageError.
 
-    `what` is the kind of file to name in messages, such as "job file".
+    `kind` is the kind of file to name in messages, such as "job file".
     """
     try:
         with open_regular(path) as file:
             data = file.read(max_bytes + 1)
             size = max(os.fstat(file.fileno()).st_size, len(data))
     except FileNotFoundError:
-        raise UsageError(f"{what} {path} does not exist", hint=hint) from None
+        raise UsageError(f"{kind} {path} does not exist", hint=hint) from None
     except NotRegularError as error:
-        raise UsageError(f"{what} {path} {error.strerror}", hint=hint) from None
+        raise UsageError(f"{kind} {path} {error.strerror}", hint=hint) from None
     except OSError as error:
-        raise UsageError(f"{what} {path} cannot be read: {error.strerror or error}", hint=hint) from None
+        raise UsageError(f"{kind} {path} cannot be read: {error.strerror or error}", hint=hint) from None
     if len(data) > max_bytes:
-        raise UsageError(f"{what} {path} has {size} bytes; at most {max_bytes} are read", hint=hint)
+        raise UsageError(f"{kind} {path} has {size} bytes; at most {max_bytes} are read", hint=hint)
     return data
 
 
-def read_text(path: Path, what: str, *, hint: str = "", max_bytes: int = MAX_BYTES) -> str:
+def read_text(path: Path, kind: str, *, hint: str = "", max_bytes: int = MAX_BYTES) -> str:
     """Return the text of a file with at most `max_bytes` bytes, decoded as UTF-8 regardless of the locale.
 
-    `what` is the kind of file to name in messages, such as "job file". Raises UsageError.
+    `kind` is the kind of file to name in messages, such as "job file". Raises UsageError.
     """
     try:
-        return _decoded(read_bytes(path, what, hint=hint, max_bytes=max_bytes))
+        return _decoded(read_bytes(path, kind, hint=hint, max_bytes=max_bytes))
     except _Wrong as error:
-        raise UsageError(f"{what} {path} {error}", hint=hint) from None
+        raise UsageError(f"{kind} {path} {error}", hint=hint) from None
 
 
-def toml(path: Path, what: str, *, hint: str = "", max_bytes: int = MAX_BYTES) -> dict[str, Any]:
+def toml(path: Path, kind: str, *, hint: str = "", max_bytes: int = MAX_BYTES) -> dict[str, Any]:
     """Read and parse a TOML file. Raises UsageError if the file cannot be read or is not valid TOML."""
-    text = read_text(path, what, hint=hint, max_bytes=max_bytes)
+    text = read_text(path, kind, hint=hint, max_bytes=max_bytes)
     if dotted := _DOTTED.search(text):
         line = text.count("\n", 0, dotted.start()) + 1
-        raise UsageError(f"{what} {path}, line {line}: a key can have at most {MAX_DEPTH} parts", hint=hint)
+        raise UsageError(f"{kind} {path}, line {line}: a key can have at most {MAX_DEPTH} parts", hint=hint)
     import tomllib  # Imported here because most commands do not read a settings file.
 
     try:
         return tomllib.loads(text)
     except RecursionError:
-        raise UsageError(f"{what} {path} has too many nested brackets", hint=hint) from None
+        raise UsageError(f"{kind} {path} has too many nested brackets", hint=hint) from None
     except ValueError as error:  # A TOMLDecodeError, or a date or number that Python cannot represent.
-        raise UsageError(f"{what} {path} is not valid TOML: {error}", hint=hint) from None
+        raise UsageError(f"{kind} {path} is not valid TOML: {error}", hint=hint) from None
 
 
 def _decoded(data: bytes) -> str:

@@ -61,19 +61,19 @@ _Loader.yaml_implicit_resolvers = {
 _Loader.add_constructor(f"{_TAG}int", _Loader.construct_yaml_int)
 
 
-def yaml_documents(path: Path, what: str, *, hint: str = "", max_bytes: int = MAX_BYTES) -> list[Any]:
+def yaml_documents(path: Path, kind: str, *, hint: str = "", max_bytes: int = MAX_BYTES) -> list[Any]:
     """Return the documents in a YAML file, with None for empty documents. Raises UsageError."""
-    return yaml_texts(read_text(path, what, hint=hint, max_bytes=max_bytes), f"{what} {path}", hint=hint)
+    return yaml_texts(read_text(path, kind, hint=hint, max_bytes=max_bytes), f"{kind} {path}", hint=hint)
 
 
-def yaml_document(path: Path, what: str, *, hint: str = "", max_bytes: int = MAX_BYTES) -> Any:
+def yaml_document(path: Path, kind: str, *, hint: str = "", max_bytes: int = MAX_BYTES) -> Any:
     """Return the only document in a YAML file, or None if the file is empty.
 
     Raises UsageError if the file is invalid or contains several documents.
     """
-    documents = yaml_documents(path, what, hint=hint, max_bytes=max_bytes)
+    documents = yaml_documents(path, kind, hint=hint, max_bytes=max_bytes)
     if len(documents) > 1:
-        raise UsageError(f"{what} {path} has {len(documents)} documents; one is expected", hint=hint)
+        raise UsageError(f"{kind} {path} has {len(documents)} documents; one is expected", hint=hint)
     return documents[0] if documents else None
 
 
@@ -85,8 +85,8 @@ def yaml_texts(text: str, source: str, *, hint: str = "") -> list[Any]:
     except _Wrong as error:
         raise UsageError(f"{source}, {error}", hint=hint) from None
     except yaml.MarkedYAMLError as error:
-        where = _place(text, error.problem_mark) if error.problem_mark else ""
-        raise UsageError(f"{source} is not valid YAML{where}: {error.problem}", hint=hint) from None
+        location = _place(text, error.problem_mark) if error.problem_mark else ""
+        raise UsageError(f"{source} is not valid YAML{location}: {error.problem}", hint=hint) from None
     except (yaml.YAMLError, ValueError) as error:
         raise UsageError(f"{source} is not valid YAML: {error}", hint=hint) from None
 
@@ -134,26 +134,26 @@ def _documents(text: str) -> Iterator[Any]:
         loader.dispose()
 
 
-def _check(loader: _Loader, node: yaml.Node, done: set[int]) -> None:
+def _check(loader: _Loader, node: yaml.Node, checked: set[int]) -> None:
     """Check a YAML node and its children.
 
     A node to which several aliases refer is checked only once. Raises _Wrong.
     """
-    if id(node) in done:
+    if id(node) in checked:
         return
-    done.add(id(node))
+    checked.add(id(node))
     if node.tag not in _PLAIN:
         raise _Wrong(f"{_line(node)}: the tag {_tag(node)} is not supported")
     if node.tag in _NUMBERS and len(node.value) > MAX_NUMBER:
         raise _Wrong(f"{_line(node)}: a number has at most {MAX_NUMBER} characters; found {len(node.value)}")
     if isinstance(node, yaml.SequenceNode):
         for item in node.value:
-            _check(loader, item, done)
+            _check(loader, item, checked)
     elif isinstance(node, yaml.MappingNode):
         keys: dict[Any, yaml.Node] = {}
         for key, value in node.value:
-            _check(loader, key, done)
-            _check(loader, value, done)
+            _check(loader, key, checked)
+            _check(loader, value, checked)
             if not isinstance(key, yaml.ScalarNode):
                 raise _Wrong(f"{_line(key)}: a key must be a string; found a list or a mapping")
             if len(key.value) > MAX_KEY:

@@ -45,7 +45,9 @@ def check(
         raise UsageError(f"--model {model}: the hub has no such model", hint="name it as OWNER/NAME")
     if answer.status_code in (401, 403):
         if token is None:
-            why = "it is gated or private, and the ranks have no token"
+            detail = "it is gated or private, and the ranks have no token"
         else:
-            why = "the token in hf-token is not permitted to read it"
-        raise UsageError(f"--model {model}: the hub refuses it with {answer.status_code}: {why}", hint=_HINT)
+            detail = "the token in hf-token is not permitted to read it"
+        raise UsageError(
+            f"--model {model}: the hub refuses it with {answer.status_code}: {detail}", hint=_HINT
+        )

@@ -64,11 +64,11 @@ class NamespaceLeases:
 
     def forget(self, namespaces: list[Object]) -> None:
         """Remove the lease files that killed harnesses left, if their namespaces no longer exist."""
-        there = {item["metadata"]["labels"][NONCE_LABEL] for item in namespaces}
+        nonces = {item["metadata"]["labels"][NONCE_LABEL] for item in namespaces}
         for path in self._folder.glob("*"):
             # A new file may belong to a lease that is being acquired.
             old = time.time() - path.stat().st_mtime > ENDING_SECONDS
-            if old and path.name not in there and not in_use(path):
+            if old and path.name not in nonces and not in_use(path):
                 path.unlink(missing_ok=True)
 
     def free(self, namespaces: list[Object]) -> list[str]:
@@ -129,7 +129,10 @@ def _open(kube: Kube, kind: tuple[str, str], namespaces: set[str]) -> list[Objec
         for item in launched(kube, kind)
         if item["metadata"]["namespace"] in namespaces
         and not (item.get("status") or {}).get("terminalState")
-        and not any(condition(item, ended).get("status") == "True" for ended in ("Complete", "Failed"))
+        and not any(
+            condition(item, condition_type).get("status") == "True"
+            for condition_type in ("Complete", "Failed")
+        )
     ]
 
 
@@ -141,9 +144,9 @@ def prune(kube: Kube, leases: NamespaceLeases) -> None:
     if kube.silence(seconds=2) is not None:
         return
     try:
-        there = of_launches(kube)
-        leases.forget(there)
-        for name in leases.free(there)[:-KEPT]:
+        namespaces = of_launches(kube)
+        leases.forget(namespaces)
+        for name in leases.free(namespaces)[:-KEPT]:
             kube.delete("v1", "Namespace", name)
     except (ApiException, HTTPError, OSError):
         return

@@ -63,8 +63,8 @@ def prepare(
     rejects_root = pod_standard.rejects_root(kube, workload, created, image, dry_run=dry_run)
     # Workers may read the key from either of these variables.
     secret_values = {**workload.secret_envs, "PLUTO_API_KEY": key, "PLUTO_API_TOKEN": key}
-    ours = ready.worker if workload.uses_worker_image else None
-    files = {**(ours.changed if ours else {}), **scripts.users(settings)}
+    worker_image = ready.worker if workload.uses_worker_image else None
+    files = {**(worker_image.changed if worker_image else {}), **scripts.users(settings)}
     documents = [
         _secret(namespace, secret_values),
         *([scripts.config_map(namespace, files)] if files else []),
@@ -77,7 +77,7 @@ def prepare(
             pool.submit(_queue, kube, workload, settings, namespace),
             *(pool.submit(kube.apply, each) for each in documents),
         ]
-        code = pool.submit(sent_code.code, image, ours, files)
+        code = pool.submit(sent_code.code, image, worker_image, files)
         pulled = pool.submit(_pull_secret, kube, settings, namespace)
         cpu_request = pool.submit(_cpu_request, kube, workload, expected.num_nodes, context)
     for step in steps:

@@ -67,15 +67,15 @@ def install(kube: Kube, namespaces: Iterable[str]) -> list[str]:
     """
     require(kube)
     with _readable("install the recorder"):
-        there = {each["metadata"]["name"]: each for each in kube.objects("v1", "Namespace")}
-        named = list(dict.fromkeys(namespaces))
-        if unknown := [name for name in named if name not in there]:
+        existing = {each["metadata"]["name"]: each for each in kube.objects("v1", "Namespace")}
+        requested = list(dict.fromkeys(namespaces))
+        if unknown := [name for name in requested if name not in existing]:
             raise UsageError(f"expected names of namespaces, found {', '.join(unknown)}, which do not exist")
-        wanted = named or sorted(name for name, each in there.items() if _labelled(each))
+        targets = requested or sorted(name for name, each in existing.items() if _labelled(each))
         # Apply the files first, because pods admitted before them would start unrecorded.
-        for document in (*map(policy.config_map, wanted), *policy.documents()):
+        for document in (*map(policy.config_map, targets), *policy.documents()):
             kube.apply(document)
-    return wanted
+    return targets
 
 
 def uninstall(kube: Kube) -> list[str]:
@@ -87,8 +87,8 @@ def uninstall(kube: Kube) -> list[str]:
             if kube.get(document["apiVersion"], document["kind"], name) is not None:
                 kube.delete(document["apiVersion"], document["kind"], name)
                 deleted.append(f"{document['kind']} {name}")
-        for found in kube.objects("v1", "ConfigMap", selector=_SELECTOR):
-            namespace, name = found["metadata"]["namespace"], found["metadata"]["name"]
+        for config_map in kube.objects("v1", "ConfigMap", selector=_SELECTOR):
+            namespace, name = config_map["metadata"]["namespace"], config_map["metadata"]["name"]
             kube.delete("v1", "ConfigMap", name, namespace)
             deleted.append(f"ConfigMap {namespace}/{name}")
     return deleted
@@ -137,8 +137,8 @@ def _unrecorded(pod: Object) -> Iterator[Unrecorded]:
     if any(map(policy.is_recorded, containers)):
         return  # If one container is recorded, the pod's other containers count as sidecars.
     for container in containers:
-        why = policy.why_not(pod, container) or "it was created before the policy, or the policy failed"
-        yield Unrecorded(pod["metadata"]["namespace"], pod["metadata"]["name"], container["name"], why)
+        reason = policy.why_not(pod, container) or "it was created before the policy, or the policy failed"
+        yield Unrecorded(pod["metadata"]["namespace"], pod["metadata"]["name"], container["name"], reason)
 
 
 class _readable:

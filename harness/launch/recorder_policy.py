@@ -74,27 +74,27 @@ def documents() -> list[Object]:
     """Return the policy and its bindings: for labelled namespaces, and for labelled pods elsewhere."""
     labelled = {"matchLabels": {RECORD: "true"}}
     elsewhere = {"matchExpressions": [{"key": RECORD, "operator": "NotIn", "values": ["true"]}]}
-    not_out = {"matchExpressions": [{"key": RECORD, "operator": "NotIn", "values": ["false"]}]}
-    asked = {"matchExpressions": [{"key": RECORD, "operator": "In", "values": ["true", "env"]}]}
+    not_opted_out = {"matchExpressions": [{"key": RECORD, "operator": "NotIn", "values": ["false"]}]}
+    opted_in = {"matchExpressions": [{"key": RECORD, "operator": "In", "values": ["true", "env"]}]}
     return [
         _policy(),
-        _binding("namespaces", labelled, not_out),
-        _binding("pods", elsewhere, asked),
+        _binding("namespaces", labelled, not_opted_out),
+        _binding("pods", elsewhere, opted_in),
     ]
 
 
 def config_map(namespace: str) -> Object:
     """Return the ConfigMap with the recorder's files."""
-    found = MOUNTED.config_map(namespace)
-    found["metadata"]["labels"] = dict(FILES)
-    return found
+    document = MOUNTED.config_map(namespace)
+    document["metadata"]["labels"] = dict(FILES)
+    return document
 
 
 def volume() -> Object:
     """Return the volume with the files. The kubelet starts the pod even if the ConfigMap is missing."""
-    found = MOUNTED.volume()
-    found["configMap"]["optional"] = True
-    return found
+    document = MOUNTED.volume()
+    document["configMap"]["optional"] = True
+    return document
 
 
 def wrapped(command: list[str]) -> list[str] | None:
@@ -277,7 +277,7 @@ def why_not(pod: Object, container: Object) -> str:
         "a launch of the harness records it": any(each["name"].startswith("HARNESS_") for each in env),
         "it has a volume of its own at /opt/harness": any(path.startswith("/opt/harness") for path in mounts),
     }
-    return next((why for why, applies in excluded.items() if applies), "") or _no_way(pod, container)
+    return next((reason for reason, applies in excluded.items() if applies), "") or _no_way(pod, container)
 
 
 def _no_way(pod: Object, container: Object) -> str:
@@ -290,13 +290,13 @@ def _no_way(pod: Object, container: Object) -> str:
     if paths:
         literal = len(paths) == 1 and paths[0].get("value")
         return "" if literal else "its PYTHONPATH has no literal value: begin its command with a shell"
-    found = (
+    problem = (
         f"its command begins with {command[0]}"
         if command
         else "it has no command, so the image determines it"
     )
     return (
-        f"{found}: begin it with a shell, as in command: [sh, -c, 'exec …'], or, if the image sets no "
+        f"{problem}: begin it with a shell, as in command: [sh, -c, 'exec …'], or, if the image sets no "
         f"PYTHONPATH, label the pod {RECORD}: env"
     )
 

@@ -38,8 +38,8 @@ class Packages:
                 worker = replaced_image.with_change(ready.worker, self.worker, context)
             with context.writer.stage("replaced image to nodes"):
                 ready.cluster.provide_image(worker.tag, context)
-            named = {"worker": scripts.version_text(worker.tag, worker.changed)}
-            ready = replace(ready, worker=worker, versions=ready.versions | named)
+            worker_version = {"worker": scripts.version_text(worker.tag, worker.changed)}
+            ready = replace(ready, worker=worker, versions=ready.versions | worker_version)
         used = (*self.controllers, *self.konduktor, *(self.worker.replaced if self.worker else ()))
         versions = version_texts(used)
         if self.konduktor:
@@ -78,12 +78,12 @@ def unusable(workload: Workload, settings: Settings) -> dict[str, UsageError]:
 
 def resolved(context: RunContext) -> Packages:
     """Return the changes in settings.replace. Raises UsageError if a package cannot be resolved or built."""
-    wanted = [parse(name, spec) for name, spec in context.settings.replace.items()]
-    of_worker = [each for each in wanted if each.name not in (KONDUKTOR, *CONTROLLERS)]
+    replacements = [parse(name, spec) for name, spec in context.settings.replace.items()]
+    of_worker = [each for each in replacements if each.name not in (KONDUKTOR, *CONTROLLERS)]
     return Packages(
         replaced_image.change_of(of_worker, context) if of_worker else None,
         replaced_konduktor(context)[1] if KONDUKTOR in context.settings.replace else (),
-        tuple(_controller(each, context) for each in wanted if each.name in CONTROLLERS),
+        tuple(_controller(each, context) for each in replacements if each.name in CONTROLLERS),
     )
 
 

@@ -12,20 +12,24 @@ from harness.provision.images import docker_images, scripts
 from harness.provision.images.build import ImageRef
 
 
-def code(image: str, ours: ImageRef | None, mounted: Mapping[str, bytes]) -> SentCode:
+def code(image: str, worker_image: ImageRef | None, mounted: Mapping[str, bytes]) -> SentCode:
     """Return the ranks' code: the image, and the digests of its files and the mounted files.
 
-    `mounted` maps paths in /workspace to the content of the files that are mounted there. `ours` is the
-    worker image if the ranks use it, otherwise None. The files in other images are unknown.
+    `mounted` maps paths in /workspace to the content of the files that are mounted there. `worker_image` is
+    the worker image if the ranks use it, otherwise None. The files in other images are unknown.
     """
-    built = ours is not None and bool(ours.scripts)
-    files = {**(ours.scripts if ours else {}), **scripts.digests(mounted)}
+    is_own = worker_image is not None and bool(worker_image.scripts)
+    files = {**(worker_image.scripts if worker_image else {}), **scripts.digests(mounted)}
     return SentCode(
         files={f"{scripts.WORKSPACE}/{name}": digest for name, digest in sorted(files.items())},
         mounted=[f"{scripts.WORKSPACE}/{name}" for name in sorted(mounted)],
-        whole=[scripts.WORKSPACE] if built else [],
+        whole=[scripts.WORKSPACE] if is_own else [],
         image=image,
-        ours=built,
-        image_id=docker_images.status_id(ours.image_id) if ours and ours.image_id else None,
-        versions={"pluto": ours.components["pluto"]} if ours and "pluto" in ours.components else {},
+        ours=is_own,
+        image_id=docker_images.status_id(worker_image.image_id)
+        if worker_image and worker_image.image_id
+        else None,
+        versions={"pluto": worker_image.components["pluto"]}
+        if worker_image and "pluto" in worker_image.components
+        else {},
     )

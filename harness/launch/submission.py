@@ -70,11 +70,11 @@ class Launching:
         assert isinstance(self.workload, Training)
         self.writer.text(FILE, audit(self.workload, self.surroundings, progress))
 
-    def upload(self, ended: bool) -> None:
-        """Upload the run to the --upload URL if `ended` is true. Record the result or the error."""
+    def upload(self, ranks_ended: bool) -> None:
+        """Upload the run to the --upload URL if `ranks_ended` is true. Record the result or the error."""
         assert isinstance(self.workload, Training)
         document = json.dumps({"error": "the ranks had not ended, so nothing was sent"})
-        if ended:
+        if ranks_ended:
             try:
                 document = self.workload.upload(self.surroundings)
             except (HarnessError, ApiException, NOT_SERVED) as error:

@@ -69,7 +69,7 @@ def wanted(text: str) -> Wanted:
 
 def read(
     kube: Kube,
-    wanted: Iterable[Wanted],
+    requests: Iterable[Wanted],
     environment: Mapping[str, str] = os.environ,
     option: str = "--secret",
 ) -> list[UserSecret]:
@@ -77,46 +77,46 @@ def read(
 
     `option` is the command-line option that names the Secrets, for the error message.
     """
-    return [_read(kube, one, environment, option) for one in wanted]
+    return [_read(kube, one, environment, option) for one in requests]
 
 
-def _read(kube: Kube, wanted: Wanted, environment: Mapping[str, str], option: str) -> UserSecret:
-    if wanted.variable is not None:
-        return _of_variable(wanted, wanted.variable, environment)
-    namespace = wanted.namespace or namespace_of(kube.kubeconfig, kube.context)
-    secret = kube.get("v1", "Secret", wanted.name, namespace)
+def _read(kube: Kube, request: Wanted, environment: Mapping[str, str], option: str) -> UserSecret:
+    if request.variable is not None:
+        return _of_variable(request, request.variable, environment)
+    namespace = request.namespace or namespace_of(kube.kubeconfig, kube.context)
+    secret = kube.get("v1", "Secret", request.name, namespace)
     if secret is None:
         variable = next((name for name in _HF_VARIABLES if environment.get(name)), None)
-        if wanted.name == HF_TOKEN and wanted.namespace is None and variable is not None:
-            return _of_variable(wanted, variable, environment)
+        if request.name == HF_TOKEN and request.namespace is None and variable is not None:
+            return _of_variable(request, variable, environment)
         raise UsageError(
-            f"{option} {wanted.name}: namespace {namespace} has no Secret of this name",
-            hint=f"--secret NAMESPACE/{wanted.name}, or --secret {wanted.name}=VARIABLE"
+            f"{option} {request.name}: namespace {namespace} has no Secret of this name",
+            hint=f"--secret NAMESPACE/{request.name}, or --secret {request.name}=VARIABLE"
             if option == "--secret"
             else "it is read from the kubeconfig's namespace; HARNESS_IMAGE_PULL_SECRET can name another one",
         )
     data = {str(key): str(value) for key, value in (secret.get("data") or {}).items()}
-    missing = [HF_KEY] if wanted.name == HF_TOKEN and HF_KEY not in data else []
+    missing = [HF_KEY] if request.name == HF_TOKEN and HF_KEY not in data else []
     if missing or not data:
         raise UsageError(
-            f"--secret {wanted.name}: expected {f'the key {HF_KEY}' if missing else 'a key'}, but the Secret "
-            f"in namespace {namespace} has {', '.join(sorted(data)) or 'no key'}",
-            hint=f"`kubectl create secret generic {wanted.name} --from-literal` adds a key",
+            f"--secret {request.name}: expected {f'the key {HF_KEY}' if missing else 'a key'}, but the "
+            f"Secret in namespace {namespace} has {', '.join(sorted(data)) or 'no key'}",
+            hint=f"`kubectl create secret generic {request.name} --from-literal` adds a key",
         )
-    if wanted.name == HF_TOKEN and not UserSecret(HF_TOKEN, {HF_KEY: data[HF_KEY]}).values[0]:
+    if request.name == HF_TOKEN and not UserSecret(HF_TOKEN, {HF_KEY: data[HF_KEY]}).values[0]:
         raise UsageError(
             f"--secret {HF_TOKEN}: expected a token, but the key {HF_KEY} of the Secret in namespace "
             f"{namespace} is empty"
         )
-    return UserSecret(wanted.name, data, str(secret.get("type") or "Opaque"))
+    return UserSecret(request.name, data, str(secret.get("type") or "Opaque"))
 
 
-def _of_variable(wanted: Wanted, variable: str, environment: Mapping[str, str]) -> UserSecret:
+def _of_variable(request: Wanted, variable: str, environment: Mapping[str, str]) -> UserSecret:
     value = environment.get(variable, "")
     if not value.strip():
         raise UsageError(
-            f"--secret {wanted.name}: expected the variable {variable} in the environment, but it is "
+            f"--secret {request.name}: expected the variable {variable} in the environment, but it is "
             f"{'empty' if variable in environment else 'not set'}"
         )
-    key = HF_KEY if wanted.name == HF_TOKEN else variable
-    return UserSecret(wanted.name, {key: base64.b64encode(value.encode()).decode()})
+    key = HF_KEY if request.name == HF_TOKEN else variable
+    return UserSecret(request.name, {key: base64.b64encode(value.encode()).decode()})

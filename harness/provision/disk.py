@@ -37,9 +37,9 @@ def _pods(settings: Settings) -> Iterator[DiskUse]:
     for state in (settings.state_dir / "clusters").glob("*/state.json"):
         kind = KindCluster(settings.model_copy(update={"cluster_name": state.parent.name}))
         for pod in pod_disk_use.pods(kind.kube()):
-            how = "which has ended" if pod.ended else "which still runs"
+            status = "which has ended" if pod.ended else "which still runs"
             yield DiskUse(
-                what=f"pod {pod.namespace}/{pod.name} of cluster {kind.name}, {how}",
+                what=f"pod {pod.namespace}/{pod.name} of cluster {kind.name}, {status}",
                 bytes=pod.bytes,
                 command=f"kubectl --kubeconfig {shlex.quote(str(kind.kubeconfig))} "
                 f"delete pod -n {pod.namespace} {pod.name}",
@@ -48,8 +48,10 @@ def _pods(settings: Settings) -> Iterator[DiskUse]:
 
 def _folders(settings: Settings) -> Iterator[DiskUse]:
     cache, runs = settings.cache_dir.absolute(), settings.runs_dir.absolute()
-    what = f"{cache}, which is built or fetched again when it is needed"
-    yield DiskUse(what=what, bytes=disk_use.bytes_used(cache), command=f"rm -r {shlex.quote(str(cache))}")
+    description = f"{cache}, which is built or fetched again when it is needed"
+    yield DiskUse(
+        what=description, bytes=disk_use.bytes_used(cache), command=f"rm -r {shlex.quote(str(cache))}"
+    )
     prune = f"harness runs --prune last:5 --runs-dir {shlex.quote(str(runs))}"
     yield DiskUse(what=f"bundles in {runs}", bytes=disk_use.bytes_used(runs), command=prune)
 
@@ -68,8 +70,8 @@ def _docker(_settings: Settings) -> Iterator[DiskUse]:
     for line in listed.splitlines():
         kind, _, free = line.partition("\t")
         if kind in commands:
-            what = f"unused {kind.lower()} of Docker"
-            yield DiskUse(what=what, bytes=size(free), command=commands[kind])
+            description = f"unused {kind.lower()} of Docker"
+            yield DiskUse(what=description, bytes=size(free), command=commands[kind])
 
 
 def size(text: str) -> int:

@@ -201,18 +201,18 @@ def _refuse_foreign(kube: Kube, lacks: Collection[str], queue: bool) -> None:
 
     The ResourceFlavor and the ClusterQueue are checked too if `queue` is true.
     """
-    there = [
+    components = [
         each
         for name, namespace in CONTROLLERS.items()
         if name in lacks
         for each in kube.objects("apps/v1", "Deployment", namespace)
     ]
-    named = [("v1", "Namespace", tracker.NAMESPACE)] if "tracker" in lacks else []
+    references = [("v1", "Namespace", tracker.NAMESPACE)] if "tracker" in lacks else []
     if queue and "queue" in lacks:
-        named += [(queues.API, "ResourceFlavor", queues.FLAVOR)]
-        named += [(queues.API, "ClusterQueue", queues.CLUSTER_QUEUE)]
-    there += filter(None, (kube.get(*each) for each in named))
-    foreign = [f"{each['kind']} {each['metadata']['name']}" for each in there if not applied_by_us(each)]
+        references += [(queues.API, "ResourceFlavor", queues.FLAVOR)]
+        references += [(queues.API, "ClusterQueue", queues.CLUSTER_QUEUE)]
+    components += filter(None, (kube.get(*each) for each in references))
+    foreign = [f"{each['kind']} {each['metadata']['name']}" for each in components if not applied_by_us(each)]
     if foreign:
         raise UsageError(
             f"{', '.join(foreign)}: exists on this cluster, was not created by the harness, and does not "

@@ -67,8 +67,8 @@ def konduktor_bin(context: RunContext) -> Path:
     """
     if (spec := context.settings.replace.get(KONDUKTOR)) is not None:
         return _REPLACED.get(spec) or replaced_konduktor(context)[0]
-    if (there := installed(context.settings)) is not None:
-        return there
+    if (installed_program := installed(context.settings)) is not None:
+        return installed_program
     home = environment_dir(context.settings)
     program = home / "bin" / "konduktor"
     with locked(home.with_suffix(".lock"), lambda: context.progress("waiting for konduktor's environment")):
@@ -103,21 +103,21 @@ def replaced_konduktor(context: RunContext) -> tuple[Path, tuple[Replaced, ...]]
     from harness.core.replacements import parse
     from harness.provision.replaced import change, install
 
-    one = parse(KONDUKTOR, context.settings.replace[KONDUKTOR])
-    found = change([one], LOCK, target_options(), context)
+    replacement = parse(KONDUKTOR, context.settings.replace[KONDUKTOR])
+    package_change = change([replacement], LOCK, target_options(), context)
     locked_home = environment_dir(context.settings)
-    home = locked_home.with_name(f"{locked_home.name}-{found.key}")
+    home = locked_home.with_name(f"{locked_home.name}-{package_change.key}")
     program = home / "bin" / "konduktor"
     with locked(home.with_suffix(".lock"), lambda: context.progress("waiting for konduktor's environment")):
         if not _complete(home):
             shutil.rmtree(home, ignore_errors=True)
             _install(home)
-            install(found, ["--python", str(home / "bin" / "python")])
+            install(package_change, ["--python", str(home / "bin" / "python")])
             if not program.is_file():
-                raise UsageError(f"--replace: {one.spec} has no program konduktor")
-            (home / MARKER).write_text(f"{found.replaced[0].version}\n")
-    _REPLACED[one.spec] = program
-    return program, found.replaced
+                raise UsageError(f"--replace: {replacement.spec} has no program konduktor")
+            (home / MARKER).write_text(f"{package_change.replaced[0].version}\n")
+    _REPLACED[replacement.spec] = program
+    return program, package_change.replaced
 
 
 def _complete(home: Path) -> bool:

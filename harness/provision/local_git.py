@@ -28,12 +28,12 @@ def output(folder: Path, *words: str) -> str:
     Raises UsageError if the folder is not in a repository, and ToolError if the command fails.
     """
     try:
-        done = processes.run(["git", "-C", str(folder), *words], timeout=SECONDS, env=environment())
+        result = processes.run(["git", "-C", str(folder), *words], timeout=SECONDS, env=environment())
     except ToolError as error:
         if "not a git repository" in error.output:
             raise UsageError(f"{folder} is not a Git repository") from None
         raise
-    return done.stdout.strip("\n")
+    return result.stdout.strip("\n")
 
 
 def commit(folder: Path, ref: str, option: str) -> str:

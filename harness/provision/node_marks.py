@@ -59,8 +59,8 @@ def mark(
     """
     marked = Marked()
     for name, verdict in verdicts.items():
-        wanted = None if name in doubtful else taint
-        _change(kube, name, partial(marking, verdict=verdict, taint=wanted), marked)
+        node_taint = None if name in doubtful else taint
+        _change(kube, name, partial(marking, verdict=verdict, taint=node_taint), marked)
     return marked
 
 
@@ -82,16 +82,16 @@ def marking(node: Object, verdict: Verdict, *, taint: bool | None) -> Object | N
     If `taint` is None, the node's taints are not changed.
     """
     annotations = mapping(node, "metadata", "annotations")
-    wanted = items(node, "spec", "taints")
+    taints = items(node, "spec", "taints")
     if taint is not None:
-        wanted = _with_taint(wanted, _taint(verdict) if taint else None)
+        taints = _with_taint(taints, _taint(verdict) if taint else None)
     labelled = mapping(node, "metadata", "labels").get(LABEL) == verdict
-    if BEFORE in annotations and labelled and wanted == items(node, "spec", "taints"):
+    if BEFORE in annotations and labelled and taints == items(node, "spec", "taints"):
         return None
     before = annotations.get(BEFORE) or json.dumps(
         {"label": mapping(node, "metadata", "labels").get(LABEL), "taints": _own_taints(node)}, sort_keys=True
     )
-    return _patch(node, verdict, before, wanted)
+    return _patch(node, verdict, before, taints)
 
 
 def restoring(node: Object) -> Object | None:
@@ -111,8 +111,8 @@ def restoring(node: Object) -> Object | None:
             f"annotation {BEFORE} of node {name} cannot be read: {text!r}",
             hint=f"remove label {LABEL}, taint {TAINT} and the annotation by hand",
         ) from error
-    others = [one for one in items(node, "spec", "taints") if one.get("key") != TAINT]
-    return _patch(node, label, None, [*others, *taints])
+    other_taints = [one for one in items(node, "spec", "taints") if one.get("key") != TAINT]
+    return _patch(node, label, None, [*other_taints, *taints])
 
 
 def _own_taints(node: Object) -> list[dict[str, Any]]:
@@ -123,12 +123,12 @@ def _taint(verdict: Verdict) -> dict[str, str] | None:
     return {"key": TAINT, "value": verdict, "effect": "NoSchedule"} if verdict == "FAIL" else None
 
 
-def _with_taint(taints: list[dict[str, Any]], wanted: dict[str, str] | None) -> list[dict[str, Any]]:
-    """Return a node's taints, with the harness's own taint added or removed as given by `wanted`.
+def _with_taint(taints: list[dict[str, Any]], new_taint: dict[str, str] | None) -> list[dict[str, Any]]:
+    """Return a node's taints, with the harness's own taint added or removed as given by `new_taint`.
 
     Other taints keep their order.
     """
-    return [one for one in taints if one.get("key") != TAINT] + ([wanted] if wanted else [])
+    return [one for one in taints if one.get("key") != TAINT] + ([new_taint] if new_taint else [])
 
 
 def _patch(node: Object, label: str | None, before: str | None, taints: list[dict[str, Any]]) -> Object:
@@ -143,21 +143,21 @@ def _patch(node: Object, label: str | None, before: str | None, taints: list[dic
     }
 
 
-def _change(kube: Kube, name: str, wanted: PatchOf, marked: Marked) -> None:
+def _change(kube: Kube, name: str, patch_of: PatchOf, marked: Marked) -> None:
     tries = Retrying(
         retry=retry_if_exception_type(ConflictError),
         wait=wait_random_exponential(multiplier=0.05, max=2),
         stop=stop_after_delay(PATIENCE_SECONDS),
     )
     try:
-        tries(_change_once, kube, name, wanted, marked)
+        tries(_change_once, kube, name, patch_of, marked)
     except RetryError as error:
         raise HarnessError(
             f"node {name} could not be marked: other clients changed it continuously for {PATIENCE_SECONDS} s"
         ) from error
 
 
-def _change_once(kube: Kube, name: str, wanted: PatchOf, marked: Marked) -> None:
+def _change_once(kube: Kube, name: str, patch_of: PatchOf, marked: Marked) -> None:
     """Read the node, and send its patch.
 
     Raises ConflictError if another client has changed the node in the meantime.
@@ -166,7 +166,7 @@ def _change_once(kube: Kube, name: str, wanted: PatchOf, marked: Marked) -> None
     if node is None:
         marked.absent.append(name)
         return
-    patch = wanted(node)
+    patch = patch_of(node)
     if patch is None:
         marked.unchanged.append(name)
         return

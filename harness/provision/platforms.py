@@ -79,8 +79,8 @@ def target() -> Platform:
 def _target(default: str, *_server: str) -> Platform:
     if default:
         return parse(default)
-    asked = ["docker", "version", "--format", "{{.Server.Os}}/{{.Server.Arch}}"]
-    answer = processes.run(asked, timeout=30, hint="`harness doctor` shows what to do", cause=CAUSE)
+    command = ["docker", "version", "--format", "{{.Server.Os}}/{{.Server.Arch}}"]
+    answer = processes.run(command, timeout=30, hint="`harness doctor` shows what to do", cause=CAUSE)
     return parse(answer.stdout)
 
 

@@ -102,23 +102,23 @@ def requirements(
         *([("pods", lambda: _pods(kube, settings, job))] if pods else []),
         ("storage", lambda: "no volume is needed: evidence is kept on this machine"),
     ]
-    return [_tested(what, test) for what, test in tests]
+    return [_tested(subject, test) for subject, test in tests]
 
 
-def _tested(what: str, test: Callable[[], str]) -> Requirement:
+def _tested(subject: str, test: Callable[[], str]) -> Requirement:
     try:
-        return Requirement(what, test())
+        return Requirement(subject, test())
     except HarnessError as error:
-        return Requirement(what, error.message, error)
+        return Requirement(subject, error.message, error)
     except NOT_SERVED as error:
         return Requirement(
-            what, f"not served: {error}", HarnessError(str(error), cause="controllers.crd_missing")
+            subject, f"not served: {error}", HarnessError(str(error), cause="controllers.crd_missing")
         )
     except ApiException as error:
         if error.status not in (401, 403):
             raise
         text = f"cannot be read: HTTP {error.status}"
-        return Requirement(what, text, HarnessError(text, hint="ask for the permission", cause=FORBIDDEN))
+        return Requirement(subject, text, HarnessError(text, hint="ask for the permission", cause=FORBIDDEN))
 
 
 def _nodes(kube: Kube, settings: Settings, job: JobProperties | None) -> str:
@@ -205,13 +205,13 @@ def _tracker(kube: Kube, settings: Settings) -> str:
 def _image(kube: Kube, settings: Settings, job: JobProperties | None) -> str:
     pull_secret(kube, settings)
     try:
-        wanted = image(job, settings.worker_image)
+        reference = image(job, settings.worker_image)
     except HarnessError as error:
-        if others := other_tags(LOCAL_IMAGE, kube.objects("v1", "Node")):
-            error.hint = f"the nodes have {', '.join(others)}: set HARNESS_WORKER_IMAGE to one of these"
+        if tags := other_tags(LOCAL_IMAGE, kube.objects("v1", "Node")):
+            error.hint = f"the nodes have {', '.join(tags)}: set HARNESS_WORKER_IMAGE to one of these"
         raise
     secret = f", with the Secret {settings.image_pull_secret}" if settings.image_pull_secret else ""
-    return f"{wanted}{secret}; it is pulled only when the pods start"
+    return f"{reference}{secret}; it is pulled only when the pods start"
 
 
 def pull_secret(kube: Kube, settings: Settings) -> Object | None:
@@ -237,20 +237,20 @@ def image(job: JobProperties | None, worker: str | None) -> str:
 
     Raises HarnessError (cause image.not_found) if `worker` is needed but is not set.
     """
-    wanted = job.image if job and not job.uses_worker_image else worker
-    if not wanted:
+    reference = job.image if job and not job.uses_worker_image else worker
+    if not reference:
         raise HarnessError(
             "the worker image was built on this machine, and no node of this cluster has it",
             hint="push it to a registry that the nodes can use, and set HARNESS_WORKER_IMAGE=…@sha256:…",
             cause="image.not_found",
         )
-    return wanted
+    return reference
 
 
 def _devices(kube: Kube, job: JobProperties | None) -> str:
-    wanted = [name for name in (job.resources if job else []) if "/" in name]
+    resources = [name for name in (job.resources if job else []) if "/" in name]
     nodes = kube.objects("v1", "Node")
-    have = {name: sum(int(n["status"]["allocatable"].get(name, 0)) for n in nodes) for name in wanted}
+    have = {name: sum(int(n["status"]["allocatable"].get(name, 0)) for n in nodes) for name in resources}
     missing = [name for name, count in have.items() if count == 0]
     if missing:
         raise HarnessError(

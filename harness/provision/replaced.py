@@ -88,13 +88,15 @@ def change(
     """
     wheels = {each.name: wheel_of(each, context) for each in replacements if each.kind != "versions"}
     locked, names = pins(lock.read_text()), {each.name for each in replacements}
-    others = [f"{name}=={version}" for name, version in locked.items() if name not in (*names, *SOURCES)]
-    wanted = [
+    other_requirements = [
+        f"{name}=={version}" for name, version in locked.items() if name not in (*names, *SOURCES)
+    ]
+    new_requirements = [
         f"{each.name} @ {wheels[each.name].as_uri()}" if each.name in wheels else _newest(each, options)
         for each in replacements
     ]
     context.progress(f"replacing: {', '.join(f'{each.name} by {each.spec}' for each in replacements)}")
-    resolved = _resolved([*wanted, *others], options, ", ".join(wanted))
+    resolved = _resolved([*new_requirements, *other_requirements], options, ", ".join(new_requirements))
     blocks = dict(_blocks(resolved))
     changed = {
         name: block for name, block in blocks.items() if name in names or _version(block) != locked.get(name)
@@ -138,8 +140,8 @@ def _newest(each: Replacement, options: Sequence[str]) -> str:
     if each.versions.startswith("==") and "," not in each.versions and "*" not in each.versions:
         return each.name + each.versions
     text = each.name + each.versions
-    found = _resolved([text], [*options, "--no-deps", "--upgrade"], text)
-    return f"{each.name}=={_version(found)}"
+    pins_text = _resolved([text], [*options, "--no-deps", "--upgrade"], text)
+    return f"{each.name}=={_version(pins_text)}"
 
 
 def _resolved(requirements: Sequence[str], options: Sequence[str], text: str) -> str:
@@ -148,10 +150,10 @@ def _resolved(requirements: Sequence[str], options: Sequence[str], text: str) ->
     Raises UsageError if they cannot be resolved. `text` describes the replacements in the message.
     """
     with tempfile.TemporaryDirectory(prefix="replace-") as folder:
-        wanted, overrides = Path(folder, "wanted.in"), Path(folder, "base.txt")
-        wanted.write_text("\n".join([*requirements, ""]))
+        input_file, overrides = Path(folder, "wanted.in"), Path(folder, "base.txt")
+        input_file.write_text("\n".join([*requirements, ""]))
         overrides.write_text("".join(f"{name}{_NEVER}\n" for name in BASE))
-        command = [uv_program(), "pip", "compile", str(wanted), "--overrides", str(overrides)]
+        command = [uv_program(), "pip", "compile", str(input_file), "--overrides", str(overrides)]
         command += [
             "--quiet",
             *PYTHON,
@@ -198,8 +200,8 @@ def _blocks(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _version(block: str) -> str | None:
-    found = re.match(r"\S+?==([^\s;\\]+)", block)
-    return found[1] if found else None
+    match = re.match(r"\S+?==([^\s;\\]+)", block)
+    return match[1] if match else None
 
 
 def wheel_of(each: Replacement, context: RunContext) -> Path:
@@ -321,11 +323,11 @@ def _built(each: Replacement, source: Path, context: RunContext) -> Path:
         command = [uv_program(), "build", *PYTHON, "--wheel", "--no-progress"]
         command += ["--out-dir", str(out), str(source)]
         processes.run(command, timeout=SECONDS, env=env)
-        (built,) = out.glob("*.whl")
-        target = out.parent / digest_of(built)[:12] / built.name
+        (wheel,) = out.glob("*.whl")
+        target = out.parent / digest_of(wheel)[:12] / wheel.name
         target.parent.mkdir(exist_ok=True)
         if not target.exists():  # Another process may be installing this wheel and checking its hash.
-            built.replace(target)
+            wheel.replace(target)
         return target
     except ToolError as error:
         raise UsageError(
@@ -345,8 +347,8 @@ def _build_environment() -> dict[str, str]:
     env = environment(without=("VIRTUAL_ENV", "PYTHONPATH", *CHOOSING, "AWS_"))
     needed = proxies.names(env)
     secret = secret_variables(env)
-    kept = [name for name in env if name.startswith(("UV_", "PIP_")) or name in needed or name not in secret]
-    return {name: env[name] for name in kept} | {"GIT_OPTIONAL_LOCKS": "0"}
+    names = [name for name in env if name.startswith(("UV_", "PIP_")) or name in needed or name not in secret]
+    return {name: env[name] for name in names} | {"GIT_OPTIONAL_LOCKS": "0"}
 
 
 def digest_of(wheel: Path) -> str:
@@ -389,9 +391,9 @@ def module_digest(path: str, version: str) -> str:
     """
     with tempfile.TemporaryDirectory(prefix="module-") as folder:
         command = ["go", "-C", folder, "mod", "download", "-json", f"{path}@{version}"]
-        done = processes.run(command, timeout=SECONDS, check=False)
-    found = json.loads(done.stdout or "{}")
-    if "Sum" not in found:
-        reason = " ".join(str(found.get("Error") or done.stderr).split())
+        result = processes.run(command, timeout=SECONDS, check=False)
+    module = json.loads(result.stdout or "{}")
+    if "Sum" not in module:
+        reason = " ".join(str(module.get("Error") or result.stderr).split())
         raise UsageError(f"there is no {path} {version}: {reason}")
-    return base64.b64decode(found["Sum"].removeprefix("h1:")).hex()
+    return base64.b64decode(module["Sum"].removeprefix("h1:")).hex()

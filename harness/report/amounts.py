@@ -30,5 +30,5 @@ def ranges(numbers: Iterable[int]) -> str:
         for run in runs
         for text in ([f"{run[0]}-{run[-1]}"] if len(run) > 2 else [str(number) for number in run])
     ]
-    more = len(texts) - MAX_RANGES
-    return ", ".join(texts[:MAX_RANGES]) + (f" and {more} more" if more > 0 else "")
+    omitted_count = len(texts) - MAX_RANGES
+    return ", ".join(texts[:MAX_RANGES]) + (f" and {omitted_count} more" if omitted_count > 0 else "")

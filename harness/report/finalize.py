@@ -79,9 +79,9 @@ def _write_report_files(context: RecordedContext, bundle: Bundle, verdict: Verdi
     failed = report_files.write(bundle, verdict) if full is None else dict.fromkeys(report_files.FILES, full)
     if failed:
         reasons = {str(error).partition("\n")[0] or type(error).__name__: None for error in failed.values()}
-        said = writer.redactor.text("; ".join(reasons))
-        again = f"`harness report {writer.path}` tries again; `--output FILE` writes the page elsewhere"
-        context.progress(f"could not write {', '.join(failed)} ({said}): {again}")
+        message = writer.redactor.text("; ".join(reasons))
+        advice = f"`harness report {writer.path}` tries again; `--output FILE` writes the page elsewhere"
+        context.progress(f"could not write {', '.join(failed)} ({message}): {advice}")
     return failed.keys()
 
 

@@ -26,7 +26,7 @@ def code(verbatim: str) -> str:
 def text(plain: str) -> str:
     """Format plain text as one line of Markdown, with markup escaped and line breaks converted to <br>."""
     safe = plain.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    safe = re.sub(r"([\\`*_{}\[\]#~|@])", lambda found: f"&#{ord(found[1])};", safe)
+    safe = re.sub(r"([\\`*_{}\[\]#~|@])", lambda match: f"&#{ord(match[1])};", safe)
     return re.sub(r"\s*[\r\n]\s*", "<br>", safe.strip())
 
 

@@ -76,11 +76,11 @@ def options(arguments: list[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def lease_namespace(asked: str | None) -> str:
-    """Return the namespace of the Lease: `asked` if it is set, or else the pod's namespace, or else
+def lease_namespace(configured: str | None) -> str:
+    """Return the namespace of the Lease: `configured` if it is set, or else the pod's namespace, or else
     torchrun-system."""
     own = ACCOUNT / "namespace"
-    return asked or (own.read_text().strip() if own.exists() else "torchrun-system")
+    return configured or (own.read_text().strip() if own.exists() else "torchrun-system")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -89,23 +89,23 @@ def main(arguments: list[str] | None = None) -> int:
     The exit code is 0 after a signal, 1 if leadership was lost, and 2 if the cluster or the port is
     unavailable.
     """
-    asked = options(sys.argv[1:] if arguments is None else arguments)
-    logging_setup.setup(asked.log_format)
+    args = options(sys.argv[1:] if arguments is None else arguments)
+    logging_setup.setup(args.log_format)
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     with tempfile.TemporaryDirectory(prefix="torchrun-controller-") as folder:
         try:
-            path = asked.kubeconfig or own_kubeconfig(Path(folder))
-            kube = Kube(path, asked.context, cache=Path(folder) / "discovery.json")
+            path = args.kubeconfig or own_kubeconfig(Path(folder))
+            kube = Kube(path, args.context, cache=Path(folder) / "discovery.json")
             health, metrics = Health(), Metrics()
-            if asked.port:
-                serve(asked.port, health, metrics)
+            if args.port:
+                serve(args.port, health, metrics)
         except HarnessError as error:
             print(f"torchrun-controller: {error}", file=sys.stderr)
             return 2
         kube.on_response = metrics.record_response
-        return _lead(asked, kube, stop, health, metrics)
+        return _lead(args, kube, stop, health, metrics)
 
 
 def serve(port: int, health: Health, metrics: Metrics) -> None:
@@ -118,19 +118,19 @@ def serve(port: int, health: Health, metrics: Metrics) -> None:
 
 
 def _lead(
-    asked: argparse.Namespace, kube: Kube, stop: threading.Event, health: Health, metrics: Metrics
+    args: argparse.Namespace, kube: Kube, stop: threading.Event, health: Health, metrics: Metrics
 ) -> int:
     """Wait for the Lease, and reconcile objects while this process holds it. Return the exit code."""
-    lost, watching = threading.Event(), threading.Event()
+    leadership_lost, watching = threading.Event(), threading.Event()
 
-    def on_attempt(answered: bool) -> None:
+    def on_attempt(succeeded: bool) -> None:
         health.moves("lease")
         # A standby is ready as soon as it can take over. The leader is ready once its caches are synced.
-        if answered and (not metrics.leads or watching.is_set()):
+        if succeeded and (not metrics.leads or watching.is_set()):
             health.ready.set()
 
     identity = f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}"
-    namespace = lease_namespace(asked.lease_namespace)
+    namespace = lease_namespace(args.lease_namespace)
     lease = Lease(kube, namespace, "torchrun-controller", identity, on_attempt=on_attempt)
     if not lease.acquire(stop):
         return 0
@@ -141,19 +141,19 @@ def _lead(
         lease.renew(stop)
         metrics.leads = False
         if not stop.is_set():
-            lost.set()
+            leadership_lost.set()
             stop.set()
 
     renewal = threading.Thread(target=renew, name="lease", daemon=True)
     renewal.start()
-    kai = asked.gang == "kai"
+    kai = args.gang == "kai"
     cluster = Cluster(kube, kai=kai)
-    reconciler = Reconciler(cluster, Caches(kai=kai), asked.cluster_queue, metrics=metrics)
-    operator = Operator(reconciler, asked.namespace, lambda: health.moves("event loop"))
+    reconciler = Reconciler(cluster, Caches(kai=kai), args.cluster_queue, metrics=metrics)
+    operator = Operator(reconciler, args.namespace, lambda: health.moves("event loop"))
     asyncio.run(operator.run(stop, watching))
     stop.set()
     renewal.join(timeout=30)
-    return 1 if lost.is_set() else 0
+    return 1 if leadership_lost.is_set() else 0
 
 
 if __name__ == "__main__":

@@ -76,12 +76,12 @@ class ExecChannel:
         self._socket.shutdown()  # type: ignore[no-untyped-call]
 
     def _cut(self, error: Exception) -> Cut:
-        why = (
+        reason = (
             "nothing moved before the deadline"
             if isinstance(error, WebSocketTimeoutException | TimeoutError)
             else f"the exec stream ended: {error or type(error).__name__}"
         )
-        return Cut(f"{why}{self._last_lines()}")
+        return Cut(f"{reason}{self._last_lines()}")
 
     def _ended(self, status: bytes) -> None:
         """Raise the exception that corresponds to the exec status, which the API server sends after the

@@ -87,11 +87,11 @@ class Fleet:
         rest of this time. `generation` is the generation to run. By default, it is computed from the states
         of the pods. Raises HarnessError if the sync fails.
         """
-        began = time.monotonic()
+        start = time.monotonic()
         seconds: dict[str, float] = {}
 
         def passed(phase: str) -> None:
-            seconds[phase] = round(time.monotonic() - began, 3)
+            seconds[phase] = round(time.monotonic() - start, 3)
 
         before = [(s.files, s.sent, s.reconnects) for s in self._senders.values()]
         states = self._each(list(self._senders), lambda sender: sender.state())
@@ -99,9 +99,9 @@ class Fleet:
         tree = self._staged(walker, states)
         passed("staged")
         generation = generation or _generation(states, tree.digest)
-        late = [name for name, state in states.items() if not _runs(state, tree.digest, generation)]
-        if late:
-            self._switch(tree.digest, generation, late, states, patience)
+        outdated = [name for name, state in states.items() if not _runs(state, tree.digest, generation)]
+        if outdated:
+            self._switch(tree.digest, generation, outdated, states, patience)
         passed("switched")
         after = [(s.files, s.sent, s.reconnects) for s in self._senders.values()]
         files, sent, cuts = (
@@ -111,7 +111,7 @@ class Fleet:
             tree=tree.digest,
             generation=generation,
             pods=len(states),
-            restarted=sum(states[name].supervised for name in late),
+            restarted=sum(states[name].supervised for name in outdated),
             unsupervised=sum(not state.supervised for state in states.values()),
             files=files,
             sent=sent,
@@ -148,18 +148,23 @@ class Fleet:
         raise always_changes(changed)
 
     def _switch(
-        self, tree: str, generation: int, late: Sequence[str], states: Mapping[str, State], patience: float
+        self,
+        tree: str,
+        generation: int,
+        outdated: Sequence[str],
+        states: Mapping[str, State],
+        patience: float,
     ) -> None:
         try:
-            self._each(late, lambda sender: sender.patience(max(STOPPING_SECONDS, patience)))
-            self._each(late, lambda sender: sender.hold())
+            self._each(outdated, lambda sender: sender.patience(max(STOPPING_SECONDS, patience)))
+            self._each(outdated, lambda sender: sender.hold())
         except BaseException:
             with suppress(HarnessError):
-                self._each(late, lambda sender: sender.release())
+                self._each(outdated, lambda sender: sender.release())
             raise
-        writers = {state.store: name for name, state in reversed(list(states.items())) if name in late}
-        first = [name for name in late if name in writers.values()]
-        rest = [name for name in late if name not in first]
+        writers = {state.store: name for name, state in reversed(list(states.items())) if name in outdated}
+        first = [name for name in outdated if name in writers.values()]
+        rest = [name for name in outdated if name not in first]
         switch = partial(
             Sender.switch, tree=tree, generation=generation, patience=patience, ready=self._ready
         )
@@ -196,8 +201,8 @@ def _writers(states: Mapping[str, State], tree: str) -> list[str]:
 
 
 def _runs(state: State, tree: str, generation: int) -> bool:
-    here = (state.tree, state.generation, state.intact) == (tree, generation, True)
-    return here and state.started == generation
+    is_current = (state.tree, state.generation, state.intact) == (tree, generation, True)
+    return is_current and state.started == generation
 
 
 def _generation(states: Mapping[str, State], tree: str) -> int:

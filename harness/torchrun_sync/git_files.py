@@ -114,12 +114,12 @@ def _git(folder: Path, *arguments: str) -> list[str]:
 
     Git terminates the records with NUL, because file names can contain any other byte.
     """
-    done = _run(folder, *arguments)
-    if done.returncode == 0:
-        return [os.fsdecode(each) for each in done.stdout.split(b"\0") if each]
-    text = done.stderr.decode(errors="replace")
+    result = _run(folder, *arguments)
+    if result.returncode == 0:
+        return [os.fsdecode(each) for each in result.stdout.split(b"\0") if each]
+    text = result.stderr.decode(errors="replace")
     refusals = _REFUSAL.findall(text)
-    reason = "; ".join(refusals) or text.strip() or f"exit code {done.returncode}"
+    reason = "; ".join(refusals) or text.strip() or f"exit code {result.returncode}"
     if "not a git repository" in text or "must be run in a work tree" in text:
         raise NoWorkTree(reason)
     trust = _TRUST.search(text)
@@ -132,10 +132,10 @@ def _git(folder: Path, *arguments: str) -> list[str]:
 def _run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[bytes]:
     # fsmonitor would run a program that the repository's configuration names. It is not needed to list files.
     command = ["git", "-C", str(folder), "-c", "core.fsmonitor=false", *arguments]
-    others = {
+    removed = {
         name: None for name in os.environ if name.startswith("GIT_") and not name.startswith(_INHERITED)
     }
-    changes = {**others, "LC_ALL": "C", "LANGUAGE": None, "GIT_OPTIONAL_LOCKS": "0"}
+    changes = {**removed, "LC_ALL": "C", "LANGUAGE": None, "GIT_OPTIONAL_LOCKS": "0"}
     try:
         return subprocess.run(
             command,

@@ -49,13 +49,13 @@ def target(pod: Object) -> Target | None:
 
 def _mount(pod: Object, container: Object) -> str:
     mounts = container.get("volumeMounts") or []
-    found = [mount["mountPath"] for mount in mounts if mount["name"] == WAITING]
-    if not found:
+    paths = [mount["mountPath"] for mount in mounts if mount["name"] == WAITING]
+    if not paths:
         raise UsageError(
             f"pod {pod['metadata']['name']} has no volume `{WAITING}` in its container `{container['name']}`",
             hint="submit the job with its code: `harness torchrun submit`",
         )
-    return str(found[0]).rstrip("/")
+    return str(paths[0]).rstrip("/")
 
 
 def wait(
@@ -68,8 +68,8 @@ def wait(
     """
 
     def done(pods: Mapping[str, Object]) -> str | None:
-        if why := over():
-            raise UsageError(f"no pod to sync into: {why}")
+        if reason := over():
+            raise UsageError(f"no pod to sync into: {reason}")
         ready = [each for each in map(target, pods.values()) if each]
         return None if len(ready) == count else f"{len(ready)} of {count} pods run: {_phases(pods)}"
 

@@ -106,26 +106,30 @@ class Selection:
             return
         except OSError as error:
             raise unreadable(self.top / folder, error) from None
-        for there in inside:
-            path = f"{folder}/{there.name}" if folder else there.name
+        for entry in inside:
+            path = f"{folder}/{entry.name}" if folder else entry.name
             try:
-                status = there.stat(follow_symlinks=False)
+                status = entry.stat(follow_symlinks=False)
             except FileNotFoundError:
                 continue
             except OSError as error:
                 raise unreadable(self.top / path, error) from None
             is_folder = stat.S_ISDIR(status.st_mode)
-            named = f"{path}/" if is_folder else path
-            own = self._own.decision(named)
+            rule_path = f"{path}/" if is_folder else path
+            own = self._own.decision(rule_path)
             reason = (
-                rules.excluded(_below(named, base)) if own is None else f"{OWN} excludes it" if own else ""
+                rules.excluded(_below(rule_path, base))
+                if own is None
+                else f"{OWN} excludes it"
+                if own
+                else ""
             )
             if not any(is_kind(status.st_mode) for is_kind in _KINDS):
                 # Git lists no sockets, pipes and devices, so they seem to be ignored.
                 if reason in ("", IGNORED):
                     self.skipped.append(path)
             elif reason:
-                self.excluded.append((named, reason))
+                self.excluded.append((rule_path, reason))
             else:
                 yield path, status
                 if is_folder:

@@ -119,10 +119,10 @@ class Sender:
 
         Raises PodRefused if the pod reports another tree.
         """
-        asked = {"tree": tree, "generation": generation, "patience": patience, "ready": ready}
-        response = self._retry(lambda: self._request("switch", "switched", self._limits.stage, asked))
+        request = {"tree": tree, "generation": generation, "patience": patience, "ready": ready}
+        response = self._retry(lambda: self._request("switch", "switched", self._limits.stage, request))
         if (response["tree"], response["generation"]) != (tree, generation):
-            raise PodRefused(f"{self.name}: expected a switch to {asked}, but the pod reports {response}")
+            raise PodRefused(f"{self.name}: expected a switch to {request}, but the pod reports {response}")
 
     def release(self) -> None:
         """End a hold, so that the supervisor runs its command again."""
@@ -202,10 +202,10 @@ class Sender:
         for start in range(0, len(packed), PIECE):
             channel.send(pack("entries", packed[start : start + PIECE]), Deadline.after(self._limits.stall))
         limit = self._limits.lock + self._limits.response
-        need = self._request("manifest", "need", limit, {"seconds": self._limits.lock})["need"]
+        missing = self._request("manifest", "need", limit, {"seconds": self._limits.lock})["need"]
         entries = tree.by_digest()
-        sent = came = 0
-        for digest, offset in need:
+        sent = acked = 0
+        for digest, offset in missing:
             entry = entries[digest]
             self.files += 1
             for kind, payload in _content(tree.top, entry, offset):
@@ -215,8 +215,8 @@ class Sender:
                 if kind in CONTENT:
                     sent += len(payload)
                     self.sent += len(payload)
-                while sent - came > WINDOW:
-                    came = self._acked()
+                while sent - acked > WINDOW:
+                    acked = self._acked()
         return str(self._request("stage", "staged", self._limits.stage)["tree"])
 
     def _acked(self) -> int:
@@ -234,15 +234,17 @@ def _content(top: Path, entry: Entry, offset: int) -> Any:
     """
     head = {name: entry[name] for name in ("sha256", "size")}
     yield "file", json.dumps({**head, "offset": offset}).encode()
-    digest, done, size = sha256(), 0, entry["size"]
+    digest, position, size = sha256(), 0, entry["size"]
     with contextlib.suppress(OSError), (top / entry["path"]).open("rb") as file:
-        while done < size:
-            piece = file.read(min(PIECE, offset - done) if done < offset else min(PIECE, size - done))
+        while position < size:
+            piece = file.read(
+                min(PIECE, offset - position) if position < offset else min(PIECE, size - position)
+            )
             digest.update(piece)
-            done += len(piece)
-            if not piece or (done == size and digest.hexdigest() != entry["sha256"]):
+            position += len(piece)
+            if not piece or (position == size and digest.hexdigest() != entry["sha256"]):
                 break
-            if done > offset:
+            if position > offset:
                 yield _piece(piece)
         else:
             return

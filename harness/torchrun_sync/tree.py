@@ -86,11 +86,11 @@ class Walker:
         self._forget({entry["path"] for entry in entries})
         astray = [e for e in entries if e["kind"] == "link" and leaves(e["path"], e["target"])]
         if astray:
-            named = ", ".join(f"{e['path']} → {e['target']}" for e in astray[:SHOWN])
-            more = f" and {len(astray) - SHOWN} more" if len(astray) > SHOWN else ""
+            links = ", ".join(f"{e['path']} → {e['target']}" for e in astray[:SHOWN])
+            suffix = f" and {len(astray) - SHOWN} more" if len(astray) > SHOWN else ""
             raise UsageError(
                 f"expected links inside of {self.top}, but these lead out of it, where a pod has no files: "
-                f"{named}{more}",
+                f"{links}{suffix}",
                 hint=f"add them to {OWN}, or replace them by copies of their targets",
             )
         tree = Tree(
@@ -134,8 +134,8 @@ class Walker:
         """
         with (self.top / path).open("rb") as file:
             stamp = _stamp(os.fstat(file.fileno()))
-            if (known := self._digests.get(path)) and known[0] == stamp:
-                return stamp[0], known[1]
+            if (cached := self._digests.get(path)) and cached[0] == stamp:
+                return stamp[0], cached[1]
             digest, size = sha256(), 0
             while piece := file.read(PIECE):
                 digest.update(piece)
@@ -147,8 +147,8 @@ class Walker:
             return size, digest.hexdigest()
 
     def _forget(self, paths: set[str]) -> None:
-        for gone in self._digests.keys() - paths:
-            del self._digests[gone]
+        for path in self._digests.keys() - paths:
+            del self._digests[path]
 
 
 def _stamp(status: os.stat_result) -> Stamp:

@@ -44,8 +44,8 @@ def warnings(top: Path, entries: Sequence[Entry]) -> Iterator[str]:
         )
     large = sorted((e for e in files if e["size"] >= LARGE_BYTES), key=lambda e: -int(e["size"]))
     if large:
-        named = _some([f"{e['path']} ({e['size'] / 1e6:.1f} MB)" for e in large])
-        yield f"warning: large files are sent: {named}; move data to a claim, or add it to {OWN}"
+        descriptions = _some([f"{e['path']} ({e['size'] / 1e6:.1f} MB)" for e in large])
+        yield f"warning: large files are sent: {descriptions}; move data to a claim, or add it to {OWN}"
     if pointers := [e["path"] for e in files if e["size"] < _POINTER_BYTES and _is_pointer(top / e["path"])]:
         yield f"warning: Git LFS pointers are sent in place of the files: {_some(pointers)}; git lfs pull"
     if not files:
@@ -98,8 +98,8 @@ def _is_certificate(file: Path) -> bool:
 
 
 def _some(paths: Sequence[str]) -> str:
-    more = f" and {len(paths) - SHOWN} more" if len(paths) > SHOWN else ""
-    return f"{', '.join(map(_printable, paths[:SHOWN]))}{more}"
+    suffix = f" and {len(paths) - SHOWN} more" if len(paths) > SHOWN else ""
+    return f"{', '.join(map(_printable, paths[:SHOWN]))}{suffix}"
 
 
 def _printable(path: str) -> str:

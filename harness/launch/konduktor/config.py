@@ -97,11 +97,11 @@ def konduktor_config(submission: Submission) -> Object:
     if submission.pull_secret is not None:
         pod["spec"]["imagePullSecrets"] = [{"name": submission.pull_secret}]
     default = {"pod_config": {"spec": {"containers": [{"imagePullPolicy": "IfNotPresent"}]}}}
-    ours = {"pod_config": pod, "jobset_config": {"metadata": {"labels": label}}}
+    launch_config = {"pod_config": pod, "jobset_config": {"metadata": {"labels": label}}}
     return {
         "apt": {"skip": True},
         "logs": {"backend": "victoria", "timeout": 5},
-        "kubernetes": _over(_over(default, submission.users), ours),
+        "kubernetes": _over(_over(default, submission.users), launch_config),
     }
 
 

@@ -49,14 +49,14 @@ def command(kind: KindNodes, namespace: str | None, context: RunContext) -> tupl
     return konduktor_bin(context), environment(own, without=("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"))
 
 
-def _namespace(kube: Kube, wanted: str | None) -> str:
-    """Return `wanted` if it is set, else the newest launch's namespace, or "default" without a launch."""
-    if wanted is None:
+def _namespace(kube: Kube, requested: str | None) -> str:
+    """Return `requested` if it is set, else the newest launch's namespace, or "default" without a launch."""
+    if requested is None:
         launches = sorted(of_launches(kube), key=lambda item: str(item["metadata"]["creationTimestamp"]))
         return str(launches[-1]["metadata"]["name"]) if launches else "default"
-    if kube.get("v1", "Namespace", wanted) is None:
+    if kube.get("v1", "Namespace", requested) is None:
         raise UsageError(
-            f"namespace {wanted} is expected on the cluster, but does not exist",
+            f"namespace {requested} is expected on the cluster, but does not exist",
             hint="`harness status` shows the namespace of each launch",
         )
-    return wanted
+    return requested

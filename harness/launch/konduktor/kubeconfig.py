@@ -24,8 +24,8 @@ def for_launch(kube: Kube, namespace: str) -> Object:
     user's file.
     """
     document = document_of(kube.kubeconfig)
-    wanted = str(kube.context or document.get("current-context"))
-    context = dict(_named(document, "contexts", wanted)["context"])
+    context_name = str(kube.context or document.get("current-context"))
+    context = dict(_named(document, "contexts", context_name)["context"])
     cluster = _absolute(_named(document, "clusters", context["cluster"])["cluster"], kube.kubeconfig.parent)
     user = _absolute(_named(document, "users", context["user"])["user"], kube.kubeconfig.parent)
     if any(name in user for name in _PROGRAMS):
@@ -34,8 +34,8 @@ def for_launch(kube: Kube, namespace: str) -> Object:
     return {
         "apiVersion": "v1",
         "kind": "Config",
-        "current-context": wanted,
-        "contexts": [{"name": wanted, "context": {**context, "namespace": namespace}}],
+        "current-context": context_name,
+        "contexts": [{"name": context_name, "context": {**context, "namespace": namespace}}],
         "clusters": [{"name": context["cluster"], "cluster": cluster}],
         "users": [{"name": context["user"], "user": user}],
     }

@@ -114,8 +114,8 @@ class Konduktor:
             return processes.run(command, timeout=SECONDS, env=self._environment())
         with self._until:
             line = json.dumps(proxy and (str(proxy), proxy.headers)) + "\n"
-            done = processes.communicated(waiting, command, line, timeout=SECONDS)
-        return processes.checked(done)
+            result = processes.communicated(waiting, command, line, timeout=SECONDS)
+        return processes.checked(result)
 
     def __enter__(self) -> Konduktor:
         return self

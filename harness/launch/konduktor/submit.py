@@ -51,22 +51,22 @@ class KonduktorLauncher:
         """
         self._prepare(submission, record)
         try:
-            done = self.konduktor.launch(self.program, self.kube.proxy)
+            result = self.konduktor.launch(self.program, self.kube.proxy)
         except ToolError as error:
             self._record_output(record, error.output)
-            cause, why = reason(error.returncode, error.output)
+            cause, message = reason(error.returncode, error.output)
             raise HarnessError(
-                why, hint="launch/konduktor.log in the bundle contains the whole output", cause=cause
+                message, hint="launch/konduktor.log in the bundle contains the whole output", cause=cause
             ) from None
-        self._record_output(record, done.stdout + done.stderr)
-        claimed = _JOB_ID.search(done.stdout)
+        self._record_output(record, result.stdout + result.stderr)
+        match = _JOB_ID.search(result.stdout)
         jobs = self.kube.objects(
             JOBSET_API, "JobSet", submission.namespace, f"{NONCE_LABEL}={submission.nonce}"
         )
-        if len(jobs) != 1 or claimed is None or jobs[0]["metadata"]["name"] != claimed.group(1):
+        if len(jobs) != 1 or match is None or jobs[0]["metadata"]["name"] != match.group(1):
             names = [item["metadata"]["name"] for item in jobs]
             raise HarnessError(
-                f"konduktor launch ended with exit code 0 and printed {claimed and claimed.group(0)!r}, "
+                f"konduktor launch ended with exit code 0 and printed {match and match.group(0)!r}, "
                 f"but the JobSets of this launch are {names}",
                 hint="is the JobSet CRD installed? launch/konduktor.log has konduktor's output",
                 cause="launch.jobset_not_found",

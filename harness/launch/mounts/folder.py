@@ -34,20 +34,20 @@ class MountedFolder:
         items = [{"key": _key(path), "path": path} for path in self.sources]
         return {"name": self.name, "configMap": {"name": self.name, "items": items}}
 
-    def parts(self, most: int) -> list[MountedFolder]:
-        """Split the folder into folders whose ConfigMaps each have at most `most` bytes of JSON.
+    def parts(self, limit: int) -> list[MountedFolder]:
+        """Split the folder into folders whose ConfigMaps each have at most `limit` bytes of JSON.
 
         `kubectl apply` stores a copy of each object in an annotation, which is limited to 262144 bytes.
         """
         parts: list[dict[str, Path]] = [{}]
         size = 0
         for path, source in self.sources.items():
-            each = len(json.dumps(source.read_text())) + len(path) + 8
-            if size + each > most and parts[-1]:
+            entry_size = len(json.dumps(source.read_text())) + len(path) + 8
+            if size + entry_size > limit and parts[-1]:
                 parts.append({})
                 size = 0
             parts[-1][path] = source
-            size += each
+            size += entry_size
         if len(parts) == 1:
             return [self]
         return [replace(self, name=f"{self.name}-{at}", sources=part) for at, part in enumerate(parts, 1)]

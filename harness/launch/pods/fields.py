@@ -36,9 +36,9 @@ def problems(value: Any, kind: str, path: str, *, newer: bool = False) -> Iterat
         if not isinstance(value, dict):
             yield f"{path}: expected a mapping, found {shown(value)}"
             return
-        wanted = (str, int, float) if path.endswith(_MAPS_OF_QUANTITIES) else str
+        types = (str, int, float) if path.endswith(_MAPS_OF_QUANTITIES) else str
         for name, each in value.items():
-            if each is not None and (not isinstance(each, wanted) or isinstance(each, bool)):
+            if each is not None and (not isinstance(each, types) or isinstance(each, bool)):
                 yield f"{path}.{name}: expected a string, found {shown(each)}"
     elif hasattr(models, kind):
         yield from _field_problems(value, getattr(models, kind), path, newer)

@@ -36,14 +36,14 @@ def check(file: Path, container: str) -> None:
 
     `container` is the name of the ranks' container.
     """
-    what = f"--pod {file}"
+    option = f"--pod {file}"
     document = yaml_document(file, "--pod", hint=EXAMPLE)
     if not isinstance(document, dict) or not set(document) <= {*_HEAD, "metadata", "spec"}:
         content = shown(sorted(map(str, document)) if isinstance(document, dict) else document)
-        raise UsageError(f"{what} is not part of a pod; found {content}", hint=EXAMPLE)
+        raise UsageError(f"{option} is not part of a pod; found {content}", hint=EXAMPLE)
     if (kind := document.get("kind", "Pod")) != "Pod" or document.get("apiVersion", "v1") != "v1":
         raise UsageError(
-            f"{what}: expected a Pod of v1, found {shown(kind)}", hint="keep only its pod template"
+            f"{option}: expected a Pod of v1, found {shown(kind)}", hint="keep only its pod template"
         )
     patch = {part: document[part] for part in ("metadata", "spec") if document.get(part) is not None}
     spec = patch.get("spec", {})
@@ -53,10 +53,10 @@ def check(file: Path, container: str) -> None:
         else spec
     )
     if problems := listed([*_head_problems(patch), *pod_fields.problems(fields, "V1PodSpec", "spec")]):
-        raise UsageError(f"{what}: {problems}", hint=EXAMPLE)
+        raise UsageError(f"{option}: {problems}", hint=EXAMPLE)
     if problems := listed(_container_problems(patch, container)):
         raise UsageError(
-            f"{what}: {problems}", hint="the file can change that container, but cannot add containers"
+            f"{option}: {problems}", hint="the file can change that container, but cannot add containers"
         )
 
 
@@ -66,16 +66,16 @@ def merged(template: Object, file: Path, kubectl: str) -> Object:
     Raises UsageError if the file would change a value that the launch sets.
     """
     base = {**_HEAD, **template, "metadata": {**(template.get("metadata") or {}), "name": "template"}}
-    done = processes.run(
+    completed = processes.run(
         [kubectl, *_MERGE, f"--patch-file={file}"],
         stdin=json.dumps(base),
         timeout=_SECONDS,
         check=False,
         hint="--pod needs kubectl: `harness doctor` shows what is missing",
     )
-    if done.returncode:
-        raise UsageError(f"--pod {file} cannot be merged: {done.stderr.strip()}", hint=EXAMPLE)
-    pod = json.loads(done.stdout)
+    if completed.returncode:
+        raise UsageError(f"--pod {file} cannot be merged: {completed.stderr.strip()}", hint=EXAMPLE)
+    pod = json.loads(completed.stdout)
     result: Object = {"metadata": pod.get("metadata") or {}, "spec": pod.get("spec") or {}}
     result["metadata"].pop("name", None)
     if changes := listed(f"{path} is gone or changed" for path in _differences(template, result, ())):
@@ -118,26 +118,26 @@ def _container_problems(patch: Object, container: str) -> Iterator[str]:
             yield f"spec.containers[{at}].name: expected {container}, found {shown(each.get('name'))}"
 
 
-def _differences(wanted: Any, actual: Any, path: tuple[str, ...]) -> Iterator[str]:
-    """Yield the paths of values in `wanted` that are missing or different in `actual`."""
+def _differences(expected: Any, actual: Any, path: tuple[str, ...]) -> Iterator[str]:
+    """Yield the paths of values in `expected` that are missing or different in `actual`."""
     if path in _FREE or (len(path) == 5 and path[-2] in ("requests", "limits")):
         return
-    if isinstance(wanted, dict):
-        for name, value in wanted.items():
+    if isinstance(expected, dict):
+        for name, value in expected.items():
             if not isinstance(actual, dict) or (name not in actual and value not in (None, {}, [])):
                 yield ".".join([*path, name])
             else:
                 yield from _differences(value, actual.get(name), (*path, name))
-    elif isinstance(wanted, list) and wanted and all(isinstance(each, dict) for each in wanted):
-        for each in wanted:
+    elif isinstance(expected, list) and expected and all(isinstance(each, dict) for each in expected):
+        for each in expected:
             key = next((key for key in _KEYS if key in each), None)
-            there = actual if isinstance(actual, list) else []
-            again = next((one for one in there if key and one.get(key) == each[key]), None)
-            if again is None and each not in there:
+            elements = actual if isinstance(actual, list) else []
+            counterpart = next((one for one in elements if key and one.get(key) == each[key]), None)
+            if counterpart is None and each not in elements:
                 yield f"{'.'.join(path)}[{each.get(key, '') if key else shown(each)}]"
             elif key:
-                yield from _differences(each, again, (*path, str(each[key])))
-    elif wanted != actual and wanted is not None:
+                yield from _differences(each, counterpart, (*path, str(each[key])))
+    elif expected != actual and expected is not None:
         yield ".".join(path)
 
 

@@ -43,18 +43,20 @@ def check(kube: Kube, pod: Object, other_objects: Iterable[Object]) -> None:
 
 
 def pull_secrets(
-    kube: Kube, pod: Object, other_objects: Iterable[Object], namespace: str | None, ours: str | None
+    kube: Kube, pod: Object, other_objects: Iterable[Object], namespace: str | None, own_secret: str | None
 ) -> list[UserSecret]:
     """Return the Secrets in imagePullSecrets, so that the launch can copy them into its namespace.
 
-    They are read from `namespace`, by default the namespace of the kubeconfig's context. `ours`, the pull
-    Secret from the settings, is omitted, because every launch copies it. Raises UsageError if a Secret is
-    missing.
+    They are read from `namespace`, by default the namespace of the kubeconfig's context. `own_secret`, the
+    pull Secret from the settings, is omitted, because every launch copies it. Raises UsageError if a Secret
+    is missing.
     """
     created = {str(each["metadata"]["name"]) for each in other_objects if each["kind"] == "Secret"}
-    named = [str(each["name"]) for each in items(pod, "imagePullSecrets") if each.get("name")]
-    wanted = [Wanted(name, namespace) for name in dict.fromkeys(named) if name not in created | {ours}]
-    return read(kube, wanted, {}, "imagePullSecrets")
+    names = [str(each["name"]) for each in items(pod, "imagePullSecrets") if each.get("name")]
+    requests = [
+        Wanted(name, namespace) for name in dict.fromkeys(names) if name not in created | {own_secret}
+    ]
+    return read(kube, requests, {}, "imagePullSecrets")
 
 
 def _missing(kube: Kube, version: str, kind: str, name: str) -> list[str] | None:

@@ -65,13 +65,13 @@ def mounts(used: Iterable[Mount]) -> list[Object]:
 
 def pod_volumes(used: Sequence[Mount]) -> list[Object]:
     """Return a pod's volumes, one for each claim. A volume is read-only if all its mounts are."""
-    written = {one.claim for one in used if not one.read_only}
+    writable = {one.claim for one in used if not one.read_only}
     return [
         {
             "name": claim,
             "persistentVolumeClaim": {
                 "claimName": claim,
-                **({} if claim in written else {"readOnly": True}),
+                **({} if claim in writable else {"readOnly": True}),
             },
         }
         for claim in dict.fromkeys(one.claim for one in used)
@@ -119,8 +119,8 @@ def of_namespace(claims: Iterable[Claimed], namespace: str, nonce: str) -> Itera
         yield _claim(claim, namespace, "", _volume_name(claim, nonce), one.mode)
 
 
-def read(kube: Kube, theirs: str, used: Sequence[Mount], pods: int) -> list[Claimed]:
-    """Return the claims in the namespace `theirs` that the pods mount. Missing optional claims are omitted.
+def read(kube: Kube, namespace: str, used: Sequence[Mount], pods: int) -> list[Claimed]:
+    """Return the claims in the namespace `namespace` that the pods mount. Missing optional claims are omitted.
 
     `pods` is the number of pods. Raises UsageError if a required claim is missing, or if a claim is not bound
     or has no suitable access mode.
@@ -129,38 +129,38 @@ def read(kube: Kube, theirs: str, used: Sequence[Mount], pods: int) -> list[Clai
     for mount in used:
         if mount.claim in claimed:
             continue
-        claim = kube.get("v1", "PersistentVolumeClaim", mount.claim, theirs)
+        claim = kube.get("v1", "PersistentVolumeClaim", mount.claim, namespace)
         if claim is None and mount.optional:
             continue
         name = ((claim or {}).get("spec") or {}).get("volumeName")
         volume = kube.get("v1", "PersistentVolume", name) if name else None
         if volume is None:
             raise UsageError(
-                f"--claims-namespace {theirs}: expected a bound claim {mount.claim}, but "
+                f"--claims-namespace {namespace}: expected a bound claim {mount.claim}, but "
                 f"{'it is not bound' if claim else 'there is none'}",
-                hint=_instead(mount, theirs),
+                hint=_instead(mount, namespace),
             )
         writes = any(not one.read_only for one in used if one.claim == mount.claim)
-        claimed[mount.claim] = Claimed(mount, volume, _mode(theirs, mount, volume, pods if writes else 0))
+        claimed[mount.claim] = Claimed(mount, volume, _mode(namespace, mount, volume, pods if writes else 0))
     return list(claimed.values())
 
 
-def _instead(mount: Mount, theirs: str) -> str:
+def _instead(mount: Mount, namespace: str) -> str:
     if mount.claim == DATASETS:
         return "--synthetic trains on generated texts, and needs no datasets-pvc"
     if mount.claim == MODELS:
         return "an option of the trainer names a folder of /models"
-    return f"`kubectl get pvc -n {theirs}` lists the claims; checkpoints are written to this one"
+    return f"`kubectl get pvc -n {namespace}` lists the claims; checkpoints are written to this one"
 
 
-def _mode(theirs: str, mount: Mount, volume: Object, writers: int) -> str:
+def _mode(namespace: str, mount: Mount, volume: Object, writers: int) -> str:
     """Return the access mode for a mount with `writers` writing pods. Raises UsageError if there is none."""
     modes = list((volume.get("spec") or {}).get("accessModes") or [])
     enough = [MANY] if writers > 1 else [MANY, ONE_NODE] if writers else [READERS, MANY, ONE_NODE]
     mode = next((one for one in enough if one in modes), None)
     if mode is not None:
         return mode
-    who = (
+    reason = (
         f"{writers} pods write to it"
         if writers > 1
         else "one pod writes to it"
@@ -168,8 +168,8 @@ def _mode(theirs: str, mount: Mount, volume: Object, writers: int) -> str:
         else "pods read it"
     )
     raise UsageError(
-        f"--claims-namespace {theirs}: {mount.claim} needs the access mode {' or '.join(enough)}, because "
-        f"{who}; it has {', '.join(modes) or 'none'}",
+        f"--claims-namespace {namespace}: {mount.claim} needs the access mode {' or '.join(enough)}, because "
+        f"{reason}; it has {', '.join(modes) or 'none'}",
         hint="create a claim of this name with that access mode"
         + (", or --replicas 1" if writers > 1 and ONE_NODE in modes else ""),
     )
@@ -190,19 +190,19 @@ def prove_class(kube: Kube, name: str) -> None:
         )
 
 
-def check(folder: str | None, storage_class: str | None, theirs: str | None, existing: bool) -> None:
+def check(folder: str | None, storage_class: str | None, namespace: str | None, existing: bool) -> None:
     """Raise UsageError if the options are incompatible with each other or with the cluster."""
-    if storage_class and theirs:
+    if storage_class and namespace:
         raise UsageError(
             "--storage-class creates claims, and --claims-namespace names existing ones: give only one option"
         )
-    if existing and not (storage_class or theirs):
+    if existing and not (storage_class or namespace):
         raise UsageError(
             "on your own cluster, a volume for the checkpoints of all pods is required, but none was named",
             hint=f"--storage-class NAME ({MANY}), or --claims-namespace NAMESPACE, which has {OUTPUTS} and "
             f"{DATASETS}",
         )
-    if folder and (existing or storage_class or theirs):
+    if folder and (existing or storage_class or namespace):
         raise UsageError("--volumes names a folder of a kind cluster, but this launch uses claims")
 
 
@@ -237,7 +237,7 @@ def _volume(claim: str, namespace: str, nonce: str, spec: Object) -> Object:
 def _claim(
     claim: str, namespace: str | None, storage_class: str, volume: str | None, mode: str = MANY
 ) -> Object:
-    bound = {"volumeName": volume} if volume else {}
+    volume_name = {"volumeName": volume} if volume else {}
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
@@ -246,6 +246,6 @@ def _claim(
             "accessModes": [mode],
             "storageClassName": storage_class,
             "resources": {"requests": {"storage": SIZE}},
-            **bound,
+            **volume_name,
         },
     }

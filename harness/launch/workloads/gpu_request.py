@@ -67,15 +67,15 @@ def of(nodes: Sequence[Object], requested: int | None) -> Request:
 
 def no_gpus(nodes: Iterable[Object], selector: object) -> UsageError:
     """Return the error for a cluster in which no selected node has NVIDIA GPUs."""
-    others = [
-        (_name(node), [f"has {', '.join(f'{count} {name}' for name, count in sorted(found.items()))}"])
+    other_nodes = [
+        (_name(node), [f"has {', '.join(f'{count} {name}' for name, count in sorted(resources.items()))}"])
         for node in nodes
-        if (found := gpu_nodes.gpu_resources(node))
+        if (resources := gpu_nodes.gpu_resources(node))
     ]
-    where = f" among those with the labels {selector}" if selector else ""
+    scope = f" among those with the labels {selector}" if selector else ""
     return UsageError(
-        f"a node with {GPU} is expected, and there is none{where}"
-        + (f": {by_reason(others)}" if others else ""),
+        f"a node with {GPU} is expected, and there is none{scope}"
+        + (f": {by_reason(other_nodes)}" if other_nodes else ""),
         hint="`kubectl describe nodes` shows labels and capacity; --device cpu tests nodes without GPUs",
     )
 
@@ -96,14 +96,14 @@ def _equal(nodes: Sequence[Object]) -> int:
     Raises UsageError if the known numbers of different nodes differ.
     """
     counts = {_name(node): gpus_of(node) for node in nodes}
-    known = {count for count in counts.values() if count}
-    if len(known) > 1:
-        each = by_reason((name, [f"has {count}"]) for name, count in sorted(counts.items()) if count)
+    gpu_counts = {count for count in counts.values() if count}
+    if len(gpu_counts) > 1:
+        reasons = by_reason((name, [f"has {count}"]) for name, count in sorted(counts.items()) if count)
         raise UsageError(
-            f"the nodes have different numbers of GPUs: {each}",
+            f"the nodes have different numbers of GPUs: {reasons}",
             hint="test nodes with the same number together: --selector LABEL=VALUE, or --gpus-per-pod 1",
         )
-    return max(known, default=1)
+    return max(gpu_counts, default=1)
 
 
 def _resource(node: Object) -> str:

@@ -40,8 +40,10 @@ def of_manifest(documents: list[Any], source: str) -> PlainWorkload:
     """
     if problems := listed(problem for each in documents for problem in object_problems(each)):
         raise UsageError(f"manifest {source}: {problems}")
-    named = [(each, PLAIN.get((str(each.get("apiVersion")), str(each.get("kind"))))) for each in documents]
-    workloads = [(each, kind) for each, kind in named if kind is not None]
+    classified = [
+        (each, PLAIN.get((str(each.get("apiVersion")), str(each.get("kind"))))) for each in documents
+    ]
+    workloads = [(each, kind) for each, kind in classified if kind is not None]
     if len(workloads) != 1:
         kinds = ", ".join(f"{api} {kind}" for api, kind in PLAIN)
         contents = listed(f"{each['apiVersion']} {each['kind']}" for each in documents)

@@ -245,10 +245,10 @@ class PlainWorkload(ABC):
 
     def _pull_secrets(self, kube: Kube, context: RunContext) -> list[UserSecret]:
         """Return the user's image pull Secrets for the pods, and add their values to the redactor."""
-        ours = (context.settings.image_pull_secret or "").rpartition("/")[2] or None
+        own_secret = (context.settings.image_pull_secret or "").rpartition("/")[2] or None
         namespace = self.document["metadata"].get("namespace")
         pod = self.template["spec"]
-        secrets = references.pull_secrets(kube, pod, self.other_objects, namespace, ours)
+        secrets = references.pull_secrets(kube, pod, self.other_objects, namespace, own_secret)
         if isinstance(context, RecordedContext):
             for value in (value for secret in secrets for value in secret.values):
                 context.writer.redactor.add(value)
@@ -283,9 +283,9 @@ class PlainWorkload(ABC):
             worker["volumeMounts"] = [*(worker.get("volumeMounts") or []), netcheck.MOUNTED.mount()]
             spec["volumes"] = [*(spec.get("volumes") or []), netcheck.MOUNTED.volume()]
         if surroundings.pull_secret is not None:
-            theirs = [{"name": surroundings.pull_secret}]
-            own = [each for each in spec.get("imagePullSecrets") or [] if each not in theirs]
-            spec["imagePullSecrets"] = [*own, *theirs]
+            pull_secrets = [{"name": surroundings.pull_secret}]
+            own = [each for each in spec.get("imagePullSecrets") or [] if each not in pull_secrets]
+            spec["imagePullSecrets"] = [*own, *pull_secrets]
         spec.setdefault("terminationGracePeriodSeconds", 30)
         self.prepare(document, surroundings)
         if self.own:

@@ -56,8 +56,8 @@ class PodOptions:
         container = template["spec"]["containers"][0]
         own = _names(workload.template["spec"]["containers"][0])
         _check_names(_names(container) - own | self.env.keys(), own)
-        others = [each for each in container.get("env") or [] if each["name"] not in self.env]
-        container["env"] = [*others, *(_variable(name, value) for name, value in self.env.items())]
+        other_env = [each for each in container.get("env") or [] if each["name"] not in self.env]
+        container["env"] = [*other_env, *(_variable(name, value) for name, value in self.env.items())]
         return replace(workload, document=document)
 
 

@@ -44,12 +44,12 @@ class PrintedTraining(Training):
     def mounts(self) -> tuple[claims.Mount, ...]:
         """Return the mounts in the ranks' container that use claims."""
         pod = self._pod
-        named = {
+        claims_by_volume = {
             str(each.get("name")): mapping(each, "persistentVolumeClaim") for each in items(pod, "volumes")
         }
         mounts = []
         for each in items(items(pod, "containers")[0], "volumeMounts"):
-            claim = named.get(str(each.get("name"))) or {}
+            claim = claims_by_volume.get(str(each.get("name"))) or {}
             if claim:
                 read_only = bool(each.get("readOnly") or claim.get("readOnly"))
                 place = (str(claim.get("claimName")), str(each.get("mountPath")))
@@ -64,8 +64,8 @@ class PrintedTraining(Training):
     def _lacking(self) -> tuple[claims.Mount, ...]:
         """Return the mounts whose claims are not in the file."""
         other_objects: Sequence[Object] = self.other_objects  # type: ignore[attr-defined] # of PlainWorkload
-        there = {each["metadata"]["name"] for each in other_objects if each["kind"] == _CLAIM}
-        return tuple(one for one in self.mounts if one.claim not in there)
+        claim_names = {each["metadata"]["name"] for each in other_objects if each["kind"] == _CLAIM}
+        return tuple(one for one in self.mounts if one.claim not in claim_names)
 
     def check(self, settings: Settings) -> None:
         """Raise UsageError if the file contains neither a mounted claim nor that claim's namespace."""
@@ -151,15 +151,15 @@ def of_documents(document: Object, other_objects: Sequence[Object], source: str)
 
 def _most(nodes: str, replicas: int, source: str) -> int | None:
     """Return the maximum if NNODES is a range, or None if it is a number. Otherwise, raise UsageError."""
-    least, between, most = nodes.partition(":")
-    if not between:
+    minimum, colon, maximum = nodes.partition(":")
+    if not colon:
         return None
-    if not (least.isdecimal() and most.isdecimal() and int(least) <= replicas <= int(most)):
+    if not (minimum.isdecimal() and maximum.isdecimal() and int(minimum) <= replicas <= int(maximum)):
         raise UsageError(
             f"{source}: NNODES: expected a number, or a range MIN:MAX that includes the {replicas} replicas, "
             f"found {nodes!r}"
         )
-    return int(most)
+    return int(maximum)
 
 
 def _words(container: Object) -> list[str]:

@@ -146,20 +146,20 @@ def commands(script: str) -> Iterator[list[str]]:
     text = re.sub(r"\\\n", " ", script)
     text = re.sub(r"(<<-?\s*['\"]?(\w+)['\"]?[^\n]*)\n.*?\n\s*\2(?=\n|$)", r"\1", text, flags=re.DOTALL)
     words, word, at = list[str](), "", 0
-    begun = False
+    in_word = False
     while at < len(text):
         char = text[at]
-        if char.isspace() or char in _SEPARATORS or (char == "#" and not begun):
-            words += [word] * begun
-            word, begun = "", False
+        if char.isspace() or char in _SEPARATORS or (char == "#" and not in_word):
+            words += [word] * in_word
+            word, in_word = "", False
             if char in _SEPARATORS and words:
                 yield words
                 words = []
             at = (text + "\n").find("\n", at) if char == "#" else at + 1
         else:
             piece, at = _piece(text, at)
-            word, begun = word + piece, True
-    words += [word] * begun
+            word, in_word = word + piece, True
+    words += [word] * in_word
     if words:
         yield words
 

@@ -98,8 +98,10 @@ class TorchrunJobWorkload(PlainWorkload):
             each["metadata"]["name"]: each for each in self.other_objects if each["kind"] == names.QUEUE_KIND
         }
         if self._spec.queue_name not in queues:
-            others = ", ".join(sorted(queues)) or "none"
-            raise _Wrong(f"expected TorchrunQueue {self._spec.queue_name} in the same file, found {others}")
+            queue_names = ", ".join(sorted(queues)) or "none"
+            raise _Wrong(
+                f"expected TorchrunQueue {self._spec.queue_name} in the same file, found {queue_names}"
+            )
         return queues[self._spec.queue_name]
 
     @cached_property
@@ -284,8 +286,8 @@ def _pending(job: Object) -> str | None:
             hint="launch/manifest.yaml in the bundle contains the applied objects",
             cause="launch.rejected",
         )
-    made = status.get("jobID") or status.get("phase") == "Queued"
-    return None if made else f"{status.get('phase')}: {status.get('message')}"
+    is_created = status.get("jobID") or status.get("phase") == "Queued"
+    return None if is_created else f"{status.get('phase')}: {status.get('message')}"
 
 
 def raise_if_rejected(queue: Object) -> None:

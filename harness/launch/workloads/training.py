@@ -143,8 +143,8 @@ class Training:
         use(template["spec"], shared, template["metadata"]["labels"])
         if (keys := self._keys_secret(surroundings)) is not None:
             container = template["spec"]["containers"][0]
-            named = container.get("envFrom") or []
-            container["envFrom"] = [e for e in named if mapping(e, "secretRef").get("name") != keys.name]
+            env_from = container.get("envFrom") or []
+            container["envFrom"] = [e for e in env_from if mapping(e, "secretRef").get("name") != keys.name]
 
     @property
     def pod_standard(self) -> Standard | None:
@@ -317,15 +317,15 @@ def weights_of(run: Path, runs_dir: Path) -> tuple[str, str]:
 
 def check_tracking(envs: Mapping[str, str]) -> None:
     """Raise UsageError if the ranks cannot log to the MLflow server set in their environment."""
-    if (uri := envs.get("MLFLOW_TRACKING_URI")) and (why := mlflow_client.problem(uri)):
-        raise UsageError(why)
+    if (uri := envs.get("MLFLOW_TRACKING_URI")) and (problem := mlflow_client.problem(uri)):
+        raise UsageError(problem)
 
 
 def check_gloo(envs: Mapping[str, str]) -> None:
     """Raise UsageError if gloo's variable GLOO_SOCKET_IFNAME does not name a valid interface."""
-    if (value := envs.get(GLOO)) and (why := gloo.problem(value)):
+    if (value := envs.get(GLOO)) and (problem := gloo.problem(value)):
         raise UsageError(
-            f"{GLOO}: {why}", hint="omit it: gloo uses the interface that has the pod's IP address"
+            f"{GLOO}: {problem}", hint="omit it: gloo uses the interface that has the pod's IP address"
         )
 
 
@@ -396,7 +396,7 @@ def _complete(pod: Object, spec: TrainingSpec, labels: Object) -> None:
         limits[GPU] = spec.gpus
     names = [one.name for one in spec.secrets]
     token = {"secretKeyRef": {"name": HF_TOKEN, "key": HF_KEY, "optional": HF_TOKEN not in names}}
-    others = [{"secretRef": {"name": name}} for name in names if name != HF_TOKEN]
+    env_from = [{"secretRef": {"name": name}} for name in names if name != HF_TOKEN]
     container |= {
         "image": spec.image,
         "command": ["sh", "-c"],
@@ -408,7 +408,7 @@ def _complete(pod: Object, spec: TrainingSpec, labels: Object) -> None:
             *({"name": name, "value": value} for name, value in spec.environment().items()),
             {"name": HF_KEY, "valueFrom": token},
         ],
-        **({"envFrom": others} if others else {}),
+        **({"envFrom": env_from} if env_from else {}),
         "ports": [{"name": "rdzv", "containerPort": PORT}],
         "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],  # noqa: S108 - torch's own
     }

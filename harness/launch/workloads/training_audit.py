@@ -24,8 +24,8 @@ def audit(trained: Training, surroundings: Surroundings, progress: Progress) -> 
     progress("auditing the checkpoints")
     volumes = trained.of_pods(surroundings)
     document = training_pod.printed(program(trained), volumes, surroundings, progress)
-    if why := json.loads(document).get("error"):
-        progress(f"the checkpoints could not be audited: {why}")
+    if error := json.loads(document).get("error"):
+        progress(f"the checkpoints could not be audited: {error}")
     return document
 
 

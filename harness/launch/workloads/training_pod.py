@@ -105,13 +105,16 @@ def pod(program: Program, volumes: Volumes, surroundings: Surroundings) -> Objec
     }
     pod_security.harden(spec, root=True)  # The ranks ran as this user and own the files.
     affinity = _beside(surroundings) if volumes.one_node else {}
-    if not affinity and (theirs := mapping(volumes.ranks, "affinity", "nodeAffinity")):
-        affinity = {"nodeAffinity": theirs}
+    if not affinity and (node_affinity := mapping(volumes.ranks, "affinity", "nodeAffinity")):
+        affinity = {"nodeAffinity": node_affinity}
     if affinity:
         spec["affinity"] = affinity
     if surroundings.pull_secret is not None:
-        ours = [{"name": surroundings.pull_secret}]
-        spec["imagePullSecrets"] = [*(e for e in spec.get("imagePullSecrets") or [] if e not in ours), *ours]
+        pull_secrets = [{"name": surroundings.pull_secret}]
+        spec["imagePullSecrets"] = [
+            *(e for e in spec.get("imagePullSecrets") or [] if e not in pull_secrets),
+            *pull_secrets,
+        ]
     metadata = {"name": program.name, "namespace": surroundings.namespace}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
@@ -166,8 +169,8 @@ def _ended(kube: Kube, namespace: str, program: Program, progress: Progress) -> 
         if lines and lines[-1] != last:
             last = lines[-1]
             progress(last)
-    ended = kube.get("v1", "Pod", program.name, namespace) or {}
-    return str(mapping(ended, "status").get("phase", "gone"))
+    final_pod = kube.get("v1", "Pod", program.name, namespace) or {}
+    return str(mapping(final_pod, "status").get("phase", "gone"))
 
 
 def _why(pod: Object) -> str:
@@ -179,9 +182,11 @@ def _why(pod: Object) -> str:
 
 
 def _log(kube: Kube, namespace: str, program: Program, tail: int | None = None) -> str:
-    more = {"tail_lines": tail} if tail else {}
-    return str(client.CoreV1Api(kube.dynamic.client).read_namespaced_pod_log(program.name, namespace, **more))
+    options = {"tail_lines": tail} if tail else {}
+    return str(
+        client.CoreV1Api(kube.dynamic.client).read_namespaced_pod_log(program.name, namespace, **options)
+    )
 
 
-def _failed(why: str) -> str:
-    return json.dumps({"error": why}) + "\n"
+def _failed(error: str) -> str:
+    return json.dumps({"error": error}) + "\n"

@@ -119,8 +119,10 @@ class TrainingSpec:
                 hint="use --run and --gpus-per-pod before `--`; /data and /out are volumes",
             )
         names = [one.name for one in self.secrets]
-        if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise UsageError(f"--secret {twice[0]}: expected once, found {names.count(twice[0])} times")
+        if duplicates := sorted({name for name in names if names.count(name) > 1}):
+            raise UsageError(
+                f"--secret {duplicates[0]}: expected once, found {names.count(duplicates[0])} times"
+            )
         if not self.smoke:
             self._understood()
         if self.data is not None:
@@ -156,13 +158,13 @@ class TrainingSpec:
             return
         parsed = self._parsed()
         bytes_ = not (parsed.model or parsed.model_local_dir or parsed.tokenizer_local_dir)
-        problems, others, tokens = [], 0, 0
+        problems, omitted, tokens = [], 0, 0
         try:
             for split in documents.SPLITS:
                 context = parsed.context if bytes_ and split == documents.SPLITS[0] else None
                 examined = texts.examine(documents.files(self.data, split), parsed.text_field, context)
                 problems += examined.problems
-                others += examined.others
+                omitted += examined.others
                 tokens += examined.tokens
         except ValueError as error:
             raise UsageError(f"--data: {error}") from None
@@ -170,7 +172,7 @@ class TrainingSpec:
             path = error.filename or self.data
             raise UsageError(f"--data: {path} cannot be read: {error.strerror}") from None
         if problems:
-            rest = [*problems[1:], *([f"… and {others} more"] if others else [])]
+            rest = [*problems[1:], *([f"… and {omitted} more"] if omitted else [])]
             hint = "\n  → ".join(rest) or "correct the file, or leave the line out"
             raise UsageError(f"--data: {problems[0]}", hint=hint)
         self._fits_memory(tokens if bytes_ else 0)
@@ -186,8 +188,8 @@ class TrainingSpec:
 
     def _check_range(self) -> None:
         """Raise UsageError if --max-replicas is incompatible with the other options."""
-        most = self.max_replicas
-        if most is None:
+        maximum = self.max_replicas
+        if maximum is None:
             return
         if self.kind != "statefulset":
             raise UsageError("--max-replicas applies only to --kind statefulset: a Job is not scaled")
@@ -195,9 +197,10 @@ class TrainingSpec:
             raise UsageError("--max-replicas needs checkpoints to resume from; the smoke test writes none")
         if self.same_as is not None:
             raise UsageError("--same-as compares every bit, which depends on the number of ranks")
-        if most < self.replicas:
+        if maximum < self.replicas:
             raise UsageError(
-                f"--max-replicas: expected at least {self.replicas}, the number of --replicas; found {most}"
+                f"--max-replicas: expected at least {self.replicas}, the number of --replicas; "
+                f"found {maximum}"
             )
 
     def _transferable(self) -> None:
@@ -262,8 +265,8 @@ class TrainingSpec:
         if self.generates_texts(printed=printed):
             texts = claims.Mount(claims.OUTPUTS, data, folder=GENERATED_TEXTS)
         mounts = [texts, claims.Mount(claims.OUTPUTS, claims.CLAIMS[claims.OUTPUTS])]
-        theirs = self.claims_namespace is not None and not printed
-        if self.needs_models or theirs:
+        user_claims = self.claims_namespace is not None and not printed
+        if self.needs_models or user_claims:
             optional = not self.needs_models
             mounts.append(claims.Mount(claims.MODELS, models, read_only=True, optional=optional))
         return tuple(mounts)

@@ -19,32 +19,32 @@ def copy_texts(data: Path, destination: Path) -> None:
     ranks would train on those too.
     """
     destination.mkdir(parents=True, exist_ok=True)
-    wanted = {path.relative_to(data) for path in data.iterdir() if path.is_file()}
+    relative_paths = {path.relative_to(data) for path in data.iterdir() if path.is_file()}
     splits = {
         split: [path.relative_to(data) for path in documents.files(data, split)] for split in documents.SPLITS
     }
-    wanted.update(path for paths in splits.values() for path in paths)
-    size = sum((data / path).stat().st_size for path in wanted)
+    relative_paths.update(path for paths in splits.values() for path in paths)
+    size = sum((data / path).stat().st_size for path in relative_paths)
     if size > (free := shutil.disk_usage(destination).free):
         raise HarnessError(
             f"--data {data}: expected {size / 2**30:.1f} GiB of free disk space for the copy in "
             f"{destination}, found {free / 2**30:.1f} GiB",
             hint="free some space, or train on fewer texts",
         )
-    if Path(SOURCE) not in wanted:
+    if Path(SOURCE) not in relative_paths:
         # Otherwise, the loss would be compared with the entropy of the replaced texts.
         (destination / SOURCE).unlink(missing_ok=True)
-    for path in sorted(wanted):
+    for path in sorted(relative_paths):
         (destination / path).parent.mkdir(mode=0o755, exist_ok=True)
         shutil.copyfile(data / path, destination / path)
         (destination / path).chmod(0o644)  # The ranks run as a different user and must read the file.
     for split, paths in splits.items():
         try:
-            there = [path.relative_to(destination) for path in documents.files(destination, split)]
-            problem = f"it also has {next((path for path in there if path not in paths), there[0])}"
+            existing = [path.relative_to(destination) for path in documents.files(destination, split)]
+            problem = f"it also has {next((path for path in existing if path not in paths), existing[0])}"
         except ValueError as error:
-            there, problem = [], f"{error}"
-        if there != paths:
+            existing, problem = [], f"{error}"
+        if existing != paths:
             raise HarnessError(
                 f"--data {data}: the volume {destination} has other texts of an earlier launch: {problem}",
                 hint="remove them there, or keep the volumes under another name (--volumes)",

@@ -122,29 +122,33 @@ def _hint(error: Failed) -> str:
     return "AWS_ENDPOINT_URL and AWS_REGION determine where the bucket is"
 
 
-def upload(run: str, url: str, keys: Keys, volumes: Volumes, at: Surroundings, progress: Progress) -> str:
+def upload(
+    run: str, url: str, keys: Keys, volumes: Volumes, surroundings: Surroundings, progress: Progress
+) -> str:
     """Upload a finished training's run. Return the pod's JSON document, with `error` after a failure."""
     progress(f"uploading the run to {url}")
-    document = _transferred("up", run, url, keys, volumes, at, progress)
+    document = _transferred("up", run, url, keys, volumes, surroundings, progress)
     result = json.loads(document)
-    if why := result.get("error"):
-        progress(f"the run was not uploaded: {why}")
+    if error := result.get("error"):
+        progress(f"the run was not uploaded: {error}")
     else:
         names = [one["name"] for one in result["checkpoints"]]
         progress(f"uploaded and verified at {url}: {', '.join(names)}; best is {result['best']}")
     return document
 
 
-def restore(run: str, url: str, keys: Keys, volumes: Volumes, at: Surroundings, progress: Progress) -> str:
+def restore(
+    run: str, url: str, keys: Keys, volumes: Volumes, surroundings: Surroundings, progress: Progress
+) -> str:
     """Restore a run before its training. Return the pod's JSON document.
 
     Raises HarnessError (cause training.resume_from_failed).
     """
     progress(f"restoring the run from {url}")
-    document = _transferred("down", run, url, keys, volumes, at, progress)
+    document = _transferred("down", run, url, keys, volumes, surroundings, progress)
     result = json.loads(document)
-    if why := result.get("error"):
-        raise HarnessError(f"--resume-from {url}: {why}", cause="training.resume_from_failed")
+    if error := result.get("error"):
+        raise HarnessError(f"--resume-from {url}: {error}", cause="training.resume_from_failed")
     for text in result["torn"]:
         progress(f"{url}: {text}: it is not used")
     return document
@@ -156,7 +160,7 @@ def _transferred(
     url: str,
     keys: Keys,
     volumes: Volumes,
-    at: Surroundings,
+    surroundings: Surroundings,
     progress: Progress,
 ) -> str:
     name = "training-upload" if direction == "up" else "training-resume"
@@ -164,12 +168,12 @@ def _transferred(
     awaited = "the upload of the run" if direction == "up" else "the restored run"
     program = Program(name, words, awaited, START_SECONDS, SECONDS, direction == "down", TRANSFER_SECRET)
     try:
-        apply(at.kube, UserSecret(TRANSFER_SECRET, _encoded(keys)).copy(at.namespace))
-        return training_pod.printed(program, volumes, at, progress)
+        apply(surroundings.kube, UserSecret(TRANSFER_SECRET, _encoded(keys)).copy(surroundings.namespace))
+        return training_pod.printed(program, volumes, surroundings, progress)
     except HarnessError as error:
         return json.dumps({"error": error.message}) + "\n"
     finally:
-        _forget(at.kube, name, at.namespace)
+        _forget(surroundings.kube, name, surroundings.namespace)
 
 
 def _encoded(keys: Keys) -> dict[str, str]:

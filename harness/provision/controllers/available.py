@@ -24,9 +24,13 @@ def wait_available(
     """
 
     def available(deployments: dict[str, Object]) -> str | None:
-        late = {name: _why_not_available(d) for name, d in deployments.items()}
-        late = {name: why for name, why in late.items() if why}
-        return None if deployments and not late else f"Deployments not Available: {late or 'none is there'}"
+        unavailable = {name: _why_not_available(d) for name, d in deployments.items()}
+        unavailable = {name: reason for name, reason in unavailable.items() if reason}
+        return (
+            None
+            if deployments and not unavailable
+            else f"Deployments not Available: {unavailable or 'none is there'}"
+        )
 
     def filled(slices: dict[str, Object]) -> str | None:
         empty = [name for name, s in slices.items() if not any(serves(e) for e in s.get("endpoints") or [])]
@@ -92,10 +96,10 @@ def _why_not_available(deployment: Object) -> str:
     status = deployment.get("status") or {}
     if status.get("observedGeneration", 0) < deployment["metadata"].get("generation", 1):
         return "the latest generation is not observed"
-    wanted, updated = deployment.get("spec", {}).get("replicas", 1), status.get("updatedReplicas", 0)
-    if updated < wanted or status.get("replicas", 0) > updated:
+    desired, updated = deployment.get("spec", {}).get("replicas", 1), status.get("updatedReplicas", 0)
+    if updated < desired or status.get("replicas", 0) > updated:
         old = status.get("replicas", 0) - updated
-        return f"{updated} of {wanted} pods are of the latest generation, {old} of an older one still run"
+        return f"{updated} of {desired} pods are of the latest generation, {old} of an older one still run"
     available = condition(deployment, "Available")
     if not available:
         return "no Available condition yet"

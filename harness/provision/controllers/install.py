@@ -137,14 +137,14 @@ def _authorities(kube: Kube, manifests: Iterable[Path]) -> dict[str, str]:
     authorities = {}
     for document in filter(_is_certificate, _documents(manifests)):
         metadata = document["metadata"]
-        there = kube.get("v1", "Secret", metadata["name"], metadata["namespace"])
-        if there is None or not there.get("data"):
+        secret = kube.get("v1", "Secret", metadata["name"], metadata["namespace"])
+        if secret is None or not secret.get("data"):
             # Imported here, because importing cryptography takes as long as checking a warm cluster.
             from harness.provision.controllers.certificates import issued
 
-            there = issued(document)
-            kube.apply(there)
-        authorities[metadata["namespace"]] = there["data"]["ca.crt"]
+            secret = issued(document)
+            kube.apply(secret)
+        authorities[metadata["namespace"]] = secret["data"]["ca.crt"]
     return authorities
 
 
@@ -170,15 +170,15 @@ def _wait_created(kube: Kube, namespace: str, seconds: float, cause: CauseId) ->
     )
 
 
-def renew(kube: Kube, started: datetime) -> None:
-    """Delete the controllers' pods that are older than `started`, the time when their nodes were started.
+def renew(kube: Kube, started_at: datetime) -> None:
+    """Delete the controllers' pods that are older than `started_at`, the time when their nodes were started.
 
     An older pod restarts before the API server responds, and then waits for a minute or longer, in
     CrashLoopBackOff or inside Kueue. A new pod serves within seconds.
     """
     for namespace in CONTROLLERS.values():
         for pod in kube.objects("v1", "Pod", namespace):
-            if datetime.fromisoformat(pod["metadata"]["creationTimestamp"]) < started:
+            if datetime.fromisoformat(pod["metadata"]["creationTimestamp"]) < started_at:
                 kube.delete("v1", "Pod", pod["metadata"]["name"], namespace)
 
 

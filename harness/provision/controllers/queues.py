@@ -56,7 +56,7 @@ def fitting_request(request: Decimal, pods: int, quota: Decimal, node: Decimal) 
     return share if request > share > 0 and request <= node else None
 
 
-def single_node_request(kube: Kube, wanted: Decimal, pods: int) -> str | None:
+def single_node_request(kube: Kube, cpu_request: Decimal, pods: int) -> str | None:
     """Return `fitting_request` for a cluster in which exactly one node accepts pods, as a quantity.
 
     Returns None for other clusters. On a single node, a job's pods share the machine with the control plane.
@@ -68,7 +68,9 @@ def single_node_request(kube: Kube, wanted: Decimal, pods: int) -> str | None:
         return None
     resources = queue["spec"]["resourceGroups"][0]["flavors"][0]["resources"]
     quota = next(parse_quantity(r["nominalQuota"]) for r in resources if r["name"] == "cpu")
-    request = fitting_request(wanted, pods, quota, parse_quantity(nodes[0]["status"]["allocatable"]["cpu"]))
+    request = fitting_request(
+        cpu_request, pods, quota, parse_quantity(nodes[0]["status"]["allocatable"]["cpu"])
+    )
     return None if request is None else _quantity("cpu", request)
 
 
@@ -163,9 +165,9 @@ def admits(kube: Kube, name: str) -> None:
         )
     active, policy = condition(queue, "Active"), queue["spec"].get("stopPolicy") or "None"
     if active.get("status") == "False" or policy != "None":
-        why = f"{active['reason']}: {active['message']}" if active.get("status") == "False" else "stopped"
+        reason = f"{active['reason']}: {active['message']}" if active.get("status") == "False" else "stopped"
         raise HarnessError(
-            f"ClusterQueue {name} admits nothing: {why} (stopPolicy {policy})",
+            f"ClusterQueue {name} admits nothing: {reason} (stopPolicy {policy})",
             hint=f"`kubectl describe clusterqueue {name}`",
             cause="queue.inactive",
         )

@@ -177,9 +177,9 @@ def _deployments(kube: Kube, name: Controller) -> None:
     deployments = kube.objects("apps/v1", "Deployment", namespace)
     stopped = [d["metadata"]["name"] for d in deployments if d["spec"].get("replicas") == 0]
     if stopped or not deployments:
-        what = f"Deployment {', '.join(stopped)} is scaled to 0" if stopped else "there is no Deployment"
+        problem = f"Deployment {', '.join(stopped)} is scaled to 0" if stopped else "there is no Deployment"
         raise HarnessError(
-            f"the controller {name} is down: {what} in {namespace}",
+            f"the controller {name} is down: {problem} in {namespace}",
             hint=f"`kubectl -n {namespace} scale deployment --all --replicas=1`",
             cause=NOT_READY[name],
         )

@@ -25,7 +25,7 @@ def install(kube: Kube, image: str) -> None:
         "the torchrun controller",
         "apps/v1",
         "Deployment",
-        lambda found: _unavailable(found.get(manifests.NAME, {})),
+        lambda deployments: _unavailable(deployments.get(manifests.NAME, {})),
         seconds=SECONDS,
         namespace=manifests.NAMESPACE,
     )
@@ -45,8 +45,8 @@ def require(kube: Kube) -> None:
 
 def _established(definitions: dict[str, Object]) -> str | None:
     names = [str(definition["metadata"]["name"]) for definition in crd.definitions()]
-    late = [n for n in names if condition(definitions.get(n, {}), "Established").get("status") != "True"]
-    return f"not established: {', '.join(late)}" if late else None
+    pending = [n for n in names if condition(definitions.get(n, {}), "Established").get("status") != "True"]
+    return f"not established: {', '.join(pending)}" if pending else None
 
 
 def _unavailable(deployment: Object) -> str | None:

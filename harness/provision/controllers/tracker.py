@@ -52,10 +52,10 @@ def permanent_fault(kube: Kube) -> str | None:
 
 def check_serving(kube: Kube, seconds: float = 20) -> None:
     """Check that an installed tracker serves. Raises HarnessError (cause tracker.not_ready)."""
-    why = permanent_fault(kube)
-    if why is not None:
+    fault = permanent_fault(kube)
+    if fault is not None:
         hint = f"`kubectl -n {NAMESPACE} scale deployment {NAME} --replicas=1`, or `harness down`"
-        raise HarnessError(f"the tracker is down: {why}", hint=hint, cause="tracker.not_ready")
+        raise HarnessError(f"the tracker is down: {fault}", hint=hint, cause="tracker.not_ready")
     wait_available(kube, NAMESPACE, seconds, "tracker.not_ready")
 
 

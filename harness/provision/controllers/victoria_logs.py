@@ -41,14 +41,14 @@ def install(kube: Kube, images: LogImages, tracker_image: str, seconds: float = 
     """
     documents = manifest(images, tracker_image)
     version = hashlib.sha256(yaml.safe_dump(documents).encode()).hexdigest()
-    there = kube.get("v1", "Namespace", NAMESPACE)
-    if there is not None and not applied_by_us(there):
+    existing = kube.get("v1", "Namespace", NAMESPACE)
+    if existing is not None and not applied_by_us(existing):
         raise UsageError(
             f"--logs creates the namespace {NAMESPACE}, but the cluster has one that somebody else created",
             hint="omit --logs (HARNESS_LOGS) to use the existing VictoriaLogs",
             cause=_CAUSE,
         )
-    changed = there is None or (there["metadata"].get("annotations") or {}).get(_APPLIED) != version
+    changed = existing is None or (existing["metadata"].get("annotations") or {}).get(_APPLIED) != version
     for document in documents if changed else ():
         kube.apply(document)
     wait_available(kube, NAMESPACE, seconds, _CAUSE)
@@ -82,5 +82,5 @@ def manifest(images: LogImages, tracker_image: str) -> list[Object]:
 
 def _not_ready(daemon_sets: dict[str, Object]) -> str | None:
     status = daemon_sets.get(AGENT, {}).get("status") or {}
-    ready, wanted = status.get("numberReady", 0), status.get("desiredNumberScheduled", 0)
-    return None if wanted and ready == wanted else f"{ready} of {wanted} nodes have a ready pod"
+    ready, desired = status.get("numberReady", 0), status.get("desiredNumberScheduled", 0)
+    return None if desired and ready == desired else f"{ready} of {desired} nodes have a ready pod"

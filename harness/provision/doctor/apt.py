@@ -132,10 +132,9 @@ def specs(packages: Iterable[str], release: str) -> list[str]:
     return [f"{name}/{newer[name]}" if name in newer else name for name in packages]
 
 
-def missing_suites(wanted: Sequence[str], sources: Iterable[Source]) -> list[str]:
-    """Return the suites that the package specs in `wanted` need and no enabled source of Debian's archive
-    provides."""
-    suites = dict.fromkeys(spec.partition("/")[2] for spec in wanted if "/" in spec)
+def missing_suites(package_specs: Sequence[str], sources: Iterable[Source]) -> list[str]:
+    """Return the suites that the package specs need and no enabled source of Debian's archive provides."""
+    suites = dict.fromkeys(spec.partition("/")[2] for spec in package_specs if "/" in spec)
     available = {suite for source in sources if source.is_archive for suite in source.suites}
     return [suite for suite in suites if not ALIASES.get(suite, {suite}) & available]
 
@@ -172,8 +171,8 @@ def write_sources(suites: Sequence[str], release: str, root: Path = Path("/")) -
     pins = root / f"etc/apt/preferences.d/{NAME}"
     already = [s for parsed in parse_deb822(text_of(source)) for s in parsed.suites]
     suites = [*already, *(suite for suite in suites if suite not in already)]
-    written = {pins: our_pins(suites), source: our_source(suites, read_sources(root), release, root)}
-    for path, text in written.items():
+    files = {pins: our_pins(suites), source: our_source(suites, read_sources(root), release, root)}
+    for path, text in files.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    return list(written)
+    return list(files)

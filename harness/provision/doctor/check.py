@@ -42,16 +42,16 @@ def version_of(text: str) -> Version | None:
     return tuple(int(part) for part in match.group().split(".")) if match else None
 
 
-def at_least(version: Version | None, wanted: Version) -> bool:
-    """Return whether a version is at least `wanted`.
+def at_least(version: Version | None, minimum: Version) -> bool:
+    """Return whether a version is at least `minimum`.
 
-    Only the parts that `wanted` has are compared. A missing part counts as 0, and an unknown version (None)
+    Only the parts that `minimum` has are compared. A missing part counts as 0, and an unknown version (None)
     counts as too old.
     """
     if version is None:
         return False
-    padded = version + (0,) * (len(wanted) - len(version))
-    return padded[: len(wanted)] >= wanted
+    padded = version + (0,) * (len(minimum) - len(version))
+    return padded[: len(minimum)] >= minimum
 
 
 def exit_code(checks: Iterable[Check]) -> int:

@@ -45,8 +45,8 @@ def checks(settings: Settings) -> list[Check]:
 
     This takes about a second, or longer if registries do not respond. It changes nothing.
     """
-    chosen = origin(versions.load(settings), RunContext(settings=settings, progress=lambda _: None))
-    source = chosen.image_source == "source"
+    image_origin = origin(versions.load(settings), RunContext(settings=settings, progress=lambda _: None))
+    source = image_origin.image_source == "source"
     info, problem = probe.docker_info()
     results = [_python(), _client(), _daemon(info, problem)]
     if info:
@@ -54,7 +54,7 @@ def checks(settings: Settings) -> list[Check]:
     results += [_buildx(), _kind(settings), _kubectl(settings), _go(source), _mmdebstrap(source)]
     results += _disk(settings, info, source)
     results += [_memory(info), _cores(info), *_inotify()]
-    return [*results, _images(chosen), *_proxy(info, chosen)]
+    return [*results, _images(image_origin), *_proxy(info, image_origin)]
 
 
 def _python() -> Check:
@@ -69,10 +69,10 @@ def _python() -> Check:
 
 def _client() -> Check:
     answer = probe.run("docker", "--version")
-    seen = answer.last_line
+    state = answer.last_line
     if not answer.ok and probe.which("podman"):
-        seen += "; Podman cannot replace it"
-    return Check("Docker client", answer.ok, seen, "docker on PATH", advice("docker"))
+        state += "; Podman cannot replace it"
+    return Check("Docker client", answer.ok, state, "docker on PATH", advice("docker"))
 
 
 def _daemon(info: dict[str, Any], problem: str) -> Check:
@@ -80,8 +80,8 @@ def _daemon(info: dict[str, Any], problem: str) -> Check:
         return Check("Docker daemon", False, PODMAN, "Docker Engine or Docker Desktop", NO_PODMAN)
     if info:
         system = info.get("OperatingSystem") or "?"
-        seen = f"{info['ServerVersion']}, {info.get('Driver', '?')}, {system}"
-        return Check("Docker daemon", True, seen, "answers")
+        state = f"{info['ServerVersion']}, {info.get('Driver', '?')}, {system}"
+        return Check("Docker daemon", True, state, "answers")
     if host := os.environ.get("DOCKER_HOST"):
         fix = f"DOCKER_HOST is {host}: start the daemon there, or unset DOCKER_HOST to use this machine's"
     elif "permission denied" in problem.lower():
@@ -97,15 +97,15 @@ def _platform(info: dict[str, Any]) -> Check:
     With a different DOCKER_DEFAULT_PLATFORM, kind's nodes would run in an emulator, in which systemd fails.
     """
     server = f"{info.get('OSType', 'linux')}/{info.get('Architecture', '?')}"
-    chosen = os.environ.get(platforms.DEFAULT, "")
+    requested = os.environ.get(platforms.DEFAULT, "")
     try:
         own = platforms.parse(server)
-        ok = not chosen or platforms.parse(chosen) == own
+        ok = not requested or platforms.parse(requested) == own
     except UsageError:
         ok = False
-    seen = f"{server}, {platforms.DEFAULT}={chosen}" if chosen else server
+    state = f"{server}, {platforms.DEFAULT}={requested}" if requested else server
     fix = f"unset {platforms.DEFAULT}, and use a Docker server for Linux on amd64 or arm64"
-    return Check("Docker platform", ok, seen, " or ".join(platforms.SUPPORTED), fix)
+    return Check("Docker platform", ok, state, " or ".join(platforms.SUPPORTED), fix)
 
 
 def _privileged(info: dict[str, Any]) -> Check:
@@ -230,42 +230,55 @@ def _inotify() -> list[Check]:
     with 'too many open files'.
     """
     results = []
-    for name, wanted in INOTIFY.items():
-        text = probe.kernel_number(Path("/proc/sys/fs/inotify") / name)
-        if text is not None:
-            fix = f"`sudo sysctl fs.inotify.{name}={wanted}`"
-            ok = text >= wanted
-            results.append(Check(f"inotify {name}", ok, str(text), f"≥ {wanted}", fix, required=False))
+    for name, minimum in INOTIFY.items():
+        limit = probe.kernel_number(Path("/proc/sys/fs/inotify") / name)
+        if limit is not None:
+            fix = f"`sudo sysctl fs.inotify.{name}={minimum}`"
+            ok = limit >= minimum
+            results.append(Check(f"inotify {name}", ok, str(limit), f"≥ {minimum}", fix, required=False))
     return results
 
 
-def _images(chosen: Origin) -> Check:
+def _images(image_origin: Origin) -> Check:
     """Check that images can be pulled from a registry or built on this machine."""
-    seen = "; ".join(filter(None, (f"from {chosen.image_source}", *chosen.missing, chosen.obstacle)))
+    state = "; ".join(
+        filter(None, (f"from {image_origin.image_source}", *image_origin.missing, image_origin.obstacle))
+    )
     fix = "give this machine access to the hosts, or set HTTPS_PROXY; or use Debian as root, to build them"
-    if chosen.image_source == "source" and not chosen.missing:
+    if image_origin.image_source == "source" and not image_origin.missing:
         fix = "unset HARNESS_IMAGES, or use a machine with Debian and root"
     expected = "registries and manifests are reached, or images can be built from source"
-    return Check("images", chosen.usable and not chosen.missing, seen, expected, fix, not chosen.usable)
+    return Check(
+        "images",
+        image_origin.usable and not image_origin.missing,
+        state,
+        expected,
+        fix,
+        not image_origin.usable,
+    )
 
 
-def _proxy(info: dict[str, Any], chosen: Origin) -> list[Check]:
+def _proxy(info: dict[str, Any], image_origin: Origin) -> list[Check]:
     """Check that the harness supports the proxy, and that Docker and the nodes can use it to pull images."""
-    named = [name for name in proxies.names(os.environ) if name.upper() in proxies.VARIABLES]
-    if not named:
+    variables = [name for name in proxies.names(os.environ) if name.upper() in proxies.VARIABLES]
+    if not variables:
         return []
     expected = "http:// or https://; Docker and nodes that pull images need it too"
     try:
-        seen = ", ".join(f"{name} is {Proxy.parse(os.environ[name], name)}" for name in named)
+        state = ", ".join(f"{name} is {Proxy.parse(os.environ[name], name)}" for name in variables)
     except UsageError as error:
         return [Check("HTTP proxy", False, error.message, expected, error.hint, required=False)]
     fix = ""
-    if chosen.image_source == "registry" and info and not (info.get("HttpsProxy") or info.get("HttpProxy")):
-        seen += "; Docker has none"
+    if (
+        image_origin.image_source == "registry"
+        and info
+        and not (info.get("HttpsProxy") or info.get("HttpProxy"))
+    ):
+        state += "; Docker has none"
         fix = (
             "set `proxies` in Docker's daemon.json and restart Docker, unless it reaches registries directly"
         )
-    elif chosen.image_source == "registry" and proxies.unreachable_from_containers(os.environ):
-        seen += "; nodes cannot reach a loopback address and get no proxy"
+    elif image_origin.image_source == "registry" and proxies.unreachable_from_containers(os.environ):
+        state += "; nodes cannot reach a loopback address and get no proxy"
         fix = "set the address at which containers reach the proxy, unless nodes reach registries directly"
-    return [Check("HTTP proxy", not fix, seen, expected, fix, required=False)]
+    return [Check("HTTP proxy", not fix, state, expected, fix, required=False)]

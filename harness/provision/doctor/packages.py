@@ -70,7 +70,7 @@ def kind_advice(
 
 def _go_folders(environment: Mapping[str, str]) -> list[Path]:
     """Return the folders in which `go install` might have put programs."""
-    if found := environment.get("GOBIN"):
-        return [Path(found)]
+    if folder := environment.get("GOBIN"):
+        return [Path(folder)]
     paths = environment.get("GOPATH") or str(Path(environment.get("HOME") or "/") / "go")
     return [Path(paths.split(os.pathsep)[0]) / "bin"]

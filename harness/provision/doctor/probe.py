@@ -45,7 +45,7 @@ def run(*command: str, seconds: float = 20) -> ProgramResult:
     if program is None:
         return ProgramResult(127, f"{command[0]}: not found")
     try:
-        done = subprocess.run(
+        result = subprocess.run(
             [program, *command[1:]],
             env=environment({"PATH": SEARCH_PATH, "DEBIAN_FRONTEND": "noninteractive"}),
             stdin=subprocess.DEVNULL,
@@ -60,7 +60,7 @@ def run(*command: str, seconds: float = 20) -> ProgramResult:
         return ProgramResult(124, f"{command[0]}: no response within {seconds:.0f} s")
     except OSError as error:
         return ProgramResult(126, f"{command[0]}: {error}")
-    return ProgramResult(done.returncode, done.stdout)
+    return ProgramResult(result.returncode, result.stdout)
 
 
 def docker_info() -> tuple[dict[str, Any], str]:
@@ -84,8 +84,8 @@ def lacking_capabilities(status: str, last: int) -> list[int]:
     `status` is the content of /proc/PID/status."""
     for line in status.splitlines():
         if line.startswith("CapBnd:"):
-            bound = int(line.split()[1], 16)
-            return [number for number in range(last + 1) if not bound >> number & 1]
+            bounding_set = int(line.split()[1], 16)
+            return [number for number in range(last + 1) if not bounding_set >> number & 1]
     return []
 
 

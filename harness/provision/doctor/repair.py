@@ -87,15 +87,15 @@ def needed_packages(failed: Sequence[Check], settings: Settings, dockerd: str | 
     names = {check.name for check in failed if check.seen != PODMAN}
     names -= {"kind"} if settings.kind_bin != "kind" else set()
     names -= {"kubectl"} if settings.kubectl_bin != "kubectl" else set()
-    wanted: list[str] = []
+    required: list[str] = []
     if "Docker daemon" in names and not os.environ.get("DOCKER_HOST"):
         too_old = dockerd is not None and not at_least(version_of(dockerd), DOCKER_BOUNDED)
         if dockerd is None or (too_old and probe.capabilities_withheld()):
-            wanted += _DAEMON_PACKAGES
+            required += _DAEMON_PACKAGES
     for name, packages in _PACKAGES.items():
         if name in names:
-            wanted += packages
-    return list(dict.fromkeys(wanted))
+            required += packages
+    return list(dict.fromkeys(required))
 
 
 def _go_modules(before: Sequence[Check], context: RunContext) -> AbstractContextManager[object]:
@@ -112,15 +112,15 @@ def install(packages: Sequence[str], release: str, progress: Progress) -> None:
 
     If no apt source provides a suite that they need, this suite is added to apt's sources first.
     """
-    wanted = apt.specs(packages, release)
-    suites = apt.missing_suites(wanted, apt.read_sources())
+    specs = apt.specs(packages, release)
+    suites = apt.missing_suites(specs, apt.read_sources())
     if suites:
         for path in apt.write_sources(suites, release):
             progress(f"wrote {path} ({', '.join(suites)}, pinned below everything else)")
     progress("apt-get update")
     _apt("update")
-    progress(f"apt-get install {' '.join(wanted)}")
-    _apt("install", "--yes", "--no-install-recommends", *wanted)
+    progress(f"apt-get install {' '.join(specs)}")
+    _apt("install", "--yes", "--no-install-recommends", *specs)
 
 
 def _apt(*arguments: str) -> None:

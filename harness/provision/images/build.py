@@ -138,12 +138,15 @@ def build_worker(bases: Stack | Bases, context: RunContext, exact: bool = False)
     tag = WORKER.tag(arguments, worker.python, platform)
     built_id = image_id(tag)
     if built_id is None and not exact:
-        there = scripts.near(WORKER.repository, making, files)
-        if there is not None:
+        near_image = scripts.near(WORKER.repository, making, files)
+        if near_image is not None:
             context.progress(
-                f"{there.tag}: reused; changed scripts are mounted over it: {', '.join(there.changed)}"
+                f"{near_image.tag}: reused; changed scripts are mounted over it: "
+                f"{', '.join(near_image.changed)}"
             )
-            return ImageRef(there.tag, there.image_id, there.changed, components, scripts.digests(files))
+            return ImageRef(
+                near_image.tag, near_image.image_id, near_image.changed, components, scripts.digests(files)
+            )
     if built_id is None:
         built_id = _build(WORKER, arguments, worker.python, context, scripts.labels(making, files)).image_id
     return ImageRef(tag, built_id, components=components, scripts=scripts.digests(files))
@@ -170,9 +173,9 @@ def _build(
 ) -> ImageRef:
     platform = target()
     tag = recipe.tag(arguments, python, platform)
-    there = image_id(tag)
-    if there is not None:
-        return ImageRef(tag, there)
+    existing_id = image_id(tag)
+    if existing_id is not None:
+        return ImageRef(tag, existing_id)
     folder = packages(recipe.lock, python, platform, context)
     return ImageRef(tag, built(tag, recipe.dockerfile, arguments, folder, context, labels))
 

@@ -20,12 +20,12 @@ CAUSE: Final = "image.build_failed"
 
 def image_id(tag: str) -> str | None:
     """Return a local image's id, `sha256:…`, or None if the image does not exist."""
-    done = processes.run(
+    result = processes.run(
         ["docker", "image", "inspect", "--format", "{{.Id}}", tag], timeout=30, check=False, cause=CAUSE
     )
-    if done.returncode == 0:
-        return done.stdout.strip()
-    if "no such image" in done.stderr.lower():
+    if result.returncode == 0:
+        return result.stdout.strip()
+    if "no such image" in result.stderr.lower():
         return None
     # Docker does not respond, or it rejected the request. The next command raises an error with Docker's
     # message.
@@ -39,8 +39,8 @@ def status_id(tag: str) -> str | None:
     The id is unknown with Docker's containerd image store, which identifies an image by its manifest, while
     the kubelet identifies it by its configuration.
     """
-    done = processes.run(["docker", "image", "inspect", tag], timeout=30, check=False, cause=CAUSE)
-    image = json.loads(done.stdout)[0] if done.returncode == 0 else {"Descriptor": tag}
+    result = processes.run(["docker", "image", "inspect", tag], timeout=30, check=False, cause=CAUSE)
+    image = json.loads(result.stdout)[0] if result.returncode == 0 else {"Descriptor": tag}
     return None if image.get("Descriptor") else str(image["Id"])
 
 

@@ -28,5 +28,5 @@ def etcd_image(context: RunContext) -> str:
         return pinned("rendezvous", "image")
     version = pinned("rendezvous", "etcd")
     module = Module("etcd-v2", PATH, version, {"etcd": PATH})
-    built = program(module, context, platforms.target().architecture)
-    return program_image(built, version, DOCKERFILE, context)
+    folder = program(module, context, platforms.target().architecture)
+    return program_image(folder, version, DOCKERFILE, context)

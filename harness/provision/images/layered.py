@@ -72,9 +72,9 @@ def _run(command: Sequence[str], output: Path) -> None:
         output.open("wb") as target,
         processes.started(command, cause=CAUSE, stdout=target, stderr=subprocess.PIPE) as process,
     ):
-        done = processes.communicated(process, command, None, timeout=_SECONDS, cause=CAUSE)
-    if done.returncode:
-        raise ToolError(command, done.returncode, done.stderr, cause=CAUSE)
+        result = processes.communicated(process, command, None, timeout=_SECONDS, cause=CAUSE)
+    if result.returncode:
+        raise ToolError(command, result.returncode, result.stderr, cause=CAUSE)
 
 
 def _inspected(base: str) -> dict[str, Any]:
@@ -123,9 +123,9 @@ def _compose(below: Mapping[str, Any], tag: str, layer: Path, target: Path) -> s
         }
     ).encode()
     of_docker = [{"Config": _blob(_id(configuration)), "RepoTags": [tag], "Layers": list(map(_blob, layers))}]
-    with target.open("wb") as file, layout(file, node_name(tag), manifest, configuration) as written:
-        _write(written, "manifest.json", json.dumps(of_docker).encode())
-        written.add(layer, arcname=_blob(added))
+    with target.open("wb") as file, layout(file, node_name(tag), manifest, configuration) as tar:
+        _write(tar, "manifest.json", json.dumps(of_docker).encode())
+        tar.add(layer, arcname=_blob(added))
     return _id(configuration)
 
 
@@ -135,11 +135,11 @@ def layout(file: IO[bytes], name: str, manifest: bytes, configuration: bytes) ->
 
     `name` is the image's name in containerd.
     """
-    named = _descriptor(json.loads(manifest)["mediaType"], manifest)
-    named["annotations"] = {"io.containerd.image.name": name}
+    descriptor = _descriptor(json.loads(manifest)["mediaType"], manifest)
+    descriptor["annotations"] = {"io.containerd.image.name": name}
     with tarfile.open(fileobj=file, mode="w") as archive:
         _write(archive, "oci-layout", b'{"imageLayoutVersion": "1.0.0"}')
-        _write(archive, "index.json", json.dumps({"schemaVersion": 2, "manifests": [named]}).encode())
+        _write(archive, "index.json", json.dumps({"schemaVersion": 2, "manifests": [descriptor]}).encode())
         for content in (manifest, configuration):
             _write(archive, _blob(_id(content)), content)
         yield archive

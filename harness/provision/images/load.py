@@ -50,24 +50,24 @@ def load_images(images: Sequence[str | LocalImage], nodes: Sequence[str], contex
     start = time.monotonic()
     states = _each_node(nodes, lambda node: _inspect(node, local))
     missing = {node: [i for i in local if not has(states[node].listing, i)] for node in nodes}
-    wanted = [image for image in local if any(image in lacks for lacks in missing.values())]
-    if not wanted:
+    to_load = [image for image in local if any(image in lacks for lacks in missing.values())]
+    if not to_load:
         context.progress(f"nodes: {len(local)} images are there")
         return
     linked = [node for node in nodes if missing[node] and states[node].mounted]
     if linked:
-        _unpack(wanted, linked[0], context)
+        _unpack(to_load, linked[0], context)
         unlinked = _each_node(linked, lambda node: _link(node, missing[node], context))
         missing = {**missing, **unlinked}
-    for image in wanted:
+    for image in to_load:
         lacking = [node for node in nodes if image in missing[node]]
         if lacking:
             with saved(image, context) as tar:
                 _each_node(lacking, lambda node, tar=tar: _import(node, tar, states[node].snapshotter))  # type: ignore[misc]
-    for image in wanted:
+    for image in to_load:
         layered.archive(image, context).unlink(missing_ok=True)
     context.progress(
-        f"nodes: {len(wanted)} images loaded into {len(nodes)} in {time.monotonic() - start:.1f} s"
+        f"nodes: {len(to_load)} images loaded into {len(nodes)} in {time.monotonic() - start:.1f} s"
     )
 
 
@@ -98,8 +98,8 @@ def _inspect(node: str, images: Sequence[LocalImage]) -> _Node:
     listing = " ".join([*CTR, "images", "ls", *(f"'name==\"{name}\"'" for name in names)])
     script = f"{listing} && {_SNAPSHOTTER} && if mountpoint -q {unpacked.MOUNT}; then echo MOUNTED; fi"
     out = processes.run(["docker", "exec", node, "sh", "-c", script], timeout=60, cause=CAUSE).stdout
-    named = [line.split()[1] for line in out.splitlines() if line.startswith("SNAPSHOTTER ")]
-    snapshotter = named[0] if named else OVERLAYFS
+    snapshotters = [line.split()[1] for line in out.splitlines() if line.startswith("SNAPSHOTTER ")]
+    snapshotter = snapshotters[0] if snapshotters else OVERLAYFS
     return _Node(out, out.rstrip().endswith("MOUNTED") and snapshotter == OVERLAYFS, snapshotter)
 
 
@@ -123,10 +123,10 @@ def _link(node: str, images: Sequence[LocalImage], context: RunContext) -> list[
     unlinked = []
     for image in images:
         command = ["docker", "exec", node, "sh", unpacked.script(image)]
-        done = processes.run(command, timeout=SECONDS, check=False)
-        if done.returncode:
+        result = processes.run(command, timeout=SECONDS, check=False)
+        if result.returncode:
             context.progress(
-                f"{node}: {image.tag} is imported, because it could not be linked: {_last(done.stdout)}"
+                f"{node}: {image.tag} is imported, because it could not be linked: {_last(result.stdout)}"
             )
             unlinked.append(image)
     return unlinked
@@ -142,7 +142,7 @@ def _import(node: str, tar: Path, snapshotter: str) -> None:
         processes.run(command, stdin=content, timeout=SECONDS, cause=CAUSE)
 
 
-def _each_node(nodes: Sequence[str], what: Callable[[str], T]) -> dict[str, T]:
-    """Call `what` for all nodes concurrently, and return the results keyed by node."""
+def _each_node(nodes: Sequence[str], function: Callable[[str], T]) -> dict[str, T]:
+    """Call `function` for all nodes concurrently, and return the results keyed by node."""
     with ThreadPoolExecutor(len(nodes)) as pool:
-        return dict(zip(nodes, pool.map(what, nodes), strict=True))
+        return dict(zip(nodes, pool.map(function, nodes), strict=True))

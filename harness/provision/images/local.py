@@ -43,10 +43,10 @@ class LocalImage:
     @classmethod
     def of(cls, tag: str) -> LocalImage:
         """Return the image with this tag. Raises HarnessError if Docker has no such image."""
-        there = image_id(tag)
-        if there is None:
+        local_id = image_id(tag)
+        if local_id is None:
             raise HarnessError(f"no local image {tag}", hint="`harness images build`", cause=CAUSE)
-        return cls(tag, there)
+        return cls(tag, local_id)
 
 
 def import_command(snapshotter: str = OVERLAYFS) -> list[str]:
@@ -88,14 +88,14 @@ def pipe(image: LocalImage, command: Sequence[str], omit: Collection[str] = ()) 
     with processes.started(save, cause=CAUSE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as saving:
         assert saving.stdout is not None
         with _filtered(saving.stdout, omit) if omit else nullcontext(saving.stdout) as stream:
-            read = processes.run(command, stdin=stream, timeout=SECONDS, check=False, cause=CAUSE)
+            read_result = processes.run(command, stdin=stream, timeout=SECONDS, check=False, cause=CAUSE)
         # If the pipe stayed open after the reader has failed, Docker would block forever.
         saving.stdout.close()
-        written = processes.communicated(saving, save, None, timeout=SECONDS, cause=CAUSE)
-    for done in (read, written):
-        if done.returncode:
-            output = read.stdout + read.stderr + written.stderr
-            raise ToolError(done.args, done.returncode, output, cause=CAUSE)
+        save_result = processes.communicated(saving, save, None, timeout=SECONDS, cause=CAUSE)
+    for result in (read_result, save_result):
+        if result.returncode:
+            output = read_result.stdout + read_result.stderr + save_result.stderr
+            raise ToolError(result.args, result.returncode, output, cause=CAUSE)
 
 
 @contextmanager
@@ -120,9 +120,9 @@ def without_entries(source: IO[bytes], target: IO[bytes], omit: Collection[str])
     Raises tarfile.TarError if the stream is truncated.
     """
     with (
-        tarfile.open(fileobj=source, mode="r|", bufsize=BUFFER) as read,
-        tarfile.open(fileobj=target, mode="w|", bufsize=BUFFER) as written,
+        tarfile.open(fileobj=source, mode="r|", bufsize=BUFFER) as source_tar,
+        tarfile.open(fileobj=target, mode="w|", bufsize=BUFFER) as target_tar,
     ):
-        for entry in read:
+        for entry in source_tar:
             if entry.name not in omit:
-                written.addfile(entry, read.extractfile(entry) if entry.isreg() else None)
+                target_tar.addfile(entry, source_tar.extractfile(entry) if entry.isreg() else None)

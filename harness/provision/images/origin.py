@@ -37,8 +37,8 @@ class Origin:
 
         Returns "" if all hosts responded.
         """
-        others = f", and {len(self.missing) - 1} more" if self.missing[1:] else ""
-        return f"not reached: {self.missing[0]}{others}" if self.missing else ""
+        suffix = f", and {len(self.missing) - 1} more" if self.missing[1:] else ""
+        return f"not reached: {self.missing[0]}{suffix}" if self.missing else ""
 
     @property
     def usable(self) -> bool:
@@ -57,12 +57,14 @@ def origin(locked: Versions, context: RunContext) -> Origin:
     return Origin("source", missing, obstacle(locked, context))
 
 
-def require_usable(chosen: Origin) -> None:
+def require_usable(image_origin: Origin) -> None:
     """Raise HarnessError (cause cluster.node_image) if images cannot come from the chosen origin."""
-    if chosen.image_source == "source" and chosen.obstacle:
-        wanted = "images must be built from source" + (f" ({chosen.reason})" if chosen.missing else "")
+    if image_origin.image_source == "source" and image_origin.obstacle:
+        requirement = "images must be built from source" + (
+            f" ({image_origin.reason})" if image_origin.missing else ""
+        )
         raise HarnessError(
-            f"{wanted}, but {chosen.obstacle}",
+            f"{requirement}, but {image_origin.obstacle}",
             hint="`harness doctor` lists the hosts; give this machine access to them, or set HTTPS_PROXY",
             cause=CAUSE,
         )
@@ -74,16 +76,16 @@ def obstacle(locked: Versions, context: RunContext) -> str:
     Building needs root privileges and a Debian mirror in apt's sources. Existing images need neither.
     """
     if os.geteuid() != 0:
-        why = "only root can build them"
+        reason = "only root can build them"
     else:
         try:
             debian.mirror()
         except HarnessError as error:
-            why = f"this machine does not run Debian: {error.message}"
+            reason = f"this machine does not run Debian: {error.message}"
         else:
             return ""
     try:
-        built = bases.complete(locked.worker.debian) and make.complete(context)
+        is_complete = bases.complete(locked.worker.debian) and make.complete(context)
     except HarnessError:  # Docker does not respond.
-        built = False
-    return "" if built else why
+        is_complete = False
+    return "" if is_complete else reason

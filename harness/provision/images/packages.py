@@ -50,8 +50,8 @@ def pinned(lock: str, package: str) -> str:
 
 def pins(lock: str) -> dict[str, str]:
     """Return the versions in a lock file, keyed by normalized package name."""
-    found = re.findall(r"^([A-Za-z0-9._-]+)==([^\s;\\]+)", lock, re.MULTILINE)
-    return {str(canonicalize_name(name)): version for name, version in found}
+    matches = re.findall(r"^([A-Za-z0-9._-]+)==([^\s;\\]+)", lock, re.MULTILINE)
+    return {str(canonicalize_name(name)): version for name, version in matches}
 
 
 def packages(lock: Path, python: str, platform: Platform, context: RunContext) -> Path:

@@ -62,14 +62,14 @@ def unreached(registry: Registry) -> list[str]:
     except UsageError as error:
         return [error.message]
     errors = within(ADDRESS_SECONDS, _nameless, direct)
-    late = f"no address within {ADDRESS_SECONDS:g} s"
-    if nameless := [*filter(None, (errors.get(url, f"{url}: {late}") for url in direct))]:
+    timeout_message = f"no address within {ADDRESS_SECONDS:g} s"
+    if nameless := [*filter(None, (errors.get(url, f"{url}: {timeout_message}") for url in direct))]:
         return nameless
     with (
         ThreadPoolExecutor(len(checks)) as pool,
-        client(follow_redirects=True) as asking,
+        client(follow_redirects=True) as http_client,
     ):
-        return [*filter(None, pool.map(lambda check: _answer(asking, *check), checks))]
+        return [*filter(None, pool.map(lambda check: _answer(http_client, *check), checks))]
 
 
 def _nameless(url: str) -> str:
@@ -86,19 +86,19 @@ def _answer(client: httpx.Client, url: str, expected: Iterable[int]) -> str:
 
     A proxy that blocks the host responds with another status. In this case, the request is not retried.
     """
-    seen = ""
+    problem = ""
     for seconds in TRY_SECONDS:
         try:
             status = client.head(url, timeout=seconds).status_code
         except httpx.HTTPError as error:
-            late = f" (after {seconds:g} s)" if isinstance(error, httpx.TimeoutException) else ""
-            seen = f"{url}: {str(error) or type(error).__name__}{late}"
+            suffix = f" (after {seconds:g} s)" if isinstance(error, httpx.TimeoutException) else ""
+            problem = f"{url}: {str(error) or type(error).__name__}{suffix}"
             if isinstance(error, httpx.ProxyError):
                 break
             continue
         if status in expected:
             return ""
-        seen = f"{url}: HTTP {status}"
+        problem = f"{url}: HTTP {status}"
         if status < 500 and status != 429:
             break
-    return seen
+    return problem

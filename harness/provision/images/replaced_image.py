@@ -25,44 +25,44 @@ REPOSITORY = "harness/replaced-worker"
 other launches never reuse these images."""
 
 
-def change_of(wanted: Sequence[Replacement], context: RunContext) -> Change:
+def change_of(replacements: Sequence[Replacement], context: RunContext) -> Change:
     """Resolve the packages that the user replaces, install them into the cache, and return the change to the
     worker image.
 
     Raises UsageError if a package cannot be resolved or built, or has no wheel for the image.
     """
-    found = change(wanted, WORKER.lock, target_options(context), context)
-    _installed(found, context)
-    return found
+    package_change = change(replacements, WORKER.lock, target_options(context), context)
+    _installed(package_change, context)
+    return package_change
 
 
-def with_change(worker: ImageRef, found: Change, context: RunContext) -> ImageRef:
+def with_change(worker: ImageRef, package_change: Change, context: RunContext) -> ImageRef:
     """Return the worker image with a change's packages applied.
 
     Raises ToolError (cause image.build_failed) with the path of the log.
     """
-    tag = f"{REPOSITORY}:{key(worker.image_id, found.key, SCRIPT.read_text())}"
-    folder = _installed(found, context)
+    tag = f"{REPOSITORY}:{key(worker.image_id, package_change.key, SCRIPT.read_text())}"
+    folder = _installed(package_change, context)
     with making(tag, context) as shell:
         if shell is not None:
-            layered.add(worker.tag, tag, _layer_command(worker.tag, tag, found, folder), context)
-    arguments = {"BASE": worker.tag, "REMOVED": " ".join(found.changed)}
+            layered.add(worker.tag, tag, _layer_command(worker.tag, tag, package_change, folder), context)
+    arguments = {"BASE": worker.tag, "REMOVED": " ".join(package_change.changed)}
     built_id = built(tag, FILES / "replaced.Dockerfile", arguments, folder, context)
     components = dict(worker.components)
-    for each in found.replaced:
+    for each in package_change.replaced:
         if each.name == "pluto-ml":
             components["pluto"] = each.version
     return replace(worker, tag=tag, image_id=built_id, components=components)
 
 
-def _layer_command(base: str, tag: str, found: Change, folder: Path) -> list[str]:
+def _layer_command(base: str, tag: str, package_change: Change, folder: Path) -> list[str]:
     """Return the command that replaces the packages in a container of the image `base` and prints the changes
     as an image layer."""
     command = ["docker", "run", "--rm", "--network", "none", "--user", "0", "--env", f"IMAGE={tag}"]
     for path, inside in ((SCRIPT.resolve(), "/run/replace_packages.py"), (folder, "/packages")):
         command += ["--mount", f"type=bind,source={path},target={inside},readonly"]
     command += ["--entrypoint", "python3", base, "/run/replace_packages.py"]
-    return [*command, "--layer", "/packages", *found.changed]
+    return [*command, "--layer", "/packages", *package_change.changed]
 
 
 def target_options(context: RunContext) -> list[str]:
@@ -71,19 +71,19 @@ def target_options(context: RunContext) -> list[str]:
     return ["--python-version", python, "--python-platform", f"{target().machine}-manylinux_2_{GLIBC[0]}"]
 
 
-def _installed(found: Change, context: RunContext) -> Path:
+def _installed(package_change: Change, context: RunContext) -> Path:
     """Return the cache folder with a change's packages.
 
     The packages are installed into it if it does not exist.
     """
     options = target_options(context)
     root = context.settings.cache_dir / "packages"
-    folder = root / f"replaced-{key(found.key, *options)}"
+    folder = root / f"replaced-{key(package_change.key, *options)}"
     with locked(root / f"{folder.name}.lock"):
         if not folder.is_dir():
             unfinished = root / f"unfinished-{folder.name}"
             shutil.rmtree(unfinished, ignore_errors=True)
-            install(found, ["--python", sys.executable, *options, "--target", str(unfinished)])
+            install(package_change, ["--python", sys.executable, *options, "--target", str(unfinished)])
             without_programs(unfinished)
             unfinished.rename(folder)
     return folder

@@ -66,9 +66,9 @@ def near(repository: str, making: str, scripts: Mapping[str, bytes]) -> Near | N
     form += ["--format", "{{.Repository}}:{{.Tag}}"]
     listed = processes.run(["docker", "images", *form], timeout=30, cause=CAUSE)
     for tag in listed.stdout.split():
-        changed, there = changed_since(_hashes_of(tag), scripts), image_id(tag)
-        if changed is not None and there is not None:
-            return Near(tag, there, changed)
+        changed, local_id = changed_since(_hashes_of(tag), scripts), image_id(tag)
+        if changed is not None and local_id is not None:
+            return Near(tag, local_id, changed)
     return None
 
 
@@ -99,9 +99,9 @@ def users(settings: Settings) -> dict[str, bytes]:
         raise UsageError(f"HARNESS_SCRIPTS {settings.scripts} is not a folder")
     sizes = [path.stat().st_size for path in islice(walked(settings.scripts), MAX_FILES + 1)]
     if not 0 < len(sizes) <= MAX_FILES or sum(sizes) > MAX_BYTES:
-        least = "at least " if len(sizes) > MAX_FILES else ""
+        bound = "at least " if len(sizes) > MAX_FILES else ""
         raise UsageError(
-            f"HARNESS_SCRIPTS {settings.scripts} has {least}{len(sizes)} files of {sum(sizes)} bytes in all; "
+            f"HARNESS_SCRIPTS {settings.scripts} has {bound}{len(sizes)} files of {sum(sizes)} bytes in all; "
             f"1 to {MAX_FILES} files of at most {MAX_BYTES} bytes in all are expected",
             hint="put data into an image or a volume",
         )
@@ -138,9 +138,9 @@ def volumes(mounts: Sequence[Object]) -> list[Object]:
 
 def _hashes_of(tag: str) -> dict[str, str]:
     command = ["docker", "image", "inspect", "--format", f'{{{{index .Config.Labels "{SCRIPTS}"}}}}', tag]
-    done = processes.run(command, timeout=30, check=False, cause=CAUSE)
+    result = processes.run(command, timeout=30, check=False, cause=CAUSE)
     try:
-        return dict(json.loads(done.stdout))
+        return dict(json.loads(result.stdout))
     except ValueError:
         return {"": "an image without labels"}
 

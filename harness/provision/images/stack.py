@@ -86,18 +86,20 @@ def resolve(context: RunContext, then: Own = lambda _bases: ()) -> Stack:
             hint="unset HARNESS_KUBERNETES, because the image determines the version",
         )
     if settings.images == "registry":  # If a host cannot be reached, the download or the pull fails.
-        chosen, why = Origin("registry"), "set by HARNESS_IMAGES"
+        image_origin, reason = Origin("registry"), "set by HARNESS_IMAGES"
     else:
-        chosen = origin(locked, context)
-        why = chosen.reason or "registries and manifest hosts respond"
-        why = why if settings.images == "auto" else "set by HARNESS_IMAGES"
-    progress(f"images: {chosen.image_source} ({why})")
-    if chosen.image_source == "source":
+        image_origin = origin(locked, context)
+        reason = image_origin.reason or "registries and manifest hosts respond"
+        reason = reason if settings.images == "auto" else "set by HARNESS_IMAGES"
+    progress(f"images: {image_origin.image_source} ({reason})")
+    if image_origin.image_source == "source":
         _require_version(context)
         require_native(target())
-        require_usable(chosen)
+        require_usable(image_origin)
     make = (
-        partial(_published, locked.registry) if chosen.image_source == "registry" else partial(_built, locked)
+        partial(_published, locked.registry)
+        if image_origin.image_source == "registry"
+        else partial(_built, locked)
     )
     stack = make(context, then)
     return replace(stack, node_image=settings.node_image) if settings.node_image else stack
@@ -105,18 +107,18 @@ def resolve(context: RunContext, then: Own = lambda _bases: ()) -> Stack:
 
 def _require_version(context: RunContext) -> None:
     """Raise UsageError if the requested Kubernetes version cannot be built from source."""
-    wanted, only = context.settings.kubernetes, source_versions.load(context.settings).kubernetes
-    if not versions.is_of(only, wanted):
+    requested, available = context.settings.kubernetes, source_versions.load(context.settings).kubernetes
+    if not versions.is_of(available, requested):
         raise UsageError(
-            f"Kubernetes {wanted} cannot be built from source, only {only}",
+            f"Kubernetes {requested} cannot be built from source, only {available}",
             hint="use HARNESS_IMAGES=registry if a registry can be reached, or change [source] of the lock",
         )
 
 
 def _built(locked: Versions, context: RunContext, then: Own) -> Stack:
     def debian() -> tuple[Bases, Sequence[LocalImage]]:
-        made = bases(locked.worker.debian, context)
-        return made, then(made)
+        debian_bases = bases(locked.worker.debian, context)
+        return debian_bases, then(debian_bases)
 
     with in_background(debian) as aside:
         source = build(context, lambda node_image: unpacked.attempt(aside.result()[1], node_image, context))

@@ -113,15 +113,15 @@ def mountable(node_image: str, context: RunContext) -> Path | None:
     With Docker Desktop, the path is in a virtual machine and is not known to Docker as a host path. Some file
     systems do not support overlayfs. Therefore a container from the node image tests the path and overlayfs.
     """
-    path, seen = folder(context), "/harness-seen"
+    path, mount_path = folder(context), "/harness-seen"
     command = ["docker", "run", "--rm", "--privileged", "--network", "none", "--entrypoint", "sh"]
     command += ["--volume", f"{volume(context)}:{MOUNT}", "--volume", "/var"]
-    command += ["--mount", f"type=bind,source={path},target={seen},readonly", node_image, "-c"]
-    script = _TRIAL.format(own=MOUNT, seen=seen)
-    done = processes.run([*command, script], timeout=TRIAL_SECONDS, check=False)
-    if done.returncode == 0:
+    command += ["--mount", f"type=bind,source={path},target={mount_path},readonly", node_image, "-c"]
+    script = _TRIAL.format(own=MOUNT, seen=mount_path)
+    result = processes.run([*command, script], timeout=TRIAL_SECONDS, check=False)
+    if result.returncode == 0:
         return path
-    reason = ((done.stdout + done.stderr).strip().splitlines() or ["no output"])[-1]
+    reason = ((result.stdout + result.stderr).strip().splitlines() or ["no output"])[-1]
     context.progress(f"nodes: images are imported into each node, because layers cannot be shared: {reason}")
     return None
 
@@ -160,10 +160,10 @@ def add(images: Sequence[LocalImage], node_image: str, context: RunContext) -> N
     with locked(context.settings.cache_dir / "unpacked.lock"):
         name = volume(context)
         with _containerd(name, node_image) as container:
-            there = _inside(container, "ls", f"{MOUNT}/images").split()
-            full = len(there) > 2 * MAX_IMAGES and not _used(container)
+            file_names = _inside(container, "ls", f"{MOUNT}/images").split()
+            full = len(file_names) > 2 * MAX_IMAGES and not _used(container)
             for image in images if not full else ():
-                if f"{image.file}.sh" not in there:
+                if f"{image.file}.sh" not in file_names:
                     _add(container, image, context)
         if not full:
             return
@@ -196,8 +196,8 @@ def _add(container: str, image: LocalImage, context: RunContext) -> None:
         pipe(image, command)
     # If another image took this name, containerd would delete this image's layers, although pods might still
     # use them.
-    named = _NAMED.format(ctr=" ".join(CTR), name=name, kept=f"kept.invalid/{image.file.lower()}")
-    digest, _, manifest = _inside(container, "sh", "-c", named).partition("\n")
+    script = _NAMED.format(ctr=" ".join(CTR), name=name, kept=f"kept.invalid/{image.file.lower()}")
+    digest, _, manifest = _inside(container, "sh", "-c", script).partition("\n")
     document = json.loads(manifest)
     if "config" not in document or _sha256(manifest.encode()) != digest:
         raise HarnessError(f"{image.tag} is not a single image in containerd", cause=CAUSE)
@@ -237,8 +237,10 @@ def _present(container: str, image: LocalImage) -> set[str]:
     """
     diff_ids = _diff_ids(image)
     listed = _inside(container, *CTR, "snapshots", "--snapshotter", OVERLAYFS, "ls").splitlines()
-    known = {row.split()[0] for row in listed if row.split()[-1:] == ["Committed"]}
-    missing = {diff for diff, chain in zip(diff_ids, chain_ids(diff_ids), strict=True) if chain not in known}
+    committed = {row.split()[0] for row in listed if row.split()[-1:] == ["Committed"]}
+    missing = {
+        diff for diff, chain in zip(diff_ids, chain_ids(diff_ids), strict=True) if chain not in committed
+    }
     return {f"blobs/{diff.replace(':', '/')}" for diff in diff_ids if diff not in missing}
 
 

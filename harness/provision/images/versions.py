@@ -15,9 +15,9 @@ from harness.settings import Settings
 LOCK = Path(__file__).parents[2] / "versions.toml"
 
 
-def is_of(version: str, wanted: str | None) -> bool:
-    """Return whether a version such as `v1.35.8` satisfies `wanted`, which is `1.35`, `1.35.8` or None."""
-    return wanted is None or f"{version}.".startswith(f"v{wanted.removeprefix('v')}.")
+def is_of(version: str, requested: str | None) -> bool:
+    """Return whether a version such as `v1.35.8` satisfies `requested`, which is `1.35`, `1.35.8` or None."""
+    return requested is None or f"{version}.".startswith(f"v{requested.removeprefix('v')}.")
 
 
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
@@ -59,18 +59,18 @@ class Registry(_Table):
     """Node images for other Kubernetes versions, keyed by `vX.Y.Z`."""
     mirrors: dict[str, str] = {}
 
-    def node_of(self, wanted: str | None) -> tuple[str, str]:
-        """Return the Kubernetes version and node image for `wanted`, such as `1.35` or `1.35.8`.
+    def node_of(self, requested: str | None) -> tuple[str, str]:
+        """Return the Kubernetes version and node image for `requested`, such as `1.35` or `1.35.8`.
 
         None means the default version. If there is no such image, raises UsageError with the available
         versions.
         """
         images = {self.kubernetes: self.node, **self.nodes}
         for version, image in images.items():
-            if is_of(version, wanted):
+            if is_of(version, requested):
                 return version, image
         raise UsageError(
-            f"no node image of Kubernetes {wanted} is known, only of {', '.join(images)}",
+            f"no node image of Kubernetes {requested} is known, only of {', '.join(images)}",
             hint="add it to [registry.nodes] of versions.toml, or set HARNESS_NODE_IMAGE",
         )
 
@@ -113,13 +113,13 @@ def load(settings: Settings) -> Versions:
     """
     path = settings.versions_file or LOCK
     try:
-        found = Versions.model_validate(toml(path, "versions file", hint=f"compare it with {LOCK}"))
+        versions = Versions.model_validate(toml(path, "versions file", hint=f"compare it with {LOCK}"))
     except ValidationError as error:
         wrong = [f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()]
         raise UsageError(f"{path}: {'; '.join(wrong)}", hint=f"compare it with {LOCK}") from None
     own = {
-        name: getattr(found.registry, name).of(version)
+        name: getattr(versions.registry, name).of(version)
         for name in CONTROLLERS
         if (version := controller_version(name, settings.replace)) is not None
     }
-    return found.model_copy(update={"registry": found.registry.model_copy(update=own)})
+    return versions.model_copy(update={"registry": versions.registry.model_copy(update=own)})

@@ -107,15 +107,15 @@ class KindCluster(KindNodes):
         with ExitStack() as last:
             last.callback(writer.clean, "kind")
             with writer.stage("cluster"), reached():
-                begun = create_or_reuse(self, images, context)
+                completed_steps = create_or_reuse(self, images, context)
             try:
                 kube = self.kube()
                 kube.on_retry = writer.retry
-                install(self, kube, images, context, begun)
+                install(self, kube, images, context, completed_steps)
             except BaseException:
-                if begun is not None:  # A reused cluster is not deleted and can be inspected.
+                if completed_steps is not None:  # A reused cluster is not deleted and can be inspected.
                     self.export_logs(writer.path / "kind")
-                if begun is not None and not self.settings.keep_cluster:
+                if completed_steps is not None and not self.settings.keep_cluster:
                     context.progress(f"deleting cluster {self.name}")
                     self.delete()
                 raise

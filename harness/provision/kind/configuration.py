@@ -80,10 +80,10 @@ def _control_plane() -> Iterator[dict[str, object]]:
     so kind's own arguments are repeated here.
     """
     manager = {"enable-hostpath-provisioner": "true", **_ALONE, **_UNTHROTTLED}
-    for version, arguments, more in (
+    for version, arguments, extra in (
         (
             "v1beta4",
-            lambda given: [{"name": name, "value": value} for name, value in given.items()],
+            lambda args: [{"name": name, "value": value} for name, value in args.items()],
             {"encryptionAlgorithm": "ECDSA-P256"},  # Ten RSA keys would take 2 s of CPU time.
         ),
         ("v1beta3", dict, {}),
@@ -94,5 +94,5 @@ def _control_plane() -> Iterator[dict[str, object]]:
             "controllerManager": {"extraArgs": arguments(manager)},
             "scheduler": {"extraArgs": arguments(_ALONE)},
             "etcd": {"local": {"extraArgs": arguments(_ELECTED_SOON)}},
-            **more,
+            **extra,
         }

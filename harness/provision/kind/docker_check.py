@@ -51,12 +51,12 @@ def daemon() -> None:
         version = processes.run(["docker", "version"], timeout=20).stdout
     except ToolError as error:
         last_line = (error.output.strip().splitlines() or ["no output"])[-1]
-        where = f" (DOCKER_HOST is {host})" if (host := os.environ.get("DOCKER_HOST")) else ""
-        named = [cause for text, cause in _CAUSES if text in last_line]
+        host_note = f" (DOCKER_HOST is {host})" if (host := os.environ.get("DOCKER_HOST")) else ""
+        causes = [cause for text, cause in _CAUSES if text in last_line]
         raise HarnessError(
-            f"the Docker daemon does not answer{where}: {last_line}",
+            f"the Docker daemon does not answer{host_note}: {last_line}",
             hint="`harness doctor` shows what is wrong with Docker",
-            cause=named[0] if named else "docker.daemon_down",
+            cause=causes[0] if causes else "docker.daemon_down",
         ) from None
     if is_podman(version):
         raise HarnessError(f"expected Docker, but {PODMAN}", hint=NO_PODMAN, cause="docker.unsupported")
@@ -82,8 +82,8 @@ def check_disk_space(settings: Settings) -> None:
 
     Raises HarnessError (cause docker.disk_full).
     """
-    done = processes.run(["docker", "info", "--format", "{{.DockerRootDir}}"], timeout=20, check=False)
-    root = Path(done.stdout.strip() or "/var/lib/docker")
+    result = processes.run(["docker", "info", "--format", "{{.DockerRootDir}}"], timeout=20, check=False)
+    root = Path(result.stdout.strip() or "/var/lib/docker")
     if not root.is_dir():  # As with Docker Desktop, the folder is in a virtual machine.
         return
     needed = CONTROL_PLANE_GIB + WORKER_GIB * (settings.workers or 1) + SPARE_GIB

@@ -69,8 +69,8 @@ def rejection(kind: KindNodes, stack: Stack) -> str | None:
         or kind.settings.node_image
     ):
         return ""
-    given = proxies.names(proxies.for_containers(processes.environment()))
-    if any(name.upper() in PROXIES for name in given) or _docker_has_proxies():
+    proxy_names = proxies.names(proxies.for_containers(processes.environment()))
+    if any(name.upper() in PROXIES for name in proxy_names) or _docker_has_proxies():
         return "nodes get a proxy"
     info = processes.run(
         ["docker", "info", "--format", "{{.Driver}}\n{{json .SecurityOptions}}\n{{.OperatingSystem}}"],

@@ -26,9 +26,9 @@ def trouble(kubeconfig: Path, context: str, nodes: Sequence[str], expected: int)
         ready = {node["metadata"]["name"] for node in kube.ready_nodes()}
     except ApiException as error:
         refused = error.status in (401, 403)
-        what = "rejects the credentials in" if refused else "is not ready for requests with"
+        problem = "rejects the credentials in" if refused else "is not ready for requests with"
         return HarnessError(
-            f"the API server {what} {kubeconfig}: HTTP {error.status} {error.reason}",
+            f"the API server {problem} {kubeconfig}: HTTP {error.status} {error.reason}",
             hint=HINT,
             cause="cluster.kubeconfig" if refused else "cluster.unhealthy",
         )

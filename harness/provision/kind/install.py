@@ -95,27 +95,27 @@ def create_or_reuse(kind: KindNodes, images: Images, context: RecordedContext) -
     progress, stack = context.progress, images.stack
     state = kind.state()
     if state is not None and state.phase != "creating" and (nodes := kind.running()):
-        wanted, there = (stack.node_image, kind.settings.workers), (state.node_image, state.workers)
+        required, actual = (stack.node_image, kind.settings.workers), (state.node_image, state.workers)
         # Only a cluster in the "ready" phase is complete. In any other phase, objects are still missing, and
         # the webhooks of a controller that does not serve would reject them.
         whole = state.phase == "ready"
-        if kind.abandoned() and (wanted != there or not whole or not kind.healthy()):
+        if kind.abandoned() and (required != actual or not whole or not kind.healthy()):
             progress(f"cluster {kind.name}: left by a killed run, and unusable")
             kind.delete()
             return create_or_reuse(kind, images, context)
-        if wanted != there:
+        if required != actual:
             _require_same(kind.name, state.versions, images.stack.versions)
             raise HarnessError(
-                f"cluster {kind.name} has node image and workers {there}, but {wanted} are required",
+                f"cluster {kind.name} has node image and workers {actual}, but {required} are required",
                 hint=f"`harness down --cluster-name {kind.name}` removes it, or choose another name",
                 cause="cluster.mismatch",
             )
         if not any(nodes.values()):
             start(kind, progress)
         trouble = kind.trouble(list(nodes))
-        if trouble is not None and all(nodes.values()) and (started := power.restarted(kind)):
+        if trouble is not None and all(nodes.values()) and (restarted_at := power.restarted(kind)):
             progress(f"cluster {kind.name}: its nodes were restarted; waiting until it is ready")
-            _until_served(kind, started)
+            _until_served(kind, restarted_at)
             trouble = kind.trouble(list(nodes))
         if trouble is not None:
             raise trouble
@@ -139,17 +139,17 @@ def usable(kind: KindNodes, images: Images, context: RunContext) -> template.Tem
 
     Reasons other than the usual ones are reported as progress.
     """
-    why = from_template.rejection(kind, images.stack)
-    if why is not None:
-        if why:
-            context.progress(f"cluster {kind.name}: kind creates it without a template ({why})")
+    reason = from_template.rejection(kind, images.stack)
+    if reason is not None:
+        if reason:
+            context.progress(f"cluster {kind.name}: kind creates it without a template ({reason})")
         return None
     name = template.tag(kind.settings, images.stack, images.own, context)
     if template.attempts_exhausted(name, context):
-        where = context.settings.cache_dir / template.FAILURES
+        failures_path = context.settings.cache_dir / template.FAILURES
         context.progress(
             f"cluster {kind.name}: kind creates it, because its template failed "
-            f"{template.MAX_FAILURES} times ({where})"
+            f"{template.MAX_FAILURES} times ({failures_path})"
         )
         return None
     own_template = template.find(name)
@@ -225,11 +225,11 @@ def require_versions(cluster: str, kube: Kube, versions: Mapping[str, str]) -> N
     _require_same(cluster, installed, versions)
 
 
-def _require_same(cluster: str, installed: Mapping[str, str], wanted: Mapping[str, str]) -> None:
-    for name in installed.keys() & wanted.keys():
-        if (there := _release(installed[name])) != _release(wanted[name]):
+def _require_same(cluster: str, installed: Mapping[str, str], required: Mapping[str, str]) -> None:
+    for name in installed.keys() & required.keys():
+        if (release := _release(installed[name])) != _release(required[name]):
             raise UsageError(
-                f"cluster {cluster} has {name} {there}, but {_release(wanted[name])} is required",
+                f"cluster {cluster} has {name} {release}, but {_release(required[name])} is required",
                 hint="another version needs a new cluster: `harness down`, or set HARNESS_CLUSTER_NAME",
             )
 
@@ -310,14 +310,14 @@ def start(kind: KindNodes, progress: Progress) -> bool:
     if not power.paused(kind):
         return False
     progress(f"cluster {kind.name}: was paused; starting its nodes")
-    started = CLOCK.utc()
+    started_at = CLOCK.utc()
     power.resume(kind)
-    _until_served(kind, started)
+    _until_served(kind, started_at)
     progress(f"cluster {kind.name}: serves again")
     return True
 
 
-def _until_served(kind: KindNodes, started: datetime) -> None:
+def _until_served(kind: KindNodes, started_at: datetime) -> None:
     """Wait until the controllers and the tracker serve again after their nodes were started."""
     kube = kind.kube()
     for attempt in Retrying(
@@ -327,6 +327,6 @@ def _until_served(kind: KindNodes, started: datetime) -> None:
         reraise=True,
     ):
         with attempt:
-            controllers.renew(kube, started)
+            controllers.renew(kube, started_at)
             controllers.recheck_serving(kube)
             embedded.check_serving(kube)

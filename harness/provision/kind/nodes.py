@@ -154,8 +154,8 @@ class KindNodes:
 
         state = self.state()
         expected = 0 if state is None else state.workers + 1
-        there = self.nodes() if nodes is None else nodes
-        return health.trouble(self.kubeconfig, self.context, there, expected)
+        node_names = self.nodes() if nodes is None else nodes
+        return health.trouble(self.kubeconfig, self.context, node_names, expected)
 
     def healthy(self) -> bool:
         return self.trouble() is None
@@ -207,8 +207,8 @@ class KindNodes:
                 progress(f"deleting cluster {self.name}")
                 self.delete()
             if isinstance(error, ToolError):
-                named = [cause for text, cause in _CREATE_CAUSES if text in error.output]
-                cause = named[0] if named else "cluster.create_failed"
+                causes = [cause for text, cause in _CREATE_CAUSES if text in error.output]
+                cause = causes[0] if causes else "cluster.create_failed"
                 hint = f"kind's logs are in {logs}"
                 if "too many open files" in error.output:
                     hint = f"`harness doctor` shows the inotify limits to raise; {hint}"
@@ -244,9 +244,11 @@ class KindNodes:
         count = self.settings.workers + 1
 
         def done(nodes: dict[str, Object]) -> str | None:
-            late = [name for name, node in nodes.items() if condition(node, "Ready").get("status") != "True"]
-            there = f"{len(nodes)} of {count} nodes, not Ready: {late}"
-            return None if len(nodes) == count and not late else there
+            not_ready = [
+                name for name, node in nodes.items() if condition(node, "Ready").get("status") != "True"
+            ]
+            message = f"{len(nodes)} of {count} nodes, not Ready: {not_ready}"
+            return None if len(nodes) == count and not not_ready else message
 
         self.kube().wait(
             f"{count} nodes Ready", "v1", "Node", done, seconds=seconds, cause="cluster.nodes_not_ready"
@@ -258,7 +260,7 @@ class KindNodes:
             return False
         self.remove_volumes()
         for attempt in range(3):
-            done = processes.run(
+            result = processes.run(
                 [
                     self.settings.kind_bin,
                     "delete",
@@ -273,7 +275,7 @@ class KindNodes:
                 cause="cluster.delete_failed",
             )
             # An interrupted creation can still add a container.
-            if done.returncode == 0 and not self.exists():
+            if result.returncode == 0 and not self.exists():
                 break
         shutil.rmtree(self.dir, ignore_errors=True)
         return True
@@ -345,5 +347,5 @@ def _why(error: ToolError) -> str:
     last = lines[-1] if lines else "no output"
     reason = next((line for line in lines if line.startswith("ERROR")), last)
     code = error.returncode
-    how = f"exit code {code}" if code >= -1 else f"killed by signal {-code}"
-    return f"kind could not create the cluster ({how}): {reason}"
+    exit_status = f"exit code {code}" if code >= -1 else f"killed by signal {-code}"
+    return f"kind could not create the cluster ({exit_status}): {reason}"

@@ -45,9 +45,9 @@ def pods(kube: Kube, namespace: str | None = None) -> list[PodDisk]:
     if not nodes:
         return []
     with ThreadPoolExecutor(len(nodes)) as pool:
-        written = dict(zip(nodes, pool.map(_written, nodes), strict=True))
+        usage = dict(zip(nodes, pool.map(_written, nodes), strict=True))
     result = [
-        _pod_disk(pod, written[pod["spec"]["nodeName"]]) for pod in placed if written[pod["spec"]["nodeName"]]
+        _pod_disk(pod, usage[pod["spec"]["nodeName"]]) for pod in placed if usage[pod["spec"]["nodeName"]]
     ]
     return sorted(result, key=lambda pod: -pod.bytes)
 
@@ -96,14 +96,14 @@ def sizes(lines: Iterable[str]) -> dict[str, int]:
     return result
 
 
-def _pod_disk(pod: Object, written: dict[str, int]) -> PodDisk:
+def _pod_disk(pod: Object, usage: dict[str, int]) -> PodDisk:
     status, metadata = pod["status"], pod["metadata"]
-    each = [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
-    ids = {str(one.get("containerID", "")).rpartition("/")[2] for one in each}
+    statuses = [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
+    ids = {str(one.get("containerID", "")).rpartition("/")[2] for one in statuses}
     return PodDisk(
         node=pod["spec"]["nodeName"],
         namespace=metadata["namespace"],
         name=metadata["name"],
         ended=status.get("phase") in ("Succeeded", "Failed"),
-        bytes=sum(written.get(key, 0) for key in ids) + written.get(metadata["uid"], 0),
+        bytes=sum(usage.get(key, 0) for key in ids) + usage.get(metadata["uid"], 0),
     )

@@ -67,21 +67,21 @@ def restarted(kind: KindNodes) -> datetime | None:
     lines = processes.run(command, timeout=30, cause="docker.daemon_down").stdout.splitlines()
     times = [[datetime.fromisoformat(f"{each[:19]}+00:00") for each in line.split()] for line in lines]
     recent = CLOCK.utc() - timedelta(seconds=STARTING_SECONDS)
-    if not times or any(begun < max(recent, created + FIRST_START) for created, begun in times):
+    if not times or any(started_at < max(recent, created + FIRST_START) for created, started_at in times):
         return None
-    return min(begun for _, begun in times)
+    return min(started_at for _, started_at in times)
 
 
 def resume(kind: KindNodes) -> None:
     """Start all nodes and wait until they are Ready."""
     nodes = kind.nodes()
-    started = CLOCK.utc()
+    started_at = CLOCK.utc()
     for node in nodes:  # Start in the order of creation, so that each node gets its former address again.
         processes.run(["docker", "start", node], timeout=60, cause=CAUSE)
 
     def done(nodes: dict[str, Object]) -> str | None:
-        late = [name for name, node in nodes.items() if not _ready_since(node, started)]
-        return f"not Ready again: {', '.join(late)}" if late else None
+        not_ready = [name for name, node in nodes.items() if not _ready_since(node, started_at)]
+        return f"not Ready again: {', '.join(not_ready)}" if not_ready else None
 
     kind.kube().wait(
         "nodes Ready again", "v1", "Node", done, seconds=SERVE_SECONDS, cause="cluster.nodes_not_ready"
@@ -102,7 +102,7 @@ def _stop(node: str) -> None:
     )
 
 
-def _ready_since(node: Object, started: datetime) -> bool:
+def _ready_since(node: Object, started_at: datetime) -> bool:
     """Return whether a node has reported that it is Ready since it was last started.
 
     Earlier reports do not count. API timestamps have a resolution of one second.
@@ -111,4 +111,4 @@ def _ready_since(node: Object, started: datetime) -> bool:
 
     ready = condition(node, "Ready")
     heartbeat = datetime.fromisoformat(ready.get("lastHeartbeatTime", "1970-01-01T00:00:00Z"))
-    return ready.get("status") == "True" and heartbeat >= started.replace(microsecond=0)
+    return ready.get("status") == "True" and heartbeat >= started_at.replace(microsecond=0)

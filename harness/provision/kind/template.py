@@ -144,9 +144,11 @@ def tag(settings: Settings, stack: Stack, own: Sequence[LocalImage], context: Ru
 def find(image: str) -> Template | None:
     """Return the template with this name, or None if there is no readable template."""
     command = ["docker", "image", "inspect", "--format", f'{{{{index .Config.Labels "{LABEL}"}}}}', image]
-    done = processes.run(command, timeout=30, check=False)
+    result = processes.run(command, timeout=30, check=False)
     try:
-        return Template(image, **json.loads(base64.b64decode(done.stdout))) if done.returncode == 0 else None
+        return (
+            Template(image, **json.loads(base64.b64decode(result.stdout))) if result.returncode == 0 else None
+        )
     except (ValueError, TypeError):
         return None
 
@@ -183,9 +185,9 @@ def make(
 ) -> Template:
     """Create a template from a newly installed cluster, which keeps running. Raises HarnessError."""
     with locked(context.settings.cache_dir / "template.lock"):
-        there = find(image)
-        if there is not None and there.fresh:
-            return there
+        existing = find(image)
+        if existing is not None and existing.fresh:
+            return existing
         _docker("image", "rm", image, check=False)  # Remove a template that is too old.
         nodes = kind.nodes()
         entries = keys(_etcd(nodes[0]), names(controllers.deferred(stack.controllers)))
@@ -203,12 +205,12 @@ def make(
         return template
 
 
-def keys(entries: Sequence[dict[str, str]], late: Sequence[str]) -> list[dict[str, str]]:
+def keys(entries: Sequence[dict[str, str]], deferred: Sequence[str]) -> list[dict[str, str]]:
     """Return the etcd keys for a template, each with `key` and `value` in base64, as in etcd's response.
 
-    `late` contains the names of objects that are left out, because they are applied once their controllers
-    serve. Raises HarnessError for a key of an unknown kind, because a copy without objects of this kind might
-    differ from the original.
+    `deferred` contains the names of objects that are left out, because they are applied once their
+    controllers serve. Raises HarnessError for a key of an unknown kind, because a copy without objects of
+    this kind might differ from the original.
     """
     copied = []
     for each in entries:
@@ -217,7 +219,7 @@ def keys(entries: Sequence[dict[str, str]], late: Sequence[str]) -> list[dict[st
         name = below.rpartition("/")[2]
         if below == path or name == "compact_rev_key":
             continue
-        if below in _CLUSTER_SPECIFIC_KEYS or name == _AUTHORITY or name in late:
+        if below in _CLUSTER_SPECIFIC_KEYS or name == _AUTHORITY or name in deferred:
             continue
         if below.startswith(_COPIED_PREFIXES):
             copied.append({"key": each["key"], "value": each["value"]})
@@ -369,6 +371,6 @@ def _remove_old(newest: str) -> None:
     listed = _docker(
         "image", "ls", "--filter", f"reference={REPOSITORY}", "--format", "{{.Repository}}:{{.Tag}}"
     )
-    others = [each for each in listed.splitlines() if each != newest]  # newest first
-    for each in others[MAX_TEMPLATES - 1 :]:
+    templates = [each for each in listed.splitlines() if each != newest]  # newest first
+    for each in templates[MAX_TEMPLATES - 1 :]:
         _docker("image", "rm", each, check=False)

@@ -147,13 +147,13 @@ class _Making:
         self.plan.store.discard(go.cache)
 
     @contextmanager
-    def _step(self, what: str) -> Iterator[Path]:
+    def _step(self, title: str) -> Iterator[Path]:
         """Report the start and the duration of a build step, and yield a temporary folder for the step."""
-        self.progress(f"{what} …")
+        self.progress(f"{title} …")
         start = time.monotonic()
         with self.plan.store.work() as work:
             yield work
-        self.progress(f"{what}: {time.monotonic() - start:.0f} s")
+        self.progress(f"{title}: {time.monotonic() - start:.0f} s")
 
     def _root(self) -> None:
         if self.plan.root_image in images.tags(self.shell):
@@ -228,8 +228,8 @@ class _Programs:
             compiled = self._prepared()
             count = len(module.programs)
             programs = f"{count} binaries" if count > 1 else "1 binary"
-            what = f"{module.name} {module.version}".rstrip() + f": {programs}"
-            with self.making._step(what), plan.store.making(plan.programs(module.name)) as folder:
+            title = f"{module.name} {module.version}".rstrip() + f": {programs}"
+            with self.making._step(title), plan.store.making(plan.programs(module.name)) as folder:
                 replace(self.go, shell=shell or self.go.shell).build(module, self.module, folder, compiled)
 
     def _prepared(self) -> _Compiling:

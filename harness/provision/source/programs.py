@@ -50,17 +50,17 @@ def programs(module: Module, context: RunContext, architecture: str = "") -> Pat
     store = Store.of(context.settings)
     code_digest, built_for = code_input(golang.__file__), architecture or platform.machine()
     inputs = key(module.name, repr(module), oldest, code_digest, built_for)
-    built = store.path(module.name, module.version, inputs)
+    program_folder = store.path(module.name, module.version, inputs)
     with building(module.name, store, context) as shell:
-        if not built.is_dir():
+        if not program_folder.is_dir():
             context.progress(f"{module.name} {module.version}: building …")
-            with store.work() as work, store.making(built) as folder:
+            with store.work() as work, store.making(program_folder) as folder:
                 go = Go(shell, oldest, work / "go-build", architecture)
                 go.check()
                 (work / "module").mkdir()
                 go.require([module], work / "module")
                 go.build(module, work / "module", folder)
-    return built
+    return program_folder
 
 
 @contextmanager

@@ -71,9 +71,9 @@ class Shell:
                 out, _ = process.communicate()
             log.write(out[-_LOGGED:].encode())
         if process.returncode != 0:
-            with self.log.open("rb") as written:
-                written.seek(start)
-                output = written.read().decode(errors="replace")
+            with self.log.open("rb") as log_file:
+                log_file.seek(start)
+                output = log_file.read().decode(errors="replace")
             hint = f"the whole output is in {self.log}"
             raise ToolError(words, process.returncode, output, hint=hint, cause=self.cause)
         return out

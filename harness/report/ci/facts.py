@@ -47,7 +47,7 @@ def launched(verdict: Verdict, bundle: Path) -> Launched:
     evidence = Bundle.open(bundle)
     manifest, report = evidence.manifest, bundle / REPORT
     fleet = of_bundle(evidence)
-    seen = None if verdict.verdict == "PASS" else netcheck.matrix(evidence)
+    matrix = None if verdict.verdict == "PASS" else netcheck.matrix(evidence)
     return Launched(
         verdict=verdict.verdict,
         cause=verdict.cause or "",
@@ -58,7 +58,7 @@ def launched(verdict: Verdict, bundle: Path) -> Launched:
         restarts=restarted(verdict),
         retries=[f"{retry.what}: {retry.reason}" for retry in manifest.retries] if manifest else [],
         acceptance=[line for line in acceptance.lines(fleet) if line] if fleet else [],
-        matrix=[line for line in netcheck.lines(seen) if line] if seen else [],
+        matrix=[line for line in netcheck.lines(matrix) if line] if matrix else [],
     )
 
 

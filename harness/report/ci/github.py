@@ -21,13 +21,13 @@ def active(environment: Mapping[str, str] = os.environ) -> bool:
     return environment.get("GITHUB_ACTIONS") == "true"
 
 
-def annotation(level: Level, message: str, **where: str | int | None) -> str:
+def annotation(level: Level, message: str, **fields: str | int | None) -> str:
     """Return a line that creates an annotation.
 
-    `where` sets the title, file and line. Values that are None are omitted.
+    `fields` sets the title, file and line. Values that are None are omitted.
     """
     properties = ",".join(
-        f"{name}={_property(str(value))}" for name, value in where.items() if value is not None
+        f"{name}={_property(str(value))}" for name, value in fields.items() if value is not None
     )
     return f"::{level}{' ' if properties else ''}{properties}::{_data(message)}"
 
@@ -48,8 +48,8 @@ def append(file: Path, markdown: str) -> None:
     room = SUMMARY_BYTES - (file.stat().st_size if file.is_file() else 0)
     data = markdown.encode()
     if len(data) > room:
-        kept = data[: max(0, room - len(CUT.encode()))].rpartition(b"\n")[0]
-        data = kept + CUT.encode() if kept else b""
+        head = data[: max(0, room - len(CUT.encode()))].rpartition(b"\n")[0]
+        data = head + CUT.encode() if head else b""
     with file.open("ab") as out:
         out.write(data)
 

@@ -61,7 +61,7 @@ def document(
 
 def legal(text: str) -> str:
     """Return the text with characters that are illegal in XML escaped as in Python, for example `\\x1b`."""
-    return _NO_XML.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    return _NO_XML.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
 def _case(suite: ET.Element, classname: str, case: Case) -> None:

@@ -35,14 +35,14 @@ def launches(rows: Sequence[Row]) -> str:
         lines += [f"{len(ordered) - MAX_ROWS} more launches are left out.", ""]
     for row in ordered[:MAX_ROWS]:
         if row.launch.matrix:
-            named = text(row.test or row.launch.bundle)
-            lines += [f"**Which pod reaches which** ({named}):", "", *row.launch.matrix, ""]
+            name = text(row.test or row.launch.bundle)
+            lines += [f"**Which pod reaches which** ({name}):", "", *row.launch.matrix, ""]
         if row.launch.acceptance:
             # GitHub's Markdown needs an empty line before a list, but `acceptance` has no empty lines.
             title, *rest = row.launch.acceptance
             table = [line for line in rest if line.startswith("|")]
-            others = [line for line in rest if not line.startswith("|")]
-            lines += [f"{title} {text(row.test or row.launch.bundle)}", "", *table, "", *others, ""]
+            other_lines = [line for line in rest if not line.startswith("|")]
+            lines += [f"{title} {text(row.test or row.launch.bundle)}", "", *table, "", *other_lines, ""]
     retried = [
         f"- {text(row.test or row.launch.bundle)}: {text(line)}"
         for row in ordered
@@ -72,10 +72,10 @@ def session(tests: Sequence[Test], rows: Sequence[Row]) -> str:
     counts += [f"{len(flaky)} flaky"] if flaky else []
     lines = ["## Tests", "", f"**{', '.join(counts) or 'none ran'}**", ""]
     failed = [test for test in tests if test.status == "failed"]
-    for title, those in (("Failed", failed), ("Flaky: passed, but not at the first attempt", flaky)):
-        if those:
+    for title, group in (("Failed", failed), ("Flaky: passed, but not at the first attempt", flaky)):
+        if group:
             lines += [f"### {title}", ""]
-            lines += [f"- {text(test.name)}{_attempts(test)}" for test in those[:MAX_ROWS]] + [""]
+            lines += [f"- {text(test.name)}{_attempts(test)}" for test in group[:MAX_ROWS]] + [""]
     if rows:
         lines += ["### Launches", "", launches(rows)]
     return "\n".join(lines) + "\n"
@@ -93,13 +93,13 @@ def of_launch(row: Row) -> Iterator[str]:
 
 def of_test(test: Test) -> Iterator[str]:
     """Yield an annotation at a test's line of code if the test failed or is flaky."""
-    where = {"file": test.file_path, "line": test.line}
+    location = {"file": test.file_path, "line": test.line}
     if test.status == "failed":
-        yield annotation("error", test.message or "failed", title=test.name, **where)
+        yield annotation("error", test.message or "failed", title=test.name, **location)
     elif test.flaky:
         first = next(a for a in test.retry_attempts or [] if a.status == "failed")
         message = f"passed at attempt {test.retries + 1}; before: {first.message or 'failed'}"
-        yield annotation("warning", message, title=f"flaky: {test.name}", **where)
+        yield annotation("warning", message, title=f"flaky: {test.name}", **location)
 
 
 def _attempts(test: Test) -> str:

@@ -146,7 +146,7 @@ def _outcome(side: Facts) -> dict[str, str]:
 
 def _changes(a: Mapping[str, str], b: Mapping[str, str]) -> list[Change]:
     return [
-        Change(what=what, a=a.get(what), b=b.get(what)) for what in _order(a, b) if a.get(what) != b.get(what)
+        Change(what=name, a=a.get(name), b=b.get(name)) for name in _order(a, b) if a.get(name) != b.get(name)
     ]
 
 
@@ -160,11 +160,11 @@ def _order(a: Mapping[str, object], b: Mapping[str, object]) -> list[str]:
 
 
 def _timings(a: Mapping[str, float], b: Mapping[str, float]) -> list[Timing]:
-    found = []
+    timings = []
     for stage in sorted(_order(a, b), key=lambda name: name != WHOLE):
         one, other = a.get(stage), b.get(stage)
         low, high = sorted((one or 0.0, other or 0.0))
-        found.append(
+        timings.append(
             Timing(
                 stage=stage,
                 a=one,
@@ -173,7 +173,7 @@ def _timings(a: Mapping[str, float], b: Mapping[str, float]) -> list[Timing]:
                 marked=high - low > NOISE_SECONDS and high > low * NOISE_RATIO,
             )
         )
-    return found
+    return timings
 
 
 def _points(a: Facts, b: Facts) -> Iterator[PointsChange]:
@@ -189,10 +189,10 @@ def _points(a: Facts, b: Facts) -> Iterator[PointsChange]:
 def _point_counts(own: Series | None, other: Series | None) -> PointCounts | None:
     if own is None:
         return None
-    lost = [steps(own.missing)] if own.missing else []
-    lost += [f"{own.missing_in_blocks} of those known by digest"] if own.missing_in_blocks else []
+    missing = [steps(own.missing)] if own.missing else []
+    missing += [f"{own.missing_in_blocks} of those known by digest"] if own.missing_in_blocks else []
     only = [] if other is None or _same_steps(own, other) else sorted(set(own.values) - set(other.values))
-    return PointCounts(logged=own.logged, kept=own.recorded, missing=", ".join(lost), only=steps(only))
+    return PointCounts(logged=own.logged, kept=own.recorded, missing=", ".join(missing), only=steps(only))
 
 
 def _values(a: Facts, b: Facts) -> Iterator[ValueChange]:
@@ -209,14 +209,22 @@ def _values(a: Facts, b: Facts) -> Iterator[ValueChange]:
 
 def _same_steps(one: Series, other: Series) -> bool:
     """Return True if both series are known to have the same steps, without comparing each step."""
-    mine, theirs = one.values, other.values
-    return isinstance(mine, series.Series) and isinstance(theirs, series.Series) and mine.same_steps(theirs)
+    values, other_values = one.values, other.values
+    return (
+        isinstance(values, series.Series)
+        and isinstance(other_values, series.Series)
+        and values.same_steps(other_values)
+    )
 
 
 def _same_values(one: Series, other: Series) -> bool:
     """Return True if both series are known to have the same rows, without comparing each row."""
-    mine, theirs = one.values, other.values
-    return isinstance(mine, series.Series) and isinstance(theirs, series.Series) and mine.same_as(theirs)
+    values, other_values = one.values, other.values
+    return (
+        isinstance(values, series.Series)
+        and isinstance(other_values, series.Series)
+        and values.same_as(other_values)
+    )
 
 
 def _blocks(a: Facts, b: Facts) -> int:

@@ -76,7 +76,7 @@ def facts(bundle: Bundle, name: str) -> Facts:
         bundle=name,
         verdict=verdict,
         checks={check: ", ".join(results) for check, results in checks.items()},
-        causes={cause: ", ".join(named) for cause, named in causes.items()},
+        causes={cause: ", ".join(check_names) for cause, check_names in causes.items()},
         versions=manifest.versions,
         job={**_job(manifest), **_attempts(bundle, manifest), **_code(bundle, manifest)},
         stages=_stages(manifest),
@@ -87,14 +87,18 @@ def facts(bundle: Bundle, name: str) -> Facts:
 
 
 def _job(manifest: Manifest) -> dict[str, str]:
-    told: dict[str, object] = {"name": manifest.job}
+    fields: dict[str, object] = {"name": manifest.job}
     if (expected := manifest.expected) is not None:
-        told |= {"nodes": expected.num_nodes, "ranks": expected.ranks, "nodes used": expected.min_nodes_used}
-        told |= {"run id": expected.run_id, "project": expected.project, "queue": expected.queue}
+        fields |= {
+            "nodes": expected.num_nodes,
+            "ranks": expected.ranks,
+            "nodes used": expected.min_nodes_used,
+        }
+        fields |= {"run id": expected.run_id, "project": expected.project, "queue": expected.queue}
     if manifest.launch is not None:
-        told |= {"launcher": manifest.launch.launcher, "kind": manifest.launch.kind}
-    told |= {f"cluster {name}": manifest.cluster.get(name) for name in ("name", "cpu_request")}
-    return {name: str(value) for name, value in told.items() if value is not None}
+        fields |= {"launcher": manifest.launch.launcher, "kind": manifest.launch.kind}
+    fields |= {f"cluster {name}": manifest.cluster.get(name) for name in ("name", "cpu_request")}
+    return {name: str(value) for name, value in fields.items() if value is not None}
 
 
 def _attempts(bundle: Bundle, manifest: Manifest) -> dict[str, str]:
@@ -103,48 +107,50 @@ def _attempts(bundle: Bundle, manifest: Manifest) -> dict[str, str]:
     lives = {
         rank: sum(isinstance(line, TruthStart) for _, line in bundle.truth_parts(rank)) or 1 for rank in ranks
     }
-    told = ", ".join(f"rank {rank}: {count}" for rank, count in lives.items())
-    return {"attempts": told} if any(count > 1 for count in lives.values()) else {}
+    text = ", ".join(f"rank {rank}: {count}" for rank, count in lives.items())
+    return {"attempts": text} if any(count > 1 for count in lives.values()) else {}
 
 
 def _code(bundle: Bundle, manifest: Manifest) -> dict[str, str]:
     """Return the digest of each file sent to the ranks, and the versions reported by rank 0."""
-    sent = manifest.code
-    if sent is None:
+    code = manifest.code
+    if code is None:
         return {}
     lines = (line for _, line in bundle.truth_parts(0) if isinstance(line, TruthCode))
-    told = {name: value for line in lines for what, name, value in line.facts if what == "stack"}
-    stack = {name: told[name] for name in ("python", "torch", "pluto", "pluto_files") if told.get(name)}
-    return {name: value[:12] for name, value in {**sent.files, **stack}.items()}
+    versions = {name: value for line in lines for kind, name, value in line.facts if kind == "stack"}
+    stack = {
+        name: versions[name] for name in ("python", "torch", "pluto", "pluto_files") if versions.get(name)
+    }
+    return {name: value[:12] for name, value in {**code.files, **stack}.items()}
 
 
 def _stages(manifest: Manifest) -> dict[str, float]:
-    found: dict[str, float] = {}
+    durations: dict[str, float] = {}
     start, end = seconds(manifest.started_at), seconds(manifest.ended_at)
     if start is not None and end is not None:
-        found[WHOLE] = end - start
+        durations[WHOLE] = end - start
     for stage in manifest.stages:
-        found[stage.name] = found.get(stage.name, 0) + stage.seconds
-    return {name: round(value, 3) for name, value in found.items()}
+        durations[stage.name] = durations.get(stage.name, 0) + stage.seconds
+    return {name: round(value, 3) for name, value in durations.items()}
 
 
 def _series(bundle: Bundle, manifest: Manifest) -> dict[tuple[int, str], Series]:
     if manifest.expected is None:
         return {}
-    known = metrics(bundle, manifest.expected.run_id)
-    found = {
+    by_name = metrics(bundle, manifest.expected.run_id)
+    by_cell = {
         (rank, name): Series(
             values=metric.truth[rank], logged=cell.logged, missing=tuple(sorted(set(cell.missing)))
         )
-        for name, metric in known.items()
+        for name, metric in by_name.items()
         for rank, cell in metric.cells.items()
     }
     for rank in range(manifest.expected.ranks):
         for _, line in bundle.truth_parts(rank):
             if isinstance(line, TruthBlock):
                 key = rank, line.metric
-                found[key] = _with(found.get(key, Series()), line, known.get(line.metric))
-    return dict(sorted(found.items()))
+                by_cell[key] = _with(by_cell.get(key, Series()), line, by_name.get(line.metric))
+    return dict(sorted(by_cell.items()))
 
 
 def _with(series: Series, block: TruthBlock, metric: Metric | None) -> Series:
@@ -169,9 +175,9 @@ def _mark(nonce: str) -> float | None:
 def _events(bundle: Bundle) -> Counter[tuple[str, str, str]]:
     return Counter(
         (
-            str(seen.object.get("type", "")),
-            str(seen.object.get("reason", "")),
-            str(mapping(seen.object, "involvedObject").get("kind", "")),
+            str(state.object.get("type", "")),
+            str(state.object.get("reason", "")),
+            str(mapping(state.object, "involvedObject").get("kind", "")),
         )
-        for seen in bundle.last("event").values()
+        for state in bundle.last("event").values()
     )

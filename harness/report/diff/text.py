@@ -38,10 +38,10 @@ def render(diff: Diff, console: Console) -> None:
         ([str(each.rank), each.metric, _counts_text(each.a), _counts_text(each.b)] for each in diff.points),
     )
     if diff.values_differ:
-        more = f"the first {len(diff.values)} of {diff.values_differ}"
+        scope = f"the first {len(diff.values)} of {diff.values_differ}"
         _section(
             console,
-            f"values logged for the same rank, metric and step: {more}"
+            f"values logged for the same rank, metric and step: {scope}"
             + (", which may differ" if diff.any_values else ""),
             ["rank", "metric", "step", "A", "B"],
             ([str(v.rank), v.metric, str(v.step), repr(v.a), repr(v.b)] for v in diff.values),

@@ -87,8 +87,8 @@ class View:
 
 def view(bundle: Bundle) -> View | None:
     """Return the report page's section on a bundle's acceptance tests, or None if it contains none."""
-    found = of_bundle(bundle)
-    return None if found is None else of_fleet(found)
+    fleet = of_bundle(bundle)
+    return None if fleet is None else of_fleet(fleet)
 
 
 def of_fleet(fleet: Fleet) -> View:
@@ -113,15 +113,15 @@ def _node(node: NodeResult) -> Node:
         )
         for id_, cells in by_id.items()
     ]
-    tells = [cell for cell in node.cells if cell.verdict != "PASS"]
-    return Node(node, rows, columns, tells)
+    not_passed = [cell for cell in node.cells if cell.verdict != "PASS"]
+    return Node(node, rows, columns, not_passed)
 
 
 def _entry(cell: Cell | None) -> Entry | None:
     if cell is None:
         return None
-    shown = MARKS[cell.verdict] if cell.measured is None else f"{cell.measured:.4g}"
-    return Entry(shown, cell.verdict, "" if cell.verdict == "PASS" else cell.text)
+    text = MARKS[cell.verdict] if cell.measured is None else f"{cell.measured:.4g}"
+    return Entry(text, cell.verdict, "" if cell.verdict == "PASS" else cell.text)
 
 
 def _unit(cells: dict[int | None, Cell]) -> str:
@@ -213,23 +213,23 @@ def tests(bundle: Bundle) -> list[tuple[Check, str, float]]:
     A WARN counts as passed, with WARN in the check's text. An UNKNOWN check does not pass. A check that
     covers several GPUs becomes several tests.
     """
-    found = of_bundle(bundle)
-    if found is None:
+    fleet = of_bundle(bundle)
+    if fleet is None:
         return []
-    made = [(_check("acceptance", cell, ""), cell.verdict, cell.seconds) for cell in found.checks]
-    for node in found.nodes:
+    cases = [(_check("acceptance", cell, ""), cell.verdict, cell.seconds) for cell in fleet.checks]
+    for node in fleet.nodes:
         evidence = f"{FILE}:{node.line}" if node.line else ""
-        made += [
+        cases += [
             (_check(f"acceptance / {node.node}", cell, evidence), cell.verdict, cell.seconds)
             for cell in node.cells
         ]
-    return list(_apart(made))
+    return list(_apart(cases))
 
 
-def _check(where: str, cell: Cell, evidence: str) -> Check:
+def _check(prefix: str, cell: Cell, evidence: str) -> Check:
     text = f"WARN: {cell.text}" if cell.verdict == "WARN" else cell.text
     return Check(
-        name=f"{where} / {cell.name}",
+        name=f"{prefix} / {cell.name}",
         result="PASS" if cell.verdict == "WARN" else cell.verdict,
         cause=cell.cause,
         ranks=list(cell.ranks),
@@ -240,15 +240,15 @@ def _check(where: str, cell: Cell, evidence: str) -> Check:
 
 def _apart(cases: Iterable[tuple[Check, str, float]]) -> Iterator[tuple[Check, str, float]]:
     """Yield the tests with unique names. A number is appended to each name that has occurred before."""
-    seen: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for check, verdict, seconds in cases:
-        number = seen[check.name] = seen.get(check.name, 0) + 1
-        named = check if number == 1 else check.model_copy(update={"name": f"{check.name} #{number}"})
-        yield named, verdict, seconds
+        number = counts[check.name] = counts.get(check.name, 0) + 1
+        unique = check if number == 1 else check.model_copy(update={"name": f"{check.name} #{number}"})
+        yield unique, verdict, seconds
 
 
 def as_json(bundle: Bundle, verdict: Verdict) -> str:
     """Return the text of fleet.json, which is null if there are no acceptance tests."""
     del verdict
-    found = of_bundle(bundle)
-    return json.dumps(None if found is None else found.as_dict()) + "\n"
+    fleet = of_bundle(bundle)
+    return json.dumps(None if fleet is None else fleet.as_dict()) + "\n"

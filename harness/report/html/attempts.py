@@ -60,8 +60,8 @@ def attempts(bundle: Bundle, verdict: Verdict) -> list[RankAttempt]:
     case, logged = truths(bundle) if restarted(verdict) else (None, [])
     if case is None:
         return []
-    seen, prefix = restarts.all_restarts(case, logged), f"{case.launch.object_name}-"
-    return [one for truth in logged for one in _of_rank(truth, seen, prefix)]
+    rank_restarts, prefix = restarts.all_restarts(case, logged), f"{case.launch.object_name}-"
+    return [one for truth in logged for one in _of_rank(truth, rank_restarts, prefix)]
 
 
 def _of_rank(truth: Truth, all_restarts: list[Restart], prefix: str) -> list[RankAttempt]:

@@ -62,7 +62,7 @@ def metrics(bundle: Bundle, run_id: str | None) -> dict[str, Metric]:
                 put(recorded, part.metric, part.step, part.value, part.time_ms)
         elif part[0].run_id in shared:
             extend(recorded, part[1].series())
-    found = {
+    by_name = {
         name: Metric(name, recorded=rows.without_times())
         for name, rows in recorded.items()
         if not name.startswith("sys/")
@@ -70,13 +70,13 @@ def metrics(bundle: Bundle, run_id: str | None) -> dict[str, Metric]:
     for truth in truths(bundle)[1]:
         counts = [attempt.counts for attempt in truth.attempts] if len(truth.attempts) > 1 else []
         for name, rows in truth.rows.items():
-            metric = found.setdefault(name, Metric(name))
+            metric = by_name.setdefault(name, Metric(name))
             metric.truth[truth.rank] = rows
             whole = rows.same_steps(metric.recorded)
-            lost = [] if whole else [step for step in rows if step not in metric.recorded]
-            each = [count.get(name, 0) for count in counts]
-            metric.cells[truth.rank] = Cell(logged=len(rows), missing=lost, attempts=each)
-    return dict(sorted(found.items(), key=lambda item: (not item[1].missing_count, item[0])))
+            missing_steps = [] if whole else [step for step in rows if step not in metric.recorded]
+            attempt_counts = [count.get(name, 0) for count in counts]
+            metric.cells[truth.rank] = Cell(logged=len(rows), missing=missing_steps, attempts=attempt_counts)
+    return dict(sorted(by_name.items(), key=lambda item: (not item[1].missing_count, item[0])))
 
 
 def steps(numbers: Sequence[int], limit: int = 6) -> str:
@@ -88,8 +88,8 @@ def steps(numbers: Sequence[int], limit: int = 6) -> str:
         else:
             runs.append([step, step])
     texts = [str(a) if a == b else f"{a}–{b}" for a, b in runs]
-    more = f" and {len(texts) - limit} more" if len(texts) > limit else ""
-    return ", ".join(texts[:limit]) + more
+    suffix = f" and {len(texts) - limit} more" if len(texts) > limit else ""
+    return ", ".join(texts[:limit]) + suffix
 
 
 @dataclass(frozen=True)
@@ -115,12 +115,12 @@ def plot(metric: Metric, width: int = 360, height: int = 120) -> Plot | None:
     """Return the plot, or None if there are no finite values."""
     curves = {rank: _finite(metric.truth[rank].items()) for rank in _drawn(metric)}
     recorded = _finite(metric.recorded.items())
-    drawn = [rows for rows in (recorded, *curves.values()) if rows]
-    if not drawn:
+    visible = [rows for rows in (recorded, *curves.values()) if rows]
+    if not visible:
         return None
-    first, last = min(rows[0][0] for rows in drawn), max(rows[-1][0] for rows in drawn)
-    low = min(value for rows in drawn for _, value in rows)
-    high = max(value for rows in drawn for _, value in rows)
+    first, last = min(rows[0][0] for rows in visible), max(rows[-1][0] for rows in visible)
+    low = min(value for rows in visible for _, value in rows)
+    high = max(value for rows in visible for _, value in rows)
 
     def place(step: int, value: float) -> tuple[float, float]:
         x = (step - first) / (last - first) if last > first else 0.5
@@ -131,7 +131,7 @@ def plot(metric: Metric, width: int = 360, height: int = 120) -> Plot | None:
         places = [place(*row) for row in thinned(rows)]
         return "M" + " L".join(f"{x} {y}" for x, y in places) if places else ""
 
-    lost = [
+    missing_points = [
         (*place(step, value), f"rank {rank} step {step}: {value:g} is not in the run")
         for rank, rows in curves.items()
         if not metric.truth[rank].same_steps(metric.recorded)
@@ -144,7 +144,7 @@ def plot(metric: Metric, width: int = 360, height: int = 120) -> Plot | None:
         height,
         path(recorded),
         {rank: path(rows) for rank, rows in curves.items()},
-        lost[:MAX_DRAWN],
+        missing_points[:MAX_DRAWN],
         f"{low:.4g}",
         f"{high:.4g}",
         first,
@@ -169,9 +169,9 @@ def thinned(rows: Series) -> Series:
     if len(rows) <= MAX_DRAWN:
         return rows
     size = math.ceil(len(rows) / (MAX_DRAWN // 2))
-    kept: Series = []
+    result: Series = []
     for start in range(0, len(rows), size):
         stretch = rows[start : start + size]
-        ends = {min(stretch, key=lambda row: row[1]), max(stretch, key=lambda row: row[1])}
-        kept += sorted(ends)
-    return kept
+        extremes = {min(stretch, key=lambda row: row[1]), max(stretch, key=lambda row: row[1])}
+        result += sorted(extremes)
+    return result

@@ -51,8 +51,8 @@ def wide(metrics: Iterable[Metric], ranks: int) -> Wide | None:
         return None
     rest = iter(metrics)
     rows = [_row(metric) for metric in islice(rest, MOST_ROWS)]
-    lost = [metric.missing_count for metric in rest]
-    return Wide(rows, len(lost), sum(lost))
+    missing_counts = [metric.missing_count for metric in rest]
+    return Wide(rows, len(missing_counts), sum(missing_counts))
 
 
 def _row(metric: Metric) -> Row:

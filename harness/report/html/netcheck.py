@@ -52,11 +52,11 @@ def matrix(bundle: Bundle) -> Matrix | None:
     if manifest is None or manifest.launch is None or manifest.expected is None:
         return None
     case = Case(bundle, manifest, manifest.expected, manifest.launch)
-    there = diagnoses(case)
-    first = best(there.values())
+    by_pod = diagnoses(case)
+    first = best(by_pod.values())
     if first is None:
         return None
-    rows = {sender: row for one in there.values() for sender, row in one.diagnosis.rows.items()}
+    rows = {sender: row for one in by_pod.values() for sender, row in one.diagnosis.rows.items()}
     rows |= first.diagnosis.rows
     nodes = range(min(case.expected.num_nodes, MOST))
     return Matrix(

@@ -45,11 +45,11 @@ def render(bundle: Bundle, verdict: Verdict) -> str:
 
     manifest = bundle.manifest or Manifest(nonce="", started_at="")
     run_id = manifest.expected.run_id if manifest.expected else None
-    found = metrics(bundle, run_id)
-    ranks = sorted({rank for metric in found.values() for rank in metric.cells})
-    drawn = lanes(bundle, manifest)
-    begin = min((span.start for lane in drawn for span in lane.spans), default=0.0)
-    end = max((span.end for lane in drawn for span in lane.spans), default=1.0)
+    by_name = metrics(bundle, run_id)
+    ranks = sorted({rank for metric in by_name.values() for rank in metric.cells})
+    all_lanes = lanes(bundle, manifest)
+    begin = min((span.start for lane in all_lanes for span in lane.spans), default=0.0)
+    end = max((span.end for lane in all_lanes for span in lane.spans), default=1.0)
     environment = Environment(
         loader=PackageLoader("harness.report", "files"),
         autoescape=True,
@@ -58,25 +58,29 @@ def render(bundle: Bundle, verdict: Verdict) -> str:
         lstrip_blocks=True,
     )
     environment.filters["steps"] = steps
-    plots = [made for metric in list(found.values())[:MAX_PLOTS] if (made := plot(metric)) is not None]
+    plots = [
+        metric_plot
+        for metric in list(by_name.values())[:MAX_PLOTS]
+        if (metric_plot := plot(metric)) is not None
+    ]
     return environment.get_template("report.html.j2").render(
         verdict=verdict,
         manifest=manifest,
         bundle=bundle.path.name,
-        tiles=_tiles(manifest, found),
+        tiles=_tiles(manifest, by_name),
         checks=_checks(verdict),
-        metrics=found,
-        wide=matrix_.wide(found.values(), len(ranks)),
+        metrics=by_name,
+        wide=matrix_.wide(by_name.values(), len(ranks)),
         ranks=ranks,
         attempts=[one.cells() for one in attempts(bundle, verdict)],
         headings=HEADINGS,
         netcheck=matrix(bundle),
         acceptance=acceptance.view(bundle),
-        training=training.view(bundle, found),
+        training=training.view(bundle, by_name),
         marks=acceptance.MARKS,
         describe=describe,
         plots=plots,
-        lanes=drawn,
+        lanes=all_lanes,
         ticks=ticks(end - begin),
         place=positions(begin, end),
         logs=list(_logs(bundle)),
@@ -97,7 +101,7 @@ def write(bundle: Bundle, verdict: Verdict, path: Path | None = None) -> Path:
 
 def _tiles(manifest: Manifest, by_name: dict[str, Metric]) -> list[tuple[str, str]]:
     logged = sum(cell.logged for metric in by_name.values() for cell in metric.cells.values())
-    lost = sum(metric.missing_count for metric in by_name.values())
+    missing = sum(metric.missing_count for metric in by_name.values())
     tiles = []
     if manifest.expected:
         tiles.append(("ranks", f"{manifest.expected.ranks} on {manifest.expected.num_nodes} nodes"))
@@ -106,7 +110,7 @@ def _tiles(manifest: Manifest, by_name: dict[str, Metric]) -> list[tuple[str, st
         if manifest.expected:
             tiles.append(("run id", manifest.expected.run_id))
         tiles.append(("points logged", f"{logged}"))
-        tiles.append(("not in the run", f"{lost}"))
+        tiles.append(("not in the run", f"{missing}"))
     if manifest.retries:
         tiles.append(("tried again", f"{len(manifest.retries)} requests"))
     start, end = seconds(manifest.started_at), seconds(manifest.ended_at)
@@ -122,16 +126,16 @@ def _checks(verdict: Verdict) -> list[tuple[bool, list[Check]]]:
     """
     passed = [check for check in verdict.checks if check.result == "PASS"]
     failed = [check for check in verdict.checks if check.result == "FAIL"]
-    others = failed + [check for check in verdict.checks if check.result == "UNKNOWN"]
-    return [(True, others), (not others, passed)]
+    not_passed = failed + [check for check in verdict.checks if check.result == "UNKNOWN"]
+    return [(True, not_passed), (not not_passed, passed)]
 
 
 def _logs(bundle: Bundle) -> Iterator[Log]:
     owner = {pod.name: index for index, pod in bundle.pods().items()}
     names = bundle.names("logs", ".log")
-    most = min(LOG_LINES, max(1, ALL_LINES // max(1, len(names))))
+    limit = min(LOG_LINES, max(1, ALL_LINES // max(1, len(names))))
     for name in names:
-        lines = list(_rows(bundle.tail(f"logs/{name}", most)))
+        lines = list(_rows(bundle.tail(f"logs/{name}", limit)))
         pod = next((pod for pod in owner if name.startswith(f"{pod}-")), None)
         title = f"node {owner[pod]}" if pod else name.removesuffix(".log")
         yield Log(title, f"logs/{name}", (lines[0][0] - 1) if lines else 0, lines)
@@ -147,14 +151,14 @@ def _rows(tail: list[tuple[int, str]]) -> Iterator[tuple[int, str, str]]:
 
 
 def _events(bundle: Bundle) -> Iterator[dict[str, str]]:
-    for seen in bundle.history("event")[-MAX_EVENTS:]:
-        about = mapping(seen.object, "involvedObject")
+    for state in bundle.history("event")[-MAX_EVENTS:]:
+        about = mapping(state.object, "involvedObject")
         yield {
-            "time": seen.received_at[11:19],
-            "type": str(seen.object.get("type", "")),
-            "reason": str(seen.object.get("reason", "")),
+            "time": state.received_at[11:19],
+            "type": str(state.object.get("type", "")),
+            "reason": str(state.object.get("reason", "")),
             "object": f"{about.get('kind', '')} {about.get('name', '')}",
-            "message": str(seen.object.get("message", "")),
+            "message": str(state.object.get("message", "")),
         }
 
 

@@ -43,21 +43,21 @@ def lanes(bundle: Bundle, manifest: Manifest) -> list[Lane]:
     was not Ready.
     """
     end = _end(manifest)
-    made = [Lane(name, spans, "harness") for name, spans in _stages(manifest)]
+    all_lanes = [Lane(name, spans, "harness") for name, spans in _stages(manifest)]
     launched = manifest.launch.kind if manifest.launch else "JobSet"
     for kind, name in ((kinds.FILES.get(launched, "jobset"), launched), ("workload", "Workload")):
         for states in bundle.objects(kind).values():
-            made.append(Lane(f"{name} {states[0].name}", list(_conditions(states, end, kind)), "queue"))
+            all_lanes.append(Lane(f"{name} {states[0].name}", list(_conditions(states, end, kind)), "queue"))
     job = manifest.launch.object_name if manifest.launch else None
     for index, pods in bundle.pod_attempts().items():
         for pod in pods:
             name = pod.name.removeprefix(f"{job}-")
-            made.append(Lane(f"node {index}: pod {name}", list(_pod(list(pod.history), end)), "ranks"))
+            all_lanes.append(Lane(f"node {index}: pod {name}", list(_pod(list(pod.history), end)), "ranks"))
     for states in bundle.objects("node").values():
         spans = list(_not_ready(states, end))
         if spans:
-            made.append(Lane(f"node {states[0].name}", spans, "nodes"))
-    return [lane for lane in made if lane.spans]
+            all_lanes.append(Lane(f"node {states[0].name}", spans, "nodes"))
+    return [lane for lane in all_lanes if lane.spans]
 
 
 def ticks(length: float) -> list[tuple[float, str]]:
@@ -111,8 +111,8 @@ def _phase(item: ObjectState, kind: str) -> tuple[str, str]:
     """Return an object's activity and colour, based on its most advanced condition."""
     true = {c.get("type") for c in items(item.object, "status", "conditions") if c.get("status") == "True"}
     if kind != "workload":
-        done = next((word for word in ("Complete", "Failed") if word in true), "")
-        state = mapping(item.object, "status").get("terminalState") or done
+        end_state = next((word for word in ("Complete", "Failed") if word in true), "")
+        state = mapping(item.object, "status").get("terminalState") or end_state
         if state:
             return str(state), "good" if str(state).startswith("Complete") else "bad"
         suspended = mapping(item.object, "spec").get("suspend") is True
@@ -129,31 +129,31 @@ def _phase(item: ObjectState, kind: str) -> tuple[str, str]:
 
 
 def _conditions(states: list[ObjectState], end: float, kind: str) -> Iterator[Span]:
-    yield from _runs([(seconds(seen.received_at), *_phase(seen, kind)) for seen in states], end)
+    yield from _runs([(seconds(state.received_at), *_phase(state, kind)) for state in states], end)
 
 
 def _pod(states: list[ObjectState], end: float) -> Iterator[Span]:
     states_at = []
-    for seen in states:
-        status = mapping(seen.object, "status")
+    for state in states:
+        status = mapping(state.object, "status")
         phase = str(status.get("phase", "unknown"))
         waiting = [mapping(c, "state", "waiting").get("reason") for c in items(status, "containerStatuses")]
         label = next((str(reason) for reason in waiting if reason), phase)
-        deleting = mapping(seen.object, "metadata").get("deletionTimestamp") and phase == "Running"
+        deleting = mapping(state.object, "metadata").get("deletionTimestamp") and phase == "Running"
         colour = {"Pending": "wait", "Running": "work", "Succeeded": "good", "Failed": "bad"}.get(
             phase, "idle"
         )
-        states_at.append((seconds(seen.received_at), "being deleted" if deleting else label, colour))
+        states_at.append((seconds(state.received_at), "being deleted" if deleting else label, colour))
     yield from _runs(states_at, end)
 
 
 def _not_ready(states: list[ObjectState], end: float) -> Iterator[Span]:
     states_at = []
-    for seen in states:
-        conditions = items(seen.object, "status", "conditions")
+    for state in states:
+        conditions = items(state.object, "status", "conditions")
         ready = next((c.get("status") for c in conditions if c.get("type") == "Ready"), "Unknown")
         states_at.append(
-            (seconds(seen.received_at), f"Ready is {ready}", "idle" if ready == "True" else "bad")
+            (seconds(state.received_at), f"Ready is {ready}", "idle" if ready == "True" else "bad")
         )
     if any(colour == "bad" for _, _, colour in states_at):
         yield from _runs(states_at, end)
@@ -161,10 +161,10 @@ def _not_ready(states: list[ObjectState], end: float) -> Iterator[Span]:
 
 def _runs(states_at: list[tuple[float | None, str, str]], end: float) -> Iterator[Span]:
     """Yield one span per sequence of equal states. The last span extends to the end of the launch."""
-    known = [(at, label, colour) for at, label, colour in states_at if at is not None]
+    timed = [(at, label, colour) for at, label, colour in states_at if at is not None]
     start = 0
-    for position in range(1, len(known) + 1):
-        if position == len(known) or known[position][1:] != known[start][1:]:
-            until = known[position][0] if position < len(known) else max(end, known[start][0])
-            yield Span(known[start][0], until, known[start][1], known[start][2])
+    for position in range(1, len(timed) + 1):
+        if position == len(timed) or timed[position][1:] != timed[start][1:]:
+            until = timed[position][0] if position < len(timed) else max(end, timed[start][0])
+            yield Span(timed[start][0], until, timed[start][1], timed[start][2])
             start = position

@@ -69,9 +69,9 @@ def view(bundle: Bundle, facts: Mapping[str, Metric]) -> View | None:
     if audit is None:
         return None
     target = audit.best.target if audit.best else ""
-    known = [(one, one.name == target) for one in audit.checkpoints]
+    checkpoints = [(one, one.name == target) for one in audit.checkpoints]
     floor = audit.entropy.val if audit.entropy else None
-    return View(_curves(facts, _resumed(bundle), floor), known, audit.error)
+    return View(_curves(facts, _resumed(bundle), floor), checkpoints, audit.error)
 
 
 def _resumed(bundle: Bundle) -> list[int]:
@@ -84,11 +84,11 @@ def _resumed(bundle: Bundle) -> list[int]:
 
 def _curves(metrics: Mapping[str, Metric], resumed: list[int], floor: float | None) -> Curves | None:
     trained, evaluated = (_finite(metrics.get(name)) for name in (TRAIN_LOSS, VAL_LOSS))
-    drawn = trained + evaluated
-    if not drawn:
+    points = trained + evaluated
+    if not points:
         return None
-    last = max(step for step, _ in drawn)
-    values = [value for _, value in drawn] + ([floor] if floor is not None else [])
+    last = max(step for step, _ in points)
+    values = [value for _, value in points] + ([floor] if floor is not None else [])
     low, high = min(values), max(values)
     margin = (high - low) * 0.05 or 0.5
     low, high = low - margin, high + margin

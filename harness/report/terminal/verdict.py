@@ -81,14 +81,14 @@ def _checks(verdict: Verdict) -> Table:
     table.add_column(width=1)
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
-    alike: dict[str, list[str]] = {}
+    by_explanation: dict[str, list[str]] = {}
     for check in verdict.checks:
         if check.result == "UNKNOWN" and check.cause is None:
-            alike.setdefault(check.explanation, []).append(check.name)
+            by_explanation.setdefault(check.explanation, []).append(check.name)
     for check in verdict.checks:
         name, explanation = check.name, check.explanation
         # Checks that were skipped for the same reason share one row, at the position of the first check.
-        names = alike.get(explanation, [])
+        names = by_explanation.get(explanation, [])
         if len(names) > 1 and name in names:
             if name != names[0]:
                 continue

@@ -50,11 +50,11 @@ def _quoted(bundle: Path, ref: str) -> str:
     file, _, number = ref.partition(":")
     if not file.startswith("logs/") or not number.isdecimal():
         return ""
-    wanted = bounded_int(number)
+    line_number = bounded_int(number)
     try:
         with open_inside(bundle, file) as lines:
             for at, line in enumerate(bounded_lines(lines, 1 << 16), 1):
-                if at == wanted:
+                if at == line_number:
                     return line.decode(errors="replace").rstrip().partition(" ")[2][:_WIDTH]
     except OSError:
         return ""

@@ -38,9 +38,9 @@ def _structural(schema: Json, parts: Json) -> Json:
         )
     choices = schema.get("anyOf", [])
     if {"type": "null"} in choices:
-        [chosen] = [choice for choice in choices if choice != {"type": "null"}]
+        [variant] = [choice for choice in choices if choice != {"type": "null"}]
         outer = {name: value for name, value in schema.items() if name not in ("anyOf", "default")}
-        return _structural({**outer, **chosen}, parts)
+        return _structural({**outer, **variant}, parts)
     result = {
         name: copy.deepcopy(value)
         for name, value in schema.items()
@@ -54,8 +54,8 @@ def _structural(schema: Json, parts: Json) -> Json:
         result.pop("additionalProperties", None)
         required = schema.get("required", [])
         result["properties"] = {
-            name: _with_defaults(_structural(found, parts), found, name in required)
-            for name, found in schema["properties"].items()
+            name: _with_defaults(_structural(subschema, parts), subschema, name in required)
+            for name, subschema in schema["properties"].items()
         }
     if isinstance(result.get("additionalProperties"), dict):
         result["additionalProperties"] = _structural(schema["additionalProperties"], parts)
@@ -68,19 +68,19 @@ def _structural(schema: Json, parts: Json) -> Json:
     return result
 
 
-def _with_defaults(result: Json, asked: Json, required: bool) -> Json:
+def _with_defaults(result: Json, source: Json, required: bool) -> Json:
     """Return an object's schema, with the default {} if one of the object's fields has a default.
 
     The field's default then also applies if the object is omitted. An optional object gets no default.
     """
-    optional = {"type": "null"} in asked.get("anyOf", [])
+    optional = {"type": "null"} in source.get("anyOf", [])
     if result.get("type") == "object" and not required and not optional and _has_default(result):
         result["default"] = {}
     return result
 
 
 def _has_default(schema: Json) -> bool:
-    return any("default" in found for found in schema.get("properties", {}).values())
+    return any("default" in field for field in schema.get("properties", {}).values())
 
 
 def _column(name: str, kind: str, path: str, priority: int = 0) -> Json:
@@ -145,7 +145,7 @@ def _definition(
     spec: type[BaseModel],
     status: type[BaseModel],
     columns: list[Json],
-    *found: Json,
+    *cel_rules: Json,
     scale: Json | None = None,
 ) -> Object:
     plural = f"{kind.lower()}s"
@@ -159,7 +159,7 @@ def _definition(
             "spec": structural(spec),
             "status": structural(status),
         },
-        **({"x-kubernetes-validations": list(found)} if found else {}),
+        **({"x-kubernetes-validations": list(cel_rules)} if cel_rules else {}),
     }
     version = {
         "name": names.VERSION,

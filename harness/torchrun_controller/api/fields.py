@@ -127,11 +127,11 @@ def immutable(*fields: str) -> list[Json]:
     ]
 
 
-def validations(*found: Json) -> Json:
+def validations(*cel_rules: Json) -> Json:
     """Return a schema fragment that contains CEL rules."""
-    return {"x-kubernetes-validations": list(found)}
+    return {"x-kubernetes-validations": list(cel_rules)}
 
 
-def rules(*found: Json) -> ConfigDict:
+def rules(*cel_rules: Json) -> ConfigDict:
     """Return a pydantic model configuration that adds CEL rules to the model's schema."""
-    return ConfigDict(json_schema_extra=validations(*found))
+    return ConfigDict(json_schema_extra=validations(*cel_rules))

@@ -110,33 +110,35 @@ def lingering(pods: list[Object], now: datetime) -> Problem:
     If every trainer has exited with 0, all pods are considered. Otherwise, only the pods whose trainers have
     failed are considered.
     """
-    ended = [(pod, _terminated(pod)) for pod in pods if (pod.get("status") or {}).get("phase") == "Running"]
-    failed = [(pod, end) for pod, end in ended if end.get("exitCode")]
-    whole = [_terminated(pod).get("exitCode") for pod in pods]
-    if not failed and (not ended or any(code != 0 for code in whole)):
+    finished = [
+        (pod, _terminated(pod)) for pod in pods if (pod.get("status") or {}).get("phase") == "Running"
+    ]
+    failed = [(pod, end) for pod, end in finished if end.get("exitCode")]
+    exit_codes = [_terminated(pod).get("exitCode") for pod in pods]
+    if not failed and (not finished or any(code != 0 for code in exit_codes)):
         return Problem()
-    concerned = failed or ended
+    concerned = failed or finished
     helpers = _running(pod for pod, _ in concerned)
-    sidecars = {name: where for (name, sidecar), where in helpers.items() if sidecar}
-    others = {name: where for (name, sidecar), where in helpers.items() if not sidecar}
+    sidecars = {name: pod_names for (name, sidecar), pod_names in helpers.items() if sidecar}
+    regular = {name: pod_names for (name, sidecar), pod_names in helpers.items() if not sidecar}
     if not helpers:
         return Problem()
     first, end = concerned[0]
-    how = (
+    cause = (
         f"{first['metadata']['name']}: {_exit(names.TRAINER, end)}"
         if failed
         else "every trainer has ended with exit code 0"
     )
-    if not others:
-        return Problem(f"{how}; Kubernetes is ending the sidecar {_places(sidecars)}")
+    if not regular:
+        return Problem(f"{cause}; Kubernetes is ending the sidecar {_places(sidecars)}")
     text = (
-        f"{how}, and the pods wait for container {_places(others)}: make it a native sidecar (an init "
+        f"{cause}, and the pods wait for container {_places(regular)}: make it a native sidecar (an init "
         "container with restartPolicy: Always)"
     )
     last = max((str(each.get("finishedAt") or "") for _, each in concerned), default="")
     changes_at = parsed(last) + LINGERS if last else None
-    late = changes_at is not None and now >= changes_at
-    return Problem(text, None if late else changes_at, warning=late)
+    overdue = changes_at is not None and now >= changes_at
+    return Problem(text, None if overdue else changes_at, warning=overdue)
 
 
 def _running(pods: Iterator[Object]) -> dict[tuple[str, bool], list[str]]:
@@ -155,8 +157,8 @@ def _running(pods: Iterator[Object]) -> dict[tuple[str, bool], list[str]]:
 
 def _places(pods_of: dict[str, list[str]]) -> str:
     return ", ".join(
-        f"{name} of {where[0]}" + (f" and {len(where) - 1} more" if where[1:] else "")
-        for name, where in pods_of.items()
+        f"{name} of {pod_names[0]}" + (f" and {len(pod_names) - 1} more" if pod_names[1:] else "")
+        for name, pod_names in pods_of.items()
     )
 
 
@@ -182,11 +184,11 @@ def failure(pods: list[Object]) -> str:
             continue
         containers = status.get("containerStatuses") or []
         own = [each for each in containers if each["name"] == names.TRAINER]
-        others = [each for each in containers if each["name"] != names.TRAINER]
-        for container in [*(status.get("initContainerStatuses") or []), *own, *others]:
-            ended = _state(container).get("terminated") or {}
-            if ended.get("exitCode") and not _endless(pod, container["name"]):
-                return f"{name}: {_which(pod, container)}{_exit(container['name'], ended)}"
+        other_containers = [each for each in containers if each["name"] != names.TRAINER]
+        for container in [*(status.get("initContainerStatuses") or []), *own, *other_containers]:
+            termination = _state(container).get("terminated") or {}
+            if termination.get("exitCode") and not _endless(pod, container["name"]):
+                return f"{name}: {_which(pod, container)}{_exit(container['name'], termination)}"
         return f"{name}: {status.get('reason', 'Failed')}: {status.get('message', '')}".rstrip(": ")
     return ""
 
@@ -219,12 +221,12 @@ def syncing(pods: list[Object]) -> bool:
 def workspaces(pods: list[Object]) -> dict[str, str]:
     """Return the commit or digest of the workspace that each pod has fetched, keyed by pod name."""
     return {
-        pod["metadata"]["name"]: str(ended["message"]).strip()
+        pod["metadata"]["name"]: str(termination["message"]).strip()
         for pod in pods
         for initial in (pod.get("status") or {}).get("initContainerStatuses") or []
         if initial["name"] == "workspace"
-        and (ended := _state(initial).get("terminated") or {}).get("exitCode") == 0
-        and ended.get("message")
+        and (termination := _state(initial).get("terminated") or {}).get("exitCode") == 0
+        and termination.get("message")
     }
 
 
@@ -263,9 +265,9 @@ def _endless(pod: Object, name: str) -> bool:
     return any(each["name"] == name and each.get("restartPolicy") == "Always" for each in initial)
 
 
-def _exit(container: str, ended: Object) -> str:
-    code = f"{ended.get('reason', 'Error')}, exit code {ended['exitCode']}"
-    message = str(ended.get("message") or "").strip()
+def _exit(container: str, termination: Object) -> str:
+    code = f"{termination.get('reason', 'Error')}, exit code {termination['exitCode']}"
+    message = str(termination.get("message") or "").strip()
     if container == names.TRAINER:
         return explained(code, message)
     if message and container != "workspace":  # The `workspace` container writes its own termination message.

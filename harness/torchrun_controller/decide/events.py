@@ -143,10 +143,15 @@ def _of_attempts(before: JobStatus, status: JobStatus) -> list[Event]:
     """
     events, scope = [], status.job_id or ""
     same = before.job_id == status.job_id
-    pods, was = found(status.conditions, "PodsReady"), found(before.conditions, "PodsReady")
+    pods, previous = found(status.conditions, "PodsReady"), found(before.conditions, "PodsReady")
     if pods is not None and pods.reason == "RankFailed" and pods.message:
-        known = same and was is not None and was.reason == "RankFailed" and before.restarts == status.restarts
-        if not known:
+        already_reported = (
+            same
+            and previous is not None
+            and previous.reason == "RankFailed"
+            and before.restarts == status.restarts
+        )
+        if not already_reported:
             message = pods.message[:LONGEST]
             events.append(Event("RankFailed", message, status.restarts + 1, warning=True, scope=scope))
     if same and status.restarts > before.restarts:

@@ -93,9 +93,9 @@ class _Job(JobEnd):
         self.status.job_id, self.status.start_time = None, None
         self.status.workers, self.status.workers_status = Workers(), None
         self._condition("PodsReady", False, "Suspended")
-        gone = self.ours is None
-        message = "no pod runs; set suspend: false to resume" if gone else "its pods are terminating"
-        self._condition("Suspended", True, "Suspended" if gone else "Suspending", message)
+        is_deleted = self.ours is None
+        message = "no pod runs; set suspend: false to resume" if is_deleted else "its pods are terminating"
+        self._condition("Suspended", True, "Suspended" if is_deleted else "Suspending", message)
         actions: list[Action] = []
         if self.ours is not None and not ending(self.ours):
             actions.append(delete(self.ours, unchanged=True))
@@ -124,7 +124,7 @@ class _Job(JobEnd):
 
     def _make(self, queue: Object) -> Decision:
         try:
-            asked = QueueSpec.model_validate(queue["spec"])
+            queue_spec = QueueSpec.model_validate(queue["spec"])
         except ValidationError as error:
             return self._wait_for_queue("QueueInvalid", f"is not valid: {first_error(error)}")
         checked = template_condition(queue)
@@ -135,14 +135,14 @@ class _Job(JobEnd):
         if self.kai and not jobs_may_use_kai(queue):
             return self._wait_for_queue("KaiQueueNotOpen", "has no kai-scheduler Queue that it may use")
         self._condition("QueueReady", True, "QueueFound")
-        return self._make_from(asked)
+        return self._make_from(queue_spec)
 
-    def _make_from(self, asked: QueueSpec) -> Decision:
+    def _make_from(self, queue_spec: QueueSpec) -> Decision:
         metadata = self.job["metadata"]
         annotations = metadata.get("annotations") or {}
         try:
-            resolved = self._resolved(asked)
-            document = make.jobset(self.job, resolved, self._local_queue(asked), kai=self.kai)
+            resolved = self._resolved(queue_spec)
+            document = make.jobset(self.job, resolved, self._local_queue(queue_spec), kai=self.kai)
             claims = make.claims(self.job, resolved)
         except Refused as refused:
             return self._reject(refused.reason, str(refused))
@@ -152,22 +152,22 @@ class _Job(JobEnd):
         self._describe(resolved)
         if self.snapshot.rejected is not None:
             return self._rejected(self.snapshot.rejected)
-        there = {claim["metadata"]["name"] for claim in self.snapshot.claims}
-        beside = [
-            *(claim for claim in claims if claim["metadata"]["name"] not in there),
+        existing_claims = {claim["metadata"]["name"] for claim in self.snapshot.claims}
+        extra_documents = [
+            *(claim for claim in claims if claim["metadata"]["name"] not in existing_claims),
             *archive_pod.documents(self.job, resolved),
         ]
-        creates: list[Action] = [Create(each) for each in beside]
+        creates: list[Action] = [Create(each) for each in extra_documents]
         if workspace.parts_of(annotations) is None:
             message = (
                 "its code is not in the cluster yet; if `kubectl torchrun submit` was interrupted, run "
                 f"`kubectl torchrun sync {metadata['name']}`"
             )
-            to_pod = any(each["kind"] == "StatefulSet" for each in beside)
+            to_pod = any(each["kind"] == "StatefulSet" for each in extra_documents)
             reason = names.UPLOADING_TO_POD if to_pod else names.UPLOADING
             self._condition("WorkspaceReady", False, reason, message)
             return self._decision("Pending", message, creates)
-        actions: list[Action] = [self._check(asked, resolved), *creates, Create(document)]
+        actions: list[Action] = [self._check(queue_spec, resolved), *creates, Create(document)]
         return self._create(document, actions)
 
     def _create(self, jobset: Object, actions: list[Action]) -> Decision:
@@ -186,8 +186,8 @@ class _Job(JobEnd):
         self._condition("Admitted", False, "Pending", WAITS)
         return self._decision("Queued", WAITS, actions)
 
-    def _check(self, asked: QueueSpec, resolved: Resolved) -> Check:
-        any_name = self._resolved(asked, probe.ANY_NAME)
+    def _check(self, queue_spec: QueueSpec, resolved: Resolved) -> Check:
+        any_name = self._resolved(queue_spec, probe.ANY_NAME)
         return Check(*(probe.of_job(self.job, each, kai=self.kai) for each in (resolved, any_name)))
 
     def _missing(self, resolved: Resolved) -> Decision | None:
@@ -239,11 +239,11 @@ class _Job(JobEnd):
         possible.
         """
         metadata = self.job["metadata"]
-        given = (name or metadata["name"], self.spec, metadata.get("annotations") or {}, queue)
+        arguments = (name or metadata["name"], self.spec, metadata.get("annotations") or {}, queue)
         try:
-            return resolve(*given, self.snapshot.capacity)
+            return resolve(*arguments, self.snapshot.capacity)
         except Refused:
-            return resolve(*given)
+            return resolve(*arguments)
 
     def _local_queue(self, queue: QueueSpec) -> str | None:
         return None if self.kai else queue.local_queue or self.spec.queue_name
@@ -273,61 +273,63 @@ class _Job(JobEnd):
     def _admitted(self, pods: list[Object]) -> Decision:
         versions = workspaces(pods)
         if len(set(versions.values())) > 1:
-            each = ", ".join(f"{pod} has {version}" for pod, version in sorted(versions.items()))
-            message = f"the pods fetched different code: {each}; use a tag or a commit, which does not move"
+            descriptions = ", ".join(f"{pod} has {version}" for pod, version in sorted(versions.items()))
+            message = (
+                f"the pods fetched different code: {descriptions}; use a tag or a commit, which does not move"
+            )
             return self._reject("WorkspaceDiffers", message)
         failed = self._attempt_failed(pods)
         if failed is not None:
             return failed
-        counts, need = self.status.workers, self._least()
-        if counts.running + counts.succeeded >= need:
+        counts, required = self.status.workers, self._least()
+        if counts.running + counts.succeeded >= required:
             if found(self.status.conditions, "WorkspaceReady"):
                 self._condition("WorkspaceReady", True, "Synced", _version(versions))
-            ready = counts.ready + counts.succeeded >= need
+            ready = counts.ready + counts.succeeded >= required
             # The job ends only when its JobSet ends, even if all pods have succeeded earlier.
             return self._running(pods, ready=ready)
         self._condition("PodsReady", False, "PodsNotReady")
         if syncing(pods):
             self._condition("WorkspaceReady", False, "Syncing", "pods wait for their workspace")
             return self._decision("Syncing", "pods wait for their workspace", requeue_at=self._deadline())
-        up = f"{counts.running + counts.succeeded} of {self.status.num_nodes} pods run"
+        progress = f"{counts.running + counts.succeeded} of {self.status.num_nodes} pods run"
         problem = hindrance(pods, self.now)
-        why, again = problem.text, problem.changes_at
+        reason, changes_at = problem.text, problem.changes_at
         if problem.warning:
-            self._condition("PodsReady", False, "PodsNotStarting", why)
-        if not why or stalled.waits_for_claims(pods) or stalled.without_image(pods):
-            return self._explain(up, why, pods, again)
-        message = f"{up}: {why}"
-        if "Unschedulable" in why:
+            self._condition("PodsReady", False, "PodsNotStarting", reason)
+        if not reason or stalled.waits_for_claims(pods) or stalled.without_image(pods):
+            return self._explain(progress, reason, pods, changes_at)
+        message = f"{progress}: {reason}"
+        if "Unschedulable" in reason:
             # A changed reason is written to the status immediately, but a changed message is not.
             self._condition("PodsReady", False, "Unschedulable")
             message = self._with_capacity(message, self.status.start_time)
-        return self._decision("Pending", message, requeue_at=self._first(again))
+        return self._decision("Pending", message, requeue_at=self._first(changes_at))
 
     def _attempt_failed(self, pods: list[Object]) -> Decision | None:
         """Return a decision to wait for new pods if a pod has failed or is being disrupted.
 
         Return None if no pod has failed or the other pods can continue.
         """
-        counts, elastic, lost = self.status.workers, self._elastic(), self._disruption()
+        counts, elastic, disruption_message = self.status.workers, self._elastic(), self._disruption()
         enough = elastic and counts.running + counts.succeeded >= self._least()
-        if lost and not enough:
-            self._condition("PodsReady", False, "Disrupted", lost)
+        if disruption_message and not enough:
+            self._condition("PodsReady", False, "Disrupted", disruption_message)
             return self._decision(
-                "Pending", f"{lost}; {self._after_disruption()}", requeue_at=self._deadline()
+                "Pending", f"{disruption_message}; {self._after_disruption()}", requeue_at=self._deadline()
             )
         if not counts.failed:
             return None
-        why = failure(pods)
-        self._condition("PodsReady", False, "RankFailed", why)
+        reason = failure(pods)
+        self._condition("PodsReady", False, "RankFailed", reason)
         if enough:
             return None
-        then = (
+        consequence = (
             "its pod is created again, and the ranks rejoin the rendezvous"
             if elastic
             else "the JobSet ends this attempt"
         )
-        return self._decision("Pending", f"{why}; {then}", requeue_at=self._deadline())
+        return self._decision("Pending", f"{reason}; {consequence}", requeue_at=self._deadline())
 
     def _after_disruption(self) -> str:
         if self.spec.reliability.restart_policy == "Never":
@@ -337,7 +339,7 @@ class _Job(JobEnd):
         return "all ranks start again, which does not count towards maxRestarts"
 
     def _running(self, pods: list[Object], *, ready: bool) -> Decision:
-        since, again = self.snapshot.silent or (None, None)
+        since, next_check = self.snapshot.silent or (None, None)
         silent = sentence(since, self.status.workers_status or "") if since else None
         helpers, sidecars = lingering(pods, self.now), restarting(pods)
         reason, message = ("PodsReady", "") if ready else ("PodsNotReady", "")
@@ -346,13 +348,15 @@ class _Job(JobEnd):
         elif sidecars and not ready:
             reason, message = "SidecarFailing", sidecars.text
         self._condition("PodsReady", ready, reason, message)
-        shown = helpers.text or sidecars.text or silent
-        return self._decision("Running", shown, requeue_at=self._first(again, helpers.changes_at))
+        explanation = helpers.text or sidecars.text or silent
+        return self._decision("Running", explanation, requeue_at=self._first(next_check, helpers.changes_at))
 
-    def _explain(self, up: str, why: str, pods: list[Object], again: datetime | None) -> Decision:
+    def _explain(
+        self, progress: str, reason: str, pods: list[Object], changes_at: datetime | None
+    ) -> Decision:
         """Return a decision with the phase Pending and a message that explains why pods are late.
 
-        The explanation comes from `why` or from Events.
+        The explanation comes from `reason` or from Events.
         """
         since = self._late_since()
         warnings = self.snapshot.warnings
@@ -360,15 +364,17 @@ class _Job(JobEnd):
             nodes = self.status.num_nodes or 1
             secret = stalled.pull_secret(pods, warnings)
             event = stalled.explanation(self.snapshot, pods, nodes, since, self.now) if not secret else ""
-            why = f"{why}; {secret}" if secret else event or why
+            reason = f"{reason}; {secret}" if secret else event or reason
         ready = found(self.status.conditions, "PodsReady")
-        if why and ready is not None and ready.reason == "PodsNotReady":
+        if reason and ready is not None and ready.reason == "PodsNotReady":
             # A changed reason is written to the status immediately, but a changed number of pods is not.
             self._condition("PodsReady", False, "PodsWaiting")
-        late = self.now >= since + stalled.LATE
-        requeue_at = self._first(again, self.now + stalled.RECHECK if late else since + stalled.LATE)
-        decision = self._decision("Pending", f"{up}: {why}" if why else up, requeue_at=requeue_at)
-        return replace(decision, unexplained=late and warnings is None)
+        is_late = self.now >= since + stalled.LATE
+        requeue_at = self._first(changes_at, self.now + stalled.RECHECK if is_late else since + stalled.LATE)
+        decision = self._decision(
+            "Pending", f"{progress}: {reason}" if reason else progress, requeue_at=requeue_at
+        )
+        return replace(decision, unexplained=is_late and warnings is None)
 
     def _late_since(self) -> datetime:
         """Return the time from which the pods' delay is measured: the job's admission, or the loss of a ready
@@ -387,9 +393,9 @@ class _Job(JobEnd):
         self.status.waiting = self.old.waiting
         if capacity is None or queue is None or not pods or not share:
             return message
-        began = parsed(since) if since else self.now
+        waiting_since = parsed(since) if since else self.now
         old = self.old.waiting
-        if old is None or self.now - parsed(old.time) >= max(RENEW, parsed(old.time) - began):
+        if old is None or self.now - parsed(old.time) >= max(RENEW, parsed(old.time) - waiting_since):
             text = self._capacity(capacity, queue, pods, share)
             if text and (old is None or text != old.message):
                 self.status.waiting = Waiting(time=stamp(self.now), message=text)
@@ -402,13 +408,13 @@ class _Job(JobEnd):
         Returns "" for a job on CPUs.
         """
         try:
-            asked = QueueSpec.model_validate(queue["spec"])
-            whole = capacity_of(asked)
+            queue_spec = QueueSpec.model_validate(queue["spec"])
+            whole = capacity_of(queue_spec)
         except (ValidationError, ValueError):
             return ""
         if not whole or self.spec.num_gpus == 0:
             return ""
-        return explained(capacity, asked, self.spec.scheduling, whole=whole, pods=pods, share=share)
+        return explained(capacity, queue_spec, self.spec.scheduling, whole=whole, pods=pods, share=share)
 
     def _queued(self) -> Decision:
         """Report the conditions that Kueue set on the Workload.
@@ -453,22 +459,22 @@ class _Job(JobEnd):
                 return "AdmissionCheck", f"quota is reserved, and {detail}".rstrip(": "), None
         # Without admission checks, Kueue resumes the JobSet right after it has reserved quota.
         since = reserved.get("lastTransitionTime")
-        late = parsed(since) + UNEXPLAINED if since else self.now
-        return (reason, message or WAITS, None) if late <= self.now else ("Pending", WAITS, late)
+        overdue_at = parsed(since) + UNEXPLAINED if since else self.now
+        return (reason, message or WAITS, None) if overdue_at <= self.now else ("Pending", WAITS, overdue_at)
 
     def _not_reported_by_kueue(self, jobset: Object, message: str) -> Decision:
         """Report why Kueue has not created a Workload for the JobSet, according to Events about the
         JobSet."""
         created = jobset["metadata"].get("creationTimestamp")
         since = parsed(created) if created else self.now
-        late, warnings = self.now >= since + stalled.LATE, self.snapshot.warnings
+        is_late, warnings = self.now >= since + stalled.LATE, self.snapshot.warnings
         if warnings is not None:
             message = (
                 stalled.of_jobset(self.snapshot, since) or stalled.no_workload(since, self.now) or message
             )
-        requeue_at = self.now + stalled.RECHECK if late else since + stalled.LATE
+        requeue_at = self.now + stalled.RECHECK if is_late else since + stalled.LATE
         return replace(
-            self._decision("Queued", message, requeue_at=requeue_at), unexplained=late and warnings is None
+            self._decision("Queued", message, requeue_at=requeue_at), unexplained=is_late and warnings is None
         )
 
 

@@ -69,12 +69,16 @@ class JobEnd(ReconcileState):
         reason, message, at = str(failed.get("reason")), str(failed.get("message", "")), _since(failed)
         if "DeadlineExceeded" in message or reason == "DeadlineExceeded":
             return self._finish("TimedOut", "DeadlineExceeded", message, at)
-        why, lost = failure(pods), self._disruption()
-        if lost:
+        rank_failure, disruption_message = failure(pods), self._disruption()
+        if disruption_message:
             # The ranks in the other pods fail because of the lost pod, possibly before Kubernetes has
             # terminated it.
-            return self._finish("Failed", "Disrupted", f"{lost}; then {why or message}", at)
-        return self._finish("Failed", "RankFailed" if why else reason, f"{why or message}", at)
+            return self._finish(
+                "Failed", "Disrupted", f"{disruption_message}; then {rank_failure or message}", at
+            )
+        return self._finish(
+            "Failed", "RankFailed" if rank_failure else reason, f"{rank_failure or message}", at
+        )
 
     def _finish(self, phase: Phase, reason: str, message: str, at: datetime | None = None) -> Decision:
         """Record the job's result in the status.
@@ -99,9 +103,9 @@ class JobEnd(ReconcileState):
         the TTL. An ended job is never restarted."""
         self.status.message = self.old.message
         self._update_counts()
-        ended = parsed(self.old.completion_time) if self.old.completion_time else self.now
+        ended_at = parsed(self.old.completion_time) if self.old.completion_time else self.now
         reliability = (self.job["spec"].get("reliability")) or {}
-        expires = ended + timedelta(seconds=int(reliability.get("ttlSecondsAfterFinished", 3600)))
+        expires = ended_at + timedelta(seconds=int(reliability.get("ttlSecondsAfterFinished", 3600)))
         jobset = self.ours
         expired = expires <= self.now
         actions: list[Action] = []
@@ -111,12 +115,12 @@ class JobEnd(ReconcileState):
             # the TTL.
             actions.append(delete(jobset, unchanged=not expired))
         if expired:
-            left = [claim for claim in self.snapshot.claims if owned(claim, self.uid)]
-            actions += [delete(claim) for claim in left if not ending(claim)]
+            remaining_claims = [claim for claim in self.snapshot.claims if owned(claim, self.uid)]
+            actions += [delete(claim) for claim in remaining_claims if not ending(claim)]
             uploaded = names.WORKSPACE_ANNOTATION in (self.job["metadata"].get("annotations") or {})
             if uploaded and not self._was("CleanedUp"):
                 actions.append(DeleteParts(self.uid))
-            if jobset is None and not left:
+            if jobset is None and not remaining_claims:
                 self._condition("CleanedUp", True, "TTLExpired", "the JobSet and the workspace are deleted")
         return Decision(self.status, actions, None if expired else expires)
 
@@ -127,8 +131,8 @@ class JobEnd(ReconcileState):
         """
         if self.old.workers_status is None:
             return  # The job never had a JobSet.
-        left = attempt(self.snapshot.pods, self.ours) if self.ours is not None else []
-        old, now = self.old.workers, counted(left)
+        remaining_pods = attempt(self.snapshot.pods, self.ours) if self.ours is not None else []
+        old, now = self.old.workers, counted(remaining_pods)
         self._set_workers(
             Workers(
                 pending=min(old.pending, now.pending),
@@ -143,7 +147,7 @@ class JobEnd(ReconcileState):
         return not any(condition(jobset, kind).get("status") == "True" for kind in ("Completed", "Failed"))
 
 
-def _since(found: Object) -> datetime | None:
+def _since(entry: Object) -> datetime | None:
     """Return the time of a condition's last transition, or None if it is not known."""
-    time = found.get("lastTransitionTime")
+    time = entry.get("lastTransitionTime")
     return parsed(time) if time else None

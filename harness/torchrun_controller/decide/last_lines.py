@@ -36,9 +36,9 @@ def explained(code: str, message: str) -> str:
     if ranks:  # The last rank in the table is the root cause.
         rank, exit_code = ranks[-1]
         error = _ERROR.search(message)
-        what = _last_line(error[0]) if error else ""
+        cause = _last_line(error[0]) if error else ""
         return f"{code} of torchrun, because rank {rank} {_ended(int(exit_code))}" + (
-            f": {what}" if what else ""
+            f": {cause}" if cause else ""
         )
     last = _last_line(message)
     return f"{code}: {last}" if last else code

@@ -79,20 +79,20 @@ def _open(
         status.local_queue = spec.local_queue or queue["metadata"]["name"]
         reason, message = _local(spec, snapshot.local_queue)
         if snapshot.local_queue is None and spec.local_queue is None:
-            asked = spec.cluster_queue or cluster_queue
-            if asked == cluster_queue or _is_open(snapshot.cluster_queue, queue["metadata"]["namespace"]):
-                actions.append(Create(_local_document(queue, asked)))
+            target = spec.cluster_queue or cluster_queue
+            if target == cluster_queue or _is_open(snapshot.cluster_queue, queue["metadata"]["namespace"]):
+                actions.append(Create(_local_document(queue, target)))
             else:
                 reason = "ClusterQueueNotOpen"
-                message = _not_open(queue, f"ClusterQueue {asked}", "an existing LocalQueue in localQueue")
+                message = _not_open(queue, f"ClusterQueue {target}", "an existing LocalQueue in localQueue")
     status.resource_statuses = [_resource(template, snapshot) for template in spec.resources]
     status.resources_ready = all(resource.ready for resource in status.resource_statuses)
     for template, resource in zip(spec.resources, status.resource_statuses, strict=True):
         if resource.message == MISSING:
             actions.append(Create(_resource_document(queue, template)))
-    late = next((r for r in status.resource_statuses if not r.ready), None)
-    if reason == "Ready" and late is not None:
-        reason, message = "ResourcesNotReady", f"{late.kind} {late.name}: {late.message}"
+    not_ready = next((r for r in status.resource_statuses if not r.ready), None)
+    if reason == "Ready" and not_ready is not None:
+        reason, message = "ResourcesNotReady", f"{not_ready.kind} {not_ready.name}: {not_ready.message}"
     if snapshot.rejected is not None:
         reason, message = (
             "Rejected",
@@ -187,8 +187,8 @@ def kai_document(queue: Object, spec: QueueSpec) -> Object:
 
     It has no limits if the spec has no shares.
     """
-    given = spec.queue
-    shares = given.resources.model_dump(by_alias=True) if given else {}
+    options = spec.queue
+    shares = options.resources.model_dump(by_alias=True) if options else {}
     return {
         "apiVersion": names.KAI_API,
         "kind": "Queue",
@@ -305,10 +305,10 @@ def resource_name(queue: str, template: ResourceTemplate) -> str:
 
 def _resource_document(queue: Object, template: ResourceTemplate) -> Object:
     metadata = queue["metadata"]
-    asked: Object = dict(template.template.get("metadata") or {})
-    labels = {**(asked.get("labels") or {}), names.QUEUE_LABEL: metadata["name"][:63]}
+    template_metadata: Object = dict(template.template.get("metadata") or {})
+    labels = {**(template_metadata.get("labels") or {}), names.QUEUE_LABEL: metadata["name"][:63]}
     name = resource_name(metadata["name"], template)
-    placed = {**asked, "labels": labels, "name": name, "namespace": metadata["namespace"]}
+    placed = {**template_metadata, "labels": labels, "name": name, "namespace": metadata["namespace"]}
     return {**template.template, "metadata": placed}
 
 

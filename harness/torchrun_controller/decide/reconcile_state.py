@@ -76,10 +76,10 @@ class ReconcileState:
         """
         if self.ours is None:
             return ""
-        lost = disruption(attempt(self.snapshot.pods, self.ours, terminating=True))
+        message = disruption(attempt(self.snapshot.pods, self.ours, terminating=True))
         before, counts = found(self.old.conditions, "PodsReady"), self.status.workers
-        if lost or before is None or before.reason != "Disrupted" or self._elastic():
-            return lost
+        if message or before is None or before.reason != "Disrupted" or self._elastic():
+            return message
         same = (self.old.job_id, self.old.restarts) == (self.status.job_id, self.status.restarts)
         whole = counts.running + counts.succeeded == self.status.num_nodes
         return before.message if same and not whole else ""
@@ -139,5 +139,5 @@ def first_error(error: ValidationError) -> str:
     """Return the first error in a spec as text: the field, the error and the invalid value."""
     first = error.errors()[0]
     value = repr(first["input"])
-    shown = value if len(value) <= MAX_SHOWN else f"{value[:MAX_SHOWN]}…"
-    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}; found {shown}"
+    value_text = value if len(value) <= MAX_SHOWN else f"{value[:MAX_SHOWN]}…"
+    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}; found {value_text}"

@@ -48,17 +48,17 @@ class Silence:
         The first value is None if a rank has started or logged within QUIET, or if a trainer is not running.
         `pods` contains the job's pods, and `uid` is the job's UID.
         """
-        started = [begun for pod in pods if (begun := _started(pod)) is not None]
-        if len(started) < len(pods) or not pods:
+        start_times = [started_at for pod in pods if (started_at := _started(pod)) is not None]
+        if len(start_times) < len(pods) or not pods:
             return None, now + QUIET
-        known = self._activities.get(uid)
-        newest = max([*started, *([known.newest] if known else [])])
-        if now - newest >= QUIET and (known is None or known.next_read <= now):
+        activity = self._activities.get(uid)
+        newest = max([*start_times, *([activity.newest] if activity else [])])
+        if now - newest >= QUIET and (activity is None or activity.next_read <= now):
             newest = self._newest(pods, newest, now)
-            known = self._activities[uid] = _Activity(newest, now + READ_INTERVAL)
-        if now - newest < QUIET or known is None:
+            activity = self._activities[uid] = _Activity(newest, now + READ_INTERVAL)
+        if now - newest < QUIET or activity is None:
             return None, newest + QUIET
-        return newest, known.next_read
+        return newest, activity.next_read
 
     def _newest(self, pods: Sequence[Object], newest: datetime, now: datetime) -> datetime:
         for pod in pods:
@@ -76,8 +76,8 @@ def _started(pod: Object) -> datetime | None:
     """Return the start time of a pod's trainer, or None if the trainer is not running."""
     for each in (pod.get("status") or {}).get("containerStatuses") or []:
         if each["name"] == names.TRAINER:
-            began = ((each.get("state") or {}).get("running") or {}).get("startedAt")
-            return parsed(began) if began else None
+            started_at = ((each.get("state") or {}).get("running") or {}).get("startedAt")
+            return parsed(started_at) if started_at else None
     return None
 
 

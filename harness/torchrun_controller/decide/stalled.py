@@ -63,18 +63,20 @@ def older(event: Object, since: datetime) -> bool:
 
 
 def _of_claims(snapshot: Snapshot, pods: list[Object], events: list[Object]) -> str:
-    bound = {
+    bound_claims = {
         claim["metadata"]["name"]
         for claim in snapshot.claims
         if (claim.get("status") or {}).get("phase") == "Bound"
     }
     waiting = [pod for pod in pods if not _scheduled(pod)]
-    wanted = {claim for pod in waiting for claim in (pod.get("spec") or {}).get("claims") or []} - bound
+    unbound = {
+        claim for pod in waiting for claim in (pod.get("spec") or {}).get("claims") or []
+    } - bound_claims
     for event in reversed(events):
         of = event["involvedObject"]
         if (
             of.get("kind") == "PersistentVolumeClaim"
-            and of.get("name") in wanted
+            and of.get("name") in unbound
             and event.get("reason") not in USUAL
         ):
             return _text(event)
@@ -108,14 +110,14 @@ def _of_pods(pods: list[Object], events: list[Object]) -> str:
 
     FailedScheduling is ignored for a pod that has been scheduled.
     """
-    late = {
+    pending_pods = {
         pod["metadata"]["name"]: pod
         for pod in pods
         if (pod.get("status") or {}).get("phase") in (None, "Pending")
     }
     for event in reversed(events):
         of, reason = event["involvedObject"], event.get("reason")
-        pod = late.get(str(of.get("name"))) if of.get("kind") == "Pod" else None
+        pod = pending_pods.get(str(of.get("name"))) if of.get("kind") == "Pod" else None
         if pod is None or reason == PULL_SECRET or (reason == "FailedScheduling" and _scheduled(pod)):
             continue
         return _text(event)

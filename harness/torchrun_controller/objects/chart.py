@@ -154,14 +154,14 @@ def _placed(document: Object) -> Object:
 
 
 def _template(text: str) -> str:
-    def optional(found: re.Match[str]) -> str:
-        indent, name = found.groups()
+    def optional(match: re.Match[str]) -> str:
+        indent, name = match.groups()
         lines = (f"{{{{- with {OPTIONAL[name]} }}}}", f"{name}: {{{{ toJson . }}}}", "{{- end }}")
         return "\n".join(indent + line for line in lines)
 
     text = re.sub(r"'(@[\w-]+@)'", r"\1", text)  # YAML quotes the placeholders
     text = _OPTIONAL_LINE.sub(optional, text)
-    return _PLACEHOLDER.sub(lambda found: EXPRESSIONS[found[1]], text)
+    return _PLACEHOLDER.sub(lambda match: EXPRESSIONS[match[1]], text)
 
 
 def _all(documents: list[Object]) -> str:

@@ -179,13 +179,13 @@ def _group(job: str, plan: Plan, distributed: Distributed) -> list[str]:
     nnodes = f"{plan.least}:{plan.nodes}" if plan.elastic else str(plan.nodes)
     shared = [f"--nnodes={nnodes}"]
     if backend == "static":
-        host, _, given = (endpoint or names.host(job, 0)).partition(":")
+        host, _, endpoint_port = (endpoint or names.host(job, 0)).partition(":")
         return [
             *shared,
             "--rdzv-backend=static",
             '--node-rank="$JOB_COMPLETION_INDEX"',
             f"--master-addr={shlex.quote(host)}",
-            f"--master-port={shlex.quote(given or str(port))}",
+            f"--master-port={shlex.quote(endpoint_port or str(port))}",
         ]
     shared += [f'--rdzv-id="${RUN_ID}"', f'--local-addr="${POD_IP}"']
     if backend == "etcd-v2":

@@ -51,7 +51,7 @@ class Value(NamedTuple):
 
 
 def values(
-    found: object, table: Mapping[str, str], path: str = "", shown: str = "", by: str | None = None
+    content: object, table: Mapping[str, str], path: str = "", display_path: str = "", by: str | None = None
 ) -> Iterator[Value]:
     """Yield each value in an object with its condition.
 
@@ -59,28 +59,28 @@ def values(
     has no entry for a field in it, or if it has the wrong type.
     """
     by = table.get(path, by)
-    if found is None:
+    if content is None:
         return
     deeper = not path or any(key.startswith((f"{path}.", f"{path}[")) for key in table)
-    if deeper and isinstance(found, dict):
-        for key, value in found.items():
+    if deeper and isinstance(content, dict):
+        for key, value in content.items():
             below = f"{path}.{key}" if path else f"{key}"
-            yield from values(value, table, below, f"{shown}.{key}" if path else f"{key}", by)
-    elif deeper and isinstance(found, list):
-        for index, item in enumerate(found):
+            yield from values(value, table, below, f"{display_path}.{key}" if path else f"{key}", by)
+    elif deeper and isinstance(content, list):
+        for index, item in enumerate(content):
             name = item.get("name", index) if isinstance(item, dict) else index
-            yield from values(item, table, f"{path}[]", f"{shown}[{name}]", by)
+            yield from values(item, table, f"{path}[]", f"{display_path}[{name}]", by)
     else:
-        yield Value(path, shown, by, found)
+        yield Value(path, display_path, by, content)
 
 
 def check_job(spec: JobSpec, queue: QueueSpec) -> None:
     """Raise Refused if the job sets a field that its queue does not permit."""
     overrides = queue.overrides
-    given: Object = spec.model_dump(by_alias=True, exclude_none=True, exclude_defaults=True)
-    withdrawn = [group for group in GROUPS if given.get(group) and group not in overrides.allowed]
+    fields: Object = spec.model_dump(by_alias=True, exclude_none=True, exclude_defaults=True)
+    withdrawn = [group for group in GROUPS if fields.get(group) and group not in overrides.allowed]
     refused = [f"{group} (allowed: {group})" for group in withdrawn]
-    rest = {field: value for field, value in given.items() if field not in withdrawn}
+    rest = {field: value for field, value in fields.items() if field not in withdrawn}
     for value in values(rest, JOB):
         refused += [f"{value.shown} ({entry})" for entry in _missing(value, spec, overrides)]
     if refused:
@@ -89,9 +89,9 @@ def check_job(spec: JobSpec, queue: QueueSpec) -> None:
             f"the queue does not permit its jobs to set {', '.join(refused)}: leave this out, or add the "
             "entries in parentheses to the queue's overrides",
         )
-    taken = OWN_VOLUMES | {volume["name"] for volume in queue.pod_template.spec.get("volumes") or []}
+    volume_names = OWN_VOLUMES | {volume["name"] for volume in queue.pod_template.spec.get("volumes") or []}
     for volume in spec.volumes.additional_volumes:
-        if volume["name"] in taken:
+        if volume["name"] in volume_names:
             raise Refused(
                 "VolumeNameTaken",
                 f"expected another name for the volume {volume['name']}: the queue or the controller has a "
@@ -160,9 +160,13 @@ def _code(value: Value, spec: JobSpec, _: Overrides) -> Iterable[str]:
     A source that names a claim, or a bucket's Secret, is permitted here, because the queue must list these
     names.
     """
-    asked = spec.workspace_storage
-    named = asked and (asked.claim_name if asked.source == "existing" else asked.secret_name)
-    return [] if value.found in SOURCES or named else [f"fields: {value.field}"]
+    workspace_storage = spec.workspace_storage
+    name = workspace_storage and (
+        workspace_storage.claim_name
+        if workspace_storage.source == "existing"
+        else workspace_storage.secret_name
+    )
+    return [] if value.found in SOURCES or name else [f"fields: {value.field}"]
 
 
 _Rule = Callable[[Value, JobSpec, Overrides], Iterable[str]]
@@ -206,9 +210,9 @@ def check_pod(pod: Object, queue: QueueSpec) -> None:
     for name, profile in (pod["metadata"].get("annotations") or {}).items():
         if name.startswith(_APPARMOR) and profile == "unconfined":
             needed.append(("appArmor", f"the annotation {name}"))
-    missing = [(privilege, what) for privilege, what in needed if privilege not in queue.privileges]
+    missing = [(privilege, field) for privilege, field in needed if privilege not in queue.privileges]
     if missing:
-        fields = [what for _, what in missing]
+        fields = [field for _, field in missing]
         privileges = dict.fromkeys(privilege for privilege, _ in missing)
         verb, them = ("give", "them") if len(fields) > 1 else ("gives", "it")
         raise Refused(

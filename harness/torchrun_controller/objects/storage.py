@@ -35,36 +35,39 @@ class Volume:
 
 
 def workspace(
-    job: str, asked: WorkspaceStorage | None, claim: Claim | None, plan: Plan, wanted: bool
+    job: str, requested: WorkspaceStorage | None, claim: Claim | None, plan: Plan, is_uploaded: bool
 ) -> Volume | None:
     """Return the volume for the job's code, or None if the job has no workspace.
 
     A job with one pod uses a claim. A job with several pods uses a claim only if the claim is ReadWriteMany.
     Otherwise each pod uses an emptyDir, because a ReadWriteOnce claim would force the pods onto one node. If
-    `wanted` is true, the code is uploaded, and the pod `<job>-sync-0` uses a requested ReadWriteOnce claim.
+    `is_uploaded` is true, the code is uploaded, and the pod `<job>-sync-0` uses a requested ReadWriteOnce
+    claim.
     """
     enabled = claim is not None and claim.enabled
-    if asked is None and not enabled and not wanted:
+    if requested is None and not enabled and not is_uploaded:
         return None
-    storage = asked or WorkspaceStorage()
-    path = storage.mount_path if asked else (claim and claim.mount_path) or storage.mount_path
+    storage = requested or WorkspaceStorage()
+    path = storage.mount_path if requested else (claim and claim.mount_path) or storage.mount_path
     existing = storage.claim_name if storage.source == "existing" else claim and claim.claim_name
     if existing:
         return Volume("workspace", _claimed(existing), path)
     mode = storage.access_mode or (claim and claim.access_mode)
     apart = plan.nodes > 1 and mode != "ReadWriteMany"
-    if apart and not (wanted and enabled):
+    if apart and not (is_uploaded and enabled):
         return Volume("workspace", {"emptyDir": {}}, path)
-    made = claim or Claim()
+    claim_spec = claim or Claim()
     sized = Claim(
-        size_per_gpu=storage.size if asked else (made.size_per_gpu or made.size or WORKSPACE_SIZE),
-        storage_class=storage.storage_class or made.storage_class,
+        size_per_gpu=storage.size
+        if requested
+        else (claim_spec.size_per_gpu or claim_spec.size or WORKSPACE_SIZE),
+        storage_class=storage.storage_class or claim_spec.storage_class,
         access_mode=mode,
     )
     name = names.workspace_claim(job)
     if apart:
-        alone = _claim(name, sized, plan, mode or "ReadWriteOnce")
-        return Volume("workspace", {"emptyDir": {}}, path, claim=alone, ours=True)
+        sync_claim = _claim(name, sized, plan, mode or "ReadWriteOnce")
+        return Volume("workspace", {"emptyDir": {}}, path, claim=sync_claim, ours=True)
     return Volume("workspace", _claimed(name), path, claim=_claim(name, sized, plan), ours=True)
 
 

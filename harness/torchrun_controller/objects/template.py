@@ -51,12 +51,12 @@ def capacity(queue: QueueSpec) -> int:
     Raises Refused if the number in the pod template is not an integer.
     """
     resources = trainer_of(queue).get("resources") or {}
-    asked = (resources.get("limits") or {}).get(GPU) or (resources.get("requests") or {}).get(GPU) or 0
-    if not WHOLE.fullmatch(str(asked)):
+    count = (resources.get("limits") or {}).get(GPU) or (resources.get("requests") or {}).get(GPU) or 0
+    if not WHOLE.fullmatch(str(count)):
         raise Refused(
-            "TemplateGPUs", f"expected a whole number of {GPU} in the pod template, found {asked!r}"
+            "TemplateGPUs", f"expected a whole number of {GPU} in the pod template, found {count!r}"
         )
-    return queue.node_resources.gpus or int(asked)
+    return queue.node_resources.gpus or int(count)
 
 
 def resolve(
@@ -113,8 +113,8 @@ def _permitted(spec: JobSpec, queue: QueueSpec) -> None:
 
 
 def _set_fields(part: Distributed | Scheduling | Storage | object) -> Object:
-    found: Object = part.model_dump(exclude_none=True, exclude_defaults=True)  # type: ignore[union-attr]
-    return found
+    fields: Object = part.model_dump(exclude_none=True, exclude_defaults=True)  # type: ignore[union-attr]
+    return fields
 
 
 def _over(queue: Distributed | Scheduling | Storage, job: Distributed | Scheduling | Storage) -> Object:
@@ -138,12 +138,12 @@ def pod(job: Resolved, *, kai: bool) -> Object:
     Raises Refused if the queue's pod template cannot be used.
     """
     spec: Object = copy.deepcopy(dict(job.queue.pod_template.spec))
-    named = [field for field in HOST_NAMES if spec.get(field)]
-    if named:
+    host_fields = [field for field in HOST_NAMES if spec.get(field)]
+    if host_fields:
         raise Refused(
             "HostName",
             f"the ranks find each other by host names that Kubernetes gives to their pods, and the pod "
-            f"template sets {', '.join(named)}: leave it out",
+            f"template sets {', '.join(host_fields)}: leave it out",
         )
     helpers = [*map(_with_last_lines, (spec.get("containers") or [{}])[1:])]
     trainer = _container(job)
@@ -218,11 +218,11 @@ def kai_queue(queue: QueueSpec) -> str | None:
 def _container(job: Resolved) -> Object:
     trainer = trainer_of(job.queue)
     # The API server rejects two mounts with the same path, so the template's mount takes precedence.
-    taken = {mount["mountPath"] for mount in trainer.get("volumeMounts") or []}
+    mount_paths = {mount["mountPath"] for mount in trainer.get("volumeMounts") or []}
     mounts = [
         {"name": volume.name, "mountPath": volume.path, **({"readOnly": True} if volume.read_only else {})}
         for volume in job.volumes
-        if volume.path not in taken
+        if volume.path not in mount_paths
     ]
     further = [
         mount.model_dump(by_alias=True, exclude_none=True) for mount in job.spec.volumes.additional_mounts
@@ -230,7 +230,7 @@ def _container(job: Resolved) -> Object:
     code = next((volume for volume in job.volumes if volume.name == "workspace"), None)
     folder = code.path if code else trainer.get("workingDir") or job.queue.working_dir
     run_id = {"fieldRef": {"fieldPath": "metadata.labels['batch.kubernetes.io/controller-uid']"}}
-    ours: list[Object] = [
+    own_env: list[Object] = [
         {"name": command.RUN_ID, "valueFrom": run_id},
         {"name": command.POD_IP, "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
         {"name": "TORCHRUN_JOB", "value": job.name},
@@ -248,7 +248,7 @@ def _container(job: Resolved) -> Object:
         "imagePullPolicy": trainer.get("imagePullPolicy") or job.queue.image_pull_policy,
         "command": _command(job, code),
         "args": [],
-        "env": _named([*(trainer.get("env") or []), *job.queue.env, *job.spec.env, *ours]),
+        "env": _named([*(trainer.get("env") or []), *job.queue.env, *job.spec.env, *own_env]),
         "resources": _resources(trainer.get("resources") or {}, job),
         "volumeMounts": [*(trainer.get("volumeMounts") or []), *mounts, *further],
         **({"workingDir": folder} if folder else {}),
@@ -295,18 +295,18 @@ def _resources(template: Object, job: Resolved) -> Object:
 
 
 def _schedule(spec: Object, job: Resolved, *, kai: bool) -> None:
-    asked = job.scheduling
-    if asked.node_selector:
-        spec["nodeSelector"] = {**(spec.get("nodeSelector") or {}), **asked.node_selector}
-    if asked.affinity is not None:
-        spec["affinity"] = asked.affinity
-    if asked.tolerations:
-        spec["tolerations"] = [*(spec.get("tolerations") or []), *asked.tolerations]
-    if asked.priority_class_name:
-        spec["priorityClassName"] = asked.priority_class_name
+    scheduling = job.scheduling
+    if scheduling.node_selector:
+        spec["nodeSelector"] = {**(spec.get("nodeSelector") or {}), **scheduling.node_selector}
+    if scheduling.affinity is not None:
+        spec["affinity"] = scheduling.affinity
+    if scheduling.tolerations:
+        spec["tolerations"] = [*(spec.get("tolerations") or []), *scheduling.tolerations]
+    if scheduling.priority_class_name:
+        spec["priorityClassName"] = scheduling.priority_class_name
     if kai:
         spec["schedulerName"] = "kai-scheduler"
-    elif asked.scheduler and asked.scheduler != "kai-scheduler":
+    elif scheduling.scheduler and scheduling.scheduler != "kai-scheduler":
         # With Kueue, kai-scheduler might not be installed, and a pod waits forever for a scheduler that does
         # not exist.
-        spec["schedulerName"] = asked.scheduler
+        spec["schedulerName"] = scheduling.scheduler

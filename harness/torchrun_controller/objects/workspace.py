@@ -91,7 +91,7 @@ def parts_volume(job: str, parts: int) -> Object:
 
 
 def container(
-    asked: WorkspaceStorage | None,
+    requested: WorkspaceStorage | None,
     job: str,
     digest: str | None,
     parts: int,
@@ -106,12 +106,16 @@ def container(
     if code is None:
         return None
     shared = {"name": "SHARED", "value": "true" if "persistentVolumeClaim" in code.source else "false"}
-    source = asked.source if asked else "zip"
-    if asked and source == "git":
+    source = requested.source if requested else "zip"
+    if requested and source == "git":
         words = ["bash", "-c", GIT]
-        values = [shared, {"name": "URL", "value": asked.url}, {"name": "REF", "value": asked.ref or "HEAD"}]
-    elif asked and source == "s3":
-        fetching = s3_fetch(str(asked.url), code.path, READY, WORKSPACE_SECONDS)
+        values = [
+            shared,
+            {"name": "URL", "value": requested.url},
+            {"name": "REF", "value": requested.ref or "HEAD"},
+        ]
+    elif requested and source == "s3":
+        fetching = s3_fetch(str(requested.url), code.path, READY, WORKSPACE_SECONDS)
         words, values = ["bash", "-c", S3, "s3", *fetching], [shared]
     elif digest:
         store = f"{code.path.rstrip('/')}/{STORE}"
@@ -123,14 +127,14 @@ def container(
         words, values = init_command(PARTS_FOLDER, server, store, CONTROL, digest, WORKSPACE_SECONDS), []
     else:
         return None
-    secret = asked.secret_name if asked else None
+    secret = requested.secret_name if requested else None
     mounts: list[Object] = [{"name": code.name, "mountPath": code.path}]
     if digest and parts:
         mounts.append({"name": PARTS_VOLUME, "mountPath": PARTS_FOLDER, "readOnly": True})
     return {
         "name": WAITING,
-        "image": (asked and asked.image) or trainer["image"],
-        "imagePullPolicy": asked.image_pull_policy if asked else trainer["imagePullPolicy"],
+        "image": (requested and requested.image) or trainer["image"],
+        "imagePullPolicy": requested.image_pull_policy if requested else trainer["imagePullPolicy"],
         "command": command.verbatim(words),
         "workingDir": code.path,
         "env": values,

@@ -52,8 +52,10 @@ class Capacity:
         nodes = []
         for node in _eligible(self.nodes, queue, scheduling):
             name, total = node["metadata"]["name"], node["status"].get("allocatable") or {}
-            left = {kind: quantity(total.get(kind, 0)) - used[name][kind] for kind in (GPU, "cpu", "memory")}
-            nodes.append(Free(name, max(int(left[GPU]), 0), left["cpu"], left["memory"]))
+            remaining = {
+                kind: quantity(total.get(kind, 0)) - used[name][kind] for kind in (GPU, "cpu", "memory")
+            }
+            nodes.append(Free(name, max(int(remaining[GPU]), 0), remaining["cpu"], remaining["memory"]))
         return sorted(nodes, key=lambda free: (-free.gpus, free.node))
 
     def holders(self, nodes: list[str]) -> list[tuple[str, int]]:
@@ -71,7 +73,7 @@ class Capacity:
 def _eligible(nodes: list[Object], queue: QueueSpec, scheduling: Scheduling) -> list[Object]:
     template = queue.pod_template.spec
     affinity = scheduling.affinity or queue.scheduling.affinity or template.get("affinity")
-    asked = {
+    pod_spec = {
         "nodeSelector": {
             **(template.get("nodeSelector") or {}),
             **queue.scheduling.node_selector,
@@ -88,7 +90,7 @@ def _eligible(nodes: list[Object], queue: QueueSpec, scheduling: Scheduling) -> 
         for node in nodes
         if not node["spec"].get("unschedulable")
         and condition(node, "Ready").get("status") == "True"
-        and not exclusions({"spec": asked}, node)
+        and not exclusions({"spec": pod_spec}, node)
     ]
 
 
@@ -112,8 +114,8 @@ def fitting(free: list[Free], queue: QueueSpec, whole: int, share: int) -> int:
     total = 0
     for node in free:
         pods = node.gpus // share
-        for left, each in ((node.cpus, cpus), (node.memory, memory)):
-            pods = min(pods, int(left // each)) if each else pods
+        for available, needed in ((node.cpus, cpus), (node.memory, memory)):
+            pods = min(pods, int(available // needed)) if needed else pods
         total += max(pods, 0)
     return total
 
@@ -153,6 +155,6 @@ def explained(
             text += ", because there are not enough free CPUs or memory on the nodes with free GPUs"
     holders = capacity.holders([node.node for node in free])
     if holders:
-        names_of_holders = [f"{who} ({count})" for who, count in holders]
+        names_of_holders = [f"{holder} ({count})" for holder, count in holders]
         text += f"; {sum(count for _, count in holders)} are held by {in_words(names_of_holders, 'holders')}"
     return text

@@ -76,10 +76,10 @@ class Caches:
         """
         self.on_change = on_change
         for kinds in (RECONCILED, self.parts):
-            started = [Informer(kube, kind, namespace, self.stores[kind], on_change) for kind in kinds]
-            for informer in started:
+            informers = [Informer(kube, kind, namespace, self.stores[kind], on_change) for kind in kinds]
+            for informer in informers:
                 informer.start()
-            if not _all_synced(started, stop):
+            if not _all_synced(informers, stop):
                 return False
         self._follow_capacity(kube)
         return True
@@ -90,10 +90,10 @@ class Caches:
         Changes to nodes and pods do not enqueue jobs, because waiting jobs are reconciled at intervals
         anyway.
         """
-        started = [Informer(kube, kind, None, store, _ignore) for kind, store in self._capacity.items()]
-        for informer in started:
+        informers = [Informer(kube, kind, None, store, _ignore) for kind, store in self._capacity.items()]
+        for informer in informers:
             informer.start()
-        self._capacity_synced = [informer.synced for informer in started]
+        self._capacity_synced = [informer.synced for informer in informers]
         until = time.monotonic() + CAPACITY_SECONDS
         for synced in self._capacity_synced:
             synced.wait(max(until - time.monotonic(), 0))

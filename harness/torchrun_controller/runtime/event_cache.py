@@ -55,9 +55,9 @@ class Warnings:
             }
             for selector in selectors:
                 if (namespace, selector) not in self._entries:
-                    began = self.monotonic()
+                    start = self.monotonic()
                     events = self.read(namespace, selector)
-                    took = timedelta(seconds=self.monotonic() - began)
+                    took = timedelta(seconds=self.monotonic() - start)
                     self._entries[namespace, selector] = (now, max(LIFETIME, SHARE * took), events)
-            found = [event for selector in selectors for event in self._entries[namespace, selector][2]]
-            return sorted(found, key=time_of)
+            matches = [event for selector in selectors for event in self._entries[namespace, selector][2]]
+            return sorted(matches, key=time_of)

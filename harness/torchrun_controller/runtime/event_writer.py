@@ -135,11 +135,11 @@ class Recorder:
         if getattr(error, "status", None) == FORBIDDEN:
             self._silent_until = self.monotonic() + SILENCE_SECONDS
         metadata, kind = involved["metadata"], "job" if involved["kind"] == names.JOB_KIND else "queue"
-        why = reason_of(error) if isinstance(error, ApiException | HTTPError) else str(error)[:200]
+        reason = reason_of(error) if isinstance(error, ApiException | HTTPError) else str(error)[:200]
         log.warning(
             "cannot post Event %s: %s",
             event.reason,
-            why,
+            reason,
             extra=about(kind, metadata["namespace"], metadata["name"]),
         )
 

@@ -79,8 +79,8 @@ class Cluster:
 
     def of(self, kind: Kind, namespace: str, value: str) -> list[Object]:
         """Return the current objects whose `kind.label` label has the value `value`."""
-        found = self.kube.objects(kind.api, kind.kind, namespace, f"{kind.label}={value}")
-        return [kind.trim(item) for item in found]
+        objects = self.kube.objects(kind.api, kind.kind, namespace, f"{kind.label}={value}")
+        return [kind.trim(item) for item in objects]
 
     def names(self, kind: Kind) -> frozenset[str]:
         """Return the current names of all objects of a cluster-scoped kind."""
@@ -104,24 +104,24 @@ class Cluster:
             return None
 
     # -- write a status and execute actions ------------------------------------------------------------
-    def write_status(self, found: Object, status: BaseModel | Object, *, acting: bool) -> bool:
-        """Write a status if it differs from the status in `found`.
+    def write_status(self, current: Object, status: BaseModel | Object, *, acting: bool) -> bool:
+        """Write a status if it differs from the status in `current`.
 
-        Return whether `found` was up to date. If it was not, the object has changed or has been deleted, and
-        the caller must reconcile again. If `acting` is true, an unchanged status is written too. The write
-        verifies that `found` is up to date before an action is executed.
+        Return whether `current` was up to date. If it was not, the object has changed or has been deleted,
+        and the caller must reconcile again. If `acting` is true, an unchanged status is written too. The
+        write verifies that `current` is up to date before an action is executed.
         """
         document = (
             status
             if isinstance(status, dict)
             else status.model_dump(by_alias=True, exclude_none=True, mode="json")
         )
-        if document == (found.get("status") or {}) and not acting:
+        if document == (current.get("status") or {}) and not acting:
             return True
-        metadata = found["metadata"]
+        metadata = current["metadata"]
         body = {
             "apiVersion": names.API,
-            "kind": found["kind"],
+            "kind": current["kind"],
             "metadata": {
                 "name": metadata["name"],
                 "namespace": metadata["namespace"],
@@ -129,35 +129,35 @@ class Cluster:
             },
             "status": document,
         }
-        resource = self.kube.resource(names.API, found["kind"])
+        resource = self.kube.resource(names.API, current["kind"])
         try:
             answer = resource.status.replace(
                 body=body, name=metadata["name"], namespace=metadata["namespace"]
             )
         except (DynamicApiError, ApiException) as error:
             if error.status in CHANGES:
-                self._renew(found)
+                self._renew(current)
                 return False
             raise
         self.wrote(answer.to_dict())
         return True
 
-    def _renew(self, found: Object) -> None:
+    def _renew(self, current: Object) -> None:
         """Read an outdated object again. If it has been deleted, the watch reports this."""
-        metadata = found["metadata"]
-        newer = self.kube.get(names.API, found["kind"], metadata["name"], metadata["namespace"])
+        metadata = current["metadata"]
+        newer = self.kube.get(names.API, current["kind"], metadata["name"], metadata["namespace"])
         if newer is not None:
             self.wrote(newer)
 
-    def do(self, found: Object, action: Action) -> None:
+    def do(self, current: Object, action: Action) -> None:
         """Execute an action for a job or a queue.
 
         An action can safely be repeated. Raises Rejected if the API server rejects an object.
         """
-        namespace = found["metadata"]["namespace"]
+        namespace = current["metadata"]["namespace"]
         match action:
-            case Check(document, alike):
-                self._check_once(document, json.dumps(alike, sort_keys=True))
+            case Check(document, generic):
+                self._check_once(document, json.dumps(generic, sort_keys=True))
             case Create(document):
                 self._create(document)
             case DeleteParts(uid):
@@ -166,21 +166,21 @@ class Cluster:
                     parts.delete(namespace=namespace, label_selector=f"{names.PART_LABEL}={uid}")
             case Delete():
                 self._delete(action, namespace)
-            case Finalizers(wanted):
-                self._finalizers(found, wanted)
+            case Finalizers(finalizers):
+                self._finalizers(current, finalizers)
 
-    def _check_once(self, document: Object, alike: str) -> None:
-        """Check an object in a dry run, unless an object with an equal `alike` was accepted recently.
+    def _check_once(self, document: Object, fingerprint: str) -> None:
+        """Check an object in a dry run, unless an object with an equal `fingerprint` was accepted recently.
 
         Raises Rejected.
         """
-        with self._checking[hash(alike) % LOCKS]:
+        with self._checking[hash(fingerprint) % LOCKS]:
             now = self.monotonic()
-            if now - self._accepted.get(alike, -ACCEPTED_SECONDS) < ACCEPTED_SECONDS:
+            if now - self._accepted.get(fingerprint, -ACCEPTED_SECONDS) < ACCEPTED_SECONDS:
                 return
             self.check(document)
             recent = {key: at for key, at in [*self._accepted.items()] if now - at < ACCEPTED_SECONDS}
-            self._accepted = {**recent, alike: now}
+            self._accepted = {**recent, fingerprint: now}
 
     def check(self, document: Object) -> None:
         """Let the API server validate an object in a dry run, without storing it.
@@ -229,12 +229,12 @@ class Cluster:
         kind, metadata = document["kind"], document["metadata"]
         if kind != "PersistentVolumeClaim":
             return
-        found = self.kube.get(document["apiVersion"], kind, metadata["name"], metadata["namespace"])
+        existing = self.kube.get(document["apiVersion"], kind, metadata["name"], metadata["namespace"])
         of_queue = metadata["name"].endswith(names.DATASETS) or names.JOB_LABEL not in metadata["labels"]
         label = names.QUEUE_LABEL if of_queue else names.JOB_LABEL
         if (
-            found is not None
-            and (found["metadata"].get("labels") or {}).get(label) != metadata["labels"][label]
+            existing is not None
+            and (existing["metadata"].get("labels") or {}).get(label) != metadata["labels"][label]
         ):
             kind_of = "queue" if of_queue else "job"
             message = (
@@ -268,11 +268,11 @@ class Cluster:
         if answer.get("kind") == action.kind:  # The object still exists, with a deletion timestamp.
             self.wrote(answer)
 
-    def _finalizers(self, found: Object, wanted: list[str]) -> None:
-        metadata = found["metadata"]
-        patch = {"metadata": {"finalizers": wanted, "resourceVersion": metadata["resourceVersion"]}}
+    def _finalizers(self, current: Object, finalizers: list[str]) -> None:
+        metadata = current["metadata"]
+        patch = {"metadata": {"finalizers": finalizers, "resourceVersion": metadata["resourceVersion"]}}
         try:
-            self.kube.resource(names.API, found["kind"]).patch(
+            self.kube.resource(names.API, current["kind"]).patch(
                 name=metadata["name"],
                 namespace=metadata["namespace"],
                 body=patch,

@@ -50,8 +50,8 @@ class Server(ThreadingHTTPServer):
 
     def __init__(self, port: int, health: Health, registry: CollectorRegistry) -> None:
         self.health, self.registry = health, registry
-        both = socket.has_dualstack_ipv6()
-        self.address_family = socket.AF_INET6 if both else socket.AF_INET
+        dual_stack = socket.has_dualstack_ipv6()
+        self.address_family = socket.AF_INET6 if dual_stack else socket.AF_INET
         super().__init__(("", port), Handler)
 
     def server_bind(self) -> None:

@@ -49,19 +49,19 @@ class Kind:
         return {"apiVersion": self.api, "kind": self.kind, **self.trimmer(dict(item))}
 
 
-def _part(found: Mapping[str, object] | None, fields: tuple[str, ...]) -> Object:
-    return {field: found[field] for field in fields if field in found} if found else {}
+def _part(document: Mapping[str, object] | None, fields: tuple[str, ...]) -> Object:
+    return {field: document[field] for field in fields if field in document} if document else {}
 
 
 def _whole(item: Object) -> Object:
     return {**item, "metadata": {k: v for k, v in item["metadata"].items() if k != "managedFields"}}
 
 
-def _conditions(status: Object, kinds: tuple[str, ...], *more: str) -> list[Object]:
+def _conditions(status: Object, kinds: tuple[str, ...], *extra_fields: str) -> list[Object]:
     return [
-        _part(found, ("type", "status", "reason", "message", *more))
-        for found in status.get("conditions") or []
-        if found["type"] in kinds
+        _part(condition, ("type", "status", "reason", "message", *extra_fields))
+        for condition in status.get("conditions") or []
+        if condition["type"] in kinds
     ]
 
 

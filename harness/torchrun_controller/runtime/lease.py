@@ -75,13 +75,13 @@ class Lease:
     def try_acquire(self) -> bool:
         """Acquire or renew the Lease. Return whether this process holds it, or False after an API error."""
         try:
-            ours = self._acquire()
+            is_holder = self._acquire()
         except (ApiException, DynamicApiError, HTTPError) as error:
             log.warning("Lease %s: %s", self.name, reason_of(error))
             self.on_attempt(False)
             return False
         self.on_attempt(True)
-        return ours
+        return is_holder
 
     def _acquire(self) -> bool:
         lease = self.kube.get(API, "Lease", self.name, self.namespace)

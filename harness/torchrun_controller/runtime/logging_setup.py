@@ -42,8 +42,10 @@ class Text(logging.Formatter):
         super().__init__("%(asctime)s %(levelname)s %(name)s %(whose)s%(message)s")
 
     def format(self, record: logging.LogRecord) -> str:
-        found = getattr(record, "about", None)
-        record.whose = f"{found['namespace']}/{found.get('job') or found.get('queue')}: " if found else ""
+        context = getattr(record, "about", None)
+        record.whose = (
+            f"{context['namespace']}/{context.get('job') or context.get('queue')}: " if context else ""
+        )
         return super().format(record)
 
 

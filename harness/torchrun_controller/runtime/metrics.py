@@ -78,14 +78,14 @@ class Metrics:
     def time_reconcile(self, kind: str) -> Iterator[None]:
         """Return a context manager that measures the duration of a reconcile, and counts the reconcile if it
         fails."""
-        started = time.perf_counter()
+        start = time.perf_counter()
         try:
             yield
         except Exception:
             self.errors.labels(kind).inc()
             raise
         finally:
-            self.reconcile_seconds.labels(kind).observe(time.perf_counter() - started)
+            self.reconcile_seconds.labels(kind).observe(time.perf_counter() - start)
 
     def record_response(self, method: str, url: str, code: int) -> None:
         """Count a response from the API server."""
@@ -110,11 +110,11 @@ class _Jobs(Collector):
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
         family = GaugeMetricFamily("torchrun_jobs", "Jobs by phase", labels=["namespace", "phase"])
-        counted = Counts(
+        counts = Counts(
             (job["metadata"]["namespace"], str((job.get("status") or {}).get("phase") or "Unknown"))
             for job in self.metrics.jobs()
         )
-        for labels, number in sorted(counted.items()):
+        for labels, number in sorted(counts.items()):
             family.add_metric(list(labels), number)
         yield family
 
@@ -125,10 +125,10 @@ def request_of(method: str, url: str) -> tuple[str, str]:
     Returns ("get", "") if the URL does not belong to a resource.
     """
     parts = urlsplit(url)
-    known = _PATH.match(parts.path)
-    if known is None:
+    match = _PATH.match(parts.path)
+    if match is None:
         return "get", ""
-    kind, name, part = known["kind"], known["name"], known["part"]
+    kind, name, part = match["kind"], match["name"], match["part"]
     resource = f"{kind}/{part}" if part else kind
     if method == "GET":
         watched = "watch=" in parts.query and "watch=false" not in parts.query.lower()
@@ -150,5 +150,5 @@ def queue_wait(job: Object, before: JobStatus, status: JobStatus) -> float | Non
         last = found(before.conditions, kind)
         if last is not None and last.status == "False" and last.last_transition_time:
             since.append(parsed(last.last_transition_time))
-    started: datetime = parsed(status.start_time)
-    return max(0.0, (started - max(since)).total_seconds())
+    start_time: datetime = parsed(status.start_time)
+    return max(0.0, (start_time - max(since)).total_seconds())

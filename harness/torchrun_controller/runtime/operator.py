@@ -68,8 +68,8 @@ class Operator:
         own = [asyncio.create_task(each) for each in (self.work_queue.run(), self._rounds())]
         stopped = asyncio.create_task(asyncio.to_thread(stop.wait))
         try:
-            done, _ = await asyncio.wait([stopped, *own], return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
+            finished, _ = await asyncio.wait([stopped, *own], return_when=asyncio.FIRST_COMPLETED)
+            for task in finished:
                 task.result()  # This raises the error of a task that ended unexpectedly.
         finally:
             stop.set()

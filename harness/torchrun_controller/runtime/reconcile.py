@@ -101,9 +101,9 @@ def patience(before: JobStatus, status: JobStatus) -> timedelta:
             each.model_copy(update={"message": ""}) if each.type == "PodsReady" else each
             for each in of.conditions
         ]
-        shown = {"workers": None, "workers_status": None, "message": None, "waiting": None}
-        named = {"job_id": None} if queued else {}
-        return of.model_copy(update={**shown, **named, "conditions": conditions})
+        ignored = {"workers": None, "workers_status": None, "message": None, "waiting": None}
+        ignored_ids = {"job_id": None} if queued else {}
+        return of.model_copy(update={**ignored, **ignored_ids, "conditions": conditions})
 
     def active(of: JobStatus) -> int:
         return of.workers.running + of.workers.succeeded
@@ -345,11 +345,11 @@ class Reconciler:
         This method does not raise the error, which is left to the caller.
         """
         kind = JOBS if key.kind == "job" else QUEUES
-        found = self.caches.one(kind, key.namespace, key.name)
-        if found is None:
+        current = self.caches.one(kind, key.namespace, key.name)
+        if current is None:
             return
         message = f"the controller failed on this object and retries: {short(error)}"
-        status = {**(found.get("status") or {})}
+        status = {**(current.get("status") or {})}
         condition = Condition(type="Reconciled", status="False", reason=type(error).__name__, message=message)
         try:
             old = [Condition.model_validate(each) for each in status.get("conditions") or []]
@@ -362,15 +362,15 @@ class Reconciler:
             ]
             if key.kind == "job" and status.get("phase") not in FINISHED:
                 status["message"] = message
-            if self.cluster.write_status(found, status, acting=False):
-                self.recorder.record(found, [events.of_error(condition, self.now())], self.now())
+            if self.cluster.write_status(current, status, acting=False):
+                self.recorder.record(current, [events.of_error(condition, self.now())], self.now())
         except Exception as further:
             log.warning("cannot write the status: %s", short(further), extra=about(*key))
 
-    def _act(self, key: Key, found: Object, actions: list[Action]) -> None:
+    def _act(self, key: Key, current: Object, actions: list[Action]) -> None:
         for action in actions:
-            log.info("%s", _named(action), extra=_whose(key, found))
-            self.cluster.do(found, action)
+            log.info("%s", _named(action), extra=_whose(key, current))
+            self.cluster.do(current, action)
 
     def _note(self, job: Object, before: JobStatus, status: JobStatus) -> None:
         if not self.cluster.kai:
@@ -385,8 +385,8 @@ def _key_of(job: Object) -> Key:
     return Key("job", job["metadata"]["namespace"], job["metadata"]["name"])
 
 
-def _whose(key: Key, found: Object) -> dict[str, object]:
-    return about(key.kind, key.namespace, key.name, found["metadata"]["uid"])
+def _whose(key: Key, current: Object) -> dict[str, object]:
+    return about(key.kind, key.namespace, key.name, current["metadata"]["uid"])
 
 
 def _named(action: object) -> str:

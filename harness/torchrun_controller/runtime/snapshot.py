@@ -91,9 +91,9 @@ def queue_snapshot(source: Source, kube: Kube, queue: Object, *, kai: bool) -> Q
     for template in spec.resources:
         kind = str(template.template.get("kind"))
         if kind in PERMITTED:
-            found = kube.get(PERMITTED[kind], kind, resource_name(name, template), namespace)
-            if found is not None:
-                resources[kind, template.name] = found
+            resource = kube.get(PERMITTED[kind], kind, resource_name(name, template), namespace)
+            if resource is not None:
+                resources[kind, template.name] = resource
     return QueueSnapshot(
         local_queue=local,
         resources=resources,

@@ -64,12 +64,16 @@ class Store:
     def of(self, namespace: str, value: str) -> list[Object]:
         """Return the objects in a namespace whose label has the value `value`, sorted by name."""
         with self._lock:
-            found = self._labelled.get((namespace, value)) or {}
-            return [item for _, item in sorted(found.items())]
+            objects = self._labelled.get((namespace, value)) or {}
+            return [item for _, item in sorted(objects.items())]
 
     def all(self, namespace: str | None = None) -> list[Object]:
         with self._lock:
-            return [item for (where, _), item in self._items.items() if namespace in (None, where)]
+            return [
+                item
+                for (item_namespace, _), item in self._items.items()
+                if namespace in (None, item_namespace)
+            ]
 
     # -- apply the watch's events ----------------------------------------------------------------------
     def replace(self, items: Iterable[Object], version: int) -> list[Change]:
@@ -106,8 +110,8 @@ class Store:
         with self._lock:
             version = version_of(item)
             self.version = max(self.version, version)
-            known = self._items.get(place_of(item))
-            if known is None or version_of(known) > version:
+            stored = self._items.get(place_of(item))
+            if stored is None or version_of(stored) > version:
                 return None
             return self._drop(place_of(item))
 
@@ -129,31 +133,31 @@ class Store:
 
     def _put(self, item: Object) -> Change | None:
         place = place_of(item)
-        known = self._items.get(place)
-        if known is not None and version_of(known) >= version_of(item):
+        stored = self._items.get(place)
+        if stored is not None and version_of(stored) >= version_of(item):
             return None
-        self._unlabel(known)
+        self._unlabel(stored)
         self._items[place] = item
         value = self._value(item)
         if value is not None:
             self._labelled[place[0], value][place] = item
-        return Change(known, item)
+        return Change(stored, item)
 
     def _drop(self, place: Place) -> Change:
-        known = self._items.pop(place)
-        self._unlabel(known)
-        return Change(known, None)
+        stored = self._items.pop(place)
+        self._unlabel(stored)
+        return Change(stored, None)
 
     def _value(self, item: Object) -> str | None:
         labels = item["metadata"].get("labels") or {}
         return labels.get(self.label) if self.label else None
 
-    def _unlabel(self, known: Object | None) -> None:
-        value = self._value(known) if known is not None else None
-        if known is None or value is None:
+    def _unlabel(self, stored: Object | None) -> None:
+        value = self._value(stored) if stored is not None else None
+        if stored is None or value is None:
             return
-        place = place_of(known)
-        found = self._labelled[place[0], value]
-        found.pop(place, None)
-        if not found:
+        place = place_of(stored)
+        labelled = self._labelled[place[0], value]
+        labelled.pop(place, None)
+        if not labelled:
             del self._labelled[place[0], value]

@@ -33,9 +33,9 @@ class Incoming:
     def write(self, piece: bytes) -> None:
         if self.received + len(piece) > self.size:
             raise Refused(f"{self.sha[:12]} is longer than the announced {self.size} bytes")
-        left = memoryview(piece)
-        while left:
-            left = left[self._file.write(left) :]
+        remaining = memoryview(piece)
+        while remaining:
+            remaining = remaining[self._file.write(remaining) :]
         self._hash.update(piece)
         self.received += len(piece)
 

@@ -160,14 +160,14 @@ def _inflated(payload: bytes) -> bytes:
     return piece
 
 
-def _message(kind: str, **said: Any) -> bytes:
-    return pack(kind, json.dumps(said).encode())
+def _message(kind: str, **fields: Any) -> bytes:
+    return pack(kind, json.dumps(fields).encode())
 
 
 def _write(frame: bytes) -> None:
-    left = memoryview(frame)
-    while left:
-        left = left[os.write(1, left) :]
+    remaining = memoryview(frame)
+    while remaining:
+        remaining = remaining[os.write(1, remaining) :]
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -89,14 +89,16 @@ class Store:
     def _unchanged(self, current: dict[str, Any]) -> dict[str, str]:
         """Return the digests of the files in a tree that are unchanged, keyed by absolute path."""
         digests = {}
-        for path, (sha, *written) in current.get("files", {}).items():
-            there = os.path.join(self.trees, current["name"], path)
+        for path, (sha, *stat_fields) in current.get("files", {}).items():
+            file_path = os.path.join(self.trees, current["name"], path)
             try:
-                status = os.lstat(there)
+                status = os.lstat(file_path)
             except OSError:
                 continue
-            if [status.st_size, status.st_mtime_ns, status.st_ino] == written and os.access(there, os.R_OK):
-                digests[there] = sha
+            if [status.st_size, status.st_mtime_ns, status.st_ino] == stat_fields and os.access(
+                file_path, os.R_OK
+            ):
+                digests[file_path] = sha
         return digests
 
     def _current_paths(self) -> dict[str, str]:
@@ -133,11 +135,11 @@ class Store:
         self._staged = self._built(tree_digest(entries))
         if self._staged:
             return []
-        known = self._current_paths()
+        current_paths = self._current_paths()
         missing: dict[str, int] = {}
         for entry in entries:
             sha = entry.get("sha256")
-            if sha is None or sha in known or os.path.exists(os.path.join(self.incoming, sha)):
+            if sha is None or sha in current_paths or os.path.exists(os.path.join(self.incoming, sha)):
                 continue
             part = os.path.join(self.incoming, f"{sha}.part")
             missing[sha] = os.path.getsize(part) if os.path.exists(part) else 0
@@ -162,8 +164,8 @@ class Store:
         name = f"{tree_digest(self._entries)[:12]}-{os.urandom(4).hex()}"
         top = os.path.join(self.trees, name)
         os.mkdir(top)
-        known = self._current_paths()
-        built: list[Entry] = []
+        current_paths = self._current_paths()
+        built_entries: list[Entry] = []
         files: dict[str, list[Any]] = {}
         for entry in sorted(self._entries, key=lambda each: str(each["path"])):
             path = os.path.join(top, entry["path"])
@@ -173,17 +175,17 @@ class Store:
             elif entry["kind"] == "link":
                 os.symlink(entry["target"], path)
             else:
-                self._place(entry, path, known)
+                self._place(entry, path, current_paths)
                 os.chmod(path, entry["mode"] & 0o777)
                 status = os.lstat(path)
                 actual |= {"mode": stat.S_IMODE(status.st_mode), "size": status.st_size}
                 files[entry["path"]] = [entry["sha256"], status.st_size, status.st_mtime_ns, status.st_ino]
-            built.append(actual)
+            built_entries.append(actual)
         for entry in self._entries:
             if entry["kind"] == "dir":  # Mode 0o700 lets the owner remove the files.
                 os.chmod(os.path.join(top, entry["path"]), entry["mode"] & 0o777 | 0o700)
-        digest = tree_digest(built)
-        write_json(f"{top}.json", {"tree": digest, "generation": 0, "files": files, "entries": built})
+        digest = tree_digest(built_entries)
+        write_json(f"{top}.json", {"tree": digest, "generation": 0, "files": files, "entries": built_entries})
         self._staged = name
         return digest
 

@@ -108,10 +108,10 @@ class ArchiveReader:
         while count:
             if not self._unpacked:
                 self._packed = self._packed or self._read(PIECE)
-                ended = self._decompressor.eof or not self._packed
+                at_end = self._decompressor.eof or not self._packed
                 self._unpacked = self._decompressor.decompress(self._packed, PIECE)
                 self._packed = self._decompressor.unconsumed_tail
-                if not self._unpacked and ended:
+                if not self._unpacked and at_end:
                     raise Refused("the kept code ends before its last content")
             piece, self._unpacked = self._unpacked[:count], self._unpacked[count:]
             count -= len(piece)
@@ -122,9 +122,9 @@ def restore(store: Store, archive: ArchiveReader, ready: str) -> None:
     """Switch the store to the archive's tree. Then write `ready`, the string for which the pod waits, to
     ROOT/ready."""
     head = archive.head
-    need = {sha for sha, _ in store.expect(head["entries"])}
+    missing = {sha for sha, _ in store.expect(head["entries"])}
     for sha, size, pieces in archive.contents():
-        if sha in need:
+        if sha in missing:
             content = store.content(sha, size, 0)
             for piece in pieces:
                 content.write(piece)
@@ -167,7 +167,7 @@ def fetch_code(store: Store, folder: str, ready: str, server: str = "") -> str:
     parts = join_parts(folder)
     if parts is not None:
         _restore_if_newer(store, ArchiveReader(io.BytesIO(parts).read), ready)
-        where = "from Secrets"
+        source = "from Secrets"
     elif server and not _is_ready(store, ready):
         host, _, port = server.rpartition(":")
         connection = http.client.HTTPConnection(host, int(port), timeout=SERVER_SECONDS)
@@ -178,13 +178,13 @@ def fetch_code(store: Store, folder: str, ready: str, server: str = "") -> str:
                 _restore_if_newer(store, ArchiveReader(answer.read), ready)
         finally:
             connection.close()
-        where = f"from {host}"
+        source = f"from {host}"
     else:
-        where = "by a sync, or on the volume"
+        source = "by a sync, or on the volume"
     if not _is_ready(store, ready):
         return ""
     current = store.current()
-    return f"code {current['tree'][:12]}, generation {current['generation']}, {where}"
+    return f"code {current['tree'][:12]}, generation {current['generation']}, {source}"
 
 
 def _restore_if_newer(store: Store, archive: ArchiveReader, ready: str) -> None:

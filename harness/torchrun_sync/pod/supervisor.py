@@ -92,8 +92,8 @@ class Supervisor:
 
         Without a request, return those on the pod's volume.
         """
-        wanted = self.control.wanted() or self._recorded()
-        return int(wanted.get("generation", 0)), str(wanted.get("tree", ""))
+        request = self.control.wanted() or self._recorded()
+        return int(request.get("generation", 0)), str(request.get("tree", ""))
 
     def _recorded(self) -> dict[str, Any]:
         try:
@@ -145,8 +145,8 @@ class Supervisor:
         while self.code is None and time.monotonic() < until:
             time.sleep(POLL_SECONDS)
             self._reap()
-        while left := _descendants(os.getpid()):
-            for pid in left:
+        while pids := _descendants(os.getpid()):
+            for pid in pids:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             time.sleep(0.01)
@@ -197,8 +197,8 @@ def _descendants(top: int) -> list[int]:
         if state not in "ZX":
             parents[pid] = int(parent)
     family = {top}
-    while more := {pid for pid, parent in parents.items() if parent in family} - family:
-        family |= more
+    while children := {pid for pid, parent in parents.items() if parent in family} - family:
+        family |= children
     return sorted(family - {top})
 
 

@@ -118,26 +118,26 @@ class Workspace:
 
         Raises Failed if it leads out of the workspace.
         """
-        done: list[str] = []
+        resolved: list[str] = []
         todo, remaining = name.split("/"), MAX_LINKS
         while todo:
             part = todo.pop(0)
             if part in ("", "."):
                 continue
             if part == "..":
-                if not done:
+                if not resolved:
                     raise Failed(f"the link {name!r} leaves the workspace: {self.links[name]!r}")
-                done.pop()
+                resolved.pop()
                 continue
-            done.append(part)
-            path = "/".join(done)
+            resolved.append(part)
+            path = "/".join(resolved)
             on_disk = os.path.join(self.root, path)
             target = self.links.get(path) or (os.readlink(on_disk) if os.path.islink(on_disk) else "")
             if target:
                 remaining -= 1
                 if not remaining or target.startswith("/"):
                     raise Failed(f"the link {name!r} leads through {path!r} to {target!r}: expected a file")
-                done.pop()
+                resolved.pop()
                 todo = target.split("/") + todo
 
 

@@ -67,8 +67,8 @@ def _end(pid: int, session: str) -> None:
         return
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
-            ours = session.encode() in file.read()
-        if ours and pid != os.getpid():
+            is_receiver = session.encode() in file.read()
+        if is_receiver and pid != os.getpid():
             os.kill(pid, signal.SIGKILL)
     except OSError:
         return

@@ -69,8 +69,8 @@ def without_run(request: Request) -> None:
     request.scope["state"]["no_run"] = True
 
 
-def _process(given: bytes | None) -> str | None:
-    return given.decode("latin-1")[:100] if given else None
+def _process(header: bytes | None) -> str | None:
+    return header.decode("latin-1")[:100] if header else None
 
 
 def store(request: Request) -> Store:
@@ -119,8 +119,8 @@ class Json(Response):
         )
 
 
-def number(request: Request, name: str, default: int | None = None, most: int | None = None) -> int:
-    """Return a query parameter as an integer of at most `most`, or `default` if the parameter is missing.
+def number(request: Request, name: str, default: int | None = None, maximum: int | None = None) -> int:
+    """Return a query parameter as an integer of at most `maximum`, or `default` if the parameter is missing.
 
     Raises Refused 400 if the value is not a non-negative integer, or if the parameter is missing and has no
     default.
@@ -133,7 +133,7 @@ def number(request: Request, name: str, default: int | None = None, most: int | 
     value = integer(text, name)
     if value < 0:
         raise Refused(400, f"{name}: must not be negative")
-    return value if most is None else min(value, most)
+    return value if maximum is None else min(value, maximum)
 
 
 def optional_number(request: Request, name: str) -> int | None:

@@ -35,12 +35,12 @@ def headers(kind: str, file_name: str) -> Mapping[str, str]:
 
     `kind` is the content type that `media_type` returned.
     """
-    shown: Literal["inline", "attachment"] = "attachment" if kind == UNKNOWN else "inline"
+    disposition: Literal["inline", "attachment"] = "attachment" if kind == UNKNOWN else "inline"
     last = "".join(one for one in file_name.replace("\\", "/").rpartition("/")[2] if one.isprintable())
     last = last if last.strip(".") else "file"
     return {
         "Content-Type": f"{kind}; charset=utf-8" if kind == "text/plain" else kind,
-        "Content-Disposition": f"{shown}; filename*=utf-8''{quote(last, safe='')}",
+        "Content-Disposition": f"{disposition}; filename*=utf-8''{quote(last, safe='')}",
         "Content-Security-Policy": POLICY,
         "X-Content-Type-Options": "nosniff",
         "Cross-Origin-Resource-Policy": "same-origin",

@@ -149,11 +149,11 @@ def document(routes: Iterable[Route]) -> dict[str, Any]:
     The pages of the web interface are not included.
     """
     types = {one for o in OPERATIONS.values() for one in (o.answer, o.body) if isinstance(one, type)}
-    known = [
+    models = [
         one for one in (*sorted(types, key=str), api_answers.Error, api_answers.IngestError) if _is_model(one)
     ]
-    shapes, schemas = msgspec.json.schema_components(known, ref_template="#/components/schemas/{name}")
-    references = dict(zip(known, shapes, strict=True))
+    shapes, schemas = msgspec.json.schema_components(models, ref_template="#/components/schemas/{name}")
+    references = dict(zip(models, shapes, strict=True))
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
         for method in sorted(route.methods or ()):
@@ -206,12 +206,12 @@ def _described(route: Route, operation: Operation, references: Mapping[Any, Any]
     return described
 
 
-def _parameters(words: str, where: str) -> list[dict[str, Any]]:
+def _parameters(words: str, location: str) -> list[dict[str, Any]]:
     parameters = []
     for word in words.split():
         whole, required = "#" in word, word.endswith("!")
         schema = {"type": "integer", "minimum": 0, "maximum": (1 << 63) - 1} if whole else {"type": "string"}
-        parameters.append({"name": word.rstrip("#!"), "in": where, "required": required, "schema": schema})
+        parameters.append({"name": word.rstrip("#!"), "in": location, "required": required, "schema": schema})
     return parameters
 
 

@@ -23,10 +23,10 @@ support earlier versions of the tracker, and use these names to tell which featu
 
 async def runs(request: Request) -> Response:
     query = request.query_params
-    wanted = query.get("externalId"), query.get("projectName"), query.get("jobName")
-    found = await http.store(request).read(lambda db: audit_view.runs(db, *wanted))
-    orphans = await http.store(request).read(lambda db: audit_view.orphans(db, wanted[1]))
-    return Json({"runs": found, "orphans": orphans, **dict.fromkeys(FEATURES, True)})
+    filters = query.get("externalId"), query.get("projectName"), query.get("jobName")
+    rows = await http.store(request).read(lambda db: audit_view.runs(db, *filters))
+    orphans = await http.store(request).read(lambda db: audit_view.orphans(db, filters[1]))
+    return Json({"runs": rows, "orphans": orphans, **dict.fromkeys(FEATURES, True)})
 
 
 async def attachments(request: Request) -> Response:
@@ -49,8 +49,10 @@ async def columns(request: Request) -> Response:
     if not ids:
         raise Refused(400, "runIds: required")
     limit = max(1, number(request, "limit", 100_000, 500_000))
-    found, following = await http.store(request).scan(lambda db: audit_view.columns(db, ids, after, limit))
-    return Json({"blocks": found, "next": following})
+    packed_blocks, following = await http.store(request).scan(
+        lambda db: audit_view.columns(db, ids, after, limit)
+    )
+    return Json({"blocks": packed_blocks, "next": following})
 
 
 async def writers(request: Request) -> Response:
@@ -82,8 +84,8 @@ async def digests(request: Request) -> Response:
     """
     ids, after = numbers(request, "runIds"), number(request, "after", 0)
     limit = max(1, number(request, "limit", 1000, 10_000))
-    found, following = await http.store(request).scan(lambda db: reports.read(db, ids, after, limit))
-    return Json({"reports": found, "next": following})
+    entries, following = await http.store(request).scan(lambda db: reports.read(db, ids, after, limit))
+    return Json({"reports": entries, "next": following})
 
 
 async def report_digests(request: Request) -> Response:
@@ -92,10 +94,10 @@ async def report_digests(request: Request) -> Response:
     A stored report cannot be replaced. A report without entries is not stored. Clients send such a report to
     find out whether the tracker has this route.
     """
-    who = http.sender(request)
+    sender = http.sender(request)
     async with body_limits.body(request, reports.MAX_REPORT_BYTES) as text:
         report = reports.parsed(text)
-        count = await http.store(request).write(lambda db: reports.append(db, who, report))
+        count = await http.store(request).write(lambda db: reports.append(db, sender, report))
     return Json({"reports": count})
 
 

@@ -56,7 +56,11 @@ async def announce(request: Request) -> Response:
 
     Raises Refused 413 for a file that exceeds the limit.
     """
-    who, body, limit = http.sender(request), await body_limits.fields(request), request.app.state.file_limit
+    sender, body, limit = (
+        http.sender(request),
+        await body_limits.fields(request),
+        request.app.state.file_limit,
+    )
     entries = body.get("files")
     if not isinstance(entries, list) or not 1 <= len(entries) <= MAX_FILES:
         raise Refused(400, f"files: expected a list of 1 to {MAX_FILES}")
@@ -68,11 +72,11 @@ async def announce(request: Request) -> Response:
             raise Refused(413, f"{row[0]}: larger than {limit} bytes")
 
     def insert(db: sqlite3.Connection) -> None:
-        request_id = ingest_lines.store_request(db, "files", who, ingest_lines.Lines(rows))
+        request_id = ingest_lines.store_request(db, "files", sender, ingest_lines.Lines(rows))
         db.executemany(
             "INSERT INTO files (request_id, run_id, file_name, file_size, file_type, time_ms, log_name, step,"
             " sample_index, caption, annotations, token) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            [(request_id, who.run_id, *row) for row in rows],
+            [(request_id, sender.run_id, *row) for row in rows],
         )
 
     await http.store(request).write(insert)
@@ -166,12 +170,12 @@ async def _is_stored(request: Request, path: Path, size: int) -> bool:
     """Read the request's body, and return whether it is identical to the stored file."""
     if not path.is_file():
         return False
-    equal, left = True, size
+    equal, remaining = True, size
     with path.open("rb") as file:
         async for part in body_limits.chunks(request, size):
-            left -= len(part)
+            remaining -= len(part)
             equal = equal and await asyncio.to_thread(file.read, len(part)) == part
-    return equal and left == 0
+    return equal and remaining == 0
 
 
 async def get(request: Request) -> Response:

@@ -32,20 +32,20 @@ def _route(
     rows_of: Callable[[bytes], list[ingest_lines.Row]], store_lines: StoreLines
 ) -> Callable[[Request], Awaitable[Response]]:
     async def handle(request: Request) -> Response:
-        who = _sender(request)
+        sender = _sender(request)
         async with body_limits.body(request) as text:
             lines = await _parsed(request, text, lambda body: ingest_lines.read(body, rows_of))
-            await http.store(request).write(lambda db: store_lines(db, who, lines))
+            await http.store(request).write(lambda db: store_lines(db, sender, lines))
         return _answer(lines.error, lines.lines)
 
     return handle
 
 
 async def metrics(request: Request) -> Response:
-    who = _sender(request)
+    sender = _sender(request)
     async with body_limits.body(request) as text:
         points = await _parsed(request, text, ingest_lines.read_points)
-        await http.store(request).write_points(Sent(who, points))
+        await http.store(request).write_points(Sent(sender, points))
     return _answer(points.error, points.lines)
 
 
@@ -60,10 +60,10 @@ async def _parsed(request: Request, text: bytes, parse: Callable[[bytes], T]) ->
 
 
 def _sender(request: Request) -> Sender:
-    who = http.sender(request)
-    if not who.run_header or not who.project:
+    sender = http.sender(request)
+    if not sender.run_header or not sender.project:
         raise Refused(400, "X-Run-Id and X-Project-Name: required")
-    return who
+    return sender
 
 
 def _answer(error: str | None, lines: int) -> Response:

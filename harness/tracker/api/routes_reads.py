@@ -27,7 +27,7 @@ async def projects(request: Request) -> Response:
 
 async def runs(request: Request) -> Response:
     query = request.query_params
-    wanted = run_lists.Listing(
+    listing = run_lists.Listing(
         project=text(request, "projectName"),
         search=query.get("search"),
         tags=[tag for tag in query.get("tags", "").split(",") if tag],
@@ -36,9 +36,9 @@ async def runs(request: Request) -> Response:
         offset=number(request, "offset", 0),
         filter=run_filter.read(query["filter"]) if "filter" in query else None,
     )
-    found, total = await http.store(request).scan(lambda db: run_lists.runs(db, wanted))
+    rows, total = await http.store(request).scan(lambda db: run_lists.runs(db, listing))
     base = http.base_url(request)
-    return Json({"runs": [{**one, "url": run_url(base, one)} for one in found], "total": total})
+    return Json({"runs": [{**one, "url": run_url(base, one)} for one in rows], "total": total})
 
 
 async def details(request: Request) -> Response:
@@ -68,9 +68,9 @@ async def model_graphs(request: Request) -> Response:
 
 async def _notes(request: Request, kind: str, name: str) -> Response:
     run_id = number(request, "runId")
-    found = await http.store(request).read(lambda db: reads.notes(db, reads.run(db, run_id)["id"], kind))
-    shown = [{**one["content"], "receivedAt": one["receivedAt"]} for one in found]
-    return Json({"runId": run_id, name: shown})
+    notes = await http.store(request).read(lambda db: reads.notes(db, reads.run(db, run_id)["id"], kind))
+    contents = [{**one["content"], "receivedAt": one["receivedAt"]} for one in notes]
+    return Json({"runId": run_id, name: contents})
 
 
 async def data(request: Request) -> Response:
@@ -81,8 +81,8 @@ async def data(request: Request) -> Response:
     run_id, kind = number(request, "runId"), request.query_params.get("dataType")
     page = number(request, "limit", 1000, 10000), number(request, "offset", 0)
     name = _name(request)
-    found, total = await http.store(request).read(lambda db: reads.data(db, run_id, name, kind, *page))
-    return Json({"data": found, "total": total})
+    rows, total = await http.store(request).read(lambda db: reads.data(db, run_id, name, kind, *page))
+    return Json({"data": rows, "total": total})
 
 
 async def status_history(request: Request) -> Response:
@@ -104,10 +104,10 @@ async def metrics(request: Request) -> Response:
     text(request, "projectName")
     run_id, limit, name = number(request, "runId"), number(request, "limit", 2000, 10000), _name(request)
     window = optional_number(request, "stepMin"), optional_number(request, "stepMax")
-    found = await http.store(request).scan(
+    points = await http.store(request).scan(
         lambda db: lineage.points(db, run_id, name, max(1, limit), *window)
     )
-    return Json({"metrics": found})
+    return Json({"metrics": points})
 
 
 async def metrics_raw(request: Request) -> Response:
@@ -118,8 +118,8 @@ async def metrics_raw(request: Request) -> Response:
         text(request, "logName"),
     )
     window = optional_number(request, "stepMin"), optional_number(request, "stepMax")
-    found, truncated = await http.store(request).scan(lambda db: series.raw(db, run_id, name, limit, *window))
-    return Json({"metrics": found, "truncated": truncated})
+    rows, truncated = await http.store(request).scan(lambda db: series.raw(db, run_id, name, limit, *window))
+    return Json({"metrics": rows, "truncated": truncated})
 
 
 async def statistics(request: Request) -> Response:
@@ -128,14 +128,14 @@ async def statistics(request: Request) -> Response:
     def read(db: sqlite3.Connection) -> Response:
         row = reads.run(db, run_id)
         names = series.of_run(db, run_id) if name is None else [name]
-        found = [one for one in (series.statistics(db, run_id, each) for each in names) if one is not None]
+        results = [one for one in (series.statistics(db, run_id, each) for each in names) if one is not None]
         return Json(
             {
                 "runId": run_id,
                 "runName": row["name"],
                 "projectName": project,
                 "url": run_url(base, row),
-                "metrics": found,
+                "metrics": results,
             }
         )
 
@@ -152,17 +152,17 @@ async def compare(request: Request) -> Response:
     base = http.base_url(request)
 
     def read(db: sqlite3.Connection) -> list[reads.Found]:
-        found = []
+        results = []
         for row in (reads.run(db, one) for one in ids[:100]):
-            shown = {"runId": row["id"], "runName": row["name"], "url": run_url(base, row)}
+            head = {"runId": row["id"], "runName": row["name"], "url": run_url(base, row)}
             stats = series.statistics(db, row["id"], name)
             config = reads.details(db, row)["config"]
-            found.append({**shown, "status": row["status"], "config": config, "stats": stats})
-        return found
+            results.append({**head, "status": row["status"], "config": config, "stats": stats})
+        return results
 
     url = f"{base}/o/{ORGANIZATION}/projects/{project}?runs={','.join(map(str, ids))}"
-    found = await http.store(request).scan(read)
-    return Json({"projectName": project, "logName": name, "comparisonUrl": url, "runs": found})
+    results = await http.store(request).scan(read)
+    return Json({"projectName": project, "logName": name, "comparisonUrl": url, "runs": results})
 
 
 async def leaderboard(request: Request) -> Response:
@@ -184,7 +184,7 @@ async def leaderboard(request: Request) -> Response:
             if stats is not None:
                 ranked.append((series.aggregate(stats, aggregation), row))
         ranked.sort(key=lambda pair: pair[0], reverse=direction == "DESC")
-        shown = [
+        entries = [
             {
                 "rank": place,
                 "runId": row["id"],
@@ -197,7 +197,7 @@ async def leaderboard(request: Request) -> Response:
             for place, (value, row) in enumerate(ranked, 1)
         ]
         head = {"projectName": project, "logName": name, "aggregation": aggregation, "direction": direction}
-        return Json({**head, "runs": shown[offset : offset + limit], "total": len(ranked)})
+        return Json({**head, "runs": entries[offset : offset + limit], "total": len(ranked)})
 
     return await http.store(request).scan(read)
 
@@ -216,8 +216,8 @@ async def logs(request: Request) -> Response:
     run_id, kind = number(request, "runId"), request.query_params.get("logType")
     kind = None if kind is None else kind.upper()
     limit, offset = number(request, "limit", 1000, 10000), number(request, "offset", 0)
-    found, total = await http.store(request).read(lambda db: reads.logs(db, run_id, kind, limit, offset))
-    return Json({"logs": found, "total": total})
+    lines, total = await http.store(request).read(lambda db: reads.logs(db, run_id, kind, limit, offset))
+    return Json({"logs": lines, "total": total})
 
 
 async def validate_key(_request: Request) -> Response:

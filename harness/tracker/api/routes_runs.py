@@ -64,48 +64,48 @@ async def resume(request: Request) -> Response:
 
 
 async def add_log_names(request: Request) -> Response:
-    body, who = await body_limits.fields(request), http.sender(request)
+    body, sender = await body_limits.fields(request), http.sender(request)
     log_type, names = run_fields.string(body, "logType", 64), body.get("logName")
     names = [names] if isinstance(names, str) else names
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise Refused(400, "logName: expected a list of strings")
     await http.store(request).write(
-        lambda db: runs.add_log_names(db, body.get("runId"), who, log_type, names)
+        lambda db: runs.add_log_names(db, body.get("runId"), sender, log_type, names)
     )
     return Json({"success": True})
 
 
 async def trigger(request: Request) -> Response:
-    body, who = await body_limits.fields(request), http.sender(request)
-    status = await http.store(request).write(lambda db: runs.heartbeat(db, body.get("runId"), who))
+    body, sender = await body_limits.fields(request), http.sender(request)
+    status = await http.store(request).write(lambda db: runs.heartbeat(db, body.get("runId"), sender))
     return Json({"status": status, "triggers": None})
 
 
 async def set_status(request: Request) -> Response:
-    body, who = await body_limits.fields(request), http.sender(request)
+    body, sender = await body_limits.fields(request), http.sender(request)
     status, metadata = body.get("status"), run_fields.document(body, "statusMetadata")
     if not isinstance(status, str) or status not in runs.STATUSES:
         raise Refused(400, f"status: expected one of {', '.join(sorted(runs.STATUSES))}")
     at = run_fields.moment(body, "statusUpdated")
     await http.store(request).write(
-        lambda db: runs.set_status(db, body.get("runId"), status, metadata, who, at)
+        lambda db: runs.set_status(db, body.get("runId"), status, metadata, sender, at)
     )
     return Json({"success": True})
 
 
 async def update_tags(request: Request) -> Response:
-    body, who = await body_limits.fields(request), http.sender(request)
+    body, sender = await body_limits.fields(request), http.sender(request)
     tags = run_fields.tags(body.get("tags"))
-    await http.store(request).write(lambda db: runs.update(db, body.get("runId"), who, tags=tags))
+    await http.store(request).write(lambda db: runs.update(db, body.get("runId"), sender, tags=tags))
     return Json({"success": True})
 
 
 async def update_config(request: Request) -> Response:
-    body, who = await body_limits.fields(request), http.sender(request)
+    body, sender = await body_limits.fields(request), http.sender(request)
     config = run_fields.document(body, "config")
     if config is not None and not isinstance(config, dict):
         raise Refused(400, "config: expected a JSON object")
-    await http.store(request).write(lambda db: runs.update(db, body.get("runId"), who, config=config))
+    await http.store(request).write(lambda db: runs.update(db, body.get("runId"), sender, config=config))
     return Json({"success": True})
 
 
@@ -120,22 +120,22 @@ async def model_graph(request: Request) -> Response:
 
 
 async def update_notes(request: Request) -> Response:
-    body, who = await body_limits.fields(request), http.sender(request)
+    body, sender = await body_limits.fields(request), http.sender(request)
     notes = body.get("notes")
     if not isinstance(notes, str) or len(notes) > MAX_NOTES_LENGTH:
         raise Refused(400, f"notes: expected a string of at most {MAX_NOTES_LENGTH} characters")
     await http.store(request).write(
-        lambda db: runs.note(db, body.get("runId"), who, "notes", {"text": notes})
+        lambda db: runs.note(db, body.get("runId"), sender, "notes", {"text": notes})
     )
     return Json({"success": True})
 
 
 async def _note(request: Request, field: str) -> None:
-    body, who = await body_limits.fields(request), http.sender(request)
+    body, sender = await body_limits.fields(request), http.sender(request)
     content: Any = body.get(field)
     if not isinstance(content, dict):
         raise Refused(400, f"{field}: expected an object")
-    await http.store(request).write(lambda db: runs.note(db, body.get("runId"), who, field, content))
+    await http.store(request).write(lambda db: runs.note(db, body.get("runId"), sender, field, content))
 
 
 routes = [

@@ -118,12 +118,12 @@ class EmbeddedAudit:
     def runs(
         self, *, external_id: str, project: str, job_name: str | None, ids: Collection[int] = ()
     ) -> list[TrackerRun]:
-        wanted = {"externalId": external_id, "projectName": project, "jobName": job_name}
-        response = self._ask("api/audit/runs", wanted)
+        params = {"externalId": external_id, "projectName": project, "jobName": job_name}
+        response = self._ask("api/audit/runs", params)
         self._reports_writers, self._packs = bool(response.get("writers")), bool(response.get("columns"))
         self.names_processes = bool(response.get("processes"))
         self._stores_digests = bool(response.get("digests"))
-        found = [
+        runs = [
             TrackerRun(
                 run_id=run["runId"],
                 external_id=run["externalId"],
@@ -136,8 +136,8 @@ class EmbeddedAudit:
             )
             for run in response["runs"]
         ]
-        others = [run_id for run_id in ids if run_id not in {run.run_id for run in found}]
-        return [*found, *by_id(self._client, others, project, self._seconds)]
+        other_ids = [run_id for run_id in ids if run_id not in {run.run_id for run in runs}]
+        return [*runs, *by_id(self._client, other_ids, project, self._seconds)]
 
     def attachments(self, run_ids: Sequence[int]) -> list[Attachment] | None:
         response = self._ask("api/audit/attachments", {"runIds": _joined(run_ids)})
@@ -207,11 +207,11 @@ class EmbeddedAudit:
     def digests(self, run_ids: Sequence[int]) -> list[DigestReport] | None:
         if not self._stores_digests:
             return None
-        found = []
+        reports = []
         for page in self._pages("api/audit/digests", run_ids, DIGESTS_PAGE):
             for one in page["reports"]:
-                found.append(DigestReport(**one))
-        return found
+                reports.append(DigestReport(**one))
+        return reports
 
     def failures(self) -> list[TrackerFailure]:
         return [TrackerFailure(**failure) for failure in self._ask("api/audit/failures", {})["failures"]]

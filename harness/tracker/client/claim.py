@@ -30,8 +30,8 @@ def claim(
     version, in which launch keys contain the tracker's own key. Raises the errors of `ask` if the tracker
     does not respond.
     """
-    wanted = {"externalId": external_id, "projectName": project}
-    if not ask(client, "api/audit/runs", wanted, SECONDS, gone).get("sealedKeys"):
+    params = {"externalId": external_id, "projectName": project}
+    if not ask(client, "api/audit/runs", params, SECONDS, gone).get("sealedKeys"):
         raise HarnessError(
             "the cluster's tracker is of an earlier version: it accepts no key that is limited to a launch",
             hint="install this version: `harness up`, or `harness preflight --install` on your own cluster",

@@ -26,8 +26,8 @@ def by_id(client: httpx.Client, ids: Iterable[int], project: str, seconds: float
 
     Runs that do not exist, or that the key cannot access, are left out.
     """
-    found = (_details(client, f"api/runs/details/{run_id}", project, seconds) for run_id in ids)
-    return [with_history(client, run, project, seconds) for run in found if run is not None]
+    runs = (_details(client, f"api/runs/details/{run_id}", project, seconds) for run_id in ids)
+    return [with_history(client, run, project, seconds) for run in runs if run is not None]
 
 
 def by_word(client: httpx.Client, word: str, project: str, seconds: float) -> TrackerRun | None:

@@ -76,10 +76,10 @@ class HostedAudit:
 
         If `ids` contains the run with this external id, or if there is no external id, only `ids` are read.
         """
-        named = by_id(self._client, ids, project, self._seconds)
-        self._projects.update({run.run_id: run.project for run in named})
-        if named and (not external_id or any(run.external_id == external_id for run in named)):
-            return named
+        known_runs = by_id(self._client, ids, project, self._seconds)
+        self._projects.update({run.run_id: run.project for run in known_runs})
+        if known_runs and (not external_id or any(run.external_id == external_id for run in known_runs)):
+            return known_runs
         matching, shared = list[TrackerRun](), False
         for listed in self._listed(project):
             run = self._ask(f"api/runs/details/{listed['id']}", {"projectName": project})
@@ -91,7 +91,10 @@ class HostedAudit:
             matching.append(with_history(self._client, run, project, self._seconds))
         if shared:
             self.truncated = False
-        return [*matching, *(run for run in named if run.run_id not in {each.run_id for each in matching})]
+        return [
+            *matching,
+            *(run for run in known_runs if run.run_id not in {each.run_id for each in matching}),
+        ]
 
     def attachments(self, run_ids: Sequence[int]) -> list[Attachment] | None:
         """Return None, because hosted Pluto does not store create and resume requests."""
@@ -157,8 +160,8 @@ class HostedAudit:
         return sorted({log["logName"] for log in details["logNames"] if log["logType"] == "METRIC"})
 
     def _raw(self, run_id: int, name: str) -> list[dict[str, Any]]:
-        wanted = {"runId": run_id, "projectName": self._projects.get(run_id), "logName": name}
-        response = self._ask("api/runs/metrics/raw", {**wanted, "limit": MAX_RAW_ROWS})
+        params = {"runId": run_id, "projectName": self._projects.get(run_id), "logName": name}
+        response = self._ask("api/runs/metrics/raw", {**params, "limit": MAX_RAW_ROWS})
         rows = next((response[key] for key in ("metrics", "points", "data") if key in response), None)
         if not isinstance(rows, list):
             raise HarnessError(
@@ -181,7 +184,7 @@ class HostedAudit:
 
         try:
             Retrying(
-                retry=retry_if_result(lambda done: not done),
+                retry=retry_if_result(lambda is_stable: not is_stable),
                 wait=wait_fixed(self._settle_seconds),
                 stop=stop_after_delay(self._deadline_seconds),
             )(stable)

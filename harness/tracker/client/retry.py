@@ -52,9 +52,9 @@ def ask(
     """
 
     def raise_if_gone(_: RetryCallState) -> None:
-        why = gone()
-        if why is not None:
-            raise HarnessError(why, cause="tracker.unreachable")
+        reason = gone()
+        if reason is not None:
+            raise HarnessError(reason, cause="tracker.unreachable")
 
     retrying = Retrying(
         retry=retry_if_exception_type(_TemporaryError),

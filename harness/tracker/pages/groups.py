@@ -59,11 +59,11 @@ def charts(metrics: Iterable[tuple[int, str, str]]) -> list[Chart]:
     """Group metrics, given as (run, name of the run or "", metric), into charts. Sort the charts by title."""
     by_title: dict[str, list[tuple[int, Series]]] = {}
     colours: dict[int, int] = {}
-    for run, shown, name in metrics:
+    for run, run_name, name in metrics:
         colours.setdefault(run, len(colours))
         title, label, rank = split(name)
-        if shown:
-            label = shown if label == name else f"{shown} · {label}"
+        if run_name:
+            label = run_name if label == name else f"{run_name} · {label}"
         by_title.setdefault(title, []).append((rank, Series(run, name, label)))
     result = []
     for title, series in sorted(by_title.items()):
@@ -103,18 +103,18 @@ def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
 
     This does not use recursion, because a config can be nested more deeply than Python's recursion limit.
     """
-    left: list[tuple[str, Any]] = [(path, value)]
-    while left:
-        at, one = left.pop()
+    pending: list[tuple[str, Any]] = [(path, value)]
+    while pending:
+        at, one = pending.pop()
         if isinstance(one, dict) and one:
             name = one.get("name")
             # This matches objects such as {"name": "HF_TOKEN", "value": …}.
-            named = isinstance(name, str) and _is_secret(name)
-            left += [
-                (f"{at}.{key}" if at else str(key), HIDDEN if named and key == "value" else one[key])
+            is_secret = isinstance(name, str) and _is_secret(name)
+            pending += [
+                (f"{at}.{key}" if at else str(key), HIDDEN if is_secret and key == "value" else one[key])
                 for key in reversed(one)
             ]
         elif isinstance(one, list) and any(isinstance(item, dict | list) for item in one):
-            left += [(f"{at}[{place}]", one[place]) for place in reversed(range(len(one)))]
+            pending += [(f"{at}[{place}]", one[place]) for place in reversed(range(len(one)))]
         elif one is not None or at:
             yield at or "(value)", one

@@ -24,16 +24,16 @@ def lines(
     with the same `id`. `first` and `last` are the ids of the first and the last message that was read, and
     `more` is whether there are more messages.
     """
-    wanted = {"run": run, "sender": sender, "kind": kind, "search": search}
+    filters = {"run": run, "sender": sender, "kind": kind, "search": search}
     earlier: list[sqlite3.Row] = []
     if after:
-        rows = _messages(db, wanted, "l.id > :after ORDER BY l.id", after=after)
+        rows = _messages(db, filters, "l.id > :after ORDER BY l.id", after=after)
         if rows and not search:
             query = "l.id <= :after ORDER BY l.id DESC"
-            earlier = _messages(db, wanted, query, most=CONTEXT_LINES, after=after)[::-1]
+            earlier = _messages(db, filters, query, limit=CONTEXT_LINES, after=after)[::-1]
     else:
         last = (1 << 63) - 1 if before is None else before
-        rows = _messages(db, wanted, "l.id < :before ORDER BY l.id DESC", before=last)[::-1]
+        rows = _messages(db, filters, "l.id < :before ORDER BY l.id DESC", before=last)[::-1]
     return {
         "lines": log_text.visible_lines([*earlier, *rows], after, alone=bool(search)),
         "first": rows[0]["id"] if rows else 0,
@@ -43,7 +43,7 @@ def lines(
 
 
 def _messages(
-    db: sqlite3.Connection, wanted: Found, order: str, most: int = LOG_LINES, **bounds: int
+    db: sqlite3.Connection, filters: Found, order: str, limit: int = LOG_LINES, **bounds: int
 ) -> list[sqlite3.Row]:
     """Return the stored log messages that match the filters.
 
@@ -57,9 +57,9 @@ def _messages(
         " AND (:sender = '' OR r.sender = :sender) AND (:kind = '' OR l.log_type = :kind)"
         " AND (:search = '' OR instr(lower(CASE WHEN instr(l.message, char(27)) + instr(l.message, char(13))"
         " THEN visible(l.message) ELSE l.message END), lower(:search)) > 0)"
-        f" AND {order} LIMIT :most"
+        f" AND {order} LIMIT :limit"
     )
-    return db.execute(query, {**wanted, **bounds, "most": most}).fetchall()
+    return db.execute(query, {**filters, **bounds, "limit": limit}).fetchall()
 
 
 def senders(db: sqlite3.Connection, run: int) -> list[str]:

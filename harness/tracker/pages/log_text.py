@@ -52,27 +52,27 @@ def visible_lines(messages: Sequence[sqlite3.Row], after: int, alone: bool) -> l
     consecutive.
     """
     terminals: dict[object, Terminal[Message]] = {}
-    found: list[Row[Message]] = []
-    left = TOTAL
-    most: dict[int, int] = {}
+    rows: list[Row[Message]] = []
+    remaining = TOTAL
+    limits: dict[int, int] = {}
     for message in reversed(messages):
-        most[message["id"]] = max(SHORT, left)
-        left -= len(message["message"])
+        limits[message["id"]] = max(SHORT, remaining)
+        remaining -= len(message["message"])
     for message in messages:
         prefix, text = _split(message["message"])
-        text = clipped(text, most[message["id"]])
+        text = clipped(text, limits[message["id"]])
         cut = message["cut"] + len(message["message"]) - len(prefix) - len(text)
         time = from_ms(message["time_ms"])[11:23]
         one = Message(message["id"], time, message["log_type"], message["sender"] or "", prefix, cut)
         terminal = terminals.setdefault(message["id"] if alone else (one.sender, prefix), Terminal())
-        found += terminal.write(f"{text}\n", one)
+        rows += terminal.write(f"{text}\n", one)
     for terminal in terminals.values():
-        found += terminal.flush()
-    found.sort(key=lambda row: row.first.id)
-    texts = _redacted([row.first.prefix + row.text[: MAX_SHOWN_LENGTH + _OVERLAP] for row in found])
+        rows += terminal.flush()
+    rows.sort(key=lambda row: row.first.id)
+    texts = _redacted([row.first.prefix + row.text[: MAX_SHOWN_LENGTH + _OVERLAP] for row in rows])
     numbers: dict[int, int] = {}
     lines = []
-    for row, text in zip(found, texts, strict=True):
+    for row, text in zip(rows, texts, strict=True):
         number = numbers[row.first.id] = numbers.get(row.first.id, -1) + 1
         if row.last.id > after:
             lines.append(
@@ -88,18 +88,18 @@ def visible_lines(messages: Sequence[sqlite3.Row], after: int, alone: bool) -> l
     return lines
 
 
-def clipped(message: str, most: int = LONGEST) -> str:
-    """Return the first `most` characters of a message.
+def clipped(message: str, limit: int = LONGEST) -> str:
+    """Return the first `limit` characters of a message.
 
     If the message contains carriage returns, as a progress bar does, return its prefix and its last lines
     instead.
     """
-    if len(message) <= most:
+    if len(message) <= limit:
         return message
     prefix, text = _split(message)
     if "\r" not in text:
-        return message[:most]
-    return prefix + text[-most:].partition("\r")[2]
+        return message[:limit]
+    return prefix + text[-limit:].partition("\r")[2]
 
 
 def cut(message: str) -> int:
@@ -121,8 +121,10 @@ def _split(message: str) -> tuple[str, str]:
 
 
 def _note(row: Row[Message]) -> str:
-    more = max(0, len(row.text) - MAX_SHOWN_LENGTH) + row.last.cut
-    return "; ".join(filter(None, [row.note, f"{more:,} more characters; the API has them" if more else ""]))
+    omitted = max(0, len(row.text) - MAX_SHOWN_LENGTH) + row.last.cut
+    return "; ".join(
+        filter(None, [row.note, f"{omitted:,} more characters; the API has them" if omitted else ""])
+    )
 
 
 def _redacted(lines: list[str]) -> list[str]:

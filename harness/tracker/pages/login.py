@@ -33,9 +33,9 @@ def guarded(handler: Handler, *, shown: bool = True) -> Callable[[Request], Awai
         if session is None:
             if not shown:
                 raise Refused(401, "log in again")
-            wanted = quote(request.scope["path"])
-            wanted += f"?{request.url.query}" if request.url.query else ""
-            return RedirectResponse(f"/login?next={quote(wanted, safe='')}", 303, render.HEADERS)
+            target = quote(request.scope["path"])
+            target += f"?{request.url.query}" if request.url.query else ""
+            return RedirectResponse(f"/login?next={quote(target, safe='')}", 303, render.HEADERS)
         try:
             return await handler(request, session)
         except Refused as error:
@@ -56,8 +56,8 @@ async def login(request: Request) -> Response:
             response = _go(request)
             sessions.open_session(request, response, Session())
             return response
-        why = "This link was already used or has expired. `harness tracker open` prints a new one."
-        return render.page("login", 403, why=why, next=_next(request))
+        reason = "This link was already used or has expired. `harness tracker open` prints a new one."
+        return render.page("login", 403, why=reason, next=_next(request))
     return render.page("login", why="", next=_next(request))
 
 
@@ -67,21 +67,21 @@ async def log_in(request: Request) -> Response:
         return render.page("login", 403, why="This form was sent by another site.", next=views.HOME)
     async with body_limits.body(request, MAX_FORM_BYTES) as text:
         fields = parse_qs(text.decode(errors="replace"))
-    given, throttle = fields.get("key", [""])[0], _throttle(request)
+    submitted_key, throttle = fields.get("key", [""])[0], _throttle(request)
     address = request.client.host if request.client else ""
-    guessed = not is_sealed(given.strip().encode())
+    guessed = not is_sealed(submitted_key.strip().encode())
     if guessed and (wait := throttle.wait(address)):
-        why = f"Too many attempts with a wrong key. Try again in {math.ceil(wait)} s, or use the link that"
-        why += " `harness tracker open` prints."
-        page = render.page("login", 429, why=why, next=_next(request))
+        reason = f"Too many attempts with a wrong key. Try again in {math.ceil(wait)} s, or use the link that"
+        reason += " `harness tracker open` prints."
+        page = render.page("login", 429, why=reason, next=_next(request))
         page.headers["Retry-After"] = f"{math.ceil(wait)}"
         return page
-    session = sessions.by_key(given, request.app.state.key)
+    session = sessions.by_key(submitted_key, request.app.state.key)
     if session is None:
         if guessed:
             throttle.failed(address)
-        why = "This key gives no access to the pages. Use the tracker's own key or the key of a project."
-        return render.page("login", 401, why=why, next=_next(request))
+        reason = "This key gives no access to the pages. Use the tracker's own key or the key of a project."
+        return render.page("login", 401, why=reason, next=_next(request))
     response = _go(request)
     sessions.open_session(request, response, session)
     return response
@@ -106,9 +106,9 @@ def _throttle(request: Request) -> Throttle:
 
 def _next(request: Request) -> str:
     """Return the path to redirect to after the login. Only paths of this tracker's pages are allowed."""
-    wanted = request.query_params.get("next", "")
-    safe = wanted.startswith(f"{views.HOME}/") and "\\" not in wanted and wanted.isprintable()
-    return wanted if safe else views.HOME
+    path = request.query_params.get("next", "")
+    safe = path.startswith(f"{views.HOME}/") and "\\" not in path and path.isprintable()
+    return path if safe else views.HOME
 
 
 def _go(request: Request) -> Response:

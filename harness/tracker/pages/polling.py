@@ -27,32 +27,32 @@ async def curve_data(request: Request, session: Session) -> Response:
     With `axis=time`, the curves contain client times in milliseconds instead of steps. With `fit`, a few
     points that are far from all others are omitted.
     """
-    wanted = [one.partition(":") for one in request.query_params.getlist("series")]
-    if not 1 <= len(wanted) <= MAX_SERIES:
+    requested = [one.partition(":") for one in request.query_params.getlist("series")]
+    if not 1 <= len(requested) <= MAX_SERIES:
         raise Refused(400, f"series: expected 1 to {MAX_SERIES} values RUN:NAME")
-    pairs = [(integer(run, "series"), name) for run, _, name in wanted]
+    pairs = [(integer(run, "series"), name) for run, _, name in requested]
     buckets = http.number(request, "buckets", BUCKETS, curves.MAX_BUCKETS)
     first, until = http.number(request, "first", 0), http.optional_number(request, "last")
     by_time, fit = request.query_params.get("axis") == "time", "fit" in request.query_params
 
     def read(db: sqlite3.Connection) -> Response:
-        found = []
+        results = []
         for number, name in pairs:
             _accessible_run(db, session, number)
-            made = curves.curve(db, number, name, buckets, first, until, lineage.deduplicated, by_time, fit)
-            rows = [[b.first, b.last, b.low, b.high, b.mean, b.odd] for b in made.buckets]
-            found.append(
+            curve = curves.curve(db, number, name, buckets, first, until, lineage.deduplicated, by_time, fit)
+            rows = [[b.first, b.last, b.low, b.high, b.mean, b.odd] for b in curve.buckets]
+            results.append(
                 {
                     "run": number,
                     "name": name,
-                    "points": made.points,
-                    "exact": made.exact,
+                    "points": curve.points,
+                    "exact": curve.exact,
                     "buckets": rows,
-                    "older": made.older,
-                    "far": made.far,
+                    "older": curve.older,
+                    "far": curve.far,
                 }
             )
-        return Json({"series": found})
+        return Json({"series": results})
 
     return _private(await http.store(request).scan(read))
 
@@ -68,12 +68,12 @@ async def pulse_data(request: Request, session: Session) -> Response:
 
 async def log_data(request: Request, session: Session) -> Response:
     query, run_id = request.query_params, http.number(request, "run")
-    chosen = {one: query.get(one, "") for one in ("sender", "kind", "search")}
+    filters = {one: query.get(one, "") for one in ("sender", "kind", "search")}
     after = http.number(request, "after", 0)
 
     def read(db: sqlite3.Connection) -> Response:
         _accessible_run(db, session, run_id)
-        return Json(log_queries.lines(db, run_id, **chosen, before=None, after=after))
+        return Json(log_queries.lines(db, run_id, **filters, before=None, after=after))
 
     return _private(await http.store(request).scan(read))
 

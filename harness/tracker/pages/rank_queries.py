@@ -47,26 +47,28 @@ def ranks(db: sqlite3.Connection, run: sqlite3.Row, only: str | None) -> Found:
     for job in jobs:
         for other in audit_view.runs(db, None, None, job):
             if other["runId"] != run["id"] and only in {None, other["project"]}:
-                there = [one for one in audit_view.attachments(db, [other["runId"]]) if one["jobName"] == job]
-                split.append({**other, "job": job, "attached": there})
-    seen = sorted({one["rank"] for one in attached if one["rank"] is not None})
-    world = max(_nodes(run), max(seen, default=-1) + 1)
+                attachments = [
+                    one for one in audit_view.attachments(db, [other["runId"]]) if one["jobName"] == job
+                ]
+                split.append({**other, "job": job, "attached": attachments})
+    rank_numbers = sorted({one["rank"] for one in attached if one["rank"] is not None})
+    world = max(_nodes(run), max(rank_numbers, default=-1) + 1)
     names = [name for name in series.of_run(db, run["id"]) if not name.startswith("sys/")]
-    hidden = []
+    overwritten = []
     for name in names[:MAX_NAMES]:
         rows, under = curves.overwritten(db, run["id"], name)
         if under:
             differ = curves.clashes(db, run["id"], name)
-            hidden.append({"name": name, "rows": rows, "hidden": under, "differ": differ})
+            overwritten.append({"name": name, "rows": rows, "hidden": under, "differ": differ})
     return {
         "attached": attached,
-        "ranks": seen,
-        "missing": [rank for rank in range(world) if rank not in seen],
+        "ranks": rank_numbers,
+        "missing": [rank for rank in range(world) if rank not in rank_numbers],
         "created": sum(not one["resumed"] for one in attached),
         "split": split,
         "writers": claims.writers(db, [run["id"]]),
-        "hidden": hidden,
-        "clashes": sum(1 for one in hidden if one["differ"]),
+        "hidden": overwritten,
+        "clashes": sum(1 for one in overwritten if one["differ"]),
         "looked": min(len(names), MAX_NAMES),
         "names": len(names),
         "events": reads.status_events(db, run["id"], applied_only=False),

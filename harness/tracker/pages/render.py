@@ -28,23 +28,23 @@ STATIC = {
 
 @cache
 def _environment() -> Environment:
-    made = Environment(
+    environment = Environment(
         loader=PackageLoader("harness.tracker.pages", "files"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= {"figure": figure, "moment": moment, "size": size}
-    return made
+    environment.filters |= {"figure": figure, "moment": moment, "size": size}
+    return environment
 
 
-def page(template: str, code: int = 200, /, **shown: Any) -> Response:
+def page(template: str, code: int = 200, /, **variables: Any) -> Response:
     """Return an HTML page, rendered from a template.
 
     A lone surrogate that an older tracker stored is shown as an escape sequence.
     """
-    text = _environment().get_template(f"{template}.html.j2").render(**shown)
+    text = _environment().get_template(f"{template}.html.j2").render(**variables)
     body = text.encode(errors="backslashreplace")
     return Response(body, code, HEADERS, "text/html; charset=utf-8")
 

@@ -24,25 +24,25 @@ async def home(_request: Request) -> Response:
 
 
 async def projects(request: Request, session: Session) -> Response:
-    found = await http.store(request).read(reads.projects)
-    shown = [{**one, "at": views.address(one["name"])} for one in found if session.opens(one["name"])]
-    shown.sort(key=lambda one: one["updatedAt"], reverse=True)
-    return render.page("projects", projects=shown)
+    rows = await http.store(request).read(reads.projects)
+    listed = [{**one, "at": views.address(one["name"])} for one in rows if session.opens(one["name"])]
+    listed.sort(key=lambda one: one["updatedAt"], reverse=True)
+    return render.page("projects", projects=listed)
 
 
 async def project(request: Request, session: Session) -> Response:
     name, query = request.path_params["project"], request.query_params
     if not session.opens(name):
         raise Refused(404, "There is no such project, or your key has no access to it.")
-    chosen = [part for one in query.getlist("runs") for part in one.split(",") if part]
-    if chosen:
-        return await _compare(request, name, [integer(one, "runs") for one in chosen])
+    run_ids = [part for one in query.getlist("runs") for part in one.split(",") if part]
+    if run_ids:
+        return await _compare(request, name, [integer(one, "runs") for one in run_ids])
     status, search, offset = (
         query.get("status", ""),
         query.get("search", ""),
         http.number(request, "offset", 0),
     )
-    wanted = run_lists.Listing(
+    listing = run_lists.Listing(
         project=name,
         search=search,
         sort=query.get("sort", "-createdAt"),
@@ -50,10 +50,10 @@ async def project(request: Request, session: Session) -> Response:
         offset=offset,
         filter=run_filter.read(json.dumps({"status": status})) if status else None,
     )
-    found, total = await http.store(request).scan(lambda db: run_lists.runs(db, wanted))
+    rows, total = await http.store(request).scan(lambda db: run_lists.runs(db, listing))
     if not total and not (search or status) and name not in await _names(request):
         raise Refused(404, "There is no such project, or your key has no access to it.")
-    runs = [{**one, "at": views.address(name, one["id"])} for one in found]
+    runs = [{**one, "at": views.address(name, one["id"])} for one in rows]
     return render.page(
         "project",
         name=name,
@@ -63,7 +63,7 @@ async def project(request: Request, session: Session) -> Response:
         page=views.RUNS_PAGE,
         search=search,
         status=status,
-        sort=wanted.sort,
+        sort=listing.sort,
         at=views.address(name),
     )
 
@@ -79,9 +79,9 @@ async def _compare(request: Request, project: str, ids: list[int]) -> Response:
 
     def read(db: sqlite3.Connection) -> Response:
         rows, config = views.compared(db, project, ids)
-        charts, more = views.charts(db, rows, search)
+        charts, omitted = views.charts(db, rows, search)
         heads = [views.head(db, row) for row in rows]
-        return render.page("compare", runs=heads, project=project, config=config, charts=charts, more=more,
+        return render.page("compare", runs=heads, project=project, config=config, charts=charts, more=omitted,
                            search=search, at=views.address(project))  # fmt: skip
 
     return await http.store(request).scan(read)
@@ -97,29 +97,29 @@ async def run(request: Request, session: Session) -> Response:
 
     def read(db: sqlite3.Connection) -> Response:
         row = views.run_of(db, name, integer(run_id, "run"))
-        shown = {"run": views.head(db, row), "tab": tab, "tabs": TABS, "pulse": rank_queries.pulse(db, row)}
+        common = {"run": views.head(db, row), "tab": tab, "tabs": TABS, "pulse": rank_queries.pulse(db, row)}
         if tab == "":
             search = query.get("metrics", "")
-            charts, more = views.charts(db, [row], search)
-            return render.page("curves", **shown, charts=charts, more=more, search=search)
+            charts, omitted = views.charts(db, [row], search)
+            return render.page("curves", **common, charts=charts, more=omitted, search=search)
         if tab == "logs":
-            chosen = {one: query.get(one, "") for one in ("sender", "kind", "search")}
-            found = log_queries.lines(db, row["id"], **chosen, before=before, after=0)
+            filters = {one: query.get(one, "") for one in ("sender", "kind", "search")}
+            log_page = log_queries.lines(db, row["id"], **filters, before=before, after=0)
             senders = log_queries.senders(db, row["id"])
-            return render.page("logs", **shown, found=found, senders=senders, most=log_queries.LOG_LINES,
-                               before=before, **chosen)  # fmt: skip
+            return render.page("logs", **common, found=log_page, senders=senders, most=log_queries.LOG_LINES,
+                               before=before, **filters)  # fmt: skip
         if tab == "files":
-            pictures, others, total = views.files(db, row["id"], key, offset)
-            return render.page("files", **shown, pictures=pictures, others=others, total=total, offset=offset,
-                               page=views.FILES_PAGE)  # fmt: skip
+            pictures, other_files, total = views.files(db, row["id"], key, offset)
+            return render.page("files", **common, pictures=pictures, others=other_files, total=total,
+                               offset=offset, page=views.FILES_PAGE)  # fmt: skip
         if tab == "data":
-            return render.page("data", **shown, found=views.data(db, row["id"]))
+            return render.page("data", **common, found=views.data(db, row["id"]))
         if tab == "config":
             names = {"Config": "config", "System": "system_metadata", "Client": "logger_settings"}
             parts = {title: groups.flat(json.loads(row[one] or "null")) for title, one in names.items()}
-            return render.page("config", **shown, parts=parts)
+            return render.page("config", **common, parts=parts)
         found_ranks = rank_queries.ranks(db, row, session.project)
-        return render.page("ranks", **shown, found=found_ranks, address=views.address)
+        return render.page("ranks", **common, found=found_ranks, address=views.address)
 
     return await http.store(request).scan(read)
 

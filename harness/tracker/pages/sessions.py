@@ -81,12 +81,12 @@ class Links:
         return self._until.pop(secret, 0.0) > time.monotonic()
 
 
-def by_key(given: str, key: str) -> Session | None:
+def by_key(submitted_key: str, key: str) -> Session | None:
     """Return the session for a key, or None for a key that gives no access to the pages.
 
     A launch key does not give access, because it is in every rank's environment.
     """
-    grant = grant_of(given.strip().encode(), key.encode())
+    grant = grant_of(submitted_key.strip().encode(), key.encode())
     return None if grant is None or grant.launch is not None else Session(grant.project)
 
 

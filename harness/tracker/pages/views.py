@@ -83,13 +83,15 @@ def charts(db: sqlite3.Connection, runs: Sequence[sqlite3.Row], search: str) -> 
         for name in lineage.names(db, row["id"])
         if search.lower() in name.lower()
     ]
-    found = groups.charts(metrics)
-    found.sort(key=lambda chart: chart.system)
-    shown = []
-    for number, chart in enumerate(found[:MAX_CHARTS]):
-        ends = [(one, curves.last(db, one.run, one.name, lineage.deduplicated)) for one in chart.series]
-        shown.append({"number": number, "title": chart.title, "system": chart.system, "series": ends})
-    return shown, max(0, len(found) - MAX_CHARTS)
+    grouped = groups.charts(metrics)
+    grouped.sort(key=lambda chart: chart.system)
+    result = []
+    for number, chart in enumerate(grouped[:MAX_CHARTS]):
+        last_points = [
+            (one, curves.last(db, one.run, one.name, lineage.deduplicated)) for one in chart.series
+        ]
+        result.append({"number": number, "title": chart.title, "system": chart.system, "series": last_points})
+    return result, max(0, len(grouped) - MAX_CHARTS)
 
 
 def compared(
@@ -98,20 +100,20 @@ def compared(
     """Return the compared runs and their config entries. Entries that differ between the runs come first."""
     rows = [run_of(db, project, one) for one in dict.fromkeys(ids)]
     configs = [dict(groups.flat(json.loads(row["config"] or "null"))) for row in rows]
-    found = []
+    entries = []
     for path in dict.fromkeys(path for config in configs for path in config):
         values = [config.get(path) for config in configs]
-        found.append({"path": path, "texts": values, "differs": len(set(values)) > 1})
-    return rows, sorted(found, key=lambda one: (not one["differs"], one["path"]))
+        entries.append({"path": path, "texts": values, "differs": len(set(values)) > 1})
+    return rows, sorted(entries, key=lambda one: (not one["differs"], one["path"]))
 
 
 def files(db: sqlite3.Connection, run: int, key: str, offset: int) -> tuple[list[Found], list[Found], int]:
     """Return one page of a run's files, divided into pictures and other files, and the run's total number of
     files."""
-    found = reads.files(db, run, None, lambda token: f"/files/get/{signed_links.link(key, 'read', token)}")
-    page = found[offset : offset + FILES_PAGE]
+    rows = reads.files(db, run, None, lambda token: f"/files/get/{signed_links.link(key, 'read', token)}")
+    page = rows[offset : offset + FILES_PAGE]
     pictures = [one for one in page if one["fileType"].lower() in IMAGES]
-    return pictures, [one for one in page if one["fileType"].lower() not in IMAGES], len(found)
+    return pictures, [one for one in page if one["fileType"].lower() not in IMAGES], len(rows)
 
 
 def data(db: sqlite3.Connection, run: int) -> Found:
@@ -121,10 +123,10 @@ def data(db: sqlite3.Connection, run: int) -> Found:
     last = {(row["logName"], row["dataType"]): row for row in rows if row["dataType"] != "string-series"}
     kinds: dict[str, list[Found]] = {"histograms": [], "tables": [], "others": []}
     for row in list(last.values())[:DATA_PAGE]:
-        drawn = histogram(row["data"]) if row["dataType"] == "HISTOGRAM" else None
+        chart = histogram(row["data"]) if row["dataType"] == "HISTOGRAM" else None
         cells = table(row["data"]) if row["dataType"] == "TABLE" else None
-        kind = "histograms" if drawn else "tables" if cells else "others"
-        kinds[kind].append({**row, "drawn": drawn, "cells": cells, "data": row["data"][:2000]})
+        kind = "histograms" if chart else "tables" if cells else "others"
+        kinds[kind].append({**row, "drawn": chart, "cells": cells, "data": row["data"][:2000]})
     strings = [{**row, "data": row["data"][:2000]} for row in rows if row["dataType"] == "string-series"]
     return {
         **kinds,
@@ -140,37 +142,37 @@ def data(db: sqlite3.Connection, run: int) -> Found:
 
 def histogram(text: str) -> Found | None:
     """Return a histogram's bars, scaled to 100 × 40, or None if the text is not a histogram."""
-    found = _mapping(_parsed(text))
-    counts, bins = found.get("freq"), found.get("bins")
+    document = _mapping(_parsed(text))
+    counts, bins = document.get("freq"), document.get("bins")
     if not isinstance(counts, list) or not counts or len(counts) > 1000:
         return None
     numbers = [float(one) for one in counts if isinstance(one, (int, float)) and 0 <= one < MAX_COUNT]
     if len(numbers) != len(counts):
         return None
-    ends = _mapping(bins) or ({"min": bins[0], "max": bins[-1]} if isinstance(bins, list) and bins else {})
-    most, width = max(numbers) or 1.0, 100 / len(numbers)
+    limits = _mapping(bins) or ({"min": bins[0], "max": bins[-1]} if isinstance(bins, list) and bins else {})
+    peak, width = max(numbers) or 1.0, 100 / len(numbers)
     bars = [
-        (round(at * width, 3), round(40 - 38 * n / most, 3), round(38 * n / most, 3))
+        (round(at * width, 3), round(40 - 38 * n / peak, 3), round(38 * n / peak, 3))
         for at, n in enumerate(numbers)
     ]
     return {
         "bars": bars,
         "width": round(width * 0.94, 3),
-        "low": ends.get("min"),
-        "high": ends.get("max"),
+        "low": limits.get("min"),
+        "high": limits.get("max"),
         "total": sum(numbers),
     }
 
 
 def table(text: str) -> Found | None:
     """Return a table's first rows, or None if the text is not a table."""
-    found = _mapping(_parsed(text))
-    rows, columns = found.get("table"), found.get("col")
+    document = _mapping(_parsed(text))
+    rows, columns = document.get("table"), document.get("col")
     if not isinstance(rows, list) or not all(isinstance(row, list) for row in rows):
         return None
     names = [str(_mapping(one).get("name", "")) for one in columns] if isinstance(columns, list) else []
-    shown = [[str(cell)[:200] for cell in row[: CELLS[1]]] for row in rows[: CELLS[0]]]
-    return {"names": names[: CELLS[1]], "rows": shown, "more": max(0, len(rows) - CELLS[0])}
+    cells = [[str(cell)[:200] for cell in row[: CELLS[1]]] for row in rows[: CELLS[0]]]
+    return {"names": names[: CELLS[1]], "rows": cells, "more": max(0, len(rows) - CELLS[0])}
 
 
 def _parsed(text: str) -> Any:

@@ -91,17 +91,17 @@ def points(
     which to continue. The second value is None if there are no more rows. Each row is a list with the values
     of COLUMNS.
     """
-    found: list[list[Any]] = []
+    rows: list[list[Any]] = []
     for row in _blocks(db, run_ids, after):
         block = _unpacked(row)
         whose = [row["received_at"], row["sender"], row["peer"], row["launch"]]
         start = max(0, after + 1 - row["first_id"])
-        for name, step, time_ms, value in islice(block.rows(), start, start + limit - len(found)):
-            found.append([row["run_id"], name, step, _json(value), time_ms, *whose])
+        for name, step, time_ms, value in islice(block.rows(), start, start + limit - len(rows)):
+            rows.append([row["run_id"], name, step, _json(value), time_ms, *whose])
             start += 1
-        if len(found) == limit:
-            return found, row["first_id"] + start - 1
-    return found, None
+        if len(rows) == limit:
+            return rows, row["first_id"] + start - 1
+    return rows, None
 
 
 def columns(
@@ -112,20 +112,20 @@ def columns(
     total, unless a single block has more. `packed` contains the columns of a block, encoded in base64
     (blocks.py).
     """
-    found: list[Found] = []
+    result: list[Found] = []
     rows = 0
     for row in _blocks(db, run_ids, after):
         if rows and rows + row["count"] > limit:
-            return found, found[-1]["last_id"]
+            return result, result[-1]["last_id"]
         rows += row["count"]
-        found.append(
+        result.append(
             {
                 **{name: row[name] for name in ("run_id", "last_id", "count", "received_at", *WHO)},
                 "names": json.loads(row["names"]),
                 "packed": base64.b64encode(row["packed"]).decode(),
             }
         )
-    return found, None
+    return result, None
 
 
 def _blocks(db: sqlite3.Connection, run_ids: Sequence[int], after: int) -> Iterator[sqlite3.Row]:
@@ -141,13 +141,13 @@ def _blocks(db: sqlite3.Connection, run_ids: Sequence[int], after: int) -> Itera
         FROM blocks b {} JOIN shapes s ON s.id = b.shape_id LEFT JOIN requests r ON r.id = b.request_id
         WHERE {} AND b.last_id > ? ORDER BY b.last_id
     """
-    wanted = set(run_ids)
-    if len(wanted) > MERGED:
-        some = "b.run_id IN (SELECT value FROM json_each(?))"
-        return db.execute(query.format("NOT INDEXED", some), (json.dumps(list(wanted)), after))
+    ids = set(run_ids)
+    if len(ids) > MERGED:
+        condition = "b.run_id IN (SELECT value FROM json_each(?))"
+        return db.execute(query.format("NOT INDEXED", condition), (json.dumps(list(ids)), after))
     one = query.format("INDEXED BY blocks_run", "b.run_id = ?")
     return heapq.merge(
-        *(db.execute(one, (run_id, after)) for run_id in wanted), key=lambda row: int(row["last_id"])
+        *(db.execute(one, (run_id, after)) for run_id in ids), key=lambda row: int(row["last_id"])
     )
 
 

@@ -109,15 +109,15 @@ def curve(
     `of` is the function that reads the series. With `by_time`, all steps are client times in milliseconds,
     including `first` and `until`. With `fit`, a few points that are far from all others are omitted.
     """
-    found = of(db, run, name, None, None) if by_time else of(db, run, name, first, until)
-    older = found.older
-    found = _timed(found, first, until) if by_time else found
+    columns = of(db, run, name, None, None) if by_time else of(db, run, name, first, until)
+    older = columns.older
+    columns = _timed(columns, first, until) if by_time else columns
     far = None
-    if fit and (kept := fitted(found.steps)) is not None:
-        left = [*found.steps[: kept[0]], *found.steps[kept[1] :]]
-        far = len(left), left[0], left[-1]
-        found = found.part(*kept)
-    steps, values = found.steps, found.values
+    if fit and (kept_range := fitted(columns.steps)) is not None:
+        far_steps = [*columns.steps[: kept_range[0]], *columns.steps[kept_range[1] :]]
+        far = len(far_steps), far_steps[0], far_steps[-1]
+        columns = columns.part(*kept_range)
+    steps, values = columns.steps, columns.values
     if not steps:
         return Curve(0, True, [], older)
     buckets = max(1, min(buckets, MAX_BUCKETS))
@@ -144,14 +144,14 @@ def fitted(steps: array[int]) -> tuple[int, int] | None:
     than 1/FAR of the chart's width.
     """
     begin, end = 0, len(steps)
-    most = min(MAX_FAR, max(1, len(steps) // 20))
-    left = 1
-    while left <= most and end - begin - left >= 3:
-        span, low = min((steps[end - 1 - left + at] - steps[begin + at], at) for at in range(left + 1))
+    limit = min(MAX_FAR, max(1, len(steps) // 20))
+    omitted = 1
+    while omitted <= limit and end - begin - omitted >= 3:
+        span, low = min((steps[end - 1 - omitted + at] - steps[begin + at], at) for at in range(omitted + 1))
         if steps[end - 1] - steps[begin] > FAR * max(1, span):
-            begin, end, most, left = begin + low, end - left + low, most - left, 1
+            begin, end, limit, omitted = begin + low, end - omitted + low, limit - omitted, 1
         else:
-            left += 1
+            omitted += 1
     return (begin, end) if end - begin < len(steps) else None
 
 

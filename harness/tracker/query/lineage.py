@@ -41,11 +41,13 @@ def segments(db: sqlite3.Connection, run: int) -> list[Segment]:
 
 def names(db: sqlite3.Connection, run: int) -> list[str]:
     """Return the names of a run's metrics, including its parents' metrics up to the fork."""
-    found = set(series.of_run(db, run))
+    metric_names = set(series.of_run(db, run))
     for one in segments(db, run)[:-1]:
-        more = set(series.of_run(db, one.run)) - found
-        found |= {name for name in more if len(series.sent(db, one.run, name, one.first, one.last))}
-    return sorted(found)
+        inherited = set(series.of_run(db, one.run)) - metric_names
+        metric_names |= {
+            name for name in inherited if len(series.sent(db, one.run, name, one.first, one.last))
+        }
+    return sorted(metric_names)
 
 
 def deduplicated(
@@ -56,22 +58,22 @@ def deduplicated(
     parts = segments(db, run)
     if len(parts) == 1:
         return series.deduplicated(db, run, name, first, last)
-    found, older = series.empty(), 0
+    merged, older = series.empty(), 0
     for one in parts:
         low = max(one.first, first or 0)
         high = min((end for end in (one.last, last) if end is not None), default=None)
         if high is None or low <= high:
-            more = series.deduplicated(db, one.run, name, low, high)
-            found.append(more)
-            older += more.older
-    return replace(found, older=older)
+            segment = series.deduplicated(db, one.run, name, low, high)
+            merged.append(segment)
+            older += segment.older
+    return replace(merged, older=older)
 
 
 def points(
     db: sqlite3.Connection, run: int, name: str | None, limit: int, first: int | None, last: int | None
 ) -> Sequence[series.Found]:
     """Return the deduplicated points of a run's metrics by step, at most `limit` points per metric."""
-    found: list[series.Found] = []
+    result: list[series.Found] = []
     for one in names(db, run) if name is None else [name]:
-        found.extend(series.listed(one, series.sampled(deduplicated(db, run, one, first, last), limit)))
-    return found
+        result.extend(series.listed(one, series.sampled(deduplicated(db, run, one, first, last), limit)))
+    return result

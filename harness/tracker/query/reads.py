@@ -55,8 +55,8 @@ def details(db: sqlite3.Connection, row: sqlite3.Row) -> Found:
         "status": row["status"],
         "tags": json.loads(row["tags"]),
         **{
-            shown: json.loads(row[column] or "null")
-            for shown, column in (
+            key: json.loads(row[column] or "null")
+            for key, column in (
                 ("config", "config"),
                 ("systemMetadata", "system_metadata"),
                 ("loggerSettings", "logger_settings"),
@@ -100,11 +100,11 @@ def data(
 ) -> tuple[list[Found], int]:
     """Return one page of a run's histograms, tables, graphs and strings, sorted by name and step, and their
     total number."""
-    where = "run_id = ? AND coalesce(?, log_name) = log_name AND coalesce(?, data_type) = data_type"
+    condition = "run_id = ? AND coalesce(?, log_name) = log_name AND coalesce(?, data_type) = data_type"
     values = (run_id, name, kind)
-    total = db.execute(f"SELECT count(*) FROM data WHERE {where}", values).fetchone()[0]  # noqa: S608
+    total = db.execute(f"SELECT count(*) FROM data WHERE {condition}", values).fetchone()[0]  # noqa: S608
     rows = db.execute(
-        f"SELECT * FROM data WHERE {where} ORDER BY log_name, step, id LIMIT ? OFFSET ?",  # noqa: S608
+        f"SELECT * FROM data WHERE {condition} ORDER BY log_name, step, id LIMIT ? OFFSET ?",  # noqa: S608
         (*values, limit, offset),
     )
     return [
@@ -153,10 +153,10 @@ def logs(
 
     The lines of several processes are therefore interleaved.
     """
-    where, values = "run_id = ? AND coalesce(?, log_type) = log_type", (run_id, log_type)
-    total = db.execute(f"SELECT count(*) FROM logs WHERE {where}", values).fetchone()[0]  # noqa: S608
+    condition, values = "run_id = ? AND coalesce(?, log_type) = log_type", (run_id, log_type)
+    total = db.execute(f"SELECT count(*) FROM logs WHERE {condition}", values).fetchone()[0]  # noqa: S608
     rows = db.execute(
-        f"SELECT * FROM logs WHERE {where} ORDER BY line_number, id LIMIT ? OFFSET ?",  # noqa: S608
+        f"SELECT * FROM logs WHERE {condition} ORDER BY line_number, id LIMIT ? OFFSET ?",  # noqa: S608
         (*values, limit, offset),
     )
     return [

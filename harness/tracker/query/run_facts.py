@@ -35,13 +35,13 @@ class Facts:
     Expensive values are read on first access and cached.
     """
 
-    def __init__(self, db: sqlite3.Connection, row: sqlite3.Row, late: float = math.inf) -> None:
+    def __init__(self, db: sqlite3.Connection, row: sqlite3.Row, deadline: float = math.inf) -> None:
         """Create the object for a run.
 
-        `late` is a deadline on the time.monotonic() clock, after which expensive reads raise Slow.
+        `deadline` is a time on the time.monotonic() clock, after which expensive reads raise Slow.
         """
         self._db = db
-        self._late = late
+        self._deadline = deadline
         self.row = row
         self._documents: dict[str, Any] = {}
         self._metrics: dict[str, float | None] = {}
@@ -82,7 +82,7 @@ class Facts:
         return self._metrics[name]
 
     def _in_time(self) -> None:
-        if time.monotonic() > self._late:
+        if time.monotonic() > self._deadline:
             raise Slow
 
 
@@ -119,6 +119,6 @@ def _at(value: Any, path: list[str]) -> Any:
     if isinstance(value, dict):
         for parts in range(1, len(path) + 1):
             key = ".".join(path[:parts])
-            if key in value and (found := _at(value[key], path[parts:])) is not None:
-                return found
+            if key in value and (nested := _at(value[key], path[parts:])) is not None:
+                return nested
     return None

@@ -100,45 +100,49 @@ class _Reader:
 
 def _leaf(field: str, value: Any) -> Test:
     """Return a function that tests one field. If the filter has several operators, all must be true."""
-    wanted = value if isinstance(value, dict) and any(k.startswith("$") for k in value) else {"$eq": value}
-    for name in wanted:
+    conditions = (
+        value if isinstance(value, dict) and any(k.startswith("$") for k in value) else {"$eq": value}
+    )
+    for name in conditions:
         if name not in OPERATORS:
             raise Refused(400, f"filter: {field[:80]}: {name[:40]} is not one of {', '.join(OPERATORS)}")
     family, _, rest = field.partition(".")
     check_path(rest)
     name = COLUMNS.get(field, field)
     if name in {"status", "name", "tags"}:
-        tests = [_column(name, how, what) for how, what in wanted.items()]
+        tests = [_column(name, operation, operand) for operation, operand in conditions.items()]
     elif name in TIMES:
-        tests = [_time(name, how, what) for how, what in wanted.items()]
+        tests = [_time(name, operation, operand) for operation, operand in conditions.items()]
     elif family in DOCUMENTS and rest:
-        tests = [_document(family, rest, how, what) for how, what in wanted.items()]
+        tests = [_document(family, rest, operation, operand) for operation, operand in conditions.items()]
     elif family in METRICS and rest:
-        tests = [_metric(rest, how, what) for how, what in wanted.items()]
+        tests = [_metric(rest, operation, operand) for operation, operand in conditions.items()]
     else:
         raise Refused(400, f"filter: unknown field {field[:80]!r}")
     return lambda run: all(test(run) for test in tests)
 
 
-def _column(name: str, how: str, what: Any) -> Test:
+def _column(name: str, operation: str, operand: Any) -> Test:
     if name == "status":
-        if how not in {"$eq", "$ne", "$in", "$nin"}:
-            raise Refused(400, f"filter: status does not support {how}")
-        states = {_state(one) for one in _list(what, how)}
-        return lambda run: (run.column("status") in states) == (how in {"$eq", "$in"})
+        if operation not in {"$eq", "$ne", "$in", "$nin"}:
+            raise Refused(400, f"filter: status does not support {operation}")
+        states = {_state(one) for one in _list(operand, operation)}
+        return lambda run: (run.column("status") in states) == (operation in {"$eq", "$in"})
     if name == "tags":
-        if how not in {"$eq", "$ne", "$in", "$nin"}:
-            raise Refused(400, f"filter: tags does not support {how}")
-        tags = {str(one) for one in _list(what, how)}
-        return lambda run: (not tags.isdisjoint(json.loads(run.column("tags")))) == (how in {"$eq", "$in"})
+        if operation not in {"$eq", "$ne", "$in", "$nin"}:
+            raise Refused(400, f"filter: tags does not support {operation}")
+        tags = {str(one) for one in _list(operand, operation)}
+        return lambda run: (
+            (not tags.isdisjoint(json.loads(run.column("tags")))) == (operation in {"$eq", "$in"})
+        )
     # When Pluto searches in names, it treats the pattern as literal text and ignores case.
-    if how == "$regex":
-        part = str(what).lower()
+    if operation == "$regex":
+        part = str(operand).lower()
         return lambda run: part in run.column("name").lower()
-    if how in ORDER:
-        raise Refused(400, f"filter: name does not support {how}")
-    names = {str(one) for one in _list(what, how)}
-    return lambda run: (run.column("name") in names) == (how in {"$eq", "$in"})
+    if operation in ORDER:
+        raise Refused(400, f"filter: name does not support {operation}")
+    names = {str(one) for one in _list(operand, operation)}
+    return lambda run: (run.column("name") in names) == (operation in {"$eq", "$in"})
 
 
 def _state(value: Any) -> str:
@@ -148,13 +152,13 @@ def _state(value: Any) -> str:
     return state
 
 
-def _time(name: str, how: str, what: Any) -> Test:
-    if how not in {*ORDER, "$eq"} or (how == "$eq" and name == "heartbeat_at"):
-        raise Refused(400, f"filter: {name} does not support {how}")
-    moment = _moment(str(what))
+def _time(name: str, operation: str, operand: Any) -> Test:
+    if operation not in {*ORDER, "$eq"} or (operation == "$eq" and name == "heartbeat_at"):
+        raise Refused(400, f"filter: {name} does not support {operation}")
+    moment = _moment(str(operand))
     if moment is None:
         raise Refused(400, f"filter: {name}: expected a time such as 2026-01-31T12:00:00Z")
-    compare: Callable[[Any, Any], bool] = ORDER.get(how, operator.eq)
+    compare: Callable[[Any, Any], bool] = ORDER.get(operation, operator.eq)
 
     def test(run: Facts) -> bool:
         time = _moment(run.column(name) or "")
@@ -189,40 +193,44 @@ def _pattern(text: str) -> Any:
         raise Refused(400, f"filter: $regex: {reason}") from None
 
 
-def _document(family: str, path: str, how: str, what: Any) -> Test:
-    if how == "$regex":
-        pattern = _pattern(str(what))
+def _document(family: str, path: str, operation: str, operand: Any) -> Test:
+    if operation == "$regex":
+        pattern = _pattern(str(operand))
 
         def matches(run: Facts) -> bool:
             value = run.value(family, path)
             return value is not None and bool(pattern.search(text_of(value).encode(errors="replace")))
 
         return matches
-    if how in ORDER:
-        number = number_of(what)
+    if operation in ORDER:
+        number = number_of(operand)
         if number is None:
-            raise Refused(400, f"filter: {family}.{path[:80]}: {how} expects a number")
+            raise Refused(400, f"filter: {family}.{path[:80]}: {operation} expects a number")
 
         def ordered(run: Facts) -> bool:
             value = number_of(run.value(family, path))
-            return value is not None and ORDER[how](value, number)
+            return value is not None and ORDER[operation](value, number)
 
         return ordered
-    values = [number_of(one) if number_of(one) is not None else text_of(one) for one in _list(what, how)]
+    values = [
+        number_of(one) if number_of(one) is not None else text_of(one) for one in _list(operand, operation)
+    ]
 
     def equal(run: Facts) -> bool:
         value = run.value(family, path)
         number = number_of(value)
-        return ((text_of(value) if number is None else number) in values) == (how in {"$eq", "$in"})
+        return ((text_of(value) if number is None else number) in values) == (operation in {"$eq", "$in"})
 
     return equal
 
 
-def _metric(name: str, how: str, what: Any) -> Test:
-    number = number_of(what)
-    if how not in {*ORDER, "$eq", "$ne"} or number is None:
+def _metric(name: str, operation: str, operand: Any) -> Test:
+    number = number_of(operand)
+    if operation not in {*ORDER, "$eq", "$ne"} or number is None:
         raise Refused(400, f"filter: summaryMetrics.{name[:80]}: expected a number to compare with")
-    compare: Callable[[Any, Any], bool] = ORDER.get(how) or (operator.eq if how == "$eq" else operator.ne)
+    compare: Callable[[Any, Any], bool] = ORDER.get(operation) or (
+        operator.eq if operation == "$eq" else operator.ne
+    )
 
     def test(run: Facts) -> bool:
         value = run.metric(name)
@@ -231,7 +239,7 @@ def _metric(name: str, how: str, what: Any) -> Test:
     return test
 
 
-def _list(value: Any, how: str) -> list[Any]:
-    if how not in {"$in", "$nin"}:
+def _list(value: Any, operation: str) -> list[Any]:
+    if operation not in {"$in", "$nin"}:
         return [value]
     return value if isinstance(value, list) else [value]

@@ -43,20 +43,22 @@ def runs(db: sqlite3.Connection, listing: Listing) -> tuple[list[Found], int]:
 
     A run matches `tags` if it has at least one of them.
     """
-    where, values = "project = ?", [listing.project]
+    condition, values = "project = ?", [listing.project]
     if listing.search:
-        where += " AND instr(lower(name), lower(?)) > 0"
+        condition += " AND instr(lower(name), lower(?)) > 0"
         values.append(listing.search)
     if listing.tags:
-        where += " AND EXISTS (SELECT 1 FROM json_each(tags) WHERE value IN (SELECT value FROM json_each(?)))"
+        condition += (
+            " AND EXISTS (SELECT 1 FROM json_each(tags) WHERE value IN (SELECT value FROM json_each(?)))"
+        )
         values.append(json.dumps(list(listing.tags)))
     column = SORTS.get(listing.sort.lstrip("+- "))
     if column is None or listing.filter is not None:
-        return _filtered(db, where, values, listing)
+        return _filtered(db, condition, values, listing)
     order = "DESC" if listing.sort.startswith("-") else "ASC"
-    total = db.execute(f"SELECT count(*) FROM run_states WHERE {where}", values).fetchone()[0]  # noqa: S608
+    total = db.execute(f"SELECT count(*) FROM run_states WHERE {condition}", values).fetchone()[0]  # noqa: S608
     rows = db.execute(
-        f"SELECT * FROM run_states WHERE {where} ORDER BY {column} {order}, id {order} LIMIT ? OFFSET ?",  # noqa: S608
+        f"SELECT * FROM run_states WHERE {condition} ORDER BY {column} {order}, id {order} LIMIT ? OFFSET ?",  # noqa: S608
         [*values, listing.limit, listing.offset],
     )
     return [_listed(row) for row in rows], total
@@ -79,16 +81,16 @@ def _listed(row: sqlite3.Row) -> Found:
 
 
 def _filtered(
-    db: sqlite3.Connection, where: str, values: list[str], listing: Listing
+    db: sqlite3.Connection, condition: str, values: list[str], listing: Listing
 ) -> tuple[list[Found], int]:
     """Return one page of runs and the number of matching runs, like `runs`, if the filter or the sort field
     must be evaluated in Python. Raises Slow if this takes too long."""
-    late = time.monotonic() + QUERY_SECONDS
+    deadline = time.monotonic() + QUERY_SECONDS
     matching = []
-    for row in db.execute(f"SELECT * FROM run_states WHERE {where}", values):  # noqa: S608
-        if time.monotonic() > late:
+    for row in db.execute(f"SELECT * FROM run_states WHERE {condition}", values):  # noqa: S608
+        if time.monotonic() > deadline:
             raise Slow
-        facts = Facts(db, row, late)
+        facts = Facts(db, row, deadline)
         if listing.filter is None or listing.filter(facts):
             matching.append(facts)
     ordered = run_order.sorted_runs(matching, listing.sort)

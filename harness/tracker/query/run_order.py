@@ -18,7 +18,7 @@ from harness.tracker.query.run_facts import (
 from harness.tracker.shared.requests import Refused
 
 
-def sorted_runs(found: list[Facts], sort: str) -> list[Facts]:
+def sorted_runs(runs: list[Facts], sort: str) -> list[Facts]:
     """Return the runs sorted by `[+|-]field`. Runs without the field come last in both sort orders.
 
     Raises Refused 400 for an unknown field, and Slow if reading the field takes too long.
@@ -36,14 +36,14 @@ def sorted_runs(found: list[Facts], sort: str) -> list[Facts]:
     elif family in METRICS and rest:
         read_ = lambda run: run.metric(rest)  # noqa: E731
     else:
-        known = "createdAt, updatedAt, heartbeat_at, name, status, config.*, systemMetadata.*"
-        raise Refused(400, f"sort: this server supports {known}, summary_metrics.*")
+        fields = "createdAt, updatedAt, heartbeat_at, name, status, config.*, systemMetadata.*"
+        raise Refused(400, f"sort: this server supports {fields}, summary_metrics.*")
 
     def key(run: Facts) -> tuple[Any, ...]:
         value = read_(run)
         number = None if name in {"name", "status", *TIMES} else number_of(value)
         return (0, number, "") if number is not None else (1, 0.0, text_of(value))
 
-    with_field = [run for run in found if read_(run) is not None]
+    with_field = [run for run in runs if read_(run) is not None]
     with_field.sort(key=lambda run: (key(run), run.row["id"]), reverse=down)
-    return with_field + [run for run in found if read_(run) is None]
+    return with_field + [run for run in runs if read_(run) is None]

@@ -27,12 +27,12 @@ def names(db: sqlite3.Connection, project: str, runs: Sequence[int], search: str
 
     If `runs` is not empty, only these runs are considered.
     """
-    wanted = set(runs)
-    found: set[str] = set()
+    run_ids = set(runs)
+    matching: set[str] = set()
     for (run,) in db.execute("SELECT id FROM runs WHERE project = ?", (project,)).fetchall():
-        if not wanted or run in wanted:
-            found.update(name for name in of_run(db, run) if search.lower() in name.lower())
-    return sorted(found)[:limit]
+        if not run_ids or run in run_ids:
+            matching.update(name for name in of_run(db, run) if search.lower() in name.lower())
+    return sorted(matching)[:limit]
 
 
 def of_run(db: sqlite3.Connection, run: int) -> list[str]:
@@ -70,11 +70,11 @@ class Columns:
         blocks.extend(points.values, self.values, indexes)
         return points
 
-    def append(self, more: Columns) -> None:
+    def append(self, other: Columns) -> None:
         """Append the points of another `Columns` object."""
-        self.steps.extend(more.steps)
-        self.times.extend(more.times)
-        self.values.extend(more.values)
+        self.steps.extend(other.steps)
+        self.times.extend(other.times)
+        self.values.extend(other.values)
 
 
 def empty() -> Columns:
@@ -85,11 +85,11 @@ def sent(
     db: sqlite3.Connection, run: int, name: str, first: int | None = None, last: int | None = None
 ) -> Columns:
     """Return every raw point of a metric with a step from `first` to `last`, in arrival order."""
-    found = empty()
+    columns = empty()
     shapes: dict[int, list[str]] = {}
-    written = json.dumps(name, ensure_ascii=False)
+    quoted_name = json.dumps(name, ensure_ascii=False)
     query = "SELECT id, names FROM shapes WHERE run_id = ? AND instr(names, ?) > 0"
-    for shape, title in db.execute(query, (run, written)):
+    for shape, title in db.execute(query, (run, quoted_name)):
         names = json.loads(title)
         if name in names:
             shapes[shape] = names
@@ -102,15 +102,15 @@ def sent(
         names = shapes[shape]
         block = blocks.unpacked(names, count, packed)
         places = block.places(names.index(name))
-        blocks.extend(found.steps, block.steps, places)
-        blocks.extend(found.times, block.times, places)
-        blocks.extend(found.values, block.values, places)
+        blocks.extend(columns.steps, block.steps, places)
+        blocks.extend(columns.times, block.times, places)
+        blocks.extend(columns.values, block.values, places)
     if first is None and last is None:
-        return found
+        return columns
     low, high = _window(first, last)
-    if found.ordered():
-        return found.part(bisect_left(found.steps, low), bisect_right(found.steps, high))
-    return found.at(at for at, step in enumerate(found.steps) if low <= step <= high)
+    if columns.ordered():
+        return columns.part(bisect_left(columns.steps, low), bisect_right(columns.steps, high))
+    return columns.at(at for at, step in enumerate(columns.steps) if low <= step <= high)
 
 
 def deduplicated(
@@ -121,17 +121,17 @@ def deduplicated(
     For each step, only the point with the highest client time is returned, as in Pluto's
     ReplacingMergeTree(time). If several points have this time, the point that was received last is returned.
     """
-    found = sent(db, run, name, first, last)
-    if found.ordered():
-        return found
-    steps, times = found.steps, found.times
+    columns = sent(db, run, name, first, last)
+    if columns.ordered():
+        return columns
+    steps, times = columns.steps, columns.times
     best: dict[int, int] = {}
     for at, step in enumerate(steps):
         before = best.get(step)
         if before is None or times[at] >= times[before]:
             best[step] = at
-    newest = found.at(best[step] for step in sorted(best))
-    return replace(newest, older=len(found) - len(newest))
+    newest = columns.at(best[step] for step in sorted(best))
+    return replace(newest, older=len(columns) - len(newest))
 
 
 def _point(name: str, step: int, time_ms: int, value: float) -> Found:
@@ -164,9 +164,9 @@ def raw(
 ) -> tuple[list[Found], bool]:
     """Return at most `limit` raw rows of a metric, sorted by step and including duplicates, and whether there
     are more rows."""
-    found = sent(db, run, name, first, last)
-    order = sorted(range(len(found)), key=found.steps.__getitem__)
-    return listed(name, found.at(order[:limit])), len(found) > limit
+    columns = sent(db, run, name, first, last)
+    order = sorted(range(len(columns)), key=columns.steps.__getitem__)
+    return listed(name, columns.at(order[:limit])), len(columns) > limit
 
 
 def _window(first: int | None, last: int | None) -> tuple[int, int]:
@@ -176,8 +176,8 @@ def _window(first: int | None, last: int | None) -> tuple[int, int]:
 def statistics(db: sqlite3.Connection, run: int, name: str) -> Found | None:
     """Return statistics of a series' deduplicated finite values, or None if the series has no finite
     values."""
-    found = deduplicated(db, run, name)
-    finite = [pair for pair in zip(found.steps, found.values, strict=True) if math.isfinite(pair[1])]
+    columns = deduplicated(db, run, name)
+    finite = [pair for pair in zip(columns.steps, columns.values, strict=True) if math.isfinite(pair[1])]
     if not finite:
         return None
     values = [value for _, value in finite]
@@ -214,14 +214,14 @@ def _spread(values: Sequence[float], middle: float) -> float:
     return scale * math.sqrt(squares / len(values))
 
 
-def aggregate(found: Found, aggregation: str) -> float:
+def aggregate(stats: Found, aggregation: str) -> float:
     """Return the value of an aggregation (one of AGGREGATIONS), given a metric's statistics."""
     value = {
-        "MIN": found["min"],
-        "MAX": found["max"],
-        "AVG": found["mean"],
-        "LAST": found["last"]["value"],
+        "MIN": stats["min"],
+        "MAX": stats["max"],
+        "AVG": stats["mean"],
+        "LAST": stats["last"]["value"],
         # On overflow, ** would raise OverflowError, but * returns inf.
-        "VARIANCE": found["stddev"] * found["stddev"],
+        "VARIANCE": stats["stddev"] * stats["stddev"],
     }[aggregation]
     return float(value)

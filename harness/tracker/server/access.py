@@ -151,16 +151,16 @@ class Keyring:
         self._grants: dict[bytes, Grant] = {}
         self._opened: set[tuple[Grant, int]] = set()
 
-    def grant(self, given: bytes) -> Grant | None:
+    def grant(self, key: bytes) -> Grant | None:
         """Return the permissions of a key, or None if this tracker does not accept it."""
-        found = self._grants.get(given)
-        if found is None:
-            found = grant_of(given, self._key)
-            if found is not None:
+        grant = self._grants.get(key)
+        if grant is None:
+            grant = grant_of(key, self._key)
+            if grant is not None:
                 if len(self._grants) >= CACHED:
                     self._grants.clear()
-                self._grants[given] = found
-        return found
+                self._grants[key] = grant
+        return grant
 
     async def opens(self, request: Request, grant: Grant, runs: Iterable[int]) -> bool:
         """Return whether all these runs exist and the key can access them.
@@ -217,11 +217,11 @@ async def admit(request: Request, access: Access) -> None:
         return
     if (Who.PROJECT if grant.launch is None else Who.LAUNCH) not in access.who:
         raise Refused(403, "this key does not permit this request; use the tracker's own key")
-    named = request.query_params.getlist("projectName")
-    named += [one for one in [request.headers.get("x-project-name")] if one]
-    if any(one != grant.project for one in named):
+    projects = request.query_params.getlist("projectName")
+    projects += [one for one in [request.headers.get("x-project-name")] if one]
+    if any(one != grant.project for one in projects):
         raise Refused(403, f"this key only gives access to project {grant.project}")
-    runs = _runs(request, access.scope, grant, bool(named))
+    runs = _runs(request, access.scope, grant, bool(projects))
     if await keyring.opens(request, grant, runs):
         return
     if access.scope is Scope.SENDER and grant.launch is not None and not await _exists(request, runs):
@@ -237,14 +237,14 @@ def _grant(request: Request, keyring: Keyring) -> Grant:
     """
     headers: dict[bytes, bytes] = dict(request.scope["headers"])
     bearer = headers.get(b"authorization", b"")
-    given = [bearer[7:] if bearer[:7].lower() == b"bearer " else b"", headers.get(b"x-api-key", b"")]
-    for one in given:
+    keys = [bearer[7:] if bearer[:7].lower() == b"bearer " else b"", headers.get(b"x-api-key", b"")]
+    for one in keys:
         if one and (grant := keyring.grant(one.strip())) is not None:
             return grant
-    raise Refused(401, "Invalid API key" if any(given) else "Missing API key")
+    raise Refused(401, "Invalid API key" if any(keys) else "Missing API key")
 
 
-def _runs(request: Request, scope: Scope, grant: Grant, named: bool) -> list[int]:
+def _runs(request: Request, scope: Scope, grant: Grant, names_project: bool) -> list[int]:
     """Return the ids of the runs that a request names.
 
     Raises Refused 400 or 403 if a required run or project is missing.
@@ -269,10 +269,10 @@ def _runs(request: Request, scope: Scope, grant: Grant, named: bool) -> list[int
     else:
         runs = []
     by_project = scope is Scope.PROJECT or (scope is Scope.RUN_IDS and grant.launch is None)
-    if scope in {Scope.NOTHING, Scope.BODY} or runs or (by_project and named):
+    if scope in {Scope.NOTHING, Scope.BODY} or runs or (by_project and names_project):
         return runs
-    wanted = "projectName" if scope is Scope.PROJECT else "the run"
-    raise Refused(403, f"with this key, a request must name {wanted}")
+    missing = "projectName" if scope is Scope.PROJECT else "the run"
+    raise Refused(403, f"with this key, a request must name {missing}")
 
 
 async def _exists(request: Request, runs: list[int]) -> bool:

@@ -35,9 +35,11 @@ async def on_refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     path = request.scope["path"]
     if path.startswith(WRITES) and admitted(request):
-        who = sender(request)
+        source = sender(request)
         reason = f"{redacted_path(path)} {error.status_code}: {error.detail}"
-        refused(request).add(reason, now(), sender=who.name, run_id=who.run_id or None, launch=who.launch)
+        refused(request).add(
+            reason, now(), sender=source.name, run_id=source.run_id or None, launch=source.launch
+        )
     response = refusal(path, error.status_code, error.detail)
     response.headers.update(error.headers or {})
     return response
@@ -69,11 +71,11 @@ class Guard:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        began = False
+        response_started = False
 
         async def noting(message: Message) -> None:
-            nonlocal began
-            began = began or message["type"] == "http.response.start"
+            nonlocal response_started
+            response_started = response_started or message["type"] == "http.response.start"
             await send(message)
 
         request = Request(scope)
@@ -95,7 +97,7 @@ class Guard:
         except Exception as error:
             logger.exception("%s %s", scope["method"], redacted_path(scope["path"]))
             response = on_error(request, error)
-            if not began:
+            if not response_started:
                 await response(scope, receive, noting)
 
 

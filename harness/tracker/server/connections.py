@@ -34,9 +34,9 @@ def raise_limit() -> int:
     Return the number of connections that this limit allows.
     """
     _, max_connections = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = 65536 if max_connections == resource.RLIM_INFINITY else min(max_connections, 65536)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, max_connections))
-    return max(SPARE, wanted - SPARE)
+    limit = 65536 if max_connections == resource.RLIM_INFINITY else min(max_connections, 65536)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, max_connections))
+    return max(SPARE, limit - SPARE)
 
 
 class Joined:

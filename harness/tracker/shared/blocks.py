@@ -147,9 +147,9 @@ def unpacked(names: Sequence[str], points: int, packed: bytes) -> Block:
     return Block(tuple(names), steps, times, values, array("I", rest) if rest else None)
 
 
-def extend(into: array[Number], more: array[Number], places: Sequence[int]) -> None:
-    """Append the numbers at the indexes `places` in the column `more` to the column `into`."""
+def extend(into: array[Number], column: array[Number], places: Sequence[int]) -> None:
+    """Append the numbers at the indexes `places` in the column `column` to the column `into`."""
     if isinstance(places, range):
-        into.extend(more[places.start :: places.step])
+        into.extend(column[places.start :: places.step])
     else:
-        into.extend(array(more.typecode, [more[at] for at in places]))
+        into.extend(array(column.typecode, [column[at] for at in places]))

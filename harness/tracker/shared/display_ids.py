@@ -22,16 +22,16 @@ def prefixes_of(project: str) -> Iterator[str]:
     """
     words: list[str] = WORD.findall(project) or ["RUN"]
     initials = "".join(word[0] for word in words[:3])
-    whole, least = (initials + words[-1][1:]).upper(), max(3, len(initials))
-    yield whole[:least]
-    yield from (whole[:length] for length in range(least + 1, len(whole) + 1))
-    yield from (f"{whole[:least]}{number}" for number in count(2))
+    whole, min_length = (initials + words[-1][1:]).upper(), max(3, len(initials))
+    yield whole[:min_length]
+    yield from (whole[:length] for length in range(min_length + 1, len(whole) + 1))
+    yield from (f"{whole[:min_length]}{number}" for number in count(2))
 
 
 def free_prefix(db: sqlite3.Connection, project: str) -> str:
     """Return a prefix that no other project uses, so that a display id identifies exactly one run."""
-    taken = {row[0] for row in db.execute("SELECT prefix FROM projects WHERE name <> ?", (project,))}
-    return next(one for one in prefixes_of(project) if one not in taken)
+    used_prefixes = {row[0] for row in db.execute("SELECT prefix FROM projects WHERE name <> ?", (project,))}
+    return next(one for one in prefixes_of(project) if one not in used_prefixes)
 
 
 def find(db: sqlite3.Connection, display_id: str, project: str | None, grant: Grant) -> sqlite3.Row:

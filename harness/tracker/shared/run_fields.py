@@ -72,11 +72,14 @@ def moment(body: Mapping[str, Any], name: str) -> str | None:
     return None if value is None else from_ms(integer(value, name))
 
 
-def string(body: Mapping[str, Any], name: str, most: int = 4096) -> str:
-    """Return the string in a field. Raises Refused 400 if it is blank or longer than `most` characters."""
+def string(body: Mapping[str, Any], name: str, max_length: int = 4096) -> str:
+    """Return the string in a field.
+
+    Raises Refused 400 if it is blank or longer than `max_length` characters.
+    """
     value = body.get(name)
-    if not isinstance(value, str) or not 1 <= len(value) <= most or value.isspace():
-        raise Refused(400, f"{name}: expected a string of 1 to {most} characters, not blank")
+    if not isinstance(value, str) or not 1 <= len(value) <= max_length or value.isspace():
+        raise Refused(400, f"{name}: expected a string of 1 to {max_length} characters, not blank")
     return value
 
 

@@ -44,9 +44,9 @@ def check_run_id(text: str) -> str:
         raise UsageError(f"PLUTO_RUN_ID {text!r} contains non-printable characters", hint="remove them")
     kind = classify_run_id(text)
     if kind != "external":
-        what = "a run's number" if kind == "resume-numeric" else "a run's display id"
+        meaning = "a run's number" if kind == "resume-numeric" else "a run's display id"
         raise UsageError(
-            f"the Pluto client interprets PLUTO_RUN_ID {text!r} as {what}, so it would resume that run",
+            f"the Pluto client interprets PLUTO_RUN_ID {text!r} as {meaning}, so it would resume that run",
             hint=f"use a name, e.g. run-{text.lower()}",
         )
     return text

@@ -20,8 +20,8 @@ def link(key: str, purpose: Purpose, token: str) -> str:
 
 def right(key: str, purpose: Purpose, token: str, until: str, seal: str) -> bool:
     """Return whether this tracker signed the link for this purpose and the link has not expired."""
-    made = hmac.compare_digest(seal.encode(), _seal(key, purpose, token, until).encode())
-    return made and int(until) >= time.time()
+    is_signed = hmac.compare_digest(seal.encode(), _seal(key, purpose, token, until).encode())
+    return is_signed and int(until) >= time.time()
 
 
 def _seal(key: str, purpose: Purpose, token: str, until: str) -> str:

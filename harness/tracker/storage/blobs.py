@@ -25,8 +25,8 @@ class Blobs:
         self._folder = folder
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         restrict(folder, 0o700)
-        for left in folder.glob(".*"):
-            left.unlink()
+        for leftover in folder.glob(".*"):
+            leftover.unlink()
 
     def path(self, token: str) -> Path:
         """Return the path at which the file with this token is stored.

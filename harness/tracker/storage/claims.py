@@ -35,7 +35,7 @@ def note_all(db: sqlite3.Connection, kind: str, requests: Iterable[tuple[Sender,
         count = totals.setdefault((sender.run_id, kind, *_whose(sender)), [0, 0])
         count[0] += 1
         count[1] += rows
-    statements.insert(db, _WRITER, [(*who, *counts, at, at) for who, counts in totals.items()], _ON_CONFLICT)
+    statements.insert(db, _WRITER, [(*key, *counts, at, at) for key, counts in totals.items()], _ON_CONFLICT)
 
 
 def _whose(sender: Sender) -> tuple[str, str, str, str]:
@@ -51,7 +51,7 @@ def claim(
     is true.
     """
     at = now()
-    held = db.execute(
+    other_claims = db.execute(
         "SELECT launch, at FROM claims WHERE project = ? AND external_id = ? AND launch <> ? ORDER BY at",
         (project, external_id, launch),
     ).fetchall()
@@ -59,12 +59,12 @@ def claim(
         "SELECT created_at, display_id FROM runs WHERE project = ? AND external_id = ?",
         (project, external_id),
     ).fetchone()
-    granted = shared or not (held or run)
+    granted = shared or not (other_claims or run)
     if granted:
         db.execute("INSERT OR IGNORE INTO claims VALUES (?, ?, ?, ?)", (project, external_id, launch, at))
     return {
         "granted": granted,
-        "claims": [dict(row) for row in held],
+        "claims": [dict(row) for row in other_claims],
         "run": None if run is None else {"displayId": run["display_id"], "createdAt": run["created_at"]},
     }
 

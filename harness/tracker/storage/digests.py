@@ -146,12 +146,12 @@ def read(
         (after, limit),
     )
     names = ("run_id", "process", "number", "received_at", "sender", "peer", "launch")
-    found: list[dict[str, Any]] = []
+    reports: list[dict[str, Any]] = []
     size = 0
     for row in rows:
         packed = base64.b64encode(row["packed"]).decode().rstrip("=")
-        found.append({**{name: row[name] for name in names}, "packed": packed})
+        reports.append({**{name: row[name] for name in names}, "packed": packed})
         size += row["size"]
-        if size > PAGE_BYTES or len(found) == limit:
-            return found, row["id"]
-    return found, None
+        if size > PAGE_BYTES or len(reports) == limit:
+            return reports, row["id"]
+    return reports, None

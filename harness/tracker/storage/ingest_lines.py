@@ -234,8 +234,8 @@ def _object(line: bytes) -> dict[str, Any]:
     return document
 
 
-def _only(line: dict[str, Any], known: set[str]) -> None:
-    unknown = line.keys() - known
+def _only(line: dict[str, Any], fields: set[str]) -> None:
+    unknown = line.keys() - fields
     if unknown:
         raise ValueError(f"unknown field `{min(unknown)}`")
 

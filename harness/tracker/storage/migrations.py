@@ -18,18 +18,18 @@ Piece = tuple[int, int, int | None]
 known."""
 
 
-def migrate(db: sqlite3.Connection, found: int) -> int:
-    """Apply all migration steps to a database whose schema version is `found`.
+def migrate(db: sqlite3.Connection, version: int) -> int:
+    """Apply all migration steps to a database whose schema version is `version`.
 
     Return the resulting version.
     """
-    while found in STEPS:
+    while version in STEPS:
         db.execute("BEGIN IMMEDIATE")
-        STEPS[found](db)
-        found += 1
-        db.execute(f"PRAGMA user_version={found}")
+        STEPS[version](db)
+        version += 1
+        db.execute(f"PRAGMA user_version={version}")
         db.execute("COMMIT")
-    return found
+    return version
 
 
 def _to_2(db: sqlite3.Connection) -> None:

@@ -123,8 +123,8 @@ def resume(db: sqlite3.Connection, body: dict[str, Any], attach: Attach) -> sqli
     if body.get("runId") is not None:
         row = find(db, body["runId"], attach.sender)
     elif body.get("displayId") is not None:
-        named = body.get("projectName") or attach.sender.project
-        project = named if isinstance(named, str) else None
+        project_name = body.get("projectName") or attach.sender.project
+        project = project_name if isinstance(project_name, str) else None
         row = display_ids.find(db, str(body["displayId"]), project, grant)
     elif body.get("externalId") is not None:
         row = db.execute(

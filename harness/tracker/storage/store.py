@@ -59,11 +59,11 @@ def connect(path: Path) -> sqlite3.Connection:
 
 
 def _prepare(db: sqlite3.Connection) -> None:
-    found = migrate(db, db.execute("PRAGMA user_version").fetchone()[0])
-    if found == VERSION:
+    version = migrate(db, db.execute("PRAGMA user_version").fetchone()[0])
+    if version == VERSION:
         return
-    if found or db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
-        raise sqlite3.DatabaseError(f"the database has schema {found}; this program needs schema {VERSION}")
+    if version or db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+        raise sqlite3.DatabaseError(f"the database has schema {version}; this program needs schema {VERSION}")
     db.executescript(f"BEGIN IMMEDIATE; {TABLES} PRAGMA user_version={VERSION}; COMMIT;")
 
 
@@ -101,9 +101,9 @@ class Store:
         """
         return cast("T", await self._queued(work))
 
-    async def write_points(self, sent: Sent) -> None:
+    async def write_points(self, request: Sent) -> None:
         """Store a request's points, and return after the commit. Raises Full."""
-        await self._queued(sent)
+        await self._queued(request)
 
     async def _queued(self, work: Callable[[sqlite3.Connection], Any] | Sent) -> Any:
         """Queue a write, and wait for its result.
@@ -115,11 +115,11 @@ class Store:
             raise Full
         self._waiting += 1
         loop = asyncio.get_running_loop()
-        done: asyncio.Future[Any] = loop.create_future()
-        self._unqueued.append((work, done))
+        future: asyncio.Future[Any] = loop.create_future()
+        self._unqueued.append((work, future))
         if len(self._unqueued) == 1:
             loop.call_soon(self._enqueue_group)
-        return await done
+        return await future
 
     def _enqueue_group(self) -> None:
         self._queue.put(self._unqueued)
@@ -158,8 +158,8 @@ class Store:
             run_timeouts.make_view(db, self._started_at, self._stale_seconds)
             db.execute("PRAGMA query_only=ON")
             self._opened.append(db)
-        late = time.monotonic() + QUERY_SECONDS
-        db.set_progress_handler(lambda: time.monotonic() > late, 100_000)
+        deadline = time.monotonic() + QUERY_SECONDS
+        db.set_progress_handler(lambda: time.monotonic() > deadline, 100_000)
         db.execute("BEGIN")
         try:
             return work(db)
@@ -203,7 +203,7 @@ class Store:
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
             self._point_writer.forget()
-            outcomes = [(done, None, error) for _, done in group]
+            outcomes = [(future, None, error) for _, future in group]
         for loop, some_outcomes in groupby(outcomes, lambda outcome: outcome[0].get_loop()):
             with suppress(RuntimeError):  # The event loop has closed, so no task waits for the results.
                 loop.call_soon_threadsafe(self._set_results, list(some_outcomes))
@@ -213,21 +213,21 @@ class Store:
 
         The event loop calls this method once for all results, because one call per result would take longer.
         """
-        for done, result, failure in outcomes:
+        for future, result, failure in outcomes:
             self._waiting -= 1
-            if done.done():
+            if future.done():
                 continue
             if failure is None:
-                done.set_result(result)
+                future.set_result(result)
             else:
-                done.set_exception(failure)
+                future.set_exception(failure)
 
     def _write_points(self, some: list[Work]) -> list[Outcome]:
         """Store the points of several requests together. If that fails, store each request separately."""
         points = [work for work, _ in some if isinstance(work, Sent)]
         _, _, failure = self._execute((lambda db: self._point_writer.write(db, points), some[0][1]))
         if failure is None:
-            return [(done, None, None) for _, done in some]
+            return [(future, None, None) for _, future in some]
         self._point_writer.forget()
         if len(some) == 1:
             return [(some[0][1], None, failure)]
@@ -235,7 +235,7 @@ class Store:
 
     def _execute(self, item: Work) -> Outcome:
         """Execute one write within a savepoint. If the write fails, roll back only this write."""
-        work, done = item
+        work, future = item
         assert not isinstance(work, Sent)
         self._db.execute("SAVEPOINT one")
         try:
@@ -244,4 +244,4 @@ class Store:
             self._db.execute("ROLLBACK TO one")
             result, failure = None, error
         self._db.execute("RELEASE one")
-        return done, result, failure
+        return future, result, failure

@@ -55,19 +55,19 @@ class PointWriter:
         at = now()
         requests: list[tuple[Any, ...]] = []
         rows: list[tuple[Any, ...]] = []
-        for sent in group:
-            who, block, first = sent.sender, sent.points.block, point + 1
+        for batch in group:
+            sender, block, first = batch.sender, batch.points.block, point + 1
             request, count = request + 1, len(block)
             point += count
             ids = (first, point) if count else (None, None)
-            whose = (who.run_id, who.run_header, who.name, who.project, who.peer)
-            requests.append((request, "metrics", *whose, at, count, sent.points.error, *ids, who.launch))
+            whose = (sender.run_id, sender.run_header, sender.name, sender.project, sender.peer)
+            requests.append((request, "metrics", *whose, at, count, batch.points.error, *ids, sender.launch))
             if count:
-                shape = self._shape(db, who.run_id, block.title)
-                rows.append((point, first, who.run_id, shape, request, block.packed()))
+                shape = self._shape(db, sender.run_id, block.title)
+                rows.append((point, first, sender.run_id, shape, request, block.packed()))
         statements.insert(db, _REQUEST, requests)
         statements.insert(db, _BLOCK, rows)
-        claims.note_all(db, "metrics", [(sent.sender, len(sent.points.block)) for sent in group], at)
+        claims.note_all(db, "metrics", [(batch.sender, len(batch.points.block)) for batch in group], at)
 
     def _shape(self, db: sqlite3.Connection, run: int, title: str) -> int:
         shape = self._shapes.get((run, title))

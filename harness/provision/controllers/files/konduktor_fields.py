@@ -38,7 +38,7 @@ _QUOTED_OR_FIELD = re.compile(
 
 def with_stored_names(query: str) -> str:
     """Return a LogsQL query in which konduktor's field names are replaced by those that vlagent stores."""
-    return _QUOTED_OR_FIELD.sub(lambda found: FIELDS.get(found[0], found[0]), query)
+    return _QUOTED_OR_FIELD.sub(lambda match: FIELDS.get(match[0], match[0]), query)
 
 
 def with_message(line: bytes) -> bytes:
@@ -54,8 +54,8 @@ def with_message(line: bytes) -> bytes:
         return line
     if not isinstance(row, dict) or not str(row.get("_msg")).startswith(NO_MESSAGE):
         return line
-    written = {name: value for name, value in row.items() if not name.startswith(_OWN)}
-    return json.dumps({**row, "_msg": json.dumps(written)}).encode() + b"\n"
+    fields = {name: value for name, value in row.items() if not name.startswith(_OWN)}
+    return json.dumps({**row, "_msg": json.dumps(fields)}).encode() + b"\n"
 
 
 class Proxy(BaseHTTPRequestHandler):
