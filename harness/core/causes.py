@@ -176,6 +176,7 @@ CauseId = Literal[
     "collective.wrong",
     "collective.slow",
     "collective.hung",
+    "collective.mismatch",
     "collective.failed",
     "straggler.rank",
     "link.slow",

@@ -127,6 +127,9 @@ _OF_A_PEER = re.compile(
 _PEER_ABSENT = re.compile(
     r"Timed out waiting \d+ms for (recv|send) operation|wait timeout after \d+ms, keys:"
     r"|Watchdog caught collective operation timeout"
+    r"|Received a dump signal due to a collective timeout from rank"
+    r"|Observed flight recorder dump signal from another rank"
+    r"|failed to pass monitoredBarrier|Detected mismatch between collectives on ranks"
 )
 _RETRIED = re.compile(r"attempt \d+/\d+: (connection error|no response) from ")
 """Pattern for a log line in which the Pluto client reports a retried request (pluto/iface.py)."""
@@ -300,6 +303,13 @@ def read(tail: Lines, log: str = "", ranks: int = 1) -> Clues:
         report_is_last=report_is_last,
         torchrun_signal=torchrun_signal,
     )
+
+
+def of_last_attempt(tail: Lines) -> Lines:
+    """Return the plain lines that the ranks wrote after torchrun had restarted them for the last time."""
+    lines = _plain(tail)
+    failures = [position for position, (_, text) in enumerate(lines) if _FAILED.search(text)]
+    return lines[failures[-2] + 1 :] if failures[1:] else lines
 
 
 def _unresolved(lines: Lines, error: str) -> tuple[int, str] | None:

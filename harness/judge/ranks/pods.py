@@ -17,7 +17,7 @@ from harness.judge.end import End, first
 from harness.judge.finding import LATE, Finding, counted, not_passed, passed, unknown
 from harness.judge.logs import clues
 from harness.judge.points import tracker_faults
-from harness.judge.ranks import deleted_pods, exit_codes, published_names, worlds
+from harness.judge.ranks import collectives, deleted_pods, exit_codes, published_names, worlds
 from harness.judge.ranks.frozen import frozen
 from harness.judge.ranks.pod_ends import absent, of_peers
 from harness.judge.ranks.rendezvous import diagnose_rendezvous, too_many
@@ -217,11 +217,10 @@ def rank_ends(
             return [unknown("rendezvous", "see netcheck"), unknown("rank-exit", "see netcheck")]
     cause = first(failures)
     if cause.follows:
-        cause = frozen(case, ends) or absent(case, cause, ends.values()) or cause
-    other_ends, at_once = (
-        [end for end in failures if end.index != cause.index],
-        _in_the_same_second(case, cause, failures),
-    )
+        origin = frozen(case, ends) or absent(case, cause, ends.values())
+        cause = origin or collectives.diagnose(case, cause, failures) or cause
+    other_ends = [end for end in failures if end.index != cause.index]
+    at_once = _in_the_same_second(case, cause, failures)
     time_texts = {end.index: "in the same second" for end in at_once}
     consequences = [
         text

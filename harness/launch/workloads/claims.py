@@ -120,7 +120,7 @@ def of_namespace(claims: Iterable[Claimed], namespace: str, nonce: str) -> Itera
 
 
 def read(kube: Kube, namespace: str, used: Sequence[Mount], pods: int) -> list[Claimed]:
-    """Return the claims in the namespace `namespace` that the pods mount. Missing optional claims are omitted.
+    """Return the claims in `namespace` that the pods mount. Missing optional claims are omitted.
 
     `pods` is the number of pods. Raises UsageError if a required claim is missing, or if a claim is not bound
     or has no suitable access mode.

@@ -1,0 +1,261 @@
+"""Determine from the ranks' timeouts which rank did not take part in a collective operation.
+
+If one rank does not take part, all others time out, often within the same second, and the first of them is
+not to blame. PyTorch logs which operation of the process group each rank waited for, and which one it had
+called last (ProcessGroupNCCL.cpp). Together, these numbers show whether a rank is behind, whether the ranks
+called different operations, or whether all ranks called the same operation and it did not complete.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from harness.core.causes import CauseId
+from harness.judge.case import Case, names
+from harness.judge.end import End
+from harness.judge.logs import clues as log_clues
+
+TAIL_LINES = 2000
+"""Number of lines at the end of a log that are searched. Each rank of a pod adds its C++ stacks to the log."""
+SAME_SIZE = ("ALLREDUCE", "BROADCAST", "REDUCE", "_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE")
+"""Operations for which the tensors of all ranks must have the same size."""
+BETWEEN_TWO = ("SEND", "RECV", "COALESCED", "UNKNOWN")
+"""Operations whose numbers cannot be compared, because not all ranks of the process group take part."""
+_LABEL = re.compile(r"^\[rank(\d+)\]:")
+_IN_GROUP = re.compile(r"\[Rank (\d+)\]|\[PG [^\[\]]*? ?Rank (\d+)\]")
+_GROUP = re.compile(r"\[PG (?:ID \d+ PG GUID )?(\S+?) ?(?:\([\w .-]*\) ?)?Rank \d+\]")
+_TIMEOUT = re.compile(
+    r"Watchdog caught collective operation timeout: WorkNCCL\(SeqNum=(?P<number>\d+), OpType=(?P<operation>\w+)"
+    r"(?:, NumelIn=(?P<sent>\d+), NumelOut=(?P<received>\d+))?, Timeout\(ms\)=(?P<limit>\d+)\)"
+)
+_PROGRESS = re.compile(
+    r"(?:detected by watchdog at work: (?P<number>\d+), |dump the debug info\. )"
+    r"[Ll]ast enqueued NCCL work: (?P<started>-?\d+)"
+)
+_FINGERPRINT = re.compile(
+    r"Rank (\d+) is running collective: (CollectiveFingerPrint\(.*?\))(?=, but Rank|\.|$)"
+)
+_MISMATCH = "Detected mismatch between collectives on ranks"
+_BARRIER = re.compile(r"Ranks? ([\d, ]+) failed to pass monitoredBarrier in \d+ ms")
+_NETWORK_ADVICE = (
+    "no rank is behind, so suspect the network between the nodes, or a GPU: run the job with --netcheck, look "
+    "for Xid errors (`dmesg | grep Xid` on the nodes), and set NCCL_DEBUG=INFO; if an operation may take that "
+    "long, raise `timeout` of init_process_group"
+)
+
+
+@dataclass(frozen=True)
+class Timeout:
+    """A rank's timeout in a collective operation of one process group.
+
+    `number` counts the operations of the process group; it is None for a rank that was ended by another rank's
+    timeout. `started` is the last operation that the rank had called. `sizes` are the numbers of elements that
+    the rank sends and receives. `limit` is in seconds.
+    """
+
+    rank: int
+    ref: str
+    number: int | None = None
+    operation: str = ""
+    sizes: tuple[str, ...] = ()
+    limit: float = 0.0
+    group: str = ""
+    started: int = 0
+
+    @property
+    def last(self) -> int:
+        """The number of the last operation that the rank is known to have called."""
+        return max(self.started, self.number or 0)
+
+    @property
+    def call(self) -> tuple[str, ...]:
+        """What must be the same for all ranks: the operation, and its size if the sizes must not differ."""
+        return (self.operation, *(self.sizes if self.operation in SAME_SIZE else ()))
+
+    @property
+    def text(self) -> str:
+        sizes = f" of {' and '.join(dict.fromkeys(self.sizes))} elements" if self.sizes else ""
+        return f"{self.operation.strip('_')}{sizes}"
+
+
+def diagnose(case: Case, cause: End, ends: Collection[End]) -> End | None:
+    """Return the End for the ranks that are to blame if ranks timed out in a collective operation, or None.
+
+    `cause` is the first failure, which another rank may have caused. `ends` are all failures.
+    """
+    logs = {end.index: list(_lines(case, end.index)) for end in ends}
+    for found in (
+        _barrier(case, cause, logs),
+        _fingerprints(case, cause, logs),
+        _compared(case, cause, logs),
+    ):
+        if found is not None:
+            return found
+    waited = {end.index for end in ends if end.peer_absent}
+    if not waited.issuperset(range(case.expected.num_nodes)) or case.expected.num_nodes < 2:
+        return None
+    text = f"{names(case.ranks)} timed out in a collective operation, and no rank has an error of its own"
+    return _end(cause, "collective.hung", [], text, cause.evidence, _NETWORK_ADVICE)
+
+
+def _lines(case: Case, index: int) -> Iterator[tuple[str, str]]:
+    """Yield the lines of the last attempt in a pod's log, each with its reference in the bundle."""
+    log = case.bundle.log(case.pods[index].name, case.launch.container)
+    lines = log_clues.of_last_attempt(case.bundle.tail(log, TAIL_LINES))
+    return ((text, f"{log}:{number}") for number, text in lines)
+
+
+def _barrier(case: Case, cause: End, logs: Mapping[int, list[tuple[str, str]]]) -> End | None:
+    """Return the End for the ranks that did not reach a monitored barrier, which rank 0 names."""
+    for text, ref in (line for lines in logs.values() for line in lines):
+        if match := _BARRIER.search(text):
+            ranks = [int(rank) for rank in re.findall(r"\d+", match[1])]
+            return _end(
+                cause, "rank.hung", ranks, f"{_places(case, ranks)} did not take part: {match[0]}", (ref,)
+            )
+    return None
+
+
+def _fingerprints(case: Case, cause: End, logs: Mapping[int, list[tuple[str, str]]]) -> End | None:
+    """Return the End for ranks whose operations differ according to TORCH_DISTRIBUTED_DEBUG=DETAIL."""
+    calls: dict[int, tuple[str, ...]] = {}
+    refs = []
+    for text, ref in (line for lines in logs.values() for line in lines):
+        if _MISMATCH in text:
+            calls.update({int(rank): (fingerprint,) for rank, fingerprint in _FINGERPRINT.findall(text)})
+            refs.append(ref)
+    ranks = _outvoted(calls)
+    if not ranks:
+        return None
+    texts = [f"rank {rank} called {call[0]}" for rank, call in _examples(calls)]
+    text = f"the ranks called different collective operations: {' and '.join(texts)}"
+    return _end(cause, "collective.mismatch", ranks, text, tuple(refs[:2]))
+
+
+def _compared(case: Case, cause: End, logs: Mapping[int, list[tuple[str, str]]]) -> End | None:
+    """Return the End for the ranks that differ from the others, according to the numbers in the timeouts."""
+    timeouts = _of_one_group(_timeouts(case, logs))
+    waiting = [each for each in timeouts if each.number is not None]
+    if len(timeouts) < 2 or not waiting or any(each.operation in BETWEEN_TWO for each in waiting):
+        return None
+    number = max(each.number or 0 for each in waiting)
+    latest = [each for each in waiting if each.number == number]
+    behind = [each for each in timeouts if each.last < number]
+    refs = tuple(each.ref for each in (*behind[:1], *latest[:1]))
+    awaited = f"operation {number} ({latest[0].text})"
+    if behind:
+        ranks = [each.rank for each in behind]
+        stuck = [f"its last one was {each.last} ({each.text})" for each in behind[:1] if each.operation]
+        text = f"{_places(case, ranks)} did not call collective {awaited}, for which {_ranks(latest)} waited"
+        return _end(cause, "rank.hung", ranks, "; ".join([text, *stuck]), refs)
+    calls = {each.rank: each.call for each in latest}
+    if ranks := _outvoted(calls):
+        sample = {each.rank: each for each in latest}
+        texts = [f"rank {rank} called {sample[rank].text}" for rank, _ in _examples(calls)]
+        text = (
+            f"the ranks called different collective operations as operation {number}: {' and '.join(texts)}"
+        )
+        return _end(cause, "collective.mismatch", ranks, text, refs)
+    if {each.rank for each in timeouts} != set(case.ranks):
+        return None
+    limit = f" within {latest[0].limit:.0f} s" if latest[0].limit else ""
+    text = f"all ranks called collective {awaited}, and it did not complete{limit}"
+    return _end(cause, "collective.hung", [], text, refs, _NETWORK_ADVICE)
+
+
+def _timeouts(case: Case, logs: Mapping[int, list[tuple[str, str]]]) -> list[Timeout]:
+    """Return each rank's first timeout in each process group."""
+    found: dict[tuple[int, int | None], Timeout] = {}
+    for index, lines in logs.items():
+        of_pod = case.ranks_of(index)
+        for text, ref in lines:
+            match = _TIMEOUT.search(text) or _PROGRESS.search(text)
+            rank = _rank(text, of_pod)
+            if match is None or rank is None:
+                continue
+            values = match.groupdict()
+            number = int(values["number"]) if values["number"] else None
+            group = _GROUP.search(text)
+            key = rank, number
+            timeout = found.get(key, Timeout(rank, ref, number))
+            if group and not timeout.group:
+                timeout = replace(timeout, group=group[1])
+            if "operation" in values and not timeout.operation:
+                sizes = tuple(filter(None, (values["sent"], values["received"])))
+                limit = int(values["limit"]) / 1000
+                timeout = replace(timeout, operation=values["operation"], sizes=sizes, limit=limit)
+            if values.get("started"):
+                timeout = replace(timeout, started=max(timeout.started, int(values["started"])))
+            found[key] = timeout
+    return list(found.values())
+
+
+def _rank(text: str, of_pod: list[int]) -> int | None:
+    """Return the rank that logged a line: its label, the only rank of its pod, or its rank in its group."""
+    if label := _LABEL.match(text):
+        return int(label[1])
+    if len(of_pod) == 1:
+        return of_pod[0]
+    match = _IN_GROUP.search(text)
+    rank = int(match[1] or match[2]) if match else None
+    return rank if rank in of_pod else None
+
+
+def _of_one_group(timeouts: Iterable[Timeout]) -> list[Timeout]:
+    """Return one timeout for each rank, all of the process group in which most ranks timed out."""
+    timeouts = list(timeouts)
+    sizes = Counter(each.group for each in timeouts if each.number is not None)
+    if not sizes:
+        return []
+    [(group, _)] = sizes.most_common(1)
+    chosen: dict[int, Timeout] = {}
+    for each in timeouts:
+        if each.group == group or (each.number is None and not each.group):
+            known = chosen.get(each.rank)
+            if known is None or known.number is None:
+                chosen[each.rank] = each
+    return [chosen[rank] for rank in sorted(chosen)]
+
+
+def _outvoted(calls: Mapping[int, tuple[str, ...]]) -> list[int]:
+    """Return the ranks whose calls differ from those of most ranks. Without a majority, return all ranks."""
+    votes = Counter(calls.values()).most_common()
+    if len(votes) < 2:
+        return []
+    majority = votes[0][0] if votes[0][1] > len(calls) / 2 else None
+    return sorted(rank for rank, call in calls.items() if call != majority)
+
+
+def _examples(calls: Mapping[int, tuple[str, ...]]) -> list[tuple[int, tuple[str, ...]]]:
+    """Return the lowest rank for each of the two most common calls, with the call."""
+    first = {call: rank for rank, call in sorted(calls.items(), reverse=True)}
+    common = [call for call, _ in Counter(calls.values()).most_common(2)]
+    return sorted((first[call], call) for call in common)
+
+
+def _ranks(timeouts: Iterable[Timeout]) -> str:
+    return names(each.rank for each in timeouts)
+
+
+def _places(case: Case, ranks: list[int]) -> str:
+    return case.place_of(ranks[0]) if len(ranks) == 1 and ranks[0] in case.ranks else names(ranks)
+
+
+def _end(
+    cause: End, id_: CauseId, ranks: list[int], text: str, refs: tuple[str, ...], advice: str = ""
+) -> End:
+    """Return an End of the given cause at the time of `cause`, which is then not the consequence of another."""
+    return replace(
+        cause,
+        cause=id_,
+        ranks=ranks,
+        text=text,
+        log_quote="",
+        evidence=refs or cause.evidence,
+        advice=advice,
+        follows=False,
+        peer_absent=False,
+    )
