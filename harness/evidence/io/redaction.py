@@ -283,12 +283,12 @@ class _Search:
 
         Secrets before `start` may be missing.
         """
-        found: list[Span] = []
+        matches: list[Span] = []
         for low, high in self._windows(text, start):
             window = text[low:high]
             for begin, end in (*self._known(window), *secret_rules.spans(window)):
-                found.append((low + begin, low + end))
-        return merged(found)
+                matches.append((low + begin, low + end))
+        return merged(matches)
 
     def _known(self, window: str) -> Iterable[Span]:
         """Return the (start, end) of the known secrets in a window of text.
