@@ -142,7 +142,7 @@ def _by_name(target: Target, reader: Reader, waiting: bool) -> AttachedJob:
     kind, slash, name = target.word.partition("/")
     resource = target_of(kind) if slash else None
     if resource is not None:
-        return _named(resource, name, target, reader, waiting)
+        return _by_kind(resource, name, target, reader, waiting)
     resources: list[Resource] = []
     forbidden: Forbidden | None = None
     for each in TARGETS:
@@ -169,7 +169,7 @@ def _by_name(target: Target, reader: Reader, waiting: bool) -> AttachedJob:
             f"there is no job {target.word} in namespace {reader.namespace}",
             hint=_no_namespace(reader) or f"kinds: {KINDS}",
         )
-    return _named(resources[0], target.word, target, reader, waiting)
+    return _by_kind(resources[0], target.word, target, reader, waiting)
 
 
 def _of_konduktor(name: str, reader: Reader, waiting: bool) -> Object | None:
@@ -203,7 +203,7 @@ def _described(resource: Resource, item: Object, target: Target, reader: Reader)
     return describe(resource, reader.namespace, name, item, [], container=target.container)
 
 
-def _named(resource: Resource, name: str, target: Target, reader: Reader, waiting: bool) -> AttachedJob:
+def _by_kind(resource: Resource, name: str, target: Target, reader: Reader, waiting: bool) -> AttachedJob:
     pods = list[Object]()
     if resource in (PYTORCH_JOB, MPI_JOB):
         return _of_kubeflow(resource, name, target, reader)

@@ -32,9 +32,9 @@ _EXPIRED = 410
 class Forbidden(HarnessError):
     """Raised if the user is not allowed to read a required object."""
 
-    def __init__(self, what: str, namespace: str, option: str = "") -> None:
+    def __init__(self, kind: str, namespace: str, option: str = "") -> None:
         super().__init__(
-            f"the right to read {what} in namespace {namespace} is expected, but the API server forbids it",
+            f"the right to read {kind} in namespace {namespace} is expected, but the API server forbids it",
             hint=f"`harness attach --print-rbac -n {namespace}{option}` prints the Role that is needed",
             cause="cluster.forbidden",
         )

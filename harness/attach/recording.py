@@ -75,23 +75,23 @@ class Recording:
         `since` is the monotonic time at which the Event was received. None means now.
         """
         since = time.monotonic() if since is None else since
-        about = mapping(observation.object, "involvedObject")
+        involved = mapping(observation.object, "involvedObject")
         with self._lock:
-            own = about.get("uid") in self._uids or (
-                not about.get("uid") and about.get("name") in self._names
+            own = involved.get("uid") in self._uids or (
+                not involved.get("uid") and involved.get("name") in self._names
             )
-            own = own or self._named_like_a_pod(about)
+            own = own or self._named_like_a_pod(involved)
             if not own and time.monotonic() - since < KEPT_SECONDS:
                 self._events.append((since, observation))
         if own:
             self._write("event", observation)
 
-    def _named_like_a_pod(self, about: dict[str, Any]) -> bool:
+    def _named_like_a_pod(self, involved: dict[str, Any]) -> bool:
         """Return whether an Event is about a deleted pod that was created by one of the job's Jobs."""
-        if about.get("kind") != "Pod":
+        if involved.get("kind") != "Pod":
             return False
         jobs = "|".join(re.escape(name) for name in sorted(self._jobs))
-        return re.fullmatch(rf"({jobs})-(\d+-)?[a-z0-9]{{5}}", str(about.get("name"))) is not None
+        return re.fullmatch(rf"({jobs})-(\d+-)?[a-z0-9]{{5}}", str(involved.get("name"))) is not None
 
     def flush(self) -> None:
         """Record the kept Events whose objects are now known to belong to the job."""

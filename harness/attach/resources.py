@@ -68,8 +68,8 @@ _ALIASES = {"sts": STATEFULSET, "ds": DAEMONSET, "js": JOBSET, "po": POD}
 def target_of(word: str) -> Resource | None:
     """Return the resource with this name, in any form that kubectl accepts: `job`, `jobs.batch`, `sts`."""
     plural = word.lower().partition(".")[0]
-    of = {**_ALIASES, **{key: each for each in TARGETS for key in (each.kind.name, each.plural)}}
-    return of.get(plural)
+    by_name = {**_ALIASES, **{key: each for each in TARGETS for key in (each.kind.name, each.plural)}}
+    return by_name.get(plural)
 
 
 def cluster_role(namespace: str) -> str:

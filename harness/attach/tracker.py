@@ -97,7 +97,7 @@ def read(
     pods = pods or [state.object for state in bundle.last("pod").values()]
     container = job.launch.container
     logged = _logged(bundle, pods, container)
-    tracker_run = _named(options, context, pods, container, logged)
+    tracker_run = _tracker_run(options, context, pods, container, logged)
     if isinstance(tracker_run, str):
         writer.update(unread={**reader.unread, "tracker": tracker_run})
         return
@@ -154,7 +154,7 @@ class Named:
     """Whether the user named the tracker, the project or the run. Such a name may be wrong."""
 
 
-def _named(
+def _tracker_run(
     options: TrackerOptions, context: RecordedContext, pods: Iterable[Object], container: str, logged: Logged
 ) -> Named | str:
     """Return the tracker and the run of the job, or a clause that explains why they are not known."""

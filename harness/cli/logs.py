@@ -72,26 +72,26 @@ class _Log:
                 self._offset += len(chunk)
                 *lines, self._rest = (self._rest + chunk).split(b"\n")
                 for line in lines:
-                    yield from self._piece(line, ended=True)
+                    yield from self._piece(line, final=True)
                 if len(self._rest) > READ_BYTES:
                     part, self._rest = self._rest, b""
-                    yield from self._piece(part, ended=False)
+                    yield from self._piece(part, final=False)
         if over:
             rest, self._rest = self._rest, b""
             if rest:
-                yield from self._piece(rest, ended=True)
+                yield from self._piece(rest, final=True)
             yield from map(self._shown, self._terminal.flush())
 
-    def _piece(self, piece: bytes, ended: bool) -> Iterator[str]:
+    def _piece(self, piece: bytes, final: bool) -> Iterator[str]:
         """Process a line of the form "TIME TEXT", or a part of such a line."""
-        text = self._decoder.decode(piece, final=ended)
+        text = self._decoder.decode(piece, final=final)
         stamp = self._stamp
         if stamp is None:
             stamp, _, text = text.partition(" ")
-        self._stamp = None if ended else stamp
+        self._stamp = None if final else stamp
         users = without_own(text)
         if users is not None:
-            end = "\n" if ended and users is text else ""
+            end = "\n" if final and users is text else ""
             yield from map(self._shown, self._terminal.write(users + end, stamp))
 
     def _shown(self, row: Row[str]) -> str:

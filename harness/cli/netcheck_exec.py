@@ -67,14 +67,14 @@ class Exec:
     It reads the netcheck package and its parameters from stdin.
     """
 
-    def __init__(self, command: Sequence[str], sent: str) -> None:
+    def __init__(self, command: Sequence[str], payload: str) -> None:
         pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
         words = [*command, "python3", "-c", BOOT]
         try:
             self._process = subprocess.Popen(words, env=environment(), text=True, **pipes)  # type: ignore[call-overload]
         except FileNotFoundError:
             raise HarnessError(f"there is no {command[0]}", hint="`harness doctor --fix`") from None
-        self._sent = sent
+        self._sent = payload
 
     def ready(self) -> dict[str, Any]:
         """Send the netcheck package, and return the pod's report, which contains the ports that the pod uses.

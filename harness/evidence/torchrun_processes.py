@@ -76,7 +76,7 @@ def _arguments(command: list[str]) -> list[str] | None:
 def _options(arguments: list[str]) -> dict[str, str]:
     """Parse the options before the script in a torchrun command line, such as `--master-port=1` or
     `--master_port 1`."""
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     words = iter(arguments)
     for word in words:
         if not word.startswith("-"):
@@ -84,8 +84,8 @@ def _options(arguments: list[str]) -> dict[str, str]:
         name, separator, value = word.lstrip("-").partition("=")
         name = name.replace("-", "_")
         if name not in _FLAGS:
-            found[name] = value if separator else next(words, "")
-    return found
+            values[name] = value if separator else next(words, "")
+    return values
 
 
 def options(command: list[str]) -> dict[str, str] | None:

@@ -327,7 +327,7 @@ def foreign(facts: Facts) -> Finding:
     if not comparison.foreign and not extra:
         return passed("no-unexpected-points", "every point in the run was logged by a rank")
     origin = lost_points.origin(facts.attached, comparison.foreign)
-    by = [f"they were sent by {listed(origin.senders)}"] if origin.senders else []
+    senders = [f"they were sent by {listed(origin.senders)}"] if origin.senders else []
     is_own = bool(origin.nodes) and not origin.unknown and not extra
     details = [f"{metric} {compact(steps)}" for metric, steps in sorted(comparison.foreign.items())]
     details += [
@@ -339,7 +339,7 @@ def foreign(facts: Facts) -> Finding:
         "unification.foreign_points",
         f"{facts.label} holds points that no rank logged",
         details=details,
-        why=[*by, *_past(facts, origin)],
+        why=[*senders, *_past(facts, origin)],
         ranks=facts.case.ranks_of(*origin.nodes) if is_own else (),
         evidence=["tracker/points.jsonl"],
         advice="find what in that pod logs without run.log: another process, or internal calls of the client"

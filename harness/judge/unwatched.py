@@ -34,7 +34,7 @@ _OF_EARLIER = ("unification.stale_run", "unification.foreign_points", "unificati
 def downgrade(case: Case, finding: Finding) -> Finding:
     """Return the finding, changed to UNKNOWN if its reason may have occurred before the harness attached."""
     cause = finding.cause
-    if finding.result == "PASS" and finding.name in _OF_EVERY_POD and (missing_ranks := _gone(case)):
+    if finding.result == "PASS" and finding.name in _OF_EVERY_POD and (missing_ranks := _missing_ranks(case)):
         head = f"{finding.head}, but the pod of {names(missing_ranks)} does not exist, so it was not judged"
         return replace(finding, result="UNKNOWN", head=head)
     if not case.launch.attached or finding.result != "FAIL" or cause not in CAUSES or case.by_signal:
@@ -83,7 +83,7 @@ def _created_at(case: Case) -> str | None:
     return None
 
 
-def _gone(case: Case) -> list[int]:
+def _missing_ranks(case: Case) -> list[int]:
     """Return the ranks without a pod in the bundle."""
     return case.ranks_of(*(index for index in range(case.expected.num_nodes) if index not in case.pods))
 

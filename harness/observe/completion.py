@@ -283,8 +283,8 @@ class CompletionDetector(LaunchState):
     def refusal(self) -> refusals.Refusal | None:
         """Return the permanent refusal that explains why pods are missing, or None."""
         pods = self.all("pod")
-        fewest = [(job.get("spec") or {}).get("minNodes") for job in self.all("torchrunjob")]
-        if len(pods) >= min([self.members, *filter(None, fewest)]):
+        min_nodes = [(job.get("spec") or {}).get("minNodes") for job in self.all("torchrunjob")]
+        if len(pods) >= min([self.members, *filter(None, min_nodes)]):
             return None
         newest = refusals.last(self.all("event"), refusals.created(pods))
         return newest if newest and newest.final else None

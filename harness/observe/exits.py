@@ -16,5 +16,5 @@ def exit_of(life: Life, line: str, nonce: str) -> ContainerExit | None:
     match = _EXIT.match(line)
     if not match or match["nonce"] != nonce:
         return None
-    of = {"pod": life.pod, "uid": life.uid, "container": life.container}
-    return ContainerExit(at=match["at"], **of, exit_code=int(match["code"]))
+    identity = {"pod": life.pod, "uid": life.uid, "container": life.container}
+    return ContainerExit(at=match["at"], **identity, exit_code=int(match["code"]))

@@ -97,10 +97,10 @@ class LaunchObserver:
         self._wait = budget.wait
         self._writer = writer
         self._truth = TruthCollector(writer.current.nonce)
-        self._looked = self._looked_late = False
+        self._inspected = self._inspected_late = False
         self._doubted = ""
         """The overdue controller action for which dry runs were last sent."""
-        self._late = budget.rank
+        self._late_seconds = budget.rank
         self._collectors: dict[tuple[str, str], frames.Collector] = {}
         self._end_deadline: Deadline | None = None
         """The deadline for the other pods to end, set when one pod has reported the overall result."""
@@ -136,7 +136,7 @@ class LaunchObserver:
         Raises HarnessError with the cause run.timed_out, cluster.unreachable, cluster.deleted or
         run.evidence_disk_full.
         """
-        deadline, late_deadline = Deadline.after(self._wait), Deadline.after(self._late)
+        deadline, late_deadline = Deadline.after(self._wait), Deadline.after(self._late_seconds)
         summary, summary_deadline, is_waiting = "", Deadline.after(0), False
         while (reason := self._over()) is None:
             self._take_size(progress)
@@ -160,8 +160,10 @@ class LaunchObserver:
                 self._ask_why(at_end=True)
                 self._writer.update(interrupted=f"deadline of {self._wait:.0f} s; last seen: {last_summary}")
                 raise WaitError("the launch to end", last_summary, self._wait, cause="run.timed_out")
-            if late_deadline.passed and not self._looked_late:  # Inspect the pods before Kueue ends the job.
-                self._looked_late = True
+            if (
+                late_deadline.passed and not self._inspected_late
+            ):  # Inspect the pods before Kueue ends the job.
+                self._inspected_late = True
                 self._inspect(at_end=False)
             if self.completion.lingers():
                 self._inspect_late()
@@ -209,8 +211,8 @@ class LaunchObserver:
 
     def _inspect_late(self) -> None:
         """Inspect the containers that have not ended, because a process may be hanging. Do this only once."""
-        if not self._looked:
-            self._looked = True
+        if not self._inspected:
+            self._inspected = True
             self._inspect(at_end=True)
 
     def _inspect(self, at_end: bool) -> None:

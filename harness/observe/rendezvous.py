@@ -45,7 +45,7 @@ class RendezvousMonitor:
         self._clock = clock
         self._lock = threading.RLock()
         self._pods: dict[str, Object] = {}
-        self._began: dict[str, float] = {}
+        self._start_times: dict[str, float] = {}
         self._next: float | None = 0.0
         self._reason: str | None = None
 
@@ -56,11 +56,11 @@ class RendezvousMonitor:
         with self._lock:
             if observation.type == "DELETED":
                 self._pods.pop(uid, None)
-                self._began.pop(uid, None)
+                self._start_times.pop(uid, None)
                 return
             self._pods[uid] = pod
             if pod["status"].get("phase") not in (None, "Pending"):
-                self._began.setdefault(uid, self._clock.monotonic())
+                self._start_times.setdefault(uid, self._clock.monotonic())
 
     def reason(self) -> str | None:
         """Return one sentence that explains why the rendezvous failed, or None if it has not failed.
@@ -89,7 +89,7 @@ class RendezvousMonitor:
     def _due(self) -> list[Object]:
         """Return the running pods if all pods have run for the time limit, otherwise []."""
         with self._lock:
-            if len(self._began) < self._nodes or len(self._began) < len(self._pods):
+            if len(self._start_times) < self._nodes or len(self._start_times) < len(self._pods):
                 return []
             if not self._past(self._seconds):
                 return []
@@ -98,4 +98,4 @@ class RendezvousMonitor:
     def _past(self, seconds: float) -> bool:
         """Return whether all pods have run for `seconds`."""
         with self._lock:
-            return self._clock.monotonic() - max(self._began.values(), default=math.inf) >= seconds
+            return self._clock.monotonic() - max(self._start_times.values(), default=math.inf) >= seconds

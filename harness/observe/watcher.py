@@ -51,7 +51,7 @@ class Watcher:
         self._on_gap = on_gap
         self._stop = threading.Event()
         self._listed = {kind.name: threading.Event() for kind in kinds}
-        self._given_up: set[str] = set()
+        self._unwatched: set[str] = set()
         self._watches: list[watch.Watch] = []
         self._threads = [
             threading.Thread(target=self._follow, args=(kind,), name=f"watch-{kind.name}", daemon=True)
@@ -76,7 +76,7 @@ class Watcher:
     def kinds(self) -> list[str]:
         """Return the names of the kinds whose objects have been listed and are being watched."""
         return sorted(
-            name for name, once in self._listed.items() if once.is_set() and name not in self._given_up
+            name for name, once in self._listed.items() if once.is_set() and name not in self._unwatched
         )
 
     def resume(self) -> None:
@@ -120,7 +120,7 @@ class Watcher:
                 version = None
 
     def _give_up(self, kind: WatchedKind, reason: str) -> None:
-        self._given_up.add(kind.name)
+        self._unwatched.add(kind.name)
         self._on_gap(f"objects/{kind.name}: not watched, {reason}")
         self._listed[kind.name].set()
 

@@ -157,11 +157,11 @@ class RedactedStream:
 
     def __init__(self, redactor: Redactor) -> None:
         self._redactor = redactor
-        self._context = self._held = ""
+        self._context = self._pending = ""
 
     def feed(self, text: str) -> str:
         """Return the complete lines, redacted. Text that might be the start of a secret is returned later."""
-        start, whole = len(self._context), self._context + self._held + text
+        start, whole = len(self._context), self._context + self._pending + text
         search = self._redactor.search
         unfinished = len(whole) - max(start, whole.rfind("\n") + 1)
         if unfinished > _LONGEST_LINE:
@@ -170,13 +170,13 @@ class RedactedStream:
 
     def flush(self) -> str:
         """Return the text that was held back, redacted. Call this at the end of the text."""
-        whole = self._context + self._held
+        whole = self._context + self._pending
         return self._emitted(whole, len(whole))
 
     def _emitted(self, whole: str, until: int) -> str:
         start = len(self._context)
         if until == start:
-            self._held = whole[start:]
+            self._pending = whole[start:]
             return ""
         # A secret that began on an earlier line continues after the prefix of the next line.
         prefix = _PREFIX.match(whole, start) if whole[start - 1 : start] == "\n" else None
@@ -186,7 +186,7 @@ class RedactedStream:
             for low, high in self._redactor.search.spans(whole, start)
             if high > start and low < until
         ]
-        self._context, self._held = whole[max(0, until - _CONTEXT) : until], whole[until:]
+        self._context, self._pending = whole[max(0, until - _CONTEXT) : until], whole[until:]
         return masked(whole[start:until], spans)
 
 
@@ -283,12 +283,12 @@ class _Search:
 
         Secrets before `start` may be missing.
         """
-        found: list[Span] = []
+        matches: list[Span] = []
         for low, high in self._windows(text, start):
             window = text[low:high]
             for begin, end in (*self._known(window), *secret_rules.spans(window)):
-                found.append((low + begin, low + end))
-        return merged(found)
+                matches.append((low + begin, low + end))
+        return merged(matches)
 
     def _known(self, window: str) -> Iterable[Span]:
         """Return the (start, end) of the known secrets in a window of text.

@@ -347,12 +347,15 @@ class BundleWriter:
 
 @contextlib.contextmanager
 def timed(
-    name: str, clock: Clock, begun: Callable[[], object], ended: Callable[[Stage, BaseException | None], None]
+    name: str,
+    clock: Clock,
+    on_start: Callable[[], object],
+    on_end: Callable[[Stage, BaseException | None], None],
 ) -> Iterator[None]:
-    """Call `begun()` before the block and `ended(stage, error)` after it. `error` can be None."""
+    """Call `on_start()` before the block and `on_end(stage, error)` after it. `error` can be None."""
     started_at, start, exception = clock.now(), clock.monotonic(), None
     try:
-        begun()  # This call is inside `try`, so that `ended` is called even if a signal interrupts it.
+        on_start()  # This call is inside `try`, so that `on_end` is called even if a signal interrupts it.
         yield
     except BaseException as error:
         exception = error
@@ -366,4 +369,4 @@ def timed(
             error=None if exception is None else (str(exception) or type(exception).__name__),
             cause=exception.cause if isinstance(exception, HarnessError) else None,
         )
-        ended(stage, exception)
+        on_end(stage, exception)

@@ -241,9 +241,11 @@ def _shared(node: Mapping[str, Any]) -> Parts | None:
         return None
     each = replicas if replicas > 1 else capacity // count if count and is_oversubscribed else 0
     gpus = f"{count} GPU{'' if count == 1 else 's'}" if count else "GPUs that are"
-    by = f"shared by {each}" + (" each" if count != 1 else "") if each else "shared"
+    sharing = f"shared by {each}" + (" each" if count != 1 else "") if each else "shared"
     method = strategy if strategy.lower() not in ("", "none") else SHARED if renamed else ""
-    return Parts("gpu.shared", f"has {gpus}{',' if count else ''} {by}{f' ({method})' if method else ''}")
+    return Parts(
+        "gpu.shared", f"has {gpus}{',' if count else ''} {sharing}{f' ({method})' if method else ''}"
+    )
 
 
 def _labels(node: Mapping[str, Any]) -> dict[str, str]:

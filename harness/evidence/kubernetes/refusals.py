@@ -145,15 +145,17 @@ def _rule(message: str) -> tuple[str, str, bool] | None:
 
 def refusal(event: object) -> Refusal | None:
     """Return the refusal that an event reports, or None if the event does not report a refusal."""
-    item, about = mapping(event), mapping(event, "involvedObject")
+    item, involved = mapping(event), mapping(event, "involvedObject")
     if (
         item.get("type") != "Warning"
         or item.get("reason") not in _REASONS
-        or about.get("kind") not in _MAKERS
+        or involved.get("kind") not in _MAKERS
     ):
         return None
     message = str(item.get("message") or "").removeprefix(_AGAIN)
-    return Refusal(str(about["kind"]), str(about.get("name") or ""), message, occurred(item), final(message))
+    return Refusal(
+        str(involved["kind"]), str(involved.get("name") or ""), message, occurred(item), final(message)
+    )
 
 
 def occurred(event: object) -> float:

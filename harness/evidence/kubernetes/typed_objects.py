@@ -94,7 +94,7 @@ def _mapping(mapping: dict[str, Any], path: str, of: tuple[type, ...] | None) ->
             invalid.append(name)
         elif types is not None and not _fits(value, types):
             invalid.append(name)
-            yield f"{_at(path, name)} is {_named(value)}, and {_expectation(types)} is expected"
+            yield f"{_at(path, name)} is {_type_name(value)}, and {_expectation(types)} is expected"
         elif isinstance(value, dict):
             if name not in _OPAQUE:
                 inside = _USERS_NAMES.get(name) if of is None else None
@@ -115,7 +115,7 @@ def _list(values: list[Any], name: str, path: str) -> Iterator[str]:
     for at, item in enumerate(values):
         if types is not None and not _fits(item, types):
             invalid.append(at)
-            yield f"{path}[{at}] is {_named(item)}, and {_expectation(types)} is expected"
+            yield f"{path}[{at}] is {_type_name(item)}, and {_expectation(types)} is expected"
         elif isinstance(item, dict):
             yield from _mapping(item, path, None)
         elif isinstance(item, list):
@@ -144,7 +144,7 @@ def _at(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
 
 
-def _named(value: Any) -> str:
+def _type_name(value: Any) -> str:
     if isinstance(value, int | float) and not isinstance(value, bool) and not _fits(value, (int, float)):
         return "a number that Kubernetes does not have"
     return _NAMES.get(type(value), "nothing")

@@ -151,11 +151,11 @@ def _term(term: dict[str, Any], node: dict[str, Any]) -> bool:
     fields = {"metadata.name": mapping(node, "metadata").get("name")}
     requirements = [(one, labels) for one in items(term, "matchExpressions")]
     requirements += [(one, fields) for one in items(term, "matchFields")]
-    return bool(requirements) and all(_meets(one, of) for one, of in requirements)
+    return bool(requirements) and all(_meets(one, attributes) for one, attributes in requirements)
 
 
-def _meets(requirement: dict[str, Any], of: dict[str, Any]) -> bool:
-    value = of.get(str(requirement.get("key")))
+def _meets(requirement: dict[str, Any], attributes: dict[str, Any]) -> bool:
+    value = attributes.get(str(requirement.get("key")))
     values = [str(each) for each in requirement.get("values") or []]
     match requirement.get("operator"):
         case "In":

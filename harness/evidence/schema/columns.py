@@ -82,7 +82,7 @@ class Columns:
                 part = slice(place, None, len(self.names))
                 metric = name, self.steps[part], self.values[part], self.times[part]
             else:
-                own = [at for at, of in enumerate(self.which) if of == place]
+                own = [at for at, metric_place in enumerate(self.which) if metric_place == place]
                 metric = (
                     name,
                     array("q", map(self.steps.__getitem__, own)),

@@ -88,7 +88,7 @@ def _silent(
 ) -> Finding:
     """Return the finding for nodes without a report, with the reason for each node."""
     expected = case.expected.node_names
-    of = {
+    index_by_node = {
         one.node or gpu_supply.assigned_node(case.pods[index].last): index
         for index, one in node_answers.items()
     }
@@ -96,7 +96,7 @@ def _silent(
     waiting = {
         name
         for name in missing_nodes
-        if name not in of or case.pods[of[name]].node is None or name in rejected
+        if name not in index_by_node or case.pods[index_by_node[name]].node is None or name in rejected
     }
     supply = gpu_supply.of_nodes(case, waiting)
     shortages = supply.nodes if supply else {}
@@ -105,7 +105,9 @@ def _silent(
     ]
     held_nodes = {one.node for _, one in holders}
     details = [
-        f"{name} {shortages[name].text}" if name in shortages else f"{name}: {_state(case, of.get(name))}"
+        f"{name} {shortages[name].text}"
+        if name in shortages
+        else f"{name}: {_state(case, index_by_node.get(name))}"
         for name in missing_nodes
         if name not in held_nodes
     ]
@@ -137,7 +139,7 @@ def _silent(
         "node.not_answered",
         f"{counted(len(missing_nodes), 'node')} of {len(expected)} gave no report",
         details=details,
-        ranks=case.ranks_of(*[of[name] for name in missing_nodes if name in of]),
+        ranks=case.ranks_of(*[index_by_node[name] for name in missing_nodes if name in index_by_node]),
         evidence=refs,
     )
 
@@ -154,8 +156,9 @@ def _one_report(case: Case, node_answers: dict[int, Answer]) -> Finding:
     assert report is not None
     launched = (case.expected.num_nodes, case.expected.ranks)
     if (report.nodes, report.ranks) != launched:
-        of = "{} pods with {} ranks in all"
-        text = f"the report is about {of.format(report.nodes, report.ranks)}, but {of.format(*launched)} ran"
+        template = "{} pods with {} ranks in all"
+        tested = template.format(report.nodes, report.ranks)
+        text = f"the report is about {tested}, but {template.format(*launched)} ran"
         return not_passed("reports", "node.not_answered", text, evidence=[ddp_answers[-1].ref])
     text = f"{names(case.ranks_of(ddp_answers[-1].index))} reported for all {counted(report.ranks, 'rank')}"
     return passed("reports", text, [ddp_answers[-1].ref])

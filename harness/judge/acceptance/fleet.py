@@ -92,7 +92,11 @@ def fleet(
     results, figures = node_comparison.compare(results)
     versions = node_comparison.versions(results) if owing else None
     missing = [node.node for node in results if not node.answered]
-    checks = [_answered(results, missing), *([versions] if versions else []), *fleet_group.own(groups, world)]
+    checks = [
+        _nodes_reported(results, missing),
+        *([versions] if versions else []),
+        *fleet_group.own(groups, world),
+    ]
     return Fleet(
         verdict=worst([*(node.verdict for node in results), *(cell.verdict for cell in checks)]),
         nodes=tuple(sorted(results, key=lambda n: (n.answered, ORDER.index(n.verdict), natural(n.node)))),
@@ -188,7 +192,7 @@ def _gpus(report: AcceptanceReport, cells: Sequence[Cell]) -> list[GpuResult]:
     ]
 
 
-def _answered(results: Sequence[NodeResult], missing: Sequence[str]) -> Cell:
+def _nodes_reported(results: Sequence[NodeResult], missing: Sequence[str]) -> Cell:
     count = len(results)
     if not count:
         return Cell(ANSWERED, "UNKNOWN", "no node was expected, and none reported")

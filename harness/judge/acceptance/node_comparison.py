@@ -35,7 +35,7 @@ def compare(nodes: Sequence[NodeResult]) -> tuple[list[NodeResult], list[Figure]
     Returns the nodes, with results adjusted or added by the comparison, and the medians across nodes.
     """
     figures = _figures(nodes)
-    expected = _wanted(nodes)
+    expected = _expected_checks(nodes)
     results = []
     for node in nodes:
         by_id = {figure.id: figure for figure in figures if figure.kind == node.kind}
@@ -108,14 +108,14 @@ def _compared(cell: Cell, figure: Figure | None) -> Cell:
             return cell
         text = f"{cell.text}; only {figure.nodes} of {figure.nodes + figure.missing} nodes have this figure"
         return replace(cell, verdict="UNKNOWN", text=text)
-    beside_ = replace(cell, median=figure.median)
+    with_median = replace(cell, median=figure.median)
     if cell.verdict == "PASS" and cell.measured < SLOW * figure.median:
         text = f"{cell.text}; slower than the fleet: {cell.measured / figure.median:.2f} of its median"
-        return replace(beside_, verdict="WARN", text=text, cause=SLOWER)
-    return beside_
+        return replace(with_median, verdict="WARN", text=text, cause=SLOWER)
+    return with_median
 
 
-def _wanted(nodes: Sequence[NodeResult]) -> dict[Kind | None, set[Place]]:
+def _expected_checks(nodes: Sequence[NodeResult]) -> dict[Kind | None, set[Place]]:
     """Map each node kind to the checks that passed on any node of that kind.
 
     All nodes of the kind should report these checks. Failed checks do not count, because some checks are

@@ -177,12 +177,12 @@ def eviction(case: Case) -> Finding:
             limit, advice = _allowed(case, state)
             over = seconds(evicted.get("lastTransitionTime")) or 0.0
             if case.recorded:
-                advice = [*_late(case, over), *_silent(case, over, advice)]
+                advice = [*_slow_start(case, over), *_silent(case, over, advice)]
         return not_passed(
             "eviction",
             cause,
             f"Kueue evicted the job ({reason}): {message}{limit}",
-            why=[*_named(case, message), *advice],
+            why=[*_workload_name(case, message), *advice],
             ranks=case.ranks,
             evidence=[state.ref],
             at=seconds(evicted.get("lastTransitionTime")) or seconds(state.received_at),
@@ -208,7 +208,7 @@ def _silent(case: Case, over: float, advice: list[str]) -> list[str]:
     return [text, *silent.when_stopped(case), *advice] if text else advice
 
 
-def _late(case: Case, over: float) -> list[str]:
+def _slow_start(case: Case, over: float) -> list[str]:
     """Return a one-item list if more than half of the time passed before every rank had logged, or []."""
     admissions = [condition(state, "Admitted") for state in case.workload if _is(state, "Admitted")]
     admitted_at = max((seconds(one.get("lastTransitionTime")) or over for one in admissions), default=over)
@@ -237,7 +237,7 @@ def _allowed(case: Case, workload: ObjectState) -> tuple[str, list[str]]:
     return text, [f"--wait {wait:g} leaves the job this much time: if it needs more, raise --wait"]
 
 
-def _named(case: Case, message: str) -> list[str]:
+def _workload_name(case: Case, message: str) -> list[str]:
     """Return a one-item list with the name of the Workload whose UID is in Kueue's message, or []."""
     names = [state.name for uid, state in case.bundle.last("workload").items() if uid in message]
     return [f"this UID is that of Workload {', '.join(names)}"] if names else []

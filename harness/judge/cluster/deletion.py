@@ -298,7 +298,7 @@ def _signs_of_an_end(case: Case, pod: Pod) -> Iterator[ObjectState]:
     for kind in ("jobset", "job", "workload"):
         for state in case.bundle.history(kind):
             suspended = mapping(state.object, "spec").get("suspend") is True
-            if leaving(state) or suspended or any(_ends(state)):
+            if leaving(state) or suspended or any(_end_conditions(state)):
                 yield state
 
 
@@ -310,11 +310,11 @@ def _of_another_step(case: Case, sign: ObjectState, pod: ObjectState) -> bool:
     """
     owners = {str(owner.get("uid")) for owner in items(pod.object, "metadata", "ownerReferences")}
     other_jobs = [job.uid for job in case.bundle.last("job").values() if job.uid not in owners]
-    end_types = {end.get("type") for end in _ends(sign)}
+    end_types = {end.get("type") for end in _end_conditions(sign)}
     return sign.uid in other_jobs and not leaving(sign) and end_types in ({"Complete"}, _COMPLETED)
 
 
-def _ends(state: ObjectState) -> Iterator[dict[str, Any]]:
+def _end_conditions(state: ObjectState) -> Iterator[dict[str, Any]]:
     """Yield the object's conditions with status "True" that show that it has ended or is about to end."""
     for name in _ENDS:
         if (end := condition(state, name)).get("status") == "True":
@@ -325,7 +325,7 @@ def _sign_at(case: Case, sign: ObjectState) -> float:
     """Return when the object in this state began to end, in seconds since the epoch, or 0 if unknown."""
     if by_lost_node(case, sign):  # The node was lost at an earlier, unknown time.
         return 0.0
-    reported = (*_ends(sign), disruption(sign))
+    reported = (*_end_conditions(sign), disruption(sign))
     texts = [end.get("lastTransitionTime") for end in reported]
     texts.append(mapping(_own_status(case, sign), "state", "terminated").get("finishedAt"))
     times = [time for time in map(seconds, texts) if time is not None]

@@ -39,7 +39,7 @@ def ended(manifest: Manifest) -> Finding:
     refs = ["manifest.json"]
     word = (manifest.interrupted or "").upper()
     if word.startswith(("SIG", "KEYBOARDINTERRUPT", "CTRL")):
-        text = f"the harness was stopped by {manifest.interrupted}{_where(manifest)}"
+        text = f"the harness was stopped by {manifest.interrupted}{_ended_stages(manifest)}"
         return not_passed("harness", "run.interrupted", text, why=["the job may be fine"], evidence=refs)
     if manifest.ended_at is None:
         in_stage = f" in the stage {manifest.in_stage}" if manifest.in_stage else ""
@@ -53,13 +53,13 @@ def ended(manifest: Manifest) -> Finding:
     return passed("harness", text, refs, why=reasons)
 
 
-def _where(manifest: Manifest) -> str:
+def _ended_stages(manifest: Manifest) -> str:
     """Return a clause that names all stages ended by a signal.
 
     There can be several, because stages run in parallel and a second signal can end another stage.
     """
-    ended_ = [stage.name for stage in manifest.stages if (stage.error or "") in SIGNALS]
-    return f" in the stage{'s' if ended_[1:] else ''} {' and '.join(ended_)}" if ended_ else ""
+    stage_names = [stage.name for stage in manifest.stages if (stage.error or "") in SIGNALS]
+    return f" in the stage{'s' if stage_names[1:] else ''} {' and '.join(stage_names)}" if stage_names else ""
 
 
 def manifest(manifest: Manifest | None, before: list[Finding]) -> Finding:

@@ -57,14 +57,13 @@ def problem(case: Case) -> ServiceProblem | None:
 
 def healthy(case: Case) -> str | None:
     """Return a sentence if the Service provably selects and publishes all pods, otherwise None."""
-    names_ = {_subdomain(pod) for pod in case.pods.values()} - {""}
-    if problem(case) or len(case.pods) < case.expected.num_nodes or len(names_) != 1:
+    subdomains = {_subdomain(pod) for pod in case.pods.values()} - {""}
+    if problem(case) or len(case.pods) < case.expected.num_nodes or len(subdomains) != 1:
         return None
     if not _watched(case, "service") or not case.bundle.has("objects/endpointslice.jsonl"):
         return None
-    return (
-        f"Service {next(iter(names_))} selects all {len(case.pods)} pods, and each of them was its endpoint"
-    )
+    service = next(iter(subdomains))
+    return f"Service {service} selects all {len(case.pods)} pods, and each of them was its endpoint"
 
 
 def _readable(case: Case, kind: str) -> bool:

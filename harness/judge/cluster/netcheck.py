@@ -136,7 +136,7 @@ def _failed(case: Case, first: PodDiagnosis, pod_diagnoses: Mapping[int, PodDiag
         text = f"netcheck failed with {diagnosis.cause or 'no cause'}, which this harness does not know"
         return unknown("netcheck", text, evidence=[first.ref])
     nodes = [rank for rank in accused if rank < case.expected.num_nodes]
-    about = "" if diagnosis.whole else f" (according to {names(case.ranks_of(first.index))} alone)"
+    source_note = "" if diagnosis.whole else f" (according to {names(case.ranks_of(first.index))} alone)"
     text, reasons = failed_steps[0].text, list[str]()
     if nodes and "rank" not in text:
         text = f"{names(case.ranks_of(*nodes))}: {text}"
@@ -169,7 +169,7 @@ def _failed(case: Case, first: PodDiagnosis, pod_diagnoses: Mapping[int, PodDiag
     return not_passed(
         "netcheck",
         CAUSES[cause].id,
-        f"the ranks cannot reach each other{about}: {text}",
+        f"the ranks cannot reach each other{source_note}: {text}",
         why=[*reasons, *[f"also: {s.text}" for s in failed_steps[1:3]]],
         ranks=case.ranks_of(*nodes),
         evidence=refs,

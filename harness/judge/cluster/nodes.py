@@ -49,7 +49,7 @@ def checks(case: Case, ends: dict[int, End]) -> Finding:
     return not_passed(
         "nodes",
         "cluster.node_lost",
-        f"node {node} was lost while {names(ranks)} ran on it: {_why(not_ready_state)}",
+        f"node {node} was lost while {names(ranks)} ran on it: {_reason(not_ready_state)}",
         why=other_losses,
         ranks=[rank for _, node_ranks in not_ready.values() for rank in node_ranks],
         evidence=[state.ref for state, _ in not_ready.values()],
@@ -64,13 +64,13 @@ def _since(state: ObjectState) -> float:
     return moment - SILENT_SECONDS if ready.get("status") == "Unknown" else moment
 
 
-def _why(state: ObjectState) -> str:
+def _reason(state: ObjectState) -> str:
     ready = condition(state, "Ready")
     if state.type == "DELETED" and ready.get("status", "True") == "True":
         return "it was deleted from the cluster"
     since = ready.get("lastTransitionTime", "an unknown time")
     text = f"Ready is {ready.get('status')} since {since}, {ready.get('reason')}: {ready.get('message')}"
-    messages = [
+    taints = [
         str(t.get("key")) for t in items(state.object, "spec", "taints") if t.get("effect") == "NoExecute"
     ]
-    return text + (f" (taints {', '.join(messages)})" if messages else "")
+    return text + (f" (taints {', '.join(taints)})" if taints else "")

@@ -31,10 +31,12 @@ def unbound(case: Case, pending: Collection[int], message: str) -> list[Unbound]
     claims = {name for index in pending for name in _claims(case.pods[index])}
     newest: dict[str, ObjectState] = {}
     for event in case.bundle.history("event"):
-        about = mapping(event.object, "involvedObject")
-        of_a_claim = about.get("kind") == "PersistentVolumeClaim" and event.object.get("reason") in _UNBOUND
-        if of_a_claim and about.get("name") in claims:
-            newest[str(about["name"])] = event
+        involved = mapping(event.object, "involvedObject")
+        of_a_claim = (
+            involved.get("kind") == "PersistentVolumeClaim" and event.object.get("reason") in _UNBOUND
+        )
+        if of_a_claim and involved.get("name") in claims:
+            newest[str(involved["name"])] = event
     by_message: dict[str, Unbound] = {}
     for name, event in sorted(newest.items()):
         reason = f"{event.object.get('reason')}: {event.object.get('message', 'no message')}"

@@ -49,7 +49,7 @@ _MAKERS = {"OpenAPI-Generator", "torchrun-controller"}
 def changes(case: Case) -> list[Change]:
     """Return other clients' changes from the launch until the harness stopped waiting, earliest first."""
     begin, end = _window(case)
-    candidates = [*_written(case), *_deleted(case), *outages(case)]
+    candidates = [*_writes(case), *_deleted(case), *outages(case)]
     # When a watch reconnects, it can record the same event twice.
     once = {(change.at, change.text): change for change in candidates if begin <= change.at <= end}
     return [once[key] for key in sorted(once)]
@@ -61,11 +61,11 @@ def _window(case: Case) -> tuple[float, float]:
     return case.since or LATE, LATE if end is None else end
 
 
-def _others(managers: list[str]) -> list[str]:
+def _other_managers(managers: list[str]) -> list[str]:
     return [name for name in managers if name not in _CONTROLLERS and not name.startswith(_OF_KUEUE)]
 
 
-def _written(case: Case) -> Iterator[Change]:
+def _writes(case: Case) -> Iterator[Change]:
     """Yield each creation or edit of an object by a field manager that is not a known controller."""
     for kind in _WRITTEN:
         for states in case.bundle.objects(kind).values():
@@ -74,7 +74,7 @@ def _written(case: Case) -> Iterator[Change]:
                 if kind in _WITH_STATUS:
                     yield from _status_written(kind, before, after)
                 managers, fields = (
-                    _others(changed_by(before, after)),
+                    _other_managers(changed_by(before, after)),
                     _differences(before.object, after.object),
                 )
                 removed = _removed(before.object, after.object)
@@ -92,8 +92,8 @@ def _written(case: Case) -> Iterator[Change]:
                         [*fields, *(f"without {part}" for part in removed if kind in _OF_THE_JOB)]
                     )
                     text = f"{title(after)} was edited by {', '.join(managers)} ({edits})"
-                    if fields == ("spec.replicas",) and (scaled_ := elastic.scaling(before, after)):
-                        text = f"{title(after)} was {scaled_}"
+                    if fields == ("spec.replicas",) and (scaling_text := elastic.scaling(before, after)):
+                        text = f"{title(after)} was {scaling_text}"
                     at = when(after)
                     yield Change(at, "edited", kind, after.name, text, after.ref, fields, removed=removed)
 
@@ -111,7 +111,7 @@ def _status_written(kind: str, before: ObjectState, after: ObjectState) -> Itera
             (str(e.get("manager")), str(e.get("time"))) for e in entries if e.get("subresource") == "status"
         }
 
-    managers = _others(sorted({manager for manager, _ in writes(after) - writes(before)} - _MAKERS))
+    managers = _other_managers(sorted({manager for manager, _ in writes(after) - writes(before)} - _MAKERS))
     if managers and after.type != "DELETED":
         outcome = ended(after)
         text = f"the status of {title(after)} was edited by {', '.join(managers)}"
@@ -140,7 +140,7 @@ def _removed(before: dict[str, Any], after: dict[str, Any]) -> tuple[str, ...]:
 
 def _created(case: Case, kind: str, first: ObjectState) -> Iterator[Change]:
     created_at = seconds(mapping(first.object, "metadata").get("creationTimestamp")) or 0.0
-    managers = [name for name in _others(_managers(first)) if name not in _MAKERS]
+    managers = [name for name in _other_managers(_managers(first)) if name not in _MAKERS]
     if first.type == "ADDED" and managers and created_at >= (case.since or LATE) - 1:
         text = f"{title(first)} was created by {', '.join(dict.fromkeys(managers))}"
         yield Change(when(first), "created", kind, first.name, text, first.ref)

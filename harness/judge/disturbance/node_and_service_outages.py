@@ -78,9 +78,9 @@ def _nodes(case: Case) -> Iterator[Change]:
                 yield Change(when(after), "not ready", "node", name, text, after.ref)
     for event in case.bundle.history("node-event"):
         source = mapping(event.object, "source").get("component") or event.object.get("reportingComponent")
-        about = mapping(event.object, "involvedObject")
+        involved = mapping(event.object, "involvedObject")
         if source == "kubelet" and event.object.get("reason") == "Starting" and event.type == "ADDED":
-            name = str(about.get("name"))
+            name = str(involved.get("name"))
             text = f"the kubelet of node {name} was started again"
             yield Change(when(event), "kubelet", "node", name, text, event.ref)
 

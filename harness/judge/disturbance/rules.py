@@ -189,7 +189,7 @@ def _config(case: Case, change: Change) -> Iterator[Disturbance]:
     unstarted = [
         index
         for index, pod in case.pods.items()
-        if change.name in _needs(pod, change.kind) and _first_run(case, pod) > change.at
+        if change.name in _required_names(pod, change.kind) and _first_run(case, pod) > change.at
     ]
     ranks = tuple(rank for index in unstarted for rank in case.ranks_of(index))
     if ranks:
@@ -202,7 +202,7 @@ def _config(case: Case, change: Change) -> Iterator[Disturbance]:
         )
 
 
-def _needs(pod: Pod, kind: str) -> set[str]:
+def _required_names(pod: Pod, kind: str) -> set[str]:
     """Return the names of the Secrets or ConfigMaps that a pod needs to start."""
     ref, plain = ("secret", "secretName") if kind == "secret" else ("configMap", "name")
     spec = mapping(pod.last.object, "spec")
@@ -235,10 +235,10 @@ def _of_our_queue(case: Case, change: Change) -> bool:
         return False
     if change.kind == "localqueue":
         return change.name == case.queue
-    locals_ = case.bundle.last("localqueue").values()
+    local_queues = case.bundle.last("localqueue").values()
     return any(
         queue.name == case.queue and mapping(queue.object, "spec").get("clusterQueue") == change.name
-        for queue in locals_
+        for queue in local_queues
     )
 
 

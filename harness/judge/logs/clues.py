@@ -319,9 +319,9 @@ def _unresolved(lines: Lines, error: str) -> tuple[int, str] | None:
     """
     target = _TARGET.search(error)
     host = target[1] if target else ""
-    about = re.compile(rf"\[c10d\].*[\[( ]{re.escape(host)}[\],:]")
+    about_host = re.compile(rf"\[c10d\].*[\[( ]{re.escape(host)}[\],:]")
     host_lines = [
-        entry for entry in lines if host and about.search(entry[1]) and not _TARGET.search(entry[1])
+        entry for entry in lines if host and about_host.search(entry[1]) and not _TARGET.search(entry[1])
     ]
     if not host_lines or not _UNRESOLVED.search(host_lines[-1][1]):
         return None
@@ -404,8 +404,8 @@ def _plain(tail: Lines) -> Lines:
 
 def _of_the_client(lines: Lines, error: int) -> bool:
     """Return whether the client read the CPU frequency in the innermost frame above the error's line."""
-    above = [text for number, text in lines if error - _FRAME_LINES <= number < error]
-    files = [text for text in above if _FILE_OF_A_STACK.match(text)]
+    stack_lines = [text for number, text in lines if error - _FRAME_LINES <= number < error]
+    files = [text for text in stack_lines if _FILE_OF_A_STACK.match(text)]
     return bool(files) and _READS_CPU_FREQUENCY.search(files[-1]) is not None
 
 

@@ -181,10 +181,10 @@ def _client_kept(usable: list[Record], run: str | None) -> Finding:
         if unlisted > 0:
             texts.append(f"rank {record.rank}: {counted(unlisted, 'value')} for further reasons")
         section = summary.of_run(run or "")
-        for name, of in section.merged if section is not None else ():
+        for name, sources in section.merged if section is not None else ():
             claim = next((each for each in section.metrics if each.metric == name), None) if section else None
             count = f" ({counted(claim.count, 'point')})" if claim else ""
-            rename_text = f"{', '.join(map(repr, of))} became {name!r}{count}"
+            rename_text = f"{', '.join(map(repr, sources))} became {name!r}{count}"
             texts.append(f"rank {record.rank}: {rename_text}")
         if texts:
             details += texts

@@ -63,7 +63,7 @@ def _of_pod(case: Case, index: int, pod: Pod, *, is_last: bool) -> PodRecord:
         if own is not None and record.summary is not None and record.summary.world is None:
             # Without a launcher, the recorder uses the pod's index in its Job, not the rank in the JobSet.
             record.rank = own
-    record_set.ranks, record_set.lost = ranks, _lost(case, pod)
+    record_set.ranks, record_set.lost = ranks, _missing_log(case, pod)
     if not record_set.records:
         record_set.absent = _absent(case, pod, path, begins_late, is_last=is_last)
     return record_set
@@ -114,7 +114,7 @@ def _begins_late(case: Case, pod: Pod, path: str) -> bool:
     return first_at - started_at > LATE_SECONDS or inside(case.bundle.path, path).stat().st_size > LARGE
 
 
-def _lost(case: Case, pod: Pod) -> str:
+def _missing_log(case: Case, pod: Pod) -> str:
     """Return why the log of an earlier instance of the rank's container is missing, or ""."""
     for status in items(pod.last.object, "status", "containerStatuses"):
         if status.get("name") != case.launch.container:
@@ -200,10 +200,10 @@ def world(case: Case, pods: Iterable[PodRecord]) -> tuple[bool | None, str]:
     for number, count in numbers.items():
         if count > 1:
             return False, f"{count} ranks were rank {number} of a process group, according to their recorders"
-    return _met(list(summaries.values()), size)
+    return _one_world(list(summaries.values()), size)
 
 
-def _met(summaries: list[Summary], size: int) -> tuple[bool | None, str]:
+def _one_world(summaries: list[Summary], size: int) -> tuple[bool | None, str]:
     """Return whether all `size` ranks were joined by torchrun or in a process group, and a sentence about it.
 
     The result is None if the summaries do not show either.

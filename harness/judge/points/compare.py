@@ -37,10 +37,10 @@ class Recorded:
         return sum(map(len, self.shared.values()))
 
 
-def read(bundle: Bundle, shared_run: int | None, others: Callable[[int], bool]) -> Recorded:
+def read(bundle: Bundle, shared_run: int | None, is_foreign: Callable[[int], bool]) -> Recorded:
     """Return the points in tracker/points.jsonl. The file is read only once.
 
-    `others(run_id)` returns whether only other launches attached to a run. If so, the run is omitted.
+    `is_foreign(run_id)` returns whether only other launches attached to a run. If so, the run is omitted.
     """
     recorded = Recorded()
     for _, part in bundle.point_parts():
@@ -49,7 +49,7 @@ def read(bundle: Bundle, shared_run: int | None, others: Callable[[int], bool]) 
         if run == shared_run:
             recorded.raw_shared += count
             rows = recorded.shared
-        elif others(run):
+        elif is_foreign(run):
             continue
         else:
             rows = recorded.elsewhere.setdefault(run, {})

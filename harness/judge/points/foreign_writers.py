@@ -90,11 +90,11 @@ class ForeignWriter:
         amounts = ", ".join(_many(kind, count) for kind, count in self.written.items() if count)
         examples = [f"{metric} {compact(steps)}" for metric, steps in sorted(self.steps.items())[:2]]
         examples += [f"{len(self.steps) - 2} more metrics"] if len(self.steps) > 2 else []
-        by = f", by {', '.join(list(self.senders)[:4])}" if self.senders else ""
+        senders_text = f", by {', '.join(list(self.senders)[:4])}" if self.senders else ""
         span = sorted({min(self.times), max(self.times)}) if self.times else []
         period = f", {' to '.join(span)}" if span else ""
         which = f" ({', '.join(examples)})" if examples else ""
-        return f"{writer}: {amounts}{which}{by}{period}"
+        return f"{writer}: {amounts}{which}{senders_text}{period}"
 
 
 def _many(kind: str, count: int) -> str:

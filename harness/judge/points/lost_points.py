@@ -110,10 +110,10 @@ def not_uploaded(truths: list[Truth], ranks: Iterable[int]) -> list[str]:
         )
         sentences.append(f"{text}, so it has no upload process")
     return sentences + [
-        f"{names(of)} share one queue of the client ({queue}), and the first finish() ends the upload of "
-        "all: give each process a PLUTO_DIR of its own"
-        for (_, queue), of in shared.items()
-        if len(of) > 1 and of & requested
+        f"{names(sharing)} share one queue of the client ({queue}), and the first finish() ends the upload "
+        "of all: give each process a PLUTO_DIR of its own"
+        for (_, queue), sharing in shared.items()
+        if len(sharing) > 1 and sharing & requested
     ]
 
 

@@ -58,7 +58,7 @@ class Series(Mapping[int, float]):
         `mark` is any small number. The method `mark()` returns the mark of the point that counts for a step.
         """
         if self._places is None and self._steps and step <= self._steps[-1]:
-            self._places = {of: place for place, of in enumerate(self._steps)}
+            self._places = {stored_step: place for place, stored_step in enumerate(self._steps)}
         if self._places is not None:
             place = self._places.setdefault(step, len(self._steps))
             if place < len(self._steps):

@@ -85,7 +85,7 @@ class Attached:
         keys: dict[int, set[str | None]] = {}
         for _, attachment in self.attachments or []:
             keys.setdefault(attachment.run_id, set()).add(attachment.launch)
-        return {run_id for run_id, of in keys.items() if not of & {None, *self.case.launches}}
+        return {run_id for run_id, launches in keys.items() if not launches & {None, *self.case.launches}}
 
     def label(self, run_id: int) -> str:
         """Return a run's name for messages: its display id.

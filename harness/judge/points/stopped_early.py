@@ -49,7 +49,7 @@ def find(case: Case, truths: Sequence[Truth]) -> list[Stopped]:
     last_steps = {truth.rank: _last_steps(truth) for truth in logging}
     times = {truth.rank: truth.own[-1].last_ms for truth in logging}
     for metric in sorted(set.intersection(*map(set, last_steps.values()))):
-        steps = {rank: of[metric] for rank, of in last_steps.items()}
+        steps = {rank: steps_by_metric[metric] for rank, steps_by_metric in last_steps.items()}
         furthest = max(steps.values())
         behind = [rank for rank, step in steps.items() if step < furthest]
         if not behind or any(furthest - steps[rank] < MIN_STEPS for rank in behind):

@@ -55,16 +55,16 @@ class _Difference:
     refs: dict[str, None] = field(default_factory=dict)
 
 
-def check(case: Case, truths: list[Truth], others: Iterable[Truth] = ()) -> Finding:
+def check(case: Case, truths: list[Truth], second_truths: Iterable[Truth] = ()) -> Finding:
     """Run the `code` check: the ranks ran the code that the manifest lists as sent.
 
-    `others` are the records from a second recorder in the same processes. Both recorders must report the code
-    that was sent.
+    `second_truths` are the records from a second recorder in the same processes. Both recorders must report
+    the code that was sent.
     """
     sent_code = case.manifest.code
     if sent_code is None:
         return passed(CHECK, "the harness that wrote this bundle did not record which code it sent")
-    all_truths = [*truths, *others]
+    all_truths = [*truths, *second_truths]
     reports = [read(truth, attempt) for truth in all_truths for attempt in truth.attempts if attempt.code]
     differences: dict[str, _Difference] = {}
     for report in reports:

@@ -27,7 +27,9 @@ def completed(case: Case, ends: dict[int, End]) -> Finding:
         return not_passed("completed", "run.evidence_missing", text)
     if case.terminal == "Completed":
         early = attached_ends.completed_early(case, jobset, ends)
-        return early or passed("completed", f"{_what(case, jobset)} {_how(case)}", [jobset.ref])
+        return early or passed(
+            "completed", f"{_object_name(case, jobset)} {_completion_text(case)}", [jobset.ref]
+        )
     return _failed(case, jobset) if case.terminal == "Failed" else _unended(case, jobset, ends)
 
 
@@ -39,7 +41,7 @@ def _failed(case: Case, jobset: ObjectState) -> Finding:
     if case.launch.held:
         failure = {"reason": "RankFailed", "message": "a rank's command did not end with exit code 0"}
     reason = f"{failure.get('reason', 'no reason')}: {failure.get('message', 'no message')}"
-    text = f"{_what(case, jobset)} failed: {reason}"
+    text = f"{_object_name(case, jobset)} failed: {reason}"
     if case.launch.attached:
         return attached_ends.failed(case, jobset, text)
     return not_passed("completed", "run.not_completed", text, evidence=[jobset.ref])
@@ -82,7 +84,7 @@ def _unended(case: Case, jobset: ObjectState, ends: dict[int, End]) -> Finding:
         return not_passed(
             "completed",
             "run.deleted",
-            f"{_what(case, jobset)} was deleted before it ended, and not by the harness",
+            f"{_object_name(case, jobset)} was deleted before it ended, and not by the harness",
             ranks=case.ranks,
             evidence=refs,
             phase=RUNNING,
@@ -93,7 +95,7 @@ def _unended(case: Case, jobset: ObjectState, ends: dict[int, End]) -> Finding:
     if (job := deletion.first_out_of_time(case)) is not None and not case.by_signal:
         return _too_long(case, job)
     if mapping(jobset.object, "spec").get("suspend") is True and admission.evicted(case):
-        text = f"Kueue suspended {_what(case, jobset)}, so it did not end: see eviction"
+        text = f"Kueue suspended {_object_name(case, jobset)}, so it did not end: see eviction"
         return unknown("completed", text, evidence=refs)
     not_ended = attached_ends.not_ended if case.launch.attached else _waited_for
     return not_ended(case, jobset, ends)
@@ -103,17 +105,17 @@ def _waited_for(case: Case, jobset: ObjectState, ends: dict[int, End]) -> Findin
     """Return the finding for a launched job that did not end and whose object still exists."""
     refs = [jobset.ref]
     if controllers.waited(case) and _pods_have_ended(case, ends):
-        text = f"every rank's pod has ended, but {_what(case, jobset)} has not"
+        text = f"every rank's pod has ended, but {_object_name(case, jobset)} has not"
         return controllers.not_followed(case, "completed", "jobset", text, refs, END)
     if case.timed_out:
         ranks, reasons = pods.stalled(case, ends)
         reasons += silent.when_stopped(case)
-        text = f"{_what(case, jobset)} did not end: {case.deadline}"
+        text = f"{_object_name(case, jobset)} did not end: {case.deadline}"
         return not_passed("completed", "run.timed_out", text, why=reasons, ranks=ranks, evidence=refs)
     text = "has no recorded end" + ": the harness was stopped before the job ended" * case.by_signal
     if case.given_up and not case.by_signal:
         text = f"had not ended when the harness stopped waiting, and all its pods ran{_waited(case)}"
-    return unknown("completed", f"{_what(case, jobset)} {text}", evidence=refs)
+    return unknown("completed", f"{_object_name(case, jobset)} {text}", evidence=refs)
 
 
 def _waited(case: Case) -> str:
@@ -153,11 +155,11 @@ def _pods_have_ended(case: Case, ends: dict[int, End]) -> bool:
     )
 
 
-def _what(case: Case, launched: ObjectState) -> str:
+def _object_name(case: Case, launched: ObjectState) -> str:
     return f"{case.launch.kind} {launched.name}"
 
 
-def _how(case: Case) -> str:
+def _completion_text(case: Case) -> str:
     """Return the evidence that the job completed, as a clause that follows the name of the object."""
     if not case.launch.held:
         return "is Completed"

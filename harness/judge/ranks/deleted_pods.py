@@ -100,10 +100,10 @@ def events(case: Case) -> tuple[list[str], list[str]]:
     pod_names = {pod.name for pods in case.pod_attempts.values() for pod in pods}
     by_message: dict[str, ObjectState] = {}
     for event in case.bundle.last("event").values():
-        about, message = mapping(event.object, "involvedObject"), str(event.object.get("message") or "")
+        involved, message = mapping(event.object, "involvedObject"), str(event.object.get("message") or "")
         if event.object.get("reason") not in _DELETIONS:
             continue
-        if str(about.get("name")) in pod_names or any(name in message for name in pod_names):
+        if str(involved.get("name")) in pod_names or any(name in message for name in pod_names):
             continue
         by_message[message] = event
     newest = list(by_message.values())[-MAX_EVENTS:]

@@ -115,7 +115,7 @@ def _of_ranks(case: Case, index: int, repeated: set[str]) -> Iterator[BadEnd]:
             text = f"{subject} was killed{step}: out of memory"
             yield BadEnd("rank.oom_killed", [life.rank], text, at, code, False, life.ref)
         elif code:
-            text = f"{subject} {_ended(code)}{step}{f': {error}' if error else ''}"
+            text = f"{subject} {_exit_text(code)}{step}{f': {error}' if error else ''}"
             peer = _of_a_peer(error) or code == -15
             yield BadEnd("rank.exit_code_masked", [life.rank], text, at, code, peer, life.ref)
         elif code is None:
@@ -161,7 +161,7 @@ def _before_any_rank(case: Case, index: int, repeated: set[str]) -> Iterator[Bad
         elif unseen:
             cause, text = "rank.exited_early", f"{name} left {before}: its record has no end"
         else:
-            text = f"{name} {_ended(code)} {before}{f': {errors[0]}' if errors else ''}"
+            text = f"{name} {_exit_text(code)} {before}{f': {errors[0]}' if errors else ''}"
         peer = bool(errors) and _of_a_peer(errors[0])
         yield BadEnd(cause, ranks, text, at, None if unseen else code, peer, agent.ref)
 
@@ -180,7 +180,7 @@ def before_a_restart(of_pod: PodProcesses) -> BadEnd | None:
                     continue
                 which = f"(restart {rounds[pid].restart} of at most {rounds[pid].max_restarts})"
                 reason = "" if error.startswith("To enable traceback") else f": {error}"
-                text = f"rank {rank} {_ended(code)} {which}{reason}"
+                text = f"rank {rank} {_exit_text(code)} {which}{reason}"
                 at, ref = event.time_ms / 1000, process.ref if process is not None else agent.ref
                 last = BadEnd("rank.exit_code_masked", [rank], text, at, code, False, ref)
     return last
@@ -222,7 +222,7 @@ def _of_others(case: Case, index: int, repeated: set[str]) -> Iterator[BadEnd]:
         if process.id in judged or end is None or not end.code:
             continue
         error = f": {end.error.splitlines()[0]}" if end.error else ""
-        text = f"process {process.pid} (`{shlex.join(process.argv)[:80]}`) {_ended(end.code)}{error}"
+        text = f"process {process.pid} (`{shlex.join(process.argv)[:80]}`) {_exit_text(end.code)}{error}"
         at, ranks = end.time_ms / 1000, case.ranks_of(index)
         yield BadEnd("rank.exit_code_masked", ranks, text, at, end.code, False, process.ref)
 
@@ -256,7 +256,7 @@ def _at(life: RankLife) -> float:
     return max(times) / 1000 if times else float("inf")
 
 
-def _ended(code: int) -> str:
+def _exit_text(code: int) -> str:
     return f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
 
 

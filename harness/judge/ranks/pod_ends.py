@@ -193,7 +193,7 @@ def _terminated(case: Case, pod: Pod, state: ObjectState, terminated: dict[str, 
         end = replace(end, state="failed", ranks=ranks, exit_code=exit_code)
         return _failed(case, pod, end, clues, terminated)
     if (bad_end := exit_codes.bad_end(case, pod.index)) is not None:
-        return _hidden(case, pod, end, bad_end, terminated)
+        return _masked(case, pod, end, bad_end, terminated)
     if (killed_end := _killed_with_0(case, pod, end, terminated)) is not None:
         return killed_end
     if not clues.report_is_last or case.launch.processes or _tests_failed(case, pod):
@@ -234,7 +234,7 @@ def _tests_failed(case: Case, pod: Pod) -> bool:
     return bool(reports) and reports[-1].verdict in ("FAIL", "UNKNOWN")
 
 
-def _hidden(case: Case, pod: Pod, end: End, bad_end: exit_codes.BadEnd, terminated: dict[str, object]) -> End:
+def _masked(case: Case, pod: Pod, end: End, bad_end: exit_codes.BadEnd, terminated: dict[str, object]) -> End:
     """Return the End for a pod that exited with 0 although one of its ranks failed."""
     if terminated.get("reason") == "OOMKilled" and bad_end.code in (None, -signal.SIGKILL):
         note = "" if bad_end.cause == "rank.oom_killed" else f": {_OOM}"

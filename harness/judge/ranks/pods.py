@@ -84,7 +84,7 @@ def _never_had(case: Case, missing: list[int], ranks: list[int]) -> Finding:
     rejected = None if refusal else controllers.refused_request(case)
     blocking_pod = None if refusal or rejected else _unready_before(case, missing[0])
     if case.launch.attached and not (refusal or rejected or blocking_pod):
-        return _gone(case, ranks)
+        return _without_pod(case, ranks)
     if case.terminal == "Completed" or (case.broken("objects/pod.jsonl") and not (refusal or rejected)):
         text = f"no pod of {names(ranks)} was recorded"
         return not_passed(
@@ -113,7 +113,7 @@ def _never_had(case: Case, missing: list[int], ranks: list[int]) -> Finding:
     )
 
 
-def _gone(case: Case, ranks: list[int]) -> Finding:
+def _without_pod(case: Case, ranks: list[int]) -> Finding:
     """Return the finding for ranks in an attached job that currently have no pod."""
     if case.pods or case.terminal:
         text = f"the pod of {names(ranks)} does not exist now"

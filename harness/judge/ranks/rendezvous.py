@@ -341,11 +341,11 @@ def _ranks_in(case: Case, log: str) -> Iterator[int]:
 
 def too_many(case: Case) -> Finding | None:
     """Return the `rendezvous` finding if more ranks took part than the job has, or None."""
-    ranks_ = len(case.ranks_ever)
-    path = f"truth/{ranks_}.jsonl"
+    rank_count = len(case.ranks_ever)
+    path = f"truth/{rank_count}.jsonl"
     if not case.bundle.has(path):
         return None
-    text = f"more ranks took part than the {ranks_} of the job"
+    text = f"more ranks took part than the {rank_count} of the job"
     for index, pod in case.pods.items():
         log = case.bundle.log(pod.name, case.launch.container)
         ranks = set(_ranks_in(case, log))
@@ -355,4 +355,4 @@ def too_many(case: Case) -> Finding | None:
             return not_passed(
                 "rendezvous", "rendezvous.world_size", text, details=[one_pod], ranks=ranks, evidence=refs
             )
-    return not_passed("rendezvous", "rendezvous.world_size", text, ranks=[ranks_], evidence=[path])
+    return not_passed("rendezvous", "rendezvous.world_size", text, ranks=[rank_count], evidence=[path])

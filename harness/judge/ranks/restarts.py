@@ -43,7 +43,7 @@ def check(case: Case, truths: list[Truth], restarts: list[Restart]) -> Finding:
     texts = list(dict.fromkeys(one.text for one in sorted(restarts, key=lambda one: one.allowed)))
     limit = _limit(case)
     if limit is not None:
-        return _counted(restarts, texts, limit)
+        return _per_rank(restarts, texts, limit)
     disallowed = [restart for restart in restarts if not restart.allowed]
     ranks = [rank for one in disallowed or restarts for rank in one.ranks]
     refs = [ref for one in disallowed or restarts for ref in one.evidence]
@@ -69,7 +69,7 @@ def _limit(case: Case) -> int | None:
     return int(text) if isinstance(text, str) and text.isdecimal() else None
 
 
-def _counted(restarts: list[Restart], texts: list[str], limit: int) -> Finding:
+def _per_rank(restarts: list[Restart], texts: list[str], limit: int) -> Finding:
     """Return the finding for a job that allows each rank `limit` restarts for any reason."""
     times = Counter(rank for one in restarts if not one.resized for rank in set(one.ranks))
     highest = max(times.values(), default=0)
@@ -142,7 +142,9 @@ def _replaced(case: Case, index: int, before: Pod, after: Pod) -> Restart:
         limit = (
             mapping(case.jobset.object, "spec", "failurePolicy").get("maxRestarts", 0) if case.jobset else 0
         )
-        text = f"JobSet restarted the job (restart {after.attempt} of at most {limit}){_ended(case, before)}"
+        text = (
+            f"JobSet restarted the job (restart {after.attempt} of at most {limit}){_exit_text(case, before)}"
+        )
         return restart(text, isinstance(limit, int) and after.attempt <= limit)
     if (suspended := _suspended(case, before, after)) is not None:
         return restart(*suspended)
@@ -171,7 +173,7 @@ def _by_its_job(case: Case, job: str, before: Pod) -> tuple[str, bool]:
     """Return why the Job with the uid `job` replaced a failed pod, and whether it allows that."""
     evicted = deletion.evicted(before) if case.launch.attached else None
     text = f"pod {before.name} " + (
-        f"was evicted ({evicted})" if evicted else f"failed{_ended(case, before)}"
+        f"was evicted ({evicted})" if evicted else f"failed{_exit_text(case, before)}"
     )
     if pod_failure_policy.ignores(case, job, before):
         return f"{text}, and the podFailurePolicy of its Job ignores such failures", True
@@ -250,7 +252,7 @@ def _of_containers(case: Case) -> Iterator[Restart]:
                 times, known_count = count - known_count, count
                 policy = mapping(after.object, "spec").get("restartPolicy", "Always")
                 last_state = mapping(_status(case, after), "lastState", "terminated")
-                at = _started(case, after) or seconds(after.received_at) or 0.0
+                at = _started_at(case, after) or seconds(after.received_at) or 0.0
                 code = (
                     f", it had ended with exit code {last_state['exitCode']}"
                     if "exitCode" in last_state
@@ -263,7 +265,7 @@ def _of_containers(case: Case) -> Iterator[Restart]:
                 yield Restart(at, case.ranks_of(index), text, allowed, [after.ref])
 
 
-def _started(case: Case, state: ObjectState) -> float | None:
+def _started_at(case: Case, state: ObjectState) -> float | None:
     """Return when the rank's container was last started, or None if it is waiting to be started."""
     now = mapping(_status(case, state), "state")
     for word in ("running", "terminated"):
@@ -291,7 +293,7 @@ def _container_missing(status: dict[str, object]) -> bool:
     return not status.get("containerID") and reason == "ContainerStatusUnknown"
 
 
-def _ended(case: Case, pod: Pod) -> str:
+def _exit_text(case: Case, pod: Pod) -> str:
     """Return a clause that describes how the pod's rank container ended, or ""."""
     terminated = pod.container(case.launch.container, "terminated")
     if terminated is None:

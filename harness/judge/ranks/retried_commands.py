@@ -38,7 +38,7 @@ def retried(case: Case, index: int) -> list[tuple[ProcessRecord, ProcessRecord]]
         return []
     chains: list[list[_Run]] = []
     for run in _runs(of_pod):
-        chain = next((chain for chain in chains if _again(chain[-1].process, run.process)), None)
+        chain = next((chain for chain in chains if _is_retry(chain[-1].process, run.process)), None)
         if chain is None:
             chains.append([run])
         else:
@@ -71,7 +71,7 @@ def _failed(process: ProcessRecord) -> bool:
     return process.end is None or bool(process.end.code)
 
 
-def _again(before: ProcessRecord, after: ProcessRecord) -> bool:
+def _is_retry(before: ProcessRecord, after: ProcessRecord) -> bool:
     """Return whether `after` repeats or resumes the command in `before`, which had ended by then."""
     if not before.argv or before.env("RANK") != after.env("RANK") or before.last_ms > after.began:
         return False

@@ -29,10 +29,10 @@ def by_torchrun(case: Case, truths: list[Truth], other_restarts: list[Restart]) 
     """
     agents = _agents(case)
     exec_results = _became_another(case)
-    elastic_ = case.launch.max_nodes is not None
-    all_lives = [life for truth in truths for life in _lives(truth, agents, exec_results, elastic_)]
-    yield from _resized(case, [life for life in all_lives if elastic_ and life.world is not None])
-    lives = [life for life in all_lives if not elastic_ or life.world is None]
+    is_elastic = case.launch.max_nodes is not None
+    all_lives = [life for truth in truths for life in _lives(truth, agents, exec_results, is_elastic)]
+    yield from _resized(case, [life for life in all_lives if is_elastic and life.world is not None])
+    lives = [life for life in all_lives if not is_elastic or life.world is None]
     counts = {life.number for life in lives if isinstance(life.number, int)}
     by_time: dict[int | str | None, list[_Life]] = {}
     for life in lives:

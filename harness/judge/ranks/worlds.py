@@ -182,9 +182,9 @@ def rendezvous(case: Case, recorded: tuple[bool | None, str] | None = None) -> F
     recorders, the recorded processes must prove one world.
     """
     if recorded is not None:
-        met_, text = recorded
-        finding = of_groups(case) if met_ is None else None
-        return finding or (passed("rendezvous", text) if met_ else unknown("rendezvous", text))
+        formed, text = recorded
+        finding = of_groups(case) if formed is None else None
+        return finding or (passed("rendezvous", text) if formed else unknown("rendezvous", text))
     if not case.launch.processes and case.launch.attached:
         return of_logs(case) or of_groups(case) or unknown("rendezvous", _NOTHING, details=[_WHAT_SHOWS_IT])
     if not case.launch.processes:

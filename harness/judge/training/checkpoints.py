@@ -42,7 +42,7 @@ def checkpoints(facts: Facts) -> Finding:
     audit, launch = _audit(facts), facts.case.launch
     if isinstance(audit, str):
         return unknown("training-checkpoints", audit)
-    for cause, head, details in _broken(audit, launch):
+    for cause, head, details in _problems(audit, launch):
         return not_passed("training-checkpoints", cause, head, details=details, evidence=[AUDIT])
     last, incomplete = audit.checkpoints[-1], len(audit.leftovers)
     parts = [f"{counted(len(audit.checkpoints), 'checkpoint')} complete and loaded"]
@@ -53,7 +53,7 @@ def checkpoints(facts: Facts) -> Finding:
     return passed("training-checkpoints", ", ".join(parts), [AUDIT])
 
 
-def _broken(audit: TrainingAudit, launch: Launch) -> Iterator[Problem]:
+def _problems(audit: TrainingAudit, launch: Launch) -> Iterator[Problem]:
     """Yield the problems with the checkpoints, such as incomplete ones or weights that are not finite."""
     saved = audit.checkpoints
     if not saved:
@@ -165,8 +165,8 @@ def curve(facts: Facts) -> Finding:
         if reach is not None:
             return unknown("training-curve", f"{text}, so --reach cannot be checked")
         return passed("training-curve", text, [AUDIT])
-    above = f"{(lowest / entropy.val - 1):.1%} above the entropy of the texts, {entropy.val:.4f}"
-    text = f"the lowest validation loss is {lowest:.4f} nats, {above}"
+    excess = f"{(lowest / entropy.val - 1):.1%} above the entropy of the texts, {entropy.val:.4f}"
+    text = f"the lowest validation loss is {lowest:.4f} nats, {excess}"
     if lowest < entropy.val * (1 - BELOW):
         reasons = ["the model sees the tokens that it predicts, or tokens were left out"]
         return not_passed(

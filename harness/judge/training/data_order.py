@@ -59,7 +59,7 @@ def data(facts: Facts) -> Finding:
     audit = facts.bundle.training_audit
     if audit is None or not {"seed", "batch", "sequences"} <= audit.order.keys():
         return unknown("training-data", "the order of the data is not known: no checkpoint was audited")
-    of = Order(audit.order["seed"], audit.order["batch"], audit.order["sequences"])
+    plan = Order(audit.order["seed"], audit.order["batch"], audit.order["sequences"])
     worlds = facts.truths[0].rows.get(RANKS, NONE)
     if not worlds:
         return unknown("training-data", "no step was logged", ranks=[0])
@@ -79,17 +79,23 @@ def data(facts: Facts) -> Finding:
         rank: [
             s
             for s, world in worlds.items()
-            if rank < world and used[s][rank] != of.expected(s, rank, int(world))
+            if rank < world and used[s][rank] != plan.expected(s, rank, int(world))
         ]
         for rank in range(len(facts.truths))
     }
     deviates = {rank: steps for rank, steps in deviates.items() if steps}
-    epochs = [e for e in range(first // of.per_epoch, last // of.per_epoch + 1) if _whole(of, e, first, last)]
-    wrong_epochs = [epoch for epoch in epochs if _total(of, epoch, used) != sums(list(range(of.sequences)))]
+    epochs = [
+        e for e in range(first // plan.per_epoch, last // plan.per_epoch + 1) if _whole(plan, e, first, last)
+    ]
+    wrong_epochs = [
+        epoch for epoch in epochs if _total(plan, epoch, used) != sums(list(range(plan.sequences)))
+    ]
     if deviates or wrong_epochs:
-        return _wrong(facts, of, used, worlds, deviates, wrong_epochs)
+        return _wrong(facts, plan, used, worlds, deviates, wrong_epochs)
     before = f", from step {first} on, which an earlier launch had reached" if first else ""
-    each = f"each of {of.sequences} sequences was used exactly once in {counted(len(epochs), 'whole epoch')}"
+    each = (
+        f"each of {plan.sequences} sequences was used exactly once in {counted(len(epochs), 'whole epoch')}"
+    )
     steps = f"all {counted(last + 1 - first, 'step')} used the data of the seed{before}"
     return passed("training-data", f"{each}, and {steps}" if epochs else steps, [AUDIT])
 
@@ -162,20 +168,20 @@ def _reported_sums(facts: Facts, step: int, world: int) -> dict[int, Sums | None
     return by_rank
 
 
-def _whole(of: Order, epoch: int, first: int, last: int) -> bool:
-    return first <= epoch * of.per_epoch and (epoch + 1) * of.per_epoch - 1 <= last
+def _whole(plan: Order, epoch: int, first: int, last: int) -> bool:
+    return first <= epoch * plan.per_epoch and (epoch + 1) * plan.per_epoch - 1 <= last
 
 
-def _total(of: Order, epoch: int, used: dict[int, dict[int, Sums | None]]) -> Sums:
+def _total(plan: Order, epoch: int, used: dict[int, dict[int, Sums | None]]) -> Sums:
     """Return the `Sums` for the sequences that all ranks together used in an epoch."""
-    steps = range(epoch * of.per_epoch, (epoch + 1) * of.per_epoch)
+    steps = range(epoch * plan.per_epoch, (epoch + 1) * plan.per_epoch)
     parts = [reported for step in steps for reported in used[step].values() if reported is not None]
     return sum(p[0] for p in parts), sum(p[1] for p in parts), sum(p[2] for p in parts)
 
 
 def _wrong(
     facts: Facts,
-    of: Order,
+    plan: Order,
     used: dict[int, dict[int, Sums | None]],
     worlds: Series,
     deviates: dict[int, list[int]],
@@ -189,10 +195,10 @@ def _wrong(
         if len(steps) >= MOSTLY * sum(rank < world for world in worlds.values())
         and min(steps) <= first + 1
         # A rank with a different seed uses as many sequences as expected, unlike a rank that drops some.
-        and all(_as_many(used[s][rank], of.expected(s, rank, int(worlds[s]))) for s in steps)
+        and all(_as_many(used[s][rank], plan.expected(s, rank, int(worlds[s]))) for s in steps)
     ]
     is_repeated = any(
-        reported == of.expected(earlier, rank, int(worlds[earlier]))
+        reported == plan.expected(earlier, rank, int(worlds[earlier]))
         for rank, steps in deviates.items()
         for step in steps[:LOOKED]
         if (reported := used[step][rank]) is not None and reported[0]
@@ -209,22 +215,24 @@ def _wrong(
         cause, ranks = "training.rank_with_other_seed", always_wrong
         text = f"{names(always_wrong)} used other sequences than those of the seed from the start"
     else:
-        used_count = sum(_total(of, epoch, used)[0] for epoch in wrong_epochs)
-        are_missing = bool(wrong_epochs) and used_count < len(wrong_epochs) * of.sequences and not is_repeated
+        used_count = sum(_total(plan, epoch, used)[0] for epoch in wrong_epochs)
+        are_missing = (
+            bool(wrong_epochs) and used_count < len(wrong_epochs) * plan.sequences and not is_repeated
+        )
         cause = "training.data_missed" if are_missing else "training.data_repeated"
         text = f"{names(ranks)} used other sequences than those of the seed"
     details += [
-        f"epoch {epoch}: {_total(of, epoch, used)[0]:.0f} of {of.sequences} sequences were used, and "
+        f"epoch {epoch}: {_total(plan, epoch, used)[0]:.0f} of {plan.sequences} sequences were used, and "
         "not each once"
         for epoch in wrong_epochs
     ]
     refs = [f"truth/{rank}.jsonl" for rank in ranks]
-    reasons = _instead(of, used, worlds, deviates)
+    reasons = _instead(plan, used, worlds, deviates)
     return not_passed("training-data", cause, text, details=details, why=reasons, ranks=ranks, evidence=refs)
 
 
 def _instead(
-    of: Order, used: dict[int, dict[int, Sums | None]], worlds: Series, deviates: dict[int, list[int]]
+    plan: Order, used: dict[int, dict[int, Sums | None]], worlds: Series, deviates: dict[int, list[int]]
 ) -> list[str]:
     """Return a list with one sentence that says which ranks' or steps' sequences were used instead, or [].
 
@@ -236,12 +244,12 @@ def _instead(
         if reported is None or not reported[0]:
             continue
         of_ranks = {
-            ("rank", r) for r in range(world) if r != rank and reported == of.expected(step, r, world)
+            ("rank", r) for r in range(world) if r != rank and reported == plan.expected(step, r, world)
         }
         earlier = {
             ("steps", step - s)
             for s in worlds
-            if s < step and rank < worlds[s] and reported == of.expected(s, rank, int(worlds[s]))
+            if s < step and rank < worlds[s] and reported == plan.expected(s, rank, int(worlds[s]))
         }
         candidates = of_ranks | earlier if candidates is None else candidates & (of_ranks | earlier)
     if not candidates:
@@ -249,7 +257,7 @@ def _instead(
     kind, number = min(candidates)
     if kind == "rank":
         return [f"these are the sequences of rank {number}: give each rank its own share of each batch"]
-    epochs, remainder = divmod(number, of.per_epoch)
+    epochs, remainder = divmod(number, plan.per_epoch)
     if remainder:
         text = f"these are the sequences of {counted(number, 'step')} before"
         return [f"{text}: a resumed training must skip the data that it has used"]
