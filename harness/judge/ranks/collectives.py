@@ -19,7 +19,7 @@ from harness.judge.end import End
 from harness.judge.logs import clues as log_clues
 
 TAIL_LINES = 2000
-"""Number of lines at the end of a log that are searched. Each rank of a pod adds its C++ stacks to the log."""
+"""Number of lines at the end of a log that are searched. They may contain a C++ stack for each rank."""
 SAME_SIZE = ("ALLREDUCE", "BROADCAST", "REDUCE", "_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE")
 """Operations for which the tensors of all ranks must have the same size."""
 BETWEEN_TWO = ("SEND", "RECV", "COALESCED", "UNKNOWN")
@@ -28,8 +28,9 @@ _LABEL = re.compile(r"^\[rank(\d+)\]:")
 _IN_GROUP = re.compile(r"\[Rank (\d+)\]|\[PG [^\[\]]*? ?Rank (\d+)\]")
 _GROUP = re.compile(r"\[PG (?:ID \d+ PG GUID )?(\S+?) ?(?:\([\w .-]*\) ?)?Rank \d+\]")
 _TIMEOUT = re.compile(
-    r"Watchdog caught collective operation timeout: WorkNCCL\(SeqNum=(?P<number>\d+), OpType=(?P<operation>\w+)"
-    r"(?:, NumelIn=(?P<sent>\d+), NumelOut=(?P<received>\d+))?, Timeout\(ms\)=(?P<limit>\d+)\)"
+    r"Watchdog caught collective operation timeout: WorkNCCL\(SeqNum=(?P<number>\d+), "
+    r"OpType=(?P<operation>\w+)(?:, NumelIn=(?P<sent>\d+), NumelOut=(?P<received>\d+))?, "
+    r"Timeout\(ms\)=(?P<limit>\d+)\)"
 )
 _PROGRESS = re.compile(
     r"(?:detected by watchdog at work: (?P<number>\d+), |dump the debug info\. )"
@@ -41,9 +42,9 @@ _FINGERPRINT = re.compile(
 _MISMATCH = "Detected mismatch between collectives on ranks"
 _BARRIER = re.compile(r"Ranks? ([\d, ]+) failed to pass monitoredBarrier in \d+ ms")
 _NETWORK_ADVICE = (
-    "no rank is behind, so suspect the network between the nodes, or a GPU: run the job with --netcheck, look "
-    "for Xid errors (`dmesg | grep Xid` on the nodes), and set NCCL_DEBUG=INFO; if an operation may take that "
-    "long, raise `timeout` of init_process_group"
+    "suspect the network between the nodes, or a GPU: run the job with --netcheck, look for Xid errors "
+    "(`dmesg | grep Xid` on the nodes), and set NCCL_DEBUG=INFO; if an operation may take that long, raise "
+    "`timeout` of init_process_group"
 )
 
 
@@ -51,9 +52,9 @@ _NETWORK_ADVICE = (
 class Timeout:
     """A rank's timeout in a collective operation of one process group.
 
-    `number` counts the operations of the process group; it is None for a rank that was ended by another rank's
-    timeout. `started` is the last operation that the rank had called. `sizes` are the numbers of elements that
-    the rank sends and receives. `limit` is in seconds.
+    `number` counts the operations of the process group. It is None for a rank that did not time out itself,
+    but was ended because another rank did. `started` is the last operation that the rank had called. `sizes`
+    are the numbers of elements that the rank sends and receives. `limit` is in seconds.
     """
 
     rank: int
@@ -89,16 +90,22 @@ def diagnose(case: Case, cause: End, ends: Collection[End]) -> End | None:
     logs = {end.index: list(_lines(case, end.index)) for end in ends}
     for found in (
         _barrier(case, cause, logs),
-        _fingerprints(case, cause, logs),
+        _fingerprints(cause, logs),
         _compared(case, cause, logs),
     ):
         if found is not None:
             return found
-    waited = {end.index for end in ends if end.peer_absent}
-    if not waited.issuperset(range(case.expected.num_nodes)) or case.expected.num_nodes < 2:
+    if case.expected.num_nodes < 2 or {end.index for end in ends} != set(range(case.expected.num_nodes)):
         return None
-    text = f"{names(case.ranks)} timed out in a collective operation, and no rank has an error of its own"
-    return _end(cause, "collective.hung", [], text, cause.evidence, _NETWORK_ADVICE)
+    refs = tuple(end.evidence[-1] for end in ends if end.evidence)[:2]
+    if all(end.peer_absent for end in ends):
+        text = f"{names(case.ranks)} timed out in a collective operation, and no rank has an error of its own"
+        return _end(cause, "collective.hung", [], text, refs, _NETWORK_ADVICE)
+    if all(log_clues.is_of_a_peer(end.log_quote) for end in ends):
+        text = f"{names(case.ranks)} lost the connection to a peer, and no rank has an error of its own"
+        lost = [f"{names(end.ranks)}: {end.log_quote}" for end in ends]
+        return _end(cause, "collective.failed", [], "; ".join([text, *lost[:2]]), refs, _NETWORK_ADVICE)
+    return None
 
 
 def _lines(case: Case, index: int) -> Iterator[tuple[str, str]]:
@@ -119,7 +126,7 @@ def _barrier(case: Case, cause: End, logs: Mapping[int, list[tuple[str, str]]]) 
     return None
 
 
-def _fingerprints(case: Case, cause: End, logs: Mapping[int, list[tuple[str, str]]]) -> End | None:
+def _fingerprints(cause: End, logs: Mapping[int, list[tuple[str, str]]]) -> End | None:
     """Return the End for ranks whose operations differ according to TORCH_DISTRIBUTED_DEBUG=DETAIL."""
     calls: dict[int, tuple[str, ...]] = {}
     refs = []
@@ -146,11 +153,14 @@ def _compared(case: Case, cause: End, logs: Mapping[int, list[tuple[str, str]]])
     behind = [each for each in timeouts if each.last < number]
     refs = tuple(each.ref for each in (*behind[:1], *latest[:1]))
     awaited = f"operation {number} ({latest[0].text})"
+    if absent := [each.rank for each in behind if each.number is None]:
+        text = f"{_places(case, absent)} did not call collective {awaited}, for which {_ranks(latest)} waited"
+        return _end(cause, "rank.hung", absent, text, refs)
     if behind:
-        ranks = [each.rank for each in behind]
-        stuck = [f"its last one was {each.last} ({each.text})" for each in behind[:1] if each.operation]
-        text = f"{_places(case, ranks)} did not call collective {awaited}, for which {_ranks(latest)} waited"
-        return _end(cause, "rank.hung", ranks, "; ".join([text, *stuck]), refs)
+        ranks = _outvoted({each.rank: (str(each.number == number),) for each in waiting})
+        text = f"the ranks called different numbers of collective operations: {_ranks(latest)} waited in "
+        text += f"{awaited}, and {_ranks(behind)} in operation {behind[0].number} ({behind[0].text})"
+        return _end(cause, "collective.mismatch", ranks, text, refs)
     calls = {each.rank: each.call for each in latest}
     if ranks := _outvoted(calls):
         sample = {each.rank: each for each in latest}
@@ -247,7 +257,7 @@ def _places(case: Case, ranks: list[int]) -> str:
 def _end(
     cause: End, id_: CauseId, ranks: list[int], text: str, refs: tuple[str, ...], advice: str = ""
 ) -> End:
-    """Return an End of the given cause at the time of `cause`, which is then not the consequence of another."""
+    """Return an End with the cause `id_` at the time of `cause`. It is no consequence of another End."""
     return replace(
         cause,
         cause=id_,

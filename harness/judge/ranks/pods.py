@@ -45,8 +45,8 @@ OF_ALL = (
 _WITHOUT_STATUS = ("rank.evicted", "rank.killed", "run.timed_out")
 """Causes of pods that ended without a container status, because the kubelet removed the status or never wrote
 it."""
-_PEER = re.compile(r"by peer \[([0-9A-Fa-f.:]+)\]:\d")
-"""gloo writes the peer's address like this if a connection is closed."""
+_PEER = re.compile(r"(?:by peer \[|peer )([0-9A-Fa-f.:]+)(?:\]:|<)\d")
+"""gloo and NCCL write the peer's address like this if a connection is closed."""
 _KUBELET = re.compile(r"dial tcp \S+:10250: [\w/: -]*\w")
 """Pattern for the API server's error message when it cannot reach a kubelet."""
 
@@ -218,7 +218,9 @@ def rank_ends(
     cause = first(failures)
     if cause.follows:
         origin = frozen(case, ends) or absent(case, cause, ends.values())
-        cause = origin or collectives.diagnose(case, cause, failures) or cause
+        if origin is None and (origin := collectives.diagnose(case, cause, failures)) is not None:
+            failures = []  # Its text describes all of them.
+        cause = origin or cause
     other_ends = [end for end in failures if end.index != cause.index]
     at_once = _in_the_same_second(case, cause, failures)
     time_texts = {end.index: "in the same second" for end in at_once}
