@@ -195,7 +195,7 @@ class Launcher:
         self._workload = load_workload(job)
         self._settings = settings
         self._folder = folder
-        self._several = several
+        self._is_concurrent = several
         self._facts = _facts(job, settings)
         self._redactor = Redactor(_secrets(settings))
         self._lock = threading.Lock()
@@ -234,7 +234,7 @@ class Launcher:
         words = ["run", str(self._job), "--json", *cell.options]
         own = {"cluster_name": cluster_name(self._settings, cell.controllers)}
         settings = self._settings.model_copy(update=own)
-        command = Command(*words, env=launch_environment(settings, runs, self._several))
+        command = Command(*words, env=launch_environment(settings, runs, self._is_concurrent))
         problem = ""
         try:
             with command:

@@ -88,7 +88,7 @@ def ends_of_index(name: str, good: str | None, bad: str, context: RunContext) ->
         raise UsageError(
             f"--good {good} and --bad {bad} are the same version of {last.package}, {last.version}"
         )
-    end_versions = tuple(_listed(one) for one in (first, last) if one is not None)
+    end_versions = tuple(_as_version(one) for one in (first, last) if one is not None)
     fix = first is not None and Parsed(first.version) > Parsed(last.version)
     return Versions(last.package, end_versions, first is not None, fix)
 
@@ -101,7 +101,9 @@ def with_versions_between(end_versions: Versions, context: RunContext) -> Versio
     specifiers = (
         f">={Parsed(sorted_ends[0].id).public},{upper_bound}" if end_versions.good_known else upper_bound
     )
-    by_version = {one.version: _listed(one) for one in published(end_versions.package, specifiers, context)}
+    by_version = {
+        one.version: _as_version(one) for one in published(end_versions.package, specifiers, context)
+    }
     by_version |= {one.id: one for one in sorted_ends}
     ordered = sorted(by_version.values(), key=lambda one: Parsed(one.id))
     for newer, older in _misordered(ordered):
@@ -202,7 +204,7 @@ def _end(name: str, spec: str, option: str, context: RunContext) -> Candidate:
         ) from None
 
 
-def _listed(one: Candidate) -> Version:
+def _as_version(one: Candidate) -> Version:
     return Version(one.version, one.version, one.version, _date(one.released))
 
 

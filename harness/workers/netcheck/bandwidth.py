@@ -280,7 +280,7 @@ def take(connection: socket.socket, body: bytes) -> tuple[float, float]:
     if not 0 < seconds <= 2 * LONGEST:
         raise ValueError(f"a stream takes more than 0 s and at most {2 * LONGEST:.0f} s, not {seconds} s")
     buffer, received = bytearray(_CHUNK), 0
-    start, waited = time.monotonic(), _waited()
+    start, waited = time.monotonic(), _waiting_seconds()
     warm_at, deadline = start + seconds * WARM_UP, start + seconds
     counted_from = start
     while (now := time.monotonic()) < deadline:
@@ -298,10 +298,10 @@ def take(connection: socket.socket, body: bytes) -> tuple[float, float]:
         else:
             received += size
     now = time.monotonic()
-    return received / max(1e-6, now - counted_from), (_waited() - waited) / (now - start)
+    return received / max(1e-6, now - counted_from), (_waiting_seconds() - waited) / (now - start)
 
 
-def _waited() -> float:
+def _waiting_seconds() -> float:
     """Return how many seconds this thread has waited for a CPU, or 0 if the kernel does not report it."""
     try:
         return int(Path("/proc/thread-self/schedstat").read_text(encoding="ascii").split()[1]) / 1e9
@@ -325,7 +325,7 @@ def _stream(connection: socket.socket, seconds: float) -> tuple[float, float]:
     The waiting time is the sender's or the receiver's, whichever is longer. Raises TimeoutError if the
     receiver does not respond.
     """
-    start, waited = time.monotonic(), _waited()
+    start, waited = time.monotonic(), _waiting_seconds()
     chunk, deadline = memoryview(bytes(_CHUNK)), time.monotonic() + seconds + 2 * PATIENCE
     body = json.dumps(seconds).encode()
     connection.settimeout(PATIENCE)
@@ -336,7 +336,7 @@ def _stream(connection: socket.socket, seconds: float) -> tuple[float, float]:
         if readable:
             connection.settimeout(PATIENCE)
             rate, share = map(float, json.loads(receive(connection, time.monotonic() + PATIENCE)[1]))
-            return rate, max(share, (_waited() - waited) / (time.monotonic() - start))
+            return rate, max(share, (_waiting_seconds() - waited) / (time.monotonic() - start))
         if writable:
             try:
                 connection.send(chunk)

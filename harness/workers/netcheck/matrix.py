@@ -81,7 +81,7 @@ def classify(
     node_names = {rank: machines.get(rank, "") for rank in ranks}
     alone = {rank for rank in ranks if _isolated(rank, bad, measured)}
     for rank in sorted(alone):
-        patterns.append(Pattern("isolated", (rank,), _others(rank, measured)))
+        patterns.append(Pattern("isolated", (rank,), _other_ranks(rank, measured)))
     between = {pair for pair in measured if not alone & {*pair}}
     rest = bad & between
     for kind, side in (("egress", 0), ("ingress", 1)):
@@ -156,7 +156,7 @@ def _isolated(rank: int, bad: Set[tuple[int, int]], measured: Set[tuple[int, int
     return all(len(line) > 1 and line <= bad for line in lines)
 
 
-def _others(rank: int, measured: Set[tuple[int, int]]) -> tuple[int, ...]:
+def _other_ranks(rank: int, measured: Set[tuple[int, int]]) -> tuple[int, ...]:
     return tuple(sorted({other for pair in measured if rank in pair for other in pair} - {rank}))
 
 

@@ -79,7 +79,7 @@ class RunLock:
         """Prepare the lock for the run's folder, which must exist."""
         self._path, self._say = run / LOCK, say
         self._own = Owner(run.name)
-        self._ended = threading.Event()
+        self._stop = threading.Event()
         self._thread = threading.Thread(target=self._beat, daemon=True, name="run-lock")
 
     def acquire(self) -> None:
@@ -104,7 +104,7 @@ class RunLock:
 
     def release(self) -> None:
         """Stop the heartbeat, and remove the lock if it still belongs to this attempt."""
-        self._ended.set()
+        self._stop.set()
         if self._thread.is_alive():
             self._thread.join(timeout=10)
         owner = self._read()
@@ -182,7 +182,7 @@ class RunLock:
 
     def _beat(self) -> None:
         """Update the heartbeat until the lock is released or belongs to another writer."""
-        while not self._ended.wait(BEAT_SECONDS):
+        while not self._stop.wait(BEAT_SECONDS):
             self._own = replace(self._own, beat=self._own.beat + 1)
             try:
                 file = os.open(self._path, os.O_RDWR)

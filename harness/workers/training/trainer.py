@@ -139,7 +139,7 @@ class Trainer:
             raise FloatingPointError(
                 f"the loss of step {self.step} is {loss}: use a smaller --lr, or --amp off"
             )
-        values = {f"rank{ranks.rank}/train/loss": own} | _taken(ranks.rank, share)
+        values = {f"rank{ranks.rank}/train/loss": own} | _sequence_values(ranks.rank, share)
         if ranks.rank == 0:
             values |= {"train/loss": loss, "train/lr": self.optimizer.param_groups[0]["lr"]}
             values |= {"train/ranks": ranks.world}
@@ -297,7 +297,7 @@ class Trainer:
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7])
 
 
-def _taken(rank: int, sequences: Sequence[int]) -> dict[str, float]:
+def _sequence_values(rank: int, sequences: Sequence[int]) -> dict[str, float]:
     """Return metrics that identify a rank's sequences: count, sum and sum of squares of the indices.
 
     The metrics are exact in float64 if the sum of squares is below 2^53.
