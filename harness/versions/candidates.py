@@ -177,9 +177,9 @@ def _newest_first(package: str, versions: str, strategy: str, context: RunContex
         if exact(versions):
             return
         # Ordered comparisons do not allow local versions such as 1.0+g1234, so these are excluded one by one.
-        public = Version(candidate.version).public
-        same = [each for each in below if each.startswith(f"!={public}+")]
-        below = [f"<={public}", *same, f"!={candidate.version}"]
+        public_version = Version(candidate.version).public
+        same = [each for each in below if each.startswith(f"!={public_version}+")]
+        below = [f"<={public_version}", *same, f"!={candidate.version}"]
         source = _CACHE
 
 

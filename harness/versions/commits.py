@@ -76,8 +76,14 @@ def changed_files(repository: Path, before: str, after: str) -> list[tuple[str, 
         "\0"
     ):
         if line:
-            added, deleted, name = line.split("\t", 2)
-            rows.append((name, -1 if added == "-" else int(added), -1 if deleted == "-" else int(deleted)))
+            added_lines, deleted_lines, name = line.split("\t", 2)
+            rows.append(
+                (
+                    name,
+                    -1 if added_lines == "-" else int(added_lines),
+                    -1 if deleted_lines == "-" else int(deleted_lines),
+                )
+            )
     return rows
 
 

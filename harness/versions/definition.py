@@ -136,8 +136,10 @@ def read(
             hint="add --konduktor SPEC,… or --pluto-ml SPEC,… or --vary NAME=SPEC,…, or `vary` to the file",
         )
     for rule in (*definition.exclude, *definition.expect):
-        if unknown := sorted(set(rule.where) - set(definition.vary)):
-            raise UsageError(f"{source}: a rule names {', '.join(unknown)}, which the matrix does not vary")
+        if unknown_packages := sorted(set(rule.where) - set(definition.vary)):
+            raise UsageError(
+                f"{source}: a rule names {', '.join(unknown_packages)}, which the matrix does not vary"
+            )
     return definition
 
 

@@ -126,15 +126,17 @@ def _misordered(versions: Sequence[Version]) -> Iterator[tuple[Version, Version]
 
 def of_repository(name: str, repository: Path, good: str | None, bad: str) -> Versions:
     """Return the commits of a local repository. Raises UsageError if a ref does not exist."""
-    root, listed = commits(repository, good, bad)
+    root, commit_list = commits(repository, good, bad)
     package = python_package(name)
     result = tuple(
         Version(each.sha, f"{each.sha[:_SHORT]} {each.subject}", each.spec(root), each.date)
-        for each in listed
+        for each in commit_list
     )
     for each in result[:1]:
         parse(name, each.spec)  # The repository's path might not be valid in --replace.
-    fix = good is not None and listed[0].parents != () and listed[1].sha == listed[0].parents[0]
+    fix = (
+        good is not None and commit_list[0].parents != () and commit_list[1].sha == commit_list[0].parents[0]
+    )
     return Versions(package, result, good is not None, fix, root)
 
 
@@ -147,8 +149,8 @@ def prepared(versions: Versions, version: Version, context: RunContext) -> Candi
         one = Candidate(versions.package, version.spec, version.id, version.label)
     else:
         one = candidates(versions.package, version.spec, context)[0]
-    replaced = context.settings.replace | {one.package: one.spec}
-    settings = context.settings.model_copy(update={"replace": replaced})
+    replacements = context.settings.replace | {one.package: one.spec}
+    settings = context.settings.model_copy(update={"replace": replacements})
     replaced_packages.resolved(RunContext(settings=settings, progress=lambda _: None))
     return one
 

@@ -137,16 +137,16 @@ class _Process:
 
         The process must join its process group before the time `deadline`, and then report within `seconds`.
         """
-        joined = self._wait("joined", deadline)
-        wrong = self._wait("wrong", time.monotonic() + seconds) if joined is not None else None
-        if wrong is None:
+        join_message = self._wait("joined", deadline)
+        wrong_count = self._wait("wrong", time.monotonic() + seconds) if join_message is not None else None
+        if wrong_count is None:
             if not self._has_ended:
-                failure = "exchanged no data" if joined is not None else "did not join its group"
+                failure = "exchanged no data" if join_message is not None else "did not join its group"
                 return {"state": "hung", "text": f"{failure} in {seconds:.0f} s"}
             return {"state": "died", "text": f"exit code {self._process.wait()}: {self._last_error()}"}
         figures = next(message for message in self._messages if "wrong" in message)
-        if wrong:
-            return {**figures, "state": "wrong", "text": f"{wrong} elements were wrong"}
+        if wrong_count:
+            return {**figures, "state": "wrong", "text": f"{wrong_count} elements were wrong"}
         return {**figures, "state": "ok", "text": ""}
 
     def kill(self) -> None:

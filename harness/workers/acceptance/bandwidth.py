@@ -69,9 +69,9 @@ def peers(devices: Sequence[Device], mode: str, limits: Limits) -> Iterator[Chec
     for place, device in enumerate(devices):
         targets = [*devices[place + 1 :], *devices[:place]]
         rates = [(_rate_to(device, target, mode), target.index) for target in targets[: _targets(mode)]]
-        wrong = [index for rate, index in rates if rate is None]
-        if wrong:
-            yield _wrong("copy.peer", f"GPUs {wrong} received other data than this GPU sent", device)
+        failed = [index for rate, index in rates if rate is None]
+        if failed:
+            yield _wrong("copy.peer", f"GPUs {failed} received other data than this GPU sent", device)
             continue
         slowest = min(((rate, index) for rate, index in rates if rate is not None), default=None)
         if slowest:

@@ -105,8 +105,8 @@ def listed(ranks: tuple[int, ...]) -> str:
 class Watch:
     """A thread that watches one rank. It calls `hung` once if the rank does not progress for `seconds`."""
 
-    def __init__(self, rank: int, ranks: int, seconds: float, hung: Callable[[], None]) -> None:
-        self._rank, self._ranks, self._seconds, self._on_hang = rank, ranks, seconds, hung
+    def __init__(self, rank: int, ranks: int, seconds: float, on_hang: Callable[[], None]) -> None:
+        self._rank, self._ranks, self._seconds, self._on_hang = rank, ranks, seconds, on_hang
         self._store = _client()
         self._position, self._moved_at = Position(), time.monotonic()
         self._stop = threading.Event()

@@ -70,20 +70,20 @@ class Runner:
         self._remaining = [_section_step(section) for section in waiting]
         with self._watched():
             for number, section in enumerate(waiting, 1):
-                later = [_section_step(one) for one in waiting[number:]]
-                self._section(section, later)
+                later_steps = [_section_step(one) for one in waiting[number:]]
+                self._section(section, later_steps)
             return self.emitter.finish(**self.extra)
 
-    def _section(self, section: Section, later: list[Step]) -> None:
+    def _section(self, section: Section, later_steps: list[Step]) -> None:
         try:
             steps = list(section.steps())
         except Exception as error:
             self.emitter.say(_section_step(section).unknown(_words(error)))
             return
         for number, step in enumerate(steps):
-            self._remaining = [*steps[number:], *later]
+            self._remaining = [*steps[number:], *later_steps]
             self._step(step)
-        self._remaining = later
+        self._remaining = later_steps
 
     def _step(self, step: Step) -> None:
         start = time.monotonic()
@@ -113,13 +113,13 @@ class Runner:
         handlers = {
             number: signal.signal(number, _ignore_signal) for number in (signal.SIGTERM, signal.SIGINT)
         }
-        stopped = threading.Event()
-        thread = threading.Thread(target=self._watch, args=(reader, stopped), daemon=True)
+        stop = threading.Event()
+        thread = threading.Thread(target=self._watch, args=(reader, stop), daemon=True)
         thread.start()
         try:
             yield
         finally:
-            stopped.set()
+            stop.set()
             os.write(writer, b"\0")
             thread.join()
             signal.set_wakeup_fd(before)
@@ -128,8 +128,8 @@ class Runner:
             os.close(reader)
             os.close(writer)
 
-    def _watch(self, reader: int, stopped: threading.Event) -> None:
-        while not stopped.is_set():
+    def _watch(self, reader: int, stop: threading.Event) -> None:
+        while not stop.is_set():
             remaining = self._deadline - time.monotonic()
             if remaining <= 0:
                 return self._end(f"the deadline of {self._deadline - self._start:.0f} s passed")

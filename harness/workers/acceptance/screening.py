@@ -25,7 +25,7 @@ class Screening:
         self.judged: dict[Group, tuple[Outcome, str]] = {}
         self.pairs: dict[Group, Result] = {}
 
-    def run(self, nodes: Sequence[int], repeats: int, bound: int | None) -> Conclusion:
+    def run(self, nodes: Sequence[int], repeats: int, max_bad: int | None) -> Conclusion:
         """Search for bad nodes, and return the conclusion.
 
         With up to 16 nodes, all pairs are tested first, to have enough results for a median.
@@ -34,7 +34,7 @@ class Screening:
             for places in circle.rounds(len(nodes)):
                 for result in self._coordinator.measure([(nodes[a], nodes[b]) for a, b in places]):
                     self._early_results[result.group] = self.pairs[result.group] = result
-        searching = search(nodes, bound=bound, repeats=repeats)
+        searching = search(nodes, bound=max_bad, repeats=repeats)
         try:
             groups = next(searching)
             while True:

@@ -208,9 +208,9 @@ def _client() -> Iterator[Fact]:
             continue
         path = os.path.abspath(str(installed.locate_file(name)))
         digests[path] = _sha256(path)
-        recorded = base64.urlsafe_b64decode(expected.removeprefix("sha256=") + "==").hex()
+        expected_digest = base64.urlsafe_b64decode(expected.removeprefix("sha256=") + "==").hex()
         # Python runs .pth files at startup. Users may delete such a file to prevent that.
-        if digests[path] != recorded and (digests[path] or not name.endswith(".pth")):
+        if digests[path] != expected_digest and (digests[path] or not name.endswith(".pth")):
             yield ["client", path, ""]
     if not digests:
         return

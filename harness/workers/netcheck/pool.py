@@ -27,8 +27,8 @@ class Pool:
     does not get a CPU does not need more threads.
     """
 
-    def __init__(self, stop: threading.Event, delayed: Callable[[float], float]) -> None:
-        self._stop, self._delay_since = stop, delayed
+    def __init__(self, stop: threading.Event, delay_since: Callable[[float], float]) -> None:
+        self._stop, self._delay_since = stop, delay_since
         self._changed = threading.Condition()
         self._queue: list[tuple[float, int, Callable[[], float | None]]] = []
         self._numbers = itertools.count()
@@ -52,8 +52,8 @@ class Pool:
         with self._changed:
             self._changed.notify_all()
 
-    def _push(self, due: float, attempt: Callable[[], float | None]) -> None:
-        heapq.heappush(self._queue, (due, next(self._numbers), attempt))
+    def _push(self, due_at: float, attempt: Callable[[], float | None]) -> None:
+        heapq.heappush(self._queue, (due_at, next(self._numbers), attempt))
         if self._idle:
             self._changed.notify()
 

@@ -305,9 +305,9 @@ class Admitted(Recording):
         try:
             if self._digests:
                 self.lines.line(self._digests)
-            omitted, totals = self._account.frames()
-            omitted.sort(key=lambda entry: entry[1] == "NoneType")
-            account = {**totals, "omitted": omitted[:MAX_OMITTED]}
+            omitted_entries, totals = self._account.frames()
+            omitted_entries.sort(key=lambda entry: entry[1] == "NoneType")
+            account = {**totals, "omitted": omitted_entries[:MAX_OMITTED]}
             room = lines.MAX_JSON - len(json.dumps(account)) - 2000
             runs = {**dict.fromkeys(self._uploads), **dict.fromkeys(self._digests)}
             each = room // max(1, len(runs))

@@ -117,8 +117,8 @@ class _Finder:
         if name not in _wrapped():
             return None
         for finder in [finder for finder in sys.meta_path if finder is not self]:
-            find = getattr(finder, "find_spec", None)
-            spec = find(name, path, target) if find else None
+            find_in = getattr(finder, "find_spec", None)
+            spec = find_in(name, path, target) if find_in else None
             if spec is not None:
                 _after_loading(spec)
                 return spec  # type: ignore[no-any-return]

@@ -252,13 +252,13 @@ def wrap_group(module: ModuleType) -> None:
 def wrap_run(module: ModuleType) -> None:
     """Record that this process uses the Pluto client, and track its unfinished runs (`pluto.op`)."""
     run: Any = module.Op
-    begin, finish = run.__init__, run.finish
+    original_init, finish = run.__init__, run.finish
 
-    @functools.wraps(begin)
+    @functools.wraps(original_init)
     def init(op: Any, *arguments: Any, **options: Any) -> None:
         start()
         _current().open.add(id(op))
-        begin(op, *arguments, **options)
+        original_init(op, *arguments, **options)
 
     @functools.wraps(finish)
     def finished(op: Any, *arguments: Any, **options: Any) -> Any:

@@ -64,20 +64,20 @@ class Queue:
                 queued(payload, step, timestamp_ms)
             return result
 
-        def batch_(records: Any, *rest: Any, **named: Any) -> Any:
+        def batch_(records: Any, *rest: Any, **keywords: Any) -> Any:
             for _, kind, payload, time_ms, step in records:
                 if kind == METRIC:
                     queued_directly(payload, step, time_ms)
-            result = batch(records, *rest, **named)
+            result = batch(records, *rest, **keywords)
             for _, kind, payload, time_ms, step in records:
                 if queued is not None and kind == METRIC:
                     queued(payload, step, time_ms)
             return result
 
-        def file_(*arguments: Any, **named: Any) -> Any:
-            result = file(*arguments, **named)
+        def file_(*arguments: Any, **keywords: Any) -> Any:
+            result = file(*arguments, **keywords)
             if (call := self._call) is not None:
-                call.others.append((named.get("log_name", ""), None))
+                call.others.append((keywords.get("log_name", ""), None))
             return result
 
         store.enqueue, store.enqueue_batch, store.enqueue_file = enqueue_, batch_, file_
@@ -230,11 +230,11 @@ class Account:
     def frames(self) -> tuple[list[list[Any]], dict[str, Any]]:
         """Return the entries for dropped values, one per key and reason, and the totals."""
         entries = list(self._dropped.values())
-        unseen = self.unseen
+        unseen_reason = self.unseen
         not_queued = [e for e in entries if e[2] == NOT_QUEUED]
         if not_queued and not self._queued:
-            unseen = unseen or "no value was ever observed in the client's queue"
-        totals = {"handed": self.handed, "logged": self.logged, "past": self.past, "unseen": unseen}
+            unseen_reason = unseen_reason or "no value was ever observed in the client's queue"
+        totals = {"handed": self.handed, "logged": self.logged, "past": self.past, "unseen": unseen_reason}
         return entries, {**totals, "left": sum(entry[3] for entry in entries)}
 
     @staticmethod

@@ -156,7 +156,7 @@ class RunLock:
         If the file does not name an owner, returns a description for the log. Raises Unusable if the owner's
         heartbeat changes.
         """
-        first, polls, reported = self._read(), 0, False
+        first, polls, has_reported = self._read(), 0, False
         while polls * POLL_SECONDS < STALE_SECONDS:
             owner = self._read()
             if owner is not None:
@@ -170,12 +170,12 @@ class RunLock:
                     first, polls = owner, 0
             elif not os.path.lexists(self._path):
                 return None
-            if polls * POLL_SECONDS > 2 * BEAT_SECONDS and not reported:
+            if polls * POLL_SECONDS > 2 * BEAT_SECONDS and not has_reported:
                 self._say(
                     f"{self._path.parent} is locked by {first or 'an unknown writer'}; waiting up to "
                     f"{STALE_SECONDS:.0f} s for its heartbeat"
                 )
-                reported = True
+                has_reported = True
             time.sleep(POLL_SECONDS)
             polls += 1
         return first or f"its file names no owner, and did not change for {STALE_SECONDS:.0f} s"

@@ -100,18 +100,18 @@ class Sender:
 
     # -- the thread --------------------------------------------------------------------------------------
     def _run(self) -> None:
-        connected = False
+        is_connected = False
         while True:
             with self._changed:
-                if connected:
+                if is_connected:
                     self._changed.wait_for(lambda: self._ended or self._points)
                 if self._ended:
                     return
                 points = tuple(self._points)
             try:
-                if not connected:
+                if not is_connected:
                     self.client.connect()
-                    connected = True
+                    is_connected = True
                 unsent, trouble = self.client.send(points)
             except Exception as error:  # The training continues in any case.
                 unsent, trouble = points, f"{type(error).__name__}: {error}"

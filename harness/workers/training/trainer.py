@@ -92,7 +92,7 @@ class Trainer:
         """
         self.trackers.settle()
         self._still_writer()
-        better = losses.get("val/loss", math.inf) < self.best
+        is_best = losses.get("val/loss", math.inf) < self.best
         self.best = min(self.best, losses.get("val/loss", math.inf))
         epoch, place = divmod(self.step, self.per_epoch)
         manifest = Manifest(
@@ -102,7 +102,7 @@ class Trainer:
         )
         folder = state.save(self.run, manifest, self.model, self.optimizer, self.scaler, self.ranks)
         if self.ranks.rank == 0:
-            if better:
+            if is_best:
                 checkpoint.point_best(self.run, folder)
             checkpoint.retain(self.run, self.options.keep)
         return folder
@@ -191,13 +191,13 @@ class Trainer:
         if self.ranks.rank == 0:
             # These values belong to the last completed step, because a metric has one value per step.
             self.trackers.log(self.step - 1, {"val/loss": loss.mean, "val/perplexity": loss.perplexity})
-        better = loss.mean < self.best
+        is_best = loss.mean < self.best
         losses = {"val/loss": loss.mean, "val/perplexity": loss.perplexity, "val/tokens": loss.tokens}
         folder = self.save(losses)
         self.ranks.tell(
             "EPOCH",
             f"{epoch}/{self.options.epochs} step {self.step}: validation loss {loss.mean:.6f} nats over "
-            f"{loss.tokens} tokens, perplexity {loss.perplexity:.4f}; {'the best, ' * better}{folder}",
+            f"{loss.tokens} tokens, perplexity {loss.perplexity:.4f}; {'the best, ' * is_best}{folder}",
         )
         return loss
 
