@@ -198,7 +198,7 @@ class Bucket:
             pool.shutdown(cancel_futures=True)
 
     def _begin(self, key: str, future: Future[str]) -> None:
-        """Begin a multipart upload unless `future` is cancelled. Set `future` to its id or an exception."""
+        """Begin a multipart upload unless `future` is cancelled, and set its result to the upload id."""
         if not future.set_running_or_notify_cancel():
             return
         try:
