@@ -99,14 +99,14 @@ class Matrix:
         concurrent = [fault for fault in self.faults if fault.scope == "launch"]
         exclusive = [fault for fault in self.faults if fault.scope != "launch"]
         if concurrent:
-            self._beside(concurrent)
+            self._run_concurrently(concurrent)
         for batch in batched(exclusive, self._alone_between_controls):
             self._settle([(fault, self._inject(fault)) for fault in batch])
         for fault in self.faults:
             if not self._rows[fault.name].done():
                 self._rows[fault.name].set_exception(HarnessError("the matrix was stopped before this fault"))
 
-    def _beside(self, faults: list[Fault]) -> None:
+    def _run_concurrently(self, faults: list[Fault]) -> None:
         """Run several faults concurrently. Each control covers the faults that ended before it began."""
         todo: SimpleQueue[Fault | None] = SimpleQueue()
         for number, fault in enumerate(faults):

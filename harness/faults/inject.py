@@ -66,7 +66,7 @@ class Injector:
         changes: dict[str, Any] = {"oracle": "not struck"} if pattern else {}
         try:
             code, output, variables = self._run(fault, folder)
-            bundle, verdict = _recorded(folder / "runs")
+            bundle, verdict = _read_bundle(folder / "runs")
             if pattern:
                 pattern = step_variables.render(pattern, variables, fault.name)
                 decision = oracle.ask(self.ready, bundle, verdict, output, pattern)
@@ -216,7 +216,7 @@ def _launched(runs: Path) -> dict[str, Any]:
     return step_variables.of_launch(Bundle.open(latest)) if latest.exists() else {}
 
 
-def _recorded(runs: Path) -> tuple[Bundle | None, Verdict | None]:
+def _read_bundle(runs: Path) -> tuple[Bundle | None, Verdict | None]:
     """Return the bundle and the verdict of the launch in `runs`, or (None, None) if there is no bundle.
 
     If the harness was killed before it wrote a verdict, this function judges the bundle.

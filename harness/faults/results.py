@@ -68,10 +68,10 @@ def judge_row(fault: Fault, verdict: Verdict | None, exit_code: int | None, outp
     expectation = fault.expect
     assert expectation is not None
     if verdict is None:
-        got = f"refused, exit code {exit_code}"
+        outcome = f"refused, exit code {exit_code}"
         explanation = "\n".join(line for line in output.splitlines() if not line.startswith("["))
     else:
-        got, explanation = _words(verdict.verdict, verdict.cause, verdict.ranks), verdict.explanation
+        outcome, explanation = _words(verdict.verdict, verdict.cause, verdict.ranks), verdict.explanation
     differences = []
     if expectation.exit is not None and exit_code != expectation.exit:
         differences.append(f"exit code {exit_code}")
@@ -92,7 +92,7 @@ def judge_row(fault: Fault, verdict: Verdict | None, exit_code: int | None, outp
         target=fault.target,
         about=fault.about,
         expected=expected(fault),
-        got=got,
+        got=outcome,
         right=not differences,
         wrong="; ".join(differences),
         cause=verdict.cause if verdict else None,

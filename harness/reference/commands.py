@@ -26,7 +26,7 @@ has the value of its [setting](settings.md). The setting's default is shown in p
 
 def commands() -> dict[str, Any]:
     """Return all commands by name, such as "images build"."""
-    return dict(_below(typer.main.get_command(app), ""))
+    return dict(_subcommands(typer.main.get_command(app), ""))
 
 
 def options(name: str) -> set[str]:
@@ -47,9 +47,9 @@ def markdown() -> str:
     return "\n".join(parts).rstrip() + "\n"
 
 
-def _below(command: Any, name: str) -> Iterator[tuple[str, Any]]:
+def _subcommands(command: Any, name: str) -> Iterator[tuple[str, Any]]:
     for word, inner in getattr(command, "commands", {}).items():
-        yield from _below(inner, f"{name} {word}".strip())
+        yield from _subcommands(inner, f"{name} {word}".strip())
     if not hasattr(command, "commands"):
         yield name, command
 

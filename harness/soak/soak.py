@@ -150,7 +150,7 @@ class Soak:
             started_at=started_at,
             seconds=round(time.monotonic() - start, 2),
         )
-        return entry.model_copy(update=_recorded(runs))
+        return entry.model_copy(update=_bundle_fields(runs))
 
     def _environment(self, runs: Path) -> dict[str, str]:
         """Return the user's environment for a launch on this cluster.
@@ -161,7 +161,7 @@ class Soak:
         return {**launch_environment(self._settings, runs, self._parallel > 1), "TMPDIR": temporary}
 
 
-def _recorded(runs: Path) -> dict[str, object]:
+def _bundle_fields(runs: Path) -> dict[str, object]:
     """Return the fields of a ledger entry that come from the launch's bundle."""
     if not (runs / "latest").exists():
         return {}

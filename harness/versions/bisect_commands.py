@@ -63,7 +63,7 @@ def bisect(
 
     with locked(folder / "lock", refuse):
         if repository is None:
-            versions = _listed(versions, folder / "versions.json", context)
+            versions = _list_versions(versions, folder / "versions.json", context)
         context.progress(f"{len(versions.versions)} versions of {versions.package}; ledger in {folder}")
         bisection = Bisection(versions, launcher, folder, cause, context)
         try:
@@ -83,7 +83,7 @@ def bisect(
     return result
 
 
-def _listed(end_versions: Versions, file: Path, context: RunContext) -> Versions:
+def _list_versions(end_versions: Versions, file: Path, context: RunContext) -> Versions:
     """Return all versions between the two ends, from an earlier process's file or from the package index."""
     try:
         versions_found = tuple(Version(**each) for each in json.loads(file.read_text()))

@@ -83,7 +83,7 @@ def show(result: Result, console: Console) -> None:
             console.print(Text(f"  {side.label}  {_dated(side)}{side.verdict}{ranks} ({_times(side)})"))
             if side.explanation and not side.verdict.startswith("PASS"):
                 console.print(Text(f"    {side.explanation}"), soft_wrap=True)
-    console.print(Text(f"  {_how(result)}"))
+    console.print(Text(f"  {_search_text(result)}"))
     for label, reason in result.skipped.items():
         console.print(Text(f"  skipped {label}: {reason}"), soft_wrap=True)
     if help_text := advice(result):
@@ -111,13 +111,13 @@ def markdown(result: Result, settings: Settings) -> str:
         if side is not None
     ]
     lines += table(["", "version", "date", "verdict", "explanation", "seen in"], rows)
-    lines += [text(_how(result)), ""]
+    lines += [text(_search_text(result)), ""]
     if len(result.suspects) > 1:
         lines += ["Candidates:", "", *(f"- {code(each)}" for each in result.suspects[:_MAX_SUSPECTS])]
         if len(result.suspects) > _MAX_SUSPECTS:
             lines += [f"- and {len(result.suspects) - _MAX_SUSPECTS} more"]
         lines += [""]
-    lines += [*_again(result), *_changes(result.changes), *_differences(result.diff)]
+    lines += [*_repeat_lines(result), *_changes(result.changes), *_differences(result.diff)]
     if result.skipped:
         rows = [[code(label), text(reason)] for label, reason in result.skipped.items()]
         lines += ["**Versions without a result**", "", *table(["version", "reason"], rows)]
@@ -155,7 +155,7 @@ def public(document: str, settings: Settings, folders: Mapping[Path, str]) -> st
     return document
 
 
-def _how(result: Result) -> str:
+def _search_text(result: Result) -> str:
     error = "less than 0.01 %" if result.error < 1e-4 else f"{result.error:.2%}"
     parts = [f"{result.launches} launches among {result.candidates} versions"]
     if result.skipped:
@@ -165,7 +165,7 @@ def _how(result: Result) -> str:
     return ", ".join(parts)
 
 
-def _again(result: Result) -> list[str]:
+def _repeat_lines(result: Result) -> list[str]:
     if result.bad is None:
         return []
     words = [_public_word(word) for word in shlex.split(result.again)]

@@ -147,7 +147,10 @@ def changes_between(versions: Versions, before: Version, after: Version, context
     try:
         if versions.repository is not None:
             rows = changed_files(versions.repository, before.id, after.id)
-            files = [Changed(name=name, before=deleted, after=added) for name, added, deleted in rows]
+            files = [
+                Changed(name=name, before=deleted_lines, after=added_lines)
+                for name, added_lines, deleted_lines in rows
+            ]
             return Changes(unit="lines", files=files)
         with tempfile.TemporaryDirectory(prefix="versions-") as folder:
             places = []

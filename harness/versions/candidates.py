@@ -81,7 +81,7 @@ def candidates(name: str, spec: str, context: RunContext, newest: int | None = N
     if one.name in CONTROLLERS:
         return [Candidate(one.name, one.versions, one.versions, one.versions)]
     if one.kind != "versions":
-        return [_built(one, spec, context)]
+        return [_build(one, spec, context)]
     limit = 1 if one.spec == "latest" or exact(one.versions) else newest
     return published(one.name, one.versions, context, limit)
 
@@ -112,8 +112,8 @@ def published(package: str, versions: str, context: RunContext, newest: int | No
     raise UsageError(
         f"--replace {package}: the package index has no version {versions or 'at all'} with a wheel for this "
         "Python and platform",
-        hint=_excluded(package, versions, context)
-        or _nearest(package, versions, context)
+        hint=_prerelease_hint(package, versions, context)
+        or _nearest_hint(package, versions, context)
         or "check the name and the range; uv reads the index from UV_DEFAULT_INDEX and uv.toml",
     )
 
@@ -130,7 +130,7 @@ def target_options(package: str, context: RunContext) -> list[str]:
     return worker_options(context)
 
 
-def _excluded(package: str, versions: str, context: RunContext) -> str:
+def _prerelease_hint(package: str, versions: str, context: RunContext) -> str:
     """Return a hint if `<1.0` excludes pre-releases of 1.0 that the user probably wants, otherwise ""."""
     for one in SpecifierSet(versions):
         if one.operator == "<" and not Version(one.version).is_prerelease:
@@ -142,7 +142,7 @@ def _excluded(package: str, versions: str, context: RunContext) -> str:
     return ""
 
 
-def _nearest(package: str, versions: str, context: RunContext) -> str:
+def _nearest_hint(package: str, versions: str, context: RunContext) -> str:
     """Return a hint with the newest version below a range and the oldest version above it, or ""."""
     bounds = sorted(Version(one.version) for one in SpecifierSet(versions) if "*" not in one.version)
     if not bounds:
@@ -177,9 +177,9 @@ def _newest_first(package: str, versions: str, strategy: str, context: RunContex
         if exact(versions):
             return
         # Ordered comparisons do not allow local versions such as 1.0+g1234, so these are excluded one by one.
-        public = Version(candidate.version).public
-        same = [each for each in below if each.startswith(f"!={public}+")]
-        below = [f"<={public}", *same, f"!={candidate.version}"]
+        public_version = Version(candidate.version).public
+        same = [each for each in below if each.startswith(f"!={public_version}+")]
+        below = [f"<={public_version}", *same, f"!={candidate.version}"]
         source = _CACHE
 
 
@@ -214,7 +214,7 @@ def _resolved(package: str, specifiers: Sequence[str], options: Sequence[str]) -
     return Candidate(package, version, version, version, min(times).astimezone(UTC) if times else None)
 
 
-def _built(one: Replacement, spec: str, context: RunContext) -> Candidate:
+def _build(one: Replacement, spec: str, context: RunContext) -> Candidate:
     """Return the candidate for a path or a Git reference. Its wheel is built now, and used for all launches.
 
     Otherwise, editing the checkout in the meantime would make launches in the same comparison differ.

@@ -186,8 +186,8 @@ class Launcher:
     `launch` may be called from several threads. `stop` interrupts their processes like Ctrl-C.
     """
 
-    def __init__(self, job: Path, settings: Settings, folder: Path, several: bool = False) -> None:
-        """Read the job. `several` means that cells are launched concurrently.
+    def __init__(self, job: Path, settings: Settings, folder: Path, is_concurrent: bool = False) -> None:
+        """Read the job. `is_concurrent` means that cells are launched concurrently.
 
         Raises UsageError if the job is not valid.
         """
@@ -195,7 +195,7 @@ class Launcher:
         self._workload = load_workload(job)
         self._settings = settings
         self._folder = folder
-        self._several = several
+        self._is_concurrent = is_concurrent
         self._facts = _facts(job, settings)
         self._redactor = Redactor(_secrets(settings))
         self._lock = threading.Lock()
@@ -234,7 +234,7 @@ class Launcher:
         words = ["run", str(self._job), "--json", *cell.options]
         own = {"cluster_name": cluster_name(self._settings, cell.controllers)}
         settings = self._settings.model_copy(update=own)
-        command = Command(*words, env=launch_environment(settings, runs, self._several))
+        command = Command(*words, env=launch_environment(settings, runs, self._is_concurrent))
         problem = ""
         try:
             with command:
@@ -342,9 +342,9 @@ def with_evidence(outcome: Outcome, runs: Path, cell: Cell) -> Outcome:
     return result
 
 
-def _other(cell: Cell, replaced: Sequence[Replaced]) -> str:
+def _other(cell: Cell, packages: Sequence[Replaced]) -> str:
     """Return how the launched package versions differ from the cell's versions, or ""."""
-    launched: Mapping[str, Replaced] = {one.name: one for one in replaced}
+    launched: Mapping[str, Replaced] = {one.name: one for one in packages}
     for one in cell.candidates:
         package = launched.get(one.package)
         if (package is None) != (not one.spec):

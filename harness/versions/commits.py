@@ -48,13 +48,13 @@ def commits(repository: Path, good: str | None, bad: str) -> tuple[Path, list[Co
     root = Path(local_git.output(path, "rev-parse", "--path-format=absolute", "--show-toplevel") or path)
     last = local_git.commit(root, bad, "--bad")
     if good is None:
-        return root, _listed(root, last)
+        return root, _list_commits(root, last)
     first = local_git.commit(root, good, "--good")
     if first == last:
         raise UsageError(f"--good {good} and --bad {bad} are the same commit, {first[:12]}")
-    if between := _from(first, _listed(root, last)):
+    if between := _from(first, _list_commits(root, last)):
         return root, between
-    if between := _from(last, _listed(root, first)):
+    if between := _from(last, _list_commits(root, first)):
         return root, between[::-1]
     message, hint = _unrelated(root, good, bad, first, last)
     raise UsageError(message, hint=hint)
@@ -76,12 +76,18 @@ def changed_files(repository: Path, before: str, after: str) -> list[tuple[str, 
         "\0"
     ):
         if line:
-            added, deleted, name = line.split("\t", 2)
-            rows.append((name, -1 if added == "-" else int(added), -1 if deleted == "-" else int(deleted)))
+            added_lines, deleted_lines, name = line.split("\t", 2)
+            rows.append(
+                (
+                    name,
+                    -1 if added_lines == "-" else int(added_lines),
+                    -1 if deleted_lines == "-" else int(deleted_lines),
+                )
+            )
     return rows
 
 
-def _listed(root: Path, last: str) -> list[Commit]:
+def _list_commits(root: Path, last: str) -> list[Commit]:
     form = _SEPARATOR.join(("%H", "%cs", "%P", "%s"))
     lines = local_git.output(
         root, "log", "--first-parent", "--reverse", f"--format={form}", last, "--"

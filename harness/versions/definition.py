@@ -94,7 +94,7 @@ class Definition(BaseModel):
 
     @field_validator("vary")
     @classmethod
-    def _named(cls, vary: dict[str, list[str]]) -> dict[str, list[str]]:
+    def _normalize_names(cls, vary: dict[str, list[str]]) -> dict[str, list[str]]:
         return {package_name(name): specs for name, specs in vary.items()}
 
 
@@ -122,7 +122,7 @@ def read(
         raise UsageError(f"{source}: expected a mapping, found {shown(document)}", hint=HINT)
     try:
         definition = Definition.model_validate(document)
-        all_specs = {**definition.vary, **_given(vary, lists)}
+        all_specs = {**definition.vary, **_option_specs(vary, lists)}
         overrides = {name: value for name, value in changes.items() if value is not None}
         definition = Definition.model_validate(definition.model_dump() | overrides | {"vary": all_specs})
     except ValidationError as error:
@@ -136,12 +136,14 @@ def read(
             hint="add --konduktor SPEC,… or --pluto-ml SPEC,… or --vary NAME=SPEC,…, or `vary` to the file",
         )
     for rule in (*definition.exclude, *definition.expect):
-        if unknown := sorted(set(rule.where) - set(definition.vary)):
-            raise UsageError(f"{source}: a rule names {', '.join(unknown)}, which the matrix does not vary")
+        if unknown_packages := sorted(set(rule.where) - set(definition.vary)):
+            raise UsageError(
+                f"{source}: a rule names {', '.join(unknown_packages)}, which the matrix does not vary"
+            )
     return definition
 
 
-def _given(vary: Iterable[str], lists: Mapping[str, Iterable[str]]) -> dict[str, list[str]]:
+def _option_specs(vary: Iterable[str], lists: Mapping[str, Iterable[str]]) -> dict[str, list[str]]:
     specs_by_package: dict[str, list[str]] = {}
     texts = [(name, specs) for name, all_ in lists.items() for specs in all_]
     for name, specs in [*texts, *(pair for text in vary for pair in pairs([text], "--vary").items())]:

@@ -88,7 +88,7 @@ def ends_of_index(name: str, good: str | None, bad: str, context: RunContext) ->
         raise UsageError(
             f"--good {good} and --bad {bad} are the same version of {last.package}, {last.version}"
         )
-    end_versions = tuple(_listed(one) for one in (first, last) if one is not None)
+    end_versions = tuple(_as_version(one) for one in (first, last) if one is not None)
     fix = first is not None and Parsed(first.version) > Parsed(last.version)
     return Versions(last.package, end_versions, first is not None, fix)
 
@@ -101,7 +101,9 @@ def with_versions_between(end_versions: Versions, context: RunContext) -> Versio
     specifiers = (
         f">={Parsed(sorted_ends[0].id).public},{upper_bound}" if end_versions.good_known else upper_bound
     )
-    by_version = {one.version: _listed(one) for one in published(end_versions.package, specifiers, context)}
+    by_version = {
+        one.version: _as_version(one) for one in published(end_versions.package, specifiers, context)
+    }
     by_version |= {one.id: one for one in sorted_ends}
     ordered = sorted(by_version.values(), key=lambda one: Parsed(one.id))
     for newer, older in _misordered(ordered):
@@ -124,15 +126,17 @@ def _misordered(versions: Sequence[Version]) -> Iterator[tuple[Version, Version]
 
 def of_repository(name: str, repository: Path, good: str | None, bad: str) -> Versions:
     """Return the commits of a local repository. Raises UsageError if a ref does not exist."""
-    root, listed = commits(repository, good, bad)
+    root, commit_list = commits(repository, good, bad)
     package = python_package(name)
     result = tuple(
         Version(each.sha, f"{each.sha[:_SHORT]} {each.subject}", each.spec(root), each.date)
-        for each in listed
+        for each in commit_list
     )
     for each in result[:1]:
         parse(name, each.spec)  # The repository's path might not be valid in --replace.
-    fix = good is not None and listed[0].parents != () and listed[1].sha == listed[0].parents[0]
+    fix = (
+        good is not None and commit_list[0].parents != () and commit_list[1].sha == commit_list[0].parents[0]
+    )
     return Versions(package, result, good is not None, fix, root)
 
 
@@ -145,8 +149,8 @@ def prepared(versions: Versions, version: Version, context: RunContext) -> Candi
         one = Candidate(versions.package, version.spec, version.id, version.label)
     else:
         one = candidates(versions.package, version.spec, context)[0]
-    replaced = context.settings.replace | {one.package: one.spec}
-    settings = context.settings.model_copy(update={"replace": replaced})
+    replacements = context.settings.replace | {one.package: one.spec}
+    settings = context.settings.model_copy(update={"replace": replacements})
     replaced_packages.resolved(RunContext(settings=settings, progress=lambda _: None))
     return one
 
@@ -202,7 +206,7 @@ def _end(name: str, spec: str, option: str, context: RunContext) -> Candidate:
         ) from None
 
 
-def _listed(one: Candidate) -> Version:
+def _as_version(one: Candidate) -> Version:
     return Version(one.version, one.version, one.version, _date(one.released))
 
 

@@ -141,7 +141,9 @@ class _History:
         self._skipped = {each for each in (*skips, *other) if each not in self.judged}
         self.usable = [each for each in range(count) if each not in self._skipped]
         self.launchable = [each for each in self.usable if not skips[each] and other[each] < MAX_OTHER]
-        self._again = [each for each in sorted(self._skipped) if not skips[each] and other[each] < MAX_OTHER]
+        self._retryable = [
+            each for each in sorted(self._skipped) if not skips[each] and other[each] < MAX_OTHER
+        ]
 
     def untested(self, low: int, high: int) -> list[int]:
         """Return the positions between `low` and `high` that have not been launched yet.
@@ -149,7 +151,7 @@ class _History:
         If there are none, return those whose only launch failed in a different way.
         """
         new = [each for each in self.usable if low < each < high and each not in self.judged]
-        return new or [each for each in self._again if low < each < high]
+        return new or [each for each in self._retryable if low < each < high]
 
     def skipped_below(self, position: int) -> int:
         """Return how many of the versions before a position cannot be judged."""

@@ -180,7 +180,7 @@ def boolean() -> int:
     return _logging(lambda name, value: (name, True if name.startswith("nonce/") else value))
 
 
-def _beside(extra_values: Callable[[int], dict[str, Any]]) -> int:
+def _log_with(extra_values: Callable[[int], dict[str, Any]]) -> int:
     """Run the worker, but also pass values to `run.log` that are not recorded as ground truth."""
     return int(
         multinode.main(
@@ -191,17 +191,17 @@ def _beside(extra_values: Callable[[int], dict[str, Any]]) -> int:
 
 def nested() -> int:
     """Log a nested mapping, which some other trackers flatten."""
-    return _beside(lambda step: {"grad": {"norm": 0.5, "layers": [1.0, float(step)]}})
+    return _log_with(lambda step: {"grad": {"norm": 0.5, "layers": [1.0, float(step)]}})
 
 
 def fraction() -> int:
     """Log a fractions.Fraction instead of a float."""
-    return _beside(lambda step: {"accuracy": fractions.Fraction(step, 7)})
+    return _log_with(lambda step: {"accuracy": fractions.Fraction(step, 7)})
 
 
 def only_none() -> int:
     """Log a key whose value is always None."""
-    return _beside(lambda _: {"val_loss": None})
+    return _log_with(lambda _: {"val_loss": None})
 
 
 def numpy_step() -> int:
@@ -213,7 +213,7 @@ def numpy_step() -> int:
     )
 
 
-def _again(log_again: Callable[[Any, str, Callable[..., None]], None]) -> int:
+def _log_twice(log_again: Callable[[Any, str, Callable[..., None]], None]) -> int:
     """Run the worker, and log additional points for one metric at STEP.
 
     The ground truth includes these points.
@@ -248,7 +248,7 @@ def accumulation() -> int:
             record(STEP, value)
             run.log({metric: value}, step=STEP)
 
-    return _again(log_again)
+    return _log_twice(log_again)
 
 
 def second_init() -> int:
@@ -260,7 +260,7 @@ def second_init() -> int:
         record(1, 9.0)
         pluto.init(name="again").log({metric: 9.0})
 
-    return _again(log_again)
+    return _log_twice(log_again)
 
 
 def clock_back() -> int:
@@ -271,7 +271,7 @@ def clock_back() -> int:
         record(STEP, 9.0, time_ms=int(timestamp * 1000))
         run.log({metric: 9.0}, step=STEP, timestamp=timestamp)
 
-    return _again(log_again)
+    return _log_twice(log_again)
 
 
 client_faults = (sync_killed, shared_dir, no_wait, other_project, resume_id, collision, visitor)

@@ -37,7 +37,7 @@ STALL_SECONDS = float(os.environ.get("HARNESS_STALL_SECONDS", "60")) + STEP_SECO
 """A rank that makes no progress for this many seconds exits. A rank that is waiting for other ranks gets 1.5
 times as long, so that the stalled rank exits first and writes its stacks to the log.
 """
-_ENDS = time.monotonic() + float(os.environ.get("HARNESS_RANK_SECONDS", "500"))
+_DEADLINE = time.monotonic() + float(os.environ.get("HARNESS_RANK_SECONDS", "500"))
 Log = Callable[[Any, dict[str, float], int], None]
 """A function that logs one step's metrics to the tracker. Its arguments are (run, metrics, step)."""
 
@@ -58,7 +58,7 @@ def at_most(seconds: float) -> None:
     At the timeout, faulthandler writes every thread's stack to the log and exits with code 1. The timeout
     also applies during the shutdown of the interpreter.
     """
-    timeout = max(0.1, min(seconds, _ENDS - time.monotonic()))
+    timeout = max(0.1, min(seconds, _DEADLINE - time.monotonic()))
     faulthandler.dump_traceback_later(timeout, exit=True, file=STDERR)
 
 

@@ -28,18 +28,18 @@ class OwnProcesses:
 
     def has(self, pid: int) -> bool:
         """Return whether a process belongs to the container. Returns False if the process has ended."""
-        return self._has(self._own(), pid)
+        return self._contains(self._own(), pid)
 
     def pids(self) -> list[int]:
         """Return the pids of the container's processes in ascending order, including this process."""
         own = self._own()
         candidates = (int(name) for name in os.listdir(self._proc) if name.isdigit())
-        return sorted(pid for pid in candidates if self._has(own, pid))
+        return sorted(pid for pid in candidates if self._contains(own, pid))
 
     def _own(self) -> list[str]:
         return self._lines("self") if self._told_apart else []
 
-    def _has(self, own: list[str], pid: int) -> bool:
+    def _contains(self, own: list[str], pid: int) -> bool:
         lines = self._lines(str(pid))
         if not own or len(lines) != len(own):
             return False

@@ -41,10 +41,10 @@ class OnlyItems:
     """A mapping whose only method is `items`."""
 
     def __init__(self, content: dict[str, Any]) -> None:
-        self._held = content
+        self._content = content
 
     def items(self) -> Any:
-        return self._held.items()
+        return self._content.items()
 
 
 class Journal:

@@ -35,7 +35,7 @@ class Trouble:
         self._arguments = arguments
         self._lock = threading.Lock()
         self._posts = 0
-        self._begun: float | None = None
+        self._start: float | None = None
 
     def strikes(self, path: str, body: bytes) -> bool:
         """Count the request, and return whether the fault affects it.
@@ -43,10 +43,10 @@ class Trouble:
         Requests with the client's system metrics are not counted, because they begin before any point.
         """
         with self._lock:
-            if self._begun is None and self._posts >= self._arguments.after:
-                self._begun = time.monotonic()
+            if self._start is None and self._posts >= self._arguments.after:
+                self._start = time.monotonic()
             self._posts += path.startswith(POINTS) and b'"sys/' not in body
-            start = self._begun
+            start = self._start
         duration = self._arguments.seconds
         is_active = start is not None and (not duration or time.monotonic() < start + duration)
         return is_active and path.startswith(self._arguments.only)

@@ -196,12 +196,12 @@ class _Draw:
     def program(self, seed: int, number: int) -> Program:
         launches = {name: launch.weight for name, launch in self._grammar.launches.items()}
         wraps = {name: wrap.weight for name, wrap in self._grammar.wraps.items()}
-        launch = self._of(launches)
+        launch = self._pick(launches)
         return Program(
             seed=seed,
             number=number,
             launch=launch,
-            wrap=self._of(wraps) if self._often(0.7) else "plain",
+            wrap=self._pick(wraps) if self._often(0.7) else "plain",
             has_torch=self._often(0.05) or self._grammar.launches[launch].torch,
             worker=self.worker(self._grammar.launches[launch]),
         )
@@ -211,7 +211,7 @@ class _Draw:
         usual_values, usual_calls = self._often(_USUAL), self._often(0.7)
         values = {"float": 3.0, "int": 1.0} if usual_values else dict(self._grammar.values)
         values |= self._grammar.tensors if group and not usual_values else {}
-        end = self._of(self._grammar.ends)
+        end = self._pick(self._grammar.ends)
         return Worker(
             calls=self._calls(calls or self._chance.choice(STEPS), values, usual_calls),
             threads=self._chance.choice((0, 0, 0, 0, 0, 1, 3)),
@@ -220,9 +220,9 @@ class _Draw:
             finish=self._often(0.85),
             patient=self._often(0.95),
             victim=self._chance.randrange(launch.nodes * launch.ranks),
-            child=self._of(self._grammar.children),
+            child=self._pick(self._grammar.children),
             child_calls=self._calls(2, {"float": 1.0}, True),
-            second=self._of(self._grammar.seconds),
+            second=self._pick(self._grammar.seconds),
             second_differs=self._often(0.5),
             end=end,
             early=self._often(0.4 if end != "return" else 0.05),
@@ -230,9 +230,9 @@ class _Draw:
 
     def _calls(self, count: int, values: dict[str, float], usual: bool) -> list[Call]:
         names = [f"m{number}" for number in range(self._chance.choice((1, 1, 2, 4)))]
-        order = "rising" if usual else self._of(self._grammar.orders)
-        container = "dict" if usual else self._of(self._grammar.containers)
-        step_kind = "int" if usual else self._of(self._grammar.steps)
+        order = "rising" if usual else self._pick(self._grammar.orders)
+        container = "dict" if usual else self._pick(self._grammar.containers)
+        step_kind = "int" if usual else self._pick(self._grammar.steps)
         steps = {
             "rising": list(range(count)),
             "repeated": [number // 2 for number in range(count)],
@@ -251,7 +251,7 @@ class _Draw:
         ]
 
     def _entry(self, name: str, values: dict[str, float]) -> list[Any]:
-        kind = self._of(values)
+        kind = self._pick(values)
         if kind in ("nested", "items"):
             return [name, kind, [["a", "float"], ["b", self._chance.choice(("int", "float", "none"))]]]
         return [name, kind]
@@ -259,5 +259,5 @@ class _Draw:
     def _often(self, share: float) -> bool:
         return self._chance.random() < share
 
-    def _of(self, weights: dict[_Name, float]) -> _Name:
+    def _pick(self, weights: dict[_Name, float]) -> _Name:
         return self._chance.choices(list(weights), list(weights.values()))[0]

@@ -68,7 +68,7 @@ class Account:
 
     def __post_init__(self) -> None:
         self._world()
-        self._ends()
+        self._check_ends()
         self._values()
         self._doubts()
 
@@ -89,7 +89,7 @@ class Account:
             causes = ("rank.", "rendezvous.", "unification.rank_silent")
             self.reasons.append(Reason(f"ranks {missing} never started their program", causes))
 
-    def _ends(self) -> None:
+    def _check_ends(self) -> None:
         last: dict[tuple[str, int], Journal] = {}
         for journal in self._ranks:
             last[journal.host, journal.pid] = journal  # A program started by os.exec keeps the process id.
@@ -212,7 +212,7 @@ def account(
     """Return the oracle's account of a program. `tracked` contains the program's points in the tracker."""
     lines = [line for path in sorted(journals.rglob("*.jsonl")) for line in path.read_text().splitlines()]
     journal_list = read(lines)
-    return Account(program, journal_list, containers, tracked, set(_recorded(Bundle.open(bundle))))
+    return Account(program, journal_list, containers, tracked, set(_truth_points(Bundle.open(bundle))))
 
 
 def tracked(database: Path, project: str, run_id: str) -> set[Point]:
@@ -222,7 +222,7 @@ def tracked(database: Path, project: str, run_id: str) -> set[Point]:
     return {point(*json.loads(line)) for line in result.stdout.splitlines()}
 
 
-def _recorded(bundle: Bundle) -> Iterator[Point]:
+def _truth_points(bundle: Bundle) -> Iterator[Point]:
     """Yield the points in all of a bundle's ground-truth files."""
     for path in sorted((bundle.path / "truth").glob("*.jsonl")):
         for line in path.read_text().splitlines():

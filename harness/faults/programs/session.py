@@ -131,26 +131,26 @@ def session(site: Place, cases: Iterable[Program], seconds: float, parallel: int
     retried once. Raises the retry's error.
     """
     deadline, numbered, lock = time.monotonic() + seconds, iter(cases), threading.Lock()
-    stopped = threading.Event()
+    stop = threading.Event()
     outcomes: dict[int, Outcome | Exception] = {}
     changed = threading.Condition(lock)
     running = parallel
-    started = 0
+    next_number = 0
 
     def work() -> None:
-        nonlocal started, running
+        nonlocal next_number, running
         try:
-            while time.monotonic() < deadline and not stopped.is_set():
+            while time.monotonic() < deadline and not stop.is_set():
                 with lock:
                     one = next(numbered, None)
-                    at, started = started, started + (one is not None)
+                    at, next_number = next_number, next_number + (one is not None)
                 if one is None:
                     return
                 try:
                     result: Outcome | Exception = _run_twice(site, one)
                 except Exception as error:
                     result = error
-                    stopped.set()
+                    stop.set()
                 with changed:
                     outcomes[at] = result
                     changed.notify_all()
@@ -173,7 +173,7 @@ def session(site: Place, cases: Iterable[Program], seconds: float, parallel: int
                     raise result
                 yield result
         finally:
-            stopped.set()
+            stop.set()
 
 
 def _run_twice(site: Place, case: Program) -> Outcome:

@@ -146,14 +146,20 @@ def by_name(name: str) -> Fault | None:
     return drawn(int(match[1]), int(match[2]), bool(match[3])) if match else None
 
 
-def combined(name: str, what: str, verb: str, moment: str, behaviour: str, rank: int, victim: int) -> Fault:
-    """Return the fault that combines the object `what` with a verb, a moment and a behaviour.
+def combined(
+    name: str, object_name: str, verb: str, moment: str, behaviour: str, rank: int, victim: int
+) -> Fault:
+    """Return the fault that combines the object `object_name` with a verb, a moment and a behaviour.
 
     The object that belongs to rank `rank` is disturbed. Rank `victim` shows the behaviour. If its worker ends
     before `moment`, the behaviour's last moment is used instead.
     """
     rules = grammar()
-    target, action, worker = rules.objects[what], rules.objects[what].verbs[verb], rules.behaviours[behaviour]
+    target, action, worker = (
+        rules.objects[object_name],
+        rules.objects[object_name].verbs[verb],
+        rules.behaviours[behaviour],
+    )
     order = list(rules.moments)
     if worker.until is not None and order.index(moment) > order.index(worker.until):
         moment = worker.until
@@ -166,7 +172,7 @@ def combined(name: str, what: str, verb: str, moment: str, behaviour: str, rank:
     does_meanwhile = f"rank {victim} {behaviour}" if worker.named else f"{behaviour} worker"
     return Fault(
         name=name,
-        about=f"{verb.capitalize()}: {of_rank(what)} ({moment}; {does_meanwhile}).",
+        about=f"{verb.capitalize()}: {of_rank(object_name)} ({moment}; {does_meanwhile}).",
         target=target.target,
         scope=target.scope,
         job=Job(

@@ -62,7 +62,7 @@ class Trial:
 
     def __init__(self, line: Line, message: dict[str, Any]) -> None:
         self._line, self._message = line, message
-        self._ends = time.monotonic() + message["deadline"]
+        self._deadline = time.monotonic() + message["deadline"]
 
     def run(self) -> dict[str, Any]:
         """Run the trial. Return its state (ok, wrong, hung or died) and any measurements."""
@@ -73,13 +73,15 @@ class Trial:
             if port is None:
                 processes.append(_Process(self._command(0, "", 0)))
                 host = self._line.own
-                port = processes[0].port(self._ends)
+                port = processes[0].port(self._deadline)
                 if port is None:
-                    return processes[0].result(self._ends, self._message["deadline"])
+                    return processes[0].result(self._deadline, self._message["deadline"])
                 self._line.send({"trial": self._message["trial"], "port": port})
             for number in range(len(processes), local):
                 processes.append(_Process(self._command(number, str(host), int(port))))
-            return _worst([process.result(self._ends, self._message["deadline"]) for process in processes])
+            return _worst(
+                [process.result(self._deadline, self._message["deadline"]) for process in processes]
+            )
         finally:
             for process in processes:
                 process.kill()
@@ -122,7 +124,7 @@ class _Process:
         )
         self._messages: list[dict[str, Any]] = []
         self._changed = threading.Condition()
-        self._done = False
+        self._has_ended = False
         threading.Thread(target=self._read, daemon=True).start()
 
     def port(self, deadline: float) -> int | None:
@@ -135,16 +137,16 @@ class _Process:
 
         The process must join its process group before the time `deadline`, and then report within `seconds`.
         """
-        joined = self._wait("joined", deadline)
-        wrong = self._wait("wrong", time.monotonic() + seconds) if joined is not None else None
-        if wrong is None:
-            if not self._done:
-                failure = "exchanged no data" if joined is not None else "did not join its group"
+        join_message = self._wait("joined", deadline)
+        wrong_count = self._wait("wrong", time.monotonic() + seconds) if join_message is not None else None
+        if wrong_count is None:
+            if not self._has_ended:
+                failure = "exchanged no data" if join_message is not None else "did not join its group"
                 return {"state": "hung", "text": f"{failure} in {seconds:.0f} s"}
             return {"state": "died", "text": f"exit code {self._process.wait()}: {self._last_error()}"}
         figures = next(message for message in self._messages if "wrong" in message)
-        if wrong:
-            return {**figures, "state": "wrong", "text": f"{wrong} elements were wrong"}
+        if wrong_count:
+            return {**figures, "state": "wrong", "text": f"{wrong_count} elements were wrong"}
         return {**figures, "state": "ok", "text": ""}
 
     def kill(self) -> None:
@@ -173,7 +175,7 @@ class _Process:
                     self._messages.append(message)
                     self._changed.notify_all()
         with self._changed:
-            self._done = True
+            self._has_ended = True
             self._changed.notify_all()
 
     def _wait(self, key: str, deadline: float) -> Any:
@@ -182,7 +184,7 @@ class _Process:
 
         with self._changed:
             self._changed.wait_for(
-                lambda: find() is not None or self._done, max(0.0, deadline - time.monotonic())
+                lambda: find() is not None or self._has_ended, max(0.0, deadline - time.monotonic())
             )
             return find()
 

@@ -68,10 +68,10 @@ def peers(devices: Sequence[Device], mode: str, limits: Limits) -> Iterator[Chec
     """
     for place, device in enumerate(devices):
         targets = [*devices[place + 1 :], *devices[:place]]
-        rates = [(_to(device, target, mode), target.index) for target in targets[: _targets(mode)]]
-        wrong = [index for rate, index in rates if rate is None]
-        if wrong:
-            yield _wrong("copy.peer", f"GPUs {wrong} received other data than this GPU sent", device)
+        rates = [(_rate_to(device, target, mode), target.index) for target in targets[: _targets(mode)]]
+        failed = [index for rate, index in rates if rate is None]
+        if failed:
+            yield _wrong("copy.peer", f"GPUs {failed} received other data than this GPU sent", device)
             continue
         slowest = min(((rate, index) for rate, index in rates if rate is not None), default=None)
         if slowest:
@@ -84,7 +84,7 @@ def _targets(mode: str) -> int | None:
     return None if mode == "full" else 1
 
 
-def _to(device: Device, target: Device, mode: str) -> float | None:
+def _rate_to(device: Device, target: Device, mode: str) -> float | None:
     """Return the bandwidth from one GPU to another in GB/s, or None if the received data is wrong."""
     count = BYTES["cuda", mode] // 4
     source = torch.arange(count, dtype=torch.float32, device=device.torch)

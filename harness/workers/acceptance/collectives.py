@@ -163,7 +163,7 @@ class Exchange:
             for place in parts(self.got)
         )
 
-    def _has(self, run: Callable[[], object]) -> bool:
+    def _supports(self, run: Callable[[], object]) -> bool:
         """Run a collective, and return whether the backend supports it.
 
         Not every gloo version has all collectives.
@@ -181,14 +181,14 @@ class Exchange:
     def _all_gather(self) -> None:
         import torch.distributed as dist
 
-        if not self._has(lambda: dist.all_gather_into_tensor(self.got, self.sent)):
+        if not self._supports(lambda: dist.all_gather_into_tensor(self.got, self.sent)):
             dist.all_gather(list(self.got.chunk(self.ranks)), self.sent)
 
     def _reduce_scatter(self) -> None:
         import torch
         import torch.distributed as dist
 
-        if self._has(lambda: dist.reduce_scatter_tensor(self.got, self.sent)):
+        if self._supports(lambda: dist.reduce_scatter_tensor(self.got, self.sent)):
             return
         shares = torch.empty_like(self.sent)
         dist.all_to_all_single(shares, self.sent)

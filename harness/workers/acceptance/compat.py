@@ -17,7 +17,7 @@ class LackingError(Exception):
 
 
 def lacks(feature: str, version: str) -> LackingError:
-    """Return a LackingError for the feature `feature`, which was added in PyTorch `version`."""
+    """Return a LackingError for `feature`, which PyTorch has since `version`."""
     import torch
 
     return LackingError(f"PyTorch {torch.__version__} has no {feature}: PyTorch {version} and later have it")

@@ -44,7 +44,7 @@ class Coordinator:
         self._lines: dict[int, Line] = {}
         self._inbox: queue.Queue[tuple[int, dict[str, Any]]] = queue.Queue()
         self._joined = threading.Condition()
-        self._gone: set[int] = set()
+        self._lost_nodes: set[int] = set()
         self._trials = 0
         self.names: dict[int, str] = {}
         """Maps each node rank to its Kubernetes node name, or to the agent's host name if NODE_NAME is not
@@ -87,7 +87,7 @@ class Coordinator:
             except queue.Empty:
                 break
             if message.get("gone"):
-                self._gone.add(node)
+                self._lost_nodes.add(node)
                 pending = {(trial, other) for trial, other in pending if other != node}
                 continue
             trial = message.get("trial", -1)
@@ -114,7 +114,7 @@ class Coordinator:
     def _start(self, trial: int, group: Group, place: int, host: str | None, port: int | None) -> bool:
         line = self._lines.get(group[place])
         message = {"trial": trial, "place": place, "count": len(group), "host": host, "port": port}
-        if line is None or group[place] in self._gone:
+        if line is None or group[place] in self._lost_nodes:
             return False
         return line.send({**message, **self._settings.message()})
 

@@ -55,7 +55,7 @@ class Emitter:
         self.checks: list[Check] = []
         self._nonce = os.environ.get("HARNESS_NONCE", "")
         self._termination_log = termination_log
-        self._started, self._clock = datetime.now(timezone.utc), time.monotonic()
+        self._started_at, self._clock = datetime.now(timezone.utc), time.monotonic()
         self._lock = threading.RLock()
         self._code: int | None = None
 
@@ -79,7 +79,7 @@ class Emitter:
             report = self.report(**extra)
             verdict: Verdict = report["verdict"]
             self._code = EXIT[verdict]
-            _print(f"[RESULT] {verdict} {self._counted()} in {report['seconds']:.0f} s{self._remark()}")
+            _print(f"[RESULT] {verdict} {self._counts_text()} in {report['seconds']:.0f} s{self._remark()}")
             self._frame({"report": report})
             try:
                 self._write(report)
@@ -99,7 +99,7 @@ class Emitter:
                 "pod": os.environ.get("POD_NAME") or socket.gethostname(),
                 "device": self.device,
                 "mode": self.mode,
-                "started": self._started.isoformat(),
+                "started": self._started_at.isoformat(),
                 "seconds": round(time.monotonic() - self._clock, 3),
                 "checks": [check.as_dict() for check in self.checks],
                 "verdict": worst(check.verdict for check in self.checks),
@@ -108,7 +108,7 @@ class Emitter:
         cleaned: dict[str, Any] = finite(report)
         return cleaned
 
-    def _counted(self) -> str:
+    def _counts_text(self) -> str:
         count = Counter(check.verdict for check in self.checks)
         by_verdict = ", ".join(f"{count[verdict]} {verdict}" for verdict in EXIT if count[verdict])
         return f"{len(self.checks)} checks: {by_verdict}" if self.checks else "no checks were run"
@@ -137,7 +137,7 @@ class Emitter:
             return
         failed = sorted((c for c in self.checks if c.verdict != "PASS"), key=lambda c: -EXIT_ORDER[c.verdict])
         text = "\n".join(
-            [f"{verdict} {self._counted()}{self._remark()}", *(check.line() for check in failed)]
+            [f"{verdict} {self._counts_text()}{self._remark()}", *(check.line() for check in failed)]
         )
         try:
             self._termination_log.write_bytes(

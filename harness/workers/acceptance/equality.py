@@ -48,6 +48,6 @@ def checks(id: str, results: Mapping[Device, Sequence[str]], cause: str) -> Iter
 
 
 def _differs(result: str, other_results: Sequence[str]) -> bool:
-    """Return whether the result `result` differs from the majority of all devices."""
+    """Return whether `result` differs from the results of most devices."""
     count = Counter([result, *other_results])
     return count[result] * 2 <= count.total()

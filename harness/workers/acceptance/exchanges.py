@@ -65,9 +65,9 @@ class Exchanges(OneRank):
         rows, emulated = [], False
         for elements in self._sizes:
             exchange = Exchange(name, elements, self.rank, self.ranks, self.device.torch)
-            wrong, times = self._timed(exchange)
+            wrong_count, times = self._timed(exchange)
             emulated |= exchange.built
-            results = self._gathered(f"{name}/{elements}", {"wrong": wrong, "times": times})
+            results = self._gathered(f"{name}/{elements}", {"wrong": wrong_count, "times": times})
             if results is not None:
                 rows.append(self._row(exchange, results))
         if self.rank == 0:
@@ -92,7 +92,7 @@ class Exchanges(OneRank):
         """Run all iterations. Return the number of wrong elements, and the time per iteration in seconds."""
         import torch.distributed as dist
 
-        wrong, times = 0, []
+        wrong_count, times = 0, []
         for iteration in range(self._iterations + 1):
             exchange.fresh(iteration)
             self._wait()
@@ -105,8 +105,8 @@ class Exchanges(OneRank):
             if iteration:  # The first iteration is not timed, because it also opens connections.
                 times.append(time.perf_counter() - start)
             self._watch.leave()
-            wrong += exchange.wrong()
-        return wrong, times
+            wrong_count += exchange.wrong()
+        return wrong_count, times
 
     def _row(self, exchange: Exchange, results: Mapping[int, Any]) -> tuple[dict[str, Any], list[int]]:
         """Return the report's entry for one payload size, and the ranks that received wrong elements."""
@@ -127,14 +127,16 @@ class Exchanges(OneRank):
         return row, [rank for rank, one in results.items() if one["wrong"]]
 
     def _judge(self, name: str, rows: list[tuple[dict[str, Any], list[int]]], emulated: bool) -> None:
-        wrong = sum(row["wrong"] for row, _ in rows)
+        wrong_count = sum(row["wrong"] for row, _ in rows)
         bad = tuple(sorted({rank for _, ranks in rows for rank in ranks}))
         note = "; emulated with another collective, because this backend lacks it" if emulated else ""
-        if wrong:
-            text = f"{listed(bad)} received {wrong} wrong elements of {name} over {self.ranks} ranks{note}"
+        if wrong_count:
+            text = (
+                f"{listed(bad)} received {wrong_count} wrong elements of {name} over {self.ranks} ranks{note}"
+            )
         else:
             text = f"every element of {len(rows)} sizes is correct on all {self.ranks} ranks{note}"
-        self._say(f"ddp.{name}.correct", "FAIL" if wrong else "PASS", text, "collective.wrong", bad)
+        self._say(f"ddp.{name}.correct", "FAIL" if wrong_count else "PASS", text, "collective.wrong", bad)
         row, id_ = rows[-1][0], f"ddp.{name}.busbw"
         if self.ranks < 2:
             self._say(id_, "PASS", "a single rank sends nothing, so there is no bandwidth to measure", "", ())

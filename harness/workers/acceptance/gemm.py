@@ -44,14 +44,14 @@ def right(precision: Precision, device: Device) -> Check:
     shares = (product - exact).abs() / bounds
     # NaN must not count as a small error, so it is replaced by infinity.
     share = float(torch.nan_to_num(shares, nan=float("inf")).max())
-    wrong = int((~(shares <= 1)).sum())
+    wrong_count = int((~(shares <= 1)).sum())
     text = f"{m}×{n}×{k}: the largest error is {share:.3g} of its bound"
     return Check(
         id=f"compute.gemm.{precision.name}.correct",
         tag=TAG,
-        verdict="FAIL" if wrong else "PASS",
-        text=f"{text}; {wrong} of {m * n} elements are wrong" if wrong else text,
-        cause="compute.wrong" if wrong else None,
+        verdict="FAIL" if wrong_count else "PASS",
+        text=f"{text}; {wrong_count} of {m * n} elements are wrong" if wrong_count else text,
+        cause="compute.wrong" if wrong_count else None,
         measured=share,
         unit="of the bound",
         limit=1.0,

@@ -36,9 +36,9 @@ AT_REST = (
 UNDER_LOAD = ("env.pcie.generation", "env.clocks", "env.throttle")
 
 
-def at_rest(gpu: Gpu, limits: Limits, /, **where: Unpack[Where]) -> Iterator[Check]:
+def at_rest(gpu: Gpu, limits: Limits, /, **location: Unpack[Where]) -> Iterator[Check]:
     """Yield the checks in AT_REST for one GPU."""
-    yield _word("env.ecc.mode", gpu.ecc_mode, "ECC", "Enabled", "FAIL", "gpu.ecc", **where)
+    yield _word("env.ecc.mode", gpu.ecc_mode, "ECC", "Enabled", "FAIL", "gpu.ecc", **location)
     counts: tuple[tuple[str, Number, str, str, str], ...] = (
         ("env.ecc.sram_uncorrected", gpu.sram_uncorrected, "errors", "gpu.ecc", "uncorrected SRAM errors"),
         ("env.ecc.sram_corrected", gpu.sram_corrected, "errors", "gpu.ecc", "corrected SRAM errors"),
@@ -46,21 +46,21 @@ def at_rest(gpu: Gpu, limits: Limits, /, **where: Unpack[Where]) -> Iterator[Che
     for id, count, unit, cause, words in counts:
         if gpu.sram_threshold == "Yes" and id == "env.ecc.sram_uncorrected":
             text = f"{words}: their number exceeds the threshold at which the driver recommends a replacement"
-            yield Check(id=id, tag=TAG, verdict="FAIL", text=text, cause=cause, **where)
+            yield Check(id=id, tag=TAG, verdict="FAIL", text=text, cause=cause, **location)
             continue
-        yield _count(id, count, unit, cause, words, id, gpu, limits, **where)
-    yield from _rows(gpu, limits, **where)
-    yield _link(gpu, "env.pcie.width", gpu.pcie_width, gpu.pcie_width_max, "PCIe lanes", **where)
+        yield _count(id, count, unit, cause, words, id, gpu, limits, **location)
+    yield from _rows(gpu, limits, **location)
+    yield _link(gpu, "env.pcie.width", gpu.pcie_width, gpu.pcie_width_max, "PCIe lanes", **location)
     if gpu.mig == NOT_SUPPORTED:
-        yield Check(id="env.mig", tag=TAG, verdict="PASS", text="this GPU does not support MIG", **where)
+        yield Check(id="env.mig", tag=TAG, verdict="PASS", text="this GPU does not support MIG", **location)
     else:
-        yield _word("env.mig", gpu.mig, "MIG", "Disabled", "WARN", "gpu.mig", **where)
+        yield _word("env.mig", gpu.mig, "MIG", "Disabled", "WARN", "gpu.mig", **location)
     yield _word(
-        "env.persistence", gpu.persistence, "persistence", "Enabled", "WARN", "gpu.persistence", **where
+        "env.persistence", gpu.persistence, "persistence", "Enabled", "WARN", "gpu.persistence", **location
     )
 
 
-def _rows(gpu: Gpu, limits: Limits, /, **where: Unpack[Where]) -> Iterator[Check]:
+def _rows(gpu: Gpu, limits: Limits, /, **location: Unpack[Where]) -> Iterator[Check]:
     """Yield the checks for remapped memory rows, or for retired pages if the GPU cannot remap rows."""
     family, cause = "env.remapped_rows", "gpu.remapped_rows"
     pages = gpu.rows_pending == NOT_SUPPORTED and gpu.pages_pending not in (None, NOT_SUPPORTED)
@@ -68,41 +68,50 @@ def _rows(gpu: Gpu, limits: Limits, /, **where: Unpack[Where]) -> Iterator[Check
         words = "retired memory pages (this GPU cannot remap rows)"
         limit_id = "env.retired_pages"
         count = gpu.pages_retired
-        yield _count(f"{family}.uncorrectable", count, "pages", cause, words, limit_id, gpu, limits, **where)
+        yield _count(
+            f"{family}.uncorrectable", count, "pages", cause, words, limit_id, gpu, limits, **location
+        )
         words = "the retirement of a memory page is pending"
-        yield _word(f"{family}.pending", gpu.pages_pending, words, "No", "FAIL", cause, **where)
+        yield _word(f"{family}.pending", gpu.pages_pending, words, "No", "FAIL", cause, **location)
         text = "this GPU retires pages and cannot remap rows"
-        yield Check(id=f"{family}.failed", tag=TAG, verdict="PASS", text=text, **where)
+        yield Check(id=f"{family}.failed", tag=TAG, verdict="PASS", text=text, **location)
         return
     words, id = "memory rows remapped after uncorrectable errors", f"{family}.uncorrectable"
-    yield _count(id, gpu.rows_uncorrectable, "rows", cause, words, id, gpu, limits, **where)
-    yield _word(f"{family}.pending", gpu.rows_pending, "a row remap is pending", "No", "FAIL", cause, **where)
+    yield _count(id, gpu.rows_uncorrectable, "rows", cause, words, id, gpu, limits, **location)
+    yield _word(
+        f"{family}.pending", gpu.rows_pending, "a row remap is pending", "No", "FAIL", cause, **location
+    )
     failed = _word(
-        f"{family}.failed", gpu.rows_failed, "a row remap has failed", "No", "FAIL", cause, **where
+        f"{family}.failed", gpu.rows_failed, "a row remap has failed", "No", "FAIL", cause, **location
     )
     if failed.verdict == "PASS" and isinstance(gpu.banks_exhausted, float) and gpu.banks_exhausted > 0:
         text = f"{gpu.banks_exhausted:.0f} memory banks have no spare rows for another remap"
-        failed = Check(id=failed.id, tag=TAG, verdict="WARN", text=text, cause=cause, **where)
+        failed = Check(id=failed.id, tag=TAG, verdict="WARN", text=text, cause=cause, **location)
     yield failed
 
 
-def under_load(gpu: Gpu, limits: Limits, /, **where: Unpack[Where]) -> Iterator[Check]:
+def under_load(gpu: Gpu, limits: Limits, /, **location: Unpack[Where]) -> Iterator[Check]:
     """Yield the checks listed in UNDER_LOAD for one GPU. It must have been busy while nvidia-smi ran."""
     yield _link(
-        gpu, "env.pcie.generation", gpu.pcie_generation, gpu.pcie_generation_max, "PCIe generation", **where
+        gpu,
+        "env.pcie.generation",
+        gpu.pcie_generation,
+        gpu.pcie_generation_max,
+        "PCIe generation",
+        **location,
     )
-    yield _clock(gpu, limits, **where)
-    yield _throttle(gpu, **where)
+    yield _clock(gpu, limits, **location)
+    yield _throttle(gpu, **location)
 
 
-def not_reported(ids: Iterable[str], reason: str, **where: Unpack[Where]) -> Iterator[Check]:
+def not_reported(ids: Iterable[str], reason: str, **location: Unpack[Where]) -> Iterator[Check]:
     """Yield an UNKNOWN check for each check id. The GPU is missing from nvidia-smi's output."""
     for id in ids:
-        yield Check(id=id, tag=TAG, verdict="UNKNOWN", text=reason, **where)
+        yield Check(id=id, tag=TAG, verdict="UNKNOWN", text=reason, **location)
 
 
 def links(
-    gpu: Gpu, all_links: Mapping[str, list[float]], limits: Limits, /, *, gpus: int, **where: Unpack[Where]
+    gpu: Gpu, all_links: Mapping[str, list[float]], limits: Limits, /, *, gpus: int, **location: Unpack[Where]
 ) -> Check:
     """Judge how many of a GPU's NVLinks are active, and whether each is as fast as the fastest on the node.
 
@@ -112,14 +121,14 @@ def links(
     id, own = "env.nvlink", all_links.get(gpu.uuid)
     if own is None and gpus < 2:
         text = "nvidia-smi reports no NVLink, and a single GPU uses none"
-        return Check(id=id, tag=TAG, verdict="PASS", text=text, **where)
+        return Check(id=id, tag=TAG, verdict="PASS", text=text, **location)
     if own is None:
-        return _missing(id, "NVLink", None, **where)
+        return _missing(id, "NVLink", None, **location)
     active = [speed for speed in own if speed > 0]
     text = f"{len(active)} of {len(own)} NVLinks are up" + (
         f", {min(active):g} GB/s each or more" if active else ""
     )
-    measurement: dict[str, Any] = {"measured": float(len(active)), "unit": "links", **where}
+    measurement: dict[str, Any] = {"measured": float(len(active)), "unit": "links", **location}
     if gpus < 2:
         # Cloud providers disable the links on machines with a single GPU, so inactive links are correct here.
         return Check(id=id, tag=TAG, verdict="PASS", text=f"{text}; a single GPU uses none", **measurement)
@@ -127,7 +136,7 @@ def links(
     most_links = max(sum(speed > 0 for speed in speeds) for speeds in all_links.values())
     row = limits.row(model=gpu.name, check=id)
     if row and not (active and min(active) < 0.99 * fastest):
-        return judged(id, TAG, float(len(active)), "links", row, "gpu.nvlink", text, **where)
+        return judged(id, TAG, float(len(active)), "links", row, "gpu.nvlink", text, **location)
     verdict: Verdict
     if active and min(active) < 0.99 * fastest:
         verdict, text = "FAIL", f"{text}; the fastest link of this node runs at {fastest:g} GB/s"
@@ -146,14 +155,16 @@ def _word(
     expected: str,
     verdict: Verdict,
     cause: str,
-    **where: Unpack[Where],
+    **location: Unpack[Where],
 ) -> Check:
     if state in (None, NOT_SUPPORTED) or isinstance(state, Unreadable):
-        return _missing(id, words, state, **where)
+        return _missing(id, words, state, **location)
     text = f"{words}: {state}"
     if state == expected:
-        return Check(id=id, tag=TAG, verdict="PASS", text=text, **where)
-    return Check(id=id, tag=TAG, verdict=verdict, text=f"{text}; expected {expected}", cause=cause, **where)
+        return Check(id=id, tag=TAG, verdict="PASS", text=text, **location)
+    return Check(
+        id=id, tag=TAG, verdict=verdict, text=f"{text}; expected {expected}", cause=cause, **location
+    )
 
 
 def _count(
@@ -166,27 +177,27 @@ def _count(
     gpu: Gpu,
     limits: Limits,
     /,
-    **where: Unpack[Where],
+    **location: Unpack[Where],
 ) -> Check:
     """Judge a counter against the limit of the check `limit_id`."""
     if not isinstance(count, float):
-        return _missing(id, words, count, **where)
+        return _missing(id, words, count, **location)
     row = limits.row(model=gpu.name, check=limit_id)
-    return judged(id, TAG, count, unit, row, cause, f"{count:.0f} {words}", **where)
+    return judged(id, TAG, count, unit, row, cause, f"{count:.0f} {words}", **location)
 
 
 def _link(
-    gpu: Gpu, id: str, current: Number, maximum: Number, words: str, /, **where: Unpack[Where]
+    gpu: Gpu, id: str, current: Number, maximum: Number, words: str, /, **location: Unpack[Where]
 ) -> Check:
     """Judge the PCIe link's width or generation. It matters less for a GPU that uses NVLink-C2C instead."""
     if gpu.c2c == "Enabled" and (current in (None, NOT_SUPPORTED) or maximum in (None, NOT_SUPPORTED)):
         text = f"{words}: not reported, because NVLink-C2C connects this GPU to its CPU"
-        return Check(id=id, tag=TAG, verdict="PASS", text=text, **where)
+        return Check(id=id, tag=TAG, verdict="PASS", text=text, **location)
     if not isinstance(current, float) or not isinstance(maximum, float) or maximum <= 0:
         missing = (
             current if not isinstance(current, float) else maximum if not isinstance(maximum, float) else None
         )
-        return _missing(id, words, missing, **where)
+        return _missing(id, words, missing, **location)
     verdict: Verdict = "WARN" if gpu.c2c == "Enabled" else "FAIL"
     return Check(
         id=id,
@@ -199,46 +210,48 @@ def _link(
         limit=maximum,
         limit_kind="peak",
         limit_source="nvidia-smi: the maximum of GPU and host together",
-        **where,
+        **location,
     )
 
 
-def _clock(gpu: Gpu, limits: Limits, /, **where: Unpack[Where]) -> Check:
+def _clock(gpu: Gpu, limits: Limits, /, **location: Unpack[Where]) -> Check:
     if (
         not isinstance(gpu.sm_clock, float)
         or not isinstance(gpu.sm_clock_max, float)
         or gpu.sm_clock_max <= 0
     ):
         values = [value for value in (gpu.sm_clock, gpu.sm_clock_max) if not isinstance(value, float)]
-        return _missing("env.clocks", "the SM clock", (values or [None])[0], **where)
+        return _missing("env.clocks", "the SM clock", (values or [None])[0], **location)
     if isinstance(gpu.reasons, frozenset) and "gpu_idle" in gpu.reasons:
         words = "the GPU was idle when its clock was read under load"
-        return Check(id="env.clocks", tag=TAG, verdict="UNKNOWN", text=words, **where)
+        return Check(id="env.clocks", tag=TAG, verdict="UNKNOWN", text=words, **location)
     share = gpu.sm_clock / gpu.sm_clock_max
     text = f"SM clock {gpu.sm_clock:.0f} of {gpu.sm_clock_max:.0f} MHz under load"
     row = limits.row(model=gpu.name, check="env.clocks")
-    return judged("env.clocks", TAG, round(share, 4), "share", row, "gpu.clocks", text, **where)
+    return judged("env.clocks", TAG, round(share, 4), "share", row, "gpu.clocks", text, **location)
 
 
-def _throttle(gpu: Gpu, /, **where: Unpack[Where]) -> Check:
+def _throttle(gpu: Gpu, /, **location: Unpack[Where]) -> Check:
     id = "env.throttle"
-    unreadable = ", ".join(f"{reason}: {text}" for reason, text in gpu.reasons_unreadable.items())
+    unreadable_text = ", ".join(f"{reason}: {text}" for reason, text in gpu.reasons_unreadable.items())
     if not isinstance(gpu.reasons, frozenset):
-        state = Unreadable(unreadable) if unreadable else gpu.reasons
-        return _missing(id, "reasons for reduced clocks", state, **where)
+        state = Unreadable(unreadable_text) if unreadable_text else gpu.reasons
+        return _missing(id, "reasons for reduced clocks", state, **location)
     # Under full load, the power limit reduces a healthy GPU's clocks, so sw_power_cap is not judged.
     text = "clocks reduced under load by: " + (", ".join(sorted(gpu.reasons)) or "nothing")
     if any(reason in gpu.reasons for reason in FAILING_REASONS):
-        return Check(id=id, tag=TAG, verdict="FAIL", text=text, cause="gpu.throttled", **where)
-    if unreadable and any(reason in gpu.reasons_unreadable for reason in (*FAILING_REASONS, "all reasons")):
-        return _missing(id, "reasons for reduced clocks", Unreadable(unreadable), **where)
+        return Check(id=id, tag=TAG, verdict="FAIL", text=text, cause="gpu.throttled", **location)
+    if unreadable_text and any(
+        reason in gpu.reasons_unreadable for reason in (*FAILING_REASONS, "all reasons")
+    ):
+        return _missing(id, "reasons for reduced clocks", Unreadable(unreadable_text), **location)
     if any(reason in gpu.reasons for reason in WARNING_REASONS):
-        return Check(id=id, tag=TAG, verdict="WARN", text=text, cause="gpu.throttled", **where)
-    return Check(id=id, tag=TAG, verdict="PASS", text=text, **where)
+        return Check(id=id, tag=TAG, verdict="WARN", text=text, cause="gpu.throttled", **location)
+    return Check(id=id, tag=TAG, verdict="PASS", text=text, **location)
 
 
-def _missing(id: str, words: str, value: Number | str | frozenset[str], **where: Unpack[Where]) -> Check:
+def _missing(id: str, words: str, value: Number | str | frozenset[str], **location: Unpack[Where]) -> Check:
     reason = "not supported by this GPU (N/A)" if value == NOT_SUPPORTED else "nvidia-smi does not report it"
     if isinstance(value, Unreadable):
         reason = f"nvidia-smi could not read it ({value})"
-    return Check(id=id, tag=TAG, verdict="UNKNOWN", text=f"{words}: {reason}", **where)
+    return Check(id=id, tag=TAG, verdict="UNKNOWN", text=f"{words}: {reason}", **location)

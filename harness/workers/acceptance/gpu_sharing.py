@@ -47,7 +47,7 @@ def sharing(
 
     `smi` must have been read before the tests used the GPUs.
     """
-    uuids = _assigned(environ)
+    uuids = _assigned_uuids(environ)
     gpus = smi.gpus if smi else ()
     mig = any(one.startswith("MIG-") for one in [*uuids, *(device.uuid for device in devices)])
     if mig or any(gpu.mig == "Enabled" for gpu in gpus):
@@ -59,7 +59,7 @@ def sharing(
         text = "this is a vGPU: other virtual machines can use the same GPU"
     elif expected and len(devices) < expected:
         text = _offered_several_times(len(devices), expected, len(uuids), environ)
-    text = text or "; ".join(filter(None, (_used(device, smi) for device in devices)))
+    text = text or "; ".join(filter(None, (_usage_text(device, smi) for device in devices)))
     return Sharing("gpu.shared", text) if text else None
 
 
@@ -84,7 +84,7 @@ def _offered_several_times(
     )
 
 
-def _assigned(environ: Mapping[str, str]) -> set[str]:
+def _assigned_uuids(environ: Mapping[str, str]) -> set[str]:
     """Return the UUIDs of the GPUs and MIG devices that the device plugin assigned to this container.
 
     With other device plugin strategies, such as CDI, the variable does not contain UUIDs.
@@ -93,7 +93,7 @@ def _assigned(environ: Mapping[str, str]) -> set[str]:
     return {one.split("::")[0] for one in visible if one.startswith(("GPU-", "MIG-"))}
 
 
-def _used(device: Device, smi: Smi | None) -> str | None:
+def _usage_text(device: Device, smi: Smi | None) -> str | None:
     """Return a clause about the GPU memory that other processes use, or None if they do not use the GPU."""
     gpu = of(smi, device)
     if gpu is None or not isinstance(gpu.memory_used, float) or not gpu.memory:

@@ -26,13 +26,13 @@ def split(nodes: Sequence[int]) -> list[Group]:
 
 def halve(tested: Tested, groups: Sequence[Group]) -> Search[tuple[list[Group], list[int]]]:
     """Test groups, and halve those that fail. Return the good groups and the remaining single nodes."""
-    good: list[Group] = []
+    good_groups: list[Group] = []
     remaining: list[int] = []
     while groups:
         halves: list[Group] = []
         for group, outcome in paired(groups, (yield from tested.ask(groups))):
             if outcome == "good":
-                good.append(group)
+                good_groups.append(group)
                 continue
             middle = len(group) // 2
             for half in (group[:middle], group[middle:]):
@@ -41,7 +41,7 @@ def halve(tested: Tested, groups: Sequence[Group]) -> Search[tuple[list[Group], 
                 else:
                     remaining += half
         groups = halves
-    return good, remaining
+    return good_groups, remaining
 
 
 def join(tested: Tested, parts: Sequence[Group]) -> Search[list[Group]]:

@@ -144,18 +144,18 @@ def judged(
     row: Row | None,
     cause: str,
     text: str,
-    **where: Unpack[Where],
+    **location: Unpack[Where],
 ) -> Check:
-    """Compare a measurement with a row's limit, and return the check. `where` identifies the GPU.
+    """Compare a measurement with a row's limit, and return the check. `location` identifies the GPU.
 
     The verdict is UNKNOWN if the measurement or the row is missing, or if their units differ. It is WARN if
     the measurement passes but is within MARGIN of the limit.
     """
     if measured is None or not math.isfinite(measured):
         return Check(
-            id=id, tag=tag, verdict="UNKNOWN", text=f"{text}; there is no measurement", unit=unit, **where
+            id=id, tag=tag, verdict="UNKNOWN", text=f"{text}; there is no measurement", unit=unit, **location
         )
-    measurement: dict[str, Any] = {"measured": measured, "unit": unit, **where}
+    measurement: dict[str, Any] = {"measured": measured, "unit": unit, **location}
     if row is None:
         return Check(
             id=id, tag=tag, verdict="UNKNOWN", text=f"{text}; no limit is known for it", **measurement

@@ -34,7 +34,7 @@ _OWN_VARIABLES = (
 )
 """The pod's environment variables that belong to the job. They are removed for this run, as are torchrun's
 own variables (PET_…)."""
-_KNOWN = {field.name for field in fields(Check)}
+_FIELD_NAMES = {field.name for field in fields(Check)}
 
 
 @dataclass(frozen=True)
@@ -180,7 +180,7 @@ def _check(entry: Mapping[str, Any]) -> Check:
 
     Raises TypeError, ValueError or AttributeError if it is invalid.
     """
-    if not set(entry) <= _KNOWN or entry.get("verdict") not in ("PASS", "WARN", "FAIL", "UNKNOWN"):
+    if not set(entry) <= _FIELD_NAMES or entry.get("verdict") not in ("PASS", "WARN", "FAIL", "UNKNOWN"):
         raise ValueError(f"{dict(entry)}"[:200])
     return Check(**{**entry, "ranks": tuple(entry.get("ranks") or ())})
 

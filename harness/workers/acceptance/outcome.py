@@ -19,7 +19,7 @@ CPU_SHARE = 0.02
 
 Trials on healthy nodes were as slow as 0.14 of the median.
 """
-_BAD = ("wrong", "died", "hung")
+_BAD_STATES = ("wrong", "died", "hung")
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def judge(
     `usual` is the median over groups of the same size (`reference`), and `limit` is the minimum accepted
     value, both in GB/s.
     """
-    for state in _BAD:
+    for state in _BAD_STATES:
         for node, response in sorted(result.responses.items()):
             if response.get("state") == state:
                 return "bad", f"node {node} {state}: {response.get('text', '')}"

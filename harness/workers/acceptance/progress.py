@@ -105,11 +105,11 @@ def listed(ranks: tuple[int, ...]) -> str:
 class Watch:
     """A thread that watches one rank. It calls `hung` once if the rank does not progress for `seconds`."""
 
-    def __init__(self, rank: int, ranks: int, seconds: float, hung: Callable[[], None]) -> None:
-        self._rank, self._ranks, self._seconds, self._hung = rank, ranks, seconds, hung
+    def __init__(self, rank: int, ranks: int, seconds: float, on_hang: Callable[[], None]) -> None:
+        self._rank, self._ranks, self._seconds, self._on_hang = rank, ranks, seconds, on_hang
         self._store = _client()
-        self._position, self._moved = Position(), time.monotonic()
-        self._over = threading.Event()
+        self._position, self._moved_at = Position(), time.monotonic()
+        self._stop = threading.Event()
         self._main = threading.main_thread().ident or 0
         self._thread = threading.Thread(target=self._beat, name="watch", daemon=True)
 
@@ -130,10 +130,10 @@ class Watch:
         self._move(Position(position.step, position.doing, position.inside, position.beat, error))
 
     def _move(self, position: Position) -> None:
-        self._position, self._moved = position, time.monotonic()
+        self._position, self._moved_at = position, time.monotonic()
 
     def stop(self) -> None:
-        self._over.set()
+        self._stop.set()
 
     def positions(self) -> dict[int, Position]:
         """Return the positions of the ranks that have written one, keyed by rank.
@@ -178,15 +178,15 @@ class Watch:
 
     def _beat(self) -> None:
         beats = 0
-        while not self._over.wait(BEAT_SECONDS):
+        while not self._stop.wait(BEAT_SECONDS):
             beats += 1
             current = self._position
             position = asdict(replace(current, beat=beats, where=self._where()))
             with suppress(RuntimeError):  # A hang must be detected even if the store is down.
                 self._set(f"accept/at/{self._rank}", position)
-            if time.monotonic() - self._moved > self._seconds:
-                threading.Thread(target=self._hung, name="hung", daemon=True).start()
-                self._moved = float("inf")
+            if time.monotonic() - self._moved_at > self._seconds:
+                threading.Thread(target=self._on_hang, name="hung", daemon=True).start()
+                self._moved_at = float("inf")
 
     def _where(self) -> str:
         """Return the function that the main thread is executing, and its file."""

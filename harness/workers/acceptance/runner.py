@@ -60,30 +60,30 @@ class Runner:
         """The report's fields other than its checks."""
         self.at_end: list[Callable[[], object]] = []
         """Callbacks that stop child processes if the run ends early."""
-        self._left: list[Step] = []
-        self._started = time.monotonic()
-        self._deadline = self._started + deadline
+        self._remaining: list[Step] = []
+        self._start = time.monotonic()
+        self._deadline = self._start + deadline
 
     def run(self, sections: Iterable[Section]) -> int:
         """Run the sections, write the report, and return the exit code."""
         waiting = list(sections)
-        self._left = [_whole(section) for section in waiting]
+        self._remaining = [_section_step(section) for section in waiting]
         with self._watched():
             for number, section in enumerate(waiting, 1):
-                later = [_whole(one) for one in waiting[number:]]
-                self._section(section, later)
+                later_steps = [_section_step(one) for one in waiting[number:]]
+                self._section(section, later_steps)
             return self.emitter.finish(**self.extra)
 
-    def _section(self, section: Section, later: list[Step]) -> None:
+    def _section(self, section: Section, later_steps: list[Step]) -> None:
         try:
             steps = list(section.steps())
         except Exception as error:
-            self.emitter.say(_whole(section).unknown(_words(error)))
+            self.emitter.say(_section_step(section).unknown(_words(error)))
             return
         for number, step in enumerate(steps):
-            self._left = [*steps[number:], *later]
+            self._remaining = [*steps[number:], *later_steps]
             self._step(step)
-        self._left = later
+        self._remaining = later_steps
 
     def _step(self, step: Step) -> None:
         start = time.monotonic()
@@ -110,14 +110,16 @@ class Runner:
         reader, writer = os.pipe()
         os.set_blocking(writer, False)
         before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-        handlers = {number: signal.signal(number, _noted) for number in (signal.SIGTERM, signal.SIGINT)}
-        stopped = threading.Event()
-        thread = threading.Thread(target=self._watch, args=(reader, stopped), daemon=True)
+        handlers = {
+            number: signal.signal(number, _ignore_signal) for number in (signal.SIGTERM, signal.SIGINT)
+        }
+        stop = threading.Event()
+        thread = threading.Thread(target=self._watch, args=(reader, stop), daemon=True)
         thread.start()
         try:
             yield
         finally:
-            stopped.set()
+            stop.set()
             os.write(writer, b"\0")
             thread.join()
             signal.set_wakeup_fd(before)
@@ -126,11 +128,11 @@ class Runner:
             os.close(reader)
             os.close(writer)
 
-    def _watch(self, reader: int, stopped: threading.Event) -> None:
-        while not stopped.is_set():
+    def _watch(self, reader: int, stop: threading.Event) -> None:
+        while not stop.is_set():
             remaining = self._deadline - time.monotonic()
             if remaining <= 0:
-                return self._end(f"the deadline of {self._deadline - self._started:.0f} s passed")
+                return self._end(f"the deadline of {self._deadline - self._start:.0f} s passed")
             ready, _, _ = select.select([reader], [], [], remaining)
             numbers = os.read(reader, 64) if ready else b""
             if signal.SIGTERM in numbers or signal.SIGINT in numbers:
@@ -139,7 +141,7 @@ class Runner:
 
     def _end(self, reason: str) -> None:
         """Emit UNKNOWN for the remaining steps, write the report, and exit the process."""
-        steps, elapsed = list(self._left), time.monotonic() - self._started
+        steps, elapsed = list(self._remaining), time.monotonic() - self._start
         for number, step in enumerate(steps):
             state = "not finished" if number == 0 else "not run"
             self.emitter.say(step.unknown(f"{state}: {reason} after {elapsed:.0f} s"))
@@ -153,11 +155,11 @@ class Runner:
         os._exit(code)
 
 
-def _whole(section: Section) -> Step:
+def _section_step(section: Section) -> Step:
     return Step(section.id, section.tag, tuple)
 
 
-def _noted(_number: int, _frame: object) -> None:
+def _ignore_signal(_number: int, _frame: object) -> None:
     """Do nothing. The thread that reads the pipe handles the signal."""
 
 

@@ -19,13 +19,13 @@ class Screening:
 
     def __init__(self, coordinator: Coordinator, limit: float | None, share: float) -> None:
         self._coordinator, self._limit, self._share = coordinator, limit, share
-        self._ready: dict[Group, Result] = {}
+        self._early_results: dict[Group, Result] = {}
         """The results of pairs that were tested before the search requested them."""
         self._good: set[int] = set()
         self.judged: dict[Group, tuple[Outcome, str]] = {}
         self.pairs: dict[Group, Result] = {}
 
-    def run(self, nodes: Sequence[int], repeats: int, bound: int | None) -> Conclusion:
+    def run(self, nodes: Sequence[int], repeats: int, max_bad: int | None) -> Conclusion:
         """Search for bad nodes, and return the conclusion.
 
         With up to 16 nodes, all pairs are tested first, to have enough results for a median.
@@ -33,8 +33,8 @@ class Screening:
         if len(nodes) <= ALL_PAIRS:
             for places in circle.rounds(len(nodes)):
                 for result in self._coordinator.measure([(nodes[a], nodes[b]) for a, b in places]):
-                    self._ready[result.group] = self.pairs[result.group] = result
-        searching = search(nodes, bound=bound, repeats=repeats)
+                    self._early_results[result.group] = self.pairs[result.group] = result
+        searching = search(nodes, bound=max_bad, repeats=repeats)
         try:
             groups = next(searching)
             while True:
@@ -49,7 +49,7 @@ class Screening:
         return judge(result, usual, limit=self._limit, share=self._share)
 
     def _answer(self, groups: list[Group]) -> list[Outcome]:
-        results = {group: self._ready.pop(group) for group in groups if group in self._ready}
+        results = {group: self._early_results.pop(group) for group in groups if group in self._early_results}
         untested = [group for group in groups if group not in results]
         if untested:
             measured = self._coordinator.measure([*untested, *self._controls(untested)])

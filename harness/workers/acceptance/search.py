@@ -91,21 +91,21 @@ class _SearchState:
 
     def conclusion(self) -> Conclusion:
         """Return the conclusion. If more than `bound` nodes failed, none of them is accused."""
-        accused, unknown = tuple(self.accused), list(self.unknown)
+        accused, unknown_sets = tuple(self.accused), list(self.unknown)
         reason = "pass together, but were not proved to pass with the others"
         accused_nodes = {one.node for one in accused}
-        unknown += [Unknown(nodes, reason) for nodes in self.unproved if not accused_nodes & {*nodes}]
+        unknown_sets += [Unknown(nodes, reason) for nodes in self.unproved if not accused_nodes & {*nodes}]
         if len(accused) > self.bound:
             reason = (
                 f"{len(accused)} nodes fail, but at most {self.bound} can be bad: look for a common cause"
             )
-            unknown.append(Unknown(tuple(sorted(one.node for one in accused)), reason))
+            unknown_sets.append(Unknown(tuple(sorted(one.node for one in accused)), reason))
             accused = ()
         return Conclusion(
             accused,
             tuple(self.links),
             tuple(self.boundaries),
-            tuple(unknown),
+            tuple(unknown_sets),
             len(self.tested.outcomes),
             self.tested.rounds,
         )
@@ -143,18 +143,18 @@ class _SearchState:
         for spare in classes[CLASSES:]:
             self.unknown.append(Unknown(spare, "these nodes pass together, but fail with many others"))
 
-    def _place(self, classes: list[Group], left: Sequence[int]) -> Search[tuple[list[Group], list[int]]]:
-        """Test the nodes in `left` with witnesses from each class, starting with the largest class.
+    def _place(self, classes: list[Group], remaining: Sequence[int]) -> Search[tuple[list[Group], list[int]]]:
+        """Test the nodes in `remaining` with witnesses from each class, starting with the largest class.
 
         Add the nodes that pass to the class. Return the classes and the remaining nodes.
         """
-        left, placed = list(left), []
+        remaining, merged = list(remaining), []
         for one in sorted(classes, key=len, reverse=True):
-            outcomes = yield from meet(self.tested, left, one, self.needed)
-            joining = [node for node in left if "good" in outcomes[node].values()]
-            left = [node for node in left if node not in joining]
-            placed += yield from join(self.tested, [one, *((node,) for node in joining)])
-        return placed, left
+            outcomes = yield from meet(self.tested, remaining, one, self.needed)
+            joining = [node for node in remaining if "good" in outcomes[node].values()]
+            remaining = [node for node in remaining if node not in joining]
+            merged += yield from join(self.tested, [one, *((node,) for node in joining)])
+        return merged, remaining
 
     def _judge(self, suspects: Sequence[int], core: Group) -> Search[None]:
         """Test the suspects with good nodes from `core`. Accuse those that fail with enough of these nodes.
@@ -268,5 +268,5 @@ class _SearchState:
 
 
 def _without(nodes: Sequence[int], groups: Sequence[Group]) -> list[int]:
-    placed = {node for group in groups for node in group}
-    return [node for node in nodes if node not in placed]
+    grouped = {node for group in groups for node in group}
+    return [node for node in nodes if node not in grouped]

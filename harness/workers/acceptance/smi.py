@@ -136,14 +136,14 @@ def parse(text: str, code: int = 0) -> Smi | None:
     if start < 0:
         return None
     end = text.find(f"</{_ROOT}>", start)
-    inside = text[start : end + len(f"</{_ROOT}>")] if end >= 0 else text[start:]
-    outside = text[:start] + (text[start + len(inside) :])
+    xml = text[start : end + len(f"</{_ROOT}>")] if end >= 0 else text[start:]
+    other_text = text[:start] + (text[start + len(xml) :])
     try:
         # The text is trusted, because it comes from the driver on this host.
-        root = ElementTree.fromstring(inside)  # noqa: S314
+        root = ElementTree.fromstring(xml)  # noqa: S314
         damage = ""
     except ElementTree.ParseError as error:
-        root, rest = _salvaged(inside)
+        root, rest = _salvaged(xml)
         damage = "it ends in the middle of a GPU" if end < 0 else f"it is not valid XML: {error}"
         if end < 0 and not rest:
             damage = "its end is missing"
@@ -151,14 +151,14 @@ def parse(text: str, code: int = 0) -> Smi | None:
     if damage and not gpus:
         return None
     between = [root.text, *(child.tail for child in root), *(text for gpu in gpus for text in _tails(gpu))]
-    attached = _number(root.findtext("attached_gpus"))
+    attached_gpus = _number(root.findtext("attached_gpus"))
     return Smi(
         driver=(root.findtext("driver_version") or "").strip(),
         cuda=(root.findtext("cuda_version") or "").strip(),
         gpus=tuple(_gpu(element, index) for index, element in enumerate(gpus)),
         code=code,
-        notes=tuple(notes("\n".join([outside, *(part for part in between if part)]))),
-        attached=int(attached) if isinstance(attached, float) else None,
+        notes=tuple(notes("\n".join([other_text, *(part for part in between if part)]))),
+        attached=int(attached_gpus) if isinstance(attached_gpus, float) else None,
         damage=damage,
     )
 

@@ -17,7 +17,7 @@ from .smi import NOT_SUPPORTED, Gpu, Smi, bus, notes
 TAG = "ENV"
 SMI, HEALTH, UNDER_LOAD = "env.smi", "env.health", "env.smi.load"
 MAX_LETTERS = 300
-_LOST = re.compile(
+_LOST_GPU = re.compile(
     r"unable to (?:determine|detect) the device handle|gpu is lost|fallen off the bus|requires? (?:a )?reset",
     re.IGNORECASE,
 )
@@ -37,7 +37,7 @@ _CODES = {
 }
 """Maps each of nvidia-smi's exit codes to a cause and the code's meaning in nvidia-smi's manual."""
 _RECOVERED = ("none", "n/a")
-_CONNECTED = ("completed", "n/a")
+_FABRIC_READY = ("completed", "n/a")
 _REGISTERED = ("success", "n/a", "")
 _BAD_HEALTH = ("unhealthy", "limited capacity", "degraded")
 _BAD_IF_TRUE = ("route_unhealthy", "access_timeout_recovery")
@@ -56,7 +56,7 @@ class Reading:
 
 def cause_of(text: str) -> str | None:
     """Return the cause that an nvidia-smi message proves, or None."""
-    for pattern, cause in ((_INFOROM, "gpu.inforom"), (_LOST, "gpu.lost"), (_DRIVER, "gpu.driver")):
+    for pattern, cause in ((_INFOROM, "gpu.inforom"), (_LOST_GPU, "gpu.lost"), (_DRIVER, "gpu.driver")):
         if pattern.search(text):
             return cause
     return None
@@ -110,13 +110,13 @@ def under_load(at_rest: Reading, loaded: Reading, devices: Sequence[Device]) -> 
 
 def lost_gpus(smi: Smi | None) -> list[str]:
     """Return nvidia-smi's lines about GPUs that the driver cannot reach."""
-    return [note for note in smi.notes if _LOST.search(note)] if smi else []
+    return [note for note in smi.notes if _LOST_GPU.search(note)] if smi else []
 
 
 def fabric_problem(smi: Smi | None) -> str | None:
     """Return the NVLink fabric's state if it prevents CUDA from starting, otherwise None."""
     states = {gpu.fabric for gpu in smi.gpus if gpu.fabric} if smi else set()
-    bad = sorted(state for state in states if state.lower() not in _CONNECTED)
+    bad = sorted(state for state in states if state.lower() not in _FABRIC_READY)
     return bad[0] if bad else None
 
 

@@ -33,7 +33,7 @@ class Tested:
     rounds: int = 0
     _good: list[frozenset[int]] = field(default_factory=list)
     _bad: list[frozenset[int]] = field(default_factory=list)
-    _counted: dict[Group, int] = field(default_factory=dict)
+    _good_counts: dict[Group, int] = field(default_factory=dict)
 
     def known(self, group: Iterable[int]) -> Outcome | None:
         """Return the group's outcome if it follows from earlier tests, otherwise None.
@@ -63,11 +63,11 @@ class Tested:
         """Record an outcome. A group is good after `repeats` good outcomes. A bad one restarts the count."""
         self.outcomes.append((group, outcome))
         if outcome == "bad":
-            self._counted[group] = 0
+            self._good_counts[group] = 0
             self._bad.append(frozenset(group))
         elif outcome == "good":
-            self._counted[group] = self._counted.get(group, 0) + 1
-            if self._counted[group] == self.repeats:
+            self._good_counts[group] = self._good_counts.get(group, 0) + 1
+            if self._good_counts[group] == self.repeats:
                 self._good.append(frozenset(group))
 
     def ask(self, groups: Sequence[Iterable[int]], *, again: bool = False) -> Search[list[Outcome]]:

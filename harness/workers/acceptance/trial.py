@@ -77,7 +77,7 @@ def _exchange(options: argparse.Namespace, device: Any) -> dict[str, Any]:
     count = max(options.bytes // 4, ranks)
     chunk = max(1, min(count, 1 << 16) // ranks)
     pattern = torch.arange(count, device=device, dtype=torch.float32).remainder_(PERIOD)
-    wrong, times = 0, []
+    wrong_count, times = 0, []
     for iteration in range(options.iterations + 1):
         data = pattern * (rank + 1) + iteration
         _wait(device)
@@ -88,14 +88,18 @@ def _exchange(options: argparse.Namespace, device: Any) -> dict[str, Any]:
         if iteration:  # The first iteration is not timed, because it also opens connections.
             times.append(time.perf_counter() - start)
         # float32 sums of integers below 2**24 are exact, in any order.
-        wrong += int((data != pattern * (ranks * (ranks + 1) / 2) + iteration * ranks).sum())
-        sent = torch.arange(ranks, device=device, dtype=torch.float32).repeat_interleave(chunk)
-        received = torch.empty_like(sent)
-        dist.all_to_all_single(received, sent + rank * ranks + iteration)
+        wrong_count += int((data != pattern * (ranks * (ranks + 1) / 2) + iteration * ranks).sum())
+        outgoing = torch.arange(ranks, device=device, dtype=torch.float32).repeat_interleave(chunk)
+        received = torch.empty_like(outgoing)
+        dist.all_to_all_single(received, outgoing + rank * ranks + iteration)
         senders = torch.arange(ranks, device=device, dtype=torch.float32).repeat_interleave(chunk)
-        wrong += int((received != senders * ranks + rank + iteration).sum())
+        wrong_count += int((received != senders * ranks + rank + iteration).sum())
     middle = median(times)
-    return {"wrong": wrong, "seconds": middle, "busbw": count * 4 / middle * 2 * (ranks - 1) / ranks / 1e9}
+    return {
+        "wrong": wrong_count,
+        "seconds": middle,
+        "busbw": count * 4 / middle * 2 * (ranks - 1) / ranks / 1e9,
+    }
 
 
 def _wait(device: Any) -> None:

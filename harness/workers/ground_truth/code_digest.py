@@ -50,11 +50,11 @@ class Files:
     def __init__(self, places: tuple[str, ...] = PLACES) -> None:
         self.places = tuple(os.path.abspath(place) for place in places)
         self.cut = False
-        self._first = {path: (_state(path), _sha256(path)) for path in self._listed()}
+        self._first = {path: (_state(path), _sha256(path)) for path in self._list_files()}
 
     def facts(self, last: bool = False) -> Iterator[Fact]:
         """Yield the facts about the files. If `last` is true, omit files that were never imported."""
-        imported = dict(self._ran())
+        imported = dict(self._imported_files())
         now = {path: _sha256(path) for path in imported}
         for path, (state, digest) in self._first.items():
             if path in imported or not last:
@@ -68,7 +68,7 @@ class Files:
         if not self.cut and not last:
             yield ["whole", "", ""]
 
-    def _listed(self) -> Iterator[str]:
+    def _list_files(self) -> Iterator[str]:
         count = total = 0
         for place in self.places:
             for folder, folders, names in os.walk(place):
@@ -81,7 +81,7 @@ class Files:
                         return
                     yield path
 
-    def _ran(self) -> Iterator[tuple[str, str]]:
+    def _imported_files(self) -> Iterator[tuple[str, str]]:
         """Yield (path, path of the bytecode or "") for each imported file in the folders."""
         inside = tuple(real + os.sep for place in self.places for real in (place, os.path.realpath(place)))
         for namespace in _modules().values():
@@ -134,7 +134,7 @@ def _stale(path: str, cached: str) -> bool:
             head, body = file.read(_PYC_HEADER), file.read()
         with open(path, "rb") as file:
             source = file.read()
-        if not _taken(head, path, source):
+        if not _accepts_bytecode(head, path, source):
             return False
         code = marshal.loads(body)  # noqa: S302 - Python itself has just run it
         return bool(code != compile(source, path, "exec", dont_inherit=True))
@@ -142,7 +142,7 @@ def _stale(path: str, cached: str) -> bool:
         return False  # If the bytecode was not usable, Python has compiled the source instead.
 
 
-def _taken(head: bytes, path: str, source: bytes) -> bool:
+def _accepts_bytecode(head: bytes, path: str, source: bytes) -> bool:
     """Return whether Python accepts bytecode with this header for a source file.
 
     Outdated bytecode remains next to a new source file if Python cannot write to the folder.
@@ -208,9 +208,9 @@ def _client() -> Iterator[Fact]:
             continue
         path = os.path.abspath(str(installed.locate_file(name)))
         digests[path] = _sha256(path)
-        recorded = base64.urlsafe_b64decode(expected.removeprefix("sha256=") + "==").hex()
+        expected_digest = base64.urlsafe_b64decode(expected.removeprefix("sha256=") + "==").hex()
         # Python runs .pth files at startup. Users may delete such a file to prevent that.
-        if digests[path] != recorded and (digests[path] or not name.endswith(".pth")):
+        if digests[path] != expected_digest and (digests[path] or not name.endswith(".pth")):
             yield ["client", path, ""]
     if not digests:
         return

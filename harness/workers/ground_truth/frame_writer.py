@@ -130,9 +130,9 @@ class Recorder:
 
     def flush(self) -> None:
         """Write the pending rows to the log as frames."""
-        recorded = min(self.count, self.row_limit)
+        row_count = min(self.count, self.row_limit)
         self._write_in_parts(
-            self._pending, lambda part: {"k": "rows", "n": recorded - len(self._pending), "rows": part}
+            self._pending, lambda part: {"k": "rows", "n": row_count - len(self._pending), "rows": part}
         )
 
     def client(self, state: dict[str, Any] | None) -> None:

@@ -33,7 +33,7 @@ def self_test(seconds: float = 60.0, elements: int = 1 << 16) -> Finding:
         place = torch.arange(elements, dtype=torch.float64, device=device)
         numbers = (rank + 1) * (place + 1)
         dist.all_reduce(numbers)
-        wrong = int((numbers != (place + 1) * (world * (world + 1) // 2)).sum().item())
+        wrong_count = int((numbers != (place + 1) * (world * (world + 1) // 2)).sum().item())
     except Exception as error:
         return failed(
             "allreduce.failed", f"{type(error).__name__}: {error}", seconds=time.monotonic() - start
@@ -42,10 +42,10 @@ def self_test(seconds: float = 60.0, elements: int = 1 << 16) -> Finding:
         if creates_group and dist.is_initialized():
             dist.destroy_process_group()
     duration = time.monotonic() - start
-    if wrong:
+    if wrong_count:
         return failed(
             "allreduce.wrong_sum",
-            f"{wrong} of {elements} sums over {world} ranks are wrong",
+            f"{wrong_count} of {elements} sums over {world} ranks are wrong",
             [rank],
             seconds=duration,
         )

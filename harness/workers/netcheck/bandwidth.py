@@ -259,13 +259,13 @@ def measure(address: str, port: int, seconds: float) -> Measured:
     with result.connection as connection:
         try:
             trips = _ping(connection, seconds)
-            rate, waited = _stream(connection, seconds)
+            rate, waiting_share = _stream(connection, seconds)
         except (OSError, ValueError) as error:
             return Measured(error=f"{address} port {port}: {error or type(error).__name__}")
         finally:
             # Without a reset, data buffered for a slow link would delay the next measurement.
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    return Measured(rate, _percentile(trips, 50), _percentile(trips, 99), waited=waited)
+    return Measured(rate, _percentile(trips, 50), _percentile(trips, 99), waited=waiting_share)
 
 
 def take(connection: socket.socket, body: bytes) -> tuple[float, float]:
@@ -280,7 +280,7 @@ def take(connection: socket.socket, body: bytes) -> tuple[float, float]:
     if not 0 < seconds <= 2 * LONGEST:
         raise ValueError(f"a stream takes more than 0 s and at most {2 * LONGEST:.0f} s, not {seconds} s")
     buffer, received = bytearray(_CHUNK), 0
-    start, waited = time.monotonic(), _waited()
+    start, waited_before = time.monotonic(), _waiting_seconds()
     warm_at, deadline = start + seconds * WARM_UP, start + seconds
     counted_from = start
     while (now := time.monotonic()) < deadline:
@@ -298,10 +298,10 @@ def take(connection: socket.socket, body: bytes) -> tuple[float, float]:
         else:
             received += size
     now = time.monotonic()
-    return received / max(1e-6, now - counted_from), (_waited() - waited) / (now - start)
+    return received / max(1e-6, now - counted_from), (_waiting_seconds() - waited_before) / (now - start)
 
 
-def _waited() -> float:
+def _waiting_seconds() -> float:
     """Return how many seconds this thread has waited for a CPU, or 0 if the kernel does not report it."""
     try:
         return int(Path("/proc/thread-self/schedstat").read_text(encoding="ascii").split()[1]) / 1e9
@@ -325,18 +325,18 @@ def _stream(connection: socket.socket, seconds: float) -> tuple[float, float]:
     The waiting time is the sender's or the receiver's, whichever is longer. Raises TimeoutError if the
     receiver does not respond.
     """
-    start, waited = time.monotonic(), _waited()
+    start, waited_before = time.monotonic(), _waiting_seconds()
     chunk, deadline = memoryview(bytes(_CHUNK)), time.monotonic() + seconds + 2 * PATIENCE
     body = json.dumps(seconds).encode()
     connection.settimeout(PATIENCE)
     connection.sendall(header(b"FLOW", len(body)) + body)
     connection.setblocking(False)
     while time.monotonic() < deadline:
-        readable, writable, _ = select.select([connection], [connection], [], 0.5)
-        if readable:
+        is_readable, writable, _ = select.select([connection], [connection], [], 0.5)
+        if is_readable:
             connection.settimeout(PATIENCE)
             rate, share = map(float, json.loads(receive(connection, time.monotonic() + PATIENCE)[1]))
-            return rate, max(share, (_waited() - waited) / (time.monotonic() - start))
+            return rate, max(share, (_waiting_seconds() - waited_before) / (time.monotonic() - start))
         if writable:
             try:
                 connection.send(chunk)

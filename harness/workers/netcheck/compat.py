@@ -112,7 +112,7 @@ def diagnose_distributed_issues() -> Issues:
         result = alone(environment)
     if os.environ.get("DEBUG_DISTRIBUTED", "0") == "1":
         print(diagnosis_text.text(result), file=sys.stderr)
-    issues = Issues({name: _proved(result, step) for name, step in ENTRIES.items()})
+    issues = Issues({name: _has_passed(result, step) for name, step in ENTRIES.items()})
     issues["netcheck"] = result.verdict == OK
     issues["recommendations"] = result.recommendations
     issues.diagnosis = result
@@ -127,7 +127,7 @@ def launch_from_torch(**options: Any) -> None:
     but `backend` and `verbose`. Raises RuntimeError with the cause.
     """
     ready, timeout = _seconds(READY_TIMEOUT, 600), _seconds(DIST_TIMEOUT, 1800)
-    original = _theirs()
+    original = _original_launch()
     if original is None:
         launch(ready, timeout, options.get("backend"), bool(options.get("verbose", True)))
     else:
@@ -135,7 +135,7 @@ def launch_from_torch(**options: Any) -> None:
         original(**options)
 
 
-def _theirs() -> Any:
+def _original_launch() -> Any:
     """Return ColossalAI's own function, or None if `colossalai` is not installed or is this module."""
     try:
         import colossalai  # type: ignore[import-not-found]
@@ -145,7 +145,7 @@ def _theirs() -> Any:
     return None if function is launch_from_torch else function
 
 
-def _proved(result: Diagnosis, step: str) -> bool:
+def _has_passed(result: Diagnosis, step: str) -> bool:
     statuses = {finding.status for finding in result.findings if finding.step == step}
     return statuses == {OK}
 

@@ -54,7 +54,7 @@ class CpuDelay:
 
     def __init__(self, stop: threading.Event) -> None:
         self._stop = stop
-        self._slept: deque[tuple[float, float]] = deque([(time.monotonic(), 0.0)])
+        self._delays: deque[tuple[float, float]] = deque([(time.monotonic(), 0.0)])
         """The wake-up time and delay of each sleep in the window."""
         self._totals = deque([(time.monotonic(), *_totals())])
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -67,17 +67,17 @@ class CpuDelay:
         before = time.monotonic()
         while not self._stop.wait(STEP):
             now = time.monotonic()
-            self._slept.append((now, max(0.0, now - before - STEP)))
+            self._delays.append((now, max(0.0, now - before - STEP)))
             if now - self._totals[-1][0] >= 1:
                 self._totals.append((now, *_totals()))
-            for samples in (self._slept, self._totals):
+            for samples in (self._delays, self._totals):
                 while len(samples) > 1 and now - samples[0][0] > WINDOW:
                     samples.popleft()
             before = now
 
     def now(self) -> Delay:
         """Return the delays of the last WINDOW seconds, including a delay that has not ended yet."""
-        now, samples, first = time.monotonic(), list(self._slept), self._totals[0]
+        now, samples, first = time.monotonic(), list(self._delays), self._totals[0]
         delay_seconds = max([delay for _, delay in samples] + [now - samples[-1][0] - STEP])
         at, waiting, throttled = self._totals[-1]
         elapsed = max(at - first[0], 1.0)
@@ -86,7 +86,7 @@ class CpuDelay:
 
     def since(self, start: float) -> float:
         """Return for how many seconds since the monotonic time `start` this process was delayed."""
-        now, samples = time.monotonic(), list(self._slept)
+        now, samples = time.monotonic(), list(self._delays)
         delays = sum(min(delay, at - start) for at, delay in samples if at > start)
         return delays + max(0.0, min(now - samples[-1][0] - STEP, now - start))
 

@@ -28,7 +28,7 @@ def text(result: Diagnosis, color: bool = False) -> str:
 
 def _lines(result: Diagnosis, color: bool) -> Iterator[str]:
     if result.missing:
-        yield _strong(f"MISSING: {listed(result.missing)} of {result.nodes}", color)
+        yield _bold(f"MISSING: {listed(result.missing)} of {result.nodes}", color)
     scope = (
         f"{result.nodes} ranks"
         if result.whole
@@ -36,7 +36,7 @@ def _lines(result: Diagnosis, color: bool) -> Iterator[str]:
     )
     accused = f" on {listed(result.ranks)}" if result.ranks else ""
     cause = f": {result.cause}{accused}" if result.cause else ""
-    yield _strong(f"netcheck: {result.verdict.upper()}{cause}  ({scope}, {result.seconds:.1f} s)", color)
+    yield _bold(f"netcheck: {result.verdict.upper()}{cause}  ({scope}, {result.seconds:.1f} s)", color)
     if 1 < result.nodes <= MOST and result.rows:
         yield ""
         yield from _matrix(result)
@@ -93,5 +93,5 @@ def word(outcome: str) -> str:
     return _CELLS.get(outcome, outcome.partition(".")[0])
 
 
-def _strong(line: str, color: bool) -> str:
+def _bold(line: str, color: bool) -> str:
     return f"\033[1m{line}\033[0m" if color else line

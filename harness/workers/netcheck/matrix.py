@@ -79,13 +79,13 @@ def classify(
             return [Pattern("everywhere", all_ranks, all_ranks)]
     patterns: list[Pattern] = []
     node_names = {rank: machines.get(rank, "") for rank in ranks}
-    alone = {rank for rank in ranks if _isolated(rank, bad, measured)}
-    for rank in sorted(alone):
-        patterns.append(Pattern("isolated", (rank,), _others(rank, measured)))
-    between = {pair for pair in measured if not alone & {*pair}}
+    isolated = {rank for rank in ranks if _isolated(rank, bad, measured)}
+    for rank in sorted(isolated):
+        patterns.append(Pattern("isolated", (rank,), _other_ranks(rank, measured)))
+    between = {pair for pair in measured if not isolated & {*pair}}
     rest = bad & between
     for kind, side in (("egress", 0), ("ingress", 1)):
-        for rank in sorted(ranks - alone):
+        for rank in sorted(ranks - isolated):
             line = {pair for pair in between if pair[side] == rank}
             if len(line) > 1 and line <= bad:
                 others = tuple(sorted(pair[1 - side] for pair in line))
@@ -156,7 +156,7 @@ def _isolated(rank: int, bad: Set[tuple[int, int]], measured: Set[tuple[int, int
     return all(len(line) > 1 and line <= bad for line in lines)
 
 
-def _others(rank: int, measured: Set[tuple[int, int]]) -> tuple[int, ...]:
+def _other_ranks(rank: int, measured: Set[tuple[int, int]]) -> tuple[int, ...]:
     return tuple(sorted({other for pair in measured if rank in pair for other in pair} - {rank}))
 
 

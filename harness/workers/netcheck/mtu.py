@@ -46,10 +46,10 @@ def fill(
     If `connection` is given, the first transfer uses it. It is the connection on which the server has just
     responded. A stall only counts if small packets get through at the same time.
     """
-    duration = _sent(connection, timeout) if connection else _seconds(address, port, None, timeout)
+    duration = _transfer(connection, timeout) if connection else _seconds(address, port, None, timeout)
     durations: dict[int | None, float] = {}
     if duration is None:
-        durations = _together(address, port, (None, *SEGMENTS), timeout)
+        durations = _transfer_all(address, port, (None, *SEGMENTS), timeout)
         duration = durations.pop(None, None)
     if duration is not None:
         return Filled(None, rate=PAYLOAD / max(duration, 1e-6))
@@ -62,7 +62,7 @@ def fill(
     return Filled("mtu.black_hole", text, segment=largest)
 
 
-def _together(
+def _transfer_all(
     address: str, port: int, segments: Sequence[int | None], timeout: float
 ) -> dict[int | None, float]:
     """Return the duration of each transfer that arrived, keyed by segment size. None means full packets."""
@@ -87,10 +87,10 @@ def _seconds(address: str, port: int, segment: int | None, timeout: float) -> fl
     if result.connection is None:
         return None
     with result.connection as connection:
-        return _sent(connection, timeout)
+        return _transfer(connection, timeout)
 
 
-def _sent(connection: socket.socket, timeout: float) -> float | None:
+def _transfer(connection: socket.socket, timeout: float) -> float | None:
     """Return the duration of a transfer on a connection in seconds, or None if it did not arrive in time."""
     start = time.monotonic()
     try:

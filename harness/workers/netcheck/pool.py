@@ -27,13 +27,13 @@ class Pool:
     does not get a CPU does not need more threads.
     """
 
-    def __init__(self, stop: threading.Event, delayed: Callable[[float], float]) -> None:
-        self._stop, self._delayed = stop, delayed
+    def __init__(self, stop: threading.Event, delay_since: Callable[[float], float]) -> None:
+        self._stop, self._delay_since = stop, delay_since
         self._changed = threading.Condition()
-        self._due: list[tuple[float, int, Callable[[], float | None]]] = []
+        self._queue: list[tuple[float, int, Callable[[], float | None]]] = []
         self._numbers = itertools.count()
         self._threads = self._idle = 0
-        self._ended = time.monotonic()
+        self._last_end = time.monotonic()
         """When an attempt that took less than STUCK seconds last ended, or the number of threads doubled."""
         self._watched = False
 
@@ -52,8 +52,8 @@ class Pool:
         with self._changed:
             self._changed.notify_all()
 
-    def _push(self, due: float, attempt: Callable[[], float | None]) -> None:
-        heapq.heappush(self._due, (due, next(self._numbers), attempt))
+    def _push(self, due_at: float, attempt: Callable[[], float | None]) -> None:
+        heapq.heappush(self._queue, (due_at, next(self._numbers), attempt))
         if self._idle:
             self._changed.notify()
 
@@ -76,17 +76,17 @@ class Pool:
             with self._changed:
                 now = time.monotonic()
                 duration = now - start
-                if duration < STUCK or duration - self._delayed(start) < STUCK:
-                    self._ended = now
+                if duration < STUCK or duration - self._delay_since(start) < STUCK:
+                    self._last_end = now
                 if next_due is not None:
                     self._push(next_due, attempt)
 
     def _next(self) -> Callable[[], float | None] | None:
         """Wait for the next attempt that is due. Return None when `stop` is set."""
         while not self._stop.is_set():
-            remaining = self._due[0][0] - time.monotonic() if self._due else None
+            remaining = self._queue[0][0] - time.monotonic() if self._queue else None
             if remaining is not None and remaining <= 0:
-                return heapq.heappop(self._due)[2]
+                return heapq.heappop(self._queue)[2]
             self._idle += 1
             self._changed.wait(remaining)
             self._idle -= 1
@@ -97,8 +97,8 @@ class Pool:
         while not self._stop.wait(STUCK):
             with self._changed:
                 now = time.monotonic()
-                is_overdue = bool(self._due) and now - self._due[0][0] >= STUCK and not self._idle
-                stuck_seconds = now - self._ended - self._delayed(self._ended)
+                is_overdue = bool(self._queue) and now - self._queue[0][0] >= STUCK and not self._idle
+                stuck_seconds = now - self._last_end - self._delay_since(self._last_end)
                 if is_overdue and stuck_seconds >= STUCK:
-                    self._grow(min(self._threads, len(self._due)))
-                    self._ended = now
+                    self._grow(min(self._threads, len(self._queue)))
+                    self._last_end = now

@@ -100,7 +100,11 @@ def _doubt(  # noqa: PLR0911 - one return per reason
         if age >= min_age:
             return ""
         return f"its rank started {age:.1f} s ago, and on rank {job.rank} netcheck {job.delay.text}"
-    if cell.outcome in ("tcp.refused", "tcp.reset") and receiver is not None and _listened(cell, receiver):
+    if (
+        cell.outcome in ("tcp.refused", "tcp.reset")
+        and receiver is not None
+        and _was_listening(cell, receiver)
+    ):
         return "" if cell.listened else f"rank {receiver.place} was not proved to be listening at that time"
     if cell.outcome == "tcp.refused" and job.alone and cell.listened:
         return "the other rank listened there earlier, so it may have ended at its own deadline"
@@ -128,6 +132,6 @@ def _silence(cell: Cell, reports: list[Report], job: _Job) -> str:
     return f"{cell.waited:.1f} s is too short to prove silence, because {explanation}"
 
 
-def _listened(cell: Cell, receiver: Report) -> bool:
+def _was_listening(cell: Cell, receiver: Report) -> bool:
     """Return whether the connection went to an address and port on which the rank has listened."""
     return bool(receiver.port) and cell.port == receiver.port and cell.address in receiver.addresses

@@ -54,9 +54,7 @@ def find_packages() -> None:
 
 
 def compare(
-    reports: Mapping[int, Mapping[str, Any]],
-    offsets: Mapping[int, tuple[float, float]],
-    processes: int = 1,
+    reports: Mapping[int, Mapping[str, Any]], offsets: Mapping[int, tuple[float, float]], processes: int = 1
 ) -> list[Finding]:
     """Return findings about environments that differ between ranks or are unsuitable.
 

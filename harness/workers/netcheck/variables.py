@@ -164,7 +164,7 @@ class _Reader:
         self._sizes(numbers)
         self._ranks(numbers)
         addr, port = self._master(nodes)
-        findings = self.wrong or [self._right(node_rank, nodes, world, addr), *self._brackets()]
+        findings = self.wrong or [self._valid(node_rank, nodes, world, addr), *self._brackets()]
         return Environment(
             node_rank,
             nodes,
@@ -326,7 +326,7 @@ class _Reader:
     def _fail(self, cause: str, text: str) -> None:
         self.wrong.append(failed(cause, text))
 
-    def _right(self, node_rank: int | None, nodes: int | None, world: int | None, addr: str) -> Finding:
+    def _valid(self, node_rank: int | None, nodes: int | None, world: int | None, addr: str) -> Finding:
         if nodes is None:
             size = f"WORLD_SIZE={world} is not checked: " if world else ""
             return unknown("variables", f"{size}the number of nodes is unknown: set NNODES, or pass --nodes")

@@ -53,7 +53,7 @@ class Lines:
         self.parent = parent
         self._nonce, self._rank = nonce, rank
         self._attempt = "".join(_ALPHABET[byte % 36] for byte in os.urandom(8))
-        self._began = _now()
+        self._started_at = _now()
         self._number = self._summaries = 0
         self._chain = ""
         self._next = 0.0
@@ -114,7 +114,7 @@ class Lines:
         """
         counts = {name: os.environ.get(variable, "") for name, variable in _LIFE.items()}
         body = {
-            "start": self._began,
+            "start": self._started_at,
             "end": _now(),
             "lines": self._number,
             "chain": self._chain,
@@ -305,9 +305,9 @@ class Admitted(Recording):
         try:
             if self._digests:
                 self.lines.line(self._digests)
-            omitted, totals = self._account.frames()
-            omitted.sort(key=lambda entry: entry[1] == "NoneType")
-            account = {**totals, "omitted": omitted[:MAX_OMITTED]}
+            omitted_entries, totals = self._account.frames()
+            omitted_entries.sort(key=lambda entry: entry[1] == "NoneType")
+            account = {**totals, "omitted": omitted_entries[:MAX_OMITTED]}
             room = lines.MAX_JSON - len(json.dumps(account)) - 2000
             runs = {**dict.fromkeys(self._uploads), **dict.fromkeys(self._digests)}
             each = room // max(1, len(runs))

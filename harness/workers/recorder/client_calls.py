@@ -73,7 +73,7 @@ class Stream(Recorder):
         try:
             for metric, step, value in rows:
                 if metric not in self._names:
-                    self._named(metric)
+                    self._record_name(metric)
                 self._record(metric, step, value, time_ms)
         finally:
             self._in_call = False
@@ -89,7 +89,7 @@ class Stream(Recorder):
         extra = {} if cpu_frequency else {"cpu_frequency": False}
         self._write({"k": "settings", "mode": mode[:100], "uploads": uploads, "queue": queue[:500], **extra})
 
-    def _named(self, metric: str) -> None:
+    def _record_name(self, metric: str) -> None:
         if len(self._names) < MAX_NAMES:
             self._names.add(metric)
         if (name := client_rules.sent_name(metric)) != metric:
@@ -200,7 +200,9 @@ class Recording:
             if step is None:
                 step = (client_rules.whole(self._steps.get(op, op._step)) or 0) + 1
             self._steps[op] = step
-        call = Call(data, step, "" if manager is not None else _unsent(mode, finished=queue is not None))
+        call = Call(
+            data, step, "" if manager is not None else _unsent_reason(mode, finished=queue is not None)
+        )
         whole_step = client_rules.whole(step)
         rows: list[tuple[str, int, float]] = []
         if type(data) is dict and manager is not None and _plain(data):
@@ -456,7 +458,7 @@ def _around_log(original: Callable[..., Any]) -> Callable[..., Any]:
     return log
 
 
-def _unsent(mode: str, finished: bool) -> str:
+def _unsent_reason(mode: str, finished: bool) -> str:
     """Return the reason for which a run without an upload process sends nothing."""
     if finished:
         return "it was logged after run.finish(), so the client sends nothing"

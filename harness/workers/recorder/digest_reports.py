@@ -93,7 +93,7 @@ class Reports:
         self._in_report = 0
         """The number of entries in the report `_report`."""
         self._changed = threading.Condition()
-        self._asked = self._attempted = 0
+        self._requested = self._attempted = 0
         """The number of calls to `add`, and the number of these that an attempt to send all entries has
         followed."""
         self._thread: threading.Thread | None = None
@@ -111,7 +111,7 @@ class Reports:
             self._pending.extend(entries[:room])
             self.dropped += len(entries[room:])
             self._line = line, chain
-            self._asked += 1
+            self._requested += 1
             if self._thread is None and self._pending:
                 try:
                     self._thread = threading.Thread(target=self._send_all, name="recorder", daemon=True)
@@ -123,7 +123,7 @@ class Reports:
     def wait(self) -> None:
         """Wait up to END_SECONDS until the queued entries are acknowledged, or a request has failed."""
         with self._changed:
-            target = self._asked
+            target = self._requested
             if self._thread is not None:
                 self._changed.wait_for(lambda: self.stopped or self._attempted >= target, END_SECONDS)
 
@@ -147,7 +147,7 @@ class Reports:
     def _send_waiting(self) -> None:
         """Wait for entries and send them. After a failure, wait for the next call to `add`."""
         with self._changed:
-            target = self._asked
+            target = self._requested
         while self._report is not None or self._pending:
             try:
                 self._send_next()
@@ -162,7 +162,7 @@ class Reports:
         with self._changed:
             self._attempted = max(self._attempted, target)
             self._changed.notify_all()
-            self._changed.wait_for(lambda: self.stopped or self._asked > target)
+            self._changed.wait_for(lambda: self.stopped or self._requested > target)
 
     def _send_next(self) -> None:
         """Send the next report. Before the first one, ask whether the tracker has the route."""

@@ -43,7 +43,7 @@ inherit it."""
 
 _inherited: dict[str, str] = {}
 """The environment of the nearest ancestor that has the launch variables, if this process lacks them."""
-_given: dict[str, str] = {}
+_launch_variables: dict[str, str] = {}
 """The launch variables at process start. They are kept because the program may clear its environment
 later."""
 _installed = False
@@ -60,7 +60,7 @@ def install() -> None:
     if _installed or nonce == "" or not (nonce or _inherit()):
         return
     _installed = True
-    _given.update({name: os.environ[name] for name in (*LAUNCH, *RANKS) if name in os.environ})
+    _launch_variables.update({name: os.environ[name] for name in (*LAUNCH, *RANKS) if name in os.environ})
     is_rank = started_by_torchrun(os.environ)
     # Exit handlers run in reverse order, so this one is registered early to run late.
     # `is_rank` is computed now, because the parent process can end before this one.
@@ -117,8 +117,8 @@ class _Finder:
         if name not in _wrapped():
             return None
         for finder in [finder for finder in sys.meta_path if finder is not self]:
-            find = getattr(finder, "find_spec", None)
-            spec = find(name, path, target) if find else None
+            find_in = getattr(finder, "find_spec", None)
+            spec = find_in(name, path, target) if find_in else None
             if spec is not None:
                 _after_loading(spec)
                 return spec  # type: ignore[no-any-return]
@@ -235,7 +235,7 @@ def rank_here() -> int | None:
     of_group: int | None = process.group_rank() if process is not None else None
     if of_group is not None:
         return of_group
-    ranks = (rank_of(environment) for environment in (os.environ, _given, _inherited))
+    ranks = (rank_of(environment) for environment in (os.environ, _launch_variables, _inherited))
     return next((rank for rank in ranks if rank is not None), None)
 
 
@@ -244,7 +244,7 @@ def variable(name: str) -> str:
 
     Launch variables are available even after the program has cleared its environment.
     """
-    return os.environ.get(name) or _given.get(name, "")
+    return os.environ.get(name) or _launch_variables.get(name, "")
 
 
 def recorded_by(environment: Mapping[str, str], rank: int) -> int | None:

@@ -72,7 +72,7 @@ class _State:
 _state = _State()
 
 
-def _here() -> _State:
+def _current() -> _State:
     global _state  # noqa: PLW0603
     if _state.pid != os.getpid():
         _state = _State()
@@ -100,7 +100,7 @@ def start(role: str = "python") -> None:
     `role` is "rank" for a process that torchrun started as a rank, and "agent" for torchrun or another
     launcher. Any other process is recorded when it initialises torch.distributed or starts the Pluto client.
     """
-    state = _here()
+    state = _current()
     if state.started:
         return
     state.started = True
@@ -120,7 +120,7 @@ def start(role: str = "python") -> None:
 
 def end(how: str, code: int | None, error: str = "") -> None:
     """Record how this process ends, unless its start was not recorded. Never raises."""
-    state = _here()
+    state = _current()
     if not state.started or state.ended:
         return
     state.ended = how != "exec"  # If the exec fails, the process continues.
@@ -138,13 +138,13 @@ def at_exit() -> None:
 
 def group_rank() -> int | None:
     """Return this process's rank in torch.distributed, or None before it is initialised."""
-    group = _here().group
+    group = _current().group
     return group[0] if group else None
 
 
 def finished_all() -> bool:
     """Return whether this process has finished every Pluto run that it started."""
-    return not _here().open
+    return not _current().open
 
 
 def write(event: dict[str, Any]) -> None:
@@ -237,7 +237,7 @@ def wrap_group(module: ModuleType) -> None:
         result = original(*arguments, **options)
         try:
             start()
-            state, group = _here(), (int(distributed.get_rank()), int(distributed.get_world_size()))
+            state, group = _current(), (int(distributed.get_rank()), int(distributed.get_world_size()))
             if state.group != group:
                 state.group = group
                 backend = str(distributed.get_backend())[:40]
@@ -252,18 +252,18 @@ def wrap_group(module: ModuleType) -> None:
 def wrap_run(module: ModuleType) -> None:
     """Record that this process uses the Pluto client, and track its unfinished runs (`pluto.op`)."""
     run: Any = module.Op
-    begin, finish = run.__init__, run.finish
+    original_init, finish = run.__init__, run.finish
 
-    @functools.wraps(begin)
+    @functools.wraps(original_init)
     def init(op: Any, *arguments: Any, **options: Any) -> None:
         start()
-        _here().open.add(id(op))
-        begin(op, *arguments, **options)
+        _current().open.add(id(op))
+        original_init(op, *arguments, **options)
 
     @functools.wraps(finish)
     def finished(op: Any, *arguments: Any, **options: Any) -> Any:
         result = finish(op, *arguments, **options)
-        _here().open.discard(id(op))
+        _current().open.discard(id(op))
         if finished_all():
             hooks.finished_in_a_child()
         return result
@@ -362,8 +362,8 @@ def _prepare_stacks(agent: Any) -> None:
     """Record the stacks of the ranks that this agent has stopped, and create the files for the next ranks."""
     _stacks()
     rank_stacks.provide(worker.local_rank for worker in agent.get_worker_group().workers)
-    if not _here().watches_stacks:
-        _here().watches_stacks = True
+    if not _current().watches_stacks:
+        _current().watches_stacks = True
         threading.Thread(target=_watch_stacks, name="harness-stacks", daemon=True).start()
 
 
@@ -376,7 +376,7 @@ def _watch_stacks() -> None:
 
 def _stacks() -> None:
     """Record where the agent's ranks were when they received SIGTERM."""
-    workers = {local: (pid, rank) for pid, local, rank, _ in _here().workers}
+    workers = {local: (pid, rank) for pid, local, rank, _ in _current().workers}
     for local, text in rank_stacks.taken():
         pid, rank = workers.get(local, (0, -1))
         write({"k": "stack", "pid": pid, "local": local, "rank": rank, "text": text})
@@ -389,7 +389,7 @@ def _workers(agent: Any, pids: dict[int, int]) -> None:
     spec = group.spec
     restart = spec.max_restarts - agent._remaining_restarts
     each = [[pids[w.local_rank], w.local_rank, w.global_rank, w.world_size] for w in group.workers]
-    _here().workers = each
+    _current().workers = each
     head = {"restart": restart, "max_restarts": spec.max_restarts, "group_rank": group.group_rank}
     head["nodes"] = group.group_world_size
     run_id = str(spec.rdzv_handler.get_run_id())[:100]

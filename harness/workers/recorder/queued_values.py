@@ -59,25 +59,25 @@ class Queue:
             if self._call is None and record_type == METRIC:
                 queued_directly(payload, step, timestamp_ms)
             result = enqueue(run_id, record_type, payload, timestamp_ms, step, **options)
-            self._after(record_type, payload, step)
+            self._record(record_type, payload, step)
             if queued is not None and record_type == METRIC:
                 queued(payload, step, timestamp_ms)
             return result
 
-        def batch_(records: Any, *rest: Any, **named: Any) -> Any:
+        def batch_(records: Any, *rest: Any, **keywords: Any) -> Any:
             for _, kind, payload, time_ms, step in records:
                 if kind == METRIC:
                     queued_directly(payload, step, time_ms)
-            result = batch(records, *rest, **named)
+            result = batch(records, *rest, **keywords)
             for _, kind, payload, time_ms, step in records:
                 if queued is not None and kind == METRIC:
                     queued(payload, step, time_ms)
             return result
 
-        def file_(*arguments: Any, **named: Any) -> Any:
-            result = file(*arguments, **named)
+        def file_(*arguments: Any, **keywords: Any) -> Any:
+            result = file(*arguments, **keywords)
             if (call := self._call) is not None:
-                call.others.append((named.get("log_name", ""), None))
+                call.others.append((keywords.get("log_name", ""), None))
             return result
 
         store.enqueue, store.enqueue_batch, store.enqueue_file = enqueue_, batch_, file_
@@ -94,7 +94,7 @@ class Queue:
     def stop(self) -> None:
         self._calls.now = None
 
-    def _after(self, record_type: int, payload: Any, step: Any) -> None:
+    def _record(self, record_type: int, payload: Any, step: Any) -> None:
         call = self._call
         if call is None:
             return
@@ -177,7 +177,7 @@ class Account:
         self.unseen = ""
         """Why the client's queue could not be watched, or ""."""
         self._report_new = report_new
-        self._left: dict[tuple[str, str, str], list[Any]] = {}
+        self._dropped: dict[tuple[str, str, str], list[Any]] = {}
         """Maps (key, type, reason) to [key, type, reason, count, first step, last step]."""
         self._queued = False
         """Whether the client has queued at least one value."""
@@ -208,17 +208,17 @@ class Account:
         """
         self._queued |= queued is not None and bool(queued.metrics or queued.others)
         refused_reason = client_rules.refused(step)
-        moved_reason = self._moved(queued, step)
+        moved_reason = self._moved_reason(queued, step)
         other_entries = list(queued.others) if queued is not None else []
         for leaf in passed:
             self.handed += 1
             reason = ""
             if not self._is_there(leaf, queued, other_entries):
-                reason = self._why(leaf, unsent_reason, raised)
+                reason = self._drop_reason(leaf, unsent_reason, raised)
             elif refused_reason or moved_reason:
                 reason = refused_reason or moved_reason
             if reason:
-                self._leave(leaf.path, leaf.kind, reason, step)
+                self._drop(leaf.path, leaf.kind, reason, step)
             else:
                 self.logged += 1
 
@@ -229,16 +229,16 @@ class Account:
 
     def frames(self) -> tuple[list[list[Any]], dict[str, Any]]:
         """Return the entries for dropped values, one per key and reason, and the totals."""
-        entries = list(self._left.values())
-        unseen = self.unseen
+        entries = list(self._dropped.values())
+        unseen_reason = self.unseen
         not_queued = [e for e in entries if e[2] == NOT_QUEUED]
         if not_queued and not self._queued:
-            unseen = unseen or "no value was ever observed in the client's queue"
-        totals = {"handed": self.handed, "logged": self.logged, "past": self.past, "unseen": unseen}
+            unseen_reason = unseen_reason or "no value was ever observed in the client's queue"
+        totals = {"handed": self.handed, "logged": self.logged, "past": self.past, "unseen": unseen_reason}
         return entries, {**totals, "left": sum(entry[3] for entry in entries)}
 
     @staticmethod
-    def _moved(queued: Queued | None, step: Any) -> str:
+    def _moved_reason(queued: Queued | None, step: Any) -> str:
         steps = queued.steps if queued is not None else []
         other = [one for one in steps if client_rules.whole(one) != client_rules.whole(step)]
         return f"the client queued it with step {str(other[0])[:40]}" if other else ""
@@ -259,7 +259,7 @@ class Account:
         return False
 
     @staticmethod
-    def _why(leaf: Leaf, unsent_reason: str, raised: Exception | None) -> str:
+    def _drop_reason(leaf: Leaf, unsent_reason: str, raised: Exception | None) -> str:
         if unsent_reason:
             return unsent_reason
         if raised is not None:
@@ -272,17 +272,17 @@ class Account:
             return NOT_QUEUED
         return client_rules.sent(leaf.value).why or NOT_QUEUED
 
-    def _leave(self, key: str, kind: str, reason: str, step: Any) -> None:
+    def _drop(self, key: str, kind: str, reason: str, step: Any) -> None:
         identity = (key[:400], kind, reason[:300])
-        entry = self._left.get(identity)
-        if entry is None and len(self._left) >= MAX_ENTRIES:
+        entry = self._dropped.get(identity)
+        if entry is None and len(self._dropped) >= MAX_ENTRIES:
             identity = ("…", "", "all further keys and reasons")
-            entry = self._left.get(identity)
+            entry = self._dropped.get(identity)
         at = str(step)[:40]
         if entry is not None:
             entry[3], entry[5] = entry[3] + 1, at
             return
-        entry = self._left[identity] = [*identity, 1, at, at]
+        entry = self._dropped[identity] = [*identity, 1, at, at]
         if reason != NOT_QUEUED or self._queued:
             self._report_new(entry)
 

@@ -33,7 +33,7 @@ MAX_LINE = 256 << 20
 _NAMES, _COMPRESSIONS = (".jsonl", ".ndjson", ".json"), ("", ".gz", ".zst")
 _SHARDS = tuple(f"{name}{compression}" for name in _NAMES for compression in _COMPRESSIONS)
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
-_OTHERS = {
+_OTHER_FORMATS = {
     b"PK\x03\x04": "a zip archive",
     b"BZh": "compressed by bzip2",
     b"\xfd7zXZ": "compressed by xz",
@@ -190,7 +190,7 @@ def _lines(file: io.BufferedReader) -> Iterator[bytes | str]:
     """Yield the decompressed lines of a file, as bytes if the encoding is UTF-8, otherwise as text."""
     content = _decompressed(file)
     head = content.peek(16)[:16]
-    for magic, kind in _OTHERS.items():
+    for magic, kind in _OTHER_FORMATS.items():
         if head.startswith(magic):
             raise _Unsupported(f"JSON Lines are expected, plain or compressed by gzip or zstd; found {kind}")
     encoding = _encoding(head)
@@ -282,7 +282,7 @@ def _text(line: bytes | str, field: str, number: int) -> str:
     else:
         expected = _CONVERT if number == 1 and isinstance(document, list) else _OBJECT
     if not isinstance(document, dict):
-        raise ValueError(f"{expected}; found {_shown(line)}")
+        raise ValueError(f"{expected}; found {_excerpt(line)}")
     if field not in document:
         keys = f"has {', '.join(map(json.dumps, [*document][:6]))}" if document else "is empty"
         raise ValueError(f'"{field}" is expected; the object {keys}. --text-field names another')
@@ -317,7 +317,7 @@ def _expected(line: bytes | str, error: Exception, number: int) -> str:
     return _CONVERT if number == 1 and text.strip() in ("[", "{") else _OBJECT
 
 
-def _shown(line: bytes | str) -> str:
+def _excerpt(line: bytes | str) -> str:
     if isinstance(line, str):
         return repr(line.strip()[:80])
     try:

@@ -55,7 +55,7 @@ class Mlflow:
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
         self._client: Any = None
         self._run_id = os.environ.get("MLFLOW_RUN_ID", "")
-        self._there: dict[str, set[int]] = {}
+        self._server_steps: dict[str, set[int]] = {}
         """Maps each metric whose history has been read to the steps that the server already has."""
 
     def connect(self) -> None:
@@ -65,7 +65,7 @@ class Mlflow:
         self._client = self._client or MlflowClient()
         deadline = time.monotonic() + CREATED_SECONDS
         while not self._run_id:
-            self._run_id = self._found() or (self._created() if self._rank == 0 else "")
+            self._run_id = self._existing_run() or (self._create_run() if self._rank == 0 else "")
             if not self._run_id and time.monotonic() > deadline:
                 raise LookupError(f"rank 0 has not created a run within {CREATED_SECONDS:.0f} s")
             if not self._run_id:
@@ -90,7 +90,7 @@ class Mlflow:
             try:
                 self._client.log_batch(self._run_id, metrics=metrics[first : first + AT_ONCE])
             except Exception:
-                self._there.clear()  # The server may have stored the values.
+                self._server_steps.clear()  # The server may have stored the values.
                 raise
         return [], ""
 
@@ -135,13 +135,13 @@ class Mlflow:
 
         The result is cached.
         """
-        if name not in self._there:
+        if name not in self._server_steps:
             first = min(point.step for point in points)
             history = self._client.get_metric_history(self._run_id, name)
-            self._there[name] = {one.step for one in history if one.step >= first}
-        return self._there[name]
+            self._server_steps[name] = {one.step for one in history if one.step >= first}
+        return self._server_steps[name]
 
-    def _found(self) -> str:
+    def _existing_run(self) -> str:
         experiment = self._experiment(create=False)
         if experiment is None:
             return ""
@@ -149,7 +149,7 @@ class Mlflow:
         runs = self._client.search_runs([experiment], tagged, max_results=1)
         return str(runs[0].info.run_id) if runs else ""
 
-    def _created(self) -> str:
+    def _create_run(self) -> str:
         tags = {TAG: self._identity}
         run = self._client.create_run(self._experiment(create=True), tags=tags, run_name=self._name)
         return str(run.info.run_id)

@@ -37,7 +37,7 @@ Each request holds one part in memory.
 """
 MAX_PARTS, AT_ONCE = 10_000, 4
 EMPTY = hashlib.sha256(b"").hexdigest()
-_AGAIN = (408, 409, 429)
+_RETRIED = (408, 409, 429)
 """The 4xx status codes after which a request is retried: timeout, write conflict, too many requests."""
 
 
@@ -198,7 +198,7 @@ class Bucket:
             pool.shutdown(cancel_futures=True)
 
     def _begin(self, key: str, future: Future[str]) -> None:
-        """Begin a multipart upload unless `future` is cancelled. Set `future` to its id or an exception."""
+        """Begin a multipart upload unless `future` is cancelled, and set its result to the upload id."""
         if not future.set_running_or_notify_cancel():
             return
         try:
@@ -266,7 +266,7 @@ class Bucket:
                 code = ""
                 with suppress(OSError, http.client.HTTPException):
                     code = _code(error.read())
-                is_temporary = error.code >= 500 or error.code in _AGAIN or code == "RequestTimeout"
+                is_temporary = error.code >= 500 or error.code in _RETRIED or code == "RequestTimeout"
                 if not tries_left or not is_temporary:
                     raise Failed(f"{method} {url}: HTTP {error.code} {code}", error.code, code) from None
             except (OSError, http.client.HTTPException, ValueError) as error:

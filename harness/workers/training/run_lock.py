@@ -79,7 +79,7 @@ class RunLock:
         """Prepare the lock for the run's folder, which must exist."""
         self._path, self._say = run / LOCK, say
         self._own = Owner(run.name)
-        self._ended = threading.Event()
+        self._stop = threading.Event()
         self._thread = threading.Thread(target=self._beat, daemon=True, name="run-lock")
 
     def acquire(self) -> None:
@@ -104,7 +104,7 @@ class RunLock:
 
     def release(self) -> None:
         """Stop the heartbeat, and remove the lock if it still belongs to this attempt."""
-        self._ended.set()
+        self._stop.set()
         if self._thread.is_alive():
             self._thread.join(timeout=10)
         owner = self._read()
@@ -156,7 +156,7 @@ class RunLock:
         If the file does not name an owner, returns a description for the log. Raises Unusable if the owner's
         heartbeat changes.
         """
-        first, polls, reported = self._read(), 0, False
+        first, polls, has_reported = self._read(), 0, False
         while polls * POLL_SECONDS < STALE_SECONDS:
             owner = self._read()
             if owner is not None:
@@ -170,19 +170,19 @@ class RunLock:
                     first, polls = owner, 0
             elif not os.path.lexists(self._path):
                 return None
-            if polls * POLL_SECONDS > 2 * BEAT_SECONDS and not reported:
+            if polls * POLL_SECONDS > 2 * BEAT_SECONDS and not has_reported:
                 self._say(
                     f"{self._path.parent} is locked by {first or 'an unknown writer'}; waiting up to "
                     f"{STALE_SECONDS:.0f} s for its heartbeat"
                 )
-                reported = True
+                has_reported = True
             time.sleep(POLL_SECONDS)
             polls += 1
         return first or f"its file names no owner, and did not change for {STALE_SECONDS:.0f} s"
 
     def _beat(self) -> None:
         """Update the heartbeat until the lock is released or belongs to another writer."""
-        while not self._ended.wait(BEAT_SECONDS):
+        while not self._stop.wait(BEAT_SECONDS):
             self._own = replace(self._own, beat=self._own.beat + 1)
             try:
                 file = os.open(self._path, os.O_RDWR)

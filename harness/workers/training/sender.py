@@ -51,8 +51,8 @@ class Sender:
         self.client, self.seconds = client, seconds
         self._say, self._points = say, list(points)
         self._changed = threading.Condition()
-        self._left, self._acknowledged, self._at_last_wait = seconds, 0, 0
-        self._trouble, self._since, self._ended = "", 0.0, False
+        self._remaining, self._acknowledged, self._at_last_wait = seconds, 0, 0
+        self._trouble, self._trouble_since, self._ended = "", 0.0, False
         self._thread = threading.Thread(target=self._run, name=client.name, daemon=True)
         self._thread.start()
 
@@ -76,10 +76,10 @@ class Sender:
         """
         with self._changed:
             if again or self._acknowledged > self._at_last_wait:
-                self._left = self.seconds
-            deadline = time.monotonic() + self._left
-            acknowledged = self._changed.wait_for(lambda: not self._points, self._left)
-            self._left = self.seconds if acknowledged else max(0.0, deadline - time.monotonic())
+                self._remaining = self.seconds
+            deadline = time.monotonic() + self._remaining
+            acknowledged = self._changed.wait_for(lambda: not self._points, self._remaining)
+            self._remaining = self.seconds if acknowledged else max(0.0, deadline - time.monotonic())
             self._at_last_wait = self._acknowledged
             return acknowledged
 
@@ -100,18 +100,18 @@ class Sender:
 
     # -- the thread --------------------------------------------------------------------------------------
     def _run(self) -> None:
-        connected = False
+        is_connected = False
         while True:
             with self._changed:
-                if connected:
+                if is_connected:
                     self._changed.wait_for(lambda: self._ended or self._points)
                 if self._ended:
                     return
                 points = tuple(self._points)
             try:
-                if not connected:
+                if not is_connected:
                     self.client.connect()
-                    connected = True
+                    is_connected = True
                 unsent, trouble = self.client.send(points)
             except Exception as error:  # The training continues in any case.
                 unsent, trouble = points, f"{type(error).__name__}: {error}"
@@ -130,9 +130,9 @@ class Sender:
         with self._changed:
             self._trouble = trouble
         if trouble and not before:
-            self._since = time.monotonic()
+            self._trouble_since = time.monotonic()
             self._say(
                 f"{name} accepts no points ({' '.join(trouble.split())[:300]}): they are kept and sent later"
             )
         if before and not trouble:
-            self._say(f"{name} accepts points again after {time.monotonic() - self._since:.0f} s")
+            self._say(f"{name} accepts points again after {time.monotonic() - self._trouble_since:.0f} s")

@@ -106,7 +106,7 @@ def read(
         tokens.extend([*tokenizer.encode(text), tokenizer.end])
         if memory is not None and len(tokens) * tokens.itemsize > memory:
             raise ValueError(too_large(paths[0], len(tokens), memory, "or more "))
-    _enough(paths, len(tokens), context if whole else None)
+    _require_tokens(paths, len(tokens), context if whole else None)
     return Stream(tokens, context)
 
 
@@ -165,13 +165,13 @@ def examine(paths: Sequence[Path], field: str, context: int | None) -> Examined:
             tokens += len(text.encode()) + 1
     if not count:
         try:
-            _enough(paths, tokens, context)
+            _require_tokens(paths, tokens, context)
         except ValueError as error:
             return Examined(tokens, [f"{error}"], 0)
     return Examined(tokens, problems, count - len(problems))
 
 
-def _enough(paths: Sequence[Path], tokens: int, context: int | None) -> None:
+def _require_tokens(paths: Sequence[Path], tokens: int, context: int | None) -> None:
     minimum = 2 if context is None else context + 1
     if tokens >= minimum:
         return

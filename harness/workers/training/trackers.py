@@ -45,7 +45,7 @@ class Trackers:
         """
         self._folder, self._rank, self._say = folder / checkpoint.TRACKERS, rank, say
         identity = share(_identity(self._folder, run, say) if rank == 0 else None)
-        self._number, self._told = 0, False
+        self._number, self._has_warned = 0, False
         # This must precede the import of the Pluto client, because it uses the process's original stdout.
         self._truth: Any = None
         if os.environ.get("HARNESS_NONCE"):
@@ -53,8 +53,12 @@ class Trackers:
 
             self._truth = ground_truth.Recorder.from_env(rank)
         self._old: list[Path] = []
-        clients = [make(run, rank, config, identity) for make in _wanted(say if rank == 0 else _silent)]
-        self._senders = [Sender(each, self._kept(each, step, world), say, seconds) for each in clients]
+        clients = [
+            make(run, rank, config, identity) for make in _client_classes(say if rank == 0 else _ignore)
+        ]
+        self._senders = [
+            Sender(each, self._saved_points(each, step, world), say, seconds) for each in clients
+        ]
 
     def log(self, step: int, values: dict[str, float]) -> None:
         """Log a step's values without waiting for a tracker. A metric has one value per step."""
@@ -74,16 +78,16 @@ class Trackers:
         for sender in self._senders:
             acknowledged = sender.wait(again=last)
             points = [] if acknowledged else sender.unsent()
-            self._keep(sender.client, points)
+            self._save_points(sender.client, points)
             waiting = sum(len(point.values) for point in points)
             unsent += waiting
-            if waiting and (last or not self._told):
+            if waiting and (last or not self._has_warned):
                 then = "they are lost unless the training is run again" if last else "the training goes on"
                 self._say(
                     f"{sender.client.name} has not acknowledged {waiting} values in {sender.seconds:.0f} s "
                     f"({sender.trouble()[:200] or 'no answer'}): they are kept in {self._folder}, and {then}"
                 )
-        self._told = unsent > 0
+        self._has_warned = unsent > 0
         return unsent
 
     def finish(self, ok: bool, artifacts: Mapping[str, str] | None = None) -> int:
@@ -114,7 +118,7 @@ class Trackers:
         return Point(self._number, step, time_ms, values)
 
     # -- points for the next attempt ---------------------------------------------------------------------
-    def _keep(self, client: Client, points: list[Point]) -> None:
+    def _save_points(self, client: Client, points: list[Point]) -> None:
         """Write points to this rank's file on disk. If there are no points, remove the file."""
         path = self._path(client, self._rank)
         if points:
@@ -131,7 +135,7 @@ class Trackers:
             old.unlink(missing_ok=True)
             self._old.remove(old)
 
-    def _kept(self, client: Client, step: int, world: int) -> list[Point]:
+    def _saved_points(self, client: Client, step: int, world: int) -> list[Point]:
         """Return the points before `step` that earlier attempts could not send. Later ones are logged again.
 
         If an earlier attempt had more ranks, the missing ranks' files are divided among the current ranks.
@@ -151,7 +155,7 @@ class Trackers:
         return self._folder / f"{client.name.lower()}-rank-{rank}.json"
 
 
-def _wanted(say: Callable[[str], None]) -> list[type[Pluto] | type[Mlflow]]:
+def _client_classes(say: Callable[[str], None]) -> list[type[Pluto] | type[Mlflow]]:
     """Return the client classes for the trackers that the environment variables configure."""
     clients: list[type[Pluto] | type[Mlflow]] = []
     if os.environ.get("PLUTO_API_KEY"):
@@ -194,5 +198,5 @@ def _write(path: Path, text: str) -> None:
     checkpoint.flush(path.parent)
 
 
-def _silent(text: str) -> None:
+def _ignore(text: str) -> None:
     """Print nothing. Ranks other than rank 0 use this function, because rank 0 prints the same text."""

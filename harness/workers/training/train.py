@@ -103,13 +103,13 @@ def _end(ranks: Ranks, model: nn.Module, first_loss: float, loss: float) -> int:
     for value in model.state_dict().values():
         hasher.update(value.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
     weights = ranks.every(hasher.hexdigest())
-    learned, same = loss <= LEARNED * first_loss, len(set(weights)) == 1
+    has_learned, same = loss <= LEARNED * first_loss, len(set(weights)) == 1
     ranks.tell("DONE", f"loss {first_loss:.4f} → {loss:.4f}, weights {weights[0]}")
     if not same:
         ranks.tell("DONE", f"the ranks have different weights: {' '.join(one[:12] for one in weights)}")
-    if not learned:
+    if not has_learned:
         ranks.tell("DONE", f"the model did not learn: expected a loss of at most {LEARNED * first_loss:.4f}")
-    return 0 if learned and same else 1
+    return 0 if has_learned and same else 1
 
 
 if __name__ == "__main__":

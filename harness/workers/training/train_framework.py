@@ -34,7 +34,7 @@ def main(arguments: list[str] | None = None) -> int:
         raise Refused(f"--compile does not work in this image: it needs {requirements}. {reason}")
     if (uri := os.environ.get("MLFLOW_TRACKING_URI")) and (reason := mlflow_client.problem(uri)):
         raise Refused(reason)
-    train, val, model = _given(options)
+    train, val, model = _inputs(options)
     trainer = Trainer(options, ranks, model, train, val)
     _tell(trainer, train, val)
     try:
@@ -63,7 +63,7 @@ def _artifacts(trainer: Trainer) -> dict[str, str]:
     return texts | ({"best/manifest.json": manifest.read_text()} if manifest and manifest.is_file() else {})
 
 
-def _given(options: argparse.Namespace) -> tuple[Stream, Stream, nn.Module]:
+def _inputs(options: argparse.Namespace) -> tuple[Stream, Stream, nn.Module]:
     """Return the training texts, the validation texts and the model. Raises Refused if they are invalid.
 
     A temporary failure of a disk or the hub raises a different error, after which the ranks are restarted.

@@ -92,7 +92,7 @@ class Trainer:
         """
         self.trackers.settle()
         self._still_writer()
-        better = losses.get("val/loss", math.inf) < self.best
+        is_best = losses.get("val/loss", math.inf) < self.best
         self.best = min(self.best, losses.get("val/loss", math.inf))
         epoch, place = divmod(self.step, self.per_epoch)
         manifest = Manifest(
@@ -102,7 +102,7 @@ class Trainer:
         )
         folder = state.save(self.run, manifest, self.model, self.optimizer, self.scaler, self.ranks)
         if self.ranks.rank == 0:
-            if better:
+            if is_best:
                 checkpoint.point_best(self.run, folder)
             checkpoint.retain(self.run, self.options.keep)
         return folder
@@ -139,7 +139,7 @@ class Trainer:
             raise FloatingPointError(
                 f"the loss of step {self.step} is {loss}: use a smaller --lr, or --amp off"
             )
-        values = {f"rank{ranks.rank}/train/loss": own} | _taken(ranks.rank, share)
+        values = {f"rank{ranks.rank}/train/loss": own} | _sequence_values(ranks.rank, share)
         if ranks.rank == 0:
             values |= {"train/loss": loss, "train/lr": self.optimizer.param_groups[0]["lr"]}
             values |= {"train/ranks": ranks.world}
@@ -191,13 +191,13 @@ class Trainer:
         if self.ranks.rank == 0:
             # These values belong to the last completed step, because a metric has one value per step.
             self.trackers.log(self.step - 1, {"val/loss": loss.mean, "val/perplexity": loss.perplexity})
-        better = loss.mean < self.best
+        is_best = loss.mean < self.best
         losses = {"val/loss": loss.mean, "val/perplexity": loss.perplexity, "val/tokens": loss.tokens}
         folder = self.save(losses)
         self.ranks.tell(
             "EPOCH",
             f"{epoch}/{self.options.epochs} step {self.step}: validation loss {loss.mean:.6f} nats over "
-            f"{loss.tokens} tokens, perplexity {loss.perplexity:.4f}; {'the best, ' * better}{folder}",
+            f"{loss.tokens} tokens, perplexity {loss.perplexity:.4f}; {'the best, ' * is_best}{folder}",
         )
         return loss
 
@@ -297,7 +297,7 @@ class Trainer:
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7])
 
 
-def _taken(rank: int, sequences: Sequence[int]) -> dict[str, float]:
+def _sequence_values(rank: int, sequences: Sequence[int]) -> dict[str, float]:
     """Return metrics that identify a rank's sequences: count, sum and sum of squares of the indices.
 
     The metrics are exact in float64 if the sum of squares is below 2^53.

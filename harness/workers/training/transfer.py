@@ -64,7 +64,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--url", required=True)
     options = parser.parse_args(arguments)
     # Without a handler, process 1 would ignore SIGTERM and leave its files behind.
-    signal.signal(signal.SIGTERM, _ended)
+    signal.signal(signal.SIGTERM, _exit_on_signal)
     transfer = upload if options.direction == "up" else download
     report: Found = {"version": VERSION, "url": options.url, "run": options.run_dir.name}
     try:
@@ -75,7 +75,7 @@ def main(arguments: list[str] | None = None) -> int:
     return 1 if "error" in report else 0
 
 
-def _ended(number: int, _frame: object) -> NoReturn:
+def _exit_on_signal(number: int, _frame: object) -> NoReturn:
     signal.signal(number, signal.SIG_IGN)  # A second signal would interrupt the abort of an upload.
     raise SystemExit(128 + number)
 
@@ -95,7 +95,7 @@ def upload(run: Path, url: str, environment: Mapping[str, str], say: Say) -> Fou
     if not folders:
         raise Failed(f"{run} has no intact checkpoint to send" + f": {'; '.join(defects)}" * bool(defects))
     plans = [(folder.name, _files(folder, manifest), manifest) for folder, manifest in folders]
-    owner = _small(run, OWNER)
+    owner = _small_file(run, OWNER)
     best = _best(run, {folder.name for folder, _ in folders})
     is_same_run = target.belongs_to(owner)
     for name, files, _ in plans:
@@ -142,13 +142,13 @@ def _local(name: str, path: Path) -> Local:
     return Local(name, path, path.stat().st_size, checkpoint.digest(path))
 
 
-def _small(run: Path, name: str) -> Local | None:
+def _small_file(run: Path, name: str) -> Local | None:
     return _local(name, run / name) if (run / name).is_file() else None
 
 
 def _best(run: Path, sent_names: set[str]) -> Local | None:
     """Return best.txt, or None if it is missing, names an unsent checkpoint, or contradicts `best`."""
-    best, link = _small(run, BEST_NAME), checkpoint.best(run)
+    best, link = _small_file(run, BEST_NAME), checkpoint.best(run)
     if best is None or best.path.read_text().strip() not in sent_names:
         return None
     return best if link is None or link.name == best.path.read_text().strip() else None
@@ -159,7 +159,7 @@ class Target:
 
     def __init__(self, bucket: str, prefix: str, environment: Mapping[str, str]) -> None:
         self._bucket, self._prefix = Bucket(bucket, environment), prefix
-        self._there = {item.key: item for item in self._bucket.items(f"{prefix}/")}
+        self._objects = {item.key: item for item in self._bucket.items(f"{prefix}/")}
         self._verified: set[str] = set()
 
     def at(self, name: str) -> str:
@@ -171,7 +171,7 @@ class Target:
 
     def belongs_to(self, owner: Local | None) -> bool:
         """Return whether the prefix already contains this run. Raises Failed if it contains another run."""
-        if self._key(OWNER) not in self._there:
+        if self._key(OWNER) not in self._objects:
             return False
         stored_owner = self._bucket.read(self._key(OWNER), SMALL_BYTES)
         if owner is None or hashlib.sha256(stored_owner).hexdigest() != owner.sha256:
@@ -187,7 +187,7 @@ class Target:
         Raises Failed if an object has different content.
         """
         for each in files:
-            item = self._there.get(self._key(each.name))
+            item = self._objects.get(self._key(each.name))
             if item is not None:
                 self._verify(each, item)
 
@@ -358,7 +358,7 @@ def _download_checkpoint(bucket: Bucket, at: str, one: Stored, folder: Path) -> 
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("wb") as file:
-            size, sha256 = bucket.stream(f"{at}/{name}", file.write, partial(_again, file))
+            size, sha256 = bucket.stream(f"{at}/{name}", file.write, partial(_truncate, file))
             file.flush()
             os.fsync(file.fileno())
         if (size, sha256) != (entry["size"], entry["sha256"]):
@@ -371,7 +371,7 @@ def _save(text: bytes, path: Path) -> None:
     path.write_bytes(text)
 
 
-def _again(file: Any) -> None:
+def _truncate(file: Any) -> None:
     file.seek(0)
     file.truncate()
 
