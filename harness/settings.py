@@ -348,5 +348,5 @@ def _spelt() -> None:
         name = variable.removeprefix(PREFIX)
         if name == variable or name in names:
             continue
-        if near := difflib.get_close_matches(name, names, n=1, cutoff=0.85):
-            raise UsageError(f"{variable} is not a setting", hint=f"did you mean {PREFIX}{near[0]}?")
+        if close_matches := difflib.get_close_matches(name, names, n=1, cutoff=0.85):
+            raise UsageError(f"{variable} is not a setting", hint=f"did you mean {PREFIX}{close_matches[0]}?")

@@ -126,9 +126,9 @@ class Kube:
         """
         if not hasattr(os, "memfd_create"):
             return document
-        of = entry_of(document, "context", context)
+        context_entry = entry_of(document, "context", context)
         for kind in ("cluster", "user"):
-            entry = entry_of(document, kind, str(of.get(kind)))
+            entry = entry_of(document, kind, str(context_entry.get(kind)))
             for name in _CERTIFICATES:
                 if data := entry.pop(f"{name}-data", None):
                     descriptor = os.memfd_create(name)
@@ -318,13 +318,13 @@ class Kube:
         raise WaitError(awaited, str(missing), seconds, cause=cause)
 
     def _watch(
-        self, resource: Any, namespace: str | None, selector: str, listed: Object, deadline: Deadline
+        self, resource: Any, namespace: str | None, selector: str, listing: Object, deadline: Deadline
     ) -> Iterable[Object]:
         for event in events(
             resource,
             namespace=namespace,
             label_selector=selector,
-            resource_version=listed["metadata"]["resourceVersion"],
+            resource_version=listing["metadata"]["resourceVersion"],
             timeout=max(1, int(deadline.remaining)),
         ):
             yield {"type": event["type"], "object": event["raw_object"]}

@@ -67,8 +67,8 @@ class NamespaceLeases:
         nonces = {item["metadata"]["labels"][NONCE_LABEL] for item in namespaces}
         for path in self._folder.glob("*"):
             # A new file may belong to a lease that is being acquired.
-            old = time.time() - path.stat().st_mtime > ENDING_SECONDS
-            if old and path.name not in nonces and not in_use(path):
+            is_old = time.time() - path.stat().st_mtime > ENDING_SECONDS
+            if is_old and path.name not in nonces and not in_use(path):
                 path.unlink(missing_ok=True)
 
     def free(self, namespaces: list[Object]) -> list[str]:

@@ -55,12 +55,12 @@ def prepare(
     key = own_key if settings.tracker == "hosted" else _claimed(kube, context, expected, own_key, undo)
     for value in (own_key, key, *workload.secrets):
         context.writer.redactor.add(value)
-    created = _namespace(ready, context, undo, workload)
-    namespace = str(created["metadata"]["name"])
+    namespace_object = _namespace(ready, context, undo, workload)
+    namespace = str(namespace_object["metadata"]["name"])
     on_namespace()
     image = preflight.image(workload, ready.worker.tag)
     dry_run = not ready.cluster.owns_namespaces
-    rejects_root = pod_standard.rejects_root(kube, workload, created, image, dry_run=dry_run)
+    rejects_root = pod_standard.rejects_root(kube, workload, namespace_object, image, dry_run=dry_run)
     # Workers may read the key from either of these variables.
     secret_values = {**workload.secret_envs, "PLUTO_API_KEY": key, "PLUTO_API_TOKEN": key}
     worker_image = ready.worker if workload.uses_worker_image else None
@@ -78,7 +78,7 @@ def prepare(
             *(pool.submit(kube.apply, each) for each in documents),
         ]
         code = pool.submit(sent_code.code, image, worker_image, files)
-        pulled = pool.submit(_pull_secret, kube, settings, namespace)
+        pull_secret = pool.submit(_pull_secret, kube, settings, namespace)
         cpu_request = pool.submit(_cpu_request, kube, workload, expected.num_nodes, context)
     for step in steps:
         step.result()
@@ -103,7 +103,7 @@ def prepare(
         cpu_request=cpu_request.result(),
         rejects_root=rejects_root,
         scripts=scripts.mounts(files),
-        pull_secret=pulled.result(),
+        pull_secret=pull_secret.result(),
         recorder=settings.recorder,
         shared_folder=ready.cluster.shared_folder,
         netcheck=True,

@@ -107,9 +107,9 @@ def status(kube: Kube) -> Status:
             for each in kube.objects("v1", "ConfigMap", selector=_SELECTOR)
         }
         pods = kube.objects("v1", "Pod")
-    asking = [pod for pod in pods if _asks(pod, labelled)]
-    live = [pod for pod in asking if (pod.get("status") or {}).get("phase") not in _ENDED]
-    needed = {*labelled, *(pod["metadata"]["namespace"] for pod in live)}
+    opted_in = [pod for pod in pods if _asks(pod, labelled)]
+    active_pods = [pod for pod in opted_in if (pod.get("status") or {}).get("phase") not in _ENDED]
+    needed = {*labelled, *(pod["metadata"]["namespace"] for pod in active_pods)}
     return Status(
         installed=installed,
         with_files=sorted(files),
@@ -117,8 +117,8 @@ def status(kube: Kube) -> Status:
             name for name, each in files.items() if each.get("data") != policy.config_map("")["data"]
         ),
         without_files=sorted(needed - files.keys()),
-        recorded=sum(policy.is_recorded(each) for pod in live for each in pod["spec"]["containers"]),
-        unrecorded=[each for pod in live for each in _unrecorded(pod)],
+        recorded=sum(policy.is_recorded(each) for pod in active_pods for each in pod["spec"]["containers"]),
+        unrecorded=[each for pod in active_pods for each in _unrecorded(pod)],
     )
 
 

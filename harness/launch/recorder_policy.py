@@ -185,15 +185,15 @@ def _way(at: int) -> str:
     """
     c = f"object.spec.containers[{at}]"
     mounts = f"has({c}.volumeMounts) && {c}.volumeMounts"
-    begins = f"has({c}.command) && size({c}.command) > 0 && {c}.command[0].matches"
+    starts_with = f"has({c}.command) && size({c}.command) > 0 && {c}.command[0].matches"
     labels = "object.metadata.labels"
     declared = f'has({labels}) && {_text(RECORD)} in {labels} && {labels}[{_text(RECORD)}] == "env"'
     alternatives = [
         (f"size(object.spec.containers) <= {at}", ""),
         (f'has({c}.env) && {c}.env.exists(e, e.name.startsWith("HARNESS_"))', ""),
         (f"{mounts}.exists(m, m.mountPath.startsWith({_text('/opt/harness')}))", ""),
-        (f"{begins}({_text(SHELL)})", "shell"),
-        (f"{begins}({_text(PYTHON)})", "python"),
+        (f"{starts_with}({_text(SHELL)})", "shell"),
+        (f"{starts_with}({_text(PYTHON)})", "python"),
         (
             f'has({c}.env) && {c}.env.exists_one(e, e.name == "PYTHONPATH")'
             f' && {c}.env.exists(e, e.name == "PYTHONPATH" && has(e.value) && e.value != "")',
@@ -288,8 +288,8 @@ def _no_way(pod: Object, container: Object) -> str:
     if wrapped(command) is not None or (declared and not paths):
         return ""
     if paths:
-        literal = len(paths) == 1 and paths[0].get("value")
-        return "" if literal else "its PYTHONPATH has no literal value: begin its command with a shell"
+        is_literal = len(paths) == 1 and paths[0].get("value")
+        return "" if is_literal else "its PYTHONPATH has no literal value: begin its command with a shell"
     problem = (
         f"its command begins with {command[0]}"
         if command

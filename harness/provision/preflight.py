@@ -250,15 +250,17 @@ def image(job: JobProperties | None, worker: str | None) -> str:
 def _devices(kube: Kube, job: JobProperties | None) -> str:
     resources = [name for name in (job.resources if job else []) if "/" in name]
     nodes = kube.objects("v1", "Node")
-    have = {name: sum(int(n["status"]["allocatable"].get(name, 0)) for n in nodes) for name in resources}
-    missing = [name for name, count in have.items() if count == 0]
+    allocatable = {
+        name: sum(int(n["status"]["allocatable"].get(name, 0)) for n in nodes) for name in resources
+    }
+    missing = [name for name, count in allocatable.items() if count == 0]
     if missing:
         raise HarnessError(
             f"no node has {', '.join(missing)}",
             hint="check with `kubectl describe nodes` that the device plugin is installed",
             cause="scheduling.unschedulable",
         )
-    return ", ".join(f"{name}: {count}" for name, count in have.items()) or "none asked for"
+    return ", ".join(f"{name}: {count}" for name, count in allocatable.items()) or "none asked for"
 
 
 def _pods(kube: Kube, settings: Settings, job: JobProperties | None) -> str:

@@ -101,12 +101,12 @@ class Selection:
         """
         rules.enter(_below(folder, base))
         try:
-            inside = sorted(os.scandir(self.top / folder), key=lambda each: each.name)
+            entries = sorted(os.scandir(self.top / folder), key=lambda each: each.name)
         except FileNotFoundError:  # The folder was removed during the scan.
             return
         except OSError as error:
             raise unreadable(self.top / folder, error) from None
-        for entry in inside:
+        for entry in entries:
             path = f"{folder}/{entry.name}" if folder else entry.name
             try:
                 status = entry.stat(follow_symlinks=False)

@@ -81,8 +81,8 @@ def _is_secret(top: Path, path: str) -> bool:
 def _is_pointer(file: Path) -> bool:
     """Return whether a file is a Git LFS pointer, which git writes if LFS has not fetched the content."""
     try:
-        with file.open("rb") as opened:
-            return opened.read(len(_POINTER)) == _POINTER
+        with file.open("rb") as stream:
+            return stream.read(len(_POINTER)) == _POINTER
     except OSError:
         return False
 
@@ -90,8 +90,8 @@ def _is_pointer(file: Path) -> bool:
 def _is_certificate(file: Path) -> bool:
     """Return whether a file contains certificates but no private key, like a root certificate bundle."""
     try:
-        with file.open("rb") as opened:
-            content = opened.read(_PEM_BYTES)
+        with file.open("rb") as stream:
+            content = stream.read(_PEM_BYTES)
     except OSError:
         return False
     return _CERTIFICATE in content and _PRIVATE not in content and len(content) < _PEM_BYTES

@@ -105,16 +105,16 @@ def konduktor_config(submission: Submission) -> Object:
     }
 
 
-def _over(below: Any, above: Any, key: str = "") -> Any:
-    """Merge two configs in the way that konduktor does. `above` takes precedence.
+def _over(base: Any, override: Any, key: str = "") -> Any:
+    """Merge two configs in the way that konduktor does. `override` takes precedence.
 
     Mappings are merged field by field, and the first containers are merged into one. Other lists are
     concatenated.
     """
-    if isinstance(below, dict) and isinstance(above, dict):
-        return {**below, **{name: _over(below.get(name), value, name) for name, value in above.items()}}
-    if isinstance(below, list) and isinstance(above, list):
-        if key == "containers" and below and above:
-            return [_over(below[0], above[0]), *below[1:], *above[1:]]
-        return below + above
-    return above
+    if isinstance(base, dict) and isinstance(override, dict):
+        return {**base, **{name: _over(base.get(name), value, name) for name, value in override.items()}}
+    if isinstance(base, list) and isinstance(override, list):
+        if key == "containers" and base and override:
+            return [_over(base[0], override[0]), *base[1:], *override[1:]]
+        return base + override
+    return override

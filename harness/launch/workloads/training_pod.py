@@ -83,7 +83,7 @@ def printed(program: Program, volumes: Volumes, surroundings: Surroundings, prog
 
 def pod(program: Program, volumes: Volumes, surroundings: Surroundings) -> Object:
     """Return the helper pod for a command."""
-    used = [one if program.writes else replace(one, read_only=True) for one in volumes.mounts]
+    pod_mounts = [one if program.writes else replace(one, read_only=True) for one in volumes.mounts]
     own = (items(volumes.ranks, "containers") or [{}])[0].get("securityContext")
     container = {
         "name": program.name.rpartition("-")[2],
@@ -91,7 +91,7 @@ def pod(program: Program, volumes: Volumes, surroundings: Surroundings) -> Objec
         "imagePullPolicy": "IfNotPresent",
         "command": list(program.words),
         "workingDir": "/workspace",
-        "volumeMounts": [*claims.mounts(used), *surroundings.scripts],
+        "volumeMounts": [*claims.mounts(pod_mounts), *surroundings.scripts],
         **({"securityContext": own} if own else {}),
         **({"envFrom": [{"secretRef": {"name": program.secret}}]} if program.secret else {}),
     }
@@ -101,7 +101,7 @@ def pod(program: Program, volumes: Volumes, surroundings: Surroundings) -> Objec
         "restartPolicy": "Never",
         "activeDeadlineSeconds": int(program.start_seconds + program.seconds),
         "containers": [container],
-        "volumes": [*claims.pod_volumes(used), *script_volumes],
+        "volumes": [*claims.pod_volumes(pod_mounts), *script_volumes],
     }
     pod_security.harden(spec, root=True)  # The ranks ran as this user and own the files.
     affinity = _beside(surroundings) if volumes.one_node else {}
@@ -152,8 +152,8 @@ def _ended(kube: Kube, namespace: str, program: Program, progress: Progress) -> 
         return None if phase in phases else f"pod {program.name} is {phase}{_why(pod)}"
 
     def wait(seconds: float, *phases: str) -> None:
-        which = {"seconds": seconds, "namespace": namespace}
-        kube.wait(program.does, "v1", "Pod", lambda pods: missing(pods, *phases), **which)  # type: ignore[arg-type]
+        wait_options = {"seconds": seconds, "namespace": namespace}
+        kube.wait(program.does, "v1", "Pod", lambda pods: missing(pods, *phases), **wait_options)  # type: ignore[arg-type]
 
     wait(program.start_seconds, "Running", "Succeeded", "Failed")
     last, waited = "", 0.0

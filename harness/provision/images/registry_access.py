@@ -63,8 +63,8 @@ def unreached(registry: Registry) -> list[str]:
         return [error.message]
     errors = within(ADDRESS_SECONDS, _nameless, direct)
     timeout_message = f"no address within {ADDRESS_SECONDS:g} s"
-    if nameless := [*filter(None, (errors.get(url, f"{url}: {timeout_message}") for url in direct))]:
-        return nameless
+    if address_errors := [*filter(None, (errors.get(url, f"{url}: {timeout_message}") for url in direct))]:
+        return address_errors
     with (
         ThreadPoolExecutor(len(checks)) as pool,
         client(follow_redirects=True) as http_client,

@@ -159,8 +159,8 @@ class KindCluster(KindNodes):
         with self._alone(progress):
             if self.state() is None:
                 return False
-            used = "; a harness that uses it will fail" if self.used() else ""
-            progress(f"deleting cluster {self.name}{used}")
+            warning = "; a harness that uses it will fail" if self.used() else ""
+            progress(f"deleting cluster {self.name}{warning}")
             return self._delete_all()
 
     def _delete_all(self) -> bool:

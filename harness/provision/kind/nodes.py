@@ -80,7 +80,7 @@ class KindNodes:
 
         The value is False for a stopped container.
         """
-        listed = processes.run(
+        result = processes.run(
             [
                 "docker",
                 "ps",
@@ -94,7 +94,7 @@ class KindNodes:
             hint="`harness doctor` shows what is wrong with Docker",
             cause="docker.daemon_down",
         )
-        states = dict(line.split() for line in listed.stdout.splitlines())
+        states = dict(line.split() for line in result.stdout.splitlines())
         ordered = sorted(states, key=lambda node: ("control-plane" not in node, node))
         return {node: states[node] not in _STOPPED for node in ordered}
 

@@ -191,8 +191,8 @@ def succeeds_soon(node: str, test: str) -> bool:
     The test is repeated inside the node, because each `docker exec` takes 0.1 s of CPU time, and kind needs
     all CPUs.
     """
-    tries = round(CHECK_SECONDS / PAUSE_SECONDS)
-    script = f"for try in $(seq {tries}); do {test} && exit 0; sleep {PAUSE_SECONDS}; done; exit 1"
+    attempts = round(CHECK_SECONDS / PAUSE_SECONDS)
+    script = f"for try in $(seq {attempts}); do {test} && exit 0; sleep {PAUSE_SECONDS}; done; exit 1"
     return _ok(["docker", "exec", node, "sh", "-c", script])
 
 

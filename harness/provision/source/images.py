@@ -120,8 +120,8 @@ def tags(shell: Shell) -> set[str]:
 def _wanted_images(shell: Shell, parts: NodeParts) -> dict[str, str]:
     """Return the images that kubeadm requires, keyed by component name."""
     kubeadm = parts.programs["kubeadm"]
-    listed = shell.run([kubeadm, "config", "images", "list", "--kubernetes-version", parts.kubernetes])
-    images = {image.rpartition("/")[2].partition(":")[0]: image for image in listed.split()}
+    output = shell.run([kubeadm, "config", "images", "list", "--kubernetes-version", parts.kubernetes])
+    images = {image.rpartition("/")[2].partition(":")[0]: image for image in output.split()}
     for name, built_version in parts.expected.items():
         version = images.get(name, "nothing").rpartition(":")[2]
         if version.lstrip("v").partition("-")[0] != built_version.lstrip("v"):
@@ -157,18 +157,18 @@ def _fill_context(context: Path, parts: NodeParts) -> None:
 
 def _preload(shell: Shell, container: str, archive: Path, images: list[str]) -> None:
     """Load `archive` into the containerd of a running container."""
-    inside = ["docker", "exec", container]
+    exec_command = ["docker", "exec", container]
     shell.run(
         ["docker", "exec", "--detach", container, "sh", "-c", "exec containerd >/run/containerd.log 2>&1"]
     )
     deadline = time.monotonic() + _START_SECONDS
     while True:
         try:
-            shell.run([*inside, "ctr", "--timeout", "2s", "version"])
+            shell.run([*exec_command, "ctr", "--timeout", "2s", "version"])
             break
         except HarnessError:
             if time.monotonic() > deadline:
-                shell.run([*inside, "cat", "/run/containerd.log"])
+                shell.run([*exec_command, "cat", "/run/containerd.log"])
                 raise
             time.sleep(0.3)
     ctr = ["ctr", "--namespace", "k8s.io", "images"]
@@ -176,8 +176,8 @@ def _preload(shell: Shell, container: str, archive: Path, images: list[str]) -> 
     # node.
     unpack = [*ctr, "import", "--local", "--discard-unpacked-layers", "-"]
     shell.run(["docker", "exec", "--interactive", container, *unpack], stdin=archive)
-    shell.run([*inside, "ctr", "--namespace", "k8s.io", "content", "prune", "references"])
-    present = shell.run([*inside, *ctr, "list", "--quiet"]).split()
+    shell.run([*exec_command, "ctr", "--namespace", "k8s.io", "content", "prune", "references"])
+    present = shell.run([*exec_command, *ctr, "list", "--quiet"]).split()
     missing = sorted(set(images) - set(present))
     if missing:
         raise HarnessError(
@@ -186,9 +186,14 @@ def _preload(shell: Shell, container: str, archive: Path, images: list[str]) -> 
             cause=CAUSE,
         )
     shell.run(
-        [*inside, "sh", "-c", "pkill -x containerd; while pgrep -x containerd >/dev/null; do sleep 0.1; done"]
+        [
+            *exec_command,
+            "sh",
+            "-c",
+            "pkill -x containerd; while pgrep -x containerd >/dev/null; do sleep 0.1; done",
+        ]
     )
-    shell.run([*inside, "sh", "-c", f"rm -rf /run/containerd /run/containerd.log; {_OUT_OF_VAR}"])
+    shell.run([*exec_command, "sh", "-c", f"rm -rf /run/containerd /run/containerd.log; {_OUT_OF_VAR}"])
 
 
 @contextmanager

@@ -104,11 +104,11 @@ def _job(manifest: Manifest) -> dict[str, str]:
 def _attempts(bundle: Bundle, manifest: Manifest) -> dict[str, str]:
     """Return each rank's number of attempts, or {} if no rank had more than one."""
     ranks = range(manifest.expected.ranks if manifest.expected else 0)
-    lives = {
+    attempt_counts = {
         rank: sum(isinstance(line, TruthStart) for _, line in bundle.truth_parts(rank)) or 1 for rank in ranks
     }
-    text = ", ".join(f"rank {rank}: {count}" for rank, count in lives.items())
-    return {"attempts": text} if any(count > 1 for count in lives.values()) else {}
+    text = ", ".join(f"rank {rank}: {count}" for rank, count in attempt_counts.items())
+    return {"attempts": text} if any(count > 1 for count in attempt_counts.values()) else {}
 
 
 def _code(bundle: Bundle, manifest: Manifest) -> dict[str, str]:

@@ -93,10 +93,10 @@ def view(bundle: Bundle) -> View | None:
 
 def of_fleet(fleet: Fleet) -> View:
     """Return the report page's section on the acceptance results of a fleet."""
-    bad = [_node(node) for node in fleet.nodes if node.verdict != "PASS"]
+    not_passed = [_node(node) for node in fleet.nodes if node.verdict != "PASS"]
     passed = [_node(node) for node in fleet.nodes if node.verdict == "PASS"]
-    failed = [node.result.node for node in sorted(bad, key=lambda n: ORDER.index(n.result.verdict))]
-    return View(fleet, bad, passed, failed[0] if failed else "", list(_spreads(fleet)), picture(fleet))
+    failed = [node.result.node for node in sorted(not_passed, key=lambda n: ORDER.index(n.result.verdict))]
+    return View(fleet, not_passed, passed, failed[0] if failed else "", list(_spreads(fleet)), picture(fleet))
 
 
 def _node(node: NodeResult) -> Node:
@@ -187,7 +187,7 @@ def first(node: NodeResult) -> str:
 
 def lines(fleet: Fleet) -> list[str]:
     """Return the results as lines of Markdown: the verdict, and the nodes and checks that did not pass."""
-    bad = [node for node in fleet.nodes if node.verdict != "PASS"]
+    not_passed = [node for node in fleet.nodes if node.verdict != "PASS"]
     rows = [
         [
             MARKS[node.verdict],
@@ -196,14 +196,16 @@ def lines(fleet: Fleet) -> list[str]:
             markdown.code(node.first.cause or "") if node.first else "",
             markdown.text(first(node)),
         ]
-        for node in bad[:MOST]
+        for node in not_passed[:MOST]
     ]
     output = [f"**Acceptance: {fleet.verdict}** ({fleet.text})", ""]
     output += markdown.table(["", "node", "verdict", "cause", "what failed first"], rows)
-    output += [f"{len(bad) - MOST} more nodes are in the report.", ""] if len(bad) > MOST else []
-    wrong = [cell for cell in fleet.checks if cell.verdict != "PASS"]
+    output += (
+        [f"{len(not_passed) - MOST} more nodes are in the report.", ""] if len(not_passed) > MOST else []
+    )
+    failed_checks = [cell for cell in fleet.checks if cell.verdict != "PASS"]
     return output + [
-        f"- {cell.verdict} {markdown.code(cell.id)}: {markdown.text(cell.text)}" for cell in wrong
+        f"- {cell.verdict} {markdown.code(cell.id)}: {markdown.text(cell.text)}" for cell in failed_checks
     ]
 
 

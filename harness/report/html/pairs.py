@@ -77,8 +77,8 @@ def _shade(rate: float | None, rates: Sequence[float]) -> int:
 
 
 def _worst(pairs: Iterable[Pair]) -> list[Pair]:
-    bad = [pair for pair in pairs if pair.verdict != "PASS"]
-    return sorted(bad, key=lambda pair: (ORDER.index(pair.verdict), pair.busbw or 0.0, pair.a, pair.b))
+    not_passed = [pair for pair in pairs if pair.verdict != "PASS"]
+    return sorted(not_passed, key=lambda pair: (ORDER.index(pair.verdict), pair.busbw or 0.0, pair.a, pair.b))
 
 
 def describe(pair: Pair) -> str:

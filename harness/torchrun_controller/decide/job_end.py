@@ -33,9 +33,9 @@ class JobEnd(ReconcileState):
         Ended ranks take precedence over a cancellation, which takes precedence over the deadline.
         """
         if self.ours is not None and not ending(self.ours):
-            over = self._jobset_end(self.ours)
-            if over is not None:
-                return over
+            end_decision = self._jobset_end(self.ours)
+            if end_decision is not None:
+                return end_decision
         if self.spec.cancel:
             return self._finish("Cancelled", "Cancelled", "spec.cancel was set")
         deadline = self._deadline()

@@ -80,9 +80,9 @@ class ReconcileState:
         before, counts = found(self.old.conditions, "PodsReady"), self.status.workers
         if message or before is None or before.reason != "Disrupted" or self._elastic():
             return message
-        same = (self.old.job_id, self.old.restarts) == (self.status.job_id, self.status.restarts)
-        whole = counts.running + counts.succeeded == self.status.num_nodes
-        return before.message if same and not whole else ""
+        same_attempt = (self.old.job_id, self.old.restarts) == (self.status.job_id, self.status.restarts)
+        all_running = counts.running + counts.succeeded == self.status.num_nodes
+        return before.message if same_attempt and not all_running else ""
 
     def _deadline(self) -> datetime | None:
         """Return the time of the job's deadline, or None.

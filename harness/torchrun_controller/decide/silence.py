@@ -62,8 +62,8 @@ class Silence:
 
     def _newest(self, pods: Sequence[Object], newest: datetime, now: datetime) -> datetime:
         for pod in pods:
-            wrote = self._last_line(pod["metadata"]["namespace"], pod["metadata"]["name"])
-            newest = max(newest, wrote or newest)
+            logged_at = self._last_line(pod["metadata"]["namespace"], pod["metadata"]["name"])
+            newest = max(newest, logged_at or newest)
             if now - newest < QUIET:
                 break
         return newest

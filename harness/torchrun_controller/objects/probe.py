@@ -44,12 +44,12 @@ def of_queue(queue: Object, spec: QueueSpec, *, kai: bool) -> Object:
     return _pod(name, queue["metadata"]["namespace"], template.pod(resolved, kai=kai))
 
 
-def _pod(name: str, namespace: str, of: Object) -> Object:
+def _pod(name: str, namespace: str, spec: Object) -> Object:
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {**of["metadata"], "name": name, "namespace": namespace},
-        "spec": of["spec"],
+        "metadata": {**spec["metadata"], "name": name, "namespace": namespace},
+        "spec": spec["spec"],
     }
 
 

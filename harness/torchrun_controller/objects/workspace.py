@@ -78,14 +78,14 @@ def parts_volume(job: str, parts: int) -> Object:
 
     Pods start even if some Secrets do not exist yet.
     """
-    mounted = min(parts + names.SPARE_PARTS, names.MAX_PARTS)
+    mount_count = min(parts + names.SPARE_PARTS, names.MAX_PARTS)
     secrets = [
         {
             "name": names.workspace_part(job, index),
             "optional": True,
             "items": [{"key": names.PART_KEY, "path": str(index)}],
         }
-        for index in range(mounted)
+        for index in range(mount_count)
     ]
     return {"name": PARTS_VOLUME, "projected": {"sources": [{"secret": each} for each in secrets]}}
 

@@ -103,12 +103,12 @@ def _owner(pod: Object) -> str:
     return f"pod {metadata['namespace']}/{metadata['name']}"
 
 
-def fitting(free: list[Free], queue: QueueSpec, whole: int, share: int) -> int:
+def fitting(free: list[Free], queue: QueueSpec, node_gpus: int, share: int) -> int:
     """Return how many pods with `share` GPUs each fit on the nodes.
 
-    `whole` is the number of GPUs on a whole node.
+    `node_gpus` is the number of GPUs on a whole node.
     """
-    part = Decimal(share) / Decimal(whole)
+    part = Decimal(share) / Decimal(node_gpus)
     cpus = quantity(queue.node_resources.cpus or 0) * part
     memory = quantity(queue.node_resources.memory or 0) * part
     total = 0
@@ -120,13 +120,13 @@ def fitting(free: list[Free], queue: QueueSpec, whole: int, share: int) -> int:
     return total
 
 
-def best_fit(gpus: int, free: list[Free], queue: QueueSpec, whole: int) -> int | None:
+def best_fit(gpus: int, free: list[Free], queue: QueueSpec, node_gpus: int) -> int | None:
     """Return the smallest number of equal pods that have `gpus` GPUs in total and fit on the nodes.
 
     Returns None if no number fits.
     """
-    for pods in range(-(-gpus // whole), min(gpus, MAX_NODES) + 1):
-        if gpus % pods == 0 and fitting(free, queue, whole, gpus // pods) >= pods:
+    for pods in range(-(-gpus // node_gpus), min(gpus, MAX_NODES) + 1):
+        if gpus % pods == 0 and fitting(free, queue, node_gpus, gpus // pods) >= pods:
             return pods
     return None
 
@@ -140,8 +140,10 @@ def explained(
     """
     free = capacity.free(queue, scheduling)
     total = sum(node.gpus for node in free)
-    some = [f"{node.gpus} on {node.node}" for node in free if node.gpus]
-    text = f"{total} GPUs are free on this queue's nodes now" + (f" ({in_words(some)})" if some else "")
+    free_texts = [f"{node.gpus} on {node.node}" for node in free if node.gpus]
+    text = f"{total} GPUs are free on this queue's nodes now" + (
+        f" ({in_words(free_texts)})" if free_texts else ""
+    )
     if fitting(free, queue, whole, share) >= pods:
         text += f", and its {pods} x {share} would fit"
     elif (split := best_fit(pods * share, free, queue, whole)) is not None:

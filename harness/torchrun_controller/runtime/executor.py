@@ -245,13 +245,13 @@ class Cluster:
 
     def _delete(self, action: Delete, namespace: str) -> None:
         self.created_jobsets.discard(action.uid)
-        only = {"uid": action.uid}
+        preconditions = {"uid": action.uid}
         if action.resource_version is not None:
-            only["resourceVersion"] = action.resource_version
+            preconditions["resourceVersion"] = action.resource_version
         options = {
             "apiVersion": "v1",
             "kind": "DeleteOptions",
-            "preconditions": only,
+            "preconditions": preconditions,
             # The object remains, with a deletion timestamp, until its pods are deleted. A new object of the
             # same name can be created only after that, so its pods cannot communicate with the old pods.
             "propagationPolicy": "Foreground",

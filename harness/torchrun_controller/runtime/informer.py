@@ -86,10 +86,10 @@ class Informer(threading.Thread):
         while True:
             answer = self._request(query, LIST_SECONDS).json()
             items += [self.kind.trim(item) for item in answer["items"]]
-            further = answer["metadata"].get("continue")
-            if not further:
+            continue_token = answer["metadata"].get("continue")
+            if not continue_token:
                 break
-            query["continue"] = further
+            query["continue"] = continue_token
         for change in self.store.replace(items, int(answer["metadata"]["resourceVersion"])):
             self.on_change(self.kind, change)
         self.synced.set()

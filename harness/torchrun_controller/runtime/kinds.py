@@ -38,8 +38,8 @@ class Kind:
     def path(self, namespace: str | None) -> str:
         """Return the URL path for listing the kind's objects."""
         root = "/api" if "/" not in self.api else "/apis"
-        within = f"/namespaces/{namespace}" if namespace and self.namespaced else ""
-        return f"{root}/{self.api}{within}/{self.plural}"
+        scope = f"/namespaces/{namespace}" if namespace and self.namespaced else ""
+        return f"{root}/{self.api}{scope}/{self.plural}"
 
     def trim(self, item: Mapping[str, object]) -> Object:
         """Return the part of an object that is cached.

@@ -98,8 +98,8 @@ class Operator:
         metadata = item["metadata"]
         namespace, name = metadata.get("namespace") or "", metadata["name"]
         if kind in (JOBS, JOBSETS):
-            urgent = _spec_changed(change) if kind == JOBS else _has_ended(change)
-            (self.work_queue.enqueue if urgent else self.work_queue.enqueue_progress)(
+            is_urgent = _spec_changed(change) if kind == JOBS else _has_ended(change)
+            (self.work_queue.enqueue if is_urgent else self.work_queue.enqueue_progress)(
                 Key("job", namespace, name)
             )
         elif kind in (PODS, CLAIMS):

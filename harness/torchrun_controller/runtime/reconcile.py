@@ -96,22 +96,22 @@ def patience(before: JobStatus, status: JobStatus) -> timedelta:
     queued = before.phase == status.phase == "Queued"
     running = before.phase == status.phase == "Running"
 
-    def facts(of: JobStatus) -> JobStatus:
+    def facts(job_status: JobStatus) -> JobStatus:
         conditions = [
             each.model_copy(update={"message": ""}) if each.type == "PodsReady" else each
-            for each in of.conditions
+            for each in job_status.conditions
         ]
         ignored = {"workers": None, "workers_status": None, "message": None, "waiting": None}
         ignored_ids = {"job_id": None} if queued else {}
-        return of.model_copy(update={**ignored, **ignored_ids, "conditions": conditions})
+        return job_status.model_copy(update={**ignored, **ignored_ids, "conditions": conditions})
 
-    def active(of: JobStatus) -> int:
-        return of.workers.running + of.workers.succeeded
+    def active(job_status: JobStatus) -> int:
+        return job_status.workers.running + job_status.workers.succeeded
 
     if before == status or facts(before) != facts(status) or active(status) < active(before):
         return timedelta(0)
-    quiet = (queued or running) and before.message == status.message
-    return UNEXPLAINED if quiet else PROGRESS
+    is_quiet = (queued or running) and before.message == status.message
+    return UNEXPLAINED if is_quiet else PROGRESS
 
 
 def _needs_etcd(decision: Decision) -> bool:

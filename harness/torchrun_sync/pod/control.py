@@ -67,12 +67,12 @@ class Control:
             return False
         token = os.urandom(8).hex()
         write_json(self._at("hold.json"), {"token": token, "until": time.monotonic() + HOLD_SECONDS})
-        until = time.monotonic() + STOP_SECONDS
+        deadline = time.monotonic() + STOP_SECONDS
         while self.supervised():
             status = self.status()
             if status.get("held") == token:
                 return True
-            if time.monotonic() > until:
+            if time.monotonic() > deadline:
                 raise Refused(f"the command did not stop within {STOP_SECONDS:g} s: {status}")
             time.sleep(POLL_SECONDS)
         raise Refused("the supervisor exited before the command was stopped")

@@ -57,7 +57,7 @@ class Supervisor:
         """
         signal.signal(signal.SIGTERM, self._terminated)
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-        until = time.monotonic() + start_seconds
+        deadline = time.monotonic() + start_seconds
         self._write_status()
         while True:
             self._reap()
@@ -73,7 +73,7 @@ class Supervisor:
                 self._start(generation, tree)
             elif not token and self.state == "held":
                 self._start(self.generation, self.tree)
-            elif not token and self.state == "waiting" and time.monotonic() > until:
+            elif not token and self.state == "waiting" and time.monotonic() > deadline:
                 _log(f"no code arrived within {start_seconds:g} s: run `harness torchrun sync JOB`")
                 return NO_TREE
             if self.state == "running" and self.code is not None:
@@ -141,8 +141,8 @@ class Supervisor:
         if self.code is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGTERM)
-        until = time.monotonic() + (grace if grace is not None else float("inf"))
-        while self.code is None and time.monotonic() < until:
+        deadline = time.monotonic() + (grace if grace is not None else float("inf"))
+        while self.code is None and time.monotonic() < deadline:
             time.sleep(POLL_SECONDS)
             self._reap()
         while pids := _descendants(os.getpid()):

@@ -193,8 +193,8 @@ async def get(request: Request) -> Response:
     path = store.blobs.path(token)
     if path.is_file():
         return FileResponse(path, headers=headers)
-    old = "SELECT body FROM blobs WHERE token = ?"  # Older trackers stored files in the database.
-    blob = await store.scan(lambda db: db.execute(old, (token,)).fetchone())
+    blob_query = "SELECT body FROM blobs WHERE token = ?"  # Older trackers stored files in the database.
+    blob = await store.scan(lambda db: db.execute(blob_query, (token,)).fetchone())
     if blob is None:
         raise Refused(404, "no such file")
     return Response(blob["body"], headers=headers)

@@ -162,8 +162,8 @@ class EmbeddedAudit:
 
         `columns` is faster, because creating a million Points takes seconds.
         """
-        for some in self.columns(run_ids):
-            yield from some.records()
+        for block in self.columns(run_ids):
+            yield from block.records()
 
     def columns(self, run_ids: Sequence[int]) -> Iterator[PointRows]:
         """Yield every raw row in arrival order, in columns."""
@@ -251,19 +251,19 @@ def collect(
             write("runs", run)
             runs += 1
         ids = [run.run_id for run in records]
-        attached = reader.attachments(ids)
-        if attached is not None:
-            for attachment in attached:
+        attachment_rows = reader.attachments(ids)
+        if attachment_rows is not None:
+            for attachment in attachment_rows:
                 write("attachments", attachment)
-            attachments = len(attached)
-        for some in reader.columns(ids):
-            write_points(some)
-            points += len(some)
-        wrote = reader.writers(ids)
-        if wrote is not None:
-            for writer in wrote:
+            attachments = len(attachment_rows)
+        for block in reader.columns(ids):
+            write_points(block)
+            points += len(block)
+        writer_rows = reader.writers(ids)
+        if writer_rows is not None:
+            for writer in writer_rows:
                 write("writers", writer)
-            writers = len(wrote)
+            writers = len(writer_rows)
         reported = reader.digests(ids)
         if reported is not None:
             for report in reported:

@@ -56,14 +56,14 @@ def ask(
         if reason is not None:
             raise HarnessError(reason, cause="tracker.unreachable")
 
-    retrying = Retrying(
+    retryer = Retrying(
         retry=retry_if_exception_type(_TemporaryError),
         wait=wait_exponential(multiplier=0.1, max=2),
         stop=stop_after_delay(seconds),
         after=raise_if_gone,
     )
     try:
-        response = retrying(_send, client, path, {k: v for k, v in params.items() if v is not None}, body)
+        response = retryer(_send, client, path, {k: v for k, v in params.items() if v is not None}, body)
     except RetryError as error:
         last_error = str(error.last_attempt.exception())
         awaited = f"a response of the tracker at {client.base_url} to {path}"

@@ -50,9 +50,9 @@ async def login(request: Request) -> Response:
     """Return the login form, or log in with the secret from a one-time link."""
     if sessions.current(request) is not None:
         return _go(request)
-    once = request.query_params.get("once")
-    if once is not None:
-        if request.app.state.links.redeem(once):
+    token = request.query_params.get("once")
+    if token is not None:
+        if request.app.state.links.redeem(token):
             response = _go(request)
             sessions.open_session(request, response, Session())
             return response
@@ -107,8 +107,8 @@ def _throttle(request: Request) -> Throttle:
 def _next(request: Request) -> str:
     """Return the path to redirect to after the login. Only paths of this tracker's pages are allowed."""
     path = request.query_params.get("next", "")
-    safe = path.startswith(f"{views.HOME}/") and "\\" not in path and path.isprintable()
-    return path if safe else views.HOME
+    is_safe = path.startswith(f"{views.HOME}/") and "\\" not in path and path.isprintable()
+    return path if is_safe else views.HOME
 
 
 def _go(request: Request) -> Response:

@@ -46,8 +46,8 @@ class Sessions:
         """Open a session and return its id."""
         now = time.monotonic()
         self._open = {one: (opened, until) for one, (opened, until) in self._open.items() if until > now}
-        same = [one for one, (opened, _) in self._open.items() if opened == session]
-        for oldest in same[: max(0, len(same) - MAX_SESSIONS + 1)]:
+        matching = [one for one, (opened, _) in self._open.items() if opened == session]
+        for oldest in matching[: max(0, len(matching) - MAX_SESSIONS + 1)]:
             del self._open[oldest]
         session_id = secrets.token_urlsafe(32)
         self._open[_digest(session_id)] = session, now + SECONDS

@@ -94,10 +94,10 @@ def points(
     rows: list[list[Any]] = []
     for row in _blocks(db, run_ids, after):
         block = _unpacked(row)
-        whose = [row["received_at"], row["sender"], row["peer"], row["launch"]]
+        origin = [row["received_at"], row["sender"], row["peer"], row["launch"]]
         start = max(0, after + 1 - row["first_id"])
         for name, step, time_ms, value in islice(block.rows(), start, start + limit - len(rows)):
-            rows.append([row["run_id"], name, step, _json(value), time_ms, *whose])
+            rows.append([row["run_id"], name, step, _json(value), time_ms, *origin])
             start += 1
         if len(rows) == limit:
             return rows, row["first_id"] + start - 1

@@ -96,15 +96,15 @@ def append(db: sqlite3.Connection, sender: Sender, report: Report) -> int:
     limit is exceeded.
     """
     run_id = runs.find(db, sender.run_id, sender)["id"]
-    whose = run_id, report.process
+    key = run_id, report.process
     count, size = db.execute(
-        "SELECT count(*), coalesce(sum(size), 0) FROM digests WHERE run_id = ? AND process = ?", whose
+        "SELECT count(*), coalesce(sum(size), 0) FROM digests WHERE run_id = ? AND process = ?", key
     ).fetchone()
     if not report.packed:
         return int(count)
     if report.number < count:
         query = "SELECT packed FROM digests WHERE run_id = ? AND process = ? AND number = ?"
-        stored = db.execute(query, (*whose, report.number)).fetchone()["packed"]
+        stored = db.execute(query, (*key, report.number)).fetchone()["packed"]
         if zlib.decompress(stored) != zlib.decompress(report.packed):
             raise Refused(409, f"another report is stored under number {report.number}")
         return int(count)
@@ -114,14 +114,14 @@ def append(db: sqlite3.Connection, sender: Sender, report: Report) -> int:
         "SELECT coalesce(sum(size) FILTER (WHERE run_id = ?), 0), coalesce(sum(size), 0) FROM digest_sizes",
         (run_id,),
     ).fetchone()
-    for used, limit in ((size, MAX_PROCESS_BYTES), (of_run, MAX_RUN_BYTES), (of_all, MAX_ALL_BYTES)):
-        if used + report.size > limit:
+    for used_bytes, limit in ((size, MAX_PROCESS_BYTES), (of_run, MAX_RUN_BYTES), (of_all, MAX_ALL_BYTES)):
+        if used_bytes + report.size > limit:
             raise Refused(507, f"the digests would exceed {limit} bytes")
     db.execute(
         "INSERT INTO digests (run_id, process, number, size, received_at, sender, peer, launch, packed)"
         " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
-            *(*whose, report.number, report.size, now()),
+            *(*key, report.number, report.size, now()),
             *(sender.name, sender.peer, sender.launch, report.packed),
         ),
     )
