@@ -205,14 +205,14 @@ def _way(at: int) -> str:
     return " : ".join(f"{test} ? {_text(way)}" for test, way in alternatives) + ' : ""'
 
 
-def _chosen(at: int) -> str:
+def _way_variable(at: int) -> str:
     """Return the policy variable that states how a container is recorded. `at` is the container's index."""
     return f"variables.{WAY}{at}"
 
 
 def _patch() -> str:
     """Return the CEL expression for the JSON patch."""
-    any_way = " || ".join(f'{_chosen(at)} != ""' for at in range(MAX_CONTAINERS))
+    any_way = " || ".join(f'{_way_variable(at)} != ""' for at in range(MAX_CONTAINERS))
     volumes = "/spec/volumes"
     added = _add(f"{volumes}/-", _value(volume()))
     pod = f"({any_way} ? {_list('object.spec.volumes', volumes)} + [{added}] : [])"
@@ -220,7 +220,7 @@ def _patch() -> str:
 
 
 def _container(at: int) -> Iterator[str]:
-    c, path, way = f"object.spec.containers[{at}]", f"/spec/containers/{at}", _chosen(at)
+    c, path, way = f"object.spec.containers[{at}]", f"/spec/containers/{at}", _way_variable(at)
     own = f"{c}.command"
     empty = 'variables.nonce == ""'
     field = {"name": NONCE, "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}}
@@ -277,10 +277,10 @@ def why_not(pod: Object, container: Object) -> str:
         "a launch of the harness records it": any(each["name"].startswith("HARNESS_") for each in env),
         "it has a volume of its own at /opt/harness": any(path.startswith("/opt/harness") for path in mounts),
     }
-    return next((reason for reason, applies in excluded.items() if applies), "") or _no_way(pod, container)
+    return next((reason for reason, applies in excluded.items() if applies), "") or _obstacle(pod, container)
 
 
-def _no_way(pod: Object, container: Object) -> str:
+def _obstacle(pod: Object, container: Object) -> str:
     """Return why PYTHONPATH cannot be set in a container, or ""."""
     command = container.get("command") or []
     paths = [each for each in container.get("env") or [] if each["name"] == "PYTHONPATH"]

@@ -138,7 +138,7 @@ def _nodes(kube: Kube, settings: Settings, job: JobProperties | None) -> str:
 
 
 def _rights(kube: Kube) -> str:
-    missing = [f"{right[2]} {right[1]}" for right in _RIGHTS if not _may(kube, *right)]
+    missing = [f"{right[2]} {right[1]}" for right in _RIGHTS if not _is_allowed(kube, *right)]
     if missing:
         raise HarnessError(
             f"these credentials may not {', '.join(missing)}",
@@ -148,7 +148,7 @@ def _rights(kube: Kube) -> str:
     return f"all {len(_RIGHTS)} that a launch needs"
 
 
-def _may(kube: Kube, group: str, resource: str, verb: str) -> bool:
+def _is_allowed(kube: Kube, group: str, resource: str, verb: str) -> bool:
     name, _, part = resource.partition("/")
     attributes = client.V1ResourceAttributes(group=group, resource=name, subresource=part or None, verb=verb)
     review = client.V1SelfSubjectAccessReview(

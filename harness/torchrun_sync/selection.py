@@ -91,7 +91,7 @@ class Selection:
 
         Raises UsageError if a file cannot be read.
         """
-        self._own = OwnRules(self.top)
+        self._own_rules = OwnRules(self.top)
         yield from self._folder("", self._rules(""), "")
 
     def _folder(self, folder: str, rules: _Rules, base: str) -> Iterator[tuple[str, os.stat_result]]:
@@ -116,7 +116,7 @@ class Selection:
                 raise unreadable(self.top / path, error) from None
             is_folder = stat.S_ISDIR(status.st_mode)
             rule_path = f"{path}/" if is_folder else path
-            own = self._own.decision(rule_path)
+            own = self._own_rules.decision(rule_path)
             reason = (
                 rules.excluded(_below(rule_path, base))
                 if own is None

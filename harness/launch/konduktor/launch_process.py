@@ -99,7 +99,7 @@ class Konduktor:
         schemas.mkdir(parents=True, mode=0o700)
         (schemas / "podspec.json").write_text("{}")  # Otherwise, konduktor downloads the schema.
         self._until = ExitStack()
-        self._waiting = self._started(program) if program is not None and _of_python(program) else None
+        self._waiting = self._start(program) if program is not None and _of_python(program) else None
 
     def launch(self, program: Path, proxy: Proxy | None = None) -> subprocess.CompletedProcess[str]:
         """Run `konduktor launch` on the files in this HOME. Raises ToolError.
@@ -109,7 +109,7 @@ class Konduktor:
         process, self._waiting = self._waiting, None
         command = self._command(program)
         if process is None and proxy is not None and _of_python(program):
-            process = self._started(program)
+            process = self._start(program)
         if process is None:  # No process was started, or an earlier launch used it.
             return processes.run(command, timeout=SECONDS, env=self._environment())
         with self._until:
@@ -130,7 +130,7 @@ class Konduktor:
         finally:
             shutil.rmtree(self.home, ignore_errors=True)
 
-    def _started(self, program: Path) -> subprocess.Popen[str]:
+    def _start(self, program: Path) -> subprocess.Popen[str]:
         python = program.with_name("python")
         return self._until.enter_context(
             processes.started(

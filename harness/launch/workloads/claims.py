@@ -138,14 +138,14 @@ def read(kube: Kube, namespace: str, pod_mounts: Sequence[Mount], pods: int) -> 
             raise UsageError(
                 f"--claims-namespace {namespace}: expected a bound claim {mount.claim}, but "
                 f"{'it is not bound' if claim else 'there is none'}",
-                hint=_instead(mount, namespace),
+                hint=_hint(mount, namespace),
             )
         writes = any(not one.read_only for one in pod_mounts if one.claim == mount.claim)
         claimed[mount.claim] = Claimed(mount, volume, _mode(namespace, mount, volume, pods if writes else 0))
     return list(claimed.values())
 
 
-def _instead(mount: Mount, namespace: str) -> str:
+def _hint(mount: Mount, namespace: str) -> str:
     if mount.claim == DATASETS:
         return "--synthetic trains on generated texts, and needs no datasets-pvc"
     if mount.claim == MODELS:

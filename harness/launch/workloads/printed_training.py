@@ -139,7 +139,9 @@ def of_documents(document: Object, other_objects: Sequence[Object], source: str)
     spec = TrainingSpec(
         kind="statefulset" if stateful else "job",
         replicas=plain_workload.members(None),  # type: ignore[arg-type] # no cluster is needed
-        max_replicas=_most(plain_workload.envs.get("NNODES", ""), plain_workload.members(None), source)
+        max_replicas=_max_replicas(
+            plain_workload.envs.get("NNODES", ""), plain_workload.members(None), source
+        )
         if stateful
         else None,  # type: ignore[arg-type]
         rdzv="c10d" if len(own) == len(other_objects) else "etcd",
@@ -154,7 +156,7 @@ def of_documents(document: Object, other_objects: Sequence[Object], source: str)
     return workload_class(document, own, source, spec)
 
 
-def _most(nodes: str, replicas: int, source: str) -> int | None:
+def _max_replicas(nodes: str, replicas: int, source: str) -> int | None:
     """Return the maximum if NNODES is a range, or None if it is a number. Otherwise, raise UsageError."""
     minimum, colon, maximum = nodes.partition(":")
     if not colon:

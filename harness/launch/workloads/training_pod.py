@@ -67,7 +67,7 @@ def printed(program: Program, volumes: Volumes, surroundings: Surroundings, prog
     kube, namespace = surroundings.kube, surroundings.namespace
     try:
         _create_pod(kube, pod(program, volumes, surroundings))
-        phase = _ended(kube, namespace, program, progress)
+        phase = _final_phase(kube, namespace, program, progress)
         text = _log(kube, namespace, program)
     except (ApiException, HTTPError) as error:
         return _failed(reason_of(error))
@@ -104,7 +104,7 @@ def pod(program: Program, volumes: Volumes, surroundings: Surroundings) -> Objec
         "volumes": [*claims.pod_volumes(pod_mounts), *script_volumes],
     }
     pod_security.harden(spec, root=True)  # The ranks ran as this user and own the files.
-    affinity = _beside(surroundings) if volumes.one_node else {}
+    affinity = _node_affinity(surroundings) if volumes.one_node else {}
     if not affinity and (node_affinity := mapping(volumes.ranks, "affinity", "nodeAffinity")):
         affinity = {"nodeAffinity": node_affinity}
     if affinity:
@@ -130,7 +130,7 @@ def _create_pod(kube: Kube, document: Object) -> None:
     kube.apply(document)
 
 
-def _beside(surroundings: Surroundings) -> Object:
+def _node_affinity(surroundings: Surroundings) -> Object:
     """Return an affinity to a node where a rank runs or ran, because the volume is attached to that node."""
     selector = f"{NONCE_LABEL}={surroundings.nonce}"
     pods = surroundings.kube.objects("v1", "Pod", surroundings.namespace, selector=selector)
@@ -140,7 +140,7 @@ def _beside(surroundings: Surroundings) -> Object:
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}} if names else {}
 
 
-def _ended(kube: Kube, namespace: str, program: Program, progress: Progress) -> str:
+def _final_phase(kube: Kube, namespace: str, program: Program, progress: Progress) -> str:
     """Wait until the pod terminates, and report its last log line as progress. Return the pod's phase.
 
     Raises WaitError.
@@ -149,7 +149,7 @@ def _ended(kube: Kube, namespace: str, program: Program, progress: Progress) -> 
     def missing(pods: dict[str, Object], *phases: str) -> str | None:
         pod = pods.get(program.name) or {}
         phase = mapping(pod, "status").get("phase", "not there")
-        return None if phase in phases else f"pod {program.name} is {phase}{_why(pod)}"
+        return None if phase in phases else f"pod {program.name} is {phase}{_waiting_reason(pod)}"
 
     def wait(seconds: float, *phases: str) -> None:
         wait_options = {"seconds": seconds, "namespace": namespace}
@@ -173,7 +173,7 @@ def _ended(kube: Kube, namespace: str, program: Program, progress: Progress) -> 
     return str(mapping(final_pod, "status").get("phase", "gone"))
 
 
-def _why(pod: Object) -> str:
+def _waiting_reason(pod: Object) -> str:
     """Return why a pod does not start, according to its status, or ""."""
     waiting = [mapping(one, "state", "waiting") for one in items(pod, "status", "containerStatuses")]
     conditions = [one for one in items(pod, "status", "conditions") if one.get("status") == "False"]

@@ -212,7 +212,7 @@ class KindNodes:
                 hint = f"kind's logs are in {logs}"
                 if "too many open files" in error.output:
                     hint = f"`harness doctor` shows the inotify limits to raise; {hint}"
-                raise HarnessError(_why(error), hint=hint, cause=cause) from None
+                raise HarnessError(_failure_message(error), hint=hint, cause=cause) from None
             raise
         self.created()
 
@@ -340,7 +340,7 @@ class KindNodes:
         processes.run([self.settings.kind_bin, *arguments], timeout=timeout, env=env)
 
 
-def _why(error: ToolError) -> str:
+def _failure_message(error: ToolError) -> str:
     """Return a message with kind's exit code and the line in which kind printed its error, or kind's last
     line if there is no such line."""
     lines = [line.strip() for line in error.output.splitlines() if line.strip()]

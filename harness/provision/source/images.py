@@ -60,7 +60,7 @@ class NodeParts:
 
 def build_node(shell: Shell, parts: NodeParts, tag: str, work: Path) -> None:
     """Build the node image as `tag`, including all images that kubeadm requires."""
-    images = _wanted_images(shell, parts)
+    images = _required_images(shell, parts)
     context = work / "context"
     _fill_context(context, parts)
     build: list[str | Path] = [*build_command(), "-f", FILES / "node.Dockerfile"]
@@ -117,7 +117,7 @@ def tags(shell: Shell) -> set[str]:
     return set(shell.run(listed).split())
 
 
-def _wanted_images(shell: Shell, parts: NodeParts) -> dict[str, str]:
+def _required_images(shell: Shell, parts: NodeParts) -> dict[str, str]:
     """Return the images that kubeadm requires, keyed by component name."""
     kubeadm = parts.programs["kubeadm"]
     output = shell.run([kubeadm, "config", "images", "list", "--kubernetes-version", parts.kubernetes])

@@ -129,7 +129,7 @@ def _test(check: Check, name: str, start: int, stop: int) -> ctrf.Test:
         stop=stop,
         suite=[name],
         message=_message(check) or None,
-        trace=_where(check) or None,
+        trace=_evidence_lines(check) or None,
         extra=check.model_dump(include={"cause", "ranks", "evidence"}, exclude_defaults=True) or None,
     )
 
@@ -156,7 +156,7 @@ def _case(check: Check, seconds: float = 0.0) -> junit.Case:
         problem="failure" if check.result == "FAIL" else "error",
         kind=check.cause or check.result,
         message=_message(check),
-        text="\n".join(filter(None, [_message(check), _where(check)])),
+        text="\n".join(filter(None, [_message(check), _evidence_lines(check)])),
     )
 
 
@@ -164,7 +164,7 @@ def _message(check: Check) -> str:
     return ": ".join(filter(None, [check.cause, check.explanation]))
 
 
-def _where(check: Check) -> str:
+def _evidence_lines(check: Check) -> str:
     """Return the ranks on one line, followed by one line per evidence reference."""
     ranks = [f"ranks: {ranges(check.ranks)}"] if check.ranks else []
     return "\n".join([*ranks, *check.evidence])

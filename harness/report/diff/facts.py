@@ -149,11 +149,11 @@ def _series(bundle: Bundle, manifest: Manifest) -> dict[tuple[int, str], Series]
         for _, line in bundle.truth_parts(rank):
             if isinstance(line, TruthBlock):
                 key = rank, line.metric
-                by_cell[key] = _with(by_cell.get(key, Series()), line, by_name.get(line.metric))
+                by_cell[key] = _with_block(by_cell.get(key, Series()), line, by_name.get(line.metric))
     return dict(sorted(by_cell.items()))
 
 
-def _with(series: Series, block: TruthBlock, metric: Metric | None) -> Series:
+def _with_block(series: Series, block: TruthBlock, metric: Metric | None) -> Series:
     recorded = metric.recorded if metric else ()
     have = sum(block.first <= step <= block.last and step not in series.values for step in recorded)
     return Series(

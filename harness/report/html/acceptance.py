@@ -225,7 +225,7 @@ def tests(bundle: Bundle) -> list[tuple[Check, str, float]]:
             (_check(f"acceptance / {node.node}", cell, evidence), cell.verdict, cell.seconds)
             for cell in node.cells
         ]
-    return list(_apart(cases))
+    return list(_with_unique_names(cases))
 
 
 def _check(prefix: str, cell: Cell, evidence: str) -> Check:
@@ -240,7 +240,7 @@ def _check(prefix: str, cell: Cell, evidence: str) -> Check:
     )
 
 
-def _apart(cases: Iterable[tuple[Check, str, float]]) -> Iterator[tuple[Check, str, float]]:
+def _with_unique_names(cases: Iterable[tuple[Check, str, float]]) -> Iterator[tuple[Check, str, float]]:
     """Yield the tests with unique names. A number is appended to each name that has occurred before."""
     counts: dict[str, int] = {}
     for check, verdict, seconds in cases:

@@ -74,7 +74,7 @@ def _waiting(pod: Object, container: Object) -> str:
     reason = waiting.get("reason")
     if reason in STARTING:
         return ""
-    description = f"{pod['metadata']['name']}: {_which(pod, container)}{reason}"
+    description = f"{pod['metadata']['name']}: {_container_prefix(pod, container)}{reason}"
     last = (container.get("lastState") or {}).get("terminated")
     if not last:
         return f"{description}: {waiting.get('message', '')}".rstrip(": ")
@@ -131,9 +131,9 @@ def lingering(pods: list[Object], now: datetime) -> Problem:
         else "every trainer has ended with exit code 0"
     )
     if not regular:
-        return Problem(f"{cause}; Kubernetes is ending the sidecar {_places(sidecars)}")
+        return Problem(f"{cause}; Kubernetes is ending the sidecar {_in_pods(sidecars)}")
     text = (
-        f"{cause}, and the pods wait for container {_places(regular)}: make it a native sidecar (an init "
+        f"{cause}, and the pods wait for container {_in_pods(regular)}: make it a native sidecar (an init "
         "container with restartPolicy: Always)"
     )
     last = max((str(each.get("finishedAt") or "") for _, each in affected), default="")
@@ -156,7 +156,7 @@ def _running(pods: Iterator[Object]) -> dict[tuple[str, bool], list[str]]:
     return dict(sorted(pods_of.items()))
 
 
-def _places(pods_of: dict[str, list[str]]) -> str:
+def _in_pods(pods_of: dict[str, list[str]]) -> str:
     return ", ".join(
         f"{name} of {pod_names[0]}" + (f" and {len(pod_names) - 1} more" if pod_names[1:] else "")
         for name, pod_names in pods_of.items()
@@ -189,7 +189,7 @@ def failure(pods: list[Object]) -> str:
         for container in [*(status.get("initContainerStatuses") or []), *own, *other_containers]:
             termination = _state(container).get("terminated") or {}
             if termination.get("exitCode") and not _endless(pod, container["name"]):
-                return f"{name}: {_which(pod, container)}{_exit(container['name'], termination)}"
+                return f"{name}: {_container_prefix(pod, container)}{_exit(container['name'], termination)}"
         return f"{name}: {status.get('reason', 'Failed')}: {status.get('message', '')}".rstrip(": ")
     return ""
 
@@ -248,7 +248,7 @@ def _terminated(pod: Object) -> Object:
     return {}
 
 
-def _which(pod: Object, container: Object) -> str:
+def _container_prefix(pod: Object, container: Object) -> str:
     """Return the text that names a container in a message. It is empty for `trainer` and `workspace`."""
     name = container["name"]
     if name in (names.TRAINER, "workspace"):

@@ -281,7 +281,7 @@ class _Job(JobEnd):
         failed = self._attempt_failed(pods)
         if failed is not None:
             return failed
-        counts, required = self.status.workers, self._least()
+        counts, required = self.status.workers, self._min_pods()
         if counts.running + counts.succeeded >= required:
             if found(self.status.conditions, "WorkspaceReady"):
                 self._condition("WorkspaceReady", True, "Synced", _version(versions))
@@ -312,7 +312,7 @@ class _Job(JobEnd):
         Return None if no pod has failed or the other pods can continue.
         """
         counts, elastic, disruption_message = self.status.workers, self._elastic(), self._disruption()
-        can_continue = elastic and counts.running + counts.succeeded >= self._least()
+        can_continue = elastic and counts.running + counts.succeeded >= self._min_pods()
         if disruption_message and not can_continue:
             self._condition("PodsReady", False, "Disrupted", disruption_message)
             return self._decision(

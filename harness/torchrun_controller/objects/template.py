@@ -78,8 +78,8 @@ def resolve(
         return best_fit(gpus, free, queue, node_gpus) or best_fit(gpus, later, queue, node_gpus)
 
     plan = distribute(spec, node_gpus, fits)
-    distributed = Distributed.model_validate(_over(queue.distributed, spec.distributed))
-    shared = Storage.model_validate(_over(queue.storage, spec.storage))
+    distributed = Distributed.model_validate(_overlaid(queue.distributed, spec.distributed))
+    shared = Storage.model_validate(_overlaid(queue.storage, spec.storage))
     image = spec.image or trainer_of(queue).get("image") or queue.image
     if not image:
         raise Refused("NoImage", "expected an image in the job, in its queue, or in the queue's pod template")
@@ -97,7 +97,7 @@ def resolve(
         plan=plan,
         image=image,
         distributed=distributed,
-        scheduling=Scheduling.model_validate(_over(queue.scheduling, spec.scheduling)),
+        scheduling=Scheduling.model_validate(_overlaid(queue.scheduling, spec.scheduling)),
         volumes=tuple(volumes),
         torchrun=command.torchrun(name, spec, plan, distributed),
     )
@@ -117,7 +117,7 @@ def _set_fields(part: Distributed | Scheduling | Storage | object) -> Object:
     return fields
 
 
-def _over(queue: Distributed | Scheduling | Storage, job: Distributed | Scheduling | Storage) -> Object:
+def _overlaid(queue: Distributed | Scheduling | Storage, job: Distributed | Scheduling | Storage) -> Object:
     """Return the settings of the queue, overridden by those of the job. Maps are merged."""
     result = queue.model_dump(exclude_none=True)
     for name, value in _set_fields(job).items():

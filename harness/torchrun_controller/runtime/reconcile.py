@@ -369,7 +369,7 @@ class Reconciler:
 
     def _act(self, key: Key, current: Object, actions: list[Action]) -> None:
         for action in actions:
-            log.info("%s", _named(action), extra=_whose(key, current))
+            log.info("%s", _named(action), extra=_log_fields(key, current))
             self.cluster.do(current, action)
 
     def _note(self, job: Object, before: JobStatus, status: JobStatus) -> None:
@@ -378,14 +378,14 @@ class Reconciler:
         if before.phase != status.phase:
             key = _key_of(job)
             change = f"{before.phase} → {status.phase} ({status.message or ''})"
-            log.info("%s", change, extra=_whose(key, job))
+            log.info("%s", change, extra=_log_fields(key, job))
 
 
 def _key_of(job: Object) -> Key:
     return Key("job", job["metadata"]["namespace"], job["metadata"]["name"])
 
 
-def _whose(key: Key, current: Object) -> dict[str, object]:
+def _log_fields(key: Key, current: Object) -> dict[str, object]:
     return about(key.kind, key.namespace, key.name, current["metadata"]["uid"])
 
 

@@ -67,7 +67,7 @@ class Supervisor:
             token = self.control.hold_token()
             if token != self.token:
                 self._hold(token)
-            generation, tree = self._wanted()
+            generation, tree = self._requested()
             if not token and tree and (generation, tree) != (self.generation, self.tree):
                 self._stop(GRACE_SECONDS)
                 self._start(generation, tree)
@@ -87,7 +87,7 @@ class Supervisor:
                 return _exit_code(self.code)
             time.sleep(POLL_SECONDS)
 
-    def _wanted(self) -> tuple[int, str]:
+    def _requested(self) -> tuple[int, str]:
         """Return the generation and tree that the client requested.
 
         Without a request, return those on the pod's volume.

@@ -105,7 +105,7 @@ class EmbeddedAudit:
         self._client = client
         self._seconds = seconds
         self._page = page
-        self._gone = gone
+        self._gone_reason = gone
         self._reports_writers = False
         """Whether the tracker reports the writers of runs. Earlier versions of the tracker do not."""
         self.names_processes = False
@@ -221,7 +221,7 @@ class EmbeddedAudit:
         return [TrackerRefusal(**one) for one in refusals if one["run_id"] in (None, *run_ids)]
 
     def _ask(self, path: str, params: dict[str, Any]) -> dict[str, Any]:
-        return ask(self._client, path, params, self._seconds, self._gone)
+        return ask(self._client, path, params, self._seconds, self._gone_reason)
 
 
 def collect(
