@@ -175,11 +175,11 @@ class Kube:
         Sends one request.
         """
         try:
-            answer = self.api.call_api("GET", f"{self.configuration.host}/readyz", _request_timeout=seconds)
-            answer.read()
+            response = self.api.call_api("GET", f"{self.configuration.host}/readyz", _request_timeout=seconds)
+            response.read()
         except (ApiException, HTTPError) as error:
             return reason_of(error)
-        return None if answer.status == 200 else f"HTTP {answer.status}"
+        return None if response.status == 200 else f"HTTP {response.status}"
 
     def fetch(
         self, path: str, query: Mapping[str, str] | None = None, *, seconds: float | None = None
@@ -193,10 +193,12 @@ class Kube:
         request = self.api.param_serialize(
             "GET", path, query_params=list((query or {}).items()), auth_settings=["BearerToken"]
         )
-        answer = self.api.call_api(*request, _request_timeout=seconds)
-        if not 200 <= answer.status <= 299:
-            raise ApiException.from_response(http_resp=answer, body=answer.read().decode(), data=None)
-        response: HTTPResponse = answer.response
+        rest_response = self.api.call_api(*request, _request_timeout=seconds)
+        if not 200 <= rest_response.status <= 299:
+            raise ApiException.from_response(
+                http_resp=rest_response, body=rest_response.read().decode(), data=None
+            )
+        response: HTTPResponse = rest_response.response
         return response
 
     # -- create, update and delete objects -------------------------------------------------------------
@@ -336,13 +338,13 @@ class Kube:
         return [node for node in nodes if condition(node, "Ready").get("status") == "True"]
 
 
-def body_of(answer: HTTPResponse) -> Object:
+def body_of(response: HTTPResponse) -> Object:
     """Return the object in the response to a request that the dynamic client sent with `serialize=False`.
 
     With serialization, the client would convert every field to a Python object, which then has to be
     converted back.
     """
-    body: Object = json.loads(answer.data)
+    body: Object = json.loads(response.data)
     return body
 
 

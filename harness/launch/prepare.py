@@ -192,7 +192,7 @@ def _tracker(kube: Kube, settings: Settings) -> tuple[str, str, Callable[[], Aud
         return key, settings.tracker_url, lambda: HostedAudit(settings.tracker_url, key)
     tracker = embedded.find(kube)
     fault = partial(embedded.permanent_fault, kube)
-    return tracker.key, tracker.url, lambda: EmbeddedAudit(tracker.client(kube), gone=fault)
+    return tracker.key, tracker.url, lambda: EmbeddedAudit(tracker.client(kube), gone_reason=fault)
 
 
 def _claimed(kube: Kube, context: RecordedContext, expected: Expected, key: str, undo: ExitStack) -> str:
@@ -211,7 +211,7 @@ def _claimed(kube: Kube, context: RecordedContext, expected: Expected, key: str,
             external_id=expected.run_id,
             launch=context.nonce,
             shared=context.settings.share_run_id,
-            gone=partial(embedded.permanent_fault, kube),
+            gone_reason=partial(embedded.permanent_fault, kube),
         )
     except HarnessError as error:
         if error.cause in {"launch.run_id_taken", "tracker.not_ready"}:

@@ -154,8 +154,8 @@ def _is_allowed(kube: Kube, group: str, resource: str, verb: str) -> bool:
     review = client.V1SelfSubjectAccessReview(
         spec=client.V1SelfSubjectAccessReviewSpec(resource_attributes=attributes)
     )
-    answer = client.AuthorizationV1Api(kube.api).create_self_subject_access_review(review)
-    return bool(answer.status.allowed)
+    response = client.AuthorizationV1Api(kube.api).create_self_subject_access_review(review)
+    return bool(response.status.allowed)
 
 
 def _controller(kube: Kube, name: Controller) -> Callable[[], str]:

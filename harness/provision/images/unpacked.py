@@ -320,8 +320,8 @@ def _containerd(name: str, node_image: str) -> Iterator[str]:
     _docker("run", "--detach", "--privileged", "--name", name, *options, node_image, "-c", _CONTAINERD)
     try:
         deadline = time.monotonic() + 30
-        answers = ["docker", "exec", name, "ctr", "--timeout", "1s", "version"]
-        while processes.run(answers, timeout=10, check=False).returncode:
+        probe_command = ["docker", "exec", name, "ctr", "--timeout", "1s", "version"]
+        while processes.run(probe_command, timeout=10, check=False).returncode:
             if time.monotonic() > deadline:
                 raise HarnessError(
                     "containerd does not respond in the volume of images",

@@ -283,8 +283,8 @@ def _etcd(node: str) -> list[dict[str, str]]:
     client = f"--cert {pki}/apiserver-etcd-client.crt --key {pki}/apiserver-etcd-client.key"
     request = json.dumps({"key": _encoded(_REGISTRY), "range_end": _encoded("/registry0")})
     script = f"{_CURL} --cacert {pki}/etcd/ca.crt {client} https://127.0.0.1:2379/v3/kv/range -d '{request}'"
-    answer = processes.run(["docker", "exec", node, "sh", "-c", script], timeout=SECONDS).stdout
-    entries: list[dict[str, str]] = json.loads(answer)["kvs"]
+    response = processes.run(["docker", "exec", node, "sh", "-c", script], timeout=SECONDS).stdout
+    entries: list[dict[str, str]] = json.loads(response)["kvs"]
     return entries
 
 

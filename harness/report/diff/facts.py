@@ -155,13 +155,13 @@ def _series(bundle: Bundle, manifest: Manifest) -> dict[tuple[int, str], Series]
 
 def _with_block(series: Series, block: TruthBlock, metric: Metric | None) -> Series:
     recorded = metric.recorded if metric else ()
-    have = sum(block.first <= step <= block.last and step not in series.values for step in recorded)
+    in_block = sum(block.first <= step <= block.last and step not in series.values for step in recorded)
     return Series(
         values=series.values,
         digests={**series.digests, (block.first, block.last): block.sha256},
         logged=series.logged + block.count,
         missing=series.missing,
-        missing_in_blocks=series.missing_in_blocks + max(0, block.count - have),
+        missing_in_blocks=series.missing_in_blocks + max(0, block.count - in_block),
     )
 
 

@@ -45,13 +45,13 @@ def picture(fleet: Fleet) -> PairPicture | None:
     if not fleet.pairs:
         return None
     nodes = sorted({name for pair in fleet.pairs for name in (pair.a, pair.b)}, key=natural)
-    at = {name: number for number, name in enumerate(nodes)}
+    positions = {name: number for number, name in enumerate(nodes)}
     rates = [pair.busbw for pair in fleet.pairs if pair.busbw is not None]
     passed = [pair.busbw for pair in fleet.pairs if pair.busbw is not None and pair.verdict == "PASS"]
     shades: dict[int, list[str]] = {}
     squares: list[Square] = []
     for pair in fleet.pairs:
-        for one, other in ((at[pair.a], at[pair.b]), (at[pair.b], at[pair.a])):
+        for one, other in ((positions[pair.a], positions[pair.b]), (positions[pair.b], positions[pair.a])):
             x, y = (MARGIN + number * (SIDE + GAP) for number in (other, one))
             if pair.verdict == "PASS":
                 shades.setdefault(_shade(pair.busbw, passed), []).append(f"M{x} {y}h{SIDE}v{SIDE}h-{SIDE}z")

@@ -110,15 +110,15 @@ class Recorder:
             try:
                 if existing is None:
                     body = _document(involved, name, event, at)
-                    answer = resource.create(body=body, namespace=namespace)
+                    response = resource.create(body=body, namespace=namespace)
                 else:
                     last = int(((existing["metadata"].get("annotations") or {}).get(ORDER)) or 0)
                     if last >= event.order:
                         return _Posted(last, existing)
-                    answer = resource.replace(
+                    response = resource.replace(
                         body=_repeated(existing, event, at), name=name, namespace=namespace
                     )
-                return _Posted(event.order, answer.to_dict())
+                return _Posted(event.order, response.to_dict())
             except (ApiException, DynamicApiError) as error:
                 if error.status not in (CONFLICT, NOT_FOUND):
                     raise

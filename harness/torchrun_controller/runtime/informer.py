@@ -84,13 +84,13 @@ class Informer(threading.Thread):
         items: list[Object] = []
         query = {"limit": str(PAGE), **self._selected()}
         while True:
-            answer = self._request(query, LIST_SECONDS).json()
-            items += [self.kind.trim(item) for item in answer["items"]]
-            continue_token = answer["metadata"].get("continue")
+            response = self._request(query, LIST_SECONDS).json()
+            items += [self.kind.trim(item) for item in response["items"]]
+            continue_token = response["metadata"].get("continue")
             if not continue_token:
                 break
             query["continue"] = continue_token
-        for change in self.store.replace(items, int(answer["metadata"]["resourceVersion"])):
+        for change in self.store.replace(items, int(response["metadata"]["resourceVersion"])):
             self.on_change(self.kind, change)
         self.synced.set()
 

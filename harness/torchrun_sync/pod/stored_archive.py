@@ -173,9 +173,9 @@ def fetch_code(store: Store, folder: str, ready: str, server: str = "") -> str:
         connection = http.client.HTTPConnection(host, int(port), timeout=SERVER_SECONDS)
         try:
             connection.request("GET", f"/{ready}")
-            answer = connection.getresponse()
-            if answer.status == http.client.OK:
-                _restore_if_newer(store, ArchiveReader(answer.read), ready)
+            response = connection.getresponse()
+            if response.status == http.client.OK:
+                _restore_if_newer(store, ArchiveReader(response.read), ready)
         finally:
             connection.close()
         source = f"from {host}"

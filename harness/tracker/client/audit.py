@@ -88,7 +88,7 @@ class EmbeddedAudit:
     """Reads the embedded tracker through its audit view.
 
     `client` must be configured with the base URL, the key and TLS. It can use the Kubernetes API server's
-    proxy. `gone` returns the reason why the tracker can no longer respond, or None. Once `gone` returns a
+    proxy. `gone_reason` returns the reason why the tracker can no longer respond, or None. Once it returns a
     reason, requests are not retried.
     """
 
@@ -100,12 +100,12 @@ class EmbeddedAudit:
         client: httpx.Client,
         seconds: float = 30,
         page: int = PAGE,
-        gone: Callable[[], str | None] = lambda: None,
+        gone_reason: Callable[[], str | None] = lambda: None,
     ) -> None:
         self._client = client
         self._seconds = seconds
         self._page = page
-        self._gone_reason = gone
+        self._gone_reason = gone_reason
         self._reports_writers = False
         """Whether the tracker reports the writers of runs. Earlier versions of the tracker do not."""
         self.names_processes = False

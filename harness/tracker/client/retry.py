@@ -39,7 +39,7 @@ def ask(
     path: str,
     params: Mapping[str, Any],
     seconds: float,
-    gone: Callable[[], str | None] = lambda: None,
+    gone_reason: Callable[[], str | None] = lambda: None,
     *,
     body: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
@@ -47,12 +47,12 @@ def ask(
 
     Because of the retries, the tracker can receive a POST request more than once. Raises WaitError (cause
     tracker.unreachable) if there is no response within `seconds`. Raises HarnessError with the same cause if
-    `gone` returns a reason or the response is an error (RejectedError), and with the cause
+    `gone_reason` returns a reason or the response is an error (RejectedError), and with the cause
     tracker.key_rejected if the status is 401.
     """
 
     def raise_if_gone(_: RetryCallState) -> None:
-        reason = gone()
+        reason = gone_reason()
         if reason is not None:
             raise HarnessError(reason, cause="tracker.unreachable")
 

@@ -63,9 +63,9 @@ def visible_lines(messages: Sequence[sqlite3.Row], after: int, alone: bool) -> l
         text = clipped(text, limits[message["id"]])
         cut = message["cut"] + len(message["message"]) - len(prefix) - len(text)
         time = from_ms(message["time_ms"])[11:23]
-        one = Message(message["id"], time, message["log_type"], message["sender"] or "", prefix, cut)
-        terminal = terminals.setdefault(message["id"] if alone else (one.sender, prefix), Terminal())
-        terminal_rows += terminal.write(f"{text}\n", one)
+        origin = Message(message["id"], time, message["log_type"], message["sender"] or "", prefix, cut)
+        terminal = terminals.setdefault(message["id"] if alone else (origin.sender, prefix), Terminal())
+        terminal_rows += terminal.write(f"{text}\n", origin)
     for terminal in terminals.values():
         terminal_rows += terminal.flush()
     terminal_rows.sort(key=lambda row: row.first.id)

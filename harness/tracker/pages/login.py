@@ -22,16 +22,16 @@ Handler = Callable[[Request, Session], Awaitable[Response]]
 MAX_FORM_BYTES = 16 << 10
 
 
-def guarded(handler: Handler, *, shown: bool = True) -> Callable[[Request], Awaitable[Response]]:
+def guarded(handler: Handler, *, is_page: bool = True) -> Callable[[Request], Awaitable[Response]]:
     """Return a handler that calls `handler` only for requests with a valid session.
 
-    Without a session, a page (`shown` is true) redirects to /login, and a data request is rejected with 401.
+    Without a session, a page (`is_page`) redirects to /login, and a data request is rejected with 401.
     """
 
     async def handle(request: Request) -> Response:
         session = sessions.current(request)
         if session is None:
-            if not shown:
+            if not is_page:
                 raise Refused(401, "log in again")
             target = quote(request.scope["path"])
             target += f"?{request.url.query}" if request.url.query else ""
@@ -39,7 +39,7 @@ def guarded(handler: Handler, *, shown: bool = True) -> Callable[[Request], Awai
         try:
             return await handler(request, session)
         except Refused as error:
-            if not shown:
+            if not is_page:
                 raise
             return render.page("error", error.status_code, status=error.status_code, reason=error.detail)
 

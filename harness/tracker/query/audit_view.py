@@ -145,9 +145,9 @@ def _blocks(db: sqlite3.Connection, run_ids: Sequence[int], after: int) -> Itera
     if len(ids) > MERGED:
         condition = "b.run_id IN (SELECT value FROM json_each(?))"
         return db.execute(query.format("NOT INDEXED", condition), (json.dumps(list(ids)), after))
-    one = query.format("INDEXED BY blocks_run", "b.run_id = ?")
+    run_query = query.format("INDEXED BY blocks_run", "b.run_id = ?")
     return heapq.merge(
-        *(db.execute(one, (run_id, after)) for run_id in ids), key=lambda row: int(row["last_id"])
+        *(db.execute(run_query, (run_id, after)) for run_id in ids), key=lambda row: int(row["last_id"])
     )
 
 

@@ -162,9 +162,9 @@ def _timed(points: series.Columns, first: int, until: int | None) -> series.Colu
     """
     if not all(map(operator.le, points.times, islice(points.times, 1, None))):
         points = points.at(sorted(range(len(points)), key=points.times.__getitem__))
-    at = series.Columns(points.times, points.steps, points.values)
-    end = len(at) if until is None else bisect_right(at.steps, until)
-    return at.part(bisect_left(at.steps, first), end)
+    swapped = series.Columns(points.times, points.steps, points.values)
+    end = len(swapped) if until is None else bisect_right(swapped.steps, until)
+    return swapped.part(bisect_left(swapped.steps, first), end)
 
 
 def _bucket(first: int, until: int, values: array[float]) -> Bucket:
