@@ -65,8 +65,8 @@ def run(job: Workload | JobFile, context: RunContext, listener: ProgressListener
             )
         use = ClusterUse(target_cluster, recorded)
         try:
-            with workload.begun(recorded) as begun:
-                _launch(workload, packages.applied(use.up(), recorded), recorded, begun)
+            with workload.begun(recorded) as background_work:
+                _launch(workload, packages.applied(use.up(), recorded), recorded, background_work)
         except (Exception, KeyboardInterrupt) as error:
             _stopped(error, recorded)
             if isinstance(error, UsageError):
@@ -90,8 +90,8 @@ def launch(job: Workload | JobFile, context: RunContext, ready: Ready) -> Outcom
     recorded = _new_bundle(context, workload)
     try:
         ready = packages.applied(ready, recorded)
-        with workload.begun(recorded) as begun:
-            _launch(workload, ready, recorded, begun)
+        with workload.begun(recorded) as background_work:
+            _launch(workload, ready, recorded, background_work)
     except (Exception, KeyboardInterrupt) as error:
         _stopped(error, recorded)
         if isinstance(error, KeyboardInterrupt):
@@ -209,7 +209,7 @@ def _new_bundle(context: RunContext, workload: Workload | None = None) -> Record
     return context.recorded(writer)
 
 
-def _launch(workload: Workload, ready: Ready, context: RecordedContext, begun: object) -> None:
+def _launch(workload: Workload, ready: Ready, context: RecordedContext, background_work: object) -> None:
     """Launch a workload, observe it until it ends, and collect evidence. Then clean up the workload's
     objects."""
     writer, progress, nonce = context.writer, context.progress, context.nonce
@@ -246,7 +246,7 @@ def _launch(workload: Workload, ready: Ready, context: RecordedContext, begun: o
                 expected=expected,
                 budget=budget,
                 undo=undo,
-                begun=begun,
+                background_work=background_work,
                 on_namespace=watch,
             )
             undo.callback(launching.clean)

@@ -42,7 +42,7 @@ def prepare(
     expected: Expected,
     budget: Budget,
     undo: ExitStack,
-    begun: object,
+    background_work: object,
     on_namespace: Callable[[], None],
 ) -> Launching:
     """Create the launch's namespace, its LocalQueue, Secrets and ConfigMaps. Return the prepared launch.
@@ -98,7 +98,7 @@ def prepare(
         },
         secret_env={name: (SECRET, name) for name in secret_values},
         max_seconds=budget.job,
-        begun=begun,
+        begun=background_work,
         nodes=expected.num_nodes,
         cpu_request=cpu_request.result(),
         rejects_root=rejects_root,

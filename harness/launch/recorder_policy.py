@@ -73,13 +73,13 @@ IN_PYTHON = "\n".join(
 def documents() -> list[Object]:
     """Return the policy and its bindings: for labelled namespaces, and for labelled pods elsewhere."""
     labelled = {"matchLabels": {RECORD: "true"}}
-    elsewhere = {"matchExpressions": [{"key": RECORD, "operator": "NotIn", "values": ["true"]}]}
+    not_labelled = {"matchExpressions": [{"key": RECORD, "operator": "NotIn", "values": ["true"]}]}
     not_opted_out = {"matchExpressions": [{"key": RECORD, "operator": "NotIn", "values": ["false"]}]}
     opted_in = {"matchExpressions": [{"key": RECORD, "operator": "In", "values": ["true", "env"]}]}
     return [
         _policy(),
         _binding("namespaces", labelled, not_opted_out),
-        _binding("pods", elsewhere, opted_in),
+        _binding("pods", not_labelled, opted_in),
     ]
 
 

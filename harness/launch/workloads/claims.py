@@ -113,8 +113,12 @@ def of_namespace(claims: Iterable[Claimed], namespace: str, nonce: str) -> Itera
     """
     for one in claims:
         claim = one.mount.claim
-        dropped = {"claimRef", "persistentVolumeReclaimPolicy", "storageClassName"}
-        spec = {key: value for key, value in copy.deepcopy(one.volume["spec"]).items() if key not in dropped}
+        omitted_fields = {"claimRef", "persistentVolumeReclaimPolicy", "storageClassName"}
+        spec = {
+            key: value
+            for key, value in copy.deepcopy(one.volume["spec"]).items()
+            if key not in omitted_fields
+        }
         yield _volume(claim, namespace, nonce, spec)
         yield _claim(claim, namespace, "", _volume_name(claim, nonce), one.mode)
 

@@ -156,15 +156,15 @@ def _final_phase(kube: Kube, namespace: str, program: Program, progress: Progres
         kube.wait(program.does, "v1", "Pod", lambda pods: missing(pods, *phases), **wait_options)  # type: ignore[arg-type]
 
     wait(program.start_seconds, "Running", "Succeeded", "Failed")
-    last, waited = "", 0.0
+    last, waited_seconds = "", 0.0
     while True:
         try:
             wait(PROGRESS_SECONDS, "Succeeded", "Failed")
             break
         except WaitError as error:
-            waited += PROGRESS_SECONDS
-            if waited > program.seconds:
-                raise WaitError(program.does, error.last_seen, waited) from None
+            waited_seconds += PROGRESS_SECONDS
+            if waited_seconds > program.seconds:
+                raise WaitError(program.does, error.last_seen, waited_seconds) from None
         lines = _log(kube, namespace, program, tail=1).splitlines()
         if lines and lines[-1] != last:
             last = lines[-1]

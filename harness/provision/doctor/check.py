@@ -50,8 +50,8 @@ def at_least(version: Version | None, minimum: Version) -> bool:
     """
     if version is None:
         return False
-    padded = version + (0,) * (len(minimum) - len(version))
-    return padded[: len(minimum)] >= minimum
+    padded_version = version + (0,) * (len(minimum) - len(version))
+    return padded_version[: len(minimum)] >= minimum
 
 
 def exit_code(checks: Iterable[Check]) -> int:

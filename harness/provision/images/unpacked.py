@@ -161,11 +161,11 @@ def add(images: Sequence[LocalImage], node_image: str, context: RunContext) -> N
         name = volume(context)
         with _containerd(name, node_image) as container:
             file_names = _inside(container, "ls", f"{MOUNT}/images").split()
-            full = len(file_names) > 2 * MAX_IMAGES and not _used(container)
-            for image in images if not full else ():
+            is_full = len(file_names) > 2 * MAX_IMAGES and not _used(container)
+            for image in images if not is_full else ():
                 if f"{image.file}.sh" not in file_names:
                     _add(container, image, context)
-        if not full:
+        if not is_full:
             return
         context.progress(f"{name}: emptied, because it was full and no cluster uses it")
         _docker("volume", "rm", name)

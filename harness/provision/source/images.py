@@ -105,7 +105,7 @@ def build_controller(shell: Shell, program: Path, tag: str, work: Path, architec
 
 def tags(shell: Shell) -> set[str]:
     """Return the tags of all images in Docker whose repository begins with harness/."""
-    listed = [
+    repositories = [
         "docker",
         "image",
         "ls",
@@ -114,7 +114,7 @@ def tags(shell: Shell) -> set[str]:
         "--filter",
         "reference=harness/*",
     ]
-    return set(shell.run(listed).split())
+    return set(shell.run(repositories).split())
 
 
 def _required_images(shell: Shell, parts: NodeParts) -> dict[str, str]:

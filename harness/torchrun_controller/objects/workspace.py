@@ -115,8 +115,8 @@ def container(
             {"name": "REF", "value": requested.ref or "HEAD"},
         ]
     elif requested and source == "s3":
-        fetching = s3_fetch(str(requested.url), code.path, READY, WORKSPACE_SECONDS)
-        words, values = ["bash", "-c", S3, "s3", *fetching], [shared]
+        fetch_arguments = s3_fetch(str(requested.url), code.path, READY, WORKSPACE_SECONDS)
+        words, values = ["bash", "-c", S3, "s3", *fetch_arguments], [shared]
     elif digest:
         store = f"{code.path.rstrip('/')}/{STORE}"
         server = (

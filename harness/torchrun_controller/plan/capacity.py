@@ -45,15 +45,16 @@ class Capacity:
 
         The nodes are sorted by free GPUs, in descending order.
         """
-        used: dict[str, dict[str, Decimal]] = defaultdict(lambda: defaultdict(Decimal))
+        used_resources: dict[str, dict[str, Decimal]] = defaultdict(lambda: defaultdict(Decimal))
         for pod in self.pods:
             for name, amount in requests(pod).items():
-                used[pod["spec"]["nodeName"]][name] += amount
+                used_resources[pod["spec"]["nodeName"]][name] += amount
         nodes = []
         for node in _eligible(self.nodes, queue, scheduling):
             name, total = node["metadata"]["name"], node["status"].get("allocatable") or {}
             remaining = {
-                kind: quantity(total.get(kind, 0)) - used[name][kind] for kind in (GPU, "cpu", "memory")
+                kind: quantity(total.get(kind, 0)) - used_resources[name][kind]
+                for kind in (GPU, "cpu", "memory")
             }
             nodes.append(Free(name, max(int(remaining[GPU]), 0), remaining["cpu"], remaining["memory"]))
         return sorted(nodes, key=lambda free: (-free.gpus, free.node))

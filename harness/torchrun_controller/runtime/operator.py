@@ -126,9 +126,9 @@ class Operator:
                         Key("queue", queue["metadata"]["namespace"], queue["metadata"]["name"])
                     )
 
-    def _enqueue_jobs(self, namespace: str | None, which: Callable[[str | None], bool]) -> None:
+    def _enqueue_jobs(self, namespace: str | None, is_affected: Callable[[str | None], bool]) -> None:
         for job in self.caches.all(JOBS, namespace):
-            if which((job.get("status") or {}).get("phase")):
+            if is_affected((job.get("status") or {}).get("phase")):
                 metadata = job["metadata"]
                 self.work_queue.enqueue(Key("job", metadata["namespace"], metadata["name"]))
 

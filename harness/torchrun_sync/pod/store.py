@@ -263,11 +263,11 @@ class Store:
             os.unlink(os.path.join(self.incoming, name))
         for link in (name for name in os.listdir(self.root) if name.startswith("current.")):
             os.unlink(os.path.join(self.root, link))
-        used = "\n".join(f"{folder}/" for folder in _working_folders())
+        used_folders = "\n".join(f"{folder}/" for folder in _working_folders())
         for name in sorted(os.listdir(self.trees)):
             path = os.path.join(self.trees, name)
             tree = name.split(".")[0]
-            if tree in needed or f"{os.path.join(self.trees, tree)}/" in used:
+            if tree in needed or f"{os.path.join(self.trees, tree)}/" in used_folders:
                 continue
             if os.path.isdir(path):
                 shutil.rmtree(path, ignore_errors=True)

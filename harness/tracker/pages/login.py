@@ -69,8 +69,8 @@ async def log_in(request: Request) -> Response:
         fields = parse_qs(text.decode(errors="replace"))
     submitted_key, throttle = fields.get("key", [""])[0], _throttle(request)
     address = request.client.host if request.client else ""
-    guessed = not is_sealed(submitted_key.strip().encode())
-    if guessed and (wait := throttle.wait(address)):
+    is_guess = not is_sealed(submitted_key.strip().encode())
+    if is_guess and (wait := throttle.wait(address)):
         reason = f"Too many attempts with a wrong key. Try again in {math.ceil(wait)} s, or use the link that"
         reason += " `harness tracker open` prints."
         page = render.page("login", 429, why=reason, next=_next(request))
@@ -78,7 +78,7 @@ async def log_in(request: Request) -> Response:
         return page
     session = sessions.by_key(submitted_key, request.app.state.key)
     if session is None:
-        if guessed:
+        if is_guess:
             throttle.failed(address)
         reason = "This key gives no access to the pages. Use the tracker's own key or the key of a project."
         return render.page("login", 401, why=reason, next=_next(request))

@@ -58,8 +58,8 @@ def ranks(db: sqlite3.Connection, run: sqlite3.Row, only: str | None) -> Found:
     for name in names[:MAX_NAMES]:
         rows, hidden_count = curves.overwritten(db, run["id"], name)
         if hidden_count:
-            differ = curves.clashes(db, run["id"], name)
-            overwritten.append({"name": name, "rows": rows, "hidden": hidden_count, "differ": differ})
+            clash_count = curves.clashes(db, run["id"], name)
+            overwritten.append({"name": name, "rows": rows, "hidden": hidden_count, "differ": clash_count})
     return {
         "attached": run_attachments,
         "ranks": rank_numbers,

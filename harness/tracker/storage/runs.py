@@ -163,10 +163,10 @@ def set_status(
     """
     row = find(db, run_id, sender)
     before = row["status"]
-    applies = before not in TERMINAL or (status in TERMINAL and TERMINAL[status] > TERMINAL[before])
-    _event(db, row["id"], before, status, "api", sender, applies, metadata)
+    is_applied = before not in TERMINAL or (status in TERMINAL and TERMINAL[status] > TERMINAL[before])
+    _event(db, row["id"], before, status, "api", sender, is_applied, metadata)
     claims.note(db, row["id"], "status", sender)
-    if applies:
+    if is_applied:
         db.execute(
             "UPDATE runs SET status = ?, status_metadata = ?, status_updated = ?, updated_at = ?"
             " WHERE id = ?",
