@@ -63,12 +63,12 @@ def write(images: Sequence[ProgramImage], target: Path, architecture: str) -> No
 
 def _program_layer(image: ProgramImage, target: Path) -> None:
     with tarfile.open(target, "w") as layer:
-        relative_path = Path(image.at.lstrip("/"))
-        for folder in reversed(relative_path.parents[:-1]):
+        inside = Path(image.at.lstrip("/"))
+        for folder in reversed(inside.parents[:-1]):
             directory = tarfile.TarInfo(str(folder))
             directory.type, directory.mode = tarfile.DIRTYPE, 0o755
             layer.addfile(directory)
-        program = tarfile.TarInfo(str(relative_path))
+        program = tarfile.TarInfo(str(inside))
         program.size, program.mode = image.program.stat().st_size, 0o755
         with image.program.open("rb") as content:
             layer.addfile(program, content)

@@ -60,11 +60,11 @@ class NodeParts:
 
 def build_node(shell: Shell, parts: NodeParts, tag: str, work: Path) -> None:
     """Build the node image as `tag`, including all images that kubeadm requires."""
-    images = _required_images(shell, parts)
+    wanted = _wanted_images(shell, parts)
     context = work / "context"
     _fill_context(context, parts)
     build: list[str | Path] = [*build_command(), "-f", FILES / "node.Dockerfile"]
-    arguments = ["--build-arg", f"BASE={parts.root}", "--build-arg", f"PAUSE={images['pause']}"]
+    arguments = ["--build-arg", f"BASE={parts.root}", "--build-arg", f"PAUSE={wanted['pause']}"]
 
     def target(name: str) -> str:
         shell.run([*build, *arguments, "--target", name, "--iidfile", work / name, context])
@@ -84,14 +84,14 @@ def build_node(shell: Shell, parts: NodeParts, tag: str, work: Path) -> None:
                 f"/usr/local/bin/{name}",
                 root=proxy_root if name == "kube-proxy" else None,
             )
-            for name, image in images.items()
+            for name, image in wanted.items()
         ],
         archive,
         parts.architecture,
     )
     run = ["run", "--detach", "--privileged", "--entrypoint", "sleep"]
     with _container(shell, *run, target("node"), "infinity") as container:
-        _preload(shell, container, archive, list(images.values()))
+        _preload(shell, container, archive, list(wanted.values()))
         entrypoint = 'ENTRYPOINT ["/usr/local/bin/entrypoint", "/sbin/init"]'
         shell.run(["docker", "commit", "--change", entrypoint, "--change", "CMD []", container, tag])
 
@@ -105,7 +105,7 @@ def build_controller(shell: Shell, program: Path, tag: str, work: Path, architec
 
 def tags(shell: Shell) -> set[str]:
     """Return the tags of all images in Docker whose repository begins with harness/."""
-    repositories = [
+    listed = [
         "docker",
         "image",
         "ls",
@@ -114,31 +114,30 @@ def tags(shell: Shell) -> set[str]:
         "--filter",
         "reference=harness/*",
     ]
-    return set(shell.run(repositories).split())
+    return set(shell.run(listed).split())
 
 
-def _required_images(shell: Shell, parts: NodeParts) -> dict[str, str]:
+def _wanted_images(shell: Shell, parts: NodeParts) -> dict[str, str]:
     """Return the images that kubeadm requires, keyed by component name."""
     kubeadm = parts.programs["kubeadm"]
-    output = shell.run([kubeadm, "config", "images", "list", "--kubernetes-version", parts.kubernetes])
-    images = {image.rpartition("/")[2].partition(":")[0]: image for image in output.split()}
-    for name, built_version in parts.expected.items():
-        version = images.get(name, "nothing").rpartition(":")[2]
-        if version.lstrip("v").partition("-")[0] != built_version.lstrip("v"):
+    listed = shell.run([kubeadm, "config", "images", "list", "--kubernetes-version", parts.kubernetes])
+    wanted = {image.rpartition("/")[2].partition(":")[0]: image for image in listed.split()}
+    for name, built in parts.expected.items():
+        version = wanted.get(name, "nothing").rpartition(":")[2]
+        if version.lstrip("v").partition("-")[0] != built.lstrip("v"):
             raise HarnessError(
-                f"kubeadm {parts.kubernetes} requires {name} {version}, "
-                f"but versions.toml has {built_version}",
+                f"kubeadm {parts.kubernetes} requires {name} {version}, but versions.toml has {built}",
                 hint=f"set {name} in [source] of versions.toml to the version that kubeadm requires",
                 cause=CAUSE,
             )
-    unknown = sorted(set(images) - set(parts.programs))
+    unknown = sorted(set(wanted) - set(parts.programs))
     if unknown:
         raise HarnessError(
             f"kubeadm {parts.kubernetes} requires images that are not built here: {', '.join(unknown)}",
             hint="harness/provision/source/golang.py lists what is built",
             cause=CAUSE,
         )
-    return images
+    return wanted
 
 
 def _fill_context(context: Path, parts: NodeParts) -> None:
@@ -157,18 +156,18 @@ def _fill_context(context: Path, parts: NodeParts) -> None:
 
 def _preload(shell: Shell, container: str, archive: Path, images: list[str]) -> None:
     """Load `archive` into the containerd of a running container."""
-    exec_command = ["docker", "exec", container]
+    inside = ["docker", "exec", container]
     shell.run(
         ["docker", "exec", "--detach", container, "sh", "-c", "exec containerd >/run/containerd.log 2>&1"]
     )
     deadline = time.monotonic() + _START_SECONDS
     while True:
         try:
-            shell.run([*exec_command, "ctr", "--timeout", "2s", "version"])
+            shell.run([*inside, "ctr", "--timeout", "2s", "version"])
             break
         except HarnessError:
             if time.monotonic() > deadline:
-                shell.run([*exec_command, "cat", "/run/containerd.log"])
+                shell.run([*inside, "cat", "/run/containerd.log"])
                 raise
             time.sleep(0.3)
     ctr = ["ctr", "--namespace", "k8s.io", "images"]
@@ -176,8 +175,8 @@ def _preload(shell: Shell, container: str, archive: Path, images: list[str]) -> 
     # node.
     unpack = [*ctr, "import", "--local", "--discard-unpacked-layers", "-"]
     shell.run(["docker", "exec", "--interactive", container, *unpack], stdin=archive)
-    shell.run([*exec_command, "ctr", "--namespace", "k8s.io", "content", "prune", "references"])
-    present = shell.run([*exec_command, *ctr, "list", "--quiet"]).split()
+    shell.run([*inside, "ctr", "--namespace", "k8s.io", "content", "prune", "references"])
+    present = shell.run([*inside, *ctr, "list", "--quiet"]).split()
     missing = sorted(set(images) - set(present))
     if missing:
         raise HarnessError(
@@ -186,14 +185,9 @@ def _preload(shell: Shell, container: str, archive: Path, images: list[str]) -> 
             cause=CAUSE,
         )
     shell.run(
-        [
-            *exec_command,
-            "sh",
-            "-c",
-            "pkill -x containerd; while pgrep -x containerd >/dev/null; do sleep 0.1; done",
-        ]
+        [*inside, "sh", "-c", "pkill -x containerd; while pgrep -x containerd >/dev/null; do sleep 0.1; done"]
     )
-    shell.run([*exec_command, "sh", "-c", f"rm -rf /run/containerd /run/containerd.log; {_OUT_OF_VAR}"])
+    shell.run([*inside, "sh", "-c", f"rm -rf /run/containerd /run/containerd.log; {_OUT_OF_VAR}"])
 
 
 @contextmanager
