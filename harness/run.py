@@ -65,8 +65,8 @@ def run(job: Workload | JobFile, context: RunContext, listener: ProgressListener
             )
         use = ClusterUse(target_cluster, recorded)
         try:
-            with workload.begun(recorded) as begun:
-                _launch(workload, packages.applied(use.up(), recorded), recorded, begun)
+            with workload.begun(recorded) as background_work:
+                _launch(workload, packages.applied(use.up(), recorded), recorded, background_work)
         except (Exception, KeyboardInterrupt) as error:
             _stopped(error, recorded)
             if isinstance(error, UsageError):
@@ -90,8 +90,8 @@ def launch(job: Workload | JobFile, context: RunContext, ready: Ready) -> Outcom
     recorded = _new_bundle(context, workload)
     try:
         ready = packages.applied(ready, recorded)
-        with workload.begun(recorded) as begun:
-            _launch(workload, ready, recorded, begun)
+        with workload.begun(recorded) as background_work:
+            _launch(workload, ready, recorded, background_work)
     except (Exception, KeyboardInterrupt) as error:
         _stopped(error, recorded)
         if isinstance(error, KeyboardInterrupt):
@@ -136,11 +136,11 @@ def template(context: RunContext) -> dict[str, str]:
     own = {"cluster_name": "harness-template", "keep_cluster": False, "kubeconfig": None, "api_port": 0}
     settings = context.settings.model_copy(update=own)
     context, kind = replace(context, settings=settings), KindCluster(settings)
-    silent = replace(context, progress=lambda _line: None)
-    if kind.lacks_template(silent):
+    quiet_context = replace(context, progress=lambda _line: None)
+    if kind.lacks_template(quiet_context):
         with cluster(context):
             pass
-    current = kind.template(silent)
+    current = kind.template(quiet_context)
     return {} if current is None else {"template": current.image}
 
 
@@ -152,9 +152,9 @@ def _finish(cluster: Cluster, context: RecordedContext) -> Outcome:
     if context.writer.current.launch is None:
         return finish(context)
     with ThreadPoolExecutor(1) as pool:
-        freeing = pool.submit(cluster.free_disk, namespace_of(context.nonce), context.progress)
+        disk_cleanup = pool.submit(cluster.free_disk, namespace_of(context.nonce), context.progress)
         outcome = finish(context)
-    if (error := freeing.exception()) is not None:
+    if (error := disk_cleanup.exception()) is not None:
         context.progress(f"the disk space of the launch could not be freed: {error}")
     return outcome
 
@@ -209,7 +209,7 @@ def _new_bundle(context: RunContext, workload: Workload | None = None) -> Record
     return context.recorded(writer)
 
 
-def _launch(workload: Workload, ready: Ready, context: RecordedContext, begun: object) -> None:
+def _launch(workload: Workload, ready: Ready, context: RecordedContext, background_work: object) -> None:
     """Launch a workload, observe it until it ends, and collect evidence. Then clean up the workload's
     objects."""
     writer, progress, nonce = context.writer, context.progress, context.nonce
@@ -246,7 +246,7 @@ def _launch(workload: Workload, ready: Ready, context: RecordedContext, begun: o
                 expected=expected,
                 budget=budget,
                 undo=undo,
-                begun=begun,
+                background_work=background_work,
                 on_namespace=watch,
             )
             undo.callback(launching.clean)
@@ -305,14 +305,14 @@ def _audit_training(launching: Launching, ranks_ended: bool) -> None:
 def _collect(launching: Launching, observer: LaunchObserver, progress: Progress) -> None:
     """Collect logs, ground truth and the tracker's rows. If one step fails, the others still run."""
     progress("collecting logs and the tracker's rows")
-    with ExitStack() as then:  # The callbacks run in reverse order.
+    with ExitStack() as callbacks:  # The callbacks run in reverse order.
         if observer.answered():
-            then.callback(launching.collect_tracker)
-            then.callback(observer.finish)
+            callbacks.callback(launching.collect_tracker)
+            callbacks.callback(observer.finish)
             observer.record_device_holders()  # This must happen before the workload is deleted.
             if not observer.completion.finished():
                 launching.cancel()
         else:
             progress("the API server does not respond: if the job is still running, the next run ends it")
-            then.callback(launching.no_tracker, "not requested, because the API server does not respond")
-            then.callback(observer.finish)
+            callbacks.callback(launching.no_tracker, "not requested, because the API server does not respond")
+            callbacks.callback(observer.finish)

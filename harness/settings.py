@@ -315,7 +315,7 @@ def load(**flags: Any) -> Settings:
     Raises UsageError, which lists every invalid value.
     """
     overrides = {name: value for name, value in flags.items() if value is not None}
-    _spelt()
+    _check_spelling()
     try:
         settings = Settings(**overrides)
     except SettingsError as error:
@@ -338,7 +338,7 @@ def load(**flags: Any) -> Settings:
     return settings
 
 
-def _spelt() -> None:
+def _check_spelling() -> None:
     """Raise UsageError for a HARNESS_ variable whose name is similar to that of a setting.
 
     Other unknown HARNESS_ variables are accepted, because they may belong to another program.
@@ -348,5 +348,5 @@ def _spelt() -> None:
         name = variable.removeprefix(PREFIX)
         if name == variable or name in names:
             continue
-        if near := difflib.get_close_matches(name, names, n=1, cutoff=0.85):
-            raise UsageError(f"{variable} is not a setting", hint=f"did you mean {PREFIX}{near[0]}?")
+        if close_matches := difflib.get_close_matches(name, names, n=1, cutoff=0.85):
+            raise UsageError(f"{variable} is not a setting", hint=f"did you mean {PREFIX}{close_matches[0]}?")

@@ -20,7 +20,7 @@ K = TypeVar("K")
 AT_ONCE = 6
 """The maximum number of functions that `run_all` runs concurrently. Each uses its own connection to the API
 server."""
-_WHY = "a concurrent task failed"
+_INTERRUPTION = "a concurrent task failed"
 
 
 @contextmanager
@@ -35,7 +35,7 @@ def in_background(function: Callable[[], T]) -> Iterator[Future[T]]:
         try:
             return function()
         except BaseException:
-            processes.interrupt_all(_WHY)
+            processes.interrupt_all(_INTERRUPTION)
             raise
 
     with ThreadPoolExecutor(1) as pool:
@@ -43,10 +43,10 @@ def in_background(function: Callable[[], T]) -> Iterator[Future[T]]:
         try:
             yield running
         except BaseException as error:
-            interrupted = isinstance(error, KeyboardInterrupt) and str(error) == _WHY
+            interrupted = isinstance(error, KeyboardInterrupt) and str(error) == _INTERRUPTION
             if interrupted and (first := running.exception()) is not None:
                 raise first from None
-            processes.interrupt_all(_WHY)
+            processes.interrupt_all(_INTERRUPTION)
             raise
         running.result()
 

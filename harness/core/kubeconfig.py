@@ -53,9 +53,9 @@ def token_file(kubeconfig: Path, context: str) -> Path | None:
 def _credentials(document: dict[str, Any], kubeconfig: Path, context: str) -> Iterator[tuple[str, Path]]:
     """Yield the files that the Kubernetes client reads for a context, as (key in the kubeconfig, path of the
     file)."""
-    of = entry_of(document, "context", context)
+    context_entry = entry_of(document, "context", context)
     for kind in ("cluster", "user"):
-        entry = entry_of(document, kind, str(of.get(kind)))
+        entry = entry_of(document, kind, str(context_entry.get(kind)))
         for name in ("certificate-authority", "client-certificate", "client-key", "tokenFile"):
             if entry.get(name) and not entry.get(f"{name}-data"):
                 yield name, kubeconfig.parent / str(entry[name])

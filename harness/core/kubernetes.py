@@ -126,9 +126,9 @@ class Kube:
         """
         if not hasattr(os, "memfd_create"):
             return document
-        of = entry_of(document, "context", context)
+        context_entry = entry_of(document, "context", context)
         for kind in ("cluster", "user"):
-            entry = entry_of(document, kind, str(of.get(kind)))
+            entry = entry_of(document, kind, str(context_entry.get(kind)))
             for name in _CERTIFICATES:
                 if data := entry.pop(f"{name}-data", None):
                     descriptor = os.memfd_create(name)
@@ -175,11 +175,11 @@ class Kube:
         Sends one request.
         """
         try:
-            answer = self.api.call_api("GET", f"{self.configuration.host}/readyz", _request_timeout=seconds)
-            answer.read()
+            response = self.api.call_api("GET", f"{self.configuration.host}/readyz", _request_timeout=seconds)
+            response.read()
         except (ApiException, HTTPError) as error:
             return reason_of(error)
-        return None if answer.status == 200 else f"HTTP {answer.status}"
+        return None if response.status == 200 else f"HTTP {response.status}"
 
     def fetch(
         self, path: str, query: Mapping[str, str] | None = None, *, seconds: float | None = None
@@ -193,10 +193,12 @@ class Kube:
         request = self.api.param_serialize(
             "GET", path, query_params=list((query or {}).items()), auth_settings=["BearerToken"]
         )
-        answer = self.api.call_api(*request, _request_timeout=seconds)
-        if not 200 <= answer.status <= 299:
-            raise ApiException.from_response(http_resp=answer, body=answer.read().decode(), data=None)
-        response: HTTPResponse = answer.response
+        rest_response = self.api.call_api(*request, _request_timeout=seconds)
+        if not 200 <= rest_response.status <= 299:
+            raise ApiException.from_response(
+                http_resp=rest_response, body=rest_response.read().decode(), data=None
+            )
+        response: HTTPResponse = rest_response.response
         return response
 
     # -- create, update and delete objects -------------------------------------------------------------
@@ -318,13 +320,13 @@ class Kube:
         raise WaitError(awaited, str(missing), seconds, cause=cause)
 
     def _watch(
-        self, resource: Any, namespace: str | None, selector: str, listed: Object, deadline: Deadline
+        self, resource: Any, namespace: str | None, selector: str, listing: Object, deadline: Deadline
     ) -> Iterable[Object]:
         for event in events(
             resource,
             namespace=namespace,
             label_selector=selector,
-            resource_version=listed["metadata"]["resourceVersion"],
+            resource_version=listing["metadata"]["resourceVersion"],
             timeout=max(1, int(deadline.remaining)),
         ):
             yield {"type": event["type"], "object": event["raw_object"]}
@@ -336,13 +338,13 @@ class Kube:
         return [node for node in nodes if condition(node, "Ready").get("status") == "True"]
 
 
-def body_of(answer: HTTPResponse) -> Object:
+def body_of(response: HTTPResponse) -> Object:
     """Return the object in the response to a request that the dynamic client sent with `serialize=False`.
 
     With serialization, the client would convert every field to a Python object, which then has to be
     converted back.
     """
-    body: Object = json.loads(answer.data)
+    body: Object = json.loads(response.data)
     return body
 
 

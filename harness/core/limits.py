@@ -36,7 +36,7 @@ MAX_IMAGE: Final = 512
 """Maximum length of an image name in characters, including tag and digest."""
 MAX_PROBLEMS: Final = 10
 """Maximum number of errors listed in a message."""
-_SHOWN = 60
+_MAX_SHOWN = 60
 _IMAGE = re.compile(r"[A-Za-z0-9._/:@+-]+")
 
 
@@ -46,7 +46,7 @@ def shown(value: Any) -> str:
         text = repr(value)
     except ValueError:  # Python refuses to print integers with more than 4300 digits.
         return "a number of more than 4300 digits"
-    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
+    return text if len(text) <= _MAX_SHOWN else f"{text[: _MAX_SHOWN - 1]}…"
 
 
 def listed(problems: Iterable[str]) -> str:

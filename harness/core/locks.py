@@ -56,7 +56,7 @@ def acquire(path: Path, *, shared: bool = False, waiting: Callable[[], None] = l
             except BlockingIOError:
                 waiting()
                 fcntl.flock(descriptor, kind)
-            if _is(descriptor, path):
+            if _is_same_file(descriptor, path):
                 return LockHandle(descriptor)
         except BaseException:
             os.close(descriptor)
@@ -64,7 +64,7 @@ def acquire(path: Path, *, shared: bool = False, waiting: Callable[[], None] = l
         os.close(descriptor)
 
 
-def _is(descriptor: int, path: Path) -> bool:
+def _is_same_file(descriptor: int, path: Path) -> bool:
     """Return whether `path` still refers to the file that is open as `descriptor`."""
     try:
         return os.path.samestat(os.stat(path), os.fstat(descriptor))

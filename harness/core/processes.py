@@ -54,8 +54,8 @@ def environment(
         for name, value in os.environ.items()
         if (only is None or name in only) and not name.startswith(tuple(without))
     }
-    changed = {name: value for name, value in {**inherited, **(changes or {})}.items() if value is not None}
-    return with_exceptions(changed)
+    variables = {name: value for name, value in {**inherited, **(changes or {})}.items() if value is not None}
+    return with_exceptions(variables)
 
 
 def run(

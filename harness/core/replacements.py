@@ -145,9 +145,9 @@ def _release(name: str, spec: str) -> str:
 
     Raises UsageError if the spec is not a version.
     """
-    if (matched := _RELEASE.fullmatch(spec.strip())) is None:
+    if (match := _RELEASE.fullmatch(spec.strip())) is None:
         raise UsageError(f"--replace {name}: expected a version such as v0.11.1, found {shown(spec)}")
-    return f"v{matched['version']}"
+    return f"v{match['version']}"
 
 
 def controller_version(name: str, specs: Mapping[str, str]) -> str | None:
@@ -178,15 +178,15 @@ def _of_day(specifier: str) -> str:
 
 
 def _git(package: str, spec: str) -> Replacement:
-    matched = _GIT.fullmatch(spec)
-    if matched is None:
+    match = _GIT.fullmatch(spec)
+    if match is None:
         raise UsageError(
             f"--replace {package}: expected git+file:///PATH@REF, found {shown(spec)}",
             hint="clone a remote repository first; REF is a branch, tag or commit, and "
             "#subdirectory=FOLDER can follow",
         )
-    path = Path(matched["path"])
+    path = Path(match["path"])
     if not path.is_dir():
         raise UsageError(f"--replace {package}: the repository {path} does not exist")
-    path /= (matched["subdirectory"] or "").lstrip("/")
-    return Replacement(package, spec, "git", path=path, ref=matched["ref"])
+    path /= (match["subdirectory"] or "").lstrip("/")
+    return Replacement(package, spec, "git", path=path, ref=match["ref"])

@@ -71,13 +71,13 @@ class Requests(rest.RESTClientObject):  # type: ignore[misc]
             before_sleep=note,
             reraise=True,
         )
-        answer = retryer(super().request, method, url, headers, body, post_params, timeout)
-        self.on_response(method, url, int(answer.status))
+        response = retryer(super().request, method, url, headers, body, post_params, timeout)
+        self.on_response(method, url, int(response.status))
         if reasons:
             self.on_retry(
                 f"{method} {url.partition('?')[0]}", f"{reasons[0]}; succeeded on attempt {len(reasons) + 1}"
             )
-        return answer
+        return response
 
 
 def _share_context(options: dict[str, Any]) -> None:

@@ -367,16 +367,16 @@ def _value(text: str, at: int) -> Span | None:
     """Return the span of the value that begins at a position: the content of a quoted string, or a word."""
     block = _YAML_BLOCK.match(text, at)
     at = block.end() if block else at
-    opened = _OPENED.match(text, at)
-    if opened is None:
+    quote_match = _OPENED.match(text, at)
+    if quote_match is None:
         word = _BARE.match(text, at)
         return word.span() if word else None
-    if slashes := len(opened[1]):
-        end = re.compile(rf"(?<!\\)\\{{{slashes}}}{opened[2]}|[\r\n]").search(text, opened.end())
-        return opened.end(), end.start() if end else len(text)
-    plain = rf"[^{opened[2]}\\\r\n]*"
-    content = re.compile(rf"{plain}(?:\\.{plain})*").match(text, opened.end())
-    return (opened.end(), content.end()) if content else None
+    if slashes := len(quote_match[1]):
+        end = re.compile(rf"(?<!\\)\\{{{slashes}}}{quote_match[2]}|[\r\n]").search(text, quote_match.end())
+        return quote_match.end(), end.start() if end else len(text)
+    plain = rf"[^{quote_match[2]}\\\r\n]*"
+    content = re.compile(rf"{plain}(?:\\.{plain})*").match(text, quote_match.end())
+    return (quote_match.end(), content.end()) if content else None
 
 
 def _header(text: str, at: int, name: str) -> Span | None:
@@ -387,8 +387,8 @@ def _header(text: str, at: int, name: str) -> Span | None:
     """
     if name not in ("authorization", "cookie"):
         return None
-    opened = _OPENED.match(text, at)
-    start = opened.end() if opened else at
+    quote_match = _OPENED.match(text, at)
+    start = quote_match.end() if quote_match else at
     scheme = _SCHEME.match(text, start)
     if name == "authorization":
         if scheme is None:

@@ -195,9 +195,9 @@ class Terminal(Generic[Mark]):
             if len(body) > COLUMNS:
                 yield from self._scrolled(len(self._rows) - 1)
                 for start in range(0, len(body) - COLUMNS, COLUMNS):
-                    whole = _Row(body[start : start + COLUMNS], mark)
-                    whole.wrapped = True
-                    yield from self._commit(whole)
+                    full_row = _Row(body[start : start + COLUMNS], mark)
+                    full_row.wrapped = True
+                    yield from self._commit(full_row)
                 body = body[(len(body) - 1) // COLUMNS * COLUMNS :]
                 row = self._row(mark)
             row.begin(body, mark)
@@ -489,8 +489,8 @@ class _Row(Generic[Mark]):
             words = _words(text)
             if _similar(words, own) or _similar(words, above):
                 continue
-            if below := next((row for row in following if row.has(words)), None):
-                below.updates += self.updates  # A progress bar has moved to a later row.
+            if later_row := next((row for row in following if row.has(words)), None):
+                later_row.updates += self.updates  # A progress bar has moved to a later row.
                 self.updates = 0
             else:
                 lost_texts.append(text.strip())

@@ -49,6 +49,6 @@ def limit_range(namespace: str, amount: str) -> Object:
     The default request is 0, because it would otherwise equal the limit. Nodes would then look full, and
     Kueue would need a quota for this resource.
     """
-    one = {"type": "Container", "default": {NAME: amount}, "defaultRequest": {NAME: "0"}}
+    limit_item = {"type": "Container", "default": {NAME: amount}, "defaultRequest": {NAME: "0"}}
     metadata = {"name": NAME, "namespace": namespace, "labels": MANAGED}
-    return {"apiVersion": "v1", "kind": "LimitRange", "metadata": metadata, "spec": {"limits": [one]}}
+    return {"apiVersion": "v1", "kind": "LimitRange", "metadata": metadata, "spec": {"limits": [limit_item]}}

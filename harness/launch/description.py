@@ -124,6 +124,6 @@ def _of_training(workload: Workload) -> dict[str, Any]:
         return {}
     spec = workload.spec
     same, weights = spec.same_as or (None, None)
-    audited = {"training": True, "reach": spec.reach, "same_as": same, "same_as_weights": weights}
+    fields = {"training": True, "reach": spec.reach, "same_as": same, "same_as_weights": weights}
     transfers = {"upload": spec.upload, "resume_from": spec.resume_from}
-    return audited | transfers | {"max_nodes": spec.max_replicas}
+    return fields | transfers | {"max_nodes": spec.max_replicas}

@@ -36,18 +36,18 @@ def check(
     try:
         url = f"{base.rstrip('/')}/{model}/resolve/main/config.json"
         with client(timeout=SECONDS, follow_redirects=False) as hub:
-            answer = hub.head(url, headers=headers)
+            response = hub.head(url, headers=headers)
     except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
         progress(f"--model {model}: cannot check on the hub whether it is gated ({type(error).__name__})")
         return
-    reason = answer.headers.get("X-Error-Code", "")
-    if answer.status_code == 404 and reason in ("RepoNotFound", "EntryNotFound"):
+    reason = response.headers.get("X-Error-Code", "")
+    if response.status_code == 404 and reason in ("RepoNotFound", "EntryNotFound"):
         raise UsageError(f"--model {model}: the hub has no such model", hint="name it as OWNER/NAME")
-    if answer.status_code in (401, 403):
+    if response.status_code in (401, 403):
         if token is None:
             detail = "it is gated or private, and the ranks have no token"
         else:
             detail = "the token in hf-token is not permitted to read it"
         raise UsageError(
-            f"--model {model}: the hub refuses it with {answer.status_code}: {detail}", hint=_HINT
+            f"--model {model}: the hub refuses it with {response.status_code}: {detail}", hint=_HINT
         )

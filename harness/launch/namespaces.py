@@ -50,15 +50,15 @@ class NamespaceLeases:
         """
         self._folder = folder
         self._mine_only = mine_only
-        self._mine: dict[str, LockHandle] = {}
+        self._own_leases: dict[str, LockHandle] = {}
 
     def acquire(self, nonce: str) -> None:
         """Acquire the lease on a namespace, before the namespace is created."""
-        self._mine[nonce] = acquire(self._folder / nonce)
+        self._own_leases[nonce] = acquire(self._folder / nonce)
 
     def release(self, nonce: str) -> None:
         """Release the lease. A second call has no effect."""
-        if (handle := self._mine.pop(nonce, None)) is not None:
+        if (handle := self._own_leases.pop(nonce, None)) is not None:
             handle.release()
             (self._folder / nonce).unlink(missing_ok=True)
 
@@ -67,8 +67,8 @@ class NamespaceLeases:
         nonces = {item["metadata"]["labels"][NONCE_LABEL] for item in namespaces}
         for path in self._folder.glob("*"):
             # A new file may belong to a lease that is being acquired.
-            old = time.time() - path.stat().st_mtime > ENDING_SECONDS
-            if old and path.name not in nonces and not in_use(path):
+            is_old = time.time() - path.stat().st_mtime > ENDING_SECONDS
+            if is_old and path.name not in nonces and not in_use(path):
                 path.unlink(missing_ok=True)
 
     def free(self, namespaces: list[Object]) -> list[str]:
@@ -102,7 +102,7 @@ def sweep(kube: Kube, leases: NamespaceLeases, progress: Progress) -> None:
                 "the pods of a leftover job to terminate",
                 "v1",
                 "Pod",
-                _ended,
+                _unfinished,
                 seconds=ENDING_SECONDS,
                 namespace=namespace,
             )
@@ -159,6 +159,6 @@ def of_launches(kube: Kube) -> list[Object]:
     return [item for item in items if not item["metadata"].get("deletionTimestamp")]
 
 
-def _ended(pods: dict[str, Object]) -> str | None:
+def _unfinished(pods: dict[str, Object]) -> str | None:
     running = [name for name, pod in pods.items() if pod["status"].get("phase") in ("Pending", "Running")]
     return f"still there: {', '.join(running)}" if running else None

@@ -42,7 +42,7 @@ def prepare(
     expected: Expected,
     budget: Budget,
     undo: ExitStack,
-    begun: object,
+    background_work: object,
     on_namespace: Callable[[], None],
 ) -> Launching:
     """Create the launch's namespace, its LocalQueue, Secrets and ConfigMaps. Return the prepared launch.
@@ -55,12 +55,12 @@ def prepare(
     key = own_key if settings.tracker == "hosted" else _claimed(kube, context, expected, own_key, undo)
     for value in (own_key, key, *workload.secrets):
         context.writer.redactor.add(value)
-    created = _namespace(ready, context, undo, workload)
-    namespace = str(created["metadata"]["name"])
+    namespace_object = _namespace(ready, context, undo, workload)
+    namespace = str(namespace_object["metadata"]["name"])
     on_namespace()
     image = preflight.image(workload, ready.worker.tag)
     dry_run = not ready.cluster.owns_namespaces
-    rejects_root = pod_standard.rejects_root(kube, workload, created, image, dry_run=dry_run)
+    rejects_root = pod_standard.rejects_root(kube, workload, namespace_object, image, dry_run=dry_run)
     # Workers may read the key from either of these variables.
     secret_values = {**workload.secret_envs, "PLUTO_API_KEY": key, "PLUTO_API_TOKEN": key}
     worker_image = ready.worker if workload.uses_worker_image else None
@@ -78,7 +78,7 @@ def prepare(
             *(pool.submit(kube.apply, each) for each in documents),
         ]
         code = pool.submit(sent_code.code, image, worker_image, files)
-        pulled = pool.submit(_pull_secret, kube, settings, namespace)
+        pull_secret = pool.submit(_pull_secret, kube, settings, namespace)
         cpu_request = pool.submit(_cpu_request, kube, workload, expected.num_nodes, context)
     for step in steps:
         step.result()
@@ -98,12 +98,12 @@ def prepare(
         },
         secret_env={name: (SECRET, name) for name in secret_values},
         max_seconds=budget.job,
-        begun=begun,
+        begun=background_work,
         nodes=expected.num_nodes,
         cpu_request=cpu_request.result(),
         rejects_root=rejects_root,
         scripts=scripts.mounts(files),
-        pull_secret=pulled.result(),
+        pull_secret=pull_secret.result(),
         recorder=settings.recorder,
         shared_folder=ready.cluster.shared_folder,
         netcheck=True,
@@ -192,7 +192,7 @@ def _tracker(kube: Kube, settings: Settings) -> tuple[str, str, Callable[[], Aud
         return key, settings.tracker_url, lambda: HostedAudit(settings.tracker_url, key)
     tracker = embedded.find(kube)
     fault = partial(embedded.permanent_fault, kube)
-    return tracker.key, tracker.url, lambda: EmbeddedAudit(tracker.client(kube), gone=fault)
+    return tracker.key, tracker.url, lambda: EmbeddedAudit(tracker.client(kube), gone_reason=fault)
 
 
 def _claimed(kube: Kube, context: RecordedContext, expected: Expected, key: str, undo: ExitStack) -> str:
@@ -211,7 +211,7 @@ def _claimed(kube: Kube, context: RecordedContext, expected: Expected, key: str,
             external_id=expected.run_id,
             launch=context.nonce,
             shared=context.settings.share_run_id,
-            gone=partial(embedded.permanent_fault, kube),
+            gone_reason=partial(embedded.permanent_fault, kube),
         )
     except HarnessError as error:
         if error.cause in {"launch.run_id_taken", "tracker.not_ready"}:

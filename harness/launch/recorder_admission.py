@@ -14,7 +14,7 @@ from harness.launch import recorder_policy as policy
 
 FORBIDDEN = 403
 _SELECTOR = ",".join(f"{name}={value}" for name, value in policy.FILES.items())
-_ENDED = ("Succeeded", "Failed")
+_TERMINAL_PHASES = ("Succeeded", "Failed")
 
 
 @dataclass(frozen=True)
@@ -107,9 +107,9 @@ def status(kube: Kube) -> Status:
             for each in kube.objects("v1", "ConfigMap", selector=_SELECTOR)
         }
         pods = kube.objects("v1", "Pod")
-    asking = [pod for pod in pods if _asks(pod, labelled)]
-    live = [pod for pod in asking if (pod.get("status") or {}).get("phase") not in _ENDED]
-    needed = {*labelled, *(pod["metadata"]["namespace"] for pod in live)}
+    opted_in = [pod for pod in pods if _is_requested(pod, labelled)]
+    active_pods = [pod for pod in opted_in if (pod.get("status") or {}).get("phase") not in _TERMINAL_PHASES]
+    needed = {*labelled, *(pod["metadata"]["namespace"] for pod in active_pods)}
     return Status(
         installed=installed,
         with_files=sorted(files),
@@ -117,8 +117,8 @@ def status(kube: Kube) -> Status:
             name for name, each in files.items() if each.get("data") != policy.config_map("")["data"]
         ),
         without_files=sorted(needed - files.keys()),
-        recorded=sum(policy.is_recorded(each) for pod in live for each in pod["spec"]["containers"]),
-        unrecorded=[each for pod in live for each in _unrecorded(pod)],
+        recorded=sum(policy.is_recorded(each) for pod in active_pods for each in pod["spec"]["containers"]),
+        unrecorded=[each for pod in active_pods for each in _unrecorded(pod)],
     )
 
 
@@ -126,7 +126,7 @@ def _labelled(namespace: Object) -> bool:
     return (namespace["metadata"].get("labels") or {}).get(policy.RECORD) == "true"
 
 
-def _asks(pod: Object, labelled: set[str]) -> bool:
+def _is_requested(pod: Object, labelled: set[str]) -> bool:
     """Return whether a pod or its namespace requests the recorder."""
     label = (pod["metadata"].get("labels") or {}).get(policy.RECORD)
     return label in ("true", "env") or (label != "false" and pod["metadata"]["namespace"] in labelled)
@@ -145,7 +145,7 @@ class _readable:
     """Turns the API server's errors into a one-sentence message."""
 
     def __init__(self, doing: str) -> None:
-        self._doing = doing
+        self._operation = doing
 
     def __enter__(self) -> None:
         return None
@@ -155,8 +155,10 @@ class _readable:
             return
         if error.status == FORBIDDEN:
             raise UsageError(
-                f"cannot {self._doing}: this user does not have the permission",
+                f"cannot {self._operation}: this user does not have the permission",
                 hint="a cluster administrator can apply what `harness recorder print` prints",
             ) from None
         message = " ".join(str(error.body or "").split())[:300]
-        raise HarnessError(f"cannot {self._doing}: HTTP {error.status} {error.reason} {message}") from None
+        raise HarnessError(
+            f"cannot {self._operation}: HTTP {error.status} {error.reason} {message}"
+        ) from None

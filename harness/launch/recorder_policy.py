@@ -73,13 +73,13 @@ IN_PYTHON = "\n".join(
 def documents() -> list[Object]:
     """Return the policy and its bindings: for labelled namespaces, and for labelled pods elsewhere."""
     labelled = {"matchLabels": {RECORD: "true"}}
-    elsewhere = {"matchExpressions": [{"key": RECORD, "operator": "NotIn", "values": ["true"]}]}
+    not_labelled = {"matchExpressions": [{"key": RECORD, "operator": "NotIn", "values": ["true"]}]}
     not_opted_out = {"matchExpressions": [{"key": RECORD, "operator": "NotIn", "values": ["false"]}]}
     opted_in = {"matchExpressions": [{"key": RECORD, "operator": "In", "values": ["true", "env"]}]}
     return [
         _policy(),
         _binding("namespaces", labelled, not_opted_out),
-        _binding("pods", elsewhere, opted_in),
+        _binding("pods", not_labelled, opted_in),
     ]
 
 
@@ -185,15 +185,15 @@ def _way(at: int) -> str:
     """
     c = f"object.spec.containers[{at}]"
     mounts = f"has({c}.volumeMounts) && {c}.volumeMounts"
-    begins = f"has({c}.command) && size({c}.command) > 0 && {c}.command[0].matches"
+    starts_with = f"has({c}.command) && size({c}.command) > 0 && {c}.command[0].matches"
     labels = "object.metadata.labels"
     declared = f'has({labels}) && {_text(RECORD)} in {labels} && {labels}[{_text(RECORD)}] == "env"'
     alternatives = [
         (f"size(object.spec.containers) <= {at}", ""),
         (f'has({c}.env) && {c}.env.exists(e, e.name.startsWith("HARNESS_"))', ""),
         (f"{mounts}.exists(m, m.mountPath.startsWith({_text('/opt/harness')}))", ""),
-        (f"{begins}({_text(SHELL)})", "shell"),
-        (f"{begins}({_text(PYTHON)})", "python"),
+        (f"{starts_with}({_text(SHELL)})", "shell"),
+        (f"{starts_with}({_text(PYTHON)})", "python"),
         (
             f'has({c}.env) && {c}.env.exists_one(e, e.name == "PYTHONPATH")'
             f' && {c}.env.exists(e, e.name == "PYTHONPATH" && has(e.value) && e.value != "")',
@@ -205,14 +205,14 @@ def _way(at: int) -> str:
     return " : ".join(f"{test} ? {_text(way)}" for test, way in alternatives) + ' : ""'
 
 
-def _chosen(at: int) -> str:
+def _way_variable(at: int) -> str:
     """Return the policy variable that states how a container is recorded. `at` is the container's index."""
     return f"variables.{WAY}{at}"
 
 
 def _patch() -> str:
     """Return the CEL expression for the JSON patch."""
-    any_way = " || ".join(f'{_chosen(at)} != ""' for at in range(MAX_CONTAINERS))
+    any_way = " || ".join(f'{_way_variable(at)} != ""' for at in range(MAX_CONTAINERS))
     volumes = "/spec/volumes"
     added = _add(f"{volumes}/-", _value(volume()))
     pod = f"({any_way} ? {_list('object.spec.volumes', volumes)} + [{added}] : [])"
@@ -220,7 +220,7 @@ def _patch() -> str:
 
 
 def _container(at: int) -> Iterator[str]:
-    c, path, way = f"object.spec.containers[{at}]", f"/spec/containers/{at}", _chosen(at)
+    c, path, way = f"object.spec.containers[{at}]", f"/spec/containers/{at}", _way_variable(at)
     own = f"{c}.command"
     empty = 'variables.nonce == ""'
     field = {"name": NONCE, "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}}
@@ -277,10 +277,10 @@ def why_not(pod: Object, container: Object) -> str:
         "a launch of the harness records it": any(each["name"].startswith("HARNESS_") for each in env),
         "it has a volume of its own at /opt/harness": any(path.startswith("/opt/harness") for path in mounts),
     }
-    return next((reason for reason, applies in excluded.items() if applies), "") or _no_way(pod, container)
+    return next((reason for reason, applies in excluded.items() if applies), "") or _obstacle(pod, container)
 
 
-def _no_way(pod: Object, container: Object) -> str:
+def _obstacle(pod: Object, container: Object) -> str:
     """Return why PYTHONPATH cannot be set in a container, or ""."""
     command = container.get("command") or []
     paths = [each for each in container.get("env") or [] if each["name"] == "PYTHONPATH"]
@@ -288,8 +288,8 @@ def _no_way(pod: Object, container: Object) -> str:
     if wrapped(command) is not None or (declared and not paths):
         return ""
     if paths:
-        literal = len(paths) == 1 and paths[0].get("value")
-        return "" if literal else "its PYTHONPATH has no literal value: begin its command with a shell"
+        is_literal = len(paths) == 1 and paths[0].get("value")
+        return "" if is_literal else "its PYTHONPATH has no literal value: begin its command with a shell"
     problem = (
         f"its command begins with {command[0]}"
         if command

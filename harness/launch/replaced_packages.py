@@ -40,11 +40,11 @@ class Packages:
                 ready.cluster.provide_image(worker.tag, context)
             worker_version = {"worker": scripts.version_text(worker.tag, worker.changed)}
             ready = replace(ready, worker=worker, versions=ready.versions | worker_version)
-        used = (*self.controllers, *self.konduktor, *(self.worker.replaced if self.worker else ()))
-        versions = version_texts(used)
+        replaced = (*self.controllers, *self.konduktor, *(self.worker.replaced if self.worker else ()))
+        versions = version_texts(replaced)
         if self.konduktor:
             versions["konduktor"] = self.konduktor[0].version
-        return replace(ready, replaced=used, versions=ready.versions | versions)
+        return replace(ready, replaced=replaced, versions=ready.versions | versions)
 
 
 def check(workload: Workload, settings: Settings) -> None:

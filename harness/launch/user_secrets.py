@@ -21,8 +21,10 @@ HF_KEY = "HUGGINGFACE_HUB_TOKEN"
 """The key of the Hugging Face token in the Secret HF_TOKEN."""
 _HF_VARIABLES = (HF_KEY, "HF_TOKEN")
 _NAME = r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?"
-_ASKED = re.compile(rf"(?:(?P<namespace>{_NAME})/)?(?P<name>{_NAME})(?:=(?P<variable>[A-Z_][A-Z0-9_]*))?")
-_EXPECTED = "expected NAME or NAMESPACE/NAME of a Secret, or NAME=VARIABLE of this environment"
+_SECRET_OPTION = re.compile(
+    rf"(?:(?P<namespace>{_NAME})/)?(?P<name>{_NAME})(?:=(?P<variable>[A-Z_][A-Z0-9_]*))?"
+)
+_SYNTAX = "expected NAME or NAMESPACE/NAME of a Secret, or NAME=VARIABLE of this environment"
 
 
 @dataclass(frozen=True)
@@ -60,10 +62,10 @@ class UserSecret:
 
 def wanted(text: str) -> Wanted:
     """Return the Secret that a `--secret` option requests. Raises UsageError."""
-    match = _ASKED.fullmatch(text)
+    match = _SECRET_OPTION.fullmatch(text)
     if match is None or (match["namespace"] and match["variable"]):
         # The text may be a secret value, so the message does not repeat it.
-        raise UsageError(f"--secret: {_EXPECTED}", hint="the value itself never belongs on a command line")
+        raise UsageError(f"--secret: {_SYNTAX}", hint="the value itself never belongs on a command line")
     return Wanted(match["name"], match["namespace"], match["variable"])
 
 

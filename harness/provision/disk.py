@@ -64,10 +64,10 @@ def _docker(_settings: Settings) -> Iterator[DiskUse]:
         "Local Volumes": "docker volume prune",
         "Build Cache": "docker builder prune",
     }
-    listed = processes.run(
+    output = processes.run(
         ["docker", "system", "df", "--format", "{{.Type}}\t{{.Reclaimable}}"], timeout=60
     ).stdout
-    for line in listed.splitlines():
+    for line in output.splitlines():
         kind, _, free = line.partition("\t")
         if kind in commands:
             description = f"unused {kind.lower()} of Docker"

@@ -56,8 +56,8 @@ class ExistingCluster:
         self.kubeconfig: Path = settings.kubeconfig.absolute()
         self.context = context_of(self.kubeconfig, settings.context)
         self.name = self.context
-        which = hashlib.sha256(f"{self.kubeconfig}\0{self.context}".encode()).hexdigest()[:12]
-        self.dir = settings.state_dir / "existing" / which
+        digest = hashlib.sha256(f"{self.kubeconfig}\0{self.context}".encode()).hexdigest()[:12]
+        self.dir = settings.state_dir / "existing" / digest
 
     @property
     def retains_namespaces(self) -> bool:

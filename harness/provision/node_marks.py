@@ -144,13 +144,13 @@ def _patch(node: Object, label: str | None, before: str | None, taints: list[dic
 
 
 def _change(kube: Kube, name: str, patch_of: PatchOf, marked: Marked) -> None:
-    tries = Retrying(
+    retryer = Retrying(
         retry=retry_if_exception_type(ConflictError),
         wait=wait_random_exponential(multiplier=0.05, max=2),
         stop=stop_after_delay(PATIENCE_SECONDS),
     )
     try:
-        tries(_change_once, kube, name, patch_of, marked)
+        retryer(_change_once, kube, name, patch_of, marked)
     except RetryError as error:
         raise HarnessError(
             f"node {name} could not be marked: other clients changed it continuously for {PATIENCE_SECONDS} s"

@@ -80,8 +80,8 @@ def _target(default: str, *_server: str) -> Platform:
     if default:
         return parse(default)
     command = ["docker", "version", "--format", "{{.Server.Os}}/{{.Server.Arch}}"]
-    answer = processes.run(command, timeout=30, hint="`harness doctor` shows what to do", cause=CAUSE)
-    return parse(answer.stdout)
+    result = processes.run(command, timeout=30, hint="`harness doctor` shows what to do", cause=CAUSE)
+    return parse(result.stdout)
 
 
 def require_native(target: Platform) -> None:

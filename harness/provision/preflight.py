@@ -138,7 +138,7 @@ def _nodes(kube: Kube, settings: Settings, job: JobProperties | None) -> str:
 
 
 def _rights(kube: Kube) -> str:
-    missing = [f"{right[2]} {right[1]}" for right in _RIGHTS if not _may(kube, *right)]
+    missing = [f"{right[2]} {right[1]}" for right in _RIGHTS if not _is_allowed(kube, *right)]
     if missing:
         raise HarnessError(
             f"these credentials may not {', '.join(missing)}",
@@ -148,14 +148,14 @@ def _rights(kube: Kube) -> str:
     return f"all {len(_RIGHTS)} that a launch needs"
 
 
-def _may(kube: Kube, group: str, resource: str, verb: str) -> bool:
+def _is_allowed(kube: Kube, group: str, resource: str, verb: str) -> bool:
     name, _, part = resource.partition("/")
     attributes = client.V1ResourceAttributes(group=group, resource=name, subresource=part or None, verb=verb)
     review = client.V1SelfSubjectAccessReview(
         spec=client.V1SelfSubjectAccessReviewSpec(resource_attributes=attributes)
     )
-    answer = client.AuthorizationV1Api(kube.api).create_self_subject_access_review(review)
-    return bool(answer.status.allowed)
+    response = client.AuthorizationV1Api(kube.api).create_self_subject_access_review(review)
+    return bool(response.status.allowed)
 
 
 def _controller(kube: Kube, name: Controller) -> Callable[[], str]:
@@ -250,15 +250,17 @@ def image(job: JobProperties | None, worker: str | None) -> str:
 def _devices(kube: Kube, job: JobProperties | None) -> str:
     resources = [name for name in (job.resources if job else []) if "/" in name]
     nodes = kube.objects("v1", "Node")
-    have = {name: sum(int(n["status"]["allocatable"].get(name, 0)) for n in nodes) for name in resources}
-    missing = [name for name, count in have.items() if count == 0]
+    allocatable = {
+        name: sum(int(n["status"]["allocatable"].get(name, 0)) for n in nodes) for name in resources
+    }
+    missing = [name for name, count in allocatable.items() if count == 0]
     if missing:
         raise HarnessError(
             f"no node has {', '.join(missing)}",
             hint="check with `kubectl describe nodes` that the device plugin is installed",
             cause="scheduling.unschedulable",
         )
-    return ", ".join(f"{name}: {count}" for name, count in have.items()) or "none asked for"
+    return ", ".join(f"{name}: {count}" for name, count in allocatable.items()) or "none asked for"
 
 
 def _pods(kube: Kube, settings: Settings, job: JobProperties | None) -> str:

@@ -206,20 +206,20 @@ def _version(block: str) -> str | None:
 
 def wheel_of(each: Replacement, context: RunContext) -> Path:
     """Return the wheel for a path or a Git reference. Raises UsageError if it cannot be built."""
-    shallow = False
+    is_shallow = False
     if each.kind == "wheel":
         wheel = each.path
     else:
         with _source(each) as source:
             wheel = _built(each, source, context)
-            shallow = source.is_dir() and local_git.shallow(source)
+            is_shallow = source.is_dir() and local_git.shallow(source)
     try:
         name, version, *_ = parse_wheel_filename(wheel.name)
     except InvalidWheelFilename as error:
         raise UsageError(f"--replace {each.name}: {error}") from None
     if name != each.name:
         raise UsageError(f"--replace {each.name}: {each.spec} is the package {name}")
-    if shallow and version.local:
+    if is_shallow and version.local:
         context.progress(
             f"{each.name} {version}: the version may be wrong, because {each.path} is a shallow clone, "
             "which lacks earlier tags"
@@ -366,11 +366,11 @@ def digest_of(wheel: Path) -> str:
 def reason(output: str) -> str:
     """Return the reason for a failed build in at most 600 characters: the exception, uv's explanation, or the
     end of the output."""
-    raised = re.findall(
+    error_lines = re.findall(
         r"^[\w.]*(?:Error|Exception)\b: .*(?:\n(?!error: |Traceback).*)*", output, re.MULTILINE
     )
-    if raised and "Traceback (most recent call last)" in output:
-        return " ".join(raised[-1].split())[:600]
+    if error_lines and "Traceback (most recent call last)" in output:
+        return " ".join(error_lines[-1].split())[:600]
     lines = [line.strip(" ×╰─▶├│") for line in output.strip().splitlines()]
     lines = [re.sub(r"^(error|cause): ", "", line) for line in lines if line and not line.startswith("hint:")]
     return " ".join([*lines[:1], *lines[1:][-5:]])[:600] or "uv gave no reason"

@@ -10,5 +10,5 @@ from pathlib import Path
 def uv() -> str | None:
     """Return the path of uv, or None if it is not installed. The search starts next to this Python
     interpreter and continues on PATH."""
-    beside = Path(sys.executable).with_name("uv")
-    return str(beside) if beside.is_file() else shutil.which("uv")
+    candidate = Path(sys.executable).with_name("uv")
+    return str(candidate) if candidate.is_file() else shutil.which("uv")

@@ -75,8 +75,12 @@ def _write_report_files(context: RecordedContext, bundle: Bundle, verdict: Verdi
     """
     from harness.report import report_files
 
-    writer, full = context.writer, context.writer.full
-    failed = report_files.write(bundle, verdict) if full is None else dict.fromkeys(report_files.FILES, full)
+    writer, disk_error = context.writer, context.writer.full
+    failed = (
+        report_files.write(bundle, verdict)
+        if disk_error is None
+        else dict.fromkeys(report_files.FILES, disk_error)
+    )
     if failed:
         reasons = {str(error).partition("\n")[0] or type(error).__name__: None for error in failed.values()}
         message = writer.redactor.text("; ".join(reasons))

@@ -25,9 +25,9 @@ def code(verbatim: str) -> str:
 
 def text(plain: str) -> str:
     """Format plain text as one line of Markdown, with markup escaped and line breaks converted to <br>."""
-    safe = plain.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    safe = re.sub(r"([\\`*_{}\[\]#~|@])", lambda match: f"&#{ord(match[1])};", safe)
-    return re.sub(r"\s*[\r\n]\s*", "<br>", safe.strip())
+    escaped = plain.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    escaped = re.sub(r"([\\`*_{}\[\]#~|@])", lambda match: f"&#{ord(match[1])};", escaped)
+    return re.sub(r"\s*[\r\n]\s*", "<br>", escaped.strip())
 
 
 def _line(cells: Sequence[str]) -> str:

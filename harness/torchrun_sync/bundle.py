@@ -103,7 +103,7 @@ def s3_fetch(url: str, root: str, ready: str, seconds: int) -> list[str]:
 
 def _carried(modules: Sequence[str], shared: str = SHARED) -> list[str]:
     # The text must not contain `$`, because Kubernetes replaces `$$` with `$` in a container's command.
-    packed = base64.b64encode(_packed(modules, shared)).decode()
+    encoded = base64.b64encode(_packed(modules, shared)).decode()
     text = f"{_RUN}\nimport base64, json, zlib\n"
-    text += f"run(json.loads(zlib.decompress(base64.b64decode({packed!r}))), sys.argv[1:])"
+    text += f"run(json.loads(zlib.decompress(base64.b64decode({encoded!r}))), sys.argv[1:])"
     return ["python3", "-c", text]

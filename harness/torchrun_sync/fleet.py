@@ -104,7 +104,7 @@ class Fleet:
             self._switch(tree.digest, generation, outdated, states, patience)
         passed("switched")
         after = [(s.files, s.sent, s.reconnects) for s in self._senders.values()]
-        files, sent, cuts = (
+        files, sent, reconnects = (
             sum(new[i] - old[i] for new, old in zip(after, before, strict=True)) for i in range(3)
         )
         return Synced(
@@ -115,7 +115,7 @@ class Fleet:
             unsupervised=sum(not state.supervised for state in states.values()),
             files=files,
             sent=sent,
-            reconnects=cuts,
+            reconnects=reconnects,
             skipped=tree.skipped,
             seconds=seconds,
         )
@@ -142,8 +142,8 @@ class Fleet:
                 changed = change.path
                 self._progress(f"{changed} was written to while it was read: scanning the folder again")
                 continue
-            if wrong := {name: digest for name, digest in staged.items() if digest != tree.digest}:
-                raise PodRefused(f"expected the tree {tree.digest} in every pod, found {wrong}")
+            if mismatches := {name: digest for name, digest in staged.items() if digest != tree.digest}:
+                raise PodRefused(f"expected the tree {tree.digest} in every pod, found {mismatches}")
             return tree
         raise always_changes(changed)
 

@@ -80,17 +80,17 @@ def git_files(folder: Path) -> GitFiles:
             continue
         entry, _, path = rest.partition("\t")
         (submodules if entry.startswith(GITLINK) else tracked).add(path)
-    listed = tracked or untracked or submodules or repositories
-    if not listed and not os.path.lexists(folder / ".git") and _is_ignored(folder):
+    known_paths = tracked or untracked or submodules or repositories
+    if not known_paths and not os.path.lexists(folder / ".git") and _is_ignored(folder):
         raise NoWorkTree(f"git ignores the folder {folder} itself")
     # If git listed no files, the folder may be inside an ignored folder. In such a folder, this command would
     # fail.
     only_ignored = ("ls-files", "-z", "--others", "--ignored", "--exclude-standard", "--directory")
-    ignored = _git(folder, *only_ignored) if listed else []
+    ignored = _git(folder, *only_ignored) if known_paths else []
     # Git also lists a folder that is not itself ignored if all files in it are ignored. In this case, git
     # lists these files too.
-    inside = _parents(ignored)
-    ignored_folders = {path[:-1] for path in ignored if path.endswith("/") and path[:-1] not in inside}
+    parents = _parents(ignored)
+    ignored_folders = {path[:-1] for path in ignored if path.endswith("/") and path[:-1] not in parents}
     return GitFiles(
         *(frozenset(each) for each in (tracked, untracked, submodules, repositories, ignored_folders))
     )

@@ -87,10 +87,10 @@ def _ignored(spec: GitIgnoreSpec | None, path: str) -> bool | None:
         if result is not None and rule.include is not None:
             folder = result.match.re.groupindex.get("ps_d")  # This group matches the slash after the folder.
             if folder is None:
-                applies = not (path.endswith("/") and result.match.end() == len(path))
+                is_applicable = not (path.endswith("/") and result.match.end() == len(path))
             else:
-                applies = result.match.end(folder) in (-1, len(path))
-            if applies:
+                is_applicable = result.match.end(folder) in (-1, len(path))
+            if is_applicable:
                 return bool(rule.include)
     return None
 

@@ -59,16 +59,21 @@ def _mount(pod: Object, container: Object) -> str:
 
 
 def wait(
-    kube: Kube, namespace: str, selector: str, count: int, seconds: float, over: Callable[[], str | None]
+    kube: Kube,
+    namespace: str,
+    selector: str,
+    count: int,
+    seconds: float,
+    end_reason: Callable[[], str | None],
 ) -> list[Target]:
     """Wait until `count` pods have a running container that can receive code, and return these containers.
 
-    `over` returns the reason why the containers will never run, or None if they may still run. Raises
+    `end_reason` returns the reason why the containers will never run, or None if they may still run. Raises
     WaitError, or UsageError with that reason.
     """
 
     def done(pods: Mapping[str, Object]) -> str | None:
-        if reason := over():
+        if reason := end_reason():
             raise UsageError(f"no pod to sync into: {reason}")
         ready = [each for each in map(target, pods.values()) if each]
         return None if len(ready) == count else f"{len(ready)} of {count} pods run: {_phases(pods)}"

@@ -91,7 +91,7 @@ class Selection:
 
         Raises UsageError if a file cannot be read.
         """
-        self._own = OwnRules(self.top)
+        self._own_rules = OwnRules(self.top)
         yield from self._folder("", self._rules(""), "")
 
     def _folder(self, folder: str, rules: _Rules, base: str) -> Iterator[tuple[str, os.stat_result]]:
@@ -101,12 +101,12 @@ class Selection:
         """
         rules.enter(_below(folder, base))
         try:
-            inside = sorted(os.scandir(self.top / folder), key=lambda each: each.name)
+            entries = sorted(os.scandir(self.top / folder), key=lambda each: each.name)
         except FileNotFoundError:  # The folder was removed during the scan.
             return
         except OSError as error:
             raise unreadable(self.top / folder, error) from None
-        for entry in inside:
+        for entry in entries:
             path = f"{folder}/{entry.name}" if folder else entry.name
             try:
                 status = entry.stat(follow_symlinks=False)
@@ -116,7 +116,7 @@ class Selection:
                 raise unreadable(self.top / path, error) from None
             is_folder = stat.S_ISDIR(status.st_mode)
             rule_path = f"{path}/" if is_folder else path
-            own = self._own.decision(rule_path)
+            own = self._own_rules.decision(rule_path)
             reason = (
                 rules.excluded(_below(rule_path, base))
                 if own is None

@@ -84,10 +84,10 @@ class Walker:
             except OSError as error:
                 raise unreadable(self.top / path, error) from None
         self._forget({entry["path"] for entry in entries})
-        astray = [e for e in entries if e["kind"] == "link" and leaves(e["path"], e["target"])]
-        if astray:
-            links = ", ".join(f"{e['path']} → {e['target']}" for e in astray[:SHOWN])
-            suffix = f" and {len(astray) - SHOWN} more" if len(astray) > SHOWN else ""
+        escaping_links = [e for e in entries if e["kind"] == "link" and leaves(e["path"], e["target"])]
+        if escaping_links:
+            links = ", ".join(f"{e['path']} → {e['target']}" for e in escaping_links[:SHOWN])
+            suffix = f" and {len(escaping_links) - SHOWN} more" if len(escaping_links) > SHOWN else ""
             raise UsageError(
                 f"expected links inside of {self.top}, but these lead out of it, where a pod has no files: "
                 f"{links}{suffix}",

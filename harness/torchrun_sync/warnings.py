@@ -39,15 +39,15 @@ def warnings(top: Path, entries: Sequence[Entry]) -> Iterator[str]:
     files = [entry for entry in entries if entry["kind"] == "file"]
     if secrets := [e["path"] for e in entries if e["kind"] != "dir" and _is_secret(top, e["path"])]:
         yield (
-            f"warning: files that look like secrets are sent to the cluster: {_some(secrets)}; "
+            f"warning: files that look like secrets are sent to the cluster: {_sample(secrets)}; "
             f"to keep them here, add them to {OWN}"
         )
     large = sorted((e for e in files if e["size"] >= LARGE_BYTES), key=lambda e: -int(e["size"]))
     if large:
-        descriptions = _some([f"{e['path']} ({e['size'] / 1e6:.1f} MB)" for e in large])
+        descriptions = _sample([f"{e['path']} ({e['size'] / 1e6:.1f} MB)" for e in large])
         yield f"warning: large files are sent: {descriptions}; move data to a claim, or add it to {OWN}"
     if pointers := [e["path"] for e in files if e["size"] < _POINTER_BYTES and _is_pointer(top / e["path"])]:
-        yield f"warning: Git LFS pointers are sent in place of the files: {_some(pointers)}; git lfs pull"
+        yield f"warning: Git LFS pointers are sent in place of the files: {_sample(pointers)}; git lfs pull"
     if not files:
         yield f"warning: no file of {top} is sent; `--dry-run` lists the excluded files"
 
@@ -57,7 +57,7 @@ def summary(excluded: Sequence[tuple[str, str]]) -> str:
     environments are left out."""
     paths = [path for path, reason in excluded if reason != BUILT_IN]
     reasons = sorted({reason for _, reason in excluded if reason != BUILT_IN})
-    return f"not sent: {_some(paths)} ({', '.join(reasons)}); `--dry-run` lists all" if paths else ""
+    return f"not sent: {_sample(paths)} ({', '.join(reasons)}); `--dry-run` lists all" if paths else ""
 
 
 def listing(excluded: Sequence[tuple[str, str]]) -> Iterator[str]:
@@ -81,8 +81,8 @@ def _is_secret(top: Path, path: str) -> bool:
 def _is_pointer(file: Path) -> bool:
     """Return whether a file is a Git LFS pointer, which git writes if LFS has not fetched the content."""
     try:
-        with file.open("rb") as opened:
-            return opened.read(len(_POINTER)) == _POINTER
+        with file.open("rb") as stream:
+            return stream.read(len(_POINTER)) == _POINTER
     except OSError:
         return False
 
@@ -90,14 +90,14 @@ def _is_pointer(file: Path) -> bool:
 def _is_certificate(file: Path) -> bool:
     """Return whether a file contains certificates but no private key, like a root certificate bundle."""
     try:
-        with file.open("rb") as opened:
-            content = opened.read(_PEM_BYTES)
+        with file.open("rb") as stream:
+            content = stream.read(_PEM_BYTES)
     except OSError:
         return False
     return _CERTIFICATE in content and _PRIVATE not in content and len(content) < _PEM_BYTES
 
 
-def _some(paths: Sequence[str]) -> str:
+def _sample(paths: Sequence[str]) -> str:
     suffix = f" and {len(paths) - SHOWN} more" if len(paths) > SHOWN else ""
     return f"{', '.join(map(_printable, paths[:SHOWN]))}{suffix}"
 

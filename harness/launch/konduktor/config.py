@@ -19,7 +19,7 @@ from harness.launch.labels import NONCE_LABEL
 from harness.launch.mounts import netcheck, recorder
 from harness.provision.images import scripts
 
-_TAKEN = ("pod_config", "jobset_config")
+_COPIED = ("pod_config", "jobset_config")
 
 
 @dataclass(frozen=True)
@@ -56,11 +56,11 @@ def users_config(path: Path | None) -> Object:
     try:
         document = yaml_document(path, "HARNESS_KONDUKTOR_CONFIG")
         settings = (document or {}).get("kubernetes") or {}
-        copied = {name: settings[name] for name in _TAKEN if name in settings}
+        copied = {name: settings[name] for name in _COPIED if name in settings}
     except (AttributeError, TypeError) as error:
         raise UsageError(f"HARNESS_KONDUKTOR_CONFIG {path} is not a konduktor config: {error}") from None
     if not all(isinstance(value, dict) for value in copied.values()):
-        raise UsageError(f"HARNESS_KONDUKTOR_CONFIG {path}: expected mappings in {' and '.join(_TAKEN)}")
+        raise UsageError(f"HARNESS_KONDUKTOR_CONFIG {path}: expected mappings in {' and '.join(_COPIED)}")
     return copied
 
 
@@ -101,20 +101,20 @@ def konduktor_config(submission: Submission) -> Object:
     return {
         "apt": {"skip": True},
         "logs": {"backend": "victoria", "timeout": 5},
-        "kubernetes": _over(_over(default, submission.users), launch_config),
+        "kubernetes": _overlaid(_overlaid(default, submission.users), launch_config),
     }
 
 
-def _over(below: Any, above: Any, key: str = "") -> Any:
-    """Merge two configs in the way that konduktor does. `above` takes precedence.
+def _overlaid(base: Any, override: Any, key: str = "") -> Any:
+    """Merge two configs in the way that konduktor does. `override` takes precedence.
 
     Mappings are merged field by field, and the first containers are merged into one. Other lists are
     concatenated.
     """
-    if isinstance(below, dict) and isinstance(above, dict):
-        return {**below, **{name: _over(below.get(name), value, name) for name, value in above.items()}}
-    if isinstance(below, list) and isinstance(above, list):
-        if key == "containers" and below and above:
-            return [_over(below[0], above[0]), *below[1:], *above[1:]]
-        return below + above
-    return above
+    if isinstance(base, dict) and isinstance(override, dict):
+        return {**base, **{name: _overlaid(base.get(name), value, name) for name, value in override.items()}}
+    if isinstance(base, list) and isinstance(override, list):
+        if key == "containers" and base and override:
+            return [_overlaid(base[0], override[0]), *base[1:], *override[1:]]
+        return base + override
+    return override

@@ -99,38 +99,38 @@ class Konduktor:
         schemas.mkdir(parents=True, mode=0o700)
         (schemas / "podspec.json").write_text("{}")  # Otherwise, konduktor downloads the schema.
         self._until = ExitStack()
-        self._waiting = self._started(program) if program is not None and _of_python(program) else None
+        self._waiting = self._start(program) if program is not None and _of_python(program) else None
 
     def launch(self, program: Path, proxy: Proxy | None = None) -> subprocess.CompletedProcess[str]:
         """Run `konduktor launch` on the files in this HOME. Raises ToolError.
 
         `proxy` is the proxy for the API server. Its password is passed to the process through a pipe.
         """
-        waiting, self._waiting = self._waiting, None
+        process, self._waiting = self._waiting, None
         command = self._command(program)
-        if waiting is None and proxy is not None and _of_python(program):
-            waiting = self._started(program)
-        if waiting is None:  # No process was started, or an earlier launch used it.
+        if process is None and proxy is not None and _of_python(program):
+            process = self._start(program)
+        if process is None:  # No process was started, or an earlier launch used it.
             return processes.run(command, timeout=SECONDS, env=self._environment())
         with self._until:
             line = json.dumps(proxy and (str(proxy), proxy.headers)) + "\n"
-            result = processes.communicated(waiting, command, line, timeout=SECONDS)
+            result = processes.communicated(process, command, line, timeout=SECONDS)
         return processes.checked(result)
 
     def __enter__(self) -> Konduktor:
         return self
 
     def __exit__(self, *_: object) -> None:
-        waiting, self._waiting = self._waiting, None
+        process, self._waiting = self._waiting, None
         try:
             with self._until:
-                if waiting is not None:
-                    processes.kill_group(waiting)
-                    waiting.communicate()
+                if process is not None:
+                    processes.kill_group(process)
+                    process.communicate()
         finally:
             shutil.rmtree(self.home, ignore_errors=True)
 
-    def _started(self, program: Path) -> subprocess.Popen[str]:
+    def _start(self, program: Path) -> subprocess.Popen[str]:
         python = program.with_name("python")
         return self._until.enter_context(
             processes.started(

@@ -107,11 +107,11 @@ def reason(returncode: int, output: str) -> tuple[CauseId, str]:
     if last.startswith("still running after "):
         before = lines[-2] if lines[1:] else "nothing"
         return "launch.timed_out", f"konduktor launch was {last}; its last output was: {before}"
-    refused = _REFUSED.search(output)
-    if refused:
+    refusal = _REFUSED.search(output)
+    if refusal:
         try:
-            message = str(json.loads(refused[2])["message"])
+            message = str(json.loads(refusal[2])["message"])
         except (ValueError, KeyError, TypeError):
-            message = refused[2].strip()
-        return "launch.rejected", f"The API server refused the job with HTTP {refused[1]}: {message}"
+            message = refusal[2].strip()
+        return "launch.rejected", f"The API server refused the job with HTTP {refusal[1]}: {message}"
     return "launch.konduktor_failed", f"konduktor launch ended with exit code {returncode}: {last}"

@@ -99,10 +99,10 @@ class KonduktorWorkload:
         """Return a pod as konduktor creates it, with the scheduling fields from the user's config."""
         config = users_config(settings.konduktor_config).get("pod_config") or {}
         users = config.get("spec") if isinstance(config, dict) else None
-        added = {key: value for key, value in (users or {}).items() if key in _PLACEMENT}
+        placement = {key: value for key, value in (users or {}).items() if key in _PLACEMENT}
         own = self.pod_spec
-        tolerations = [*own.get("tolerations", []), *(added.pop("tolerations", None) or [])]
-        return {"spec": {**own, **added, "tolerations": tolerations}}
+        tolerations = [*own.get("tolerations", []), *(placement.pop("tolerations", None) or [])]
+        return {"spec": {**own, **placement, "tolerations": tolerations}}
 
     @property
     def envs(self) -> dict[str, str]:

@@ -47,8 +47,8 @@ def problems(value: Any, kind: str, path: str, *, newer: bool = False) -> Iterat
             return
         # The message omits the value of an environment variable, because it may be a secret.
         actual = "" if path.endswith(".value") else f", found {shown(value)}"
-        quotes = ": put it in quotes" if kind == "str" and isinstance(value, int | float) else ""
-        yield f"{path}: expected {_WORDS[kind]}{actual}{quotes}"
+        suggestion = ": put it in quotes" if kind == "str" and isinstance(value, int | float) else ""
+        yield f"{path}: expected {_WORDS[kind]}{actual}{suggestion}"
 
 
 def _field_problems(value: Any, model: Any, path: str, newer: bool) -> Iterator[str]:
@@ -60,9 +60,9 @@ def _field_problems(value: Any, model: Any, path: str, newer: bool) -> Iterator[
         if str(name).startswith("$"):  # The key is a merge directive, such as $patch.
             continue
         if name not in kinds:
-            near = difflib.get_close_matches(str(name), kinds, n=1)
-            if near or not newer:
-                hint = f"; did you mean {near[0]}?" if near else ""
+            close_matches = difflib.get_close_matches(str(name), kinds, n=1)
+            if close_matches or not newer:
+                hint = f"; did you mean {close_matches[0]}?" if close_matches else ""
                 yield f"{path}.{name} is not a field of Kubernetes{hint}"
         elif each is not None:
             yield from problems(each, kinds[name], f"{path}.{name}", newer=newer)

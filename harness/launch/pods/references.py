@@ -51,10 +51,10 @@ def pull_secrets(
     pull Secret from the settings, is omitted, because every launch copies it. Raises UsageError if a Secret
     is missing.
     """
-    created = {str(each["metadata"]["name"]) for each in other_objects if each["kind"] == "Secret"}
+    created_names = {str(each["metadata"]["name"]) for each in other_objects if each["kind"] == "Secret"}
     names = [str(each["name"]) for each in items(pod, "imagePullSecrets") if each.get("name")]
     requests = [
-        Wanted(name, namespace) for name in dict.fromkeys(names) if name not in created | {own_secret}
+        Wanted(name, namespace) for name in dict.fromkeys(names) if name not in created_names | {own_secret}
     ]
     return read(kube, requests, {}, "imagePullSecrets")
 

@@ -264,8 +264,10 @@ def screen(spec: AcceptanceSpec, replicas: int) -> DdpWorkload:
     pod["containers"][0]["args"] = [f"exec sh {FOLDER}/acceptance.sh {words}\n"]
     if spec.device != "cpu":
         (spread,) = pod["topologySpreadConstraints"]
-        apart = {"topologyKey": spread["topologyKey"], "labelSelector": spread["labelSelector"]}
-        pod["affinity"] = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [apart]}}
+        anti_affinity = {"topologyKey": spread["topologyKey"], "labelSelector": spread["labelSelector"]}
+        pod["affinity"] = {
+            "podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [anti_affinity]}
+        }
     return workload
 
 

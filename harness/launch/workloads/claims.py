@@ -50,7 +50,7 @@ class Claimed:
     """The access mode with which the pods mount the volume."""
 
 
-def mounts(used: Iterable[Mount]) -> list[Object]:
+def mounts(pod_mounts: Iterable[Mount]) -> list[Object]:
     """Return a container's volumeMounts."""
     return [
         {
@@ -59,13 +59,13 @@ def mounts(used: Iterable[Mount]) -> list[Object]:
             **({"subPath": one.folder} if one.folder else {}),
             **({"readOnly": True} if one.read_only else {}),
         }
-        for one in used
+        for one in pod_mounts
     ]
 
 
-def pod_volumes(used: Sequence[Mount]) -> list[Object]:
+def pod_volumes(pod_mounts: Sequence[Mount]) -> list[Object]:
     """Return a pod's volumes, one for each claim. A volume is read-only if all its mounts are."""
-    writable = {one.claim for one in used if not one.read_only}
+    writable = {one.claim for one in pod_mounts if not one.read_only}
     return [
         {
             "name": claim,
@@ -74,7 +74,7 @@ def pod_volumes(used: Sequence[Mount]) -> list[Object]:
                 **({} if claim in writable else {"readOnly": True}),
             },
         }
-        for claim in dict.fromkeys(one.claim for one in used)
+        for claim in dict.fromkeys(one.claim for one in pod_mounts)
     ]
 
 
@@ -100,9 +100,9 @@ def make_folders(shared: SharedFolder, folder: str) -> None:
         (parent / claim).chmod(0o777)
 
 
-def of_class(name: str, used: Iterable[Mount], namespace: str | None = None) -> Iterable[Object]:
+def of_class(name: str, pod_mounts: Iterable[Mount], namespace: str | None = None) -> Iterable[Object]:
     """Yield ReadWriteMany claims for a storage class. A launch's claims are deleted with its namespace."""
-    for claim in dict.fromkeys(one.claim for one in used):
+    for claim in dict.fromkeys(one.claim for one in pod_mounts):
         yield _claim(claim, namespace, name, None)
 
 
@@ -113,20 +113,24 @@ def of_namespace(claims: Iterable[Claimed], namespace: str, nonce: str) -> Itera
     """
     for one in claims:
         claim = one.mount.claim
-        dropped = {"claimRef", "persistentVolumeReclaimPolicy", "storageClassName"}
-        spec = {key: value for key, value in copy.deepcopy(one.volume["spec"]).items() if key not in dropped}
+        omitted_fields = {"claimRef", "persistentVolumeReclaimPolicy", "storageClassName"}
+        spec = {
+            key: value
+            for key, value in copy.deepcopy(one.volume["spec"]).items()
+            if key not in omitted_fields
+        }
         yield _volume(claim, namespace, nonce, spec)
         yield _claim(claim, namespace, "", _volume_name(claim, nonce), one.mode)
 
 
-def read(kube: Kube, namespace: str, used: Sequence[Mount], pods: int) -> list[Claimed]:
+def read(kube: Kube, namespace: str, pod_mounts: Sequence[Mount], pods: int) -> list[Claimed]:
     """Return the claims in `namespace` that the pods mount. Missing optional claims are omitted.
 
     `pods` is the number of pods. Raises UsageError if a required claim is missing, or if a claim is not bound
     or has no suitable access mode.
     """
     claimed: dict[str, Claimed] = {}
-    for mount in used:
+    for mount in pod_mounts:
         if mount.claim in claimed:
             continue
         claim = kube.get("v1", "PersistentVolumeClaim", mount.claim, namespace)
@@ -138,14 +142,14 @@ def read(kube: Kube, namespace: str, used: Sequence[Mount], pods: int) -> list[C
             raise UsageError(
                 f"--claims-namespace {namespace}: expected a bound claim {mount.claim}, but "
                 f"{'it is not bound' if claim else 'there is none'}",
-                hint=_instead(mount, namespace),
+                hint=_hint(mount, namespace),
             )
-        writes = any(not one.read_only for one in used if one.claim == mount.claim)
+        writes = any(not one.read_only for one in pod_mounts if one.claim == mount.claim)
         claimed[mount.claim] = Claimed(mount, volume, _mode(namespace, mount, volume, pods if writes else 0))
     return list(claimed.values())
 
 
-def _instead(mount: Mount, namespace: str) -> str:
+def _hint(mount: Mount, namespace: str) -> str:
     if mount.claim == DATASETS:
         return "--synthetic trains on generated texts, and needs no datasets-pvc"
     if mount.claim == MODELS:
@@ -156,8 +160,8 @@ def _instead(mount: Mount, namespace: str) -> str:
 def _mode(namespace: str, mount: Mount, volume: Object, writers: int) -> str:
     """Return the access mode for a mount with `writers` writing pods. Raises UsageError if there is none."""
     modes = list((volume.get("spec") or {}).get("accessModes") or [])
-    enough = [MANY] if writers > 1 else [MANY, ONE_NODE] if writers else [READERS, MANY, ONE_NODE]
-    mode = next((one for one in enough if one in modes), None)
+    accepted_modes = [MANY] if writers > 1 else [MANY, ONE_NODE] if writers else [READERS, MANY, ONE_NODE]
+    mode = next((one for one in accepted_modes if one in modes), None)
     if mode is not None:
         return mode
     reason = (
@@ -168,8 +172,8 @@ def _mode(namespace: str, mount: Mount, volume: Object, writers: int) -> str:
         else "pods read it"
     )
     raise UsageError(
-        f"--claims-namespace {namespace}: {mount.claim} needs the access mode {' or '.join(enough)}, because "
-        f"{reason}; it has {', '.join(modes) or 'none'}",
+        f"--claims-namespace {namespace}: {mount.claim} needs the access mode "
+        f"{' or '.join(accepted_modes)}, because {reason}; it has {', '.join(modes) or 'none'}",
         hint="create a claim of this name with that access mode"
         + (", or --replicas 1" if writers > 1 and ONE_NODE in modes else ""),
     )

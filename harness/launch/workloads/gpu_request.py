@@ -44,8 +44,8 @@ def of(nodes: Sequence[Object], requested: int | None) -> Request:
         )
     shared = [(name, [one.text]) for name, one in parts.items() if one]
     if not shared:
-        whole = all(map(gpu_nodes.proved_whole, nodes))
-        return Request(GPU, requested or _equal(nodes), whole)
+        all_whole = all(map(gpu_nodes.proved_whole, nodes))
+        return Request(GPU, requested or _equal(nodes), all_whole)
     if (requested or 1) > 1:
         raise UsageError(
             f"{requested} GPUs per pod are requested, and {by_reason(shared)}: several requests can get the "

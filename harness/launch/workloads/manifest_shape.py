@@ -91,11 +91,11 @@ def object_problems(document: Any) -> Iterator[str]:
 
 def workload_problems(document: Any) -> Iterator[str]:
     """Yield the problems in a workload's pod template: wrong types, and strings that are too long."""
-    wrong = False
+    has_problems = False
     for problem in _problems(_Workload, document):
-        wrong = True
+        has_problems = True
         yield problem
-    if not wrong:
+    if not has_problems:
         pod = ((document.get("spec") or {}).get("template") or {}).get("spec") or {}
         for at, container in enumerate(pod.get("containers") or []):
             yield from _container_problems(f"containers[{at}]", container)

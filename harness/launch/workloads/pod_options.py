@@ -82,19 +82,19 @@ def variables(words: Iterable[str]) -> dict[str, str]:
     """
     values: dict[str, str] = {}
     for word in words:
-        name, equals, value = word.partition("=")
+        name, separator, value = word.partition("=")
         if name in values:
             raise UsageError(f"--env: {name} is given twice")
-        if not equals and name not in os.environ:
+        if not separator and name not in os.environ:
             raise UsageError(
                 f"--env {name}: this variable is not set here", hint="--env NAME=VALUE, or export it first"
             )
-        if equals and (is_secret_name(name) or secrets_in(value.replace("$", "_"))):
+        if separator and (is_secret_name(name) or secrets_in(value.replace("$", "_"))):
             raise UsageError(
                 f"--env {name}=…: other users of this machine see a secret on a command line",
                 hint=f"export {name}, and give `--env {name}`",
             )
-        values[name] = value if equals else os.environ[name]
+        values[name] = value if separator else os.environ[name]
     return values
 
 

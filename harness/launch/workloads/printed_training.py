@@ -133,15 +133,22 @@ def of_documents(document: Object, other_objects: Sequence[Object], source: str)
     stateful = document["kind"] == "StatefulSet"
     workload_class = PrintedStatefulSet if stateful else PrintedJob
     own = tuple(each for each in other_objects if each["metadata"]["name"] != ETCD)
-    plain = workload_class(document, own, source)  # Raises UsageError for mistakes in the objects.
+    plain_workload = workload_class(document, own, source)  # Raises UsageError for mistakes in the objects.
     namespace = document["metadata"].get("namespace")
     words = _words(document["spec"]["template"]["spec"]["containers"][0])
     spec = TrainingSpec(
         kind="statefulset" if stateful else "job",
-        replicas=plain.members(None),  # type: ignore[arg-type] # no cluster is needed
-        max_replicas=_most(plain.envs.get("NNODES", ""), plain.members(None), source) if stateful else None,  # type: ignore[arg-type]
+        replicas=plain_workload.members(None),  # type: ignore[arg-type] # no cluster is needed
+        max_replicas=_max_replicas(
+            plain_workload.envs.get("NNODES", ""), plain_workload.members(None), source
+        )
+        if stateful
+        else None,  # type: ignore[arg-type]
         rdzv="c10d" if len(own) == len(other_objects) else "etcd",
-        run=next((value for name, value in pairwise(words) if name in _RUN), plain.envs.get("RUN_ID", "run")),
+        run=next(
+            (value for name, value in pairwise(words) if name in _RUN),
+            plain_workload.envs.get("RUN_ID", "run"),
+        ),
         smoke="training.train" in words,
         claims_namespace=str(namespace) if namespace else None,
         secrets=tuple(_secrets(document["spec"]["template"]["spec"], namespace)),
@@ -149,7 +156,7 @@ def of_documents(document: Object, other_objects: Sequence[Object], source: str)
     return workload_class(document, own, source, spec)
 
 
-def _most(nodes: str, replicas: int, source: str) -> int | None:
+def _max_replicas(nodes: str, replicas: int, source: str) -> int | None:
     """Return the maximum if NNODES is a range, or None if it is a number. Otherwise, raise UsageError."""
     minimum, colon, maximum = nodes.partition(":")
     if not colon:

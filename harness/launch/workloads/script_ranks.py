@@ -114,11 +114,11 @@ def _option(arguments: list[str]) -> str | None:
     for word in rest:
         if not word.startswith("-"):
             return None
-        name, equals, value = word.lstrip("-").partition("=")
+        name, separator, value = word.lstrip("-").partition("=")
         name = name.replace("-", "_")
         if name.startswith("nproc"):
-            return value if equals else next(rest, "")
-        if not equals and name not in {
+            return value if separator else next(rest, "")
+        if not separator and name not in {
             "standalone",
             "no_python",
             "run_path",

@@ -121,19 +121,21 @@ class Training:
     def volumes(self, surroundings: Surroundings) -> tuple[list[Object], Shared]:
         """Return the claims and volumes to create, and the pods' mounts."""
         spec, namespace, nonce = self.spec, surroundings.namespace, surroundings.nonce
-        used = spec.mounts()
-        if not used:
+        pod_mounts = spec.mounts()
+        if not pod_mounts:
             return [], Shared()
         if spec.storage_class:
-            return list(claims.of_class(spec.storage_class, used, namespace)), Shared(used)
+            return list(claims.of_class(spec.storage_class, pod_mounts, namespace)), Shared(pod_mounts)
         if spec.claims_namespace:
             claimed = self._claimed(surroundings.kube)
             existing = {one.mount.claim for one in claimed}
-            mounted = tuple(one for one in used if one.claim in existing)
+            existing_mounts = tuple(one for one in pod_mounts if one.claim in existing)
             documents = list(claims.of_namespace(claimed, namespace, nonce))
-            return documents, Shared(mounted, claims.on_one_node(claimed))
+            return documents, Shared(existing_mounts, claims.on_one_node(claimed))
         folder = spec.volumes or namespace
-        return list(claims.of_folder(shared_folder(surroundings), folder, namespace, nonce)), Shared(used)
+        return list(claims.of_folder(shared_folder(surroundings), folder, namespace, nonce)), Shared(
+            pod_mounts
+        )
 
     def prepare(self, document: Object, surroundings: Surroundings) -> None:
         """Add the volumes to the pods. Remove the Secret with the S3 keys, because only transfers use it."""
@@ -355,31 +357,32 @@ def manifests(
                 f"{on_kind} applies only to a launch on kind; printed manifests mount claims",
                 hint="copy the texts to datasets-pvc, or print with --synthetic",
             )
-    printed = (of_pods or PodOptions()).applied(workload(spec))
-    check_tracking(printed.envs)
+    printed_workload = (of_pods or PodOptions()).applied(workload(spec))
+    check_tracking(printed_workload.envs)
     if spec.gpus is None:
-        check_gloo(printed.envs)
-    document, comment = by_reference(copy.deepcopy(printed.document), printed)
+        check_gloo(printed_workload.envs)
+    document, comment = by_reference(copy.deepcopy(printed_workload.document), printed_workload)
     document["metadata"]["annotations"][TRAINING] = "true"
-    template, used = document["spec"]["template"], spec.mounts(printed=True)
-    use(template["spec"], Shared(used), template["metadata"]["labels"])
+    template, pod_mounts = document["spec"]["template"], spec.mounts(printed=True)
+    use(template["spec"], Shared(pod_mounts), template["metadata"]["labels"])
     if pull_secret:
         template["spec"]["imagePullSecrets"] = [{"name": pull_secret}]
-    waits = {"name": "TRAINING_HOLD", "value": "1" if spec.kind == "statefulset" else "0"}
+    hold_variable = {"name": "TRAINING_HOLD", "value": "1" if spec.kind == "statefulset" else "0"}
     env = template["spec"]["containers"][0]["env"]
     source = {"name": "TRAINING_SOURCE", "value": "1" if spec.generates_texts(printed=True) else "0"}
-    env[:] = [*(source if one["name"] == source["name"] else one for one in env), waits]
+    env[:] = [*(source if one["name"] == source["name"] else one for one in env), hold_variable]
     pod_security.harden(
         template["spec"],
-        root=(bool(used) or not printed.uses_worker_image) and not rejects_root,  # The user owns the claims.
-        read_only=printed.fits_read_only,
+        root=(bool(pod_mounts) or not printed_workload.uses_worker_image)
+        and not rejects_root,  # The user owns the claims.
+        read_only=printed_workload.fits_read_only,
         fs_group=spec.storage_class is not None,
     )
-    other_objects = [*printed.other_objects]
+    other_objects = [*printed_workload.other_objects]
     if spec.brings_etcd:
         other_objects += etcd(pinned("rendezvous", "image"))
     if spec.storage_class:
-        other_objects += claims.of_class(spec.storage_class, used)
+        other_objects += claims.of_class(spec.storage_class, pod_mounts)
     documents = [copy.deepcopy(each) for each in (*other_objects, document)]
     for each in documents:
         each["metadata"] |= {"namespace": spec.claims_namespace} if spec.claims_namespace else {}
@@ -426,11 +429,11 @@ def _complete(pod: Object, spec: TrainingSpec, labels: Object) -> None:
 def use(pod: Object, shared: Shared, labels: Object) -> None:
     """Add the shared volumes to a pod. `labels` selects all of the training's pods."""
     container = pod["containers"][0]
-    mounted, volumes = claims.mounts(shared.mounts), claims.pod_volumes(shared.mounts)
+    volume_mounts, volumes = claims.mounts(shared.mounts), claims.pod_volumes(shared.mounts)
     if not shared.mounts:  # The output of the smoke test can be lost with the pod.
-        mounted = [{"name": "out", "mountPath": claims.CLAIMS[claims.OUTPUTS]}]
+        volume_mounts = [{"name": "out", "mountPath": claims.CLAIMS[claims.OUTPUTS]}]
         volumes = [{"name": "out", "emptyDir": {}}]
-    container["volumeMounts"] = [*container["volumeMounts"], *mounted]
+    container["volumeMounts"] = [*container["volumeMounts"], *volume_mounts]
     pod["volumes"] = [*pod["volumes"], *volumes]
     if shared.one_node:
         on_one_node(pod, labels)

@@ -67,7 +67,7 @@ def printed(program: Program, volumes: Volumes, surroundings: Surroundings, prog
     kube, namespace = surroundings.kube, surroundings.namespace
     try:
         _create_pod(kube, pod(program, volumes, surroundings))
-        phase = _ended(kube, namespace, program, progress)
+        phase = _final_phase(kube, namespace, program, progress)
         text = _log(kube, namespace, program)
     except (ApiException, HTTPError) as error:
         return _failed(reason_of(error))
@@ -83,7 +83,7 @@ def printed(program: Program, volumes: Volumes, surroundings: Surroundings, prog
 
 def pod(program: Program, volumes: Volumes, surroundings: Surroundings) -> Object:
     """Return the helper pod for a command."""
-    used = [one if program.writes else replace(one, read_only=True) for one in volumes.mounts]
+    pod_mounts = [one if program.writes else replace(one, read_only=True) for one in volumes.mounts]
     own = (items(volumes.ranks, "containers") or [{}])[0].get("securityContext")
     container = {
         "name": program.name.rpartition("-")[2],
@@ -91,7 +91,7 @@ def pod(program: Program, volumes: Volumes, surroundings: Surroundings) -> Objec
         "imagePullPolicy": "IfNotPresent",
         "command": list(program.words),
         "workingDir": "/workspace",
-        "volumeMounts": [*claims.mounts(used), *surroundings.scripts],
+        "volumeMounts": [*claims.mounts(pod_mounts), *surroundings.scripts],
         **({"securityContext": own} if own else {}),
         **({"envFrom": [{"secretRef": {"name": program.secret}}]} if program.secret else {}),
     }
@@ -101,10 +101,10 @@ def pod(program: Program, volumes: Volumes, surroundings: Surroundings) -> Objec
         "restartPolicy": "Never",
         "activeDeadlineSeconds": int(program.start_seconds + program.seconds),
         "containers": [container],
-        "volumes": [*claims.pod_volumes(used), *script_volumes],
+        "volumes": [*claims.pod_volumes(pod_mounts), *script_volumes],
     }
     pod_security.harden(spec, root=True)  # The ranks ran as this user and own the files.
-    affinity = _beside(surroundings) if volumes.one_node else {}
+    affinity = _node_affinity(surroundings) if volumes.one_node else {}
     if not affinity and (node_affinity := mapping(volumes.ranks, "affinity", "nodeAffinity")):
         affinity = {"nodeAffinity": node_affinity}
     if affinity:
@@ -130,7 +130,7 @@ def _create_pod(kube: Kube, document: Object) -> None:
     kube.apply(document)
 
 
-def _beside(surroundings: Surroundings) -> Object:
+def _node_affinity(surroundings: Surroundings) -> Object:
     """Return an affinity to a node where a rank runs or ran, because the volume is attached to that node."""
     selector = f"{NONCE_LABEL}={surroundings.nonce}"
     pods = surroundings.kube.objects("v1", "Pod", surroundings.namespace, selector=selector)
@@ -140,7 +140,7 @@ def _beside(surroundings: Surroundings) -> Object:
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}} if names else {}
 
 
-def _ended(kube: Kube, namespace: str, program: Program, progress: Progress) -> str:
+def _final_phase(kube: Kube, namespace: str, program: Program, progress: Progress) -> str:
     """Wait until the pod terminates, and report its last log line as progress. Return the pod's phase.
 
     Raises WaitError.
@@ -149,22 +149,22 @@ def _ended(kube: Kube, namespace: str, program: Program, progress: Progress) -> 
     def missing(pods: dict[str, Object], *phases: str) -> str | None:
         pod = pods.get(program.name) or {}
         phase = mapping(pod, "status").get("phase", "not there")
-        return None if phase in phases else f"pod {program.name} is {phase}{_why(pod)}"
+        return None if phase in phases else f"pod {program.name} is {phase}{_waiting_reason(pod)}"
 
     def wait(seconds: float, *phases: str) -> None:
-        which = {"seconds": seconds, "namespace": namespace}
-        kube.wait(program.does, "v1", "Pod", lambda pods: missing(pods, *phases), **which)  # type: ignore[arg-type]
+        wait_options = {"seconds": seconds, "namespace": namespace}
+        kube.wait(program.does, "v1", "Pod", lambda pods: missing(pods, *phases), **wait_options)  # type: ignore[arg-type]
 
     wait(program.start_seconds, "Running", "Succeeded", "Failed")
-    last, waited = "", 0.0
+    last, waited_seconds = "", 0.0
     while True:
         try:
             wait(PROGRESS_SECONDS, "Succeeded", "Failed")
             break
         except WaitError as error:
-            waited += PROGRESS_SECONDS
-            if waited > program.seconds:
-                raise WaitError(program.does, error.last_seen, waited) from None
+            waited_seconds += PROGRESS_SECONDS
+            if waited_seconds > program.seconds:
+                raise WaitError(program.does, error.last_seen, waited_seconds) from None
         lines = _log(kube, namespace, program, tail=1).splitlines()
         if lines and lines[-1] != last:
             last = lines[-1]
@@ -173,7 +173,7 @@ def _ended(kube: Kube, namespace: str, program: Program, progress: Progress) -> 
     return str(mapping(final_pod, "status").get("phase", "gone"))
 
 
-def _why(pod: Object) -> str:
+def _waiting_reason(pod: Object) -> str:
     """Return why a pod does not start, according to its status, or ""."""
     waiting = [mapping(one, "state", "waiting") for one in items(pod, "status", "containerStatuses")]
     conditions = [one for one in items(pod, "status", "conditions") if one.get("status") == "False"]

@@ -124,7 +124,7 @@ class TrainingSpec:
                 f"--secret {duplicates[0]}: expected once, found {names.count(duplicates[0])} times"
             )
         if not self.smoke:
-            self._understood()
+            self._check_options()
         if self.data is not None:
             self._data_fits(self.data)
 
@@ -213,9 +213,9 @@ class TrainingSpec:
             except ValueError as error:
                 raise UsageError(f"{option}: {error}", hint="the prefix is the folder of one run") from None
 
-    def _understood(self) -> None:
+    def _check_options(self) -> None:
         """Raise UsageError for trainer options that the trainer would reject in every pod."""
-        own = self._own()
+        own = self._own_options()
         parsed = self._parsed()
         # The trainer also accepts abbreviated options, and the last value applies: --dat=/x sets --data-dir.
         for name, value in zip(own[::2], own[1::2], strict=True):
@@ -223,7 +223,7 @@ class TrainingSpec:
                 raise UsageError(f"the launch sets {name}, but the options after `--` change it")
 
     def _parsed(self) -> argparse.Namespace:
-        return options.sensible(options.parser(_Refusing), [*self._own(), *self.options])
+        return options.sensible(options.parser(_Refusing), [*self._own_options(), *self.options])
 
     def transfers(self) -> list[tuple[Literal["--upload", "--resume-from"], str]]:
         """Return the options for transfers from or to S3, with their URLs."""
@@ -239,7 +239,7 @@ class TrainingSpec:
         parsed = self._parsed()
         return str(parsed.model) if parsed.model and not parsed.local_files_only else None
 
-    def _own(self) -> list[str]:
+    def _own_options(self) -> list[str]:
         device = "cuda" if self.gpus else "cpu"
         return ["--run-name", self.run, "--data-dir", "/data", "--out-dir", "/out", "--device", device]
 
@@ -281,7 +281,7 @@ class TrainingSpec:
         head = ["sh", "/workspace/training/training.sh", f"--nproc-per-node={self.processes}", "-m"]
         if self.smoke:
             return [*head, "training.train", *SMOKE.split(), *self.options]
-        return [*head, *self.trainer, *self._own(), *self.options]
+        return [*head, *self.trainer, *self._own_options(), *self.options]
 
     def environment(self) -> dict[str, str]:
         """Return the environment variables for training.sh and NCCL."""

@@ -98,8 +98,10 @@ def _why_not_available(deployment: Object) -> str:
         return "the latest generation is not observed"
     desired, updated = deployment.get("spec", {}).get("replicas", 1), status.get("updatedReplicas", 0)
     if updated < desired or status.get("replicas", 0) > updated:
-        old = status.get("replicas", 0) - updated
-        return f"{updated} of {desired} pods are of the latest generation, {old} of an older one still run"
+        outdated = status.get("replicas", 0) - updated
+        return (
+            f"{updated} of {desired} pods are of the latest generation, {outdated} of an older one still run"
+        )
     available = condition(deployment, "Available")
     if not available:
         return "no Available condition yet"

@@ -54,8 +54,8 @@ def at_once(deployment: Object) -> Object:
     changed = copy.deepcopy(deployment)
     spec = changed["spec"]["template"]["spec"]
     spec["nodeSelector"] = {**spec.get("nodeSelector", {}), CONTROL_PLANE: ""}
-    tolerated = {"key": CONTROL_PLANE, "operator": "Exists", "effect": "NoSchedule"}
-    spec["tolerations"] = [*spec.get("tolerations", []), tolerated]
+    toleration = {"key": CONTROL_PLANE, "operator": "Exists", "effect": "NoSchedule"}
+    spec["tolerations"] = [*spec.get("tolerations", []), toleration]
     _mount_certificates(spec)
     for container in spec["containers"]:
         container["env"] = [*container.get("env", []), *_API_SERVER]
@@ -97,8 +97,8 @@ def undescribed(definition: Object) -> Object:
     CRD, it decodes, compares and stores the CRD several times. With descriptions, that took 10 s of CPU time.
     """
     versions = definition["spec"]["versions"]
-    bare = [{**each, "schema": _bare(each["schema"])} if "schema" in each else each for each in versions]
-    return {**definition, "spec": {**definition["spec"], "versions": bare}}
+    stripped = [{**each, "schema": _bare(each["schema"])} if "schema" in each else each for each in versions]
+    return {**definition, "spec": {**definition["spec"], "versions": stripped}}
 
 
 def _bare(schema: Any) -> Any:

@@ -163,12 +163,12 @@ def _api(kube: Kube, name: str) -> None:
 def _definition(kube: Kube, name: str) -> Object | None:
     """Return the CustomResourceDefinition, or None if it does not exist."""
     try:
-        answer = kube.fetch(f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}")
+        response = kube.fetch(f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}")
     except ApiException as error:
         if error.status == 404:
             return None
         raise
-    definition: Object = answer.json()
+    definition: Object = response.json()
     return definition
 
 

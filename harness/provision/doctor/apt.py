@@ -169,8 +169,8 @@ def write_sources(suites: Sequence[str], release: str, root: Path = Path("/")) -
     """
     source = root / f"etc/apt/sources.list.d/{NAME}.sources"
     pins = root / f"etc/apt/preferences.d/{NAME}"
-    already = [s for parsed in parse_deb822(text_of(source)) for s in parsed.suites]
-    suites = [*already, *(suite for suite in suites if suite not in already)]
+    existing_suites = [s for parsed in parse_deb822(text_of(source)) for s in parsed.suites]
+    suites = [*existing_suites, *(suite for suite in suites if suite not in existing_suites)]
     files = {pins: our_pins(suites), source: our_source(suites, read_sources(root), release, root)}
     for path, text in files.items():
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -50,8 +50,8 @@ def at_least(version: Version | None, minimum: Version) -> bool:
     """
     if version is None:
         return False
-    padded = version + (0,) * (len(minimum) - len(version))
-    return padded[: len(minimum)] >= minimum
+    padded_version = version + (0,) * (len(minimum) - len(version))
+    return padded_version[: len(minimum)] >= minimum
 
 
 def exit_code(checks: Iterable[Check]) -> int:
@@ -71,8 +71,8 @@ def render(checks: Sequence[Check]) -> RenderableType:
     for check in checks:
         mark = "[green]ok[/]" if check.ok else "[bold red]no[/]" if check.required else "[yellow]--[/]"
         table.add_row(mark, escape(check.name), escape(check.seen), escape(check.expected))
-    bad = sorted((c for c in checks if not c.ok and c.fix), key=lambda c: not c.required)
-    lines = [Text.from_markup(f"[bold]{escape(c.name)}[/] → {escape(c.fix)}") for c in bad]
+    fixable = sorted((c for c in checks if not c.ok and c.fix), key=lambda c: not c.required)
+    lines = [Text.from_markup(f"[bold]{escape(c.name)}[/] → {escape(c.fix)}") for c in fixable]
     failed = sum(check.failed for check in checks)
     last = (
         Text(f"{failed} of {len(checks)} checks fail", "bold red") if failed else Text("ready", "bold green")

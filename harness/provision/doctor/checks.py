@@ -68,11 +68,11 @@ def _python() -> Check:
 
 
 def _client() -> Check:
-    answer = probe.run("docker", "--version")
-    state = answer.last_line
-    if not answer.ok and probe.which("podman"):
+    result = probe.run("docker", "--version")
+    state = result.last_line
+    if not result.ok and probe.which("podman"):
         state += "; Podman cannot replace it"
-    return Check("Docker client", answer.ok, state, "docker on PATH", advice("docker"))
+    return Check("Docker client", result.ok, state, "docker on PATH", advice("docker"))
 
 
 def _daemon(info: dict[str, Any], problem: str) -> Check:
@@ -149,31 +149,31 @@ def _cgroup(info: dict[str, Any]) -> Check:
 
 
 def _buildx() -> Check:
-    answer = probe.run("docker", "buildx", "version")
-    return Check("docker buildx", answer.ok, answer.last_line, "builds the worker image", advice("buildx"))
+    result = probe.run("docker", "buildx", "version")
+    return Check("docker buildx", result.ok, result.last_line, "builds the worker image", advice("buildx"))
 
 
 def _kind(settings: Settings) -> Check:
-    answer = probe.run(settings.kind_bin, "version")
+    result = probe.run(settings.kind_bin, "version")
     locked = source_versions.load(settings.model_copy(update={"versions_file": None}))
     fix = kind_advice(locked.kind)
     return Check(
-        "kind", answer.ok and at_least(version_of(answer.text), KIND), answer.last_line, "≥ 0.33", fix
+        "kind", result.ok and at_least(version_of(result.text), KIND), result.last_line, "≥ 0.33", fix
     )
 
 
 def _kubectl(settings: Settings) -> Check:
-    answer = probe.run(settings.kubectl_bin, "version", "--client")
-    version = version_of(answer.text) if answer.ok else None
-    text = ".".join(map(str, version)) if version else answer.last_line
+    result = probe.run(settings.kubectl_bin, "version", "--client")
+    version = version_of(result.text) if result.ok else None
+    text = ".".join(map(str, version)) if version else result.last_line
     fix = f"{advice('kubectl')}, or set HARNESS_KUBECTL_BIN to its path"
     return Check("kubectl", version is not None, text, "any", fix)
 
 
 def _go(source: bool) -> Check:
-    answer = probe.run("go", "version")
-    ok = answer.ok and at_least(version_of(answer.text), GO)
-    return Check("Go", ok, answer.last_line, _for_source("≥ 1.26", source), advice("go"), required=source)
+    result = probe.run("go", "version")
+    ok = result.ok and at_least(version_of(result.text), GO)
+    return Check("Go", ok, result.last_line, _for_source("≥ 1.26", source), advice("go"), required=source)
 
 
 def _mmdebstrap(source: bool) -> Check:

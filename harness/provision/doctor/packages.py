@@ -26,7 +26,7 @@ _FEDORA = {
     "go": "`sudo dnf install golang`",
     "python": "`sudo dnf install python3`",
 }
-_OTHERS = {
+_OTHER_SYSTEMS = {
     "docker": "install Docker Engine or Docker Desktop",
     "buildx": "install the buildx plugin of your Docker",
     "kubectl": "install kubectl",
@@ -47,7 +47,7 @@ def advice(program: str, os_release: str | None = None) -> str:
         return _UBUNTU[program]
     if fields.get("ID") == "fedora":
         return _FEDORA[program]
-    return REPAIR if fields.get("ID") == "debian" else _OTHERS[program]
+    return REPAIR if fields.get("ID") == "debian" else _OTHER_SYSTEMS[program]
 
 
 def kind_advice(

@@ -125,10 +125,10 @@ def install(packages: Sequence[str], release: str, progress: Progress) -> None:
 
 def _apt(*arguments: str) -> None:
     command = ["apt-get", "-qq", "-o", "DPkg::Lock::Timeout=120", *arguments]
-    answer = probe.run(*command, seconds=APT_SECONDS)
-    if not answer.ok:
+    result = probe.run(*command, seconds=APT_SECONDS)
+    if not result.ok:
         raise ToolError(
-            command, answer.code, answer.text, hint="repair apt, then `harness doctor --fix` again"
+            command, result.code, result.text, hint="repair apt, then `harness doctor --fix` again"
         )
 
 
@@ -140,12 +140,12 @@ def start_daemon(context: RunContext) -> None:
     settings, progress = context.settings, context.progress
     if Path("/run/systemd/system").is_dir():
         progress("systemctl start docker")
-        answer = probe.run("systemctl", "start", "docker", seconds=DAEMON_SECONDS)
-        if not answer.ok:
+        result = probe.run("systemctl", "start", "docker", seconds=DAEMON_SECONDS)
+        if not result.ok:
             raise ToolError(
                 ["systemctl", "start", "docker"],
-                answer.code,
-                answer.text,
+                result.code,
+                result.text,
                 hint="journalctl -u docker",
                 cause=DOWN,
             )

@@ -51,15 +51,15 @@ def add(base: str, tag: str, command: Sequence[str], context: RunContext) -> Non
     folder = context.settings.cache_dir / "images"
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".layer-", dir=folder) as name:
-        layer, composed = Path(name, "layer.tar"), Path(name, "image.tar")
+        layer, image_tar = Path(name, "layer.tar"), Path(name, "image.tar")
         try:
-            below = _inspected(base)
+            base_image = _inspected(base)
             _run(command, layer)
-            image = LocalImage(tag, _compose(below, tag, layer, composed))
+            image = LocalImage(tag, _compose(base_image, tag, layer, image_tar))
             processes.run(
-                ["docker", "load", "--quiet", "--input", str(composed)], timeout=_SECONDS, cause=CAUSE
+                ["docker", "load", "--quiet", "--input", str(image_tar)], timeout=_SECONDS, cause=CAUSE
             )
-            os.replace(composed, archive(image, context))
+            os.replace(image_tar, archive(image, context))
         except HarnessError as error:
             context.progress(
                 f"{tag}: the image is built by Docker, because adding a layer failed: {error.message}"
@@ -83,13 +83,15 @@ def _inspected(base: str) -> dict[str, Any]:
     Raises HarnessError if Docker uses containerd's image store, because descriptions in that store lack the
     storage driver's data.
     """
-    below = json.loads(processes.run(["docker", "image", "inspect", base], timeout=60, cause=CAUSE).stdout)[0]
-    if not (below.get("GraphDriver") or {}).get("Data"):
+    base_image = json.loads(
+        processes.run(["docker", "image", "inspect", base], timeout=60, cause=CAUSE).stdout
+    )[0]
+    if not (base_image.get("GraphDriver") or {}).get("Data"):
         raise HarnessError("Docker keeps its images in containerd's image store", cause=CAUSE)
-    return dict(below)
+    return dict(base_image)
 
 
-def _compose(below: Mapping[str, Any], tag: str, layer: Path, target: Path) -> str:
+def _compose(base_image: Mapping[str, Any], tag: str, layer: Path, target: Path) -> str:
     """Write an archive with the new layer, the manifest and the configuration of an image.
 
     Return the image's id.
@@ -97,15 +99,15 @@ def _compose(below: Mapping[str, Any], tag: str, layer: Path, target: Path) -> s
     The archive has the OCI layout and Docker's manifest.json, like that of `docker save`.
     """
     with layer.open("rb") as content:
-        added = f"sha256:{hashlib.file_digest(content, 'sha256').hexdigest()}"
-    layers = [*below["RootFS"]["Layers"], added]
+        layer_digest = f"sha256:{hashlib.file_digest(content, 'sha256').hexdigest()}"
+    layers = [*base_image["RootFS"]["Layers"], layer_digest]
     configuration = json.dumps(
         {
-            "architecture": below["Architecture"],
-            "os": below["Os"],
-            **({"variant": below["Variant"]} if below.get("Variant") else {}),
+            "architecture": base_image["Architecture"],
+            "os": base_image["Os"],
+            **({"variant": base_image["Variant"]} if base_image.get("Variant") else {}),
             "created": datetime.now(UTC).isoformat(),
-            "config": below["Config"],
+            "config": base_image["Config"],
             "rootfs": {"type": "layers", "diff_ids": layers},
         }
     ).encode()
@@ -125,7 +127,7 @@ def _compose(below: Mapping[str, Any], tag: str, layer: Path, target: Path) -> s
     of_docker = [{"Config": _blob(_id(configuration)), "RepoTags": [tag], "Layers": list(map(_blob, layers))}]
     with target.open("wb") as file, layout(file, node_name(tag), manifest, configuration) as tar:
         _write(tar, "manifest.json", json.dumps(of_docker).encode())
-        tar.add(layer, arcname=_blob(added))
+        tar.add(layer, arcname=_blob(layer_digest))
     return _id(configuration)
 
 

@@ -60,10 +60,10 @@ def load_images(images: Sequence[str | LocalImage], nodes: Sequence[str], contex
         unlinked = _each_node(linked, lambda node: _link(node, missing[node], context))
         missing = {**missing, **unlinked}
     for image in to_load:
-        lacking = [node for node in nodes if image in missing[node]]
-        if lacking:
+        target_nodes = [node for node in nodes if image in missing[node]]
+        if target_nodes:
             with saved(image, context) as tar:
-                _each_node(lacking, lambda node, tar=tar: _import(node, tar, states[node].snapshotter))  # type: ignore[misc]
+                _each_node(target_nodes, lambda node, tar=tar: _import(node, tar, states[node].snapshotter))  # type: ignore[misc]
     for image in to_load:
         layered.archive(image, context).unlink(missing_ok=True)
     context.progress(

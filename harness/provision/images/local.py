@@ -72,8 +72,8 @@ def saved(image: LocalImage, context: RunContext) -> Iterator[Path]:
     """Save the image as a tar file, yield its path, and remove the file after the block."""
     folder = context.settings.cache_dir / "images"
     folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".saving-", dir=folder) as saving:
-        tar = Path(saving, "image.tar")
+    with tempfile.TemporaryDirectory(prefix=".saving-", dir=folder) as temporary:
+        tar = Path(temporary, "image.tar")
         processes.run(["docker", "save", "-o", str(tar), image.tag], timeout=SECONDS, cause=CAUSE)
         yield tar
 
@@ -85,13 +85,13 @@ def pipe(image: LocalImage, command: Sequence[str], omit: Collection[str] = ()) 
     programs if `docker save` or the command fails.
     """
     save = ["docker", "save", image.tag]
-    with processes.started(save, cause=CAUSE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as saving:
-        assert saving.stdout is not None
-        with _filtered(saving.stdout, omit) if omit else nullcontext(saving.stdout) as stream:
+    with processes.started(save, cause=CAUSE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as save_process:
+        assert save_process.stdout is not None
+        with _filtered(save_process.stdout, omit) if omit else nullcontext(save_process.stdout) as stream:
             read_result = processes.run(command, stdin=stream, timeout=SECONDS, check=False, cause=CAUSE)
         # If the pipe stayed open after the reader has failed, Docker would block forever.
-        saving.stdout.close()
-        save_result = processes.communicated(saving, save, None, timeout=SECONDS, cause=CAUSE)
+        save_process.stdout.close()
+        save_result = processes.communicated(save_process, save, None, timeout=SECONDS, cause=CAUSE)
     for result in (read_result, save_result):
         if result.returncode:
             output = read_result.stdout + read_result.stderr + save_result.stderr

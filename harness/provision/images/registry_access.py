@@ -61,10 +61,10 @@ def unreached(registry: Registry) -> list[str]:
         direct = [url for url in urls if proxies.proxy_of(url) is None]
     except UsageError as error:
         return [error.message]
-    errors = within(ADDRESS_SECONDS, _nameless, direct)
+    errors = within(ADDRESS_SECONDS, _resolution_error, direct)
     timeout_message = f"no address within {ADDRESS_SECONDS:g} s"
-    if nameless := [*filter(None, (errors.get(url, f"{url}: {timeout_message}") for url in direct))]:
-        return nameless
+    if address_errors := [*filter(None, (errors.get(url, f"{url}: {timeout_message}") for url in direct))]:
+        return address_errors
     with (
         ThreadPoolExecutor(len(checks)) as pool,
         client(follow_redirects=True) as http_client,
@@ -72,7 +72,7 @@ def unreached(registry: Registry) -> list[str]:
         return [*filter(None, pool.map(lambda check: _answer(http_client, *check), checks))]
 
 
-def _nameless(url: str) -> str:
+def _resolution_error(url: str) -> str:
     """Return why the host name in a URL cannot be resolved, or "" if it can be resolved."""
     try:
         socket.getaddrinfo(urlsplit(url).hostname, None)

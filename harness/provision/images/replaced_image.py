@@ -59,8 +59,8 @@ def _layer_command(base: str, tag: str, package_change: Change, folder: Path) ->
     """Return the command that replaces the packages in a container of the image `base` and prints the changes
     as an image layer."""
     command = ["docker", "run", "--rm", "--network", "none", "--user", "0", "--env", f"IMAGE={tag}"]
-    for path, inside in ((SCRIPT.resolve(), "/run/replace_packages.py"), (folder, "/packages")):
-        command += ["--mount", f"type=bind,source={path},target={inside},readonly"]
+    for path, destination in ((SCRIPT.resolve(), "/run/replace_packages.py"), (folder, "/packages")):
+        command += ["--mount", f"type=bind,source={path},target={destination},readonly"]
     command += ["--entrypoint", "python3", base, "/run/replace_packages.py"]
     return [*command, "--layer", "/packages", *package_change.changed]
 

@@ -62,10 +62,10 @@ def near(repository: str, making: str, scripts: Mapping[str, bytes]) -> Near | N
     Returns None if there is no such image, so that an image must be built.
     """
     # Only this repository is searched, because an image based on the worker image inherits its labels.
-    form = ["--filter", f"label={MAKING}={making}", "--filter", f"reference={repository}"]
-    form += ["--format", "{{.Repository}}:{{.Tag}}"]
-    listed = processes.run(["docker", "images", *form], timeout=30, cause=CAUSE)
-    for tag in listed.stdout.split():
+    options = ["--filter", f"label={MAKING}={making}", "--filter", f"reference={repository}"]
+    options += ["--format", "{{.Repository}}:{{.Tag}}"]
+    result = processes.run(["docker", "images", *options], timeout=30, cause=CAUSE)
+    for tag in result.stdout.split():
         changed, local_id = changed_since(_hashes_of(tag), scripts), image_id(tag)
         if changed is not None and local_id is not None:
             return Near(tag, local_id, changed)

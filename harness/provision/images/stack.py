@@ -120,9 +120,9 @@ def _built(locked: Versions, context: RunContext, then: Own) -> Stack:
         debian_bases = bases(locked.worker.debian, context)
         return debian_bases, then(debian_bases)
 
-    with in_background(debian) as aside:
-        source = build(context, lambda node_image: unpacked.attempt(aside.result()[1], node_image, context))
-    base_images, _ = aside.result()
+    with in_background(debian) as future:
+        source = build(context, lambda node_image: unpacked.attempt(future.result()[1], node_image, context))
+    base_images, _ = future.result()
     return Stack(
         image_source="source",
         node_image=source.node_image,
@@ -170,11 +170,11 @@ def _manifest(name: str, controller: Controller, context: RunContext) -> Path:
     The published manifest is cached by its hash, so later runs download nothing.
     """
     folder = context.settings.cache_dir / "manifests"
-    published = folder / f"{controller.sha256 or f'{name}-{controller.version}'}.yaml"
-    if not published.is_file():
+    manifest_path = folder / f"{controller.sha256 or f'{name}-{controller.version}'}.yaml"
+    if not manifest_path.is_file():
         context.progress(f"{name}: downloading the manifest of {controller.version}")
-        write(published, verified(download(controller.manifest), controller))
-    documents = manifests.parse(published.read_text())
+        write(manifest_path, verified(download(controller.manifest), controller))
+    documents = manifests.parse(manifest_path.read_text())
     adapted = manifests.render(
         manifests.adapt(documents, {f"{name}-controller-manager": controller.image})
     ).encode()

@@ -161,11 +161,11 @@ def add(images: Sequence[LocalImage], node_image: str, context: RunContext) -> N
         name = volume(context)
         with _containerd(name, node_image) as container:
             file_names = _inside(container, "ls", f"{MOUNT}/images").split()
-            full = len(file_names) > 2 * MAX_IMAGES and not _used(container)
-            for image in images if not full else ():
+            is_full = len(file_names) > 2 * MAX_IMAGES and not _used(container)
+            for image in images if not is_full else ():
                 if f"{image.file}.sh" not in file_names:
                     _add(container, image, context)
-        if not full:
+        if not is_full:
             return
         context.progress(f"{name}: emptied, because it was full and no cluster uses it")
         _docker("volume", "rm", name)
@@ -176,8 +176,8 @@ def add(images: Sequence[LocalImage], node_image: str, context: RunContext) -> N
 
 def _used(container: str) -> bool:
     """Return whether a container other than `container` mounts the volume. All such containers are nodes."""
-    listed = _docker("ps", "--all", "--filter", f"volume={MOUNT}", "--format", "{{.Names}}")
-    return bool(set(listed.split()) - {container})
+    output = _docker("ps", "--all", "--filter", f"volume={MOUNT}", "--format", "{{.Names}}")
+    return bool(set(output.split()) - {container})
 
 
 def _add(container: str, image: LocalImage, context: RunContext) -> None:
@@ -196,8 +196,8 @@ def _add(container: str, image: LocalImage, context: RunContext) -> None:
         pipe(image, command)
     # If another image took this name, containerd would delete this image's layers, although pods might still
     # use them.
-    script = _NAMED.format(ctr=" ".join(CTR), name=name, kept=f"kept.invalid/{image.file.lower()}")
-    digest, _, manifest = _inside(container, "sh", "-c", script).partition("\n")
+    shell_script = _NAMED.format(ctr=" ".join(CTR), name=name, kept=f"kept.invalid/{image.file.lower()}")
+    digest, _, manifest = _inside(container, "sh", "-c", shell_script).partition("\n")
     document = json.loads(manifest)
     if "config" not in document or _sha256(manifest.encode()) != digest:
         raise HarnessError(f"{image.tag} is not a single image in containerd", cause=CAUSE)
@@ -236,8 +236,8 @@ def _present(container: str, image: LocalImage) -> set[str]:
     If Docker uses containerd's image store, compressed layers have other names and are sent again.
     """
     diff_ids = _diff_ids(image)
-    listed = _inside(container, *CTR, "snapshots", "--snapshotter", OVERLAYFS, "ls").splitlines()
-    committed = {row.split()[0] for row in listed if row.split()[-1:] == ["Committed"]}
+    snapshot_rows = _inside(container, *CTR, "snapshots", "--snapshotter", OVERLAYFS, "ls").splitlines()
+    committed = {row.split()[0] for row in snapshot_rows if row.split()[-1:] == ["Committed"]}
     missing = {
         diff for diff, chain in zip(diff_ids, chain_ids(diff_ids), strict=True) if chain not in committed
     }
@@ -248,8 +248,8 @@ def chain_ids(diff_ids: Sequence[str]) -> list[str]:
     """Return the OCI ChainID of each layer, which containerd uses as the snapshot name."""
     chains: list[str] = []
     for diff_id in diff_ids:
-        below = f"{chains[-1]} " if chains else ""
-        chains.append(_sha256(f"{below}{diff_id}".encode()) if below else diff_id)
+        parent = f"{chains[-1]} " if chains else ""
+        chains.append(_sha256(f"{parent}{diff_id}".encode()) if parent else diff_id)
     return chains
 
 
@@ -258,10 +258,10 @@ def linking(links: Sequence[tuple[str, str]], image: LocalImage) -> str:
 
     `links` contains a (ChainID, folder) pair for each layer, lowest first.
     """
-    lines, below = [], ""
+    lines, parent = [], ""
     for chain, path in links:
-        lines.append(f"  link {chain} {path} {below} || return 1\n")
-        below = chain
+        lines.append(f"  link {chain} {path} {parent} || return 1\n")
+        parent = chain
     command = " ".join([*import_command(), f"{MOUNT}/images/{image.file}.tar"])
     return _LINK + "".join(lines) + _IMPORT_LINKED.format(command=command)
 
@@ -316,12 +316,12 @@ def _containerd(name: str, node_image: str) -> Iterator[str]:
     _docker("rm", "--force", "--volumes", name)  # A killed process may have left this container behind.
     # A node image's stop signal is meant for systemd. containerd ignores it and would be killed ten seconds
     # later.
-    mounted = ["--volume", f"{name}:{MOUNT}", "--entrypoint", "sh", "--stop-signal", "TERM"]
-    _docker("run", "--detach", "--privileged", "--name", name, *mounted, node_image, "-c", _CONTAINERD)
+    options = ["--volume", f"{name}:{MOUNT}", "--entrypoint", "sh", "--stop-signal", "TERM"]
+    _docker("run", "--detach", "--privileged", "--name", name, *options, node_image, "-c", _CONTAINERD)
     try:
         deadline = time.monotonic() + 30
-        answers = ["docker", "exec", name, "ctr", "--timeout", "1s", "version"]
-        while processes.run(answers, timeout=10, check=False).returncode:
+        probe_command = ["docker", "exec", name, "ctr", "--timeout", "1s", "version"]
+        while processes.run(probe_command, timeout=10, check=False).returncode:
             if time.monotonic() > deadline:
                 raise HarnessError(
                     "containerd does not respond in the volume of images",

@@ -115,8 +115,8 @@ def load(settings: Settings) -> Versions:
     try:
         versions = Versions.model_validate(toml(path, "versions file", hint=f"compare it with {LOCK}"))
     except ValidationError as error:
-        wrong = [f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()]
-        raise UsageError(f"{path}: {'; '.join(wrong)}", hint=f"compare it with {LOCK}") from None
+        problems = [f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()]
+        raise UsageError(f"{path}: {'; '.join(problems)}", hint=f"compare it with {LOCK}") from None
     own = {
         name: getattr(versions.registry, name).of(version)
         for name in CONTROLLERS

@@ -76,7 +76,9 @@ class KindCluster(KindNodes):
         Raises UsageError for a cluster that the harness did not create.
         """
         writer = context.writer
-        with self._alone(context.progress, f"waiting for another harness that works on cluster {self.name}"):
+        with self._exclusive(
+            context.progress, f"waiting for another harness that works on cluster {self.name}"
+        ):
             with writer.stage("docker"):
                 docker_check.daemon()
             with writer.stage("cluster name"):
@@ -142,7 +144,7 @@ class KindCluster(KindNodes):
             ready.use.release()
         if not self.removable(ready, owner):
             return False
-        with self._alone(context.progress):
+        with self._exclusive(context.progress):
             if not self.removable(ready, owner):  # Another process removed it or marked it as kept.
                 return False
             if self.used():
@@ -156,11 +158,11 @@ class KindCluster(KindNodes):
 
         Return False if the harness created no cluster with this name.
         """
-        with self._alone(progress):
+        with self._exclusive(progress):
             if self.state() is None:
                 return False
-            used = "; a harness that uses it will fail" if self.used() else ""
-            progress(f"deleting cluster {self.name}{used}")
+            warning = "; a harness that uses it will fail" if self.used() else ""
+            progress(f"deleting cluster {self.name}{warning}")
             return self._delete_all()
 
     def _delete_all(self) -> bool:
@@ -181,16 +183,16 @@ class KindCluster(KindNodes):
 
     def pause(self, progress: Progress) -> bool:
         """Stop all nodes and keep their contents. Return False if all were already stopped."""
-        with self._alone(progress):
+        with self._exclusive(progress):
             return power.pause(self)
 
     def resume(self, progress: Progress) -> bool:
         """Start the nodes and wait until the cluster is ready. Return False if the cluster was not paused."""
-        with self._alone(progress), reached():
+        with self._exclusive(progress), reached():
             power.owned(self)
             return start(self, progress)
 
     @contextmanager
-    def _alone(self, progress: Progress, waiting: str = "waiting for another harness") -> Iterator[None]:
+    def _exclusive(self, progress: Progress, waiting: str = "waiting for another harness") -> Iterator[None]:
         with locked(self.lock, lambda: progress(waiting)):
             yield

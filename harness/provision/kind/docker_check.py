@@ -37,9 +37,11 @@ def daemon() -> None:
     docker.unsupported).
     """
     if shutil.which("docker") is None:
-        also = ", and Podman cannot replace it" if shutil.which("podman") else ""
+        podman_note = ", and Podman cannot replace it" if shutil.which("podman") else ""
         raise HarnessError(
-            f"`docker` is not on PATH{also}", hint="`harness doctor --fix`", cause="docker.not_installed"
+            f"`docker` is not on PATH{podman_note}",
+            hint="`harness doctor --fix`",
+            cause="docker.not_installed",
         )
     if (provider := os.environ.get(PROVIDER) or "docker") != "docker":
         raise HarnessError(

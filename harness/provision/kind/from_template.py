@@ -163,11 +163,11 @@ class _Copy:
             with attempt("API server to answer"):
                 self._export_kubeconfig()
                 kube = self._wait_served()
-            alone = () if self._workers else ("alone.sh",)
-            ruled = pool.submit(_in_node, self._head, ("first.sh", *alone, "rules.sh"))
+            extra_scripts = () if self._workers else ("alone.sh",)
+            rules_future = pool.submit(_in_node, self._head, ("first.sh", *extra_scripts, "rules.sh"))
             with attempt("Deployments"):
                 self._register(kube, nodes, closed=self._workers)
-                joined = [pool.submit(self._join, node, identities) for node in self._workers]
+                join_futures = [pool.submit(self._join, node, identities) for node in self._workers]
                 kube.apply(self._template.dns)
                 install.certify(kube, self._stack.controllers)
                 install.deploy(kube, self._stack.controllers, quick)
@@ -182,9 +182,9 @@ class _Copy:
                     kube.wait("a node for CoreDNS", "v1", "Pod", _placed, seconds=10, namespace="kube-system")
                 self._register(kube, self._workers, closed=())
             with attempt("nodes to be Ready"):
-                for node in joined:
+                for node in join_futures:
                     node.result()
-                for each in (ruled, objects):
+                for each in (rules_future, objects):
                     each.result()
                 self._kind.wait_ready(seconds=READY_SECONDS)
         return completed

@@ -25,12 +25,12 @@ def trouble(kubeconfig: Path, context: str, nodes: Sequence[str], expected: int)
     try:
         ready = {node["metadata"]["name"] for node in kube.ready_nodes()}
     except ApiException as error:
-        refused = error.status in (401, 403)
-        problem = "rejects the credentials in" if refused else "is not ready for requests with"
+        is_forbidden = error.status in (401, 403)
+        problem = "rejects the credentials in" if is_forbidden else "is not ready for requests with"
         return HarnessError(
             f"the API server {problem} {kubeconfig}: HTTP {error.status} {error.reason}",
             hint=HINT,
-            cause="cluster.kubeconfig" if refused else "cluster.unhealthy",
+            cause="cluster.kubeconfig" if is_forbidden else "cluster.unhealthy",
         )
     except Exception as error:
         return HarnessError(
@@ -41,5 +41,7 @@ def trouble(kubeconfig: Path, context: str, nodes: Sequence[str], expected: int)
     missing = sorted(set(nodes) - ready)
     if not missing and len(ready) == expected:
         return None
-    which = ", ".join(missing) or f"expected {expected} nodes, found {len(ready)}"
-    return HarnessError(f"nodes of the cluster are not Ready: {which}", hint=HINT, cause="cluster.unhealthy")
+    node_list = ", ".join(missing) or f"expected {expected} nodes, found {len(ready)}"
+    return HarnessError(
+        f"nodes of the cluster are not Ready: {node_list}", hint=HINT, cause="cluster.unhealthy"
+    )

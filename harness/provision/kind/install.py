@@ -98,8 +98,8 @@ def create_or_reuse(kind: KindNodes, images: Images, context: RecordedContext) -
         required, actual = (stack.node_image, kind.settings.workers), (state.node_image, state.workers)
         # Only a cluster in the "ready" phase is complete. In any other phase, objects are still missing, and
         # the webhooks of a controller that does not serve would reject them.
-        whole = state.phase == "ready"
-        if kind.abandoned() and (required != actual or not whole or not kind.healthy()):
+        is_complete = state.phase == "ready"
+        if kind.abandoned() and (required != actual or not is_complete or not kind.healthy()):
             progress(f"cluster {kind.name}: left by a killed run, and unusable")
             kind.delete()
             return create_or_reuse(kind, images, context)
@@ -260,9 +260,9 @@ def _travelling(kind: KindNodes, images: Images, context: RecordedContext) -> It
             load_images(images.own, kind.pools(), context)
 
     with ThreadPoolExecutor(1) as background:
-        travelling = background.submit(travel)
+        transfer = background.submit(travel)
         yield
-        travelling.result()
+        transfer.result()
 
 
 def _install(
@@ -275,8 +275,8 @@ def _install(
     if stack.node_images and not completed.images:
         with writer.stage("controller images to nodes"):
             load_images(list(stack.node_images), kind.nodes(), context)
-    travelling = nullcontext() if completed.images else _travelling(kind, images, context)
-    with travelling, writer.stage("controllers"), reached():
+    transfer = nullcontext() if completed.images else _travelling(kind, images, context)
+    with transfer, writer.stage("controllers"), reached():
         if not completed.prepared:
             controllers.prepare(kube, stack.controllers, quick)
         if not completed.deployed:

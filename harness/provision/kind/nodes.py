@@ -80,7 +80,7 @@ class KindNodes:
 
         The value is False for a stopped container.
         """
-        listed = processes.run(
+        result = processes.run(
             [
                 "docker",
                 "ps",
@@ -94,7 +94,7 @@ class KindNodes:
             hint="`harness doctor` shows what is wrong with Docker",
             cause="docker.daemon_down",
         )
-        states = dict(line.split() for line in listed.stdout.splitlines())
+        states = dict(line.split() for line in result.stdout.splitlines())
         ordered = sorted(states, key=lambda node: ("control-plane" not in node, node))
         return {node: states[node] not in _STOPPED for node in ordered}
 
@@ -212,7 +212,7 @@ class KindNodes:
                 hint = f"kind's logs are in {logs}"
                 if "too many open files" in error.output:
                     hint = f"`harness doctor` shows the inotify limits to raise; {hint}"
-                raise HarnessError(_why(error), hint=hint, cause=cause) from None
+                raise HarnessError(_failure_message(error), hint=hint, cause=cause) from None
             raise
         self.created()
 
@@ -340,7 +340,7 @@ class KindNodes:
         processes.run([self.settings.kind_bin, *arguments], timeout=timeout, env=env)
 
 
-def _why(error: ToolError) -> str:
+def _failure_message(error: ToolError) -> str:
     """Return a message with kind's exit code and the line in which kind printed its error, or kind's last
     line if there is no such line."""
     lines = [line.strip() for line in error.output.splitlines() if line.strip()]

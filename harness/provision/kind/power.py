@@ -67,7 +67,9 @@ def restarted(kind: KindNodes) -> datetime | None:
     lines = processes.run(command, timeout=30, cause="docker.daemon_down").stdout.splitlines()
     times = [[datetime.fromisoformat(f"{each[:19]}+00:00") for each in line.split()] for line in lines]
     recent = CLOCK.utc() - timedelta(seconds=STARTING_SECONDS)
-    if not times or any(started_at < max(recent, created + FIRST_START) for created, started_at in times):
+    if not times or any(
+        started_at < max(recent, created_at + FIRST_START) for created_at, started_at in times
+    ):
         return None
     return min(started_at for _, started_at in times)
 

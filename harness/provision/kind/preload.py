@@ -182,7 +182,7 @@ class _Filling:
     def _exported(self) -> bool:
         kind = self._kind
         export = ["export", "kubeconfig", "--name", kind.name, "--kubeconfig", str(kind.kubeconfig)]
-        return _ok([kind.settings.kind_bin, *export])
+        return _succeeds([kind.settings.kind_bin, *export])
 
 
 def succeeds_soon(node: str, test: str) -> bool:
@@ -191,10 +191,10 @@ def succeeds_soon(node: str, test: str) -> bool:
     The test is repeated inside the node, because each `docker exec` takes 0.1 s of CPU time, and kind needs
     all CPUs.
     """
-    tries = round(CHECK_SECONDS / PAUSE_SECONDS)
-    script = f"for try in $(seq {tries}); do {test} && exit 0; sleep {PAUSE_SECONDS}; done; exit 1"
-    return _ok(["docker", "exec", node, "sh", "-c", script])
+    attempts = round(CHECK_SECONDS / PAUSE_SECONDS)
+    script = f"for try in $(seq {attempts}); do {test} && exit 0; sleep {PAUSE_SECONDS}; done; exit 1"
+    return _succeeds(["docker", "exec", node, "sh", "-c", script])
 
 
-def _ok(command: list[str]) -> bool:
+def _succeeds(command: list[str]) -> bool:
     return processes.run(command, timeout=30, check=False).returncode == 0

@@ -125,10 +125,10 @@ def tag(settings: Settings, stack: Stack, own: Sequence[LocalImage], context: Ru
     """
     from harness.provision.kind.configuration import configuration
 
-    of = configuration(settings, stack.node_image, (), Path("/images"), Path("/volumes"))
+    cluster_config = configuration(settings, stack.node_image, (), Path("/images"), Path("/volumes"))
     ids = [LocalImage.of(each).image_id for each in (stack.node_image, *stack.node_images)]
     parts = [
-        json.dumps({**of, "name": "", "networking": {}}, sort_keys=True),
+        json.dumps({**cluster_config, "name": "", "networking": {}}, sort_keys=True),
         *ids,
         *(image.image_id for image in own),
         *(hashlib.sha256(path.read_bytes()).hexdigest() for path in stack.controllers),
@@ -215,15 +215,15 @@ def keys(entries: Sequence[dict[str, str]], deferred: Sequence[str]) -> list[dic
     copied = []
     for each in entries:
         path = base64.b64decode(each["key"]).decode()
-        below = path.removeprefix(_REGISTRY)
-        name = below.rpartition("/")[2]
-        if below == path or name == "compact_rev_key":
+        relative_path = path.removeprefix(_REGISTRY)
+        name = relative_path.rpartition("/")[2]
+        if relative_path == path or name == "compact_rev_key":
             continue
-        if below in _CLUSTER_SPECIFIC_KEYS or name == _AUTHORITY or name in deferred:
+        if relative_path in _CLUSTER_SPECIFIC_KEYS or name == _AUTHORITY or name in deferred:
             continue
-        if below.startswith(_COPIED_PREFIXES):
+        if relative_path.startswith(_COPIED_PREFIXES):
             copied.append({"key": each["key"], "value": each["value"]})
-        elif not below.startswith(_OMITTED_PREFIXES):
+        elif not relative_path.startswith(_OMITTED_PREFIXES):
             raise HarnessError(
                 f"etcd contains {path}, and it is not known whether a template needs this kind of object"
             )
@@ -283,8 +283,8 @@ def _etcd(node: str) -> list[dict[str, str]]:
     client = f"--cert {pki}/apiserver-etcd-client.crt --key {pki}/apiserver-etcd-client.key"
     request = json.dumps({"key": _encoded(_REGISTRY), "range_end": _encoded("/registry0")})
     script = f"{_CURL} --cacert {pki}/etcd/ca.crt {client} https://127.0.0.1:2379/v3/kv/range -d '{request}'"
-    answer = processes.run(["docker", "exec", node, "sh", "-c", script], timeout=SECONDS).stdout
-    entries: list[dict[str, str]] = json.loads(answer)["kvs"]
+    response = processes.run(["docker", "exec", node, "sh", "-c", script], timeout=SECONDS).stdout
+    entries: list[dict[str, str]] = json.loads(response)["kvs"]
     return entries
 
 
@@ -311,8 +311,8 @@ def _commit(
     name = f"harness-template-{template.image.rpartition(':')[2]}"
     _docker("rm", "--force", name, check=False)
     mounts = ["--volume", f"{volume}:{unpacked.MOUNT}:ro", "--tmpfs", "/freeze:exec", "--network", "none"]
-    life = ["--entrypoint", "sleep", node_image, str(3 * SECONDS)]
-    _docker("run", "--detach", "--rm", "--privileged", "--name", name, *mounts, *life)
+    run_options = ["--entrypoint", "sleep", node_image, str(3 * SECONDS)]
+    _docker("run", "--detach", "--rm", "--privileged", "--name", name, *mounts, *run_options)
     try:
         _inside(name, (FILES / "containerd.sh").read_text(), *links)
         _inside(name, _START_ETCD + "".join(_put(body) for body in puts(entries)) + _STOP_ETCD)
@@ -368,9 +368,9 @@ def _docker(*arguments: str, check: bool = True) -> str:
 
 def _remove_old(newest: str) -> None:
     """Remove all templates except the newest MAX_TEMPLATES and those in use."""
-    listed = _docker(
+    output = _docker(
         "image", "ls", "--filter", f"reference={REPOSITORY}", "--format", "{{.Repository}}:{{.Tag}}"
     )
-    templates = [each for each in listed.splitlines() if each != newest]  # newest first
+    templates = [each for each in output.splitlines() if each != newest]  # newest first
     for each in templates[MAX_TEMPLATES - 1 :]:
         _docker("image", "rm", each, check=False)

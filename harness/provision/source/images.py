@@ -60,11 +60,11 @@ class NodeParts:
 
 def build_node(shell: Shell, parts: NodeParts, tag: str, work: Path) -> None:
     """Build the node image as `tag`, including all images that kubeadm requires."""
-    images = _wanted_images(shell, parts)
+    wanted = _wanted_images(shell, parts)
     context = work / "context"
     _fill_context(context, parts)
     build: list[str | Path] = [*build_command(), "-f", FILES / "node.Dockerfile"]
-    arguments = ["--build-arg", f"BASE={parts.root}", "--build-arg", f"PAUSE={images['pause']}"]
+    arguments = ["--build-arg", f"BASE={parts.root}", "--build-arg", f"PAUSE={wanted['pause']}"]
 
     def target(name: str) -> str:
         shell.run([*build, *arguments, "--target", name, "--iidfile", work / name, context])
@@ -84,14 +84,14 @@ def build_node(shell: Shell, parts: NodeParts, tag: str, work: Path) -> None:
                 f"/usr/local/bin/{name}",
                 root=proxy_root if name == "kube-proxy" else None,
             )
-            for name, image in images.items()
+            for name, image in wanted.items()
         ],
         archive,
         parts.architecture,
     )
     run = ["run", "--detach", "--privileged", "--entrypoint", "sleep"]
     with _container(shell, *run, target("node"), "infinity") as container:
-        _preload(shell, container, archive, list(images.values()))
+        _preload(shell, container, archive, list(wanted.values()))
         entrypoint = 'ENTRYPOINT ["/usr/local/bin/entrypoint", "/sbin/init"]'
         shell.run(["docker", "commit", "--change", entrypoint, "--change", "CMD []", container, tag])
 
@@ -121,24 +121,23 @@ def _wanted_images(shell: Shell, parts: NodeParts) -> dict[str, str]:
     """Return the images that kubeadm requires, keyed by component name."""
     kubeadm = parts.programs["kubeadm"]
     listed = shell.run([kubeadm, "config", "images", "list", "--kubernetes-version", parts.kubernetes])
-    images = {image.rpartition("/")[2].partition(":")[0]: image for image in listed.split()}
-    for name, built_version in parts.expected.items():
-        version = images.get(name, "nothing").rpartition(":")[2]
-        if version.lstrip("v").partition("-")[0] != built_version.lstrip("v"):
+    wanted = {image.rpartition("/")[2].partition(":")[0]: image for image in listed.split()}
+    for name, built in parts.expected.items():
+        version = wanted.get(name, "nothing").rpartition(":")[2]
+        if version.lstrip("v").partition("-")[0] != built.lstrip("v"):
             raise HarnessError(
-                f"kubeadm {parts.kubernetes} requires {name} {version}, "
-                f"but versions.toml has {built_version}",
+                f"kubeadm {parts.kubernetes} requires {name} {version}, but versions.toml has {built}",
                 hint=f"set {name} in [source] of versions.toml to the version that kubeadm requires",
                 cause=CAUSE,
             )
-    unknown = sorted(set(images) - set(parts.programs))
+    unknown = sorted(set(wanted) - set(parts.programs))
     if unknown:
         raise HarnessError(
             f"kubeadm {parts.kubernetes} requires images that are not built here: {', '.join(unknown)}",
             hint="harness/provision/source/golang.py lists what is built",
             cause=CAUSE,
         )
-    return images
+    return wanted
 
 
 def _fill_context(context: Path, parts: NodeParts) -> None:

@@ -137,10 +137,12 @@ class _Making:
         with self.plan.store.work() as module:
             programs = _Programs(self, go, module)
             if self.plan.node_image in self.missing:
-                aside = replace(self, shell=replace(self.shell, log=self.shell.log.with_suffix(".node.log")))
-                with in_background(aside._root):
+                node_build = replace(
+                    self, shell=replace(self.shell, log=self.shell.log.with_suffix(".node.log"))
+                )
+                with in_background(node_build._root):
                     programs.make(name for name in self.plan.modules if name not in CONTROLLERS)
-                with in_background(lambda: aside._node(replace(go, shell=aside.shell))):
+                with in_background(lambda: node_build._node(replace(go, shell=node_build.shell))):
                     self._controllers(programs)
             else:
                 self._controllers(programs)

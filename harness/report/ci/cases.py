@@ -87,11 +87,11 @@ def suite(bundle: Bundle, verdict: Verdict) -> Suite:
 def as_junit(bundle: Bundle, verdict: Verdict) -> str:
     """Return the text of junit.xml. The suite's properties describe the launch."""
     launch_suite = suite(bundle, verdict)
-    took = launch_suite.stop - launch_suite.start
-    cases = [_case(launch_suite.verdict, took), *(_case(check) for check in launch_suite.checks)]
+    duration = launch_suite.stop - launch_suite.start
+    cases = [_case(launch_suite.verdict, duration), *(_case(check) for check in launch_suite.checks)]
     cases += [_case(check, seconds) for check, _, seconds in launch_suite.accepted]
     return junit.document(
-        launch_suite.name, cases, properties(launch_suite.launch), launch_suite.started_at, took
+        launch_suite.name, cases, properties(launch_suite.launch), launch_suite.started_at, duration
     )
 
 
@@ -113,7 +113,8 @@ def as_ctrf(bundle: Bundle, verdict: Verdict) -> str:
     )
     tests = [first, *(_test(check, launch_suite.name, stop, stop) for check in launch_suite.checks)]
     tests += [
-        _accepted(check, own, took, launch_suite.name, stop) for check, own, took in launch_suite.accepted
+        _accepted(check, own, duration, launch_suite.name, stop)
+        for check, own, duration in launch_suite.accepted
     ]
     return ctrf.document(tests, ctrf.Tool(name="pluto-e2e-harness"), start, stop, now()).text()
 
@@ -128,7 +129,7 @@ def _test(check: Check, name: str, start: int, stop: int) -> ctrf.Test:
         stop=stop,
         suite=[name],
         message=_message(check) or None,
-        trace=_where(check) or None,
+        trace=_evidence_lines(check) or None,
         extra=check.model_dump(include={"cause", "ranks", "evidence"}, exclude_defaults=True) or None,
     )
 
@@ -155,7 +156,7 @@ def _case(check: Check, seconds: float = 0.0) -> junit.Case:
         problem="failure" if check.result == "FAIL" else "error",
         kind=check.cause or check.result,
         message=_message(check),
-        text="\n".join(filter(None, [_message(check), _where(check)])),
+        text="\n".join(filter(None, [_message(check), _evidence_lines(check)])),
     )
 
 
@@ -163,7 +164,7 @@ def _message(check: Check) -> str:
     return ": ".join(filter(None, [check.cause, check.explanation]))
 
 
-def _where(check: Check) -> str:
+def _evidence_lines(check: Check) -> str:
     """Return the ranks on one line, followed by one line per evidence reference."""
     ranks = [f"ranks: {ranges(check.ranks)}"] if check.ranks else []
     return "\n".join([*ranks, *check.evidence])

@@ -46,13 +46,13 @@ def document(
         "errors": f"{sum(case.problem == 'error' for case in cases)}",
     }
     root = _element(None, "testsuites", counts | {"time": f"{seconds:.3f}"})
-    when = {"timestamp": started_at} if started_at else {}
+    attributes = {"timestamp": started_at} if started_at else {}
     top = _element(
-        root, "testsuite", {"name": suite, **counts, "skipped": "0", "time": f"{seconds:.3f}"} | when
+        root, "testsuite", {"name": suite, **counts, "skipped": "0", "time": f"{seconds:.3f}"} | attributes
     )
-    listed = _element(top, "properties")
+    properties_element = _element(top, "properties")
     for name, value in properties:
-        _element(listed, "property", {"name": name, "value": value})
+        _element(properties_element, "property", {"name": name, "value": value})
     for case in cases:
         _case(top, suite, case)
     ET.indent(root)

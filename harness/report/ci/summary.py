@@ -104,8 +104,8 @@ def of_test(test: Test) -> Iterator[str]:
 
 def _attempts(test: Test) -> str:
     message = test.message or next((a.message for a in test.retry_attempts or [] if a.message), None)
-    tries = f" ({test.retries + 1} attempts)" if test.retries else ""
-    return f"{tries}: {text(message)}" if message else tries
+    suffix = f" ({test.retries + 1} attempts)" if test.retries else ""
+    return f"{suffix}: {text(message)}" if message else suffix
 
 
 def text(plain: str) -> str:

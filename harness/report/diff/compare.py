@@ -191,8 +191,12 @@ def _point_counts(own: Series | None, other: Series | None) -> PointCounts | Non
         return None
     missing = [steps(own.missing)] if own.missing else []
     missing += [f"{own.missing_in_blocks} of those known by digest"] if own.missing_in_blocks else []
-    only = [] if other is None or _same_steps(own, other) else sorted(set(own.values) - set(other.values))
-    return PointCounts(logged=own.logged, kept=own.recorded, missing=", ".join(missing), only=steps(only))
+    exclusive_steps = (
+        [] if other is None or _same_steps(own, other) else sorted(set(own.values) - set(other.values))
+    )
+    return PointCounts(
+        logged=own.logged, kept=own.recorded, missing=", ".join(missing), only=steps(exclusive_steps)
+    )
 
 
 def _values(a: Facts, b: Facts) -> Iterator[ValueChange]:

@@ -104,11 +104,11 @@ def _job(manifest: Manifest) -> dict[str, str]:
 def _attempts(bundle: Bundle, manifest: Manifest) -> dict[str, str]:
     """Return each rank's number of attempts, or {} if no rank had more than one."""
     ranks = range(manifest.expected.ranks if manifest.expected else 0)
-    lives = {
+    attempt_counts = {
         rank: sum(isinstance(line, TruthStart) for _, line in bundle.truth_parts(rank)) or 1 for rank in ranks
     }
-    text = ", ".join(f"rank {rank}: {count}" for rank, count in lives.items())
-    return {"attempts": text} if any(count > 1 for count in lives.values()) else {}
+    text = ", ".join(f"rank {rank}: {count}" for rank, count in attempt_counts.items())
+    return {"attempts": text} if any(count > 1 for count in attempt_counts.values()) else {}
 
 
 def _code(bundle: Bundle, manifest: Manifest) -> dict[str, str]:
@@ -149,19 +149,19 @@ def _series(bundle: Bundle, manifest: Manifest) -> dict[tuple[int, str], Series]
         for _, line in bundle.truth_parts(rank):
             if isinstance(line, TruthBlock):
                 key = rank, line.metric
-                by_cell[key] = _with(by_cell.get(key, Series()), line, by_name.get(line.metric))
+                by_cell[key] = _with_block(by_cell.get(key, Series()), line, by_name.get(line.metric))
     return dict(sorted(by_cell.items()))
 
 
-def _with(series: Series, block: TruthBlock, metric: Metric | None) -> Series:
+def _with_block(series: Series, block: TruthBlock, metric: Metric | None) -> Series:
     recorded = metric.recorded if metric else ()
-    have = sum(block.first <= step <= block.last and step not in series.values for step in recorded)
+    in_block = sum(block.first <= step <= block.last and step not in series.values for step in recorded)
     return Series(
         values=series.values,
         digests={**series.digests, (block.first, block.last): block.sha256},
         logged=series.logged + block.count,
         missing=series.missing,
-        missing_in_blocks=series.missing_in_blocks + max(0, block.count - have),
+        missing_in_blocks=series.missing_in_blocks + max(0, block.count - in_block),
     )
 
 

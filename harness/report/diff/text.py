@@ -67,21 +67,21 @@ def _section(
     console: Console, title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], right: int = 0
 ) -> None:
     """Print a section. The last `right` columns contain right-aligned numbers."""
-    listed = list(rows)
-    if not listed:
+    row_list = list(rows)
+    if not row_list:
         return
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for number, column in enumerate(columns):
         table.add_column(
             column, overflow="fold", justify="right" if number >= len(columns) - right else "left"
         )
-    for row in listed[:MOST]:
+    for row in row_list[:MOST]:
         table.add_row(*map(Text, row))
     console.print()
     console.print(Text(title, style="bold"))
     console.print(table)
-    if len(listed) > MOST:
-        console.print(Text(f"and {len(listed) - MOST} more (--json has them)", style="dim"))
+    if len(row_list) > MOST:
+        console.print(Text(f"and {len(row_list) - MOST} more (--json has them)", style="dim"))
 
 
 def _change(change: Change) -> list[str]:
@@ -92,8 +92,8 @@ def _counts_text(counts: PointCounts | None) -> str:
     if counts is None:
         return "–"
     missing = f"; not {counts.missing}" if counts.missing else ""
-    only = f"; only here {counts.only}" if counts.only else ""
-    return f"{counts.kept} of {counts.logged}{missing}{only}"
+    suffix = f"; only here {counts.only}" if counts.only else ""
+    return f"{counts.kept} of {counts.logged}{missing}{suffix}"
 
 
 def _timing(timing: Timing) -> list[str]:

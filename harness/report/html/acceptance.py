@@ -93,10 +93,10 @@ def view(bundle: Bundle) -> View | None:
 
 def of_fleet(fleet: Fleet) -> View:
     """Return the report page's section on the acceptance results of a fleet."""
-    bad = [_node(node) for node in fleet.nodes if node.verdict != "PASS"]
+    not_passed = [_node(node) for node in fleet.nodes if node.verdict != "PASS"]
     passed = [_node(node) for node in fleet.nodes if node.verdict == "PASS"]
-    failed = [node.result.node for node in sorted(bad, key=lambda n: ORDER.index(n.result.verdict))]
-    return View(fleet, bad, passed, failed[0] if failed else "", list(_spreads(fleet)), picture(fleet))
+    failed = [node.result.node for node in sorted(not_passed, key=lambda n: ORDER.index(n.result.verdict))]
+    return View(fleet, not_passed, passed, failed[0] if failed else "", list(_spreads(fleet)), picture(fleet))
 
 
 def _node(node: NodeResult) -> Node:
@@ -187,7 +187,7 @@ def first(node: NodeResult) -> str:
 
 def lines(fleet: Fleet) -> list[str]:
     """Return the results as lines of Markdown: the verdict, and the nodes and checks that did not pass."""
-    bad = [node for node in fleet.nodes if node.verdict != "PASS"]
+    not_passed = [node for node in fleet.nodes if node.verdict != "PASS"]
     rows = [
         [
             MARKS[node.verdict],
@@ -196,14 +196,16 @@ def lines(fleet: Fleet) -> list[str]:
             markdown.code(node.first.cause or "") if node.first else "",
             markdown.text(first(node)),
         ]
-        for node in bad[:MOST]
+        for node in not_passed[:MOST]
     ]
     output = [f"**Acceptance: {fleet.verdict}** ({fleet.text})", ""]
     output += markdown.table(["", "node", "verdict", "cause", "what failed first"], rows)
-    output += [f"{len(bad) - MOST} more nodes are in the report.", ""] if len(bad) > MOST else []
-    wrong = [cell for cell in fleet.checks if cell.verdict != "PASS"]
+    output += (
+        [f"{len(not_passed) - MOST} more nodes are in the report.", ""] if len(not_passed) > MOST else []
+    )
+    failed_checks = [cell for cell in fleet.checks if cell.verdict != "PASS"]
     return output + [
-        f"- {cell.verdict} {markdown.code(cell.id)}: {markdown.text(cell.text)}" for cell in wrong
+        f"- {cell.verdict} {markdown.code(cell.id)}: {markdown.text(cell.text)}" for cell in failed_checks
     ]
 
 
@@ -223,7 +225,7 @@ def tests(bundle: Bundle) -> list[tuple[Check, str, float]]:
             (_check(f"acceptance / {node.node}", cell, evidence), cell.verdict, cell.seconds)
             for cell in node.cells
         ]
-    return list(_apart(cases))
+    return list(_with_unique_names(cases))
 
 
 def _check(prefix: str, cell: Cell, evidence: str) -> Check:
@@ -238,7 +240,7 @@ def _check(prefix: str, cell: Cell, evidence: str) -> Check:
     )
 
 
-def _apart(cases: Iterable[tuple[Check, str, float]]) -> Iterator[tuple[Check, str, float]]:
+def _with_unique_names(cases: Iterable[tuple[Check, str, float]]) -> Iterator[tuple[Check, str, float]]:
     """Yield the tests with unique names. A number is appended to each name that has occurred before."""
     counts: dict[str, int] = {}
     for check, verdict, seconds in cases:

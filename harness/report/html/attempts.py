@@ -57,23 +57,25 @@ def restarted(verdict: Verdict) -> str:
 
 def attempts(bundle: Bundle, verdict: Verdict) -> list[RankAttempt]:
     """Return the attempts of all ranks that ran more than once, sorted by rank and time."""
-    case, logged = truths(bundle) if restarted(verdict) else (None, [])
+    case, rank_truths = truths(bundle) if restarted(verdict) else (None, [])
     if case is None:
         return []
-    rank_restarts, prefix = restarts.all_restarts(case, logged), f"{case.launch.object_name}-"
-    return [one for truth in logged for one in _of_rank(truth, rank_restarts, prefix)]
+    rank_restarts, prefix = restarts.all_restarts(case, rank_truths), f"{case.launch.object_name}-"
+    return [one for truth in rank_truths for one in _of_rank(truth, rank_restarts, prefix)]
 
 
 def _of_rank(truth: Truth, all_restarts: list[Restart], prefix: str) -> list[RankAttempt]:
     starts = [attempt.start for attempt in truth.attempts if attempt.start is not None]
     if len(starts) < 2:
         return []
-    begins = [start.time_ms / 1000 for start in starts]
+    start_times = [start.time_ms / 1000 for start in starts]
     reasons: dict[int, list[str]] = {}
     for restart in (each for each in all_restarts if truth.rank in each.ranks):
         # A restart is the reason for the attempt that begins next.
         # If clocks differ so much that no attempt begins later, the restart is listed for the last attempt.
-        index = next((i for i, begin in enumerate(begins) if i and begin >= restart.at), len(begins) - 1)
+        index = next(
+            (i for i, begin in enumerate(start_times) if i and begin >= restart.at), len(start_times) - 1
+        )
         reasons.setdefault(index, []).append(restart.text)
     return [
         RankAttempt(
@@ -81,7 +83,7 @@ def _of_rank(truth: Truth, all_restarts: list[Restart], prefix: str) -> list[Ran
             number=index + 1,
             of=len(starts),
             pod=(start.pod or "").removeprefix(prefix),
-            start=begins[index],
+            start=start_times[index],
             last=attempt.last_ms / 1000 if attempt.last_ms is not None else None,
             rows=attempt.count,
             ended=attempt.end is not None,

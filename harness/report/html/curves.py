@@ -72,8 +72,8 @@ def metrics(bundle: Bundle, run_id: str | None) -> dict[str, Metric]:
         for name, rows in truth.rows.items():
             metric = by_name.setdefault(name, Metric(name))
             metric.truth[truth.rank] = rows
-            whole = rows.same_steps(metric.recorded)
-            missing_steps = [] if whole else [step for step in rows if step not in metric.recorded]
+            is_complete = rows.same_steps(metric.recorded)
+            missing_steps = [] if is_complete else [step for step in rows if step not in metric.recorded]
             attempt_counts = [count.get(name, 0) for count in counts]
             metric.cells[truth.rank] = Cell(logged=len(rows), missing=missing_steps, attempts=attempt_counts)
     return dict(sorted(by_name.items(), key=lambda item: (not item[1].missing_count, item[0])))

@@ -82,8 +82,8 @@ def _square(cell: NetcheckCell | None) -> Square:
         return Square("?", "idle", cell.text if cell else "not tried")
     if cell.outcome == "ok":
         if cell.bandwidth:
-            trips = f"round trips p50 {cell.p50 * 1000:.2f} ms, p99 {cell.p99 * 1000:.2f} ms"
-            return Square(megabytes(cell.bandwidth), "good", f"{cell.address}: {trips}")
+            round_trips = f"round trips p50 {cell.p50 * 1000:.2f} ms, p99 {cell.p99 * 1000:.2f} ms"
+            return Square(megabytes(cell.bandwidth), "good", f"{cell.address}: {round_trips}")
         rate = f", {cell.rate / 1e6:.0f} MB/s" if cell.rate else ""
         return Square("ok", "good", f"{cell.address}: {cell.rtt * 1000:.1f} ms{rate}")
     return Square(word(cell.outcome), "bad", f"{cell.outcome}: {cell.host}: {cell.text}")

@@ -45,13 +45,13 @@ def picture(fleet: Fleet) -> PairPicture | None:
     if not fleet.pairs:
         return None
     nodes = sorted({name for pair in fleet.pairs for name in (pair.a, pair.b)}, key=natural)
-    at = {name: number for number, name in enumerate(nodes)}
+    positions = {name: number for number, name in enumerate(nodes)}
     rates = [pair.busbw for pair in fleet.pairs if pair.busbw is not None]
     passed = [pair.busbw for pair in fleet.pairs if pair.busbw is not None and pair.verdict == "PASS"]
     shades: dict[int, list[str]] = {}
     squares: list[Square] = []
     for pair in fleet.pairs:
-        for one, other in ((at[pair.a], at[pair.b]), (at[pair.b], at[pair.a])):
+        for one, other in ((positions[pair.a], positions[pair.b]), (positions[pair.b], positions[pair.a])):
             x, y = (MARGIN + number * (SIDE + GAP) for number in (other, one))
             if pair.verdict == "PASS":
                 shades.setdefault(_shade(pair.busbw, passed), []).append(f"M{x} {y}h{SIDE}v{SIDE}h-{SIDE}z")
@@ -77,8 +77,8 @@ def _shade(rate: float | None, rates: Sequence[float]) -> int:
 
 
 def _worst(pairs: Iterable[Pair]) -> list[Pair]:
-    bad = [pair for pair in pairs if pair.verdict != "PASS"]
-    return sorted(bad, key=lambda pair: (ORDER.index(pair.verdict), pair.busbw or 0.0, pair.a, pair.b))
+    not_passed = [pair for pair in pairs if pair.verdict != "PASS"]
+    return sorted(not_passed, key=lambda pair: (ORDER.index(pair.verdict), pair.busbw or 0.0, pair.a, pair.b))
 
 
 def describe(pair: Pair) -> str:

@@ -44,8 +44,8 @@ def lanes(bundle: Bundle, manifest: Manifest) -> list[Lane]:
     """
     end = _end(manifest)
     all_lanes = [Lane(name, spans, "harness") for name, spans in _stages(manifest)]
-    launched = manifest.launch.kind if manifest.launch else "JobSet"
-    for kind, name in ((kinds.FILES.get(launched, "jobset"), launched), ("workload", "Workload")):
+    launched_kind = manifest.launch.kind if manifest.launch else "JobSet"
+    for kind, name in ((kinds.FILES.get(launched_kind, "jobset"), launched_kind), ("workload", "Workload")):
         for states in bundle.objects(kind).values():
             all_lanes.append(Lane(f"{name} {states[0].name}", list(_conditions(states, end, kind)), "queue"))
     job = manifest.launch.object_name if manifest.launch else None
@@ -94,8 +94,8 @@ def positions(begin: float, end: float) -> Callable[[Lane], list[dict[str, Any]]
 
 def _end(manifest: Manifest) -> float:
     last = [seconds(stage.started_at) or 0.0 for stage in manifest.stages]
-    lasted = [start + stage.seconds for start, stage in zip(last, manifest.stages, strict=True)]
-    return max([seconds(manifest.ended_at) or 0.0, seconds(manifest.started_at) or 0.0, *lasted])
+    end_times = [start + stage.seconds for start, stage in zip(last, manifest.stages, strict=True)]
+    return max([seconds(manifest.ended_at) or 0.0, seconds(manifest.started_at) or 0.0, *end_times])
 
 
 def _stages(manifest: Manifest) -> Iterator[tuple[str, list[Span]]]:
@@ -109,9 +109,11 @@ def _stages(manifest: Manifest) -> Iterator[tuple[str, list[Span]]]:
 
 def _phase(item: ObjectState, kind: str) -> tuple[str, str]:
     """Return an object's activity and colour, based on its most advanced condition."""
-    true = {c.get("type") for c in items(item.object, "status", "conditions") if c.get("status") == "True"}
+    true_conditions = {
+        c.get("type") for c in items(item.object, "status", "conditions") if c.get("status") == "True"
+    }
     if kind != "workload":
-        end_state = next((word for word in ("Complete", "Failed") if word in true), "")
+        end_state = next((word for word in ("Complete", "Failed") if word in true_conditions), "")
         state = mapping(item.object, "status").get("terminalState") or end_state
         if state:
             return str(state), "good" if str(state).startswith("Complete") else "bad"
@@ -123,7 +125,7 @@ def _phase(item: ObjectState, kind: str) -> tuple[str, str]:
         ("Admitted", "work"),
         ("QuotaReserved", "wait"),
     ):
-        if name in true:
+        if name in true_conditions:
             return name, colour
     return "pending", "wait"
 
@@ -137,8 +139,10 @@ def _pod(states: list[ObjectState], end: float) -> Iterator[Span]:
     for state in states:
         status = mapping(state.object, "status")
         phase = str(status.get("phase", "unknown"))
-        waiting = [mapping(c, "state", "waiting").get("reason") for c in items(status, "containerStatuses")]
-        label = next((str(reason) for reason in waiting if reason), phase)
+        waiting_reasons = [
+            mapping(c, "state", "waiting").get("reason") for c in items(status, "containerStatuses")
+        ]
+        label = next((str(reason) for reason in waiting_reasons if reason), phase)
         deleting = mapping(state.object, "metadata").get("deletionTimestamp") and phase == "Running"
         colour = {"Pending": "wait", "Running": "work", "Succeeded": "good", "Failed": "bad"}.get(
             phase, "idle"
@@ -165,6 +169,6 @@ def _runs(states_at: list[tuple[float | None, str, str]], end: float) -> Iterato
     start = 0
     for position in range(1, len(timed) + 1):
         if position == len(timed) or timed[position][1:] != timed[start][1:]:
-            until = timed[position][0] if position < len(timed) else max(end, timed[start][0])
-            yield Span(timed[start][0], until, timed[start][1], timed[start][2])
+            span_end = timed[position][0] if position < len(timed) else max(end, timed[start][0])
+            yield Span(timed[start][0], span_end, timed[start][1], timed[start][2])
             start = position

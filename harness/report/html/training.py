@@ -76,10 +76,12 @@ def view(bundle: Bundle, facts: Mapping[str, Metric]) -> View | None:
 
 def _resumed(bundle: Bundle) -> list[int]:
     """Return the first step logged by rank 0 in each attempt after the first one."""
-    logged = next((truth for truth in truths(bundle)[1] if truth.rank == 0), None)
-    if logged is None:
+    rank_truth = next((truth for truth in truths(bundle)[1] if truth.rank == 0), None)
+    if rank_truth is None:
         return []
-    return [attempt.steps[TRAIN_LOSS][0] for attempt in logged.attempts[1:] if TRAIN_LOSS in attempt.steps]
+    return [
+        attempt.steps[TRAIN_LOSS][0] for attempt in rank_truth.attempts[1:] if TRAIN_LOSS in attempt.steps
+    ]
 
 
 def _curves(metrics: Mapping[str, Metric], resumed: list[int], floor: float | None) -> Curves | None:

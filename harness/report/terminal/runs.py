@@ -55,10 +55,10 @@ def show(rows: Sequence[Row], console: Console) -> None:
 
     On a narrow terminal, some columns are omitted. The time is also part of the bundle's name.
     """
-    wide = console.width >= WIDE
+    is_wide = console.width >= WIDE
     table = Table(box=None, pad_edge=False, show_footer=len(rows) > 1)
     table.add_column("bundle", f"{len(rows)} bundles", no_wrap=True)
-    if wide:
+    if is_wide:
         table.add_column("when (UTC)", no_wrap=True)
         table.add_column("job", no_wrap=True)
     table.add_column("verdict", no_wrap=True)
@@ -69,7 +69,7 @@ def show(rows: Sequence[Row], console: Console) -> None:
         word = each.verdict if each.verdict in STYLE else each.state
         table.add_row(
             each.name,
-            *((each.started_at[:19].replace("T", " "), each.job) if wide else ()),
+            *((each.started_at[:19].replace("T", " "), each.job) if is_wide else ()),
             Text(word, style=STYLE.get(word, "dim")),
             each.cause or "",
             "" if each.seconds is None else f"{each.seconds:.0f}",

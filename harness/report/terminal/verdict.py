@@ -136,15 +136,15 @@ def accepted_table(fleet: Fleet) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim", title=None)
     for heading in ("", "node", "verdict", "cause", "what failed first"):
         table.add_column(heading, overflow="fold", no_wrap=heading in ("", "node", "verdict"))
-    bad = [node for node in fleet.nodes if node.verdict != "PASS"]
-    for node in bad[: acceptance.MOST]:
+    not_passed = [node for node in fleet.nodes if node.verdict != "PASS"]
+    for node in not_passed[: acceptance.MOST]:
         cause = node.first.cause if node.first else None
         _accepted_row(table, node.verdict, node.node, cause, acceptance.first(node))
     for cell in fleet.checks:
         if cell.verdict != "PASS":
             _accepted_row(table, cell.verdict, "all nodes", cell.cause, f"{cell.id}: {cell.text}")
-    if len(bad) > acceptance.MOST:
-        table.add_row("", f"{len(bad) - acceptance.MOST} more", "", "", "the report has all of them")
+    if len(not_passed) > acceptance.MOST:
+        table.add_row("", f"{len(not_passed) - acceptance.MOST} more", "", "", "the report has all of them")
     _accepted_row(table, fleet.verdict, "acceptance", None, fleet.text)
     return table
 

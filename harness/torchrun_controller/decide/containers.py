@@ -74,11 +74,11 @@ def _waiting(pod: Object, container: Object) -> str:
     reason = waiting.get("reason")
     if reason in STARTING:
         return ""
-    which = f"{pod['metadata']['name']}: {_which(pod, container)}{reason}"
+    description = f"{pod['metadata']['name']}: {_container_prefix(pod, container)}{reason}"
     last = (container.get("lastState") or {}).get("terminated")
     if not last:
-        return f"{which}: {waiting.get('message', '')}".rstrip(": ")
-    text = f"{which} after {_exit(container['name'], last)}"
+        return f"{description}: {waiting.get('message', '')}".rstrip(": ")
+    text = f"{description} after {_exit(container['name'], last)}"
     if _endless(pod, container["name"]) and last.get("exitCode") == 0:
         text += "; Kubernetes restarts a sidecar that ends, so make it an init container"
     return text
@@ -95,12 +95,13 @@ def _initializing(pods: list[Object], now: datetime) -> Problem:
             sidecar = _endless(pod, container["name"])
             if not running.get("startedAt") or (container.get("started") and sidecar):
                 continue
-            ran = max(now - parsed(running["startedAt"]), timedelta(0)) // RUNS_STEP * RUNS_STEP
-            changes_at = parsed(running["startedAt"]) + ran + RUNS_STEP
-            until = ", and its startup probe has not succeeded" if sidecar else ""
+            runtime = max(now - parsed(running["startedAt"]), timedelta(0)) // RUNS_STEP * RUNS_STEP
+            changes_at = parsed(running["startedAt"]) + runtime + RUNS_STEP
+            startup_note = ", and its startup probe has not succeeded" if sidecar else ""
             role = f"{'sidecar' if sidecar else 'init container'} {container['name']}"
-            text = f"{pod['metadata']['name']}: {role} runs for {ran.seconds + ran.days * 86400} s{until}"
-            return Problem(text, changes_at, warning=ran >= LONG)
+            seconds = runtime.seconds + runtime.days * 86400
+            text = f"{pod['metadata']['name']}: {role} runs for {seconds} s{startup_note}"
+            return Problem(text, changes_at, warning=runtime >= LONG)
     return Problem()
 
 
@@ -117,25 +118,25 @@ def lingering(pods: list[Object], now: datetime) -> Problem:
     exit_codes = [_terminated(pod).get("exitCode") for pod in pods]
     if not failed and (not finished or any(code != 0 for code in exit_codes)):
         return Problem()
-    concerned = failed or finished
-    helpers = _running(pod for pod, _ in concerned)
+    affected = failed or finished
+    helpers = _running(pod for pod, _ in affected)
     sidecars = {name: pod_names for (name, sidecar), pod_names in helpers.items() if sidecar}
     regular = {name: pod_names for (name, sidecar), pod_names in helpers.items() if not sidecar}
     if not helpers:
         return Problem()
-    first, end = concerned[0]
+    first, end = affected[0]
     cause = (
         f"{first['metadata']['name']}: {_exit(names.TRAINER, end)}"
         if failed
         else "every trainer has ended with exit code 0"
     )
     if not regular:
-        return Problem(f"{cause}; Kubernetes is ending the sidecar {_places(sidecars)}")
+        return Problem(f"{cause}; Kubernetes is ending the sidecar {_in_pods(sidecars)}")
     text = (
-        f"{cause}, and the pods wait for container {_places(regular)}: make it a native sidecar (an init "
+        f"{cause}, and the pods wait for container {_in_pods(regular)}: make it a native sidecar (an init "
         "container with restartPolicy: Always)"
     )
-    last = max((str(each.get("finishedAt") or "") for _, each in concerned), default="")
+    last = max((str(each.get("finishedAt") or "") for _, each in affected), default="")
     changes_at = parsed(last) + LINGERS if last else None
     overdue = changes_at is not None and now >= changes_at
     return Problem(text, None if overdue else changes_at, warning=overdue)
@@ -155,7 +156,7 @@ def _running(pods: Iterator[Object]) -> dict[tuple[str, bool], list[str]]:
     return dict(sorted(pods_of.items()))
 
 
-def _places(pods_of: dict[str, list[str]]) -> str:
+def _in_pods(pods_of: dict[str, list[str]]) -> str:
     return ", ".join(
         f"{name} of {pod_names[0]}" + (f" and {len(pod_names) - 1} more" if pod_names[1:] else "")
         for name, pod_names in pods_of.items()
@@ -188,7 +189,7 @@ def failure(pods: list[Object]) -> str:
         for container in [*(status.get("initContainerStatuses") or []), *own, *other_containers]:
             termination = _state(container).get("terminated") or {}
             if termination.get("exitCode") and not _endless(pod, container["name"]):
-                return f"{name}: {_which(pod, container)}{_exit(container['name'], termination)}"
+                return f"{name}: {_container_prefix(pod, container)}{_exit(container['name'], termination)}"
         return f"{name}: {status.get('reason', 'Failed')}: {status.get('message', '')}".rstrip(": ")
     return ""
 
@@ -247,7 +248,7 @@ def _terminated(pod: Object) -> Object:
     return {}
 
 
-def _which(pod: Object, container: Object) -> str:
+def _container_prefix(pod: Object, container: Object) -> str:
     """Return the text that names a container in a message. It is empty for `trainer` and `workspace`."""
     name = container["name"]
     if name in (names.TRAINER, "workspace"):

@@ -142,11 +142,11 @@ def _of_attempts(before: JobStatus, status: JobStatus) -> list[Event]:
     Their `order` is the attempt's number in its JobSet.
     """
     events, scope = [], status.job_id or ""
-    same = before.job_id == status.job_id
+    same_job = before.job_id == status.job_id
     pods, previous = found(status.conditions, "PodsReady"), found(before.conditions, "PodsReady")
     if pods is not None and pods.reason == "RankFailed" and pods.message:
         already_reported = (
-            same
+            same_job
             and previous is not None
             and previous.reason == "RankFailed"
             and before.restarts == status.restarts
@@ -154,7 +154,7 @@ def _of_attempts(before: JobStatus, status: JobStatus) -> list[Event]:
         if not already_reported:
             message = pods.message[:LONGEST]
             events.append(Event("RankFailed", message, status.restarts + 1, warning=True, scope=scope))
-    if same and status.restarts > before.restarts:
+    if same_job and status.restarts > before.restarts:
         message = f"all ranks start again: restart {status.restarts}"
         events.append(Event("Restarted", message, status.restarts, scope=scope))
     return events

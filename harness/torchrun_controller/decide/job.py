@@ -281,7 +281,7 @@ class _Job(JobEnd):
         failed = self._attempt_failed(pods)
         if failed is not None:
             return failed
-        counts, required = self.status.workers, self._least()
+        counts, required = self.status.workers, self._min_pods()
         if counts.running + counts.succeeded >= required:
             if found(self.status.conditions, "WorkspaceReady"):
                 self._condition("WorkspaceReady", True, "Synced", _version(versions))
@@ -312,8 +312,8 @@ class _Job(JobEnd):
         Return None if no pod has failed or the other pods can continue.
         """
         counts, elastic, disruption_message = self.status.workers, self._elastic(), self._disruption()
-        enough = elastic and counts.running + counts.succeeded >= self._least()
-        if disruption_message and not enough:
+        can_continue = elastic and counts.running + counts.succeeded >= self._min_pods()
+        if disruption_message and not can_continue:
             self._condition("PodsReady", False, "Disrupted", disruption_message)
             return self._decision(
                 "Pending", f"{disruption_message}; {self._after_disruption()}", requeue_at=self._deadline()
@@ -322,7 +322,7 @@ class _Job(JobEnd):
             return None
         reason = failure(pods)
         self._condition("PodsReady", False, "RankFailed", reason)
-        if enough:
+        if can_continue:
             return None
         consequence = (
             "its pod is created again, and the ranks rejoin the rendezvous"
@@ -340,7 +340,7 @@ class _Job(JobEnd):
 
     def _running(self, pods: list[Object], *, ready: bool) -> Decision:
         since, next_check = self.snapshot.silent or (None, None)
-        silent = sentence(since, self.status.workers_status or "") if since else None
+        silence_text = sentence(since, self.status.workers_status or "") if since else None
         helpers, sidecars = lingering(pods, self.now), restarting(pods)
         reason, message = ("PodsReady", "") if ready else ("PodsNotReady", "")
         if helpers.warning:
@@ -348,7 +348,7 @@ class _Job(JobEnd):
         elif sidecars and not ready:
             reason, message = "SidecarFailing", sidecars.text
         self._condition("PodsReady", ready, reason, message)
-        explanation = helpers.text or sidecars.text or silent
+        explanation = helpers.text or sidecars.text or silence_text
         return self._decision("Running", explanation, requeue_at=self._first(next_check, helpers.changes_at))
 
     def _explain(
@@ -394,10 +394,12 @@ class _Job(JobEnd):
         if capacity is None or queue is None or not pods or not share:
             return message
         waiting_since = parsed(since) if since else self.now
-        old = self.old.waiting
-        if old is None or self.now - parsed(old.time) >= max(RENEW, parsed(old.time) - waiting_since):
+        old_waiting = self.old.waiting
+        if old_waiting is None or self.now - parsed(old_waiting.time) >= max(
+            RENEW, parsed(old_waiting.time) - waiting_since
+        ):
             text = self._capacity(capacity, queue, pods, share)
-            if text and (old is None or text != old.message):
+            if text and (old_waiting is None or text != old_waiting.message):
                 self.status.waiting = Waiting(time=stamp(self.now), message=text)
         waiting = self.status.waiting
         return f"{message}; at {waiting.time}: {waiting.message}" if waiting else message
@@ -409,12 +411,12 @@ class _Job(JobEnd):
         """
         try:
             queue_spec = QueueSpec.model_validate(queue["spec"])
-            whole = capacity_of(queue_spec)
+            node_gpus = capacity_of(queue_spec)
         except (ValidationError, ValueError):
             return ""
-        if not whole or self.spec.num_gpus == 0:
+        if not node_gpus or self.spec.num_gpus == 0:
             return ""
-        return explained(capacity, queue_spec, self.spec.scheduling, whole=whole, pods=pods, share=share)
+        return explained(capacity, queue_spec, self.spec.scheduling, whole=node_gpus, pods=pods, share=share)
 
     def _queued(self) -> Decision:
         """Report the conditions that Kueue set on the Workload.
@@ -465,8 +467,8 @@ class _Job(JobEnd):
     def _not_reported_by_kueue(self, jobset: Object, message: str) -> Decision:
         """Report why Kueue has not created a Workload for the JobSet, according to Events about the
         JobSet."""
-        created = jobset["metadata"].get("creationTimestamp")
-        since = parsed(created) if created else self.now
+        created_at = jobset["metadata"].get("creationTimestamp")
+        since = parsed(created_at) if created_at else self.now
         is_late, warnings = self.now >= since + stalled.LATE, self.snapshot.warnings
         if warnings is not None:
             message = (

@@ -33,9 +33,9 @@ class JobEnd(ReconcileState):
         Ended ranks take precedence over a cancellation, which takes precedence over the deadline.
         """
         if self.ours is not None and not ending(self.ours):
-            over = self._jobset_end(self.ours)
-            if over is not None:
-                return over
+            end_decision = self._jobset_end(self.ours)
+            if end_decision is not None:
+                return end_decision
         if self.spec.cancel:
             return self._finish("Cancelled", "Cancelled", "spec.cancel was set")
         deadline = self._deadline()
@@ -91,7 +91,7 @@ class JobEnd(ReconcileState):
         self._condition("Complete", succeeded, reason, message)
         self._condition("Failed", not succeeded, reason, message)
         self._condition("PodsReady", False, "Finished")
-        if self._was("Suspended"):
+        if self._was_true("Suspended"):
             self._condition("Suspended", False, "Finished")
         return self._decision(phase, message, requeue_at=self.now)
 
@@ -118,7 +118,7 @@ class JobEnd(ReconcileState):
             remaining_claims = [claim for claim in self.snapshot.claims if owned(claim, self.uid)]
             actions += [delete(claim) for claim in remaining_claims if not ending(claim)]
             uploaded = names.WORKSPACE_ANNOTATION in (self.job["metadata"].get("annotations") or {})
-            if uploaded and not self._was("CleanedUp"):
+            if uploaded and not self._was_true("CleanedUp"):
                 actions.append(DeleteParts(self.uid))
             if jobset is None and not remaining_claims:
                 self._condition("CleanedUp", True, "TTLExpired", "the JobSet and the workspace are deleted")

@@ -37,14 +37,14 @@ def explained(code: str, message: str) -> str:
         rank, exit_code = ranks[-1]
         error = _ERROR.search(message)
         cause = _last_line(error[0]) if error else ""
-        return f"{code} of torchrun, because rank {rank} {_ended(int(exit_code))}" + (
+        return f"{code} of torchrun, because rank {rank} {_exit_text(int(exit_code))}" + (
             f": {cause}" if cause else ""
         )
     last = _last_line(message)
     return f"{code}: {last}" if last else code
 
 
-def _ended(exit_code: int) -> str:
+def _exit_text(exit_code: int) -> str:
     if exit_code >= 0:
         return f"ended with exit code {exit_code}"
     try:

@@ -111,8 +111,8 @@ def _is_open(cluster_scoped: Object | None, namespace: str) -> bool:
     have these rights.
     """
     annotations = (cluster_scoped or {"metadata": {}})["metadata"].get("annotations") or {}
-    listed = [name.strip() for name in str(annotations.get(names.NAMESPACES_ANNOTATION) or "").split(",")]
-    return namespace in listed or "*" in listed
+    namespaces = [name.strip() for name in str(annotations.get(names.NAMESPACES_ANNOTATION) or "").split(",")]
+    return namespace in namespaces or "*" in namespaces
 
 
 def _closed_kai_queue(queue: Object, spec: QueueSpec, snapshot: QueueSnapshot) -> str | None:
@@ -266,11 +266,11 @@ def _local(spec: QueueSpec, local_queue: Object | None) -> tuple[str, str]:
             "LocalQueueNotFound",
             f"LocalQueue {spec.local_queue} is not there: create it, or leave localQueue out",
         )
-    of = (local_queue.get("spec") or {}).get("clusterQueue")
-    if spec.local_queue is None and of and spec.cluster_queue not in (None, of):
+    cluster_queue = (local_queue.get("spec") or {}).get("clusterQueue")
+    if spec.local_queue is None and cluster_queue and spec.cluster_queue not in (None, cluster_queue):
         return (
             "LocalQueueNotReady",
-            f"its LocalQueue belongs to ClusterQueue {of}, and Kueue does not allow a change to "
+            f"its LocalQueue belongs to ClusterQueue {cluster_queue}, and Kueue does not allow a change to "
             f"{spec.cluster_queue}: delete the LocalQueue, and the controller creates it again",
         )
     active = condition(local_queue, "Active")
@@ -278,7 +278,7 @@ def _local(spec: QueueSpec, local_queue: Object | None) -> tuple[str, str]:
         return "Ready", ""
     if not active.get("message"):
         return "LocalQueueNotReady", "Kueue has not seen its LocalQueue yet"
-    return "LocalQueueNotReady", f"ClusterQueue {of}: {active.get('reason')}: {active['message']}"
+    return "LocalQueueNotReady", f"ClusterQueue {cluster_queue}: {active.get('reason')}: {active['message']}"
 
 
 def _local_document(queue: Object, cluster_queue: str) -> Object:

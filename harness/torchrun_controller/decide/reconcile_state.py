@@ -62,11 +62,11 @@ class ReconcileState:
         self.status.workers = counts
         self.status.workers_status = f"{counts.ready + counts.succeeded}/{self.status.num_nodes or 0} ready"
 
-    def _least(self) -> int:
+    def _min_pods(self) -> int:
         return self.spec.min_nodes or self.status.num_nodes or 1
 
     def _elastic(self) -> bool:
-        return self._least() != self.status.num_nodes
+        return self._min_pods() != self.status.num_nodes
 
     def _disruption(self) -> str:
         """Return the message about a disrupted pod of the current attempt, or "".
@@ -80,9 +80,9 @@ class ReconcileState:
         before, counts = found(self.old.conditions, "PodsReady"), self.status.workers
         if message or before is None or before.reason != "Disrupted" or self._elastic():
             return message
-        same = (self.old.job_id, self.old.restarts) == (self.status.job_id, self.status.restarts)
-        whole = counts.running + counts.succeeded == self.status.num_nodes
-        return before.message if same and not whole else ""
+        same_attempt = (self.old.job_id, self.old.restarts) == (self.status.job_id, self.status.restarts)
+        all_running = counts.running + counts.succeeded == self.status.num_nodes
+        return before.message if same_attempt and not all_running else ""
 
     def _deadline(self) -> datetime | None:
         """Return the time of the job's deadline, or None.
@@ -98,7 +98,7 @@ class ReconcileState:
         before = found(self.old.conditions, "Suspended")
         return before is not None and (before.status == "True" or before.reason == "Resumed")
 
-    def _was(self, kind: str) -> bool:
+    def _was_true(self, kind: str) -> bool:
         return true(self.old.conditions, kind)
 
     def _condition(self, kind: str, holds: bool, reason: str, message: str = "") -> None:

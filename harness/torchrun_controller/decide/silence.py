@@ -48,7 +48,7 @@ class Silence:
         The first value is None if a rank has started or logged within QUIET, or if a trainer is not running.
         `pods` contains the job's pods, and `uid` is the job's UID.
         """
-        start_times = [started_at for pod in pods if (started_at := _started(pod)) is not None]
+        start_times = [started_at for pod in pods if (started_at := _trainer_started_at(pod)) is not None]
         if len(start_times) < len(pods) or not pods:
             return None, now + QUIET
         activity = self._activities.get(uid)
@@ -62,8 +62,8 @@ class Silence:
 
     def _newest(self, pods: Sequence[Object], newest: datetime, now: datetime) -> datetime:
         for pod in pods:
-            wrote = self._last_line(pod["metadata"]["namespace"], pod["metadata"]["name"])
-            newest = max(newest, wrote or newest)
+            logged_at = self._last_line(pod["metadata"]["namespace"], pod["metadata"]["name"])
+            newest = max(newest, logged_at or newest)
             if now - newest < QUIET:
                 break
         return newest
@@ -72,7 +72,7 @@ class Silence:
         self._activities.pop(uid, None)
 
 
-def _started(pod: Object) -> datetime | None:
+def _trainer_started_at(pod: Object) -> datetime | None:
     """Return the start time of a pod's trainer, or None if the trainer is not running."""
     for each in (pod.get("status") or {}).get("containerStatuses") or []:
         if each["name"] == names.TRAINER:

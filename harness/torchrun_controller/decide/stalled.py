@@ -73,10 +73,10 @@ def _of_claims(snapshot: Snapshot, pods: list[Object], events: list[Object]) -> 
         claim for pod in waiting for claim in (pod.get("spec") or {}).get("claims") or []
     } - bound_claims
     for event in reversed(events):
-        of = event["involvedObject"]
+        involved = event["involvedObject"]
         if (
-            of.get("kind") == "PersistentVolumeClaim"
-            and of.get("name") in unbound
+            involved.get("kind") == "PersistentVolumeClaim"
+            and involved.get("name") in unbound
             and event.get("reason") not in USUAL
         ):
             return _text(event)
@@ -99,8 +99,10 @@ def _of_jobset(snapshot: Snapshot, events: list[Object]) -> str:
     name = snapshot.jobset["metadata"]["name"]
     for kind, of_name in (("Job", f"{name}-{names.NODES}-0"), ("JobSet", name)):
         for event in reversed(events):
-            of = event["involvedObject"]
-            if (of.get("kind"), of.get("name")) == (kind, of_name) and event.get("reason") not in ENDED:
+            involved = event["involvedObject"]
+            if (involved.get("kind"), involved.get("name")) == (kind, of_name) and event.get(
+                "reason"
+            ) not in ENDED:
                 return _text(event)
     return ""
 
@@ -116,8 +118,8 @@ def _of_pods(pods: list[Object], events: list[Object]) -> str:
         if (pod.get("status") or {}).get("phase") in (None, "Pending")
     }
     for event in reversed(events):
-        of, reason = event["involvedObject"], event.get("reason")
-        pod = pending_pods.get(str(of.get("name"))) if of.get("kind") == "Pod" else None
+        involved, reason = event["involvedObject"], event.get("reason")
+        pod = pending_pods.get(str(involved.get("name"))) if involved.get("kind") == "Pod" else None
         if pod is None or reason == PULL_SECRET or (reason == "FailedScheduling" and _scheduled(pod)):
             continue
         return _text(event)
@@ -169,8 +171,8 @@ def _no_scheduler(pods: list[Object], now: datetime) -> str:
     """Return a message if no scheduler has set a pod's PodScheduled condition within the time UNSCHEDULED, or
     ""."""
     for pod in pods:
-        created = pod["metadata"].get("creationTimestamp")
-        if created and not condition(pod, "PodScheduled") and now - parsed(created) >= UNSCHEDULED:
+        created_at = pod["metadata"].get("creationTimestamp")
+        if created_at and not condition(pod, "PodScheduled") and now - parsed(created_at) >= UNSCHEDULED:
             scheduler = (pod.get("spec") or {}).get("schedulerName") or "default-scheduler"
             return (
                 f"{pod['metadata']['name']}: scheduler {scheduler} has not reported on it for "
@@ -201,6 +203,6 @@ def no_workload(since: datetime, now: datetime) -> str:
 
 
 def _text(event: Object) -> str:
-    of = event["involvedObject"]
+    involved = event["involvedObject"]
     message = " ".join(str(event.get("message") or "").split())
-    return f"{of.get('kind')} {of.get('name')}: {event.get('reason')}: {message}"[:4000]
+    return f"{involved.get('kind')} {involved.get('name')}: {event.get('reason')}: {message}"[:4000]

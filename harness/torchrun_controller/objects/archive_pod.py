@@ -54,34 +54,34 @@ def documents(job: Object, resolved: Resolved) -> list[Object]:
 
 
 def _pod(resolved: Resolved, path: str) -> Object:
-    whole = template.pod(resolved, kai=False)["spec"]
-    trainer = whole["containers"][0]
+    pod_spec = template.pod(resolved, kai=False)["spec"]
+    trainer = pod_spec["containers"][0]
     digest = resolved.workspace_digest or ""
     words = archive_server_command(
         workspace.PARTS_FOLDER, f"{path.rstrip('/')}/{STORE}", digest, names.ARCHIVE_PORT
     )
-    small = {"cpu": "50m", "memory": "128Mi"}
+    requests = {"cpu": "50m", "memory": "128Mi"}
     container = {
         "name": WAITING,
         "image": trainer["image"],
         "imagePullPolicy": trainer["imagePullPolicy"],
         "command": command.verbatim(words),
         "workingDir": path,
-        "resources": {"requests": small, "limits": {"memory": "512Mi"}},
+        "resources": {"requests": requests, "limits": {"memory": "512Mi"}},
         "volumeMounts": [
             {"name": "workspace", "mountPath": path},
             {"name": workspace.PARTS_VOLUME, "mountPath": workspace.PARTS_FOLDER, "readOnly": True},
         ],
         **({"securityContext": trainer["securityContext"]} if "securityContext" in trainer else {}),
     }
-    claimed = {"persistentVolumeClaim": {"claimName": names.workspace_claim(resolved.name)}}
+    claim_source = {"persistentVolumeClaim": {"claimName": names.workspace_claim(resolved.name)}}
     spec = {
-        **{field: whole[field] for field in COPIED_FIELDS if field in whole},
+        **{field: pod_spec[field] for field in COPIED_FIELDS if field in pod_spec},
         "automountServiceAccountToken": False,
         "terminationGracePeriodSeconds": 5,
         "containers": [container],
         "volumes": [
-            {"name": "workspace", **claimed},
+            {"name": "workspace", **claim_source},
             workspace.parts_volume(resolved.name, names.MAX_PARTS),
         ],
     }

@@ -40,8 +40,8 @@ def jobset(job: Object, resolved: Resolved, local_queue: str | None, *, kai: boo
     pod = template.pod(resolved, kai=kai)
     check_pod(pod, resolved.queue)
     plan, reliability = resolved.plan, resolved.spec.reliability
-    never = reliability.restart_policy == "Never"
-    restarts = 0 if never else reliability.max_restarts
+    no_restart = reliability.restart_policy == "Never"
+    restarts = 0 if no_restart else reliability.max_restarts
     inner: Object = {
         "parallelism": plan.nodes,
         "completions": plan.nodes,
@@ -54,7 +54,7 @@ def jobset(job: Object, resolved: Resolved, local_queue: str | None, *, kai: boo
         # In an elastic job, only lost pods are replaced, and the other pods continue. The job ends once
         # `least` pods have succeeded.
         inner["backoffLimit"] = restarts * plan.nodes
-        if not never:
+        if not no_restart:
             inner["podFailurePolicy"]["rules"][0]["action"] = "Ignore"
         inner["successPolicy"] = {"rules": [{"succeededCount": plan.least}]}
         restarts = 0
@@ -71,7 +71,10 @@ def jobset(job: Object, resolved: Resolved, local_queue: str | None, *, kai: boo
         # The headless Service must also resolve pods that are not ready, because pods become ready only after
         # the rendezvous.
         "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
-        "failurePolicy": {"maxRestarts": restarts, "rules": [deadline, *([] if never else [disruption])]},
+        "failurePolicy": {
+            "maxRestarts": restarts,
+            "rules": [deadline, *([] if no_restart else [disruption])],
+        },
         "successPolicy": {"operator": "All"},
         "replicatedJobs": [{"name": names.NODES, "replicas": 1, "template": {"spec": inner}}],
     }

@@ -119,7 +119,7 @@ def _user_roles() -> list[Object]:
             "kind": "ClusterRole",
             "metadata": {
                 "name": name,
-                "labels": {f"{group}/aggregate-to-{whole}": "true" for whole in included_in},
+                "labels": {f"{group}/aggregate-to-{role}": "true" for role in included_in},
             },
             "rules": rules,
         }

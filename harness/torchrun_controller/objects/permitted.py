@@ -61,12 +61,12 @@ def values(
     by = table.get(path, by)
     if content is None:
         return
-    deeper = not path or any(key.startswith((f"{path}.", f"{path}[")) for key in table)
-    if deeper and isinstance(content, dict):
+    has_children = not path or any(key.startswith((f"{path}.", f"{path}[")) for key in table)
+    if has_children and isinstance(content, dict):
         for key, value in content.items():
             below = f"{path}.{key}" if path else f"{key}"
             yield from values(value, table, below, f"{display_path}.{key}" if path else f"{key}", by)
-    elif deeper and isinstance(content, list):
+    elif has_children and isinstance(content, list):
         for index, item in enumerate(content):
             name = item.get("name", index) if isinstance(item, dict) else index
             yield from values(item, table, f"{path}[]", f"{display_path}[{name}]", by)
@@ -113,24 +113,24 @@ def _missing(value: Value, spec: JobSpec, overrides: Overrides) -> Iterable[str]
     return _RULES[value.by](value, spec, overrides)
 
 
-def _of_names(listed: Callable[[Overrides], list[str]]) -> _Rule:
+def _of_names(names_of: Callable[[Overrides], list[str]]) -> _Rule:
     """Return the rule for values that refer to an object by name. The queue must list the name."""
 
     def missing(value: Value, _: JobSpec, overrides: Overrides) -> Iterable[str]:
         name = value.found
         if isinstance(name, dict):
             name = name.get(_NAME_OF.get(value.key, "name"))
-        return [] if name in listed(overrides) else [f"{value.by}: {name}"]
+        return [] if name in names_of(overrides) else [f"{value.by}: {name}"]
 
     return missing
 
 
-def _of_keys(listed: Callable[[Overrides], list[str]]) -> _Rule:
+def _of_keys(names_of: Callable[[Overrides], list[str]]) -> _Rule:
     """Return the rule for labels and annotations. The queue must list their keys."""
 
     def missing(value: Value, _: JobSpec, overrides: Overrides) -> Iterable[str]:
         keys = value.found if isinstance(value.found, dict) else {}
-        return [f"{value.by}: {key}" for key in keys if key not in listed(overrides)]
+        return [f"{value.by}: {key}" for key in keys if key not in names_of(overrides)]
 
     return missing
 
@@ -150,8 +150,8 @@ def _mount(value: Value, spec: JobSpec, _: Overrides) -> Iterable[str]:
     other containers.
     """
     own = [volume["name"] for volume in spec.volumes.additional_volumes]
-    mounted = value.found.get("name") if isinstance(value.found, dict) else None
-    return [] if mounted in own else [f"fields: {value.field}"]
+    volume_name = value.found.get("name") if isinstance(value.found, dict) else None
+    return [] if volume_name in own else [f"fields: {value.field}"]
 
 
 def _code(value: Value, spec: JobSpec, _: Overrides) -> Iterable[str]:

@@ -33,23 +33,23 @@ def of_queue(queue: Object, spec: QueueSpec, *, kai: bool) -> Object:
     if no_image and spec.overrides.images:
         overrides = spec.overrides.model_copy(update={"images": [IMAGE]})
         spec = spec.model_copy(update={"overrides": overrides})
-    one = JobSpec(
+    job_spec = JobSpec(
         job_queue=queue["metadata"]["name"],
         command=COMMAND,
         num_nodes=1,
         image=IMAGE if no_image and spec.overrides.images else None,
     )
-    resolved = resolve("job", one, {}, spec)
+    resolved = resolve("job", job_spec, {}, spec)
     name = f"{queue['metadata']['name'][:200]}-pod"
     return _pod(name, queue["metadata"]["namespace"], template.pod(resolved, kai=kai))
 
 
-def _pod(name: str, namespace: str, of: Object) -> Object:
+def _pod(name: str, namespace: str, spec: Object) -> Object:
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {**of["metadata"], "name": name, "namespace": namespace},
-        "spec": of["spec"],
+        "metadata": {**spec["metadata"], "name": name, "namespace": namespace},
+        "spec": spec["spec"],
     }
 
 

@@ -53,11 +53,11 @@ def workspace(
     if existing:
         return Volume("workspace", _claimed(existing), path)
     mode = storage.access_mode or (claim and claim.access_mode)
-    apart = plan.nodes > 1 and mode != "ReadWriteMany"
-    if apart and not (is_uploaded and enabled):
+    is_separate = plan.nodes > 1 and mode != "ReadWriteMany"
+    if is_separate and not (is_uploaded and enabled):
         return Volume("workspace", {"emptyDir": {}}, path)
     claim_spec = claim or Claim()
-    sized = Claim(
+    sized_claim = Claim(
         size_per_gpu=storage.size
         if requested
         else (claim_spec.size_per_gpu or claim_spec.size or WORKSPACE_SIZE),
@@ -65,10 +65,10 @@ def workspace(
         access_mode=mode,
     )
     name = names.workspace_claim(job)
-    if apart:
-        sync_claim = _claim(name, sized, plan, mode or "ReadWriteOnce")
+    if is_separate:
+        sync_claim = _claim(name, sized_claim, plan, mode or "ReadWriteOnce")
         return Volume("workspace", {"emptyDir": {}}, path, claim=sync_claim, ours=True)
-    return Volume("workspace", _claimed(name), path, claim=_claim(name, sized, plan), ours=True)
+    return Volume("workspace", _claimed(name), path, claim=_claim(name, sized_claim, plan), ours=True)
 
 
 def lasting(job: str, queue: str, storage: Storage, plan: Plan) -> list[Volume]:
@@ -112,13 +112,13 @@ def _claimed(name: str) -> Object:
     return {"persistentVolumeClaim": {"claimName": name}}
 
 
-def _claim(name: str, claim: Claim, plan: Plan, alone: str | None = None) -> Object:
+def _claim(name: str, claim: Claim, plan: Plan, access_mode: str | None = None) -> Object:
     """Return a claim for the job's pods.
 
-    If only a single pod uses the claim, `alone` is the claim's access mode.
+    If only a single pod uses the claim, `access_mode` is the claim's access mode.
     """
-    mode = alone or claim.access_mode or ("ReadWriteMany" if plan.nodes > 1 else "ReadWriteOnce")
-    if alone is None and plan.nodes > 1 and mode in ("ReadWriteOnce", "ReadWriteOncePod"):
+    mode = access_mode or claim.access_mode or ("ReadWriteMany" if plan.nodes > 1 else "ReadWriteOnce")
+    if access_mode is None and plan.nodes > 1 and mode in ("ReadWriteOnce", "ReadWriteOncePod"):
         raise Refused(
             "AccessMode",
             f"claim {name} is {mode}, which holds {plan.nodes} pods on one node: expected ReadWriteMany",

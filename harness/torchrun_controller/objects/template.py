@@ -68,18 +68,18 @@ def resolve(
     on `now`, the current capacity of the nodes.
     """
     _permitted(spec, queue)
-    whole = capacity(queue)
+    node_gpus = capacity(queue)
 
     def fits(gpus: int) -> int | None:
         if now is None or queue.distribution != "BestFit":
             return None
         free = now.free(queue, spec.scheduling)
         later = Capacity(now.nodes, []).free(queue, spec.scheduling)
-        return best_fit(gpus, free, queue, whole) or best_fit(gpus, later, queue, whole)
+        return best_fit(gpus, free, queue, node_gpus) or best_fit(gpus, later, queue, node_gpus)
 
-    plan = distribute(spec, whole, fits)
-    distributed = Distributed.model_validate(_over(queue.distributed, spec.distributed))
-    shared = Storage.model_validate(_over(queue.storage, spec.storage))
+    plan = distribute(spec, node_gpus, fits)
+    distributed = Distributed.model_validate(_overlaid(queue.distributed, spec.distributed))
+    shared = Storage.model_validate(_overlaid(queue.storage, spec.storage))
     image = spec.image or trainer_of(queue).get("image") or queue.image
     if not image:
         raise Refused("NoImage", "expected an image in the job, in its queue, or in the queue's pod template")
@@ -97,7 +97,7 @@ def resolve(
         plan=plan,
         image=image,
         distributed=distributed,
-        scheduling=Scheduling.model_validate(_over(queue.scheduling, spec.scheduling)),
+        scheduling=Scheduling.model_validate(_overlaid(queue.scheduling, spec.scheduling)),
         volumes=tuple(volumes),
         torchrun=command.torchrun(name, spec, plan, distributed),
     )
@@ -117,7 +117,7 @@ def _set_fields(part: Distributed | Scheduling | Storage | object) -> Object:
     return fields
 
 
-def _over(queue: Distributed | Scheduling | Storage, job: Distributed | Scheduling | Storage) -> Object:
+def _overlaid(queue: Distributed | Scheduling | Storage, job: Distributed | Scheduling | Storage) -> Object:
     """Return the settings of the queue, overridden by those of the job. Maps are merged."""
     result = queue.model_dump(exclude_none=True)
     for name, value in _set_fields(job).items():
@@ -162,12 +162,12 @@ def pod(job: Resolved, *, kai: bool) -> Object:
     spec["volumes"] = _named([*(spec.get("volumes") or []), *added, *job.spec.volumes.additional_volumes])
     code = next((volume for volume in job.volumes if volume.name == "workspace"), None)
     digest, parts = job.workspace_digest, job.workspace_parts
-    waiting = workspace.container(job.spec.workspace_storage, job.name, digest, parts, code, trainer)
-    if waiting and digest and parts:
+    init_container = workspace.container(job.spec.workspace_storage, job.name, digest, parts, code, trainer)
+    if init_container and digest and parts:
         spec["volumes"].append(workspace.parts_volume(job.name, parts))
     initial = [
         *map(_with_last_lines, spec.get("initContainers") or []),
-        *([waiting] if waiting else []),
+        *([init_container] if init_container else []),
         *({**each, "restartPolicy": "Always"} for each in helpers if _serves(each)),
     ]
     if initial:
@@ -224,7 +224,7 @@ def _container(job: Resolved) -> Object:
         for volume in job.volumes
         if volume.path not in mount_paths
     ]
-    further = [
+    additional_mounts = [
         mount.model_dump(by_alias=True, exclude_none=True) for mount in job.spec.volumes.additional_mounts
     ]
     code = next((volume for volume in job.volumes if volume.name == "workspace"), None)
@@ -250,7 +250,7 @@ def _container(job: Resolved) -> Object:
         "args": [],
         "env": _named([*(trainer.get("env") or []), *job.queue.env, *job.spec.env, *own_env]),
         "resources": _resources(trainer.get("resources") or {}, job),
-        "volumeMounts": [*(trainer.get("volumeMounts") or []), *mounts, *further],
+        "volumeMounts": [*(trainer.get("volumeMounts") or []), *mounts, *additional_mounts],
         **({"workingDir": folder} if folder else {}),
     }
 
@@ -275,13 +275,13 @@ def _named(items: Iterable[Object]) -> list[Object]:
 
 
 def _resources(template: Object, job: Resolved) -> Object:
-    whole, plan = job.queue.node_resources, job.plan
+    node_resources, plan = job.queue.node_resources, job.plan
     share = Decimal(plan.gpus) / Decimal(capacity(job.queue)) if plan.gpus else Decimal(1)
     amounts: Object = {}
-    if whole.cpus is not None:
-        amounts["cpu"] = f"{int(parse_quantity(whole.cpus) * share * 1000)}m"
-    if whole.memory is not None:
-        amounts["memory"] = str(int(parse_quantity(whole.memory) * share))
+    if node_resources.cpus is not None:
+        amounts["cpu"] = f"{int(parse_quantity(node_resources.cpus) * share * 1000)}m"
+    if node_resources.memory is not None:
+        amounts["memory"] = str(int(parse_quantity(node_resources.memory) * share))
     if plan.gpus:
         amounts[GPU] = str(plan.gpus)
     result = copy.deepcopy(template)

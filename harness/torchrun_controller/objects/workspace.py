@@ -78,14 +78,14 @@ def parts_volume(job: str, parts: int) -> Object:
 
     Pods start even if some Secrets do not exist yet.
     """
-    mounted = min(parts + names.SPARE_PARTS, names.MAX_PARTS)
+    mount_count = min(parts + names.SPARE_PARTS, names.MAX_PARTS)
     secrets = [
         {
             "name": names.workspace_part(job, index),
             "optional": True,
             "items": [{"key": names.PART_KEY, "path": str(index)}],
         }
-        for index in range(mounted)
+        for index in range(mount_count)
     ]
     return {"name": PARTS_VOLUME, "projected": {"sources": [{"secret": each} for each in secrets]}}
 
@@ -115,8 +115,8 @@ def container(
             {"name": "REF", "value": requested.ref or "HEAD"},
         ]
     elif requested and source == "s3":
-        fetching = s3_fetch(str(requested.url), code.path, READY, WORKSPACE_SECONDS)
-        words, values = ["bash", "-c", S3, "s3", *fetching], [shared]
+        fetch_arguments = s3_fetch(str(requested.url), code.path, READY, WORKSPACE_SECONDS)
+        words, values = ["bash", "-c", S3, "s3", *fetch_arguments], [shared]
     elif digest:
         store = f"{code.path.rstrip('/')}/{STORE}"
         server = (

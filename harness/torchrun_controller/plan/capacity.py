@@ -45,15 +45,16 @@ class Capacity:
 
         The nodes are sorted by free GPUs, in descending order.
         """
-        used: dict[str, dict[str, Decimal]] = defaultdict(lambda: defaultdict(Decimal))
+        used_resources: dict[str, dict[str, Decimal]] = defaultdict(lambda: defaultdict(Decimal))
         for pod in self.pods:
             for name, amount in requests(pod).items():
-                used[pod["spec"]["nodeName"]][name] += amount
+                used_resources[pod["spec"]["nodeName"]][name] += amount
         nodes = []
         for node in _eligible(self.nodes, queue, scheduling):
             name, total = node["metadata"]["name"], node["status"].get("allocatable") or {}
             remaining = {
-                kind: quantity(total.get(kind, 0)) - used[name][kind] for kind in (GPU, "cpu", "memory")
+                kind: quantity(total.get(kind, 0)) - used_resources[name][kind]
+                for kind in (GPU, "cpu", "memory")
             }
             nodes.append(Free(name, max(int(remaining[GPU]), 0), remaining["cpu"], remaining["memory"]))
         return sorted(nodes, key=lambda free: (-free.gpus, free.node))
@@ -103,12 +104,12 @@ def _owner(pod: Object) -> str:
     return f"pod {metadata['namespace']}/{metadata['name']}"
 
 
-def fitting(free: list[Free], queue: QueueSpec, whole: int, share: int) -> int:
+def fitting(free: list[Free], queue: QueueSpec, node_gpus: int, share: int) -> int:
     """Return how many pods with `share` GPUs each fit on the nodes.
 
-    `whole` is the number of GPUs on a whole node.
+    `node_gpus` is the number of GPUs on a whole node.
     """
-    part = Decimal(share) / Decimal(whole)
+    part = Decimal(share) / Decimal(node_gpus)
     cpus = quantity(queue.node_resources.cpus or 0) * part
     memory = quantity(queue.node_resources.memory or 0) * part
     total = 0
@@ -120,13 +121,13 @@ def fitting(free: list[Free], queue: QueueSpec, whole: int, share: int) -> int:
     return total
 
 
-def best_fit(gpus: int, free: list[Free], queue: QueueSpec, whole: int) -> int | None:
+def best_fit(gpus: int, free: list[Free], queue: QueueSpec, node_gpus: int) -> int | None:
     """Return the smallest number of equal pods that have `gpus` GPUs in total and fit on the nodes.
 
     Returns None if no number fits.
     """
-    for pods in range(-(-gpus // whole), min(gpus, MAX_NODES) + 1):
-        if gpus % pods == 0 and fitting(free, queue, whole, gpus // pods) >= pods:
+    for pods in range(-(-gpus // node_gpus), min(gpus, MAX_NODES) + 1):
+        if gpus % pods == 0 and fitting(free, queue, node_gpus, gpus // pods) >= pods:
             return pods
     return None
 
@@ -140,8 +141,10 @@ def explained(
     """
     free = capacity.free(queue, scheduling)
     total = sum(node.gpus for node in free)
-    some = [f"{node.gpus} on {node.node}" for node in free if node.gpus]
-    text = f"{total} GPUs are free on this queue's nodes now" + (f" ({in_words(some)})" if some else "")
+    free_texts = [f"{node.gpus} on {node.node}" for node in free if node.gpus]
+    text = f"{total} GPUs are free on this queue's nodes now" + (
+        f" ({in_words(free_texts)})" if free_texts else ""
+    )
     if fitting(free, queue, whole, share) >= pods:
         text += f", and its {pods} x {share} would fit"
     elif (split := best_fit(pods * share, free, queue, whole)) is not None:

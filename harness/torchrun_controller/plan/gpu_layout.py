@@ -50,12 +50,12 @@ def distribute(job: JobSpec, capacity: int, best_fit: BestFit = lambda _: None) 
     If the spec does not set the number of nodes, `best_fit` chooses the number of pods. If `best_fit` returns
     None, the job uses the fewest nodes with equal shares. Raises Refused.
     """
-    fixed = job.max_nodes or job.num_nodes
+    fixed_nodes = job.max_nodes or job.num_nodes
     gpus = job.num_gpus
     if gpus is None and capacity:
-        gpus = capacity * (fixed or 1)  # Without numGPUs, a job uses whole nodes.
+        gpus = capacity * (fixed_nodes or 1)  # Without numGPUs, a job uses whole nodes.
     if not gpus:
-        nodes, share = fixed or 1, 0
+        nodes, share = fixed_nodes or 1, 0
     elif job.processes_per_node is not None:
         raise Refused(
             "ProcessesPerNode",
@@ -69,7 +69,7 @@ def distribute(job: JobSpec, capacity: int, best_fit: BestFit = lambda _: None) 
             "nodeResources.gpus, or numGPUs: 0 for a job on CPUs",
         )
     else:
-        nodes = fixed or best_fit(gpus) or _fewest(gpus, capacity)
+        nodes = fixed_nodes or best_fit(gpus) or _fewest(gpus, capacity)
         share = _share(gpus, nodes, capacity)
     processes = share or job.processes_per_node or 1
     return Plan(nodes=nodes, least=job.min_nodes or nodes, gpus=share, processes=processes)

@@ -94,9 +94,9 @@ class Caches:
         for informer in informers:
             informer.start()
         self._capacity_synced = [informer.synced for informer in informers]
-        until = time.monotonic() + CAPACITY_SECONDS
+        deadline = time.monotonic() + CAPACITY_SECONDS
         for synced in self._capacity_synced:
-            synced.wait(max(until - time.monotonic(), 0))
+            synced.wait(max(deadline - time.monotonic(), 0))
 
 
 def _ignore(kind: Kind, change: Change) -> None:

@@ -57,7 +57,7 @@ class Warnings:
                 if (namespace, selector) not in self._entries:
                     start = self.monotonic()
                     events = self.read(namespace, selector)
-                    took = timedelta(seconds=self.monotonic() - start)
-                    self._entries[namespace, selector] = (now, max(LIFETIME, SHARE * took), events)
+                    duration = timedelta(seconds=self.monotonic() - start)
+                    self._entries[namespace, selector] = (now, max(LIFETIME, SHARE * duration), events)
             matches = [event for selector in selectors for event in self._entries[namespace, selector][2]]
             return sorted(matches, key=time_of)

@@ -70,8 +70,8 @@ class Recorder:
         if self.monotonic() < self._silent_until:
             return
         posted = self._posted_for(involved)
-        for together in _groups([event for event in events if self._is_due(involved, event, posted, now)]):
-            event = merged(together)
+        for event_group in _groups([event for event in events if self._is_due(involved, event, posted, now)]):
+            event = merged(event_group)
             name, since = _name(involved, event), stamp(event.since or now)
             last = posted.get(name, NEVER)
             try:
@@ -79,7 +79,7 @@ class Recorder:
             except (ApiException, DynamicApiError, HTTPError) as error:
                 self._failed(involved, event, error)
                 return
-            posted.update({_name(involved, each): _Posted(each.order, None) for each in together})
+            posted.update({_name(involved, each): _Posted(each.order, None) for each in event_group})
             posted[name] = stored
 
     def _is_due(self, involved: Object, event: Event, posted: dict[str, _Posted], now: datetime) -> bool:
@@ -110,15 +110,15 @@ class Recorder:
             try:
                 if existing is None:
                     body = _document(involved, name, event, at)
-                    answer = resource.create(body=body, namespace=namespace)
+                    response = resource.create(body=body, namespace=namespace)
                 else:
                     last = int(((existing["metadata"].get("annotations") or {}).get(ORDER)) or 0)
                     if last >= event.order:
                         return _Posted(last, existing)
-                    answer = resource.replace(
+                    response = resource.replace(
                         body=_repeated(existing, event, at), name=name, namespace=namespace
                     )
-                return _Posted(event.order, answer.to_dict())
+                return _Posted(event.order, response.to_dict())
             except (ApiException, DynamicApiError) as error:
                 if error.status not in (CONFLICT, NOT_FOUND):
                     raise

@@ -131,7 +131,7 @@ class Cluster:
         }
         resource = self.kube.resource(names.API, current["kind"])
         try:
-            answer = resource.status.replace(
+            response = resource.status.replace(
                 body=body, name=metadata["name"], namespace=metadata["namespace"]
             )
         except (DynamicApiError, ApiException) as error:
@@ -139,7 +139,7 @@ class Cluster:
                 self._renew(current)
                 return False
             raise
-        self.wrote(answer.to_dict())
+        self.wrote(response.to_dict())
         return True
 
     def _renew(self, current: Object) -> None:
@@ -204,7 +204,7 @@ class Cluster:
     def _create(self, document: Object) -> None:
         resource = self.kube.resource(document["apiVersion"], document["kind"])
         try:
-            answer = resource.create(
+            response = resource.create(
                 body=document,
                 namespace=document["metadata"].get("namespace"),
                 field_manager=names.FIELD_MANAGER,
@@ -216,8 +216,8 @@ class Cluster:
             self._check_owner(document)
             return
         if document["kind"] == "JobSet":
-            self.created_jobsets.add(answer["metadata"]["uid"])
-        self.wrote(answer)
+            self.created_jobsets.add(response["metadata"]["uid"])
+        self.wrote(response)
 
     def _check_owner(self, document: Object) -> None:
         """Raise Rejected if a claim exists that the controller did not create for this job or queue.
@@ -245,28 +245,28 @@ class Cluster:
 
     def _delete(self, action: Delete, namespace: str) -> None:
         self.created_jobsets.discard(action.uid)
-        only = {"uid": action.uid}
+        preconditions = {"uid": action.uid}
         if action.resource_version is not None:
-            only["resourceVersion"] = action.resource_version
+            preconditions["resourceVersion"] = action.resource_version
         options = {
             "apiVersion": "v1",
             "kind": "DeleteOptions",
-            "preconditions": only,
+            "preconditions": preconditions,
             # The object remains, with a deletion timestamp, until its pods are deleted. A new object of the
             # same name can be created only after that, so its pods cannot communicate with the old pods.
             "propagationPolicy": "Foreground",
         }
         resource = self.kube.resource(action.api_version, action.kind)
         try:
-            answer = resource.delete(
+            response = resource.delete(
                 name=action.name, namespace=namespace if resource.namespaced else None, body=options
             ).to_dict()
         except (DynamicApiError, ApiException) as error:
             if error.status not in CHANGES:
                 raise
             return
-        if answer.get("kind") == action.kind:  # The object still exists, with a deletion timestamp.
-            self.wrote(answer)
+        if response.get("kind") == action.kind:  # The object still exists, with a deletion timestamp.
+            self.wrote(response)
 
     def _finalizers(self, current: Object, finalizers: list[str]) -> None:
         metadata = current["metadata"]

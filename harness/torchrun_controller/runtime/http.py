@@ -78,8 +78,11 @@ class Handler(BaseHTTPRequestHandler):
             encode, kind = choose_encoder(self.headers.get("Accept") or "")
             self._answer(200, encode(self.server.registry), kind)
         elif path == "/healthz":
-            stuck = self.server.health.stuck()
-            self._answer(503 if stuck else 200, f"stuck: {', '.join(stuck)}\n" if stuck else "ok\n")
+            stuck_components = self.server.health.stuck()
+            self._answer(
+                503 if stuck_components else 200,
+                f"stuck: {', '.join(stuck_components)}\n" if stuck_components else "ok\n",
+            )
         elif path == "/readyz":
             ready = self.server.health.ready.is_set()
             self._answer(200 if ready else 503, "ok\n" if ready else "not yet\n")

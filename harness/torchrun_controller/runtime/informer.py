@@ -62,19 +62,19 @@ class Informer(threading.Thread):
         self.stopped = threading.Event()
 
     def run(self) -> None:
-        failures, listed = 0, False
+        failures, is_listed = 0, False
         while not self.stopped.is_set():
             try:
-                if not listed:
+                if not is_listed:
                     self._list()
-                    listed = True
+                    is_listed = True
                 self._watch()
                 failures, pause = 0, FIRST_PAUSE
             except Expired:
-                listed, pause = False, FIRST_PAUSE
+                is_listed, pause = False, FIRST_PAUSE
             except Exception as error:  # If the thread ended here, the store would never be updated again.
                 failures += 1
-                listed = listed and failures < PATIENCE
+                is_listed = is_listed and failures < PATIENCE
                 pause = min(FIRST_PAUSE * 2**failures, LONGEST_PAUSE)
                 log.warning("watch of %s: %s; retrying in %.1f s", self.kind.plural, _short(error), pause)
             self.stopped.wait(pause)
@@ -84,13 +84,13 @@ class Informer(threading.Thread):
         items: list[Object] = []
         query = {"limit": str(PAGE), **self._selected()}
         while True:
-            answer = self._request(query, LIST_SECONDS).json()
-            items += [self.kind.trim(item) for item in answer["items"]]
-            further = answer["metadata"].get("continue")
-            if not further:
+            response = self._request(query, LIST_SECONDS).json()
+            items += [self.kind.trim(item) for item in response["items"]]
+            continue_token = response["metadata"].get("continue")
+            if not continue_token:
                 break
-            query["continue"] = further
-        for change in self.store.replace(items, int(answer["metadata"]["resourceVersion"])):
+            query["continue"] = continue_token
+        for change in self.store.replace(items, int(response["metadata"]["resourceVersion"])):
             self.on_change(self.kind, change)
         self.synced.set()
 

@@ -38,8 +38,8 @@ class Kind:
     def path(self, namespace: str | None) -> str:
         """Return the URL path for listing the kind's objects."""
         root = "/api" if "/" not in self.api else "/apis"
-        within = f"/namespaces/{namespace}" if namespace and self.namespaced else ""
-        return f"{root}/{self.api}{within}/{self.plural}"
+        scope = f"/namespaces/{namespace}" if namespace and self.namespaced else ""
+        return f"{root}/{self.api}{scope}/{self.plural}"
 
     def trim(self, item: Mapping[str, object]) -> Object:
         """Return the part of an object that is cached.
@@ -135,7 +135,7 @@ def _requesting(item: Object) -> Object:
     }
 
 
-def _judged(*kinds: str) -> Callable[[Object], Object]:
+def _conditions_only(*kinds: str) -> Callable[[Object], Object]:
     """Return a function that keeps an object's metadata and its conditions of the given types."""
 
     def trimmer(item: Object) -> Object:
@@ -163,7 +163,7 @@ def _workload(item: Object) -> Object:
 
 
 def _local_queue(item: Object) -> Object:
-    return {**_judged("Active")(item), "spec": _part(item.get("spec") or {}, ("clusterQueue",))}
+    return {**_conditions_only("Active")(item), "spec": _part(item.get("spec") or {}, ("clusterQueue",))}
 
 
 JOBS = Kind(names.API, names.JOB_KIND, "torchrunjobs", _whole)
@@ -185,9 +185,9 @@ WORKLOADS = Kind(
 )
 LOCAL_QUEUES = Kind(names.KUEUE_API, "LocalQueue", "localqueues", _local_queue)
 PRIORITY_CLASSES = Kind(
-    "scheduling.k8s.io/v1", "PriorityClass", "priorityclasses", _judged(), namespaced=False
+    "scheduling.k8s.io/v1", "PriorityClass", "priorityclasses", _conditions_only(), namespaced=False
 )
-SERVICES = Kind("v1", "Service", "services", _judged())
+SERVICES = Kind("v1", "Service", "services", _conditions_only())
 """Services are not watched. etcd's Service is read only when a job that needs etcd starts."""
 NODES = Kind("v1", "Node", "nodes", _node, namespaced=False)
 REQUESTS = Kind(

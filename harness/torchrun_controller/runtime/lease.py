@@ -93,8 +93,8 @@ class Lease:
         version = lease["metadata"]["resourceVersion"]
         if version != self._observed[0]:
             self._observed = (version, self.monotonic())
-        lasts = float(spec.get("leaseDurationSeconds") or LEASE_SECONDS)
-        if holder not in ("", self.identity) and self.monotonic() - self._observed[1] < lasts:
+        duration = float(spec.get("leaseDurationSeconds") or LEASE_SECONDS)
+        if holder not in ("", self.identity) and self.monotonic() - self._observed[1] < duration:
             return False
         self._write(lease, int(spec.get("leaseTransitions") or 0) + (holder != self.identity))
         return True

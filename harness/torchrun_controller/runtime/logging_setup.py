@@ -67,10 +67,10 @@ class Json(logging.Formatter):
         return json.dumps(line, ensure_ascii=False)
 
 
-def setup(form: Format) -> None:
+def setup(log_format: Format) -> None:
     """Write all log lines to stderr in the given format."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(Json() if form == "json" else Text())
+    handler.setFormatter(Json() if log_format == "json" else Text())
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
     sys.excepthook = _crash
 

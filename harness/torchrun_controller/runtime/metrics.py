@@ -93,9 +93,9 @@ class Metrics:
 
     def admitted(self, job: Object, before: JobStatus, status: JobStatus) -> None:
         """Record the waiting time of a job that Kueue has just admitted."""
-        waited = queue_wait(job, before, status)
-        if waited is not None:
-            self.waits.labels(job["metadata"]["namespace"], status.queue or "").observe(waited)
+        wait_seconds = queue_wait(job, before, status)
+        if wait_seconds is not None:
+            self.waits.labels(job["metadata"]["namespace"], status.queue or "").observe(wait_seconds)
 
 
 class _Jobs(Collector):

@@ -98,8 +98,8 @@ class Operator:
         metadata = item["metadata"]
         namespace, name = metadata.get("namespace") or "", metadata["name"]
         if kind in (JOBS, JOBSETS):
-            urgent = _spec_changed(change) if kind == JOBS else _has_ended(change)
-            (self.work_queue.enqueue if urgent else self.work_queue.enqueue_progress)(
+            is_urgent = _spec_changed(change) if kind == JOBS else _has_ended(change)
+            (self.work_queue.enqueue if is_urgent else self.work_queue.enqueue_progress)(
                 Key("job", namespace, name)
             )
         elif kind in (PODS, CLAIMS):
@@ -126,9 +126,9 @@ class Operator:
                         Key("queue", queue["metadata"]["namespace"], queue["metadata"]["name"])
                     )
 
-    def _enqueue_jobs(self, namespace: str | None, which: Callable[[str | None], bool]) -> None:
+    def _enqueue_jobs(self, namespace: str | None, is_affected: Callable[[str | None], bool]) -> None:
         for job in self.caches.all(JOBS, namespace):
-            if which((job.get("status") or {}).get("phase")):
+            if is_affected((job.get("status") or {}).get("phase")):
                 metadata = job["metadata"]
                 self.work_queue.enqueue(Key("job", metadata["namespace"], metadata["name"]))
 

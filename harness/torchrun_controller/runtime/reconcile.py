@@ -96,22 +96,22 @@ def patience(before: JobStatus, status: JobStatus) -> timedelta:
     queued = before.phase == status.phase == "Queued"
     running = before.phase == status.phase == "Running"
 
-    def facts(of: JobStatus) -> JobStatus:
+    def facts(job_status: JobStatus) -> JobStatus:
         conditions = [
             each.model_copy(update={"message": ""}) if each.type == "PodsReady" else each
-            for each in of.conditions
+            for each in job_status.conditions
         ]
         ignored = {"workers": None, "workers_status": None, "message": None, "waiting": None}
         ignored_ids = {"job_id": None} if queued else {}
-        return of.model_copy(update={**ignored, **ignored_ids, "conditions": conditions})
+        return job_status.model_copy(update={**ignored, **ignored_ids, "conditions": conditions})
 
-    def active(of: JobStatus) -> int:
-        return of.workers.running + of.workers.succeeded
+    def active(job_status: JobStatus) -> int:
+        return job_status.workers.running + job_status.workers.succeeded
 
     if before == status or facts(before) != facts(status) or active(status) < active(before):
         return timedelta(0)
-    quiet = (queued or running) and before.message == status.message
-    return UNEXPLAINED if quiet else PROGRESS
+    is_quiet = (queued or running) and before.message == status.message
+    return UNEXPLAINED if is_quiet else PROGRESS
 
 
 def _needs_etcd(decision: Decision) -> bool:
@@ -369,7 +369,7 @@ class Reconciler:
 
     def _act(self, key: Key, current: Object, actions: list[Action]) -> None:
         for action in actions:
-            log.info("%s", _named(action), extra=_whose(key, current))
+            log.info("%s", _named(action), extra=_log_fields(key, current))
             self.cluster.do(current, action)
 
     def _note(self, job: Object, before: JobStatus, status: JobStatus) -> None:
@@ -378,14 +378,14 @@ class Reconciler:
         if before.phase != status.phase:
             key = _key_of(job)
             change = f"{before.phase} → {status.phase} ({status.message or ''})"
-            log.info("%s", change, extra=_whose(key, job))
+            log.info("%s", change, extra=_log_fields(key, job))
 
 
 def _key_of(job: Object) -> Key:
     return Key("job", job["metadata"]["namespace"], job["metadata"]["name"])
 
 
-def _whose(key: Key, current: Object) -> dict[str, object]:
+def _log_fields(key: Key, current: Object) -> dict[str, object]:
     return about(key.kind, key.namespace, key.name, current["metadata"]["uid"])
 
 

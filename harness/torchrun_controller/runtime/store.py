@@ -85,10 +85,10 @@ class Store:
         with self._lock:
             if version < self.version:
                 raise ValueError(f"a list of version {version}, after {self.version}")
-            listed = {place_of(item): item for item in items}
-            changes = [self._put(item) for item in listed.values()]
+            items_by_place = {place_of(item): item for item in items}
+            changes = [self._put(item) for item in items_by_place.values()]
             for place, item in list(self._items.items()):
-                if place not in listed and version_of(item) <= version:
+                if place not in items_by_place and version_of(item) <= version:
                     changes.append(self._drop(place))
             self.version = version
             return [change for change in changes if change is not None]

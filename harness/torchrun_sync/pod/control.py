@@ -34,14 +34,14 @@ class Control:
         self.folder = folder
         os.makedirs(folder, exist_ok=True)
 
-    def _at(self, name: str) -> str:
+    def _path(self, name: str) -> str:
         return os.path.join(self.folder, name)
 
     # -- called by the receiver ------------------------------------------------------------------------
     def supervised(self) -> bool:
         """Return whether a supervisor is running."""
         try:
-            with open(self._at("supervisor.lock"), "rb") as file:
+            with open(self._path("supervisor.lock"), "rb") as file:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             return True
@@ -51,10 +51,10 @@ class Control:
 
     def status(self) -> dict[str, Any]:
         """Return the last status that the supervisor wrote, or {} if no supervisor is running."""
-        return read_json(self._at("status.json")) if self.supervised() else {}
+        return read_json(self._path("status.json")) if self.supervised() else {}
 
     def be_patient(self, seconds: float) -> None:
-        write_json(self._at("patience.json"), {"until": time.monotonic() + seconds})
+        write_json(self._path("patience.json"), {"until": time.monotonic() + seconds})
 
     def hold(self) -> bool:
         """Make the supervisor stop its command, and wait until the command has ended.
@@ -66,33 +66,33 @@ class Control:
         if not self.supervised():
             return False
         token = os.urandom(8).hex()
-        write_json(self._at("hold.json"), {"token": token, "until": time.monotonic() + HOLD_SECONDS})
-        until = time.monotonic() + STOP_SECONDS
+        write_json(self._path("hold.json"), {"token": token, "until": time.monotonic() + HOLD_SECONDS})
+        deadline = time.monotonic() + STOP_SECONDS
         while self.supervised():
             status = self.status()
             if status.get("held") == token:
                 return True
-            if time.monotonic() > until:
+            if time.monotonic() > deadline:
                 raise Refused(f"the command did not stop within {STOP_SECONDS:g} s: {status}")
             time.sleep(POLL_SECONDS)
         raise Refused("the supervisor exited before the command was stopped")
 
     def start(self, generation: int, tree: str) -> None:
         """Make the supervisor start its command with this generation and tree."""
-        write_json(self._at("generation.json"), {"generation": generation, "tree": tree})
+        write_json(self._path("generation.json"), {"generation": generation, "tree": tree})
         self.release()
 
     def release(self) -> None:
         """End a hold, so that the supervisor runs its command again."""
         try:
-            os.unlink(self._at("hold.json"))
+            os.unlink(self._path("hold.json"))
         except FileNotFoundError:
             return
 
     # -- called by the supervisor ----------------------------------------------------------------------
     def supervise(self) -> IO[bytes]:
         """Acquire the supervisor's lock and return it. Raises Refused if another supervisor holds it."""
-        file = open(self._at("supervisor.lock"), "wb")  # noqa: SIM115
+        file = open(self._path("supervisor.lock"), "wb")  # noqa: SIM115
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -101,16 +101,16 @@ class Control:
         return file
 
     def write_status(self, **status: Any) -> None:
-        write_json(self._at("status.json"), status)
+        write_json(self._path("status.json"), status)
 
     def hold_token(self) -> str:
         """Return the token of the current hold request, or "" if there is none."""
-        hold = read_json(self._at("hold.json"))
+        hold = read_json(self._path("hold.json"))
         return str(hold["token"]) if hold and time.monotonic() < hold["until"] else ""
 
     def patient(self) -> bool:
-        return time.monotonic() < float(read_json(self._at("patience.json")).get("until", 0))
+        return time.monotonic() < float(read_json(self._path("patience.json")).get("until", 0))
 
     def wanted(self) -> dict[str, Any]:
         """Return the generation and tree that the supervisor must run, or {} before this pod's first sync."""
-        return read_json(self._at("generation.json"))
+        return read_json(self._path("generation.json"))

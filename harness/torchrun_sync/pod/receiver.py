@@ -153,9 +153,9 @@ class Receiver:
 
 
 def _inflated(payload: bytes) -> bytes:
-    inflating = zlib.decompressobj()
-    piece = inflating.decompress(payload, MAX_PIECE)
-    if not inflating.eof:
+    decompressor = zlib.decompressobj()
+    piece = decompressor.decompress(payload, MAX_PIECE)
+    if not decompressor.eof:
         raise Refused(f"expected a whole compressed piece of at most {MAX_PIECE} bytes")
     return piece
 

@@ -20,12 +20,12 @@ def save(bucket: Bucket, item: Item, path: str) -> None:
     with tempfile.NamedTemporaryFile(dir=os.path.dirname(path), delete=False) as temporary:
         md5 = hashlib.md5(usedforsecurity=False)
         try:
-            with bucket.request("GET", item.key, headers={"If-Match": item.etag}) as answer:
-                while piece := answer.read(1 << 20):
+            with bucket.request("GET", item.key, headers={"If-Match": item.etag}) as response:
+                while piece := response.read(1 << 20):
                     md5.update(piece)
                     temporary.write(piece)
                 # The ETag is not an MD5 if the object is encrypted with KMS or was uploaded in parts.
-                plain = not (answer.headers.get("x-amz-server-side-encryption") or "").startswith("aws:")
+                plain = not (response.headers.get("x-amz-server-side-encryption") or "").startswith("aws:")
             temporary.flush()
             digest = item.etag.strip('"')
             if temporary.tell() != item.size or (plain and len(digest) == 32 and md5.hexdigest() != digest):

@@ -62,8 +62,8 @@ class Store:
                 file.write(os.urandom(16).hex())
         except FileExistsError:
             pass
-        until = time.monotonic() + 10
-        while time.monotonic() < until:
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline:
             with open(path, encoding="ascii") as file:
                 identifier = file.read()
             if len(identifier) == 32:
@@ -124,12 +124,12 @@ class Store:
         Raises Refused if the entries are invalid or would replace a file in the mount.
         """
         check(entries)
-        mount, inside = os.path.split(self.root)
+        mount, store_name = os.path.split(self.root)
         for top in {str(entry["path"]).split("/")[0] for entry in entries}:
             path = os.path.join(mount, top)
-            if top == inside:
-                raise Refused(f"{inside} is the store's own folder, and cannot be part of a tree")
-            if os.path.lexists(path) and not _is_ours(path, inside):
+            if top == store_name:
+                raise Refused(f"{store_name} is the store's own folder, and cannot be part of a tree")
+            if os.path.lexists(path) and not _is_ours(path, store_name):
                 raise Refused(f"{path} conflicts with the workspace's {top}: remove it, or ignore {top}")
         self._entries = entries
         self._staged = self._built(tree_digest(entries))
@@ -195,8 +195,8 @@ class Store:
         for file in sorted(os.listdir(self.trees)):
             if file.startswith(tree[:12]) and file.endswith(".json"):
                 record = {**read_json(os.path.join(self.trees, file)), "name": file[: -len(".json")]}
-                fresh = record.get("tree") == tree and record.get("generation") == 0
-                if fresh and len(self._unchanged(record)) == len(record["files"]):
+                is_fresh = record.get("tree") == tree and record.get("generation") == 0
+                if is_fresh and len(self._unchanged(record)) == len(record["files"]):
                     return str(record["name"])
         return ""
 
@@ -206,8 +206,8 @@ class Store:
         if os.path.exists(received):
             os.rename(received, path)
         else:
-            old = os.open(paths[entry["sha256"]], os.O_RDONLY | os.O_NOFOLLOW)
-            with os.fdopen(old, "rb") as source, open(path, "xb") as copy:
+            source_fd = os.open(paths[entry["sha256"]], os.O_RDONLY | os.O_NOFOLLOW)
+            with os.fdopen(source_fd, "rb") as source, open(path, "xb") as copy:
                 shutil.copyfileobj(source, copy, PIECE)
         paths[entry["sha256"]] = path
 
@@ -247,14 +247,14 @@ class Store:
 
     def _show(self, name: str) -> None:
         """Create links in the mount to the top-level names of the tree, and remove outdated links."""
-        mount, inside = os.path.split(self.root)
-        tops = os.listdir(os.path.join(self.trees, name))
+        mount, store_name = os.path.split(self.root)
+        top_names = os.listdir(os.path.join(self.trees, name))
         for top in os.listdir(mount):
-            if _is_ours(os.path.join(mount, top), inside) and top not in tops:
+            if _is_ours(os.path.join(mount, top), store_name) and top not in top_names:
                 os.unlink(os.path.join(mount, top))
-        for top in tops:
+        for top in top_names:
             if not os.path.lexists(os.path.join(mount, top)):
-                os.symlink(os.path.join(inside, "current", top), os.path.join(mount, top))
+                os.symlink(os.path.join(store_name, "current", top), os.path.join(mount, top))
 
     def _tidy(self, needed: set[str]) -> None:
         """Remove received file contents that do not belong to a tree, and trees that are neither in `needed`
@@ -263,11 +263,11 @@ class Store:
             os.unlink(os.path.join(self.incoming, name))
         for link in (name for name in os.listdir(self.root) if name.startswith("current.")):
             os.unlink(os.path.join(self.root, link))
-        used = "\n".join(f"{folder}/" for folder in _working_folders())
+        used_folders = "\n".join(f"{folder}/" for folder in _working_folders())
         for name in sorted(os.listdir(self.trees)):
             path = os.path.join(self.trees, name)
             tree = name.split(".")[0]
-            if tree in needed or f"{os.path.join(self.trees, tree)}/" in used:
+            if tree in needed or f"{os.path.join(self.trees, tree)}/" in used_folders:
                 continue
             if os.path.isdir(path):
                 shutil.rmtree(path, ignore_errors=True)
@@ -275,11 +275,11 @@ class Store:
                 os.unlink(path)
 
 
-def _is_ours(path: str, inside: str) -> bool:
+def _is_ours(path: str, store_name: str) -> bool:
     """Return whether a path in the mount is a link that the store created to the same name in the current
     tree."""
     try:
-        return os.readlink(path) == os.path.join(inside, "current", os.path.basename(path))
+        return os.readlink(path) == os.path.join(store_name, "current", os.path.basename(path))
     except OSError:
         return False
 

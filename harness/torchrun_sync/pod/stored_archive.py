@@ -74,8 +74,8 @@ def _part(folder: str, index: int) -> tuple[tuple[str, int, int], bytes] | None:
     try:
         with open(os.path.join(folder, str(index)), "rb") as file:
             head, _, piece = file.read().partition(b"\n")
-        sha, count, of = head.decode("ascii").split()
-        return (sha, int(count), int(of)), piece
+        sha, count, total = head.decode("ascii").split()
+        return (sha, int(count), int(total)), piece
     except (OSError, ValueError):
         return None
 
@@ -143,7 +143,7 @@ def main(arguments: Sequence[str]) -> int:
     the exit code: 0, or 1 if no code arrives within SECONDS.
     """
     folder, server, root, control, ready, seconds = arguments
-    store, until, refused = Store(root), time.monotonic() + float(seconds), ""
+    store, deadline, refusal = Store(root), time.monotonic() + float(seconds), ""
     while True:
         try:
             if message := fetch_code(store, folder, ready, server):
@@ -152,9 +152,9 @@ def main(arguments: Sequence[str]) -> int:
                 Control(control).start(current["generation"], current["tree"])
                 return 0
         except (Refused, OSError, http.client.HTTPException, zlib.error) as error:
-            refused = f"; {error}"
-        if time.monotonic() > until:
-            message = f"no code arrived within {seconds} s{refused}: send it with `kubectl torchrun sync`"
+            refusal = f"; {error}"
+        if time.monotonic() > deadline:
+            message = f"no code arrived within {seconds} s{refusal}: send it with `kubectl torchrun sync`"
             print(message, file=sys.stderr)
             return 1
         time.sleep(POLL_SECONDS)
@@ -173,9 +173,9 @@ def fetch_code(store: Store, folder: str, ready: str, server: str = "") -> str:
         connection = http.client.HTTPConnection(host, int(port), timeout=SERVER_SECONDS)
         try:
             connection.request("GET", f"/{ready}")
-            answer = connection.getresponse()
-            if answer.status == http.client.OK:
-                _restore_if_newer(store, ArchiveReader(answer.read), ready)
+            response = connection.getresponse()
+            if response.status == http.client.OK:
+                _restore_if_newer(store, ArchiveReader(response.read), ready)
         finally:
             connection.close()
         source = f"from {host}"

@@ -57,7 +57,7 @@ class Supervisor:
         """
         signal.signal(signal.SIGTERM, self._terminated)
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-        until = time.monotonic() + start_seconds
+        deadline = time.monotonic() + start_seconds
         self._write_status()
         while True:
             self._reap()
@@ -67,13 +67,13 @@ class Supervisor:
             token = self.control.hold_token()
             if token != self.token:
                 self._hold(token)
-            generation, tree = self._wanted()
+            generation, tree = self._requested()
             if not token and tree and (generation, tree) != (self.generation, self.tree):
                 self._stop(GRACE_SECONDS)
                 self._start(generation, tree)
             elif not token and self.state == "held":
                 self._start(self.generation, self.tree)
-            elif not token and self.state == "waiting" and time.monotonic() > until:
+            elif not token and self.state == "waiting" and time.monotonic() > deadline:
                 _log(f"no code arrived within {start_seconds:g} s: run `harness torchrun sync JOB`")
                 return NO_TREE
             if self.state == "running" and self.code is not None:
@@ -87,7 +87,7 @@ class Supervisor:
                 return _exit_code(self.code)
             time.sleep(POLL_SECONDS)
 
-    def _wanted(self) -> tuple[int, str]:
+    def _requested(self) -> tuple[int, str]:
         """Return the generation and tree that the client requested.
 
         Without a request, return those on the pod's volume.
@@ -141,8 +141,8 @@ class Supervisor:
         if self.code is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGTERM)
-        until = time.monotonic() + (grace if grace is not None else float("inf"))
-        while self.code is None and time.monotonic() < until:
+        deadline = time.monotonic() + (grace if grace is not None else float("inf"))
+        while self.code is None and time.monotonic() < deadline:
             time.sleep(POLL_SECONDS)
             self._reap()
         while pids := _descendants(os.getpid()):

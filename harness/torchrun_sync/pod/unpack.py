@@ -172,13 +172,13 @@ def _parts(name: str) -> list[str]:
 
 
 def _unzip(archive: str, workspace: Workspace) -> None:
-    with zipfile.ZipFile(archive) as packed:
-        for info in packed.infolist():
+    with zipfile.ZipFile(archive) as zip_file:
+        for info in zip_file.infolist():
             if info.is_dir():
                 workspace.make_folder(info.filename)
                 continue
             mode = info.external_attr >> 16
-            with packed.open(info) as content:
+            with zip_file.open(info) as content:
                 if stat.S_ISLNK(mode):
                     workspace.link(info.filename, content.read(MAX_PATH + 1).decode(errors="replace"))
                 else:

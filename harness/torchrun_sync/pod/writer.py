@@ -35,7 +35,7 @@ class Writer:
         if self._file is not None:
             return
         file = open(os.path.join(self.root, "lock"), "a+", encoding="utf-8")  # noqa: SIM115
-        until = time.monotonic() + seconds
+        deadline = time.monotonic() + seconds
         while True:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -45,7 +45,7 @@ class Writer:
                 holder, _, pid = file.read().partition(" ")
                 if holder == session and pid.isdigit():
                     _end(int(pid), session)
-                if time.monotonic() > until:
+                if time.monotonic() > deadline:
                     file.close()
                     raise Refused(f"another sync kept {self.root} locked for over {seconds:g} s") from None
                 time.sleep(0.05)

@@ -209,25 +209,27 @@ def _described(route: Route, operation: Operation, references: Mapping[Any, Any]
 def _parameters(words: str, location: str) -> list[dict[str, Any]]:
     parameters = []
     for word in words.split():
-        whole, required = "#" in word, word.endswith("!")
-        schema = {"type": "integer", "minimum": 0, "maximum": (1 << 63) - 1} if whole else {"type": "string"}
+        is_integer, required = "#" in word, word.endswith("!")
+        schema = (
+            {"type": "integer", "minimum": 0, "maximum": (1 << 63) - 1} if is_integer else {"type": "string"}
+        )
         parameters.append({"name": word.rstrip("#!"), "in": location, "required": required, "schema": schema})
     return parameters
 
 
-def _content(of: Any, references: Mapping[Any, Any]) -> dict[str, Any]:
-    if of is None:
+def _content(body_type: Any, references: Mapping[Any, Any]) -> dict[str, Any]:
+    if body_type is None:
         return {}
-    if of is TEXT:
+    if body_type is TEXT:
         return {"content": {"text/plain": {"schema": {"type": "string"}}}}
-    if of is BINARY:
+    if body_type is BINARY:
         return {"content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}
-    schema = references.get(of, {"type": "object"})
+    schema = references.get(body_type, {"type": "object"})
     return {"content": {"application/json": {"schema": schema}}}
 
 
-def _is_model(of: Any) -> bool:
-    return isinstance(of, type) and issubclass(of, msgspec.Struct)
+def _is_model(candidate: Any) -> bool:
+    return isinstance(candidate, type) and issubclass(candidate, msgspec.Struct)
 
 
 async def answer(request: Request) -> Response:

@@ -97,8 +97,8 @@ async def put(request: Request) -> Response:
     limit, and 429 while another request sends the same file. Raises Refused 409 if other bytes are already
     stored.
     """
-    token, until, seal = (request.path_params[name] for name in ("token", "until", "seal"))
-    if not signed_links.right(request.app.state.key, "upload", token, until, seal):
+    token, expires_at, seal = (request.path_params[name] for name in ("token", "until", "seal"))
+    if not signed_links.right(request.app.state.key, "upload", token, expires_at, seal):
         raise Refused(403, "this upload URL is invalid or has expired: announce the file again")
     http.admit(request, OWNER)
     uploads: Uploads = request.app.state.uploads
@@ -180,8 +180,8 @@ async def _is_stored(request: Request, path: Path, size: int) -> bool:
 
 async def get(request: Request) -> Response:
     """Return a file's bytes. The headers stop browsers from guessing the content type and running scripts."""
-    token, until, seal = (request.path_params[name] for name in ("token", "until", "seal"))
-    if not signed_links.right(request.app.state.key, "read", token, until, seal):
+    token, expires_at, seal = (request.path_params[name] for name in ("token", "until", "seal"))
+    if not signed_links.right(request.app.state.key, "read", token, expires_at, seal):
         raise Refused(403, "this link is invalid or has expired: request the list of files again")
     store = http.store(request)
     query = "SELECT content_type, file_name FROM files WHERE token = ? AND stored_size IS NOT NULL"
@@ -193,8 +193,8 @@ async def get(request: Request) -> Response:
     path = store.blobs.path(token)
     if path.is_file():
         return FileResponse(path, headers=headers)
-    old = "SELECT body FROM blobs WHERE token = ?"  # Older trackers stored files in the database.
-    blob = await store.scan(lambda db: db.execute(old, (token,)).fetchone())
+    blob_query = "SELECT body FROM blobs WHERE token = ?"  # Older trackers stored files in the database.
+    blob = await store.scan(lambda db: db.execute(blob_query, (token,)).fetchone())
     if blob is None:
         raise Refused(404, "no such file")
     return Response(blob["body"], headers=headers)

@@ -20,9 +20,9 @@ DISPLAY_ID = re.compile(r"[A-Za-z0-9]+-\d+")
 
 
 async def projects(request: Request) -> Response:
-    only = http.sender(request).grant.project
+    granted_project = http.sender(request).grant.project
     rows = await http.store(request).read(reads.projects)
-    return Json({"projects": [one for one in rows if only in {None, one["name"]}]})
+    return Json({"projects": [one for one in rows if granted_project in {None, one["name"]}]})
 
 
 async def runs(request: Request) -> Response:

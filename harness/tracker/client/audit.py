@@ -88,7 +88,7 @@ class EmbeddedAudit:
     """Reads the embedded tracker through its audit view.
 
     `client` must be configured with the base URL, the key and TLS. It can use the Kubernetes API server's
-    proxy. `gone` returns the reason why the tracker can no longer respond, or None. Once `gone` returns a
+    proxy. `gone_reason` returns the reason why the tracker can no longer respond, or None. Once it returns a
     reason, requests are not retried.
     """
 
@@ -100,12 +100,12 @@ class EmbeddedAudit:
         client: httpx.Client,
         seconds: float = 30,
         page: int = PAGE,
-        gone: Callable[[], str | None] = lambda: None,
+        gone_reason: Callable[[], str | None] = lambda: None,
     ) -> None:
         self._client = client
         self._seconds = seconds
         self._page = page
-        self._gone = gone
+        self._gone_reason = gone_reason
         self._reports_writers = False
         """Whether the tracker reports the writers of runs. Earlier versions of the tracker do not."""
         self.names_processes = False
@@ -162,8 +162,8 @@ class EmbeddedAudit:
 
         `columns` is faster, because creating a million Points takes seconds.
         """
-        for some in self.columns(run_ids):
-            yield from some.records()
+        for block in self.columns(run_ids):
+            yield from block.records()
 
     def columns(self, run_ids: Sequence[int]) -> Iterator[PointRows]:
         """Yield every raw row in arrival order, in columns."""
@@ -221,7 +221,7 @@ class EmbeddedAudit:
         return [TrackerRefusal(**one) for one in refusals if one["run_id"] in (None, *run_ids)]
 
     def _ask(self, path: str, params: dict[str, Any]) -> dict[str, Any]:
-        return ask(self._client, path, params, self._seconds, self._gone)
+        return ask(self._client, path, params, self._seconds, self._gone_reason)
 
 
 def collect(
@@ -251,19 +251,19 @@ def collect(
             write("runs", run)
             runs += 1
         ids = [run.run_id for run in records]
-        attached = reader.attachments(ids)
-        if attached is not None:
-            for attachment in attached:
+        attachment_rows = reader.attachments(ids)
+        if attachment_rows is not None:
+            for attachment in attachment_rows:
                 write("attachments", attachment)
-            attachments = len(attached)
-        for some in reader.columns(ids):
-            write_points(some)
-            points += len(some)
-        wrote = reader.writers(ids)
-        if wrote is not None:
-            for writer in wrote:
+            attachments = len(attachment_rows)
+        for block in reader.columns(ids):
+            write_points(block)
+            points += len(block)
+        writer_rows = reader.writers(ids)
+        if writer_rows is not None:
+            for writer in writer_rows:
                 write("writers", writer)
-            writers = len(wrote)
+            writers = len(writer_rows)
         reported = reader.digests(ids)
         if reported is not None:
             for report in reported:

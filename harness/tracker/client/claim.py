@@ -21,7 +21,7 @@ def claim(
     external_id: str,
     launch: str,
     shared: bool,
-    gone: Callable[[], str | None] = lambda: None,
+    gone_reason: Callable[[], str | None] = lambda: None,
 ) -> None:
     """Claim a run id in the embedded tracker for the launch whose nonce is `launch`.
 
@@ -31,14 +31,14 @@ def claim(
     does not respond.
     """
     params = {"externalId": external_id, "projectName": project}
-    if not ask(client, "api/audit/runs", params, SECONDS, gone).get("sealedKeys"):
+    if not ask(client, "api/audit/runs", params, SECONDS, gone_reason).get("sealedKeys"):
         raise HarnessError(
             "the cluster's tracker is of an earlier version: it accepts no key that is limited to a launch",
             hint="install this version: `harness up`, or `harness preflight --install` on your own cluster",
             cause="tracker.not_ready",
         )
     body = {"projectName": project, "externalId": external_id, "launch": launch, "shared": shared}
-    response = ask(client, "api/audit/claims", {}, SECONDS, gone, body=body)
+    response = ask(client, "api/audit/claims", {}, SECONDS, gone_reason, body=body)
     if response["granted"]:
         return
     claims, run = response["claims"], response["run"]

@@ -81,8 +81,8 @@ class HostedAudit:
         if known_runs and (not external_id or any(run.external_id == external_id for run in known_runs)):
             return known_runs
         matching, shared = list[TrackerRun](), False
-        for listed in self._listed(project):
-            run = self._ask(f"api/runs/details/{listed['id']}", {"projectName": project})
+        for summary in self._listed(project):
+            run = self._ask(f"api/runs/details/{summary['id']}", {"projectName": project})
             is_shared = run.get("externalId") == external_id
             if not is_shared and (job_name is None or _job_name(run) != job_name):
                 continue

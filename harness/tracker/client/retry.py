@@ -39,7 +39,7 @@ def ask(
     path: str,
     params: Mapping[str, Any],
     seconds: float,
-    gone: Callable[[], str | None] = lambda: None,
+    gone_reason: Callable[[], str | None] = lambda: None,
     *,
     body: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
@@ -47,23 +47,23 @@ def ask(
 
     Because of the retries, the tracker can receive a POST request more than once. Raises WaitError (cause
     tracker.unreachable) if there is no response within `seconds`. Raises HarnessError with the same cause if
-    `gone` returns a reason or the response is an error (RejectedError), and with the cause
+    `gone_reason` returns a reason or the response is an error (RejectedError), and with the cause
     tracker.key_rejected if the status is 401.
     """
 
     def raise_if_gone(_: RetryCallState) -> None:
-        reason = gone()
+        reason = gone_reason()
         if reason is not None:
             raise HarnessError(reason, cause="tracker.unreachable")
 
-    retrying = Retrying(
+    retryer = Retrying(
         retry=retry_if_exception_type(_TemporaryError),
         wait=wait_exponential(multiplier=0.1, max=2),
         stop=stop_after_delay(seconds),
         after=raise_if_gone,
     )
     try:
-        response = retrying(_send, client, path, {k: v for k, v in params.items() if v is not None}, body)
+        response = retryer(_send, client, path, {k: v for k, v in params.items() if v is not None}, body)
     except RetryError as error:
         last_error = str(error.last_attempt.exception())
         awaited = f"a response of the tracker at {client.base_url} to {path}"

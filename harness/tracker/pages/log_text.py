@@ -52,7 +52,7 @@ def visible_lines(messages: Sequence[sqlite3.Row], after: int, alone: bool) -> l
     consecutive.
     """
     terminals: dict[object, Terminal[Message]] = {}
-    rows: list[Row[Message]] = []
+    terminal_rows: list[Row[Message]] = []
     remaining = TOTAL
     limits: dict[int, int] = {}
     for message in reversed(messages):
@@ -63,16 +63,16 @@ def visible_lines(messages: Sequence[sqlite3.Row], after: int, alone: bool) -> l
         text = clipped(text, limits[message["id"]])
         cut = message["cut"] + len(message["message"]) - len(prefix) - len(text)
         time = from_ms(message["time_ms"])[11:23]
-        one = Message(message["id"], time, message["log_type"], message["sender"] or "", prefix, cut)
-        terminal = terminals.setdefault(message["id"] if alone else (one.sender, prefix), Terminal())
-        rows += terminal.write(f"{text}\n", one)
+        origin = Message(message["id"], time, message["log_type"], message["sender"] or "", prefix, cut)
+        terminal = terminals.setdefault(message["id"] if alone else (origin.sender, prefix), Terminal())
+        terminal_rows += terminal.write(f"{text}\n", origin)
     for terminal in terminals.values():
-        rows += terminal.flush()
-    rows.sort(key=lambda row: row.first.id)
-    texts = _redacted([row.first.prefix + row.text[: MAX_SHOWN_LENGTH + _OVERLAP] for row in rows])
+        terminal_rows += terminal.flush()
+    terminal_rows.sort(key=lambda row: row.first.id)
+    texts = _redacted([row.first.prefix + row.text[: MAX_SHOWN_LENGTH + _OVERLAP] for row in terminal_rows])
     numbers: dict[int, int] = {}
     lines = []
-    for row, text in zip(rows, texts, strict=True):
+    for row, text in zip(terminal_rows, texts, strict=True):
         number = numbers[row.first.id] = numbers.get(row.first.id, -1) + 1
         if row.last.id > after:
             lines.append(

@@ -22,16 +22,16 @@ Handler = Callable[[Request, Session], Awaitable[Response]]
 MAX_FORM_BYTES = 16 << 10
 
 
-def guarded(handler: Handler, *, shown: bool = True) -> Callable[[Request], Awaitable[Response]]:
+def guarded(handler: Handler, *, is_page: bool = True) -> Callable[[Request], Awaitable[Response]]:
     """Return a handler that calls `handler` only for requests with a valid session.
 
-    Without a session, a page (`shown` is true) redirects to /login, and a data request is rejected with 401.
+    Without a session, a page (`is_page`) redirects to /login, and a data request is rejected with 401.
     """
 
     async def handle(request: Request) -> Response:
         session = sessions.current(request)
         if session is None:
-            if not shown:
+            if not is_page:
                 raise Refused(401, "log in again")
             target = quote(request.scope["path"])
             target += f"?{request.url.query}" if request.url.query else ""
@@ -39,7 +39,7 @@ def guarded(handler: Handler, *, shown: bool = True) -> Callable[[Request], Awai
         try:
             return await handler(request, session)
         except Refused as error:
-            if not shown:
+            if not is_page:
                 raise
             return render.page("error", error.status_code, status=error.status_code, reason=error.detail)
 
@@ -50,9 +50,9 @@ async def login(request: Request) -> Response:
     """Return the login form, or log in with the secret from a one-time link."""
     if sessions.current(request) is not None:
         return _go(request)
-    once = request.query_params.get("once")
-    if once is not None:
-        if request.app.state.links.redeem(once):
+    token = request.query_params.get("once")
+    if token is not None:
+        if request.app.state.links.redeem(token):
             response = _go(request)
             sessions.open_session(request, response, Session())
             return response
@@ -69,8 +69,8 @@ async def log_in(request: Request) -> Response:
         fields = parse_qs(text.decode(errors="replace"))
     submitted_key, throttle = fields.get("key", [""])[0], _throttle(request)
     address = request.client.host if request.client else ""
-    guessed = not is_sealed(submitted_key.strip().encode())
-    if guessed and (wait := throttle.wait(address)):
+    is_guess = not is_sealed(submitted_key.strip().encode())
+    if is_guess and (wait := throttle.wait(address)):
         reason = f"Too many attempts with a wrong key. Try again in {math.ceil(wait)} s, or use the link that"
         reason += " `harness tracker open` prints."
         page = render.page("login", 429, why=reason, next=_next(request))
@@ -78,7 +78,7 @@ async def log_in(request: Request) -> Response:
         return page
     session = sessions.by_key(submitted_key, request.app.state.key)
     if session is None:
-        if guessed:
+        if is_guess:
             throttle.failed(address)
         reason = "This key gives no access to the pages. Use the tracker's own key or the key of a project."
         return render.page("login", 401, why=reason, next=_next(request))
@@ -107,8 +107,8 @@ def _throttle(request: Request) -> Throttle:
 def _next(request: Request) -> str:
     """Return the path to redirect to after the login. Only paths of this tracker's pages are allowed."""
     path = request.query_params.get("next", "")
-    safe = path.startswith(f"{views.HOME}/") and "\\" not in path and path.isprintable()
-    return path if safe else views.HOME
+    is_safe = path.startswith(f"{views.HOME}/") and "\\" not in path and path.isprintable()
+    return path if is_safe else views.HOME
 
 
 def _go(request: Request) -> Response:

@@ -95,7 +95,7 @@ def _private(response: Response) -> Response:
 
 
 routes = [
-    Route("/pages/curves", guarded(curve_data, shown=False)),
-    Route("/pages/pulse", guarded(pulse_data, shown=False)),
-    Route("/pages/logs", guarded(log_data, shown=False)),
+    Route("/pages/curves", guarded(curve_data, is_page=False)),
+    Route("/pages/pulse", guarded(pulse_data, is_page=False)),
+    Route("/pages/logs", guarded(log_data, is_page=False)),
 ]

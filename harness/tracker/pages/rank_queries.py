@@ -41,8 +41,8 @@ def ranks(db: sqlite3.Connection, run: sqlite3.Row, only: str | None) -> Found:
     A separate run is another run to which a process in the same job attached. If `only` is given, runs of
     projects other than `only` are omitted.
     """
-    attached = audit_view.attachments(db, [run["id"]])
-    jobs = sorted({one["jobName"] for one in attached if one["jobName"]})
+    run_attachments = audit_view.attachments(db, [run["id"]])
+    jobs = sorted({one["jobName"] for one in run_attachments if one["jobName"]})
     split = []
     for job in jobs:
         for other in audit_view.runs(db, None, None, job):
@@ -51,20 +51,20 @@ def ranks(db: sqlite3.Connection, run: sqlite3.Row, only: str | None) -> Found:
                     one for one in audit_view.attachments(db, [other["runId"]]) if one["jobName"] == job
                 ]
                 split.append({**other, "job": job, "attached": attachments})
-    rank_numbers = sorted({one["rank"] for one in attached if one["rank"] is not None})
+    rank_numbers = sorted({one["rank"] for one in run_attachments if one["rank"] is not None})
     world = max(_nodes(run), max(rank_numbers, default=-1) + 1)
     names = [name for name in series.of_run(db, run["id"]) if not name.startswith("sys/")]
     overwritten = []
     for name in names[:MAX_NAMES]:
-        rows, under = curves.overwritten(db, run["id"], name)
-        if under:
-            differ = curves.clashes(db, run["id"], name)
-            overwritten.append({"name": name, "rows": rows, "hidden": under, "differ": differ})
+        rows, hidden_count = curves.overwritten(db, run["id"], name)
+        if hidden_count:
+            clash_count = curves.clashes(db, run["id"], name)
+            overwritten.append({"name": name, "rows": rows, "hidden": hidden_count, "differ": clash_count})
     return {
-        "attached": attached,
+        "attached": run_attachments,
         "ranks": rank_numbers,
         "missing": [rank for rank in range(world) if rank not in rank_numbers],
-        "created": sum(not one["resumed"] for one in attached),
+        "created": sum(not one["resumed"] for one in run_attachments),
         "split": split,
         "writers": claims.writers(db, [run["id"]]),
         "hidden": overwritten,

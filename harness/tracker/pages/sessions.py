@@ -45,17 +45,19 @@ class Sessions:
     def make(self, session: Session) -> str:
         """Open a session and return its id."""
         now = time.monotonic()
-        self._open = {one: (opened, until) for one, (opened, until) in self._open.items() if until > now}
-        same = [one for one, (opened, _) in self._open.items() if opened == session]
-        for oldest in same[: max(0, len(same) - MAX_SESSIONS + 1)]:
+        self._open = {
+            one: (opened, expires_at) for one, (opened, expires_at) in self._open.items() if expires_at > now
+        }
+        matching = [one for one, (opened, _) in self._open.items() if opened == session]
+        for oldest in matching[: max(0, len(matching) - MAX_SESSIONS + 1)]:
             del self._open[oldest]
         session_id = secrets.token_urlsafe(32)
         self._open[_digest(session_id)] = session, now + SECONDS
         return session_id
 
     def find(self, session_id: str) -> Session | None:
-        session, until = self._open.get(_digest(session_id), (None, 0.0))
-        return session if until > time.monotonic() else None
+        session, expires_at = self._open.get(_digest(session_id), (None, 0.0))
+        return session if expires_at > time.monotonic() else None
 
     def end(self, session_id: str) -> None:
         self._open.pop(_digest(session_id), None)
@@ -69,7 +71,7 @@ class Links:
 
     def make(self) -> str:
         now = time.monotonic()
-        self._until = {one: until for one, until in self._until.items() if until > now}
+        self._until = {one: expires_at for one, expires_at in self._until.items() if expires_at > now}
         while len(self._until) >= MAX_LINKS:
             self._until.pop(next(iter(self._until)))
         secret = secrets.token_urlsafe(32)

@@ -94,10 +94,10 @@ def points(
     rows: list[list[Any]] = []
     for row in _blocks(db, run_ids, after):
         block = _unpacked(row)
-        whose = [row["received_at"], row["sender"], row["peer"], row["launch"]]
+        origin = [row["received_at"], row["sender"], row["peer"], row["launch"]]
         start = max(0, after + 1 - row["first_id"])
         for name, step, time_ms, value in islice(block.rows(), start, start + limit - len(rows)):
-            rows.append([row["run_id"], name, step, _json(value), time_ms, *whose])
+            rows.append([row["run_id"], name, step, _json(value), time_ms, *origin])
             start += 1
         if len(rows) == limit:
             return rows, row["first_id"] + start - 1
@@ -145,9 +145,9 @@ def _blocks(db: sqlite3.Connection, run_ids: Sequence[int], after: int) -> Itera
     if len(ids) > MERGED:
         condition = "b.run_id IN (SELECT value FROM json_each(?))"
         return db.execute(query.format("NOT INDEXED", condition), (json.dumps(list(ids)), after))
-    one = query.format("INDEXED BY blocks_run", "b.run_id = ?")
+    run_query = query.format("INDEXED BY blocks_run", "b.run_id = ?")
     return heapq.merge(
-        *(db.execute(one, (run_id, after)) for run_id in ids), key=lambda row: int(row["last_id"])
+        *(db.execute(run_query, (run_id, after)) for run_id in ids), key=lambda row: int(row["last_id"])
     )
 
 

@@ -57,13 +57,13 @@ class Curve:
 
 
 def last(
-    db: sqlite3.Connection, run: int, name: str, of: Series = series.deduplicated
+    db: sqlite3.Connection, run: int, name: str, read_series: Series = series.deduplicated
 ) -> tuple[int, float] | None:
     """Return the last finite value of a series as (step, value), or None if it has no finite value.
 
-    `of` is the function that reads the series.
+    `read_series` is the function that reads the series.
     """
-    points = of(db, run, name, None, None)
+    points = read_series(db, run, name, None, None)
     for at in range(len(points) - 1, -1, -1):
         if math.isfinite(points.values[at]):
             return points.steps[at], points.values[at]
@@ -100,16 +100,17 @@ def curve(
     buckets: int,
     first: int = 0,
     until: int | None = None,
-    of: Series = series.deduplicated,
+    read_series: Series = series.deduplicated,
     by_time: bool = False,
     fit: bool = False,
 ) -> Curve:
     """Return a series between two steps, in at most `buckets` buckets of equal width.
 
-    `of` is the function that reads the series. With `by_time`, all steps are client times in milliseconds,
-    including `first` and `until`. With `fit`, a few points that are far from all others are omitted.
+    `read_series` is the function that reads the series. With `by_time`, all steps are client times in
+    milliseconds, including `first` and `until`. With `fit`, a few points that are far from all others are
+    omitted.
     """
-    columns = of(db, run, name, None, None) if by_time else of(db, run, name, first, until)
+    columns = read_series(db, run, name, None, None) if by_time else read_series(db, run, name, first, until)
     older = columns.older
     columns = _timed(columns, first, until) if by_time else columns
     far = None
@@ -162,18 +163,18 @@ def _timed(points: series.Columns, first: int, until: int | None) -> series.Colu
     """
     if not all(map(operator.le, points.times, islice(points.times, 1, None))):
         points = points.at(sorted(range(len(points)), key=points.times.__getitem__))
-    at = series.Columns(points.times, points.steps, points.values)
-    end = len(at) if until is None else bisect_right(at.steps, until)
-    return at.part(bisect_left(at.steps, first), end)
+    swapped = series.Columns(points.times, points.steps, points.values)
+    end = len(swapped) if until is None else bisect_right(swapped.steps, until)
+    return swapped.part(bisect_left(swapped.steps, first), end)
 
 
-def _bucket(first: int, until: int, values: array[float]) -> Bucket:
+def _bucket(first: int, last: int, values: array[float]) -> Bucket:
     odd = 0
     if not all(map(math.isfinite, values)):
         finite = array("d", filter(math.isfinite, values))
         values, odd = finite, len(values) - len(finite)
     if not values:
-        return Bucket(first, until, None, None, None, 0, odd)
+        return Bucket(first, last, None, None, None, 0, odd)
     low, high = min(values), max(values)
     mean = min(max(series.mean(values), low), high)
-    return Bucket(first, until, low, high, mean, len(values), odd)
+    return Bucket(first, last, low, high, mean, len(values), odd)

@@ -65,9 +65,9 @@ class Facts:
         self._in_time()
         if document not in self._documents:
             self._documents[document] = json.loads(self.row[DOCUMENTS[document]] or "null")
-        value = _at(self._documents[document], path.split("."))
+        value = _value_at(self._documents[document], path.split("."))
         if value is None and path.endswith(".value"):  # In wandb, the paths in a config end with ".value".
-            value = _at(self._documents[document], path.removesuffix(".value").split("."))
+            value = _value_at(self._documents[document], path.removesuffix(".value").split("."))
         return value
 
     def metric(self, name: str) -> float | None:
@@ -109,7 +109,7 @@ def text_of(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _at(value: Any, path: list[str]) -> Any:
+def _value_at(value: Any, path: list[str]) -> Any:
     """Return the value at a dotted path in nested JSON objects, or None if there is none.
 
     A key can itself contain dots.
@@ -119,6 +119,6 @@ def _at(value: Any, path: list[str]) -> Any:
     if isinstance(value, dict):
         for parts in range(1, len(path) + 1):
             key = ".".join(path[:parts])
-            if key in value and (nested := _at(value[key], path[parts:])) is not None:
+            if key in value and (nested := _value_at(value[key], path[parts:])) is not None:
                 return nested
     return None

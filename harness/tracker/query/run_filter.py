@@ -84,8 +84,8 @@ class _Reader:
             if not isinstance(value, list):
                 raise Refused(400, f"filter: {key} expects a list")
             tests = [self.node(child, depth + 1) for child in value]
-            whole = all if key == "$and" else any
-            return lambda run: whole(test(run) for test in tests)
+            combine = all if key == "$and" else any
+            return lambda run: combine(test(run) for test in tests)
         if key == "$not":
             test = self.node(value, depth + 1)
             return lambda run: not test(run)

@@ -52,9 +52,9 @@ def on_error(request: Request, error: Exception) -> Response:
     """
     reason = f"{type(error).__name__}: {error}"
     failures(request).add(reason, now())
-    full = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
-    full = full or (isinstance(error, OSError) and error.errno == errno.ENOSPC)
-    return refusal(request.url.path, 507 if full else 500, reason)
+    is_disk_full = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
+    is_disk_full = is_disk_full or (isinstance(error, OSError) and error.errno == errno.ENOSPC)
+    return refusal(request.url.path, 507 if is_disk_full else 500, reason)
 
 
 class Guard:

@@ -61,7 +61,7 @@ class Block:
         """Return the indexes of a metric's points in the block. `name` is the metric's index in `names`."""
         if self.which is None:
             return range(name, len(self), len(self.names))
-        return [at for at, of in enumerate(self.which) if of == name]
+        return [at for at, column_name in enumerate(self.which) if column_name == name]
 
 
 EMPTY = Block((), array("q"), array("q"), array("d"))

@@ -22,10 +22,10 @@ def prefixes_of(project: str) -> Iterator[str]:
     """
     words: list[str] = WORD.findall(project) or ["RUN"]
     initials = "".join(word[0] for word in words[:3])
-    whole, min_length = (initials + words[-1][1:]).upper(), max(3, len(initials))
-    yield whole[:min_length]
-    yield from (whole[:length] for length in range(min_length + 1, len(whole) + 1))
-    yield from (f"{whole[:min_length]}{number}" for number in count(2))
+    letters, min_length = (initials + words[-1][1:]).upper(), max(3, len(initials))
+    yield letters[:min_length]
+    yield from (letters[:length] for length in range(min_length + 1, len(letters) + 1))
+    yield from (f"{letters[:min_length]}{number}" for number in count(2))
 
 
 def free_prefix(db: sqlite3.Connection, project: str) -> str:

@@ -14,15 +14,15 @@ Purpose = Literal["read", "upload"]
 
 def link(key: str, purpose: Purpose, token: str) -> str:
     """Return the last path segments of a new signed link: token, expiry time (Unix seconds) and signature."""
-    until = f"{int(time.time()) + SECONDS}"
-    return f"{token}/{until}/{_seal(key, purpose, token, until)}"
+    expires_at = f"{int(time.time()) + SECONDS}"
+    return f"{token}/{expires_at}/{_seal(key, purpose, token, expires_at)}"
 
 
-def right(key: str, purpose: Purpose, token: str, until: str, seal: str) -> bool:
+def right(key: str, purpose: Purpose, token: str, expires_at: str, seal: str) -> bool:
     """Return whether this tracker signed the link for this purpose and the link has not expired."""
-    is_signed = hmac.compare_digest(seal.encode(), _seal(key, purpose, token, until).encode())
-    return is_signed and int(until) >= time.time()
+    is_signed = hmac.compare_digest(seal.encode(), _seal(key, purpose, token, expires_at).encode())
+    return is_signed and int(expires_at) >= time.time()
 
 
-def _seal(key: str, purpose: Purpose, token: str, until: str) -> str:
-    return hmac.new(key.encode(), f"{purpose}/{token}/{until}".encode(), hashlib.sha256).hexdigest()
+def _seal(key: str, purpose: Purpose, token: str, expires_at: str) -> str:
+    return hmac.new(key.encode(), f"{purpose}/{token}/{expires_at}".encode(), hashlib.sha256).hexdigest()

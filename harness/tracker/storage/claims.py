@@ -22,7 +22,7 @@ _ON_CONFLICT = (
 def note(db: sqlite3.Connection, run_id: int, kind: str, sender: Sender, rows: int = 1) -> None:
     """Count a request that wrote to a run, by the request's kind and sender."""
     at = now()
-    statements.insert(db, _WRITER, [(run_id, kind, *_whose(sender), 1, rows, at, at)], _ON_CONFLICT)
+    statements.insert(db, _WRITER, [(run_id, kind, *_sender_key(sender), 1, rows, at, at)], _ON_CONFLICT)
 
 
 def note_all(db: sqlite3.Connection, kind: str, requests: Iterable[tuple[Sender, int]], at: str) -> None:
@@ -32,13 +32,13 @@ def note_all(db: sqlite3.Connection, kind: str, requests: Iterable[tuple[Sender,
     """
     totals: dict[tuple[Any, ...], list[int]] = {}
     for sender, rows in requests:
-        count = totals.setdefault((sender.run_id, kind, *_whose(sender)), [0, 0])
+        count = totals.setdefault((sender.run_id, kind, *_sender_key(sender)), [0, 0])
         count[0] += 1
         count[1] += rows
     statements.insert(db, _WRITER, [(*key, *counts, at, at) for key, counts in totals.items()], _ON_CONFLICT)
 
 
-def _whose(sender: Sender) -> tuple[str, str, str, str]:
+def _sender_key(sender: Sender) -> tuple[str, str, str, str]:
     return sender.launch or "", sender.name or "", sender.peer or "", sender.process or ""
 
 

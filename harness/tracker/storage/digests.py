@@ -61,9 +61,9 @@ def parsed(text: bytes) -> Report:
         raise Refused(400, f"process: expected a string of 1 to {MAX_PROCESS} characters")
     if not isinstance(entries, list) or len(entries) > MAX_ENTRIES:
         raise Refused(400, f"entries: expected a list of at most {MAX_ENTRIES} entries")
-    number = _natural(body.get("number"), "number")
+    number = _non_negative(body.get("number"), "number")
     for name in ("line", *(["rank"] if body.get("rank") is not None else [])):
-        _natural(body.get(name), name)
+        _non_negative(body.get(name), name)
     if not isinstance(chain := body.get("chain"), str) or len(chain) > MAX_DIGEST:
         raise Refused(400, f"chain: expected a string of at most {MAX_DIGEST} characters")
     for entry in entries:
@@ -71,7 +71,7 @@ def parsed(text: bytes) -> Report:
     return Report(process, number, zlib.compress(text, 6) if entries else b"")
 
 
-def _natural(value: object, name: str) -> int:
+def _non_negative(value: object, name: str) -> int:
     if not isinstance(value, int) or integer(value, name) < 0:
         raise Refused(400, f"{name}: expected an integer that is not negative")
     return value
@@ -82,7 +82,7 @@ def _check(entry: object) -> None:
         metric, block, points, digest, *times = entry
         if isinstance(metric, str) and isinstance(digest, str):
             for number in (block, points, *times):
-                _natural(number, "entries")
+                _non_negative(number, "entries")
             if 0 < len(metric) <= MAX_METRIC and len(digest) <= MAX_DIGEST:
                 return
     raise Refused(400, "entries: expected [metric, block, points, digest, first time, last time]")
@@ -96,15 +96,15 @@ def append(db: sqlite3.Connection, sender: Sender, report: Report) -> int:
     limit is exceeded.
     """
     run_id = runs.find(db, sender.run_id, sender)["id"]
-    whose = run_id, report.process
+    key = run_id, report.process
     count, size = db.execute(
-        "SELECT count(*), coalesce(sum(size), 0) FROM digests WHERE run_id = ? AND process = ?", whose
+        "SELECT count(*), coalesce(sum(size), 0) FROM digests WHERE run_id = ? AND process = ?", key
     ).fetchone()
     if not report.packed:
         return int(count)
     if report.number < count:
         query = "SELECT packed FROM digests WHERE run_id = ? AND process = ? AND number = ?"
-        stored = db.execute(query, (*whose, report.number)).fetchone()["packed"]
+        stored = db.execute(query, (*key, report.number)).fetchone()["packed"]
         if zlib.decompress(stored) != zlib.decompress(report.packed):
             raise Refused(409, f"another report is stored under number {report.number}")
         return int(count)
@@ -114,14 +114,14 @@ def append(db: sqlite3.Connection, sender: Sender, report: Report) -> int:
         "SELECT coalesce(sum(size) FILTER (WHERE run_id = ?), 0), coalesce(sum(size), 0) FROM digest_sizes",
         (run_id,),
     ).fetchone()
-    for used, limit in ((size, MAX_PROCESS_BYTES), (of_run, MAX_RUN_BYTES), (of_all, MAX_ALL_BYTES)):
-        if used + report.size > limit:
+    for used_bytes, limit in ((size, MAX_PROCESS_BYTES), (of_run, MAX_RUN_BYTES), (of_all, MAX_ALL_BYTES)):
+        if used_bytes + report.size > limit:
             raise Refused(507, f"the digests would exceed {limit} bytes")
     db.execute(
         "INSERT INTO digests (run_id, process, number, size, received_at, sender, peer, launch, packed)"
         " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
-            *(*whose, report.number, report.size, now()),
+            *(*key, report.number, report.size, now()),
             *(sender.name, sender.peer, sender.launch, report.packed),
         ),
     )

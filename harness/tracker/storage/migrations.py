@@ -50,10 +50,10 @@ def _to_3(db: sqlite3.Connection) -> None:
             "SELECT run_id, id, name, step, time_ms, value FROM points WHERE id BETWEEN ? AND ? ORDER BY id",
             (first, last),
         )
-        for _, together in groupby(
+        for _, group in groupby(
             enumerate(rows), lambda at: (at[1][0], at[1][1] - at[0], at[0] // MAX_POINTS)
         ):
-            _write_block(db, [tuple(row) for _, row in together], request)
+            _write_block(db, [tuple(row) for _, row in group], request)
     _run(db, "DROP VIEW series; DROP INDEX IF EXISTS requests_points; DROP TABLE points")
 
 

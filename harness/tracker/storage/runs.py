@@ -147,8 +147,8 @@ def reopen(db: sqlite3.Connection, run_id: int, attach: Attach, config: Any) -> 
         _event(db, run_id, row["status"], "RUNNING", "resume", attach.sender)
         db.execute("UPDATE runs SET status = 'RUNNING', status_updated = ? WHERE id = ?", (at, run_id))
     if config is not None:
-        together = json.dumps(merged(json.loads(row["config"] or "null"), config))
-        db.execute("UPDATE runs SET config = ? WHERE id = ?", (together, run_id))
+        merged_config = json.dumps(merged(json.loads(row["config"] or "null"), config))
+        db.execute("UPDATE runs SET config = ? WHERE id = ?", (merged_config, run_id))
     db.execute("UPDATE runs SET updated_at = ? WHERE id = ?", (at, run_id))
     _attach(db, run_id, True, attach)
     return find(db, run_id)
@@ -163,10 +163,10 @@ def set_status(
     """
     row = find(db, run_id, sender)
     before = row["status"]
-    applies = before not in TERMINAL or (status in TERMINAL and TERMINAL[status] > TERMINAL[before])
-    _event(db, row["id"], before, status, "api", sender, applies, metadata)
+    is_applied = before not in TERMINAL or (status in TERMINAL and TERMINAL[status] > TERMINAL[before])
+    _event(db, row["id"], before, status, "api", sender, is_applied, metadata)
     claims.note(db, row["id"], "status", sender)
-    if applies:
+    if is_applied:
         db.execute(
             "UPDATE runs SET status = ?, status_metadata = ?, status_updated = ?, updated_at = ?"
             " WHERE id = ?",
@@ -191,8 +191,8 @@ def update(
     if tags is not None:
         db.execute("UPDATE runs SET tags = ? WHERE id = ?", (json.dumps(tags), row["id"]))
     if config is not None:
-        together = json.dumps(merged(json.loads(row["config"] or "null"), config))
-        db.execute("UPDATE runs SET config = ? WHERE id = ?", (together, row["id"]))
+        merged_config = json.dumps(merged(json.loads(row["config"] or "null"), config))
+        db.execute("UPDATE runs SET config = ? WHERE id = ?", (merged_config, row["id"]))
     db.execute("UPDATE runs SET updated_at = ? WHERE id = ?", (now(), row["id"]))
 
 

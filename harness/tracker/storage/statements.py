@@ -20,9 +20,11 @@ def insert(db: sqlite3.Connection, into: str, rows: Sequence[tuple[Any, ...]], a
 
     `into` is the SQL before the values, and `after` is the SQL after the values.
     """
-    for some in _parts(rows):
-        one = f"({','.join('?' * len(some[0]))})"
-        db.execute(into + ",".join([one] * len(some)) + after, [value for row in some for value in row])
+    for part in _parts(rows):
+        placeholders = f"({','.join('?' * len(part[0]))})"
+        db.execute(
+            into + ",".join([placeholders] * len(part)) + after, [value for row in part for value in row]
+        )
 
 
 def _parts(rows: Sequence[tuple[Any, ...]]) -> Iterator[Sequence[tuple[Any, ...]]]:

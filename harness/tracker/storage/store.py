@@ -180,13 +180,13 @@ class Store:
 
     def _next_group(self) -> tuple[list[Work], bool]:
         group: list[Work] = []
-        some = self._queue.get()
-        while some is not None:
-            group += some
+        works = self._queue.get()
+        while works is not None:
+            group += works
             if len(group) >= GROUP:
                 return group, True
             try:
-                some = self._queue.get_nowait()
+                works = self._queue.get_nowait()
             except Empty:
                 return group, True
         return group, False
@@ -195,8 +195,8 @@ class Store:
         outcomes: list[Outcome] = []
         try:
             self._db.execute("BEGIN IMMEDIATE")
-            for points, some in groupby(group, lambda work: isinstance(work[0], Sent)):
-                works = list(some)
+            for points, same_kind in groupby(group, lambda work: isinstance(work[0], Sent)):
+                works = list(same_kind)
                 outcomes.extend(self._write_points(works) if points else map(self._execute, works))
             self._db.execute("COMMIT")
         except Exception as error:
@@ -222,16 +222,16 @@ class Store:
             else:
                 future.set_exception(failure)
 
-    def _write_points(self, some: list[Work]) -> list[Outcome]:
+    def _write_points(self, works: list[Work]) -> list[Outcome]:
         """Store the points of several requests together. If that fails, store each request separately."""
-        points = [work for work, _ in some if isinstance(work, Sent)]
-        _, _, failure = self._execute((lambda db: self._point_writer.write(db, points), some[0][1]))
+        points = [work for work, _ in works if isinstance(work, Sent)]
+        _, _, failure = self._execute((lambda db: self._point_writer.write(db, points), works[0][1]))
         if failure is None:
-            return [(future, None, None) for _, future in some]
+            return [(future, None, None) for _, future in works]
         self._point_writer.forget()
-        if len(some) == 1:
-            return [(some[0][1], None, failure)]
-        return [outcome for one in some for outcome in self._write_points([one])]
+        if len(works) == 1:
+            return [(works[0][1], None, failure)]
+        return [outcome for one in works for outcome in self._write_points([one])]
 
     def _execute(self, item: Work) -> Outcome:
         """Execute one write within a savepoint. If the write fails, roll back only this write."""

@@ -60,8 +60,10 @@ class PointWriter:
             request, count = request + 1, len(block)
             point += count
             ids = (first, point) if count else (None, None)
-            whose = (sender.run_id, sender.run_header, sender.name, sender.project, sender.peer)
-            requests.append((request, "metrics", *whose, at, count, batch.points.error, *ids, sender.launch))
+            sender_fields = (sender.run_id, sender.run_header, sender.name, sender.project, sender.peer)
+            requests.append(
+                (request, "metrics", *sender_fields, at, count, batch.points.error, *ids, sender.launch)
+            )
             if count:
                 shape = self._shape(db, sender.run_id, block.title)
                 rows.append((point, first, sender.run_id, shape, request, block.packed()))
