@@ -194,6 +194,19 @@ def hang_at_step() -> int:
 
 
 @fault
+def other_collective() -> int:
+    """At STEP, call broadcast, although the other ranks call all-reduce."""
+
+    def broadcast() -> None:
+        import torch
+        import torch.distributed as dist
+
+        dist.broadcast(torch.zeros(1), src=0)
+
+    return at_step(STEP, broadcast)
+
+
+@fault
 def hang_at_exit() -> int:
     """Log everything, but then stay alive because of a thread that never exits."""
     code = int(multinode.main())

@@ -25,6 +25,21 @@ _ADVICE = (
         "model, or see with `nvidia-smi` whether another process uses the GPU",
     ),
     (
+        r"ibv_reg_mr\w* failed|ibv_create_\w+ failed with error Cannot allocate memory",
+        "RDMA needs locked memory: run `ulimit -l unlimited` in the container or at its runtime, and grant "
+        "the capability IPC_LOCK to the pod",
+    ),
+    (
+        r"ibv_\w+ failed with error|Got completion from peer .* status=|NET/IB : Got async event",
+        "the InfiniBand or RoCE link to the peer failed: see whether the ports are active (`ibstat`) on both "
+        "nodes, and whether NCCL_IB_HCA and NCCL_IB_GID_INDEX fit; NCCL_IB_DISABLE=1 shows whether TCP works",
+    ),
+    (
+        r"watchdog got stuck for \d+ seconds|Heartbeat monitor timed out",
+        "a call to CUDA or NCCL did not return, or a thread held the GIL: look for Xid errors (`dmesg | grep "
+        "Xid` on the node), and for long work in Python or on the file system at this step",
+    ),
+    (
         r"Too many open files|received 0 items of ancdata",
         "the process has too many open files: raise the limit (`ulimit -n 65536` in the script), use fewer "
         'DataLoader workers, or call torch.multiprocessing.set_sharing_strategy("file_system")',
