@@ -87,7 +87,7 @@ TYPED = [row[1].strip("`") for row in ROWS]
 
 def test_the_table_has_every_command_and_file_of_the_guide() -> None:
     assert {row[0].strip("`") for row in ROWS} - {""} == set(GUIDE)
-    files = table("| file of the guide |")
+    files = table("| file in the guide |")
     assert [row[0].split("`")[1] for row in files] == list(FILES)
     paths = [path for row in files for path in re.findall(r"\]\(\.\./([^)]+)\)", row[1])]
     assert len(paths) == len(FILES)

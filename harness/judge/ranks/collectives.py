@@ -41,6 +41,8 @@ _FINGERPRINT = re.compile(
 )
 _MISMATCH = "Detected mismatch between collectives on ranks"
 _BARRIER = re.compile(r"Ranks? ([\d, ]+) failed to pass monitoredBarrier in \d+ ms")
+_PEER = re.compile(r"(?:by peer \[|peer )([0-9A-Fa-f.:]+)(?:\]:|<)\d")
+"""gloo and NCCL write the peer's address like this if a connection is closed."""
 _NETWORK_ADVICE = (
     "suspect the network between the nodes, or a GPU: run the job with --netcheck, look for Xid errors "
     "(`dmesg | grep Xid` on the nodes), and set NCCL_DEBUG=INFO; if an operation may take that long, raise "
@@ -106,6 +108,21 @@ def diagnose(case: Case, cause: End, ends: Collection[End]) -> End | None:
         lost = [f"{names(end.ranks)}: {end.log_quote}" for end in ends]
         return _end(cause, "collective.failed", [], "; ".join([text, *lost[:2]]), refs, _NETWORK_ADVICE)
     return None
+
+
+def lost_peer(case: Case, cause: End) -> str:
+    """Return a sentence about the peer whose address is in the last log line of a failed rank, or ""."""
+    match = _PEER.search(cause.log_quote)
+    if match is None or not all(pod.addresses for pod in case.pods.values()):
+        return ""
+    address = match[1].removeprefix("::ffff:")
+    indexes = [index for index, pod in case.pods.items() if address in pod.addresses]
+    if indexes:
+        return f"the lost peer, {address}, is {' or '.join(case.place(index) for index in indexes)}"
+    if address.startswith("127.") or address == "::1":
+        return ""
+    # The pod may be gone, or gloo may use a network whose addresses are not in the pods' status.
+    return f"the lost peer had the address {address}, which no pod of the job has now in its status"
 
 
 def _lines(case: Case, index: int) -> Iterator[tuple[str, str]]:

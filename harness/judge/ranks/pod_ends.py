@@ -88,11 +88,9 @@ def end_of(case: Case, index: int) -> End:
         return End(index, "unknown", ranks)
     if (limited := _at_its_own_deadline(case, pod)) is not None:
         return limited
-    last_failure = deletion.too_many_restarts(case, pod)
-    terminated = (
-        (pod.last, last_failure) if last_failure else pod.container(case.launch.container, "terminated")
-    )
-    if terminated is not None and (last_failure or not (case.launch.attached and _runs_again(case, pod))):
+    failure = deletion.too_many_restarts(case, pod)
+    terminated = (pod.last, failure) if failure else pod.container(case.launch.container, "terminated")
+    if terminated is not None and (failure or not (case.launch.attached and _runs_again(case, pod))):
         return _terminated(case, pod, *terminated)
     if deletion.removed(pod) is not None or deletion.ended_by_node(pod.last):
         return _deleted(case, pod)
@@ -110,12 +108,8 @@ def _at_its_own_deadline(case: Case, pod: Pod) -> End | None:
     if status.get("phase") != "Failed" or status.get("reason") != "DeadlineExceeded":
         return None
     limit = mapping(pod.last.object, "spec").get("activeDeadlineSeconds")
-    started_at = seconds(status.get("startTime"))
-    at = (
-        started_at + limit
-        if started_at is not None and isinstance(limit, int)
-        else seconds(pod.last.received_at)
-    )
+    start = seconds(status.get("startTime"))
+    at = start + limit if start is not None and isinstance(limit, int) else seconds(pod.last.received_at)
     text = f"{case.place(pod.index)} ran longer than the activeDeadlineSeconds of its pod ({limit} s): "
     text += str(status.get("message") or "no message").rstrip(".")
     end = End(pod.index, "failed", case.ranks_of(pod.index), LATE if at is None else at)
@@ -266,15 +260,13 @@ def _failed(case: Case, pod: Pod, end: End, clues: Clues, terminated: dict[str, 
     if removed is not None and (by_signal or unexplained or number == signal.SIGTERM):
         return _pod_deleted(case, pod, end, removed)
     # When the kubelet evicts a pod, it stops the containers but does not delete the pod.
-    was_stopped = unexplained and (
-        deletion.asked_to_stop(pod) <= end.at or deletion.stopped_by_node(pod, end.at)
-    )
-    if (by_signal or was_stopped) and (evicted := _evicted(case, pod, end)):
+    stopped = unexplained and (deletion.asked_to_stop(pod) <= end.at or deletion.stopped_by_node(pod, end.at))
+    if (by_signal or stopped) and (evicted := _evicted(case, pod, end)):
         return evicted
-    end_of_cause = _not_located(case, end, terminated) or _from_outside(case, pod, end, clues, code)
-    end_of_cause = end_of_cause or _lost(case, end, clues, code)
-    if end_of_cause is not None:
-        return end_of_cause
+    cause_end = _not_located(case, end, terminated) or _from_outside(case, pod, end, clues, code)
+    cause_end = cause_end or _lost(case, end, clues, code)
+    if cause_end is not None:
+        return cause_end
     if clues.stack is not None and clues.stack.after:
         return _without_progress(case, end, clues.stack, clues.log)
     return _exited(case, end, clues, terminated)
@@ -319,9 +311,9 @@ def _from_outside(case: Case, pod: Pod, end: End, clues: Clues, code: object) ->
     if not number:
         return None
     text = f"{place} was ended by {_signal_name(number)}"
-    if number == signal.SIGKILL and (oom_process := exit_codes.out_of_memory(case, pod.index)):
+    if number == signal.SIGKILL and (oom_ranks := exit_codes.out_of_memory(case, pod.index)):
         text = f"{text}: {_OOM}"
-        return replace(end, ranks=oom_process, cause="rank.oom_killed", text=text, follows=False)
+        return replace(end, ranks=oom_ranks, cause="rank.oom_killed", text=text, follows=False)
     text += f" in {end.stack.place}" if end.stack is not None and end.stack.fatal else ""
     follows = number == signal.SIGTERM or _aborted_for_a_peer(end, number)
     of_itself = number in OF_ITSELF and not follows
@@ -343,10 +335,8 @@ def _aborted_for_a_peer(end: End, number: int) -> bool:
 def _script_ended(case: Case, index: int) -> bool:
     """Return whether each rank's Python script in the pod exited with 0, even if its process failed later."""
     of_pod = case.processes.get(index)
-    ends_of_ranks = [life.ends for life in of_pod.lives] if of_pod else []
-    return bool(ends_of_ranks) and all(
-        each and (each[-1].how, each[-1].code) == ("exit", 0) for each in ends_of_ranks
-    )
+    ends = [life.ends for life in of_pod.lives] if of_pod else []
+    return bool(ends) and all(each and (each[-1].how, each[-1].code) == ("exit", 0) for each in ends)
 
 
 def _without_progress(case: Case, end: End, stack: Stack, log: str) -> End:

@@ -45,8 +45,6 @@ OF_ALL = (
 _WITHOUT_STATUS = ("rank.evicted", "rank.killed", "run.timed_out")
 """Causes of pods that ended without a container status, because the kubelet removed the status or never wrote
 it."""
-_PEER = re.compile(r"(?:by peer \[|peer )([0-9A-Fa-f.:]+)(?:\]:|<)\d")
-"""gloo and NCCL write the peer's address like this if a connection is closed."""
 _KUBELET = re.compile(r"dial tcp \S+:10250: [\w/: -]*\w")
 """Pattern for the API server's error message when it cannot reach a kubelet."""
 
@@ -217,10 +215,7 @@ def rank_ends(
             return [unknown("rendezvous", "see netcheck"), unknown("rank-exit", "see netcheck")]
     cause = first(failures)
     if cause.follows:
-        origin = frozen(case, ends) or absent(case, cause, ends.values())
-        if origin is None and (origin := collectives.diagnose(case, cause, failures)) is not None:
-            failures = []  # Its text describes all of them.
-        cause = origin or cause
+        cause, failures = _culprit(case, ends, cause, failures)
     other_ends = [end for end in failures if end.index != cause.index]
     at_once = _in_the_same_second(case, cause, failures)
     time_texts = {end.index: "in the same second" for end in at_once}
@@ -274,33 +269,30 @@ def rank_ends(
     return [unknown("rendezvous", "see rank-exit"), result]
 
 
+def _culprit(case: Case, ends: dict[int, End], cause: End, failures: list[End]) -> tuple[End, list[End]]:
+    """Return the End that led to the first failure, or `cause` if none is known, and the failures to list."""
+    if (culprit := frozen(case, ends) or absent(case, cause, ends.values())) is not None:
+        return culprit, failures
+    if (culprit := collectives.diagnose(case, cause, failures)) is not None:
+        return culprit, []  # Its text describes all failures.
+    return cause, failures
+
+
 def _origin(case: Case, cause: End) -> tuple[list[str], str]:
     """Return why the original failure in an attached job is unknown, and advice.
 
     It led to the failure of `cause`.
     """
-    peer, text = _lost_peer(case, cause), "it is the consequence of another failure, which was not recorded"
+    peer, text = (
+        collectives.lost_peer(case, cause),
+        "it is the consequence of another failure, which was not recorded",
+    )
     missing = _missing(case)
     if not missing:
         return [text, peer], ""
     absence = f"{text}: the pod of {names(case.ranks_of(*missing))} does not exist now"
     reason = deleted_pods.reason(case)
     return [absence, peer, reason], deleted_pods.advice(case)
-
-
-def _lost_peer(case: Case, cause: End) -> str:
-    """Return a sentence about the peer whose address is in the last log line of a failed rank, or ""."""
-    match = _PEER.search(cause.log_quote)
-    if match is None or not all(pod.addresses for pod in case.pods.values()):
-        return ""
-    address = match[1].removeprefix("::ffff:")
-    indexes = [index for index, pod in case.pods.items() if address in pod.addresses]
-    if indexes:
-        return f"the lost peer, {address}, is {' or '.join(case.place(index) for index in indexes)}"
-    if address.startswith("127.") or address == "::1":
-        return ""
-    # The pod may be gone, or gloo may use a network whose addresses are not in the pods' status.
-    return f"the lost peer had the address {address}, which no pod of the job has now in its status"
 
 
 def _in_the_same_second(case: Case, cause: End, failures: list[End]) -> list[End]:

@@ -136,14 +136,12 @@ def of_documents(document: Object, other_objects: Sequence[Object], source: str)
     plain_workload = workload_class(document, own, source)  # Raises UsageError for mistakes in the objects.
     namespace = document["metadata"].get("namespace")
     words = _words(document["spec"]["template"]["spec"]["containers"][0])
+    replicas = plain_workload.members(None)  # type: ignore[arg-type] # no cluster is needed
+    nodes = plain_workload.envs.get("NNODES", "")
     spec = TrainingSpec(
         kind="statefulset" if stateful else "job",
-        replicas=plain_workload.members(None),  # type: ignore[arg-type] # no cluster is needed
-        max_replicas=_max_replicas(
-            plain_workload.envs.get("NNODES", ""), plain_workload.members(None), source
-        )
-        if stateful
-        else None,  # type: ignore[arg-type]
+        replicas=replicas,
+        max_replicas=_max_replicas(nodes, replicas, source) if stateful else None,
         rdzv="c10d" if len(own) == len(other_objects) else "etcd",
         run=next(
             (value for name, value in pairwise(words) if name in _RUN),
