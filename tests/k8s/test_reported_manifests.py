@@ -99,6 +99,7 @@ def test_a_master_service_that_forwards_one_port(launch: Launch, checked: bool) 
 def torchrun(pod: Object, privileges: tuple[str, ...] = (), restarts: int = 0) -> Workload:
     """Return a TorchrunJob of two nodes whose queue has this pod template."""
     queue, job = documents("torchrun-job")
+    queue["spec"]["nodeResources"]["cpus"] = "250m"  # Both pods must fit on one node of two cores.
     queue["spec"] |= {
         "podTemplate": {"spec": {"containers": [{"name": "trainer"}], **pod}},
         "privileges": list(privileges),

@@ -41,6 +41,10 @@ _FINGERPRINT = re.compile(
 )
 _MISMATCH = "Detected mismatch between collectives on ranks"
 _BARRIER = re.compile(r"Ranks? ([\d, ]+) failed to pass monitoredBarrier in \d+ ms")
+_LOST = re.compile(
+    r"Connection (closed|reset) by (remote )?peer|Broken pipe|remote process exit|Socket closed"
+    r"|[Ff]ailed to recv, got 0 bytes"
+)
 _PEER = re.compile(r"(?:by peer \[|peer )([0-9A-Fa-f.:]+)(?:\]:|<)\d")
 """gloo and NCCL write the peer's address like this if a connection is closed."""
 _NETWORK_ADVICE = (
@@ -80,8 +84,9 @@ class Timeout:
 
     @property
     def text(self) -> str:
+        """The operation and its size, such as "ALLREDUCE of 4096 elements"."""
         sizes = f" of {' and '.join(dict.fromkeys(self.sizes))} elements" if self.sizes else ""
-        return f"{self.operation.strip('_')}{sizes}"
+        return f"{self.operation.strip('_') or 'unknown'}{sizes}"
 
 
 def diagnose(case: Case, cause: End, ends: Collection[End]) -> End | None:
@@ -90,20 +95,16 @@ def diagnose(case: Case, cause: End, ends: Collection[End]) -> End | None:
     `cause` is the first failure, which another rank may have caused. `ends` are all failures.
     """
     logs = {end.index: list(_lines(case, end.index)) for end in ends}
-    for found in (
-        _barrier(case, cause, logs),
-        _fingerprints(cause, logs),
-        _compared(case, cause, logs),
-    ):
-        if found is not None:
-            return found
+    named = _barrier(case, cause, logs) or _fingerprints(cause, logs) or _compared(case, cause, logs)
+    if named is not None:
+        return named
     if case.expected.num_nodes < 2 or {end.index for end in ends} != set(range(case.expected.num_nodes)):
         return None
     refs = tuple(end.evidence[-1] for end in ends if end.evidence)[:2]
     if all(end.peer_absent for end in ends):
         text = f"{names(case.ranks)} timed out in a collective operation, and no rank has an error of its own"
         return _end(cause, "collective.hung", [], text, refs, _NETWORK_ADVICE)
-    if all(log_clues.is_of_a_peer(end.log_quote) for end in ends):
+    if all(_LOST.search(end.log_quote) for end in ends):
         text = f"{names(case.ranks)} lost the connection to a peer, and no rank has an error of its own"
         lost = [f"{names(end.ranks)}: {end.log_quote}" for end in ends]
         return _end(cause, "collective.failed", [], "; ".join([text, *lost[:2]]), refs, _NETWORK_ADVICE)
@@ -137,9 +138,8 @@ def _barrier(case: Case, cause: End, logs: Mapping[int, list[tuple[str, str]]]) 
     for text, ref in (line for lines in logs.values() for line in lines):
         if match := _BARRIER.search(text):
             ranks = [int(rank) for rank in re.findall(r"\d+", match[1])]
-            return _end(
-                cause, "rank.hung", ranks, f"{_places(case, ranks)} did not take part: {match[0]}", (ref,)
-            )
+            reason = f"{_places(case, ranks)} did not take part: {match[0]}"
+            return _end(cause, "rank.hung", ranks, reason, (ref,))
     return None
 
 
@@ -180,11 +180,9 @@ def _compared(case: Case, cause: End, logs: Mapping[int, list[tuple[str, str]]])
         return _end(cause, "collective.mismatch", ranks, text, refs)
     calls = {each.rank: each.call for each in latest}
     if ranks := _outvoted(calls):
-        sample = {each.rank: each for each in latest}
-        texts = [f"rank {rank} called {sample[rank].text}" for rank, _ in _examples(calls)]
-        text = (
-            f"the ranks called different collective operations as operation {number}: {' and '.join(texts)}"
-        )
+        of_rank = {each.rank: each for each in latest}
+        texts = [f"rank {rank} called {of_rank[rank].text}" for rank, _ in _examples(calls)]
+        text = f"the ranks called different collective operations as number {number}: {' and '.join(texts)}"
         return _end(cause, "collective.mismatch", ranks, text, refs)
     if {each.rank for each in timeouts} != set(case.ranks):
         return None
@@ -194,8 +192,8 @@ def _compared(case: Case, cause: End, logs: Mapping[int, list[tuple[str, str]]])
 
 
 def _timeouts(case: Case, logs: Mapping[int, list[tuple[str, str]]]) -> list[Timeout]:
-    """Return each rank's first timeout in each process group."""
-    found: dict[tuple[int, int | None], Timeout] = {}
+    """Return the timeouts in the logs, each put together from the lines that the rank logged about it."""
+    timeouts: dict[tuple[int, int | None], Timeout] = {}
     for index, lines in logs.items():
         of_pod = case.ranks_of(index)
         for text, ref in lines:
@@ -206,8 +204,7 @@ def _timeouts(case: Case, logs: Mapping[int, list[tuple[str, str]]]) -> list[Tim
             values = match.groupdict()
             number = int(values["number"]) if values["number"] else None
             group = _GROUP.search(text)
-            key = rank, number
-            timeout = found.get(key, Timeout(rank, ref, number))
+            timeout = timeouts.get((rank, number), Timeout(rank, ref, number))
             if group and not timeout.group:
                 timeout = replace(timeout, group=group[1])
             if "operation" in values and not timeout.operation:
@@ -216,8 +213,8 @@ def _timeouts(case: Case, logs: Mapping[int, list[tuple[str, str]]]) -> list[Tim
                 timeout = replace(timeout, operation=values["operation"], sizes=sizes, limit=limit)
             if values.get("started"):
                 timeout = replace(timeout, started=max(timeout.started, int(values["started"])))
-            found[key] = timeout
-    return list(found.values())
+            timeouts[rank, number] = timeout
+    return list(timeouts.values())
 
 
 def _rank(text: str, of_pod: list[int]) -> int | None:
@@ -234,10 +231,10 @@ def _rank(text: str, of_pod: list[int]) -> int | None:
 def _of_one_group(timeouts: Iterable[Timeout]) -> list[Timeout]:
     """Return one timeout for each rank, all of the process group in which most ranks timed out."""
     timeouts = list(timeouts)
-    sizes = Counter(each.group for each in timeouts if each.number is not None)
-    if not sizes:
+    groups = Counter(each.group for each in timeouts if each.number is not None)
+    if not groups:
         return []
-    [(group, _)] = sizes.most_common(1)
+    [(group, _)] = groups.most_common(1)
     chosen: dict[int, Timeout] = {}
     for each in timeouts:
         if each.group == group or (each.number is None and not each.group):

@@ -171,6 +171,15 @@ def test_the_logs_of_both_ranks_show_which_did_not_take_part(judged, name):
     assert re.search(pattern, explanation), explanation
 
 
+def test_ranks_that_were_asked_to_stop_have_not_lost_a_peer(judged):
+    job = failing()
+    for index in range(2):
+        signalled = "torch.distributed.elastic.multiprocessing.api.SignalException: Process 7 got signal: 15"
+        says(job, index, [signalled])
+    verdict = judged(ended(job))
+    assert not verdict.cause.startswith("collective."), verdict.explanation
+
+
 def of_eight(lines: dict[int, list[str]]) -> bundles.Job:
     """Return a job of two pods with four ranks each, whose logs are in `lines`, by rank."""
     job = bundles.healthy(per_node=4)
