@@ -19,5 +19,14 @@ LOST_A_PEER = {
     "gloo-read": "RuntimeError: [gloo/pair.cc:589] Read error [10.0.0.1]:25266: Connection reset by peer",
     "gloo-write": "RuntimeError: [gloo/pair.cc:457] writev [10.0.0.1]:25266: Broken pipe",
     "gloo-recv": "RuntimeError: [gloo/buf.cc:81] Timed out waiting 1800000ms for recv operation to complete",
+    "nccl-unique-id": f"{_NCCL}[1] is setting up NCCL communicator and retrieving ncclUniqueId from [0] via "
+    "c10d key-value store by store->get('0'), but store->get('0') got error: Socket Timeout",
+    "nccl-internal": "ncclInternalError: Internal check failed. Last error: Socket recv failed while polling "
+    "for opId=0x7f",
+    "store-timeout": "torch.distributed.DistStoreError: Socket Timeout",
+    "store-barrier": "RuntimeError: Timed out initializing process group in store based barrier on rank: 1, "
+    "for key: store_based_barrier_key:1 (world_size=2, worker_count=1, timeout=0:30:00)",
+    "gloo-connect": "RuntimeError: Gloo connectFullMesh failed with [tcp/pair.cc:144] timed out connecting: "
+    "SO_ERROR: Connection timed out, remote=[10.0.0.1]:35141",
     "gloo-send": "RuntimeError: [gloo/buf.cc:118] Timed out waiting 1800000ms for send operation to complete",
 }

@@ -123,6 +123,7 @@ _OF_A_PEER = re.compile(
     r"|remote process exit|Received 15 death signal|Socket closed"
     # Messages from NCCL and from TCPStore, whose server runs in rank 0.
     r"|[Ff]ailed to recv, got 0 bytes|Connection was likely closed|NCCL communicator was aborted"
+    r"|Socket recv failed while polling"
 )
 _PEER_ABSENT = re.compile(
     r"Timed out waiting \d+ms for (recv|send) operation|wait timeout after \d+ms, keys:"
@@ -130,6 +131,10 @@ _PEER_ABSENT = re.compile(
     r"|Received a dump signal due to a collective timeout from rank"
     r"|Observed flight recorder dump signal from another rank"
     r"|failed to pass monitoredBarrier|Detected mismatch between collectives on ranks"
+    # A rank that waits for the key of a peer in the store, or for a peer's connection.
+    r"|retrieving ncclUniqueId from \[\d+\]|(Runtime|DistStore)Error: Socket Timeout|Timeout waiting for key"
+    r"|in store based barrier on rank|connectFullMesh failed with .*timed out"
+    r"(?!.*remote=\[(127\.|::1\]|fe80:))|Getting socket times out"
 )
 _RETRIED = re.compile(r"attempt \d+/\d+: (connection error|no response) from ")
 """Pattern for a log line in which the Pluto client reports a retried request (pluto/iface.py)."""

@@ -25,6 +25,11 @@ _ADVICE = (
         "model, or see with `nvidia-smi` whether another process uses the GPU",
     ),
     (
+        r"Expected to have finished reduction in the prior iteration",
+        "some parameters had no part in the loss of this rank: pass find_unused_parameters=True to "
+        "DistributedDataParallel, or use all parameters in each step",
+    ),
+    (
         r"ibv_reg_mr\w* failed|ibv_create_\w+ failed with error Cannot allocate memory",
         "RDMA needs locked memory: run `ulimit -l unlimited` in the container or at its runtime, and grant "
         "the capability IPC_LOCK to the pod",

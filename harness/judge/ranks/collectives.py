@@ -94,6 +94,8 @@ def diagnose(case: Case, cause: End, ends: Collection[End]) -> End | None:
 
     `cause` is the first failure, which another rank may have caused. `ends` are all failures.
     """
+    if cause.cause not in ("rank.crashed", "rank.killed", "rank.exit_code_masked"):
+        return None
     logs = {end.index: list(_lines(case, end.index)) for end in ends}
     named = _barrier(case, cause, logs) or _fingerprints(cause, logs) or _compared(case, cause, logs)
     if named is not None:
@@ -102,7 +104,9 @@ def diagnose(case: Case, cause: End, ends: Collection[End]) -> End | None:
         return None
     refs = tuple(end.evidence[-1] for end in ends if end.evidence)[:2]
     if all(end.peer_absent for end in ends):
-        text = f"{names(case.ranks)} timed out in a collective operation, and no rank has an error of its own"
+        text = (
+            f"{names(case.ranks)} timed out while they waited for a peer, and no rank has an error of its own"
+        )
         return _end(cause, "collective.hung", [], text, refs, _NETWORK_ADVICE)
     if all(_LOST.search(end.log_quote) for end in ends):
         text = f"{names(case.ranks)} lost the connection to a peer, and no rank has an error of its own"

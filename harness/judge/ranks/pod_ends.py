@@ -32,6 +32,9 @@ If torchrun reports a failed worker, the exit code in its report counts instead.
 _GPU_CAUSES: tuple[CauseId, ...] = ("gpu.ecc", "gpu.lost", "gpu.driver")
 """Causes for which PyTorch's NCCL watchdog terminates a rank with SIGABRT."""
 _FAULT_ADVICE = "look for a fault of its code or libraries in the log or a core dump"
+_BUS_ADVICE = (
+    "see whether /dev/shm is full (mount an emptyDir with medium: Memory), or a mapped file was truncated"
+)
 _KILLED_ADVICE = (
     "if nobody sent it, the kernel did, out of memory: it can kill one process of a container, and then the "
     "pod's status does not say OOMKilled. Compare the memory limit with what the ranks and their DataLoader "
@@ -320,8 +323,9 @@ def _from_outside(case: Case, pod: Pod, end: End, clues: Clues, code: object) ->
     if of_itself and clues.cause in _GPU_CAUSES:
         text, refs = f"{text}: {clues.line}", (*end.evidence, f"{clues.log}:{clues.line_number}")
         return replace(end, cause=clues.cause, text=text, log_quote="", evidence=refs, follows=False)
-    own = _FAULT_ADVICE if of_itself else _KILLED_ADVICE if number == signal.SIGKILL else ""
-    own = (of_itself and known_errors.advice(clues.last)) or own
+    own = _KILLED_ADVICE if number == signal.SIGKILL else ""
+    if of_itself:
+        own = known_errors.advice(clues.last) or (_BUS_ADVICE if number == signal.SIGBUS else _FAULT_ADVICE)
     if number == signal.SIGABRT and _script_ended(case, pod.index):
         text, own, follows = f"{text}, after its script had ended with 0", _FINALIZATION_ADVICE, False
     return replace(end, cause="rank.killed", text=text, follows=follows, advice=own)

@@ -138,7 +138,7 @@ CASES = {
     ),
     "gloo, all ranks": (
         ([f"[rank0]: {GLOO}"], [f"[rank1]: {GLOO}"]),
-        ("collective.hung", [], "ranks 0 and 1 timed out"),
+        ("collective.hung", [], "ranks 0 and 1 timed out while they waited"),
     ),
     "each rank lost the other": (
         (lost(0), lost(1)),

@@ -425,6 +425,7 @@ def test_a_rank_that_the_kernel_killed_out_of_memory(judged, kills: int) -> None
         ("/bin/bash: line 3: ./train.sh: Permission denied", "chmod"),
         ("Last error: Call to ibv_modify_qp failed with error Connection timed out", "ibstat"),
         ("NET/IB: Got completion from peer 10.0.0.2<40000> with status=12 opcode=0 len=0", "ibstat"),
+        ("RuntimeError: Expected to have finished reduction in the prior iteration before", "find_unused"),
         ("NCCL WARN Call to ibv_reg_mr failed with error Cannot allocate memory", "IPC_LOCK"),
         ("ProcessGroupNCCL's watchdog got stuck for 480 seconds without making progress", "Xid"),
         ("python: can't open file '/workspace/train.py': [Errno 2] No such file or directory", "mount"),
