@@ -1,9 +1,10 @@
-"""Determine from the ranks' timeouts which rank did not take part in a collective operation.
+"""Determine from the ranks' stacks and timeouts which rank did not take part in a collective operation.
 
 If one rank does not take part, all others time out, often within the same second, and the first of them is
-not to blame. PyTorch logs which operation of the process group each rank waited for, and which one it had
-called last (ProcessGroupNCCL.cpp). Together, these numbers show whether a rank is behind, whether the ranks
-called different operations, or whether all ranks called the same operation and it did not complete.
+not to blame. The stacks show a rank that was not in a collective operation when it was stopped. PyTorch logs
+which operation of the process group each rank waited for, and which one it had called last
+(ProcessGroupNCCL.cpp). These numbers show whether a rank is behind, whether the ranks called different
+operations, or whether all ranks called the same operation and it did not complete.
 """
 
 from __future__ import annotations
@@ -15,8 +16,11 @@ from dataclasses import dataclass, replace
 
 from harness.core.causes import CauseId
 from harness.judge.case import Case, names
-from harness.judge.end import End
+from harness.judge.end import SAME_MOMENT, End
 from harness.judge.logs import clues as log_clues
+from harness.judge.logs import silent
+from harness.judge.ranks import exit_codes
+from harness.judge.ranks.pod_ends import TEARDOWN_ADVICE, without_tracker
 
 TAIL_LINES = 2000
 """Number of lines at the end of a log that are searched. They may contain a C++ stack for each rank."""
@@ -89,6 +93,34 @@ class Timeout:
         return f"{self.operation.strip('_') or 'unknown'}{sizes}"
 
 
+def absent(case: Case, cause: End, all_: Collection[End]) -> End | None:
+    """Return the End for the rank whose absence explains why a peer (`cause`) failed, or None.
+
+    This rank exited with 0 before its ground truth was complete, or it was outside a collective operation
+    when it was stopped. Returns None if `cause.follows` is not set.
+    """
+    if not cause.follows:
+        return None
+    # A stack outside a collective operation is evidence only if a peer waited in vain.
+    waited = any(end.peer_absent for end in all_)
+    for end in all_:
+        place = case.place(end.index)
+        exited_early = case.recorded and end.state == "succeeded" and end.at <= cause.at + SAME_MOMENT
+        if exited_early and not all(case.record_ended(rank) for rank in end.ranks):
+            text = f"{place} left with exit code 0 before its work was done: its ground truth has no end"
+            return replace(end, cause="rank.exited_early", text=text, log_quote="")
+        if waited and not end.peer_absent and end.stack is not None and not end.stack.in_collective:
+            log = case.bundle.log(case.pods[end.index].name, case.launch.container)
+            return _without_part(end, place, f"{log}:{end.stack.number}")
+    stalled = silent.silent(case) if waited else None
+    if stalled is None:
+        return None
+    own = next(end for end in all_ if end.index == stalled.index)
+    end = replace(own, ranks=[stalled.rank], stack=stalled.stack)
+    place = f"{case.place_of(stalled.rank)}{exit_codes.last_step(case, stalled.rank)}"
+    return replace(_without_part(end, place, stalled.ref), at=cause.at, follows=False)
+
+
 def diagnose(case: Case, cause: End, ends: Collection[End]) -> End | None:
     """Return the End for the ranks that are to blame if ranks timed out in a collective operation, or None.
 
@@ -115,6 +147,34 @@ def diagnose(case: Case, cause: End, ends: Collection[End]) -> End | None:
     return None
 
 
+def of_peers(case: Case, cause: End, all_: Iterable[End]) -> list[str]:
+    """Return sentences about the other pods that may explain a failure caused by an unknown peer.
+
+    A peer that had finished its own work, or that was still running, may be the reason, but this is not
+    proved, so `cause` remains the first failure.
+    """
+    texts = []
+    outside = silent.outside_collectives(case)
+    for end in all_:
+        place = case.place(end.index)
+        if end.index == cause.index:
+            continue
+        if end.state == "succeeded" and end.at <= cause.at + SAME_MOMENT:
+            step = exit_codes.last_step(case, end.ranks[0])
+            texts.append(
+                f"{place} had ended with exit code 0{step} by then: all ranks must take part in every "
+                "collective operation, so give them the same number of batches"
+            )
+        elif cause.peer_absent and not end.peer_absent and end.stack is None and end.at >= cause.at:
+            text = f"{place} was still running and had reported no timeout, so it may be the hung one"
+            own = [stalled for stalled in outside if stalled.index == end.index]
+            places = [
+                f"when it was ended, rank {stalled.rank} was in {stalled.stack.place}" for stalled in own[:3]
+            ]
+            texts.append("; ".join([text, *places]))
+    return texts[:3]
+
+
 def lost_peer(case: Case, cause: End) -> str:
     """Return a sentence about the peer whose address is in the last log line of a failed rank, or ""."""
     match = _PEER.search(cause.log_quote)
@@ -128,6 +188,20 @@ def lost_peer(case: Case, cause: End) -> str:
         return ""
     # The pod may be gone, or gloo may use a network whose addresses are not in the pods' status.
     return f"the lost peer had the address {address}, which no pod of the job has now in its status"
+
+
+def _without_part(end: End, place: str, ref: str) -> End:
+    """Return the End for a rank whose peers waited for it in vain in a collective operation.
+
+    `ref` is where the rank's stack is recorded.
+    """
+    assert end.stack is not None
+    if end.stack.in_client:
+        return without_tracker(end, ref, f"{place} did not take part")
+    text = f"{place} did not take part: when it was ended, it was in {end.stack.place}"
+    advice = TEARDOWN_ADVICE if end.stack.in_teardown else ""
+    refs = (ref, end.evidence[0])
+    return replace(end, cause="rank.hung", text=text, log_quote="", advice=advice, evidence=refs)
 
 
 def _lines(case: Case, index: int) -> Iterator[tuple[str, str]]:

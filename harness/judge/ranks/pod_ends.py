@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 
 from harness.core.causes import CauseId
@@ -14,10 +14,10 @@ from harness.evidence.schema.columns import Columns
 from harness.evidence.schema.ground_truth import TruthRow
 from harness.judge.case import Case, names
 from harness.judge.cluster import deletion
-from harness.judge.end import SAME_MOMENT, End
+from harness.judge.end import End
 from harness.judge.finding import LATE, listed
 from harness.judge.logs import clues as log_clues
-from harness.judge.logs import known_errors, silent
+from harness.judge.logs import known_errors
 from harness.judge.logs.clues import Clues
 from harness.judge.logs.stacks import Stack
 from harness.judge.ranks import exit_codes, restart_store, time_limits
@@ -63,7 +63,7 @@ _FINALIZATION_ADVICE = (
     "end the script with torch.distributed.barrier() and destroy_process_group(): otherwise a gloo thread "
     "that still holds a tensor can abort the process while Python exits (pytorch#179291)"
 )
-_TEARDOWN_ADVICE = (
+TEARDOWN_ADVICE = (
     "call torch.distributed.barrier() right before destroy_process_group(), which before PyTorch 2.8 waits "
     "forever for a gloo thread that still holds a tensor (pytorch#154976)"
 )
@@ -347,16 +347,16 @@ def _without_progress(case: Case, end: End, stack: Stack, log: str) -> End:
     """Return the End for a rank that stopped itself because it made no progress for a given time."""
     text = f"{case.place(end.index)} made no progress for {stack.after}"
     if stack.in_client:
-        return _without_tracker(end, f"{log}:{stack.number}", text)
+        return without_tracker(end, f"{log}:{stack.number}", text)
     # Cite only the stack and the pod's state, because the last log line is older than the hang.
     refs = (f"{log}:{stack.number}", end.evidence[0])
     end = replace(end, cause="rank.hung", text=f"{text} and was in {stack.place}", evidence=refs)
     if stack.in_teardown:
-        end = replace(end, advice=_TEARDOWN_ADVICE)
+        end = replace(end, advice=TEARDOWN_ADVICE)
     return replace(end, follows=stack.in_collective, peer_absent=stack.in_collective)
 
 
-def _without_tracker(end: End, ref: str, text: str) -> End:
+def without_tracker(end: End, ref: str, text: str) -> End:
     """Return the End for a rank whose Pluto client was waiting for a response from the tracker.
 
     `ref` is where the rank's stack is recorded.
@@ -438,73 +438,3 @@ def _signal_of(exit_code: int | None) -> int:
 def ends(case: Case) -> dict[int, End]:
     """Map each expected node index to how its pod ended."""
     return {index: end_of(case, index) for index in range(case.expected.num_nodes)}
-
-
-def absent(case: Case, cause: End, all_: Collection[End]) -> End | None:
-    """Return the End for the rank whose absence explains why a peer (`cause`) failed, or None.
-
-    This rank exited with 0 before its ground truth was complete, or it was outside a collective operation
-    when it was stopped. Returns None if `cause.follows` is not set.
-    """
-    if not cause.follows:
-        return None
-    # A stack outside a collective operation is evidence only if a peer waited in vain.
-    waited = any(end.peer_absent for end in all_)
-    for end in all_:
-        place = case.place(end.index)
-        exited_early = case.recorded and end.state == "succeeded" and end.at <= cause.at + SAME_MOMENT
-        if exited_early and not all(case.record_ended(rank) for rank in end.ranks):
-            text = f"{place} left with exit code 0 before its work was done: its ground truth has no end"
-            return replace(end, cause="rank.exited_early", text=text, log_quote="")
-        if waited and not end.peer_absent and end.stack is not None and not end.stack.in_collective:
-            log = case.bundle.log(case.pods[end.index].name, case.launch.container)
-            return _without_part(end, place, f"{log}:{end.stack.number}")
-    stalled = silent.silent(case) if waited else None
-    if stalled is None:
-        return None
-    own = next(end for end in all_ if end.index == stalled.index)
-    end = replace(own, ranks=[stalled.rank], stack=stalled.stack)
-    place = f"{case.place_of(stalled.rank)}{exit_codes.last_step(case, stalled.rank)}"
-    return replace(_without_part(end, place, stalled.ref), at=cause.at, follows=False)
-
-
-def _without_part(end: End, place: str, ref: str) -> End:
-    """Return the End for a rank whose peers waited for it in vain in a collective operation.
-
-    `ref` is where the rank's stack is recorded.
-    """
-    assert end.stack is not None
-    if end.stack.in_client:
-        return _without_tracker(end, ref, f"{place} did not take part")
-    text = f"{place} did not take part: when it was ended, it was in {end.stack.place}"
-    advice = _TEARDOWN_ADVICE if end.stack.in_teardown else ""
-    refs = (ref, end.evidence[0])
-    return replace(end, cause="rank.hung", text=text, log_quote="", advice=advice, evidence=refs)
-
-
-def of_peers(case: Case, cause: End, all_: Iterable[End]) -> list[str]:
-    """Return sentences about the other pods that may explain a failure caused by an unknown peer.
-
-    A peer that had finished its own work, or that was still running, may be the reason, but this is not
-    proved, so `cause` remains the first failure.
-    """
-    texts = []
-    outside = silent.outside_collectives(case)
-    for end in all_:
-        place = case.place(end.index)
-        if end.index == cause.index:
-            continue
-        if end.state == "succeeded" and end.at <= cause.at + SAME_MOMENT:
-            step = exit_codes.last_step(case, end.ranks[0])
-            texts.append(
-                f"{place} had ended with exit code 0{step} by then: all ranks must take part in every "
-                "collective operation, so give them the same number of batches"
-            )
-        elif cause.peer_absent and not end.peer_absent and end.stack is None and end.at >= cause.at:
-            text = f"{place} was still running and had reported no timeout, so it may be the hung one"
-            own = [stalled for stalled in outside if stalled.index == end.index]
-            places = [
-                f"when it was ended, rank {stalled.rank} was in {stalled.stack.place}" for stalled in own[:3]
-            ]
-            texts.append("; ".join([text, *places]))
-    return texts[:3]

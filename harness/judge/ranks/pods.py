@@ -19,7 +19,6 @@ from harness.judge.logs import clues
 from harness.judge.points import tracker_faults
 from harness.judge.ranks import collectives, deleted_pods, exit_codes, published_names, worlds
 from harness.judge.ranks.frozen import frozen
-from harness.judge.ranks.pod_ends import absent, of_peers
 from harness.judge.ranks.rendezvous import diagnose_rendezvous, too_many
 from harness.workers.ground_truth.truth_frames import EXIT_MARK
 
@@ -237,7 +236,9 @@ def rank_ends(
             rank for end in failures if id_ in {end.cause, end.clue} for rank in end.ranks
         ] or cause.ranks
         absences = tracker_faults.absence_texts(case)
-    peers = of_peers(case, cause, ends.values()) if cause.follows and not cause.by_controller else []
+    peers = (
+        collectives.of_peers(case, cause, ends.values()) if cause.follows and not cause.by_controller else []
+    )
     earlier_end = (
         exit_codes.before_a_restart(case.processes[cause.index]) if cause.index in case.processes else None
     )
@@ -271,7 +272,7 @@ def rank_ends(
 
 def _culprit(case: Case, ends: dict[int, End], cause: End, failures: list[End]) -> tuple[End, list[End]]:
     """Return the End that led to the first failure, or `cause` if none is known, and the failures to list."""
-    if (culprit := frozen(case, ends) or absent(case, cause, ends.values())) is not None:
+    if (culprit := frozen(case, ends) or collectives.absent(case, cause, ends.values())) is not None:
         return culprit, failures
     if (culprit := collectives.diagnose(case, cause, failures)) is not None:
         return culprit, []  # Its text describes all failures.
