@@ -101,7 +101,7 @@ def _of_option(text: str, env: Mapping[str, str], gpus: int, source: str) -> Ran
 
 def _divided(total: int | None, nodes: int, source: str) -> RankCount:
     if total is None or nodes < 1 or total % nodes:
-        return RankCount(None, f"{source} does not fit {nodes} pods")
+        return RankCount(None, f"{source} cannot be divided evenly among {nodes} pods")
     return RankCount(total // nodes, source)
 
 

@@ -18,7 +18,7 @@ def faults(
     cluster_name: options.ClusterName = None,
     runs_dir: options.RunsDir = None,
     keep_cluster: options.Keep = None,
-    parallel: Annotated[int, typer.Option(min=1, help="number of launches at the same time")] = 2,
+    parallel: Annotated[int, typer.Option(min=1, help="maximum number of concurrent launches")] = 2,
     job: Annotated[Path, typer.Option(help="the job into which faults are injected")] = Path(
         "jobs/multinode.yaml"
     ),
@@ -85,7 +85,7 @@ def faults(
 
 def soak(
     launches: Annotated[int, typer.Argument(min=1, help="number of launches")],
-    parallel: Annotated[int, typer.Option(min=1, help="number of launches at the same time")] = 1,
+    parallel: Annotated[int, typer.Option(min=1, help="maximum number of concurrent launches")] = 1,
     job: Annotated[Path, typer.Option(help="the job to launch")] = Path("jobs/multinode.yaml"),
     keep_runs: Annotated[str | None, typer.Option("--keep-runs", "--keep", help=KEEP_RUNS)] = None,
     table: Annotated[
@@ -145,7 +145,7 @@ def programs(
     only: Annotated[
         list[int] | None, typer.Option(help="run only the program with this number; may be repeated")
     ] = None,
-    parallel: Annotated[int, typer.Option(min=1, help="number of launches at the same time")] = 2,
+    parallel: Annotated[int, typer.Option(min=1, help="maximum number of concurrent launches")] = 2,
     runs_dir: options.RunsDir = None,
     quiet: options.Quiet = False,
     as_json: options.Json = False,

@@ -42,7 +42,7 @@ def matrix(
             min=1, help="maximum number of launches for a cell with an unexpected result (default: 1)"
         ),
     ] = None,
-    parallel: Annotated[int | None, typer.Option(min=1, help="number of launches at the same time")] = None,
+    parallel: Annotated[int | None, typer.Option(min=1, help="maximum number of concurrent launches")] = None,
     continued: Annotated[
         Path | None,
         typer.Option(

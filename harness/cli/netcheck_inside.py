@@ -88,7 +88,7 @@ class NetcheckResults:
         absent = sorted(set(range(self.nodes)) - self.running)
         results = [failed("peer.never_came", f"rank {rank}: {self.pods[rank]}", [rank]) for rank in absent]
         results += [
-            unknown("pods", f"rank {rank}: netcheck does not run there: {self.errors[rank]}", [rank])
+            unknown("pods", f"rank {rank}: netcheck failed in its pod: {self.errors[rank]}", [rank])
             for rank in sorted(self.errors)
         ]
         results = results or [ok("pods", f"{self.nodes} of {self.nodes} pods run")]

@@ -72,10 +72,10 @@ def shell(bundle: Bundle, rank: int, command: Sequence[str], context: RunContext
 
 
 def copied(pod: Object, name: str, container: str | None = None) -> Object:
-    """Return a pod that runs a copy of one container of `pod` and only sleeps.
+    """Return a pod with a copy of one container of `pod`, whose command is replaced by `sleep`.
 
-    The container is the one named `container`, or else the first. The copy has the same image, environment,
-    files and node. No controller adopts the copy, and it requests no resources.
+    The container is the one named `container`, or the first one if none has this name. The copy has the same
+    image, environment, volumes and node. No controller adopts it, and it requests no resources.
     """
     spec = pod["spec"]
     copied_fields: dict[str, Any] = {key: spec[key] for key in _COPIED_FIELDS if key in spec}

@@ -218,7 +218,7 @@ class Case:
 
     @property
     def interrupted_at(self) -> float | None:
-        """Return when the harness stopped waiting because of its deadline or a signal, or None otherwise.
+        """Return the time at which the harness stopped waiting because of its deadline or a signal, or None.
 
         After that time, the harness itself stops the job.
         """

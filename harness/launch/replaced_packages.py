@@ -70,7 +70,8 @@ def unusable(workload: Workload, settings: Settings) -> dict[str, UsageError]:
         image = settings.worker_image if settings.kubeconfig is not None else None
         error = UsageError(
             f"--replace cannot change {', '.join(packages)} in {image or 'an image of your own'}",
-            hint="it applies to the worker image on a kind cluster; install the package in your image",
+            hint="--replace applies only to the worker image on a kind cluster; "
+            "install the package in your own image instead",
         )
         problems |= dict.fromkeys(packages, error)
     return problems

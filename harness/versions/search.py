@@ -33,8 +33,9 @@ BAD_RATES: Final[Mapping[float, float]] = {
     0.995: 0.76,
     **dict.fromkeys((0.25, 0.35, 0.45, 0.55, 0.65, 0.75, 0.85, 0.95), 0.03),
 }
-"""The model's probabilities that a launch of a bad version shows the failure, each with its weight. Three of
-four failures occur in every launch, and the others in 25 to 95 % of the launches."""
+"""The model's probabilities that a launch of a bad version shows the failure, each with its weight. With a
+probability of about 75 %, the failure occurs in almost every launch; otherwise, it occurs in 25 to 95 % of
+the launches."""
 GOOD_RATES: Final[Mapping[float, float]] = {0.001: 0.9, 0.02: 0.06, 0.1: 0.02, 0.3: 0.02}
 """The model's probabilities that a launch of a good version shows the same failure, each with its weight."""
 END_LAUNCHES: Final = 3

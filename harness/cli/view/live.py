@@ -34,7 +34,7 @@ from harness.workers.ground_truth import truth_frames
 PER_SECOND = 5
 LOSS = "loss"
 MAX_LINE = 4000
-"""The maximum number of characters that are read from a log line, counted from its end."""
+"""The maximum number of characters that are read from the end of a log line."""
 
 
 @dataclass

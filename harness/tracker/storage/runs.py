@@ -1,6 +1,7 @@
-"""Write runs. Each function runs in a transaction on the store's single writer thread, so there are no races.
+"""Create and update the store's runs.
 
-Run ids, resuming and status precedence work as in Pluto's server.
+Each function is called in a transaction on the store's single writer thread, so there are no races. Run ids,
+resuming and status precedence work as in Pluto's server.
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ def _factors(precision: Precision, m: int, n: int, k: int, device: Device) -> tu
 
 
 def _product(precision: Precision, a: Any, b: Any) -> Callable[[], Any]:
-    """Return a function that multiplies the two factors."""
+    """Return a function that computes the product of the two factors."""
     if precision.name != "fp8":
         out = torch.empty(a.shape[0], b.shape[1], dtype=a.dtype, device=a.device)
 

@@ -15,7 +15,7 @@ from .tested import Group, Outcome
 
 
 class Screening:
-    """Runs the tests that a search requests as trials on the nodes, and judges their results."""
+    """Tests the groups of nodes that a search requests, and judges the results."""
 
     def __init__(self, coordinator: Coordinator, limit: float | None, share: float) -> None:
         self._coordinator, self._limit, self._share = coordinator, limit, share
@@ -98,7 +98,7 @@ def checks(
         between = f"{names[link.a]} and {names[link.b]}"
         say("link", "FAIL", f"the link between {between} {link.reason}", "link.bad", [link.a, link.b])
     for edge in conclusion.boundaries:
-        text = f"{named(edge.one)} pass, {named(edge.other)} pass, but not together: {edge.reason}"
+        text = f"{named(edge.one)} and {named(edge.other)} pass separately, but fail together: {edge.reason}"
         say("boundary", "FAIL", text, "link.boundary", edge.other)
     for open_ in conclusion.unknown:
         say("unknown", "UNKNOWN", f"{named(open_.nodes)}: {open_.reason}", None, open_.nodes)

@@ -155,11 +155,11 @@ def from_script(text: str) -> dict[str, str]:
 
 
 def of_container(proc: Path = PROC, own: int | None = None) -> dict[str, str]:
-    """Return the options of the torchrun that runs in this container, as variables.
+    """Return torchrun's options, keyed by the environment variables that correspond to them.
 
-    This is the torchrun that started this process. If there is none, it is the first torchrun in the
-    container, or else the torchrun command in the script that the container's first process runs. Outside a
-    pod, only the ancestors of this process are read.
+    The options are those of the torchrun that started this process, otherwise of the first torchrun in this
+    container, otherwise of the torchrun command in the script that the container's first process runs.
+    Outside a pod, only the ancestors of this process are examined.
     """
     for pid in _parents(proc, os.getpid() if own is None else own):
         if is_torchrun(words := command_line(proc, pid)):

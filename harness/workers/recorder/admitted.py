@@ -228,7 +228,7 @@ class Admitted(Recording):
         try:
             whole_step = client_rules.whole(step or 0)
             if whole_step is None or client_rules.refused(step or 0):
-                return  # The account (queued_values.py) covers values whose step is not valid.
+                return  # `Account` (queued_values.py) reports values whose step is not valid.
             with self._lock:
                 self.lines.group = self.lines.group or process_group()
                 digests = self._digests.get(run)

@@ -100,7 +100,7 @@ class Stream(Recorder):
         self._report_change(metric, step, value, delivery)
 
     def dropped(self, entry: list[Any]) -> None:
-        """Record immediately that the client dropped a value for a new reason, and log a warning."""
+        """Record immediately that the client dropped a value for a new reason. Warn unless it is None."""
         key, kind, reason, _, step, _ = entry
         if kind != "NoneType":
             self._warn(key, reason, f"{key!r} ({kind}) at step {step} was not logged: {reason}")

@@ -295,7 +295,7 @@ def download(run: Path, url: str, environment: Mapping[str, str], say: Say) -> F
         shutil.rmtree(temporary, ignore_errors=True)
         raise
     newest = max(downloaded, key=lambda one: one.manifest.step)
-    say(f"{run}: {len(downloaded)} checkpoints, the newest of step {newest.manifest.step}, verified")
+    say(f"{run}: verified {len(downloaded)} checkpoints, the newest from step {newest.manifest.step}")
     checkpoints = [
         {
             "name": one.manifest.name,
