@@ -26,6 +26,8 @@ LOST_A_PEER = {
     "store-timeout": "torch.distributed.DistStoreError: Socket Timeout",
     "store-barrier": "RuntimeError: Timed out initializing process group in store based barrier on rank: 1, "
     "for key: store_based_barrier_key:1 (world_size=2, worker_count=1, timeout=0:30:00)",
+    "store-clients": "torch.distributed.DistStoreError: Timed out after 1801 seconds waiting for clients. "
+    "1/2 clients joined.",
     "gloo-connect": "RuntimeError: Gloo connectFullMesh failed with [tcp/pair.cc:144] timed out connecting: "
     "SO_ERROR: Connection timed out, remote=[10.0.0.1]:35141",
     "gloo-send": "RuntimeError: [gloo/buf.cc:118] Timed out waiting 1800000ms for send operation to complete",

@@ -389,7 +389,9 @@ def _exited(case: Case, end: End, clues: Clues, terminated: dict[str, object]) -
         end = replace(end, cause=clues.cause, text=text, log_quote="", follows=clues.peer_absent)
         return replace(end, evidence=refs)
     advice = end.advice or restart_store.advice(case, end.index) or known_errors.advice(clues.last)
-    return replace(end, cause="rank.crashed", text=text, advice=advice)
+    # A rank that had logged and then times out in a rendezvous waits for a peer that did not come back.
+    follows = end.follows or clues.cause == "rendezvous.timeout"
+    return replace(end, cause="rank.crashed", text=text, advice=advice, follows=follows)
 
 
 def _shares_ports(case: Case, index: int) -> str:
