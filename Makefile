@@ -5,8 +5,9 @@ PYTHON ?= python3
 export JOB ?= jobs/multinode.yaml
 PYTEST_ARGS ?=
 # Three processes for two cores: one runs the tests on a cluster and mostly waits (tests/conftest.py). On 2 idle cores,
-# `make test` takes 12.5 minutes with three, and 16 with two.
-PARALLEL := -n 3 --no-loadscope-reorder
+# `make test` takes 12.5 minutes with three, and 16 with two. `make test-cluster` has two processes, because with three
+# it would run three clusters at once.
+PARALLEL := --no-loadscope-reorder -n
 
 BIN := .venv/bin
 MADE := .venv/.made
@@ -42,10 +43,10 @@ images: doctor ## build or fetch every image into the cache, with progress (from
 	$(BIN)/harness images build
 
 test: images browser ## unit, integration, and a launch of each kind on a real cluster (docs/tests.md)
-	$(BIN)/pytest $(PARALLEL) -m "smoke or not cluster" $(PYTEST_ARGS)
+	$(BIN)/pytest $(PARALLEL) 3 -m "smoke or not cluster" $(PYTEST_ARGS)
 
 test-cluster: images browser ## the other tests on a real cluster, with a fault of each kind
-	$(BIN)/pytest $(PARALLEL) -m "cluster and not smoke" $(PYTEST_ARGS)
+	$(BIN)/pytest $(PARALLEL) 2 -m "cluster and not smoke" $(PYTEST_ARGS)
 
 # Its clusters are those that kind creates. Those of `make test` are copies, where there is a template.
 nightly: images browser tools ## the tests that both leave out, without the faults; more examples of properties
@@ -68,11 +69,11 @@ versions: images ## the main job with the newest konduktor and Pluto's client, a
 	$(BIN)/python .ci/versions.py
 
 unit: browser ## the tests that need no Docker
-	$(BIN)/pytest $(PARALLEL) tests/unit tests/integration $(PYTEST_ARGS)
+	$(BIN)/pytest $(PARALLEL) 3 tests/unit tests/integration $(PYTEST_ARGS)
 
 coverage: browser ## how much of the code the tests without Docker run, in runs/coverage.md
 	@mkdir -p runs
-	$(BIN)/pytest $(PARALLEL) tests/unit tests/integration --cov=harness --cov-report=markdown:runs/coverage.md
+	$(BIN)/pytest $(PARALLEL) 3 tests/unit tests/integration --cov=harness --cov-report=markdown:runs/coverage.md
 
 lint: $(MADE) workflows ## ruff, mypy, the import contracts and actionlint
 	$(BIN)/ruff check
