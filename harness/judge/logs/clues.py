@@ -312,7 +312,10 @@ def read(tail: Lines, log: str = "", ranks: int = 1) -> Clues:
 
 def of_last_attempt(tail: Lines) -> Lines:
     """Return the plain lines that the ranks wrote after torchrun had restarted them for the last time."""
-    lines = _plain(tail)
+    return _latest(_plain(tail))
+
+
+def _latest(lines: Lines) -> Lines:
     failures = [position for position, (_, text) in enumerate(lines) if _FAILED.search(text)]
     return lines[failures[-2] + 1 :] if failures[1:] else lines
 
@@ -437,10 +440,8 @@ def _last_own(lines: Lines) -> tuple[str, int]:
     Also return the line number, or 0 if there is no such line. If torchrun restarted the ranks, only the
     lines before its last report count, unless the ranks printed nothing there.
     """
-    failed = [position for position, (_, text) in enumerate(lines) if _FAILED.search(text)]
-    if failed[1:] and (last := _last_of_an_attempt(lines[failed[-2] + 1 :]))[0]:
-        return last
-    return _last_of_an_attempt(lines)
+    last = _last_of_an_attempt(_latest(lines))
+    return last if last[0] else _last_of_an_attempt(lines)
 
 
 def _last_of_an_attempt(lines: Lines) -> tuple[str, int]:

@@ -28,20 +28,20 @@ SAME_SIZE = ("ALLREDUCE", "BROADCAST", "REDUCE", "_ALLGATHER_BASE", "_REDUCE_SCA
 """Operations for which the tensors of all ranks must have the same size."""
 BETWEEN_TWO = ("SEND", "RECV", "COALESCED", "UNKNOWN")
 """Operations whose numbers cannot be compared, because not all ranks of the process group take part."""
-_LABEL = re.compile(r"^\[rank(\d+)\]:")
-_IN_GROUP = re.compile(r"\[Rank (\d+)\]|\[PG [^\[\]]*? ?Rank (\d+)\]")
+_LABEL = re.compile(r"^\[rank(\d{1,9})\]:")
+_IN_GROUP = re.compile(r"\[Rank (\d{1,9})\]|\[PG [^\[\]]*? ?Rank (\d{1,9})\]")
 _GROUP = re.compile(r"\[PG (?:ID \d+ PG GUID )?(\S+?) ?(?:\([\w .-]*\) ?)?Rank \d+\]")
 _TIMEOUT = re.compile(
-    r"Watchdog caught collective operation timeout: WorkNCCL\(SeqNum=(?P<number>\d+), "
+    r"Watchdog caught collective operation timeout: WorkNCCL\(SeqNum=(?P<number>\d{1,18}), "
     r"OpType=(?P<operation>\w+)(?:, NumelIn=(?P<sent>\d+), NumelOut=(?P<received>\d+))?, "
-    r"Timeout\(ms\)=(?P<limit>\d+)\)"
+    r"Timeout\(ms\)=(?P<limit>\d{1,18})\)"
 )
 _PROGRESS = re.compile(
-    r"(?:detected by watchdog at work: (?P<number>\d+), |dump the debug info\. )"
-    r"[Ll]ast enqueued NCCL work: (?P<started>-?\d+)"
+    r"(?:detected by watchdog at work: (?P<number>\d{1,18}), |dump the debug info\. )"
+    r"[Ll]ast enqueued NCCL work: (?P<started>-?\d{1,18})"
 )
 _FINGERPRINT = re.compile(
-    r"Rank (\d+) is running collective: (CollectiveFingerPrint\(.*?\))(?=, but Rank|\.|$)"
+    r"Rank (\d{1,9}) is running collective: (CollectiveFingerPrint\(.*?\))(?=, but Rank|\.|$)"
 )
 _MISMATCH = "Detected mismatch between collectives on ranks"
 _BARRIER = re.compile(r"Ranks? ([\d, ]+) failed to pass monitoredBarrier in \d+ ms")
@@ -129,7 +129,7 @@ def diagnose(case: Case, cause: End, ends: Collection[End]) -> End | None:
     if cause.cause not in ("rank.crashed", "rank.killed", "rank.exit_code_masked"):
         return None
     logs = {end.index: list(_lines(case, end.index)) for end in ends}
-    named = _barrier(case, cause, logs) or _fingerprints(cause, logs) or _compared(case, cause, logs)
+    named = _barrier(case, cause, logs) or _fingerprints(case, cause, logs) or _compared(case, cause, logs)
     if named is not None:
         return named
     if case.expected.num_nodes < 2 or {end.index for end in ends} != set(range(case.expected.num_nodes)):
@@ -137,11 +137,11 @@ def diagnose(case: Case, cause: End, ends: Collection[End]) -> End | None:
     refs = tuple(end.evidence[-1] for end in ends if end.evidence)[:2]
     if all(end.peer_absent for end in ends):
         text = (
-            f"{names(case.ranks)} timed out while they waited for a peer, and no rank has an error of its own"
+            f"{names(case.ranks)} timed out while they waited for a peer, and no rank logged any other error"
         )
         return _end(cause, "collective.hung", [], text, refs, _NETWORK_ADVICE)
     if all(_LOST.search(end.log_quote) for end in ends):
-        text = f"{names(case.ranks)} lost the connection to a peer, and no rank has an error of its own"
+        text = f"{names(case.ranks)} lost the connection to a peer, and no rank logged any other error"
         lost = [f"{names(end.ranks)}: {end.log_quote}" for end in ends]
         return _end(cause, "collective.failed", [], "; ".join([text, *lost[:2]]), refs, _NETWORK_ADVICE)
     return None
@@ -215,13 +215,15 @@ def _barrier(case: Case, cause: End, logs: Mapping[int, list[tuple[str, str]]]) 
     """Return the End for the ranks that did not reach a monitored barrier, which rank 0 names."""
     for text, ref in (line for lines in logs.values() for line in lines):
         if match := _BARRIER.search(text):
-            ranks = [int(rank) for rank in re.findall(r"\d+", match[1])]
+            ranks = [rank for rank in case.ranks if str(rank) in re.findall(r"\d+", match[1])]
+            if not ranks:
+                continue
             reason = f"{_places(case, ranks)} did not take part: {match[0]}"
             return _end(cause, "rank.hung", ranks, reason, (ref,))
     return None
 
 
-def _fingerprints(cause: End, logs: Mapping[int, list[tuple[str, str]]]) -> End | None:
+def _fingerprints(case: Case, cause: End, logs: Mapping[int, list[tuple[str, str]]]) -> End | None:
     """Return the End for ranks whose operations differ according to TORCH_DISTRIBUTED_DEBUG=DETAIL."""
     calls: dict[int, tuple[str, ...]] = {}
     refs = []
@@ -229,6 +231,7 @@ def _fingerprints(cause: End, logs: Mapping[int, list[tuple[str, str]]]) -> End 
         if _MISMATCH in text:
             calls.update({int(rank): (fingerprint,) for rank, fingerprint in _FINGERPRINT.findall(text)})
             refs.append(ref)
+    calls = {rank: call for rank, call in calls.items() if rank in case.ranks}
     ranks = _outvoted(calls)
     if not ranks:
         return None
@@ -248,9 +251,11 @@ def _compared(case: Case, cause: End, logs: Mapping[int, list[tuple[str, str]]])
     behind = [each for each in timeouts if each.last < number]
     refs = tuple(each.ref for each in (*behind[:1], *latest[:1]))
     awaited = f"operation {number} ({latest[0].text})"
-    if absent := [each.rank for each in behind if each.number is None]:
-        text = f"{_places(case, absent)} did not call collective {awaited}, for which {_ranks(latest)} waited"
-        return _end(cause, "rank.hung", absent, text, refs)
+    if missing := [each.rank for each in behind if each.number is None]:
+        text = (
+            f"{_places(case, missing)} did not call collective {awaited}, for which {_ranks(latest)} waited"
+        )
+        return _end(cause, "rank.hung", missing, text, refs)
     if behind:
         ranks = _outvoted({each.rank: (str(each.number == number),) for each in waiting})
         text = f"the ranks called different numbers of collective operations: {_ranks(latest)} waited in "
@@ -277,7 +282,7 @@ def _timeouts(case: Case, logs: Mapping[int, list[tuple[str, str]]]) -> list[Tim
         for text, ref in lines:
             match = _TIMEOUT.search(text) or _PROGRESS.search(text)
             rank = _rank(text, of_pod)
-            if match is None or rank is None:
+            if match is None or rank is None or rank not in case.ranks:
                 continue
             values = match.groupdict()
             number = int(values["number"]) if values["number"] else None
@@ -315,7 +320,7 @@ def _of_one_group(timeouts: Iterable[Timeout]) -> list[Timeout]:
     [(group, _)] = groups.most_common(1)
     chosen: dict[int, Timeout] = {}
     for each in timeouts:
-        if each.group == group or (each.number is None and not each.group):
+        if each.group == group:
             known = chosen.get(each.rank)
             if known is None or known.number is None:
                 chosen[each.rank] = each

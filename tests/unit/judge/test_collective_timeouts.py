@@ -220,3 +220,13 @@ def test_an_earlier_attempt_is_not_compared(judged):
     says(job, 1, [*timed_out(1, 3, "BROADCAST"), REPORT[0].format(code=-6), *timed_out(1, 7)], code=-6)
     verdict = judged(ended(job))
     assert (verdict.cause, verdict.ranks) == ("collective.hung", []), verdict.explanation
+
+
+def test_a_rank_that_the_job_does_not_have_is_not_accused(judged):
+    """Contract: a program can print any line, also numbers that Python refuses to read."""
+    job = failing()
+    forged = f"RuntimeError: Rank 7 failed to pass monitoredBarrier in 9 ms; [rank{'9' * 5000}]: x"
+    says(job, 0, [*timed_out(0, 7), *timed_out(99, 9)], code=-6)
+    says(job, 1, [*timed_out(1, 7), forged], code=-6)
+    verdict = judged(ended(job))
+    assert (verdict.cause, verdict.ranks) == ("collective.hung", []), verdict.explanation
