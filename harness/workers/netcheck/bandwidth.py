@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from .finding import Finding, failed, ok, unknown
-from .greeting import PATIENCE, call, header, receive
+from .greeting import PATIENCE
 from .matrix import classify
+from .messages import Stream, header
 from .reach import connect
 
 BUDGET = 30.0
@@ -311,10 +312,11 @@ def _waiting_seconds() -> float:
 
 def _ping(connection: socket.socket, seconds: float) -> list[float]:
     trips: list[float] = []
+    stream = Stream(connection)
     deadline = time.monotonic() + seconds
     while len(trips) < PINGS and (not trips or time.monotonic() < deadline):
         start = time.monotonic()
-        call(connection, b"PING", b"", PATIENCE)
+        stream.call(b"PING", b"", PATIENCE)
         trips.append(time.monotonic() - start)
     return sorted(trips)
 
@@ -334,8 +336,8 @@ def _stream(connection: socket.socket, seconds: float) -> tuple[float, float]:
     while time.monotonic() < deadline:
         is_readable, writable, _ = select.select([connection], [connection], [], 0.5)
         if is_readable:
-            connection.settimeout(PATIENCE)
-            rate, share = map(float, json.loads(receive(connection, time.monotonic() + PATIENCE)[1]))
+            _, response = Stream(connection).receive(time.monotonic() + PATIENCE)
+            rate, share = map(float, json.loads(response))
             return rate, max(share, (_waiting_seconds() - waited_before) / (time.monotonic() - start))
         if writable:
             try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import ipaddress
 import os
 import socket
@@ -17,6 +18,9 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from .messages import timeval
+
+PORT = 53
 A, AAAA = 1, 28
 UNASSIGNED = range(4096, 32768)
 """Unassigned record types (RFC 6895). The answer to a query for one of them only shows whether the name
@@ -55,7 +59,7 @@ def ask(
     kind: int = A,
     *,
     seconds: float = 1.0,
-    port: int = 53,
+    port: int = PORT,
 ) -> Answer:
     """Query a server for the records of a fully qualified name. `kind` is A, AAAA or one of UNASSIGNED.
 
@@ -64,12 +68,11 @@ def ask(
     """
     deadline = time.monotonic() + seconds
     try:
-        question = _question(int.from_bytes(os.urandom(2), "big"), name, kind)
-        reply = _udp(server, port, question, seconds)
-        answer = parse(reply, kind)
+        sent = question(int.from_bytes(os.urandom(2), "big"), name, kind)
+        answer = parse(_udp(server, port, sent, seconds), kind)
         if answer is None:
             remaining = max(0.1, deadline - time.monotonic())
-            answer = parse(_tcp(server, port, question, remaining), kind)
+            answer = parse(_tcp(server, port, sent, remaining), kind)
         return answer or Answer("failed", text="truncated over TCP")
     except OSError as error:
         return Answer(_failure(error), text=error.strerror or str(error) or "no answer")
@@ -99,7 +102,9 @@ def parse(reply: bytes, kind: int) -> Answer | None:
         if number < answers and of in (kind, _CNAME):
             ttls.append(ttl)
             if of == kind:
-                addresses.append(str(ipaddress.ip_address(data)))
+                # inet_ntoa takes less CPU time.
+                text = socket.inet_ntoa(data) if len(data) == 4 else str(ipaddress.ip_address(data))
+                addresses.append(text)
         elif of == _SOA:
             soa = (ttl, int.from_bytes(data[-4:], "big"))
     if addresses:
@@ -111,16 +116,20 @@ def parse(reply: bytes, kind: int) -> Answer | None:
     return Answer(negative, ttl=min(soa) if soa else None)
 
 
-def _question(number: int, name: str, kind: int) -> bytes:
+def question(number: int, name: str, kind: int) -> bytes:
+    """Return the DNS message that queries the records of a full name. Raises ValueError if it is none."""
+    return struct.pack("!6H", number, _RD, 1, 0, 0, 0) + _encoded(name) + struct.pack("!2H", kind, 1)
+
+
+@functools.lru_cache
+def _encoded(name: str) -> bytes:
+    """Return a full name in the format of a DNS message. Raises ValueError if it is not a DNS name."""
     labels = [
         label.encode("idna" if not label.isascii() else "ascii") for label in name.rstrip(".").split(".")
     ]
     if any(not 0 < len(label) < 64 for label in labels):
         raise ValueError(f"{name!r} is no DNS name")
-    header = struct.pack("!6H", number, _RD, 1, 0, 0, 0)
-    return (
-        header + b"".join(bytes([len(label)]) + label for label in labels) + struct.pack("!B2H", 0, kind, 1)
-    )
+    return b"".join(bytes([len(label)]) + label for label in [*labels, b""])
 
 
 @contextlib.contextmanager
@@ -178,13 +187,19 @@ def _udp(server: str, port: int, question: bytes, seconds: float) -> bytes:
 def _reply(client: socket.socket, question: bytes, end: float) -> bytes | None:
     """Return the message that answers the question, or None if none arrives by the monotonic time `end`."""
     while True:
-        client.settimeout(max(0.01, end - time.monotonic()))
+        remaining = timeval(max(0.01, end - time.monotonic()))
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, remaining)
         try:
             reply = client.recv(65535)
-        except socket.timeout:  # noqa: UP041 - before Python 3.10, this is not TimeoutError
+        except BlockingIOError:
             return None
-        if len(reply) >= 12 and reply[:2] == question[:2] and reply[2] & 0x80:
+        if is_reply(reply, question):
             return reply
+
+
+def is_reply(reply: bytes, question: bytes) -> bool:
+    """Return whether a datagram is the response to a query."""
+    return len(reply) >= 12 and reply[:2] == question[:2] and bool(reply[2] & 0x80)
 
 
 def _tcp(server: str, port: int, question: bytes, seconds: float) -> bytes:

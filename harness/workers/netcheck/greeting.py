@@ -1,6 +1,6 @@
 """Provide a small server and client with which processes exchange their run ids and rank numbers.
 
-A message has a 16-byte header (8 for MARK, 4 for the kind, 4 for the length) and a body. The kinds are:
+The kinds of messages (messages.py) are:
 
 - HELO: the sender's identity. The response is the server's identity.
 - FILL: bytes that fill packets. The response is the number of bytes that arrived.
@@ -14,23 +14,21 @@ from __future__ import annotations
 
 import contextlib
 import json
+import selectors
 import socket
-import struct
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from .messages import HEADER, Stream, header, parse_header
 from .reach import cause_of
 
-MARK = b"netchk1\n"
-_HEADER = struct.Struct("!8s4sI")
-_MOST = 64 * 1024 * 1024
 PATIENCE = 2.0
 """Seconds to wait for a response on an open connection."""
-_IDLE = 8
-"""Maximum number of server threads that wait for a connection. Further threads end after their connection."""
+_LONGEST = 30.0
+"""Seconds after which the server closes a connection on which no complete message has arrived."""
 
 
 @dataclass(frozen=True)
@@ -68,13 +66,14 @@ class Greeted:
     offset: float = 0.0
 
 
-def greet(connection: socket.socket, own: Hello, seconds: float = PATIENCE) -> Greeted:
+def greet(stream: Stream, own: Hello, seconds: float = PATIENCE) -> Greeted:
     """Send this rank's identity, and return the responding rank's identity. Keep the connection open."""
-    began, sent = time.monotonic(), time.time()
+    began, at = time.monotonic(), time.time()
     try:
-        _, body = call(connection, b"HELO", _hello(own), seconds)
+        stream.send(greeting(own), seconds)
+        _, body = stream.receive(began + seconds)
         rtt = time.monotonic() - began
-        hello = Hello(**json.loads(body))
+        there = Hello(**json.loads(body))
     except TimeoutError:
         return Greeted(None, "peer.silent", f"accepts the connection, but sends nothing for {seconds:.0f} s")
     except ConnectionError as error:
@@ -83,57 +82,26 @@ def greet(connection: socket.socket, own: Hello, seconds: float = PATIENCE) -> G
         return Greeted(None, cause_of(error), error.strerror or str(error))
     except (ValueError, TypeError) as error:
         return Greeted(None, "peer.not_netcheck", f"responds, but is not netcheck: {error}")
-    return Greeted(hello, rtt=rtt, offset=hello.clock - sent - rtt / 2)
+    return Greeted(there, rtt=rtt, offset=there.clock - at - rtt / 2)
 
 
-def call(
-    connection: socket.socket, kind: bytes, body: bytes | memoryview, seconds: float
-) -> tuple[bytes, bytes]:
-    """Send one message and return the response.
-
-    Raises OSError if the connection fails, and ValueError if the response is not a valid message.
-    """
-    ends = time.monotonic() + seconds
-    connection.settimeout(seconds)
-    if len(body) > 1 << 16:  # Sending the header in a separate packet is cheaper than copying the body.
-        connection.sendall(header(kind, len(body)))
-        connection.sendall(body)
-    else:
-        connection.sendall(header(kind, len(body)) + body)
-    return receive(connection, ends)
+def greeting(own: Hello) -> bytes:
+    """Return the message that sends this rank's identity."""
+    body = _hello(own)
+    return header(b"HELO", len(body)) + body
 
 
-def header(kind: bytes, length: int) -> bytes:
-    """Return the 16-byte header for a message with a body of `length` bytes."""
-    return _HEADER.pack(MARK, kind, length)
+@dataclass
+class _Incoming:
+    """A connection to the server, and what has arrived on it since the last message."""
 
-
-def receive(connection: socket.socket, ends: float) -> tuple[bytes, bytes]:
-    """Receive one message before the monotonic time `ends`, and return its kind and body.
-
-    Raises the same errors as `call`.
-    """
-    kind, length = _begun(connection, ends)
-    return kind, _exactly(connection, length, ends)
-
-
-def _begun(connection: socket.socket, ends: float) -> tuple[bytes, int]:
-    """Receive a message's header, and return its kind and the length of its body."""
-    mark, kind, length = _HEADER.unpack(_exactly(connection, _HEADER.size, ends, MARK))
-    if mark != MARK or length > _MOST:
-        raise ValueError(f"it says {mark!r}")
-    return kind, length
-
-
-def _drained(connection: socket.socket, length: int, ends: float) -> None:
-    """Receive exactly `length` bytes without storing them."""
-    into = memoryview(bytearray(min(length, 1 << 16)))
-    while length:
-        connection.settimeout(max(0.01, ends - time.monotonic()))
-        got = connection.recv_into(into[:length])
-        if not got:
-            raise ConnectionResetError("the connection ended")
-        length -= got
+    connection: socket.socket
+    address: str
+    since: float
+    received: bytearray = field(default_factory=bytearray)
+    filling: int = 0
+    """How many bytes of the message FILL are still to arrive, and `length` how many it has."""
+    length: int = 0
 
 
 class Server:
@@ -163,10 +131,11 @@ class Server:
         self._handlers = handlers or {}
         self._lock, self._answering = threading.Lock(), 0
         self._listening = _listen(port)
+        self._listening.setblocking(False)
         self.port: int = self._listening.getsockname()[1]
-        self._idle = 0
-        """Number of the server's threads that are waiting for a connection."""
-        self._more()
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
 
     def __enter__(self) -> Server:
         return self
@@ -176,50 +145,115 @@ class Server:
 
     def close(self) -> None:
         """Stop listening, and wait a few seconds for pending responses."""
-        # Without the shutdown, a thread that is waiting in accept() keeps the port in use.
+        self._closed = True
+        ends = time.monotonic() + PATIENCE
+        # Without the shutdown, a thread that is waiting for a connection keeps the port in use.
         with contextlib.suppress(OSError):
             self._listening.shutdown(socket.SHUT_RDWR)
+        self._thread.join(PATIENCE)
         self._listening.close()
-        ends = time.monotonic() + PATIENCE
         while self._answering and time.monotonic() < ends:
             time.sleep(0.01)
 
-    def _more(self) -> None:
-        """Start another thread that waits for a connection."""
-        with self._lock:
-            self._idle += 1
-        threading.Thread(target=self._accept, daemon=True).start()
+    def _run(self) -> None:
+        """Accept connections and respond to HELO and FILL, until the server is closed.
 
-    def _accept(self) -> None:
-        """Serve connections until the server is closed, or until enough other threads wait for them."""
-        while True:
+        All other messages, and all messages after the server was closed, get a thread for their connection.
+        """
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._listening, selectors.EVENT_READ)
+            swept = time.monotonic()
+            while not self._closed:
+                for key, _ in selector.select(1.0):
+                    if key.data is None:
+                        self._accept(selector)
+                    elif not self._read(key.data):
+                        selector.unregister(key.fileobj)
+                if time.monotonic() - swept > 1.0:
+                    swept = time.monotonic()
+                    for key in list(selector.get_map().values()):
+                        if key.data is not None and swept - key.data.since > _LONGEST:
+                            selector.unregister(key.fileobj)
+                            key.data.connection.close()
+            for key in selector.get_map().values():
+                if key.data is not None:
+                    self._in_thread(key.data)
+
+    def _accept(self, selector: selectors.BaseSelector) -> None:
+        """Accept all connections that are waiting."""
+        while not self._closed:
             try:
                 connection, address = self._listening.accept()
             except OSError:
                 return
-            with self._lock:
-                self._idle -= 1
-            if not self._idle:
-                self._more()
-            self._serve(connection, address[0])
-            with self._lock:
-                if self._idle >= _IDLE:
-                    return
-                self._idle += 1
+            connection.setblocking(False)
+            incoming = _Incoming(connection, address[0].replace("::ffff:", ""), time.monotonic())
+            selector.register(connection, selectors.EVENT_READ, incoming)
 
-    def _serve(self, connection: socket.socket, address: str) -> None:
-        with connection:
+    def _read(self, incoming: _Incoming) -> bool:
+        """Read from a connection. Return whether the server's main thread continues to serve it."""
+        try:
+            data = incoming.connection.recv(1 << 16)
+            if not data:
+                raise ConnectionResetError
+            return self._received(incoming, data)
+        except (BlockingIOError, InterruptedError):
+            return True
+        except (OSError, ValueError, TypeError):
+            incoming.connection.close()  # The client is gone or is not netcheck, so no response is sent.
+            return False
+
+    def _received(self, incoming: _Incoming, data: bytes) -> bool:
+        """Respond to each complete HELO and FILL message. Return False if the message is of another kind."""
+        filled = min(incoming.filling, len(data))
+        incoming.filling -= filled
+        if filled and not incoming.filling:
+            self._respond(incoming, b"FILL", str(incoming.length).encode())
+        received = incoming.received
+        received += data[filled:]
+        while not incoming.filling and (parsed := parse_header(received)) is not None:
+            kind, length = parsed
+            end = min(len(received), HEADER.size + length)
+            if kind == b"FILL":
+                incoming.filling, incoming.length = HEADER.size + length - end, length
+                if not incoming.filling:
+                    self._respond(incoming, kind, str(length).encode())
+            elif kind != b"HELO":
+                self._in_thread(incoming)
+                return False
+            elif end < HEADER.size + length:
+                return True
+            else:
+                identity = self._greeted(bytes(received[HEADER.size : end]), incoming.address)
+                self._respond(incoming, kind, identity)
+            del received[:end]
+        return True
+
+    def _respond(self, incoming: _Incoming, kind: bytes, answer: bytes) -> None:
+        message = header(kind, len(answer)) + answer
+        incoming.since = time.monotonic()
+        if incoming.connection.send(message) < len(message):
+            raise ConnectionResetError("the client does not read its responses")
+
+    def _in_thread(self, incoming: _Incoming) -> None:
+        """Serve a connection in a thread of its own from now on."""
+        threading.Thread(target=self._serve, args=(incoming,), daemon=True).start()
+
+    def _serve(self, incoming: _Incoming) -> None:
+        with incoming.connection as connection:
             try:
+                stream, filling = Stream(connection, bytes(incoming.received)), incoming.filling
                 while True:
-                    ends = time.monotonic() + 30
-                    kind, length = _begun(connection, ends)
-                    body = b"" if kind == b"FILL" else _exactly(connection, length, ends)
+                    ends = time.monotonic() + _LONGEST
+                    kind, length = (b"FILL", incoming.length) if filling else stream.receive_header(ends)
                     if kind == b"FILL":
-                        _drained(connection, length, ends)
-                        body = str(length).encode()
+                        stream.drain(filling or length, ends)
+                        filling, body = 0, str(length).encode()
+                    else:
+                        body = stream.receive_body(length, ends)
                     with self._busy():
-                        answer = self._answer(connection, kind, body, address.replace("::ffff:", ""))
-                        connection.sendall(header(kind, len(answer)) + answer)
+                        answer = self._answer(connection, kind, body, incoming.address)
+                        stream.send(header(kind, len(answer)) + answer, _LONGEST)
             except (OSError, ValueError, TypeError, KeyError):
                 return  # The client is gone or is not netcheck, so no response is sent.
 
@@ -235,9 +269,7 @@ class Server:
 
     def _answer(self, connection: socket.socket, kind: bytes, body: bytes, address: str) -> bytes:
         if kind == b"HELO":
-            other = Hello(**json.loads(body))
-            self.greetings[other.instance] = other, address
-            return _hello(self.hello)
+            return self._greeted(body, address)
         if kind == b"FILL":
             return body
         if kind == b"REPT":
@@ -250,8 +282,16 @@ class Server:
         if kind == b"PING":
             return b""
         if kind in self._handlers:
-            return json.dumps(self._handlers[kind](connection, body)).encode()
+            response = json.dumps(self._handlers[kind](connection, body)).encode()
+            connection.setblocking(True)  # The handler may have set a timeout.
+            return response
         raise ValueError(f"no such message: {kind!r}")
+
+    def _greeted(self, body: bytes, address: str) -> bytes:
+        """Store the identity in a greeting, and return this rank's identity."""
+        other = Hello(**json.loads(body))
+        self.greetings[other.instance] = other, address
+        return _hello(self.hello)
 
 
 def _hello(hello: Hello) -> bytes:
@@ -266,27 +306,3 @@ def _listen(port: int) -> socket.socket:
             if "in use" in str(error):
                 raise
     return socket.create_server(("", port), backlog=512)
-
-
-def _exactly(connection: socket.socket, length: int, ends: float, mark: bytes = b"") -> bytes:
-    """Return exactly `length` bytes. Raises ValueError as soon as the first bytes differ from `mark`."""
-    if not length:
-        return b""
-    connection.settimeout(max(0.01, ends - time.monotonic()))
-    first = connection.recv(min(length, 1 << 20))
-    if len(first) == length and first.startswith(mark):
-        return first
-    if not first:
-        raise ConnectionResetError("the connection ended")
-    got = bytearray(first)
-    if not mark.startswith(bytes(got[: len(mark)])):
-        raise ValueError(f"it says {bytes(got[:16])!r}")
-    while len(got) < length:
-        connection.settimeout(max(0.01, ends - time.monotonic()))
-        part = connection.recv(min(length - len(got), 1 << 20))
-        if not part:
-            raise ConnectionResetError("the connection ended")
-        got += part
-        if not mark.startswith(bytes(got[: len(mark)])):
-            raise ValueError(f"it says {bytes(got[:16])!r}")
-    return bytes(got)

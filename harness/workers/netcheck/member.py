@@ -8,6 +8,7 @@ not get it determines a verdict from its own row only.
 from __future__ import annotations
 
 import errno
+import functools
 import json
 import os
 import socket
@@ -17,12 +18,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from . import bandwidth, interfaces, socket_ifname, torchrun_names
+from . import bandwidth, first_round, interfaces, socket_ifname, torchrun_names
 from .conclude import Conclusion, conclude
 from .cpu_delay import WINDOW, CpuDelay
 from .diagnosis import Diagnosis
 from .finding import OK, Finding, failed, unknown
-from .greeting import PATIENCE, Hello, Server, call
+from .greeting import PATIENCE, Hello, Server
+from .messages import Stream
 from .name_resolution import AGREE, AGREE_IN_MANY, MANY, Configuration, Names
 from .peers import Peer
 from .pool import Pool
@@ -60,7 +62,8 @@ RESEND, PARTIAL = 0.5, 0.016
 """Minimum seconds between two reports if nothing has changed. While cells are pending, a rank also waits
 PARTIAL seconds per rank of the job, because rank 0 reads the reports of all ranks."""
 FETCH = 1.2
-"""If a rank has not sent a report for this many seconds, rank 0 fetches its report."""
+"""If a rank has not sent a report for this many seconds, plus twice PARTIAL per rank of the job, rank 0
+fetches its report."""
 SILENT_AFTER = 2.0
 """A rank that has not reported for this many seconds has ended, or its process does not get a CPU."""
 NOBODY_NEW = 10.0
@@ -94,12 +97,14 @@ class Member:
         instance = os.urandom(8).hex()
         self._hello = Hello(known.run_id, rank, nodes or 0, socket.gethostname(), instance)
         self._own = [*known.findings, *socket_ifname.check_names(variables, alone=nodes == 1)]
-        if nodes != 1 and len(self._own) == len(known.findings):
-            self._bind(variables)
         self._facts = {**facts(), "rdzv_id": known.rdzv_id}
         if nodes != 1:
+            if len(self._own) == len(known.findings):
+                self._bind(variables)
             self._name(known)
         self._stop = threading.Event()
+        self._news = threading.Event()
+        """Set when this rank may have something to send, or rank 0 may have a verdict."""
         self._delay = CpuDelay(self._stop).start()
         self._pool = Pool(self._stop, self._delay.since)
         self._lock = threading.Lock()
@@ -119,34 +124,47 @@ class Member:
         self._verdict = b"null"
         """Rank 0's result as JSON, or null."""
         self._informed: set[str] = set()
+        self._fetching: set[int] = set()
+        """The places of the ranks whose reports rank 0 is fetching."""
         self._server = self._listening()
-        kind = FirstProbe if self._learning else Probe
         master = known.master_addr if known.master_addr != listed[0].host else ""
         self._first_too = self._at_master_port() if self._learning or master else None
         """On rank 0, a second server on MASTER_PORT, because a Service may forward only that port."""
-        also = known.master_port if known.master_port != port else 0
-        self._probes: dict[int, Probe] = {}
         configuration = Configuration.read()
-        # Every rank starts with rank 0 and then with its successor, so that not all probe the same rank.
-        for place in sorted(range(len(listed)), key=lambda p: p and 1 + (p - max(rank, 0) - 1) % len(listed)):
-            peer = listed[place]
-            names = _names(peer, self._hello, configuration)
-            index = None if self._learning else place
-            more = also if self._learning else 0
-            self._probes[place] = self._started(kind(peer, port, self._hello, names, self._stop, index, more))
-        self._master: Probe | None = None
+        self._probes = self._peer_probes(listed, configuration)
+        if self._hello.nodes >= MANY and not self._learning:
+            threading.Thread(target=self._first_round, daemon=True).start()
+        else:
+            for probe in self._probes.values():
+                self._started(probe)
+        self._master: Probe | None = (
+            self._master_probe(Peer(master, listed[0].port), configuration) if master else None
+        )
         """The probe of MASTER_ADDR, if it differs from the first peer's name."""
-        if master:
-            self._master = self._started(
-                MasterProbe(
-                    Peer(master, listed[0].port),
-                    port,
-                    self._hello,
-                    Names(configuration),
-                    self._stop,
-                    also=also,
-                )
-            )
+
+    def _master_probe(self, peer: Peer, configuration: Configuration) -> Probe:
+        names = Names(configuration)
+        return self._started(MasterProbe(peer, self._port, self._hello, names, self._stop, also=self._also()))
+
+    def _first_round(self) -> None:
+        first_round.run(list(self._probes.values()), self._stop, self._started)
+        self._news.set()
+
+    def _also(self) -> int:
+        """Return the additional port on which rank 0 may respond, or 0."""
+        return self._known.master_port if self._known.master_port != self._port else 0
+
+    def _peer_probes(self, listed: Sequence[Peer], configuration: Configuration) -> dict[int, Probe]:
+        """Return a probe for each peer, keyed by place."""
+        kind, also = (FirstProbe, self._also()) if self._learning else (Probe, 0)
+        probes: dict[int, Probe] = {}
+        start = max(self._hello.rank, 0) + 1
+        # Every rank starts with rank 0 and then with its successor, so that not all probe the same rank.
+        for place in sorted(range(len(listed)), key=lambda p: p and 1 + (p - start) % len(listed)):
+            names = _names(listed[place], self._hello, configuration)
+            index = None if self._learning else place
+            probes[place] = kind(listed[place], self._port, self._hello, names, self._stop, index, also)
+        return probes
 
     def _started(self, probe: Probe) -> Probe:
         probe.delayed = self._delay.since
@@ -258,7 +276,8 @@ class Member:
                 more = 2 * bandwidth.BUDGET if self._measure else 0.0
                 if left <= -(GRACE + more if self._connected() else NO_GRACE):
                     return self._row_alone()
-            time.sleep(pause)
+            if self._news.wait(pause):
+                self._news.clear()
             pause = min(0.25, pause * 1.3)
 
     def _place(self) -> int:
@@ -326,6 +345,8 @@ class Member:
             for place, cell in report.row.items():
                 if cell.listened:
                     self._refused.setdefault((report.instance, place, cell.at), at)
+            if not _is_incomplete(report):
+                self._news.set()
             if report.port and self._listening_at.get(report.place) != (report.instance, report.port):
                 self._listening_at[report.place] = report.instance, report.port
                 self._no_verdict = json.dumps({"listening": self._listening_at}).encode()
@@ -383,20 +404,34 @@ class Member:
         if self._learning:
             self._learn(self._addresses())
         self._store(self._report())
-        for probe in list(self._probes.values()):
+        overdue = FETCH + 2 * PARTIAL * self._nodes
+        for place, probe in list(self._probes.items()):
             cell = probe.cell
             with self._lock:
                 newest = self._reports[cell.instance][2] if cell.instance in self._reports else self._began
-            if cell.outcome in RESPONDED and time.monotonic() - newest > FETCH:
-                data = self._exchange(probe, b"TELL", self._no_verdict)
-                if data:
-                    self._receive_report(data)
+            if (
+                cell.outcome in RESPONDED
+                and time.monotonic() - newest > overdue
+                and place not in self._fetching
+            ):
+                self._fetching.add(place)
+                self._pool.add(functools.partial(self._fetch, place, probe))
+
+    def _fetch(self, place: int, probe: Probe) -> None:
+        """Fetch and store a rank's report."""
+        data = self._exchange(probe, b"TELL", self._no_verdict)
+        if data:
+            self._receive_report(data)
+        self._fetching.discard(place)
 
     def _settled(self) -> bool:
         """Return whether all ranks have reported and all failures are final."""
-        reports = self._current()
         with self._lock:
+            known = [report for report, _, _ in self._reports.values()]
             since = max(first for _, first, _ in self._reports.values())
+        if any(map(_is_incomplete, known)):
+            return False
+        reports = self._current()
         if not self._certain and time.monotonic() - since < NOBODY_NEW:
             return False
         hopeless = {place for place, probe in list(self._probes.items()) if probe.cell.outcome in FINAL}
@@ -474,7 +509,8 @@ class Member:
         """
         first = self._probes[0]
         own = [p for p in list(self._probes.values()) if p.cell.outcome == PENDING]
-        if first.cell.outcome not in RESPONDED or (own and time.monotonic() - self._began < 0.5):
+        early = time.monotonic() - self._began < 0.5 + 2 * PARTIAL * self._nodes
+        if first.cell.outcome not in RESPONDED or (own and early):
             return
         if self._learning:
             self._learn(self._exchange(first, b"PEER", None) or {})
@@ -538,7 +574,7 @@ class Member:
             return None
         with reached.connection as connection:
             try:
-                return json.loads(call(connection, kind, body, seconds)[1])
+                return json.loads(Stream(connection).call(kind, body, seconds)[1])
             except (OSError, ValueError):
                 return None
 
@@ -561,6 +597,11 @@ class Member:
             whole,
             round(time.monotonic() - self._began, 3),
         )
+
+
+def _is_incomplete(report: Report) -> bool:
+    """Return whether a rank has not yet finished a probe of another rank."""
+    return any(cell.outcome == PENDING for place, cell in report.row.items() if place != report.place)
 
 
 def _names(peer: Peer, own: Hello, configuration: Configuration) -> Names:

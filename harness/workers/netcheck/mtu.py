@@ -6,19 +6,18 @@ greetings succeed, but the first large message hangs forever (RFC 2923).
 
 from __future__ import annotations
 
+import functools
 import json
-import socket
 import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .greeting import call
+from .messages import Stream, header
 from .reach import connect
 
 PAYLOAD = 256 * 1024
 """Number of bytes per transfer. They fill many packets, even with jumbo frames."""
-_ZEROS = memoryview(bytes(PAYLOAD))
 SECONDS = 1.5
 """Seconds to wait for a transfer. This covers several retransmissions (RTO 0.2 s, doubling)."""
 SEGMENTS = (536, 1220, 1320, 1360, 1410, 8000)
@@ -38,15 +37,24 @@ class Filled:
     segment: int = 0
 
 
+@functools.lru_cache
+def message(size: int) -> memoryview:
+    """Return the message that transfers `size` bytes."""
+    return memoryview(header(b"FILL", size) + bytes(size))
+
+
 def fill(
-    address: str, port: int, timeout: float = SECONDS, connection: socket.socket | None = None
+    address: str,
+    port: int,
+    timeout: float = SECONDS,
+    stream: Stream | None = None,
 ) -> Filled:
     """Send full packets to a greeting server. Each transfer may take `timeout` seconds.
 
-    If `connection` is given, the first transfer uses it. It is the connection on which the server has just
+    If `stream` is given, the first transfer uses it. It is the connection on which the server has just
     responded. A stall only counts if small packets get through at the same time.
     """
-    duration = _transfer(connection, timeout) if connection else _seconds(address, port, None, timeout)
+    duration = _transfer(stream, timeout) if stream else _seconds(address, port, None, timeout)
     durations: dict[int | None, float] = {}
     if duration is None:
         durations = _transfer_all(address, port, (None, *SEGMENTS), timeout)
@@ -87,14 +95,15 @@ def _seconds(address: str, port: int, segment: int | None, timeout: float) -> fl
     if result.connection is None:
         return None
     with result.connection as connection:
-        return _transfer(connection, timeout)
+        return _transfer(Stream(connection), timeout)
 
 
-def _transfer(connection: socket.socket, timeout: float) -> float | None:
+def _transfer(stream: Stream, timeout: float) -> float | None:
     """Return the duration of a transfer on a connection in seconds, or None if it did not arrive in time."""
     start = time.monotonic()
     try:
-        _, body = call(connection, b"FILL", _ZEROS, timeout)
+        stream.send(message(PAYLOAD), timeout)
+        _, body = stream.receive(start + timeout)
     except (OSError, ValueError):
         return None
     return time.monotonic() - start if json.loads(body) == PAYLOAD else None

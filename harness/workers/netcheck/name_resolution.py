@@ -129,19 +129,27 @@ class Names:
     """Maps the monotonic time of each answer to the number of seconds that the answer took."""
     _patience: float = 1.0
 
+    def known(self, name: str) -> Lookup | None:
+        """Return the addresses of a name that are known without DNS, or None."""
+        try:
+            return Lookup(name, (str(ipaddress.ip_address(name.strip("[]"))),), found=name)
+        except ValueError:
+            pass
+        written = tuple(address for address, names in _hosts(self.hosts) if name.rstrip(".") in names)
+        return Lookup(name, written, found=self.hosts) if written and self.written else None
+
+    def record(self, seconds: float) -> None:
+        """Record how many seconds a DNS server's answer took."""
+        self._answered[time.monotonic()] = seconds
+
     def look_up(self, name: str, patience: float = 1.0) -> Lookup:
         """Resolve a name once, without leaving a negative answer for other programs in a DNS cache.
 
         `patience` is a factor for the time to wait for an answer.
         """
         self._patience = patience
-        try:
-            return Lookup(name, (str(ipaddress.ip_address(name.strip("[]"))),), found=name)
-        except ValueError:
-            pass
-        written = tuple(address for address, names in _hosts(self.hosts) if name.rstrip(".") in names)
-        if written and self.written:
-            return Lookup(name, written, found=self.hosts)
+        if (known := self.known(name)) is not None:
+            return known
         if not self.configuration.servers:
             return Lookup(name, cause="dns.no_server", text=f"{RESOLV_CONF} lists no DNS server")
         candidates = self.configuration.candidates(name)
@@ -227,10 +235,10 @@ class Names:
             for server in servers:
                 self.asking = began = time.monotonic()
                 answer = self.ask(server, candidate, kind, seconds=seconds)
-                self.asking, now = None, time.monotonic()
+                self.asking = None
                 silent |= answer.kind == "silent"
                 if answer.kind not in ("silent", "refused", "no_route"):
-                    self._answered[now] = now - began
+                    self.record(time.monotonic() - began)
                 if answer.kind == "answer" or answer.negative:
                     return answer
             if not silent:

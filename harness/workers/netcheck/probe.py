@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ipaddress
-import socket
 import threading
 import time
 from collections.abc import Callable
@@ -13,8 +12,9 @@ from typing import Any
 from .finding import OK
 from .greeting import PATIENCE, Greeted, Hello, greet
 from .interfaces import families, recent_addresses
+from .messages import Stream
 from .mtu import SECONDS, fill
-from .name_resolution import Names
+from .name_resolution import Lookup, Names
 from .peers import Peer
 from .reach import CONNECT_SECONDS, REJECTED, connect
 
@@ -128,7 +128,7 @@ class Probe:
         there, the probe accepts its response for now, but continues until the peer responds. `also` is needed
         because a Service may forward only that port.
         """
-        self._peer, self._own, self._names, self._stop = peer, own, names, stop
+        self._peer, self.own, self._names, self._stop = peer, own, names, stop
         self._port, self._place, self._also = peer.port or port, place, also
         self._began = time.monotonic()
         self._calling: tuple[str, float] | None = None
@@ -141,7 +141,7 @@ class Probe:
         self._cell = Cell(PENDING, peer.host, "not tried yet")
         self._pause = 0.1
         """How many seconds the probe waits before its next attempt."""
-        self._greeted: socket.socket | None = None
+        self._greeted: Stream | None = None
         """The connection on which the peer has just responded to the greeting."""
         self._resolved, self._published = "", ""
         """The full name for which the peer has a DNS record, and the name that torchrun may publish for the
@@ -151,6 +151,11 @@ class Probe:
         """Start probing the peer in a new thread."""
         threading.Thread(target=self._run, daemon=True).start()
         return self
+
+    @property
+    def host(self) -> str:
+        """The peer's name or address."""
+        return self._peer.host
 
     @property
     def names(self) -> Names:
@@ -183,6 +188,21 @@ class Probe:
             if waited >= AGAIN and cell.outcome not in SILENT:
                 return self._of(PENDING, f"{address} port {self._port}: no answer yet", address)
         return cell
+
+    def succeed(self, lookup: Lookup, address: str, greeted: Greeted, rate: float) -> bool:
+        """Set the result if the peer has responded and needs no further check. Return whether that is so.
+
+        `rate` is the rate in bytes per second at which full packets were sent to it.
+        """
+        there = greeted.hello
+        if there is None or there.instance == self.own.instance or there.bound not in ("", address):
+            return False
+        cell = self._judged(self._from(greeted, there, address, self._port))
+        if there.published.rstrip(".") not in ("", lookup.found.rstrip(".")) or not self._is_it(cell):
+            return False
+        self._published, self._resolved = there.published, lookup.found
+        self._cell = replace(cell, rate=rate)
+        return True
 
     def _run(self) -> None:
         while not self._stop.is_set():
@@ -229,17 +249,17 @@ class Probe:
         finally:
             self._keep(None)
 
-    def _keep(self, connection: socket.socket | None) -> None:
+    def _keep(self, stream: Stream | None) -> None:
         """Keep the connection of the most recent successful greeting, and close the previous one."""
         if self._greeted is not None:
-            self._greeted.close()
-        self._greeted = connection
+            self._greeted.connection.close()
+        self._greeted = stream
 
     def _reached(self, address: str) -> Cell:
         cell = self._ask(address, self._port, QUICK if self._also else CONNECT_SECONDS)
         if not self._is_it(cell):
             cell = self._elsewhere(address, cell)
-        if cell.outcome != OK or cell.instance == self._own.instance or not self.fills:
+        if cell.outcome != OK or cell.instance == self.own.instance or not self.fills:
             return cell
         if self._cell.outcome == OK and self._cell.instance == cell.instance:
             return self._cell
@@ -277,7 +297,7 @@ class Probe:
                 said = f"it leads to {address}, and there it does not respond: {reached.text}"
                 continue
             with reached.connection as connection:
-                greeted = greet(connection, self._own)
+                greeted = greet(Stream(connection), self.own)
             if greeted.hello is not None and greeted.hello.instance == cell.instance:
                 return cell
             said = f"it leads to {address}, and there {greeted.text or 'another process responds'}"
@@ -321,7 +341,8 @@ class Probe:
             cell = self._of(reached.cause or "tcp.reset", f"{where}: {reached.text}", address, port)
             return replace(cell, sender=reached.sender, listened=listened, unrouted=reached.unrouted)
         patience = PATIENCE * self._patience
-        greeted = greet(reached.connection, self._own, patience)
+        stream = Stream(reached.connection)
+        greeted = greet(stream, self.own, patience)
         there = greeted.hello
         if there is None:
             reached.connection.close()
@@ -332,20 +353,20 @@ class Probe:
             cell = self._bound(cell, there)
         if self._is_it(cell):
             self._published = there.published
-            self._keep(reached.connection)
+            self._keep(stream)
         else:
             reached.connection.close()
         return cell
 
     def _bound(self, cell: Cell, there: Hello) -> Cell:
         """Return the cell, or a failed cell if the peer does not respond at its gloo or NCCL address."""
-        if there.bound in ("", cell.address) or there.instance == self._own.instance:
+        if there.bound in ("", cell.address) or there.instance == self.own.instance:
             return cell
         reached = connect(there.bound, cell.port, QUICK)
         said = reached.text
         if reached.connection is not None:
             with reached.connection as connection:
-                greeted = greet(connection, self._own)
+                greeted = greet(Stream(connection), self.own)
             if greeted.hello is not None and greeted.hello.instance == there.instance:
                 return cell
             said = greeted.text or "another process responds there"
@@ -362,12 +383,12 @@ class Probe:
             f"{there.host} ({address}) is rank {there.rank} of {there.nodes}, run {there.run or 'unnamed'!r}"
         )
         outcome = OK
-        if there.run != self._own.run:
+        if there.run != self.own.run:
             outcome = "peer.other_job"
-            said += f"; this one is run {self._own.run or 'unnamed'!r}"
-        elif 0 not in (there.nodes, self._own.nodes) and there.nodes != self._own.nodes:
+            said += f"; this one is run {self.own.run or 'unnamed'!r}"
+        elif 0 not in (there.nodes, self.own.nodes) and there.nodes != self.own.nodes:
             outcome = "peer.other_size"
-            said += f"; this one expects {self._own.nodes}"
+            said += f"; this one expects {self.own.nodes}"
         return replace(
             self._of(outcome, said if outcome != OK else "", address, port),
             rank=there.rank,

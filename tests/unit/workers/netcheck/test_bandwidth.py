@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from harness.workers.netcheck import bandwidth
 from harness.workers.netcheck.bandwidth import BUDGET, BUSY, Measured, all_pairs, judge, rounds, seconds_each
 from harness.workers.netcheck.finding import verdict
-from harness.workers.netcheck.greeting import Hello, Server, call
+from harness.workers.netcheck.greeting import Hello, Server
+from harness.workers.netcheck.messages import Stream
 
 FAST, SLOW = 1e9, 1e7
 
@@ -198,7 +199,7 @@ def test_a_time_that_is_none_is_refused(body: bytes) -> None:
         socket.create_connection(("127.0.0.1", server.port), 2) as connection,
         pytest.raises((OSError, ValueError)),
     ):
-        call(connection, b"FLOW", body, 2)
+        Stream(connection).call(b"FLOW", body, 2)
     for thread in set(threading.enumerate()) - before:  # other tests of this process have threads, too
         thread.join(10)
         assert not thread.is_alive()
@@ -208,4 +209,4 @@ def test_an_answer_of_sixteen_bytes_is_an_answer() -> None:
     """16 bytes are as long as the head of a message, which has to begin with a mark."""
     server = Server(0, hello(), handlers={b"FLOW": lambda *_: "x" * 14})
     with server, socket.create_connection(("127.0.0.1", server.port), 2) as connection:
-        assert call(connection, b"FLOW", b"", 2)[1] == b'"xxxxxxxxxxxxxx"'
+        assert Stream(connection).call(b"FLOW", b"", 2)[1] == b'"xxxxxxxxxxxxxx"'

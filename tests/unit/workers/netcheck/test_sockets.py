@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.workers.netcheck.finding import CAUSES
-from harness.workers.netcheck.greeting import MARK, Hello, Server, call, greet
+from harness.workers.netcheck.greeting import Hello, Server, greet
 from harness.workers.netcheck.interfaces import (
     addresses,
     check,
@@ -24,6 +24,7 @@ from harness.workers.netcheck.interfaces import (
     route_to,
     setup_networking,
 )
+from harness.workers.netcheck.messages import MARK, Stream
 from harness.workers.netcheck.name_resolution import Configuration, Names
 from harness.workers.netcheck.peers import Peer, derive, parse
 from harness.workers.netcheck.probe import PENDING, Probe
@@ -60,7 +61,7 @@ def greeted(port: int) -> str | None:
     if reached.connection is None:  # a reset may come before the greeting
         return reached.cause
     with reached.connection as connection:
-        return greet(connection, OWN, 0.5).cause
+        return greet(Stream(connection), OWN, 0.5).cause
 
 
 def saying(words: bytes) -> Callable[[socket.socket], None]:
@@ -94,10 +95,11 @@ def test_a_greeting_exchanges_rank_instance_and_clock_offset() -> None:
         connection = connect("127.0.0.1", server.port).connection
         assert connection
         with connection:
-            found = greet(connection, OWN)
+            stream = Stream(connection)
+            found = greet(stream, OWN)
             assert found.hello
             assert (found.hello.rank, found.hello.instance, abs(found.offset) < 0.5) == (0, "you", True)
-            assert call(connection, b"FILL", bytes(100), 1)[1] == b"100"
+            assert stream.call(b"FILL", bytes(100), 1)[1] == b"100"
         assert server.greetings["me"][0].rank == 1
 
 
