@@ -27,6 +27,8 @@ from .reach import cause_of
 
 PATIENCE = 2.0
 """Seconds to wait for a response on an open connection."""
+_HELLO = 1 << 16
+"""Maximum length of a rank's identity in bytes."""
 _LONGEST = 30.0
 """Seconds after which the server closes a connection on which no complete message has arrived."""
 
@@ -184,7 +186,10 @@ class Server:
         while not self._closed:
             try:
                 connection, address = self._listening.accept()
+            except BlockingIOError:
+                return
             except OSError:
+                time.sleep(0.05)  # The process may have too many open files.
                 return
             connection.setblocking(False)
             incoming = _Incoming(connection, address[0].replace("::ffff:", ""), time.monotonic())
@@ -199,7 +204,7 @@ class Server:
             return self._received(incoming, data)
         except (BlockingIOError, InterruptedError):
             return True
-        except (OSError, ValueError, TypeError):
+        except (OSError, ValueError, TypeError, RecursionError):
             incoming.connection.close()  # The client is gone or is not netcheck, so no response is sent.
             return False
 
@@ -221,6 +226,8 @@ class Server:
             elif kind != b"HELO":
                 self._in_thread(incoming)
                 return False
+            elif length > _HELLO:
+                raise ValueError(f"a greeting has at most {_HELLO} bytes, not {length}")
             elif end < HEADER.size + length:
                 return True
             else:
@@ -254,7 +261,7 @@ class Server:
                     with self._busy():
                         answer = self._answer(connection, kind, body, incoming.address)
                         stream.send(header(kind, len(answer)) + answer, _LONGEST)
-            except (OSError, ValueError, TypeError, KeyError):
+            except (OSError, ValueError, TypeError, KeyError, RecursionError):
                 return  # The client is gone or is not netcheck, so no response is sent.
 
     @contextlib.contextmanager

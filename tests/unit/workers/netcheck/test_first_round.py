@@ -171,6 +171,24 @@ def test_messages_that_arrive_together_are_all_answered() -> None:
     assert kinds[1][1] == b"3"
 
 
+@pytest.mark.parametrize(
+    "message",
+    [
+        header(b"HELO", 50_000) + b"[" * 50_000,
+        header(b"HELO", 1 << 20),
+        header(b"REPT", 50_000) + b"[" * 50_000,
+    ],
+    ids=["nested", "too long", "nested report"],
+)
+def test_an_invalid_message_ends_only_its_connection(message: bytes) -> None:
+    with Server(0, PEER) as server:
+        with socket.create_connection(("127.0.0.1", server.port), 30) as connection:
+            connection.sendall(message)
+            with contextlib.suppress(ConnectionResetError):
+                assert connection.recv(100) == b""
+        assert not probed("127.0.0.1", port=server.port).again
+
+
 def test_a_message_may_arrive_byte_by_byte() -> None:
     message = header(b"FILL", 2) + b"ab"
     with Server(0, PEER) as server, socket.create_connection(("127.0.0.1", server.port), 5) as connection:
