@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from harness.core import terminal_text
 from harness.core.causes import CauseId
 from harness.evidence.io.own_lines import is_own
-from harness.judge.logs import error_details, rank_errors, stacks
+from harness.judge.logs import error_details, rank_errors, stacks, torchrun_report, unresolved_hosts
 from harness.judge.logs.stacks import Stack
 
 Lines = list[tuple[int, str]]
@@ -94,15 +94,6 @@ _CLUES: tuple[tuple[CauseId, str], ...] = (
         r"Failed to create (or resume )?run|(httpx\.|pluto.*)(Connect|Read)(Error|Timeout)",
     ),
 )
-_TARGET = re.compile(r"trying to connect to \(?([^\s(),]+), \d+\)?")
-_UNRESOLVED = re.compile(r"network addresses of \(([^\s(),]+), \d+\) cannot be retrieved")
-_C10D = re.compile(r"^\[[WIE].*?\] \[c10d\] ")
-"""Pattern for the prefix of PyTorch's socket messages: level, time, file and line."""
-_C10D_TIME = re.compile(r"^\[[WIE]\d+ (\d\d):(\d\d):(\d\d)")
-LAST_ATTEMPT_SECONDS, DAY_SECONDS = 2, 86400
-"""Durations in seconds. PyTorch gives up as soon as its last attempt to connect fails. A message that is more
-than LAST_ATTEMPT_SECONDS older than the error is therefore about an earlier attempt. PyTorch does not log
-every refused connection."""
 AT_ANY_TIME: tuple[CauseId, ...] = (
     *("training.loss_not_finite", "rank.write_failed", "shm.small"),
     *("gpu.ecc", "gpu.lost", "gpu.nvlink", "gpu.absent", "gpu.driver"),
@@ -268,33 +259,19 @@ def read(tail: Lines, log: str = "", ranks: int = 1) -> Clues:
             rank, exit_code = origin.rank, 1
         detail = origin.number + error_details.LINES
         lines = [entry for entry in lines if entry[0] <= detail and not _REPORT.search(entry[1])]
+    reported = _reported(lines, rank if ranks > 1 else None) if origin is None else None
+    if reported is not None:
+        rank, exit_code = reported.rank, reported.exit_code
+        others_lost_peers = ranks > 1 and is_of_a_peer(log_text)
+        lines = reported.lines or lines
     if ranks > 1 and rank is not None:
         lines = [entry for entry in lines if _rank_of(entry[1]) in (None, rank)]
-    cause: CauseId | None = None
-    clue, clue_number = "", 0
     error = (origin.text.strip(), origin.number) if origin else _last_own(lines)
+    if reported is not None and reported.error:
+        error = (reported.error, reported.number)
     gpu = None if ranks == 1 else -1 if rank is None else rank % ranks
     last, last_number = error_details.complete(lines, error, _ends_an_error, gpu)
-    another_error = False
-    candidates = [entry for entry in lines if not _CPP_FRAME.match(entry[1])]
-    for number, text in reversed(candidates[-RECENT_LINES:]):
-        if _WARNING.search(text):
-            continue
-        is_error = _ERROR.match(text) is not None
-        detailed = last if number == last_number else text
-        cause = next((cause for cause, pattern in _CLUES if re.search(pattern, detailed)), None)
-        if cause is None and _NO_CPU_FREQUENCY.match(text) and _of_the_client(lines, number):
-            cause = "rank.no_cpu_frequency"
-        # An error did not end the program if another error or more output followed it.
-        if cause in AT_ANY_TIME and (another_error or not (is_error or number == last_number)):
-            cause = None
-        if cause:
-            unresolved = _unresolved(lines, text) if cause == "rendezvous.unreachable" else None
-            cause = "rendezvous.dns" if unresolved else cause
-            clue_number, clue = unresolved or (number, detailed.strip())
-            break
-        follows = _REPORT.search(text) or _RAISED_FROM.search(text) or is_of_a_peer(text)
-        another_error = another_error or (is_error and not follows)
+    cause, clue, clue_number = _cause(lines, last, last_number)
     peer_absent = origin is None and any(_PEER_ABSENT.search(text) for _, text in lines[-80:])
     of_a_peer = origin is None and any(_OF_A_PEER.search(text) for _, text in lines[-80:])
     return Clues(
@@ -316,6 +293,36 @@ def read(tail: Lines, log: str = "", ranks: int = 1) -> Clues:
     )
 
 
+def _cause(lines: Lines, last: str, last_number: int) -> tuple[CauseId | None, str, int]:
+    """Return the cause that a rank's last lines suggest, with the line that suggests it and its number.
+
+    `last` is the rank's last error with its details, in line `last_number`.
+    """
+    another_error = False
+    candidates = [entry for entry in lines if not _CPP_FRAME.match(entry[1])]
+    for number, text in reversed(candidates[-RECENT_LINES:]):
+        if _WARNING.search(text):
+            continue
+        is_error = _ERROR.match(text) is not None
+        detailed = last if number == last_number else text
+        cause = next((cause for cause, pattern in _CLUES if re.search(pattern, detailed)), None)
+        if cause is None and _NO_CPU_FREQUENCY.match(text) and _of_the_client(lines, number):
+            cause = "rank.no_cpu_frequency"
+        # An error did not end the program if another error or more output followed it.
+        if cause in AT_ANY_TIME and (another_error or not (is_error or number == last_number)):
+            cause = None
+        if cause:
+            unresolved = (
+                unresolved_hosts.unresolved(lines, text) if cause == "rendezvous.unreachable" else None
+            )
+            cause = "rendezvous.dns" if unresolved else cause
+            clue_number, clue = unresolved or (number, detailed.strip())
+            return cause, clue, clue_number
+        follows = _REPORT.search(text) or _RAISED_FROM.search(text) or is_of_a_peer(text)
+        another_error = another_error or (is_error and not follows)
+    return None, "", 0
+
+
 def of_last_attempt(tail: Lines) -> Lines:
     """Return the plain lines that the ranks wrote after torchrun had restarted them for the last time."""
     return _latest(_plain(tail))
@@ -326,38 +333,19 @@ def _latest(lines: Lines) -> Lines:
     return lines[failures[-2] + 1 :] if failures[1:] else lines
 
 
-def _unresolved(lines: Lines, error: str) -> tuple[int, str] | None:
-    """Return the log line that reports that the host in a timeout error could not be resolved.
+def _reported(lines: Lines, rank: int | None) -> torchrun_report.Failure | None:
+    """Return the failure in torchrun's report that shows more than the rest of the log, or None.
 
-    Returns None if the host was resolved in a later attempt.
+    `rank` is the rank that torchrun names as the root cause, or None if it is the only one in the log.
     """
-    target = _TARGET.search(error)
-    host = target[1] if target else ""
-    about_host = re.compile(rf"\[c10d\].*[\[( ]{re.escape(host)}[\],:]")
-    host_lines = [
-        entry for entry in lines if host and about_host.search(entry[1]) and not _TARGET.search(entry[1])
-    ]
-    if not host_lines or not _UNRESOLVED.search(host_lines[-1][1]):
+    own = [entry for entry in lines if rank is None or _rank_of(entry[1]) in (None, rank)]
+    last, _ = _last_own(own)
+    failure = torchrun_report.first_own(lines, is_error, is_of_a_peer)
+    if failure is None or (is_error(last) and not is_of_a_peer(last)):
         return None
-    attempts = [text for _, text in lines if (own := _TARGET.search(text)) and own[1] == host]
-    times = [at for text in attempts if (at := _c10d_seconds(text)) is not None]
-    last = _c10d_seconds(host_lines[-1][1])
-    after = (times[-1] - last) % DAY_SECONDS if times and last is not None else 0
-    if LAST_ATTEMPT_SECONDS < after < DAY_SECONDS / 2:  # The message belongs to an earlier attempt.
+    if is_error(last) and is_of_a_peer(failure.error):
         return None
-    return host_lines[-1][0], _C10D.sub("", host_lines[-1][1])
-
-
-def _c10d_seconds(text: str) -> int | None:
-    """Return the time of day, in seconds, of a PyTorch message about a socket, or None."""
-    match = _C10D_TIME.match(text)
-    return 3600 * int(match[1]) + 60 * int(match[2]) + int(match[3]) if match else None
-
-
-def unresolved_host(text: str) -> str:
-    """Return the host that PyTorch could not resolve, according to the given message, or ""."""
-    match = _UNRESOLVED.search(text)
-    return match[1] if match else ""
+    return failure if failure.error or rank not in (None, failure.rank) else None
 
 
 def _first_rank_error(lines: Lines) -> rank_errors.RankError | None:
