@@ -15,7 +15,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from harness.core.causes import CauseId
+from harness.core.clock import seconds
 from harness.judge.case import Case, names
+from harness.judge.cluster.deletion import WHOLE_SECONDS
 from harness.judge.end import SAME_MOMENT, End
 from harness.judge.logs import clues as log_clues
 from harness.judge.logs import silent
@@ -171,8 +173,22 @@ def of_peers(case: Case, cause: End, all_: Iterable[End]) -> list[str]:
             places = [
                 f"when it was ended, rank {stalled.rank} was in {stalled.stack.place}" for stalled in own[:3]
             ]
-            texts.append("; ".join([text, *places]))
+            texts.append("; ".join([text, *(places or _last_before(case, end, cause.at))]))
     return texts[:3]
+
+
+def _last_before(case: Case, end: End, at: float) -> list[str]:
+    """Return a clause that quotes the last line that a pod had logged before another rank failed.
+
+    Errors are left out, because the pod's ranks may have logged them only after they lost this rank.
+    """
+    log = case.bundle.log(case.pods[end.index].name, case.launch.container)
+    lines = case.bundle.tail(log, TAIL_LINES)
+    earlier = [line for line in lines if (seconds(line[1].partition(" ")[0]) or at) < at - WHOLE_SECONDS]
+    text, _ = log_clues.last_line(earlier)
+    if not text or log_clues.is_error(text) or log_clues.is_of_a_peer(text):
+        return []
+    return [f"its last log line before was: {text[:200]}"]
 
 
 def lost_peer(case: Case, cause: End) -> str:

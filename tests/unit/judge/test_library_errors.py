@@ -243,9 +243,11 @@ def test_a_rank_that_the_watchdog_ended_because_of_a_peer_was_not_killed_by_anyb
     job = job_of(Case(watchdog(1, f"[Rank 1] {text} ran for 600027 milliseconds"), "", [], "", code=-6))
     job.drop_pod(0, after=10)
     job.ended(0, 14, 1)
+    late = [line.replace(bundles.at(11, True), bundles.at(14, True)) for line in job.logs[job.pod_name(0)]]
+    job.logs[job.pod_name(0)] = [f"{bundles.at(8, True)} Saving latest checkpoint", *late]
     verdict = judged(job)
     assert (verdict.cause, verdict.ranks) == ("rank.killed", [1]), verdict.explanation
-    assert "rank 0 (pod" in verdict.explanation.partition("After it")[0].lower()
+    assert "it may be the hung one; its last log line before was: Saving latest" in verdict.explanation
     assert "raise `timeout` of init_process_group" in verdict.next[-1]
 
 
