@@ -156,8 +156,12 @@ _AFTER_REPORT = re.compile(
     r"^={20,}$|^-{20,}$|^\s|^\[\d+\]:$|^Failures:$|^Root Cause|FAILED$|^===== KONDUKTOR: |^$"
 )
 _TIME = re.compile(r"^\d{4}-\d\d-\d\dT[\d:.]+(Z|[+-]\d\d:\d\d) ?")
-_LABEL = re.compile(r"^\[[a-z_]+\d+\]: ?(?=\[rank\d+\]:)|^\[default\d+\]: ?|^\[\d+,\d+\]<std(out|err)>: ?")
-"""Pattern for the prefix that `torchrun --tee` or `mpirun --tag-output` adds to each line from a process."""
+_LABEL = re.compile(
+    r"^\[[a-z_]+\d+\]: ?(?=\[rank\d+\]:)|^\[default\d+\]: ?|^\[\d+,\d+\]<std(out|err)>: ?"
+    r"|^\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d.{0,80}?(?=\[rank\d+\]: )"
+)
+"""Pattern for the prefix that `torchrun --tee`, `mpirun --tag-output` or a logger adds to each line from a
+process."""
 _OF_A_LAUNCHER = re.compile(
     r"CalledProcessError: Command .* (returned non-zero exit status|died with <Signals)"
 )
@@ -166,7 +170,8 @@ failed."""
 _GROUP = re.compile(r"^ {2,}[|+] (?=\S)")
 """Pattern for the prefix that Python adds to each line about an exception within an ExceptionGroup."""
 _NOISE = re.compile(
-    r"^\s*$|^[=\-]{5,}|torch/distributed/elastic|^(\[rank\d+\]: ?)?(Traceback|\s+File |\s+[\^~]+|frame #\d)"
+    r"^(\[rank\d+\]:)?\s*$|^[=\-]{5,}|torch/distributed/elastic"
+    r"|^(\[rank\d+\]: ?)?(Traceback|\s+File |\s+[\^~]+|frame #\d)"
     r"|^(\[rank\d+\]: ?)?(During handling of the above|The above exception was|\s+\[Previous line repeated)"
     r"|^Extension modules: |^<unknown function>"
     r"|^ *(\+-)+\+?-{5,}|^terminate called after throwing an instance of "
@@ -175,6 +180,8 @@ _NOISE = re.compile(
     r"|For debugging consider passing CUDA_LAUNCH_BLOCKING|Compile with `TORCH_USE_CUDA_DSA`"
     r"|Device-side assertion tracking was not enabled)"
     r"|^pluto: |\[pluto-sync\]|^Exception raised from "
+    # Lines that Hydra prints around a traceback, and tracebacks of Rich.
+    r"|^Error executing job with overrides: |^Set the environment variable HYDRA_FULL_ERROR|^[╭│╰]"
     # Frames from faulthandler, gdb, glog and glibc.
     r"|^(Current thread|Thread) 0x|^Fatal Python error|^\*\*\* Signal \d+|^PC: @|^\s*@ +0x[0-9a-f]+"
     r"|^#\d+ +(0x[0-9a-f]+ )?in |^#\d+ +0x[0-9a-f]+|\(\+0x[0-9a-f]+\) ?\[0x[0-9a-f]+\]"
@@ -182,7 +189,8 @@ _NOISE = re.compile(
 _FILE_OF_A_STACK = re.compile(r'^(\[rank\d+\]: ?)?\s*File "')
 _CODE_OF_A_STACK = re.compile(r"^(\[rank\d+\]: ?)?\s{4,}")
 _ERROR = re.compile(
-    r"^(\[rank\d+\]: ?)?[A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit|Timeout|ExceptionGroup)(: .*)?$"
+    r"^(\[rank\d+\]: ?)?([A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit|Timeout|ExceptionGroup)"
+    r"|([\w.]+\.)?(StopIteration|TimeoutExpired|BrokenProcessPool))(:( .*)?)?$"
     # The message about an uncaught C++ exception.
     r"|^ *what\(\): "
 )
@@ -384,6 +392,11 @@ def last_line(tail: Lines) -> tuple[str, int]:
 def is_error(text: str) -> bool:
     """Return whether a line is the last line of a Python traceback, or reports a C++ exception."""
     return _ERROR.match(text) is not None
+
+
+def is_report(text: str) -> bool:
+    """Return whether a line is part of a launcher's report about the processes that it started."""
+    return _REPORT.search(text) is not None or _OF_A_LAUNCHER.search(text) is not None
 
 
 def is_of_a_peer(text: str) -> bool:

@@ -25,6 +25,8 @@ _NCCL_WARNING = re.compile(r"\[(\d{1,4})\] (?:[\w/.]+:\d+ )?NCCL WARN (.+)")
 """Pattern for a warning of NCCL. The number is that of the GPU within the pod."""
 _ASSERTED = "device-side assert triggered"
 _ASSERTION = re.compile(r"Assertion `[^`]{1,200}` failed")
+_LISTED = re.compile(r"\d validation errors? for ")
+"""Pattern for an exception of Pydantic, whose reasons follow in pairs of lines."""
 _REPEATED = re.compile(r"DataLoader worker \(pid\(s\) [\d, ]+\) exited unexpectedly")
 """Pattern for an exception that PyTorch raises from the exception about the signal that ended the worker."""
 _WORKER_KILLED = re.compile(r"DataLoader worker \(pid \d+\) is killed by signal: ")
@@ -40,7 +42,7 @@ def complete(
     """
     text, number = _before_repetition(lines, *error)
     detail = _below(lines, number) or _warned(lines, number, text, gpu) or _asserted(lines, number, text)
-    if not detail and text.endswith(":"):
+    if not detail and (text.endswith(":") or _LISTED.search(text)):
         detail = _next(lines, number, text, is_noise)
     return f"{text}{detail}", number
 
@@ -91,10 +93,13 @@ def _asserted(lines: Lines, number: int, text: str) -> str:
 
 
 def _next(lines: Lines, number: int, text: str, is_noise: Callable[[str], bool]) -> str:
-    """Return the first line of the reasons below an error that ends with a colon, or ""."""
+    """Return the first two lines of the reasons below an error, or ""."""
     rank = OF_A_RANK.match(text)
+    reasons: list[str] = []
     for at, line in lines:
         own = OF_A_RANK.sub("", line).strip()
         if number < at <= number + LINES and own:
-            return "" if is_noise(line) or not _is_same(rank, line) else f" {own}"
-    return ""
+            if is_noise(line) or not _is_same(rank, line) or len(reasons) == 2:
+                break
+            reasons.append(own)
+    return "".join(f" {reason}" for reason in reasons)

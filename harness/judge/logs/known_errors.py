@@ -134,7 +134,8 @@ _ADVICE = (
         "fewer DataLoader workers",
     ),
     (
-        r"^(\[rank\d+\]: ?)?MemoryError|Cannot allocate memory|DefaultCPUAllocator: can't allocate memory",
+        r"^(\[rank\d+\]: ?)?MemoryError|std::bad_alloc|Cannot allocate memory"
+        r"|DefaultCPUAllocator: can't allocate memory",
         "the memory of the pod is full: raise its memory limit, or load less at once",
     ),
     (
@@ -235,6 +236,20 @@ _ADVICE = (
         r"|An error occurred \((403|AccessDenied|ExpiredToken|InvalidAccessKeyId)\)",
         "the pod may not use this object storage: give its service account access, or mount the credentials "
         "from a Secret in every pod",
+    ),
+    (
+        r"^(\[rank\d+\]: ?)?StopIteration",
+        "the rank ran out of data before the others: give every rank the same number of batches, for example "
+        "with drop_last and DistributedSampler, or use the Join context manager",
+    ),
+    (
+        r"BrokenProcessPool",
+        "a child process ended abruptly, often because the kernel killed it when the pod's memory was full: "
+        "raise the memory limit, or use fewer processes",
+    ),
+    (
+        r"unrecognized arguments: --local[-_]rank",
+        "torch.distributed.launch passes this argument: start the script with torchrun, and read LOCAL_RANK",
     ),
     (
         r"Failed to find C compiler",

@@ -137,16 +137,31 @@ def diagnose(case: Case, cause: End, ends: Collection[End]) -> End | None:
     if case.expected.num_nodes < 2 or {end.index for end in ends} != set(range(case.expected.num_nodes)):
         return None
     refs = tuple(end.evidence[-1] for end in ends if end.evidence)[:2]
+    other = _other_error(case, logs)
+    others = other or "no rank logged any other error"
+    advice = "" if other else _NETWORK_ADVICE
     if all(end.peer_absent for end in ends):
-        text = (
-            f"{names(case.ranks)} timed out while they waited for a peer, and no rank logged any other error"
-        )
-        return _end(cause, "collective.hung", [], text, refs, _NETWORK_ADVICE)
+        text = f"{names(case.ranks)} timed out while they waited for a peer, and {others}"
+        return _end(cause, "collective.hung", [], text, refs, advice)
     if all(_LOST.search(end.log_quote) for end in ends):
-        text = f"{names(case.ranks)} lost the connection to a peer, and no rank logged any other error"
+        text = f"{names(case.ranks)} lost the connection to a peer, and {others}"
         lost = [f"{names(end.ranks)}: {end.log_quote}" for end in ends]
-        return _end(cause, "collective.failed", [], "; ".join([text, *lost[:2]]), refs, _NETWORK_ADVICE)
+        return _end(cause, "collective.failed", [], "; ".join([text, *lost[:2]]), refs, advice)
     return None
+
+
+def _other_error(case: Case, logs: Mapping[int, list[tuple[str, str]]]) -> str:
+    """Return a clause about the first error in the logs that is not the loss of a peer, or "".
+
+    Errors that a pod logged after the loss of a peer may be consequences of it, so they do not count.
+    """
+    for index, lines in logs.items():
+        for text, _ in lines:
+            if log_clues.is_of_a_peer(text):
+                break
+            if log_clues.is_error(text) and not log_clues.is_report(text):
+                return f"an earlier error in the log of {case.place(index)} may be the reason: {text[:200]}"
+    return ""
 
 
 def of_peers(case: Case, cause: End, all_: Iterable[End]) -> list[str]:
