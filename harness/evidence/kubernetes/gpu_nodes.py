@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from harness.core.causes import CauseId
 from harness.evidence.kubernetes.objects import ENDED_BY_NODE, mapping
-from harness.evidence.kubernetes.unschedulable import quantity
+from harness.evidence.kubernetes.unschedulable import quantity, requests
 
 GPU = "nvidia.com/gpu"
 SHARED = f"{GPU}.shared"
@@ -189,13 +189,25 @@ def _has_started(status: Mapping[str, Any]) -> bool:
     return any(state.keys() & {"running", "terminated"} for state in states)
 
 
-def requested_gpus(requests: Mapping[str, Any]) -> dict[str, int]:
-    """Return the NVIDIA GPU resources that a pod requests, with their amounts."""
+def requested_gpus(requested: Mapping[str, Any]) -> dict[str, int]:
+    """Return the NVIDIA GPU resources among a pod's requests, with their amounts."""
     return {
         name: int(amount)
-        for name, amount in requests.items()
+        for name, amount in requested.items()
         if (name in (GPU, SHARED) or name.startswith(_MIG)) and int(amount) > 0
     }
+
+
+def requests_none(pod: Mapping[str, Any]) -> bool:
+    """Return whether a pod requests no GPU of any kind, neither as a resource nor as a resource claim.
+
+    A pod with a runtime class, such as that of NVIDIA's container runtime, can get GPUs without requesting
+    any, so the result is False for it.
+    """
+    spec = mapping(pod, "spec")
+    if not spec.get("containers") or spec.get("resourceClaims") or spec.get("runtimeClassName"):
+        return False
+    return not any(_LIKE_GPU.search(name) for name in requests(dict(pod)))
 
 
 def _unhealthy(resource: str, capacity: int, allocatable: int) -> str:

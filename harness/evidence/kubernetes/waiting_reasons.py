@@ -6,6 +6,7 @@ The messages are those of Kueue 0.19, and of the kubelet and containerd in Kuber
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -131,6 +132,9 @@ cause determines the cause."""
 _GPU_DRIVER = ("nvidia-container-cli", "nvidia-ctk", "nvml error", "inject cdi devices")
 """Parts of messages from NVIDIA's container runtime, in lower case. This runtime fails if the node's driver
 fails."""
+_GPU_LOST = re.compile(r"nvidia-container-cli: device error: .*unknown device")
+"""Pattern for a message, in lower case, about a GPU that the device plugin assigned and the driver no longer
+has."""
 _PASSING = (
     "pull qps exceeded",
     "failed to sync secret cache",
@@ -184,7 +188,7 @@ def not_started(reason: str, message: str) -> Meaning | None:
     if meaning.prospect == "retried" and any(each.prospect == "final" for each in pull_meanings):
         meaning = replace(meaning, prospect="final")
     if reason not in PULL_REASONS and any(part in text for part in _GPU_DRIVER):
-        return Meaning("gpu.driver", "retried")
+        return Meaning("gpu.lost" if _GPU_LOST.search(text) else "gpu.driver", "retried")
     if any(part in text for part in _WRONG_ARCHITECTURE):
         return replace(meaning, cause="image.wrong_architecture")
     if meaning.cause == "image.entrypoint":

@@ -5,19 +5,20 @@ The patterns match output from torch 2.6, gloo, torchrun, faulthandler and kondu
 
 from __future__ import annotations
 
-import itertools
 import re
 from dataclasses import dataclass
 
 from harness.core import terminal_text
 from harness.core.causes import CauseId
 from harness.evidence.io.own_lines import is_own
-from harness.judge.logs import rank_errors, stacks
+from harness.judge.logs import error_details, rank_errors, stacks, torchrun_report, unresolved_hosts
 from harness.judge.logs.stacks import Stack
 
 Lines = list[tuple[int, str]]
 
 _WARNING = re.compile(r"\[[WI]\d{4}|^[WI]\d{4} |Warning:")
+_NCCL_CONNECT = r"socket(Start|Poll)Connect: [Cc]onnect to (?!127\.|::1<|fe80:).*"
+"""Beginning of a pattern for NCCL's message that it could not connect to the address of another host."""
 _CLUES: tuple[tuple[CauseId, str], ...] = (
     ("image.no_torch", r"torchrun: (command )?not found|No module named '?torch'?$"),
     ("image.not_root", r"mkdir: .*/\.konduktor.: Permission denied|/etc/environment: Permission denied"),
@@ -34,7 +35,8 @@ _CLUES: tuple[tuple[CauseId, str], ...] = (
         r"client socket has (timed out|failed to connect)"
         r"|DistNetworkError.*(timed out|refused|failed to connect|[Cc]onnection reset by peer)"
         r"|connect\(\) timed out\. Original timeout was"
-        r"|Ping failed, invalid (value|nonce) returned",
+        r"|Ping failed, invalid (value|nonce) returned"
+        rf"|{_NCCL_CONNECT}(No route to host|timed out|unreachable)",
     ),
     (
         "rendezvous.timeout",
@@ -49,7 +51,7 @@ _CLUES: tuple[tuple[CauseId, str], ...] = (
     # NCCL (socket.cc) and gloo (tcp/pair.cc) print these addresses, which other hosts cannot reach.
     (
         "address.advertised",
-        r"socketStartConnect: Connect to (127\.|::1<|fe80:)"
+        r"socket(Start|Poll)Connect: [Cc]onnect to (127\.|::1<|fe80:)"
         r"|connectFullMesh failed.* remote=\[(127\.|::1\]|fe80:)",
     ),
     ("variables.master_port", r"[Ee]rror.*(?i:master.?port).*'tcp://[\d.]+:\d+'"),
@@ -57,9 +59,11 @@ _CLUES: tuple[tuple[CauseId, str], ...] = (
     # PyTorch and NCCL keep tensors and buffers as files in /dev/shm, which a full disk does not affect.
     (
         "shm.small",
-        r"DataLoader worker .* killed by signal: Bus error|Unexpected bus error encountered in worker"
+        r"^(?!.*(Too many open files|No such file or directory|Permission denied))"
+        r".*(DataLoader worker .* killed by signal: Bus error|Unexpected bus error encountered in worker"
         r"|unable to (allocate|resize|write|open) .*(shared memory|</torch_)"
-        r"|Error while (creating|attaching to) shared memory segment",
+        r"|Error while (creating|attaching to) shared memory segment|failed to extend /dev/shm/"
+        r"|posix_fallocate failed ?: No space left)",
     ),
     (
         "rank.write_failed",
@@ -70,12 +74,15 @@ _CLUES: tuple[tuple[CauseId, str], ...] = (
     ),
     # These errors show a fault of the GPU or its driver. Errors with other causes are in known_errors.py.
     ("gpu.ecc", r"uncorrectable ECC error encountered|CUDA_ERROR_ECC_UNCORRECTABLE"),
-    ("gpu.lost", r"GPU is lost|GPU has fallen off the bus"),
+    ("gpu.lost", r"GPU is lost|GPU has fallen off the bus|CUDA error: GPU requires reset"),
+    ("gpu.nvlink", r"uncorrectable NVLink error"),
+    ("gpu.absent", r"No CUDA GPUs are available|no CUDA-capable device is detected"),
     (
         "gpu.driver",
         r"system not yet initialized|Found no NVIDIA driver|The NVIDIA driver on your system is too old"
         r"|CUDA driver version is insufficient|driver/library version mismatch"
-        r"|forward compatibility was attempted on non supported HW|CUDA unknown error - this may be due to",
+        r"|forward compatibility was attempted on non supported HW|CUDA unknown error - this may be due to"
+        r"|unsupported display driver / cuda driver combination",
     ),
     (
         "tracker.key_rejected",
@@ -87,18 +94,9 @@ _CLUES: tuple[tuple[CauseId, str], ...] = (
         r"Failed to create (or resume )?run|(httpx\.|pluto.*)(Connect|Read)(Error|Timeout)",
     ),
 )
-_TARGET = re.compile(r"trying to connect to \(?([^\s(),]+), \d+\)?")
-_UNRESOLVED = re.compile(r"network addresses of \(([^\s(),]+), \d+\) cannot be retrieved")
-_C10D = re.compile(r"^\[[WIE].*?\] \[c10d\] ")
-"""Pattern for the prefix of PyTorch's socket messages: level, time, file and line."""
-_C10D_TIME = re.compile(r"^\[[WIE]\d+ (\d\d):(\d\d):(\d\d)")
-LAST_ATTEMPT_SECONDS, DAY_SECONDS = 2, 86400
-"""Durations in seconds. PyTorch gives up as soon as its last attempt to connect fails. A message that is more
-than LAST_ATTEMPT_SECONDS older than the error is therefore about an earlier attempt. PyTorch does not log
-every refused connection."""
 AT_ANY_TIME: tuple[CauseId, ...] = (
     *("training.loss_not_finite", "rank.write_failed", "shm.small"),
-    *("gpu.ecc", "gpu.lost", "gpu.driver"),
+    *("gpu.ecc", "gpu.lost", "gpu.nvlink", "gpu.absent", "gpu.driver"),
 )
 """Causes that can end a rank at any time, provided that its last error matches. Others occur only at
 startup."""
@@ -114,8 +112,6 @@ RECENT_LINES = 200
 """Number of lines at the end of a log, without C++ stacks, that are searched for a cause. Errors in earlier
 lines did not end the program."""
 _CPP_FRAME = re.compile(r"^(\[rank\d+\]: ?)?frame #\d")
-NCCL_LINES = 4
-"""Maximum number of lines between an NCCL exception and the detail that NCCL adds to it."""
 _FRAME_LINES = 8
 """Maximum number of lines between a stack's innermost "File …" line and the error below it."""
 _OF_A_PEER = re.compile(
@@ -124,6 +120,7 @@ _OF_A_PEER = re.compile(
     # Messages from NCCL and from TCPStore, whose server runs in rank 0.
     r"|[Ff]ailed to recv, got 0 bytes|Connection was likely closed|NCCL communicator was aborted"
     r"|Socket recv failed while polling"
+    rf"|{_NCCL_CONNECT}Connection refused"
 )
 _PEER_ABSENT = re.compile(
     r"Timed out waiting \d+ms for (recv|send) operation|wait timeout after \d+ms, keys:"
@@ -135,6 +132,7 @@ _PEER_ABSENT = re.compile(
     r"|retrieving ncclUniqueId from \[\d+\]|(Runtime|DistStore)Error: Socket Timeout|Timeout waiting for key"
     r"|in store based barrier on rank|connectFullMesh failed with .*timed out"
     r"(?!.*remote=\[(127\.|::1\]|fe80:))|Getting socket times out"
+    r"|Timed out receiving the shared seed|reached monitoredBarrier, but received errors"
 )
 _RETRIED = re.compile(r"attempt \d+/\d+: (connection error|no response) from ")
 """Pattern for a log line in which the Pluto client reports a retried request (pluto/iface.py)."""
@@ -158,11 +156,12 @@ _AFTER_REPORT = re.compile(
     r"^={20,}$|^-{20,}$|^\s|^\[\d+\]:$|^Failures:$|^Root Cause|FAILED$|^===== KONDUKTOR: |^$"
 )
 _TIME = re.compile(r"^\d{4}-\d\d-\d\dT[\d:.]+(Z|[+-]\d\d:\d\d) ?")
-_LABEL = re.compile(r"^\[[a-z_]+\d+\]: ?(?=\[rank\d+\]:)|^\[default\d+\]: ?|^\[\d+,\d+\]<std(out|err)>: ?")
-"""Pattern for the prefix that `torchrun --tee` or `mpirun --tag-output` adds to each line from a process."""
-_NCCL_DETAIL = re.compile(r"^(?:\[rank\d+\]: ?)?Last error:$")
-"""Pattern for the line above NCCL's description of the problem. The exception itself has only an error
-code."""
+_LABEL = re.compile(
+    r"^\[[a-z_]+\d+\]: ?(?=\[rank\d+\]:)|^\[default\d+\]: ?|^\[\d+,\d+\]<std(out|err)>: ?"
+    r"|^\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d.{0,80}?(?=\[rank\d+\]: )"
+)
+"""Pattern for the prefix that `torchrun --tee`, `mpirun --tag-output` or a logger adds to each line from a
+process."""
 _OF_A_LAUNCHER = re.compile(
     r"CalledProcessError: Command .* (returned non-zero exit status|died with <Signals)"
 )
@@ -171,7 +170,8 @@ failed."""
 _GROUP = re.compile(r"^ {2,}[|+] (?=\S)")
 """Pattern for the prefix that Python adds to each line about an exception within an ExceptionGroup."""
 _NOISE = re.compile(
-    r"^\s*$|^[=\-]{5,}|torch/distributed/elastic|^(\[rank\d+\]: ?)?(Traceback|\s+File |\s+[\^~]+|frame #\d)"
+    r"^(\[rank\d+\]:)?\s*$|^[=\-]{5,}|torch/distributed/elastic"
+    r"|^(\[rank\d+\]: ?)?(Traceback|\s+File |\s+[\^~]+|frame #\d)"
     r"|^(\[rank\d+\]: ?)?(During handling of the above|The above exception was|\s+\[Previous line repeated)"
     r"|^Extension modules: |^<unknown function>"
     r"|^ *(\+-)+\+?-{5,}|^terminate called after throwing an instance of "
@@ -180,6 +180,8 @@ _NOISE = re.compile(
     r"|For debugging consider passing CUDA_LAUNCH_BLOCKING|Compile with `TORCH_USE_CUDA_DSA`"
     r"|Device-side assertion tracking was not enabled)"
     r"|^pluto: |\[pluto-sync\]|^Exception raised from "
+    # Lines that Hydra prints around a traceback, and tracebacks of Rich.
+    r"|^Error executing job with overrides: |^Set the environment variable HYDRA_FULL_ERROR|^[╭│╰]"
     # Frames from faulthandler, gdb, glog and glibc.
     r"|^(Current thread|Thread) 0x|^Fatal Python error|^\*\*\* Signal \d+|^PC: @|^\s*@ +0x[0-9a-f]+"
     r"|^#\d+ +(0x[0-9a-f]+ )?in |^#\d+ +0x[0-9a-f]+|\(\+0x[0-9a-f]+\) ?\[0x[0-9a-f]+\]"
@@ -187,7 +189,8 @@ _NOISE = re.compile(
 _FILE_OF_A_STACK = re.compile(r'^(\[rank\d+\]: ?)?\s*File "')
 _CODE_OF_A_STACK = re.compile(r"^(\[rank\d+\]: ?)?\s{4,}")
 _ERROR = re.compile(
-    r"^(\[rank\d+\]: ?)?[A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit|Timeout|ExceptionGroup)(: .*)?$"
+    r"^(\[rank\d+\]: ?)?([A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit|Timeout|ExceptionGroup)"
+    r"|([\w.]+\.)?(StopIteration|TimeoutExpired|BrokenProcessPool))(:( .*)?)?$"
     # The message about an uncaught C++ exception.
     r"|^ *what\(\): "
 )
@@ -262,33 +265,21 @@ def read(tail: Lines, log: str = "", ranks: int = 1) -> Clues:
     if origin is not None:
         if origin.rank not in (None, rank):
             rank, exit_code = origin.rank, 1
-        detail = origin.number + NCCL_LINES
+        detail = origin.number + error_details.LINES
         lines = [entry for entry in lines if entry[0] <= detail and not _REPORT.search(entry[1])]
+    reported = _reported(lines, rank if ranks > 1 else None) if origin is None else None
+    if reported is not None:
+        rank, exit_code = reported.rank, reported.exit_code
+        others_lost_peers = ranks > 1 and is_of_a_peer(log_text)
+        lines = reported.lines or lines
     if ranks > 1 and rank is not None:
         lines = [entry for entry in lines if _rank_of(entry[1]) in (None, rank)]
-    cause: CauseId | None = None
-    clue, clue_number = "", 0
-    last, last_number = (origin.text.strip(), origin.number) if origin else _last_own(lines)
-    last += _nccl_detail(lines, last_number)
-    another_error = False
-    candidates = [entry for entry in lines if not _CPP_FRAME.match(entry[1])]
-    for number, text in reversed(candidates[-RECENT_LINES:]):
-        if _WARNING.search(text):
-            continue
-        is_error = _ERROR.match(text) is not None
-        cause = next((cause for cause, pattern in _CLUES if re.search(pattern, text)), None)
-        if cause is None and _NO_CPU_FREQUENCY.match(text) and _of_the_client(lines, number):
-            cause = "rank.no_cpu_frequency"
-        # An error did not end the program if another error or more output followed it.
-        if cause in AT_ANY_TIME and (another_error or not (is_error or number == last_number)):
-            cause = None
-        if cause:
-            unresolved = _unresolved(lines, text) if cause == "rendezvous.unreachable" else None
-            cause = "rendezvous.dns" if unresolved else cause
-            clue_number, clue = unresolved or (number, text.strip())
-            break
-        follows = _REPORT.search(text) or _RAISED_FROM.search(text) or is_of_a_peer(text)
-        another_error = another_error or (is_error and not follows)
+    error = (origin.text.strip(), origin.number) if origin else _last_own(lines)
+    if reported is not None and reported.error:
+        error = (reported.error, reported.number)
+    gpu = None if ranks == 1 else -1 if rank is None else rank % ranks
+    last, last_number = error_details.complete(lines, error, _ends_an_error, gpu)
+    cause, clue, clue_number = _cause(lines, last, last_number)
     peer_absent = origin is None and any(_PEER_ABSENT.search(text) for _, text in lines[-80:])
     of_a_peer = origin is None and any(_OF_A_PEER.search(text) for _, text in lines[-80:])
     return Clues(
@@ -310,6 +301,36 @@ def read(tail: Lines, log: str = "", ranks: int = 1) -> Clues:
     )
 
 
+def _cause(lines: Lines, last: str, last_number: int) -> tuple[CauseId | None, str, int]:
+    """Return the cause that a rank's last lines suggest, with the line that suggests it and its number.
+
+    `last` is the rank's last error with its details, in line `last_number`.
+    """
+    another_error = False
+    candidates = [entry for entry in lines if not _CPP_FRAME.match(entry[1])]
+    for number, text in reversed(candidates[-RECENT_LINES:]):
+        if _WARNING.search(text):
+            continue
+        is_error = _ERROR.match(text) is not None
+        detailed = last if number == last_number else text
+        cause = next((cause for cause, pattern in _CLUES if re.search(pattern, detailed)), None)
+        if cause is None and _NO_CPU_FREQUENCY.match(text) and _of_the_client(lines, number):
+            cause = "rank.no_cpu_frequency"
+        # An error did not end the program if another error or more output followed it.
+        if cause in AT_ANY_TIME and (another_error or not (is_error or number == last_number)):
+            cause = None
+        if cause:
+            unresolved = (
+                unresolved_hosts.unresolved(lines, text) if cause == "rendezvous.unreachable" else None
+            )
+            cause = "rendezvous.dns" if unresolved else cause
+            clue_number, clue = unresolved or (number, detailed.strip())
+            return cause, clue, clue_number
+        follows = _REPORT.search(text) or _RAISED_FROM.search(text) or is_of_a_peer(text)
+        another_error = another_error or (is_error and not follows)
+    return None, "", 0
+
+
 def of_last_attempt(tail: Lines) -> Lines:
     """Return the plain lines that the ranks wrote after torchrun had restarted them for the last time."""
     return _latest(_plain(tail))
@@ -320,38 +341,19 @@ def _latest(lines: Lines) -> Lines:
     return lines[failures[-2] + 1 :] if failures[1:] else lines
 
 
-def _unresolved(lines: Lines, error: str) -> tuple[int, str] | None:
-    """Return the log line that reports that the host in a timeout error could not be resolved.
+def _reported(lines: Lines, rank: int | None) -> torchrun_report.Failure | None:
+    """Return the failure in torchrun's report that shows more than the rest of the log, or None.
 
-    Returns None if the host was resolved in a later attempt.
+    `rank` is the rank that torchrun names as the root cause, or None if it is the only one in the log.
     """
-    target = _TARGET.search(error)
-    host = target[1] if target else ""
-    about_host = re.compile(rf"\[c10d\].*[\[( ]{re.escape(host)}[\],:]")
-    host_lines = [
-        entry for entry in lines if host and about_host.search(entry[1]) and not _TARGET.search(entry[1])
-    ]
-    if not host_lines or not _UNRESOLVED.search(host_lines[-1][1]):
+    own = [entry for entry in lines if rank is None or _rank_of(entry[1]) in (None, rank)]
+    last, _ = _last_own(own)
+    failure = torchrun_report.first_own(lines, is_error, is_of_a_peer)
+    if failure is None or (is_error(last) and not is_of_a_peer(last)):
         return None
-    attempts = [text for _, text in lines if (own := _TARGET.search(text)) and own[1] == host]
-    times = [at for text in attempts if (at := _c10d_seconds(text)) is not None]
-    last = _c10d_seconds(host_lines[-1][1])
-    after = (times[-1] - last) % DAY_SECONDS if times and last is not None else 0
-    if LAST_ATTEMPT_SECONDS < after < DAY_SECONDS / 2:  # The message belongs to an earlier attempt.
+    if is_error(last) and is_of_a_peer(failure.error):
         return None
-    return host_lines[-1][0], _C10D.sub("", host_lines[-1][1])
-
-
-def _c10d_seconds(text: str) -> int | None:
-    """Return the time of day, in seconds, of a PyTorch message about a socket, or None."""
-    match = _C10D_TIME.match(text)
-    return 3600 * int(match[1]) + 60 * int(match[2]) + int(match[3]) if match else None
-
-
-def unresolved_host(text: str) -> str:
-    """Return the host that PyTorch could not resolve, according to the given message, or ""."""
-    match = _UNRESOLVED.search(text)
-    return match[1] if match else ""
+    return failure if failure.error or rank not in (None, failure.rank) else None
 
 
 def _first_rank_error(lines: Lines) -> rank_errors.RankError | None:
@@ -369,13 +371,9 @@ def _first_rank_error(lines: Lines) -> rank_errors.RankError | None:
     )
 
 
-def _nccl_detail(lines: Lines, number: int) -> str:
-    """Return the detail that NCCL adds to the exception in line `number`, or ""."""
-    after = [text for at, text in lines if number < at <= number + NCCL_LINES]
-    for header, detail in itertools.pairwise(after):
-        if _NCCL_DETAIL.match(header):
-            return f" Last error: {rank_errors.OF_A_RANK.sub('', detail).strip()}"
-    return ""
+def _ends_an_error(text: str) -> bool:
+    """Return whether a line does not belong to the message of the error above it."""
+    return any(pattern.search(text) for pattern in (_NOISE, _REPORT, _WARNING, _ERROR))
 
 
 def _rank_of(text: str) -> int | None:
@@ -389,6 +387,16 @@ def last_line(tail: Lines) -> tuple[str, int]:
     Returns ("", 0) for an empty log.
     """
     return _last_own(_plain(tail))
+
+
+def is_error(text: str) -> bool:
+    """Return whether a line is the last line of a Python traceback, or reports a C++ exception."""
+    return _ERROR.match(text) is not None
+
+
+def is_report(text: str) -> bool:
+    """Return whether a line is part of a launcher's report about the processes that it started."""
+    return _REPORT.search(text) is not None or _OF_A_LAUNCHER.search(text) is not None
 
 
 def is_of_a_peer(text: str) -> bool:

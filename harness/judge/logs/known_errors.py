@@ -10,6 +10,26 @@ import re
 
 _ADVICE = (
     (
+        r"shm_open failed.*Permission denied|(shared memory|/dev/shm|</torch_).*Permission denied",
+        "the user of the container may not write to /dev/shm: mount an emptyDir with medium: Memory there, "
+        "or change securityContext.runAsUser",
+    ),
+    (
+        r"unable to open shared memory object .*No such file",
+        "the process that had created the tensor was gone: see whether a DataLoader worker, or the process "
+        "that sent the tensor, had ended before",
+    ),
+    (
+        r"DataLoader worker .* killed by signal: Killed",
+        "the kernel probably killed the DataLoader worker because the pod's memory was full: raise the "
+        "memory limit, or use fewer workers, a smaller prefetch_factor or smaller batches",
+    ),
+    (
+        r"DataLoader worker .* killed by signal: (?!Bus error|Terminated)",
+        "a library crashed in the DataLoader worker: set num_workers=0 and run with `python -X faulthandler` "
+        "to see the stack",
+    ),
+    (
         r"Duplicate GPU detected",
         "two ranks use one GPU: call torch.cuda.set_device(LOCAL_RANK), or start no more ranks than the pod "
         "has GPUs",
@@ -50,14 +70,57 @@ _ADVICE = (
         'DataLoader workers, or call torch.multiprocessing.set_sharing_strategy("file_system")',
     ),
     (
+        r"device-side assert.*(srcIndex|index out of bounds|idx_dim|ind >=)",
+        "an index is out of range, such as a token id that is not less than the vocabulary size, or a label "
+        "that is not less than the number of classes: check the inputs of this step on the CPU",
+    ),
+    (
         r"an illegal (memory access was|instruction was|address) ?|misaligned address"
-        r"|unspecified launch failure|device-side assert triggered|cudaErrorLaunchFailure",
+        r"|unspecified launch failure|device-side assert triggered|cudaErrorLaunchFailure"
+        r"|CUDA error: (unknown error|hardware stack error)|NVLink or a hardware error",
         "run once with CUDA_LAUNCH_BLOCKING=1, so that the stack shows the operation that failed; if the "
         "same node fails with other code too, look for Xid errors there: `dmesg | grep Xid`",
     ),
     (
         r"CUDA-capable device\(s\) is/are busy or unavailable|cudaErrorDevicesUnavailable",
         "another process has the GPU, or the GPU has failed: `nvidia-smi` and `dmesg | grep Xid` on the node",
+    ),
+    (
+        r"invalid device ordinal",
+        "the rank uses a GPU that its pod does not have: start no more ranks (--nproc-per-node) than the pod "
+        "has GPUs, and pass LOCAL_RANK, not RANK, to torch.cuda.set_device",
+    ),
+    (
+        r"No CUDA GPUs are available|no CUDA-capable device is detected|CUDA unknown error - this may be due",
+        "see the limit nvidia.com/gpu and CUDA_VISIBLE_DEVICES of the pod, and run `nvidia-smi` in it: if it "
+        "prints `Failed to initialize NVML: Unknown Error`, the container has lost its GPUs, for example "
+        "because systemd was reloaded on the node; then delete the pod",
+    ),
+    (
+        r"driver/library version mismatch",
+        "the driver of the node was updated while its old kernel module is still loaded: drain and reboot "
+        "the node",
+    ),
+    (
+        r"system not yet initialized",
+        "the GPUs are not yet connected by NVSwitches: start nvidia-fabricmanager on the node, in the "
+        "version of the driver, and see the state of the fabric in `nvidia-smi -q`",
+    ),
+    (
+        r"CUDA error: MPS ",
+        "the GPU is shared through MPS, whose daemon on the node failed or allows no more clients: see the "
+        "log of nvidia-cuda-mps-control",
+    ),
+    (
+        r"Cannot re-initialize CUDA in forked subprocess",
+        'create child processes with the start method "spawn" (multiprocessing_context="spawn" for a '
+        "DataLoader), or keep CUDA tensors out of the dataset",
+    ),
+    (
+        r"(CUBLAS|CUDNN|CUSOLVER|CUSPARSE)_STATUS_(NOT_INITIALIZED|ALLOC_FAILED|INTERNAL_ERROR)",
+        "the GPU's memory is probably full, so the library cannot be initialised: reduce the batch, or see "
+        "with `nvidia-smi` whether another process uses the GPU; else look for an earlier CUDA error with "
+        "CUDA_LAUNCH_BLOCKING=1",
     ),
     (
         r"no kernel image is available for execution on the device|not compiled with CUDA enabled",
@@ -71,7 +134,8 @@ _ADVICE = (
         "fewer DataLoader workers",
     ),
     (
-        r"^(\[rank\d+\]: ?)?MemoryError|Cannot allocate memory|DefaultCPUAllocator: can't allocate memory",
+        r"^(\[rank\d+\]: ?)?MemoryError|std::bad_alloc|Cannot allocate memory"
+        r"|DefaultCPUAllocator: can't allocate memory",
         "the memory of the pod is full: raise its memory limit, or load less at once",
     ),
     (
@@ -97,6 +161,53 @@ _ADVICE = (
         "the file is not in the container: see the working directory, and the mount or the code that is sent",
     ),
     (
+        r"\[Errno (107|112)\]|\[Errno (19|110)\] .*: '/|Transport endpoint is not connected",
+        "the server or the FUSE process behind this mount does not respond or has ended: read the log of the "
+        "volume's CSI driver on the node, and recreate the pod",
+    ),
+    (
+        r"\[Errno 116\]|Stale file handle",
+        "another process replaced or deleted the file on the network file system: let one rank write it and "
+        "the others wait in torch.distributed.barrier(), and recreate the pod if its mount is stale",
+    ),
+    (
+        r"\[Errno 30\]|Read-only file system",
+        "the volume cannot be written: see readOnly in the pod's volumes and mounts, and whether the kernel "
+        "remounted the disk after an error (`dmesg` on the node)",
+    ),
+    (
+        r"\[Errno 5\]|Input/output error",
+        "the storage failed, it is not full: see the status of the volume, and `dmesg` on the node",
+    ),
+    (
+        r"\[Errno 37\]|No locks available",
+        "the file system of this file has no locks, as some NFS servers: set HF_HOME, or the folder in the "
+        "message, to a local disk or an emptyDir",
+    ),
+    (
+        r"Parent directory .* does not exist",
+        "create the folder in every rank, with os.makedirs(folder, exist_ok=True), or in one rank before a "
+        "torch.distributed.barrier()",
+    ),
+    (
+        r"Missing key in checkpoint state_dict|Error\(s\) in loading state_dict|size mismatch for ",
+        "the checkpoint has other names or other shapes than the model: use the configuration, the wrappers "
+        "and the number of ranks with which it was saved",
+    ),
+    (
+        r"MetadataIncompleteBuffer|InvalidHeaderDeserialization|failed finding central directory"
+        r"|EOFError: Ran out of input",
+        "the file is incomplete: another rank may still be writing it, or an earlier save or download was "
+        "cut off. Let one rank write it and the others wait in torch.distributed.barrier(); delete it if it "
+        "stays incomplete",
+    ),
+    (
+        r"(unable to open file|Failed to open local file|No such file or directory)"
+        r".*(/huggingface/|/\.?cache/|/\.triton/|\.incomplete|\.arrow)",
+        "several ranks may be filling the same cache: let one rank of each node prepare it and the others "
+        "wait in torch.distributed.barrier(), or give each rank its own folder",
+    ),
+    (
         r"PermissionError: \[Errno 13\]",
         "the user of the container may not use that path: set securityContext.fsGroup or runAsUser, or write "
         "elsewhere",
@@ -107,7 +218,67 @@ _ADVICE = (
         "the pod does not reach huggingface.co: allow it, or bring the files into the image or a volume and "
         "set HF_HUB_OFFLINE=1",
     ),
+    (
+        r"GatedRepoError|RepositoryNotFoundError|(401|403) Client Error",
+        "the server refused access: check the name, accept the model's licence, and set HF_TOKEN from a "
+        "Secret in every pod",
+    ),
+    (
+        r"429 Client Error|Too Many Requests",
+        "too many ranks download at once: download once into the image or a volume and set HF_HUB_OFFLINE=1",
+    ),
+    (
+        r"Can't load (the )?(tokenizer|configuration|model|feature extractor|image processor)",
+        "check the name, and whether the pod reaches huggingface.co or has the files in a volume (HF_HOME)",
+    ),
+    (
+        r"Unable to locate credentials"
+        r"|An error occurred \((403|AccessDenied|ExpiredToken|InvalidAccessKeyId)\)",
+        "the pod may not use this object storage: give its service account access, or mount the credentials "
+        "from a Secret in every pod",
+    ),
+    (
+        r"^(\[rank\d+\]: ?)?StopIteration",
+        "the rank ran out of data before the others: give every rank the same number of batches, for example "
+        "with drop_last and DistributedSampler, or use the Join context manager",
+    ),
+    (
+        r"BrokenProcessPool",
+        "a child process ended abruptly, often because the kernel killed it when the pod's memory was full: "
+        "raise the memory limit, or use fewer processes",
+    ),
+    (
+        r"unrecognized arguments: --local[-_]rank",
+        "torch.distributed.launch passes this argument: start the script with torchrun, and read LOCAL_RANK",
+    ),
+    (
+        r"Failed to find C compiler",
+        "the image has no C compiler, which torch.compile and Triton need: install gcc in it",
+    ),
+    (
+        r"socket\w+Connect: connect to .*(No route to host|timed out|unreachable)",
+        "NCCL cannot connect to this address: set NCCL_SOCKET_IFNAME to the interface of the pods' network, "
+        "and see whether a NetworkPolicy or a firewall blocks high ports; --netcheck tests the connections",
+    ),
+    (
+        r"Mismatched NCCL version",
+        "the ranks load different versions of NCCL: use the same image in every pod, and see whether "
+        "LD_LIBRARY_PATH or LD_PRELOAD brings another one",
+    ),
+    (
+        r"^(?!.*(Last error:|NCCL warned:))"
+        r".*(unhandled (system|cuda) error|nccl(System|UnhandledCuda)Error: )",
+        "NCCL logs the reason with NCCL_DEBUG=WARN: run the job again with it; a frequent reason is that "
+        "/dev/shm is too small (mount an emptyDir with medium: Memory)",
+    ),
 )
+
+_KILLED_WORKER = re.compile(r"DataLoader worker .* killed by signal: Killed")
+
+
+def is_killed_worker(error: str) -> bool:
+    """Return whether a rank ended because SIGKILL ended one of its DataLoader workers."""
+    return _KILLED_WORKER.search(error) is not None
 
 
 def advice(error: str) -> str:

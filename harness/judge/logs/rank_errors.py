@@ -15,7 +15,8 @@ Lines = Sequence[tuple[int, str]]
 OF_A_RANK = re.compile(r"^\[rank(\d+)\]: ?")
 _LOGGED = re.compile(r"^\[?[EWIF]\d{0,4} ")
 """Pattern for a line from a C++ or torchrun logger, which is not part of an exception's message."""
-_TRACEBACK = "Traceback (most recent call last):"
+_TRACEBACK = re.compile(r"^(╭─+ )?Traceback \(most recent call last\)")
+"""Pattern for the first line of a traceback, which Rich draws in a box."""
 _RAISED_FROM = ("During handling of the above exception", "The above exception was the direct cause")
 
 
@@ -56,7 +57,7 @@ def first(
         match = OF_A_RANK.match(text)
         rank, own = (int(match[1]), text[match.end() :]) if match else (None, text)
         rank_chains = chains.setdefault(rank, [])
-        if own.startswith(_TRACEBACK) and not (rank_chains and rank_chains[-1].raised_from):
+        if _TRACEBACK.match(own) and not (rank_chains and rank_chains[-1].raised_from):
             rank_chains.append(_Chain())
         if not rank_chains:
             rank_chains.append(_Chain())

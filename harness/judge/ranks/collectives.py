@@ -15,7 +15,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from harness.core.causes import CauseId
+from harness.core.clock import seconds
 from harness.judge.case import Case, names
+from harness.judge.cluster.deletion import WHOLE_SECONDS
 from harness.judge.end import SAME_MOMENT, End
 from harness.judge.logs import clues as log_clues
 from harness.judge.logs import silent
@@ -135,16 +137,31 @@ def diagnose(case: Case, cause: End, ends: Collection[End]) -> End | None:
     if case.expected.num_nodes < 2 or {end.index for end in ends} != set(range(case.expected.num_nodes)):
         return None
     refs = tuple(end.evidence[-1] for end in ends if end.evidence)[:2]
+    other = _other_error(case, logs)
+    others = other or "no rank logged any other error"
+    advice = "" if other else _NETWORK_ADVICE
     if all(end.peer_absent for end in ends):
-        text = (
-            f"{names(case.ranks)} timed out while they waited for a peer, and no rank logged any other error"
-        )
-        return _end(cause, "collective.hung", [], text, refs, _NETWORK_ADVICE)
+        text = f"{names(case.ranks)} timed out while they waited for a peer, and {others}"
+        return _end(cause, "collective.hung", [], text, refs, advice)
     if all(_LOST.search(end.log_quote) for end in ends):
-        text = f"{names(case.ranks)} lost the connection to a peer, and no rank logged any other error"
+        text = f"{names(case.ranks)} lost the connection to a peer, and {others}"
         lost = [f"{names(end.ranks)}: {end.log_quote}" for end in ends]
-        return _end(cause, "collective.failed", [], "; ".join([text, *lost[:2]]), refs, _NETWORK_ADVICE)
+        return _end(cause, "collective.failed", [], "; ".join([text, *lost[:2]]), refs, advice)
     return None
+
+
+def _other_error(case: Case, logs: Mapping[int, list[tuple[str, str]]]) -> str:
+    """Return a clause about the first error in the logs that is not the loss of a peer, or "".
+
+    Errors that a pod logged after the loss of a peer may be consequences of it, so they do not count.
+    """
+    for index, lines in logs.items():
+        for text, _ in lines:
+            if log_clues.is_of_a_peer(text):
+                break
+            if log_clues.is_error(text) and not log_clues.is_report(text):
+                return f"an earlier error in the log of {case.place(index)} may be the reason: {text[:200]}"
+    return ""
 
 
 def of_peers(case: Case, cause: End, all_: Iterable[End]) -> list[str]:
@@ -171,8 +188,22 @@ def of_peers(case: Case, cause: End, all_: Iterable[End]) -> list[str]:
             places = [
                 f"when it was ended, rank {stalled.rank} was in {stalled.stack.place}" for stalled in own[:3]
             ]
-            texts.append("; ".join([text, *places]))
+            texts.append("; ".join([text, *(places or _last_before(case, end, cause.at))]))
     return texts[:3]
+
+
+def _last_before(case: Case, end: End, at: float) -> list[str]:
+    """Return a clause that quotes the last line that a pod had logged before another rank failed.
+
+    Errors are left out, because the pod's ranks may have logged them only after they lost this rank.
+    """
+    log = case.bundle.log(case.pods[end.index].name, case.launch.container)
+    lines = case.bundle.tail(log, TAIL_LINES)
+    earlier = [line for line in lines if (seconds(line[1].partition(" ")[0]) or at) < at - WHOLE_SECONDS]
+    text, _ = log_clues.last_line(earlier)
+    if not text or log_clues.is_error(text) or log_clues.is_of_a_peer(text):
+        return []
+    return [f"its last log line before was: {text[:200]}"]
 
 
 def lost_peer(case: Case, cause: End) -> str:

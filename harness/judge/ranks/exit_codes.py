@@ -200,11 +200,14 @@ def _end_of_pod(case: Case, index: int) -> float:
     return (seconds(terminated[1].get("finishedAt")) or 0.0) if terminated is not None else 0.0
 
 
-def out_of_memory(case: Case, index: int) -> list[int]:
-    """Return a pod's ranks that the OOM killer ended, according to the records of the torchrun agent."""
+def out_of_memory(case: Case, index: int, code: int | None = -9) -> list[int]:
+    """Return a pod's ranks that ended with `code`, after the OOM killer had killed a process of the pod.
+
+    The records of the torchrun agent show this. The killed process is the rank itself if its code is -9.
+    """
     of_pod = case.processes.get(index)
     lives = of_pod.lives if of_pod else []
-    return [life.rank for life in lives if _code(life) == -9 and _out_of_memory(life)]
+    return [life.rank for life in lives if _code(life) == code and _out_of_memory(life)]
 
 
 def _out_of_memory(life: RankLife) -> bool:

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from harness.core.causes import CauseId
 from harness.core.clock import seconds
+from harness.evidence.kubernetes import gpu_nodes
 from harness.evidence.kubernetes.objects import ObjectState, Pod, items, mapping, termination
 from harness.evidence.schema.columns import Columns
 from harness.evidence.schema.ground_truth import TruthRow
@@ -29,8 +30,15 @@ _TAKEN_DOWN = (128 + signal.SIGTERM, 128 + signal.SIGKILL)
 
 If torchrun reports a failed worker, the exit code in its report counts instead.
 """
-_GPU_CAUSES: tuple[CauseId, ...] = ("gpu.ecc", "gpu.lost", "gpu.driver")
+_GPU_CAUSES: tuple[CauseId, ...] = ("gpu.ecc", "gpu.lost", "gpu.nvlink", "gpu.driver")
 """Causes for which PyTorch's NCCL watchdog terminates a rank with SIGABRT."""
+_WITHOUT_GPU: tuple[CauseId, ...] = ("gpu.absent", "gpu.driver")
+"""Causes of ranks that cannot use any GPU, perhaps because their pods request none."""
+_WITH_OWN_ADVICE: tuple[CauseId, ...] = (*_WITHOUT_GPU, "rank.write_failed")
+"""Causes whose action depends on the error."""
+_REQUEST_ADVICE = (
+    "request GPUs: set the limit nvidia.com/gpu of the container, or resources.accelerators of konduktor"
+)
 _FAULT_ADVICE = "look for a fault of its code or libraries in the log or a core dump"
 _BUS_ADVICE = (
     "see whether /dev/shm is full (mount an emptyDir with medium: Memory), or a mapped file was truncated"
@@ -39,6 +47,10 @@ _KILLED_ADVICE = (
     "if nobody sent it, the kernel did, out of memory: it can kill one process of a container, and then the "
     "pod's status does not say OOMKilled. Compare the memory limit with what the ranks and their DataLoader "
     "workers use, and look at `dmesg` on the node; else find out who sent it: `kubectl get events`"
+)
+_WATCHDOG_ADVICE = (
+    "PyTorch ended this rank because another rank did not respond: find out in the other logs what that rank "
+    "did; if it saved a checkpoint or evaluated for so long, raise `timeout` of init_process_group"
 )
 TORCHRUN_FAILED = 1
 """Exit code of torchrun after a signal terminated it, if torchrun is the container's main process."""
@@ -324,6 +336,7 @@ def _from_outside(case: Case, pod: Pod, end: End, clues: Clues, code: object) ->
         text, refs = f"{text}: {clues.line}", (*end.evidence, f"{clues.log}:{clues.line_number}")
         return replace(end, cause=clues.cause, text=text, log_quote="", evidence=refs, follows=False)
     own = _KILLED_ADVICE if number == signal.SIGKILL else ""
+    own = _WATCHDOG_ADVICE if _aborted_for_a_peer(end, number) else own
     if of_itself:
         own = known_errors.advice(clues.last) or (_BUS_ADVICE if number == signal.SIGBUS else _FAULT_ADVICE)
     if number == signal.SIGABRT and _script_ended(case, pod.index):
@@ -387,10 +400,17 @@ def _exited(case: Case, end: End, clues: Clues, terminated: dict[str, object]) -
         refs = (*end.evidence, f"{clues.log}:{clues.line_number}")
         text = f"{text}: {clues.line}{_shares_ports(case, end.index) if clues.cause == 'port.taken' else ''}"
         end = replace(end, cause=clues.cause, text=text, log_quote="", follows=clues.peer_absent)
-        return replace(end, evidence=refs)
+        advice = known_errors.advice(clues.line) if clues.cause in _WITH_OWN_ADVICE else end.advice
+        end = replace(end, evidence=refs, advice=advice)
+        if clues.cause in _WITHOUT_GPU and gpu_nodes.requests_none(case.pods[end.index].last.object):
+            text = f"{text}; its pod requests no GPU"
+            end = replace(end, cause="gpu.absent", text=text, advice=_REQUEST_ADVICE)
+        return end
+    if known_errors.is_killed_worker(clues.last) and exit_codes.out_of_memory(case, end.index, end.exit_code):
+        return replace(end, cause="rank.oom_killed", text=f"{text}: {_OOM}", follows=False)
     advice = end.advice or restart_store.advice(case, end.index) or known_errors.advice(clues.last)
-    # A rank that had logged and then times out in a rendezvous waits for a peer that did not come back.
-    follows = end.follows or clues.cause == "rendezvous.timeout"
+    # A rank that had logged, and later cannot meet or reach a peer, has a peer that did not come back.
+    follows = end.follows or clues.cause in ("rendezvous.timeout", "rendezvous.unreachable")
     return replace(end, cause="rank.crashed", text=text, advice=advice, follows=follows)
 
 

@@ -17,7 +17,14 @@ from harness.judge.end import End, first
 from harness.judge.finding import LATE, Finding, counted, not_passed, passed, unknown
 from harness.judge.logs import clues
 from harness.judge.points import tracker_faults
-from harness.judge.ranks import collectives, deleted_pods, exit_codes, published_names, worlds
+from harness.judge.ranks import (
+    checkpoint_errors,
+    collectives,
+    deleted_pods,
+    exit_codes,
+    published_names,
+    worlds,
+)
 from harness.judge.ranks.frozen import frozen
 from harness.judge.ranks.rendezvous import diagnose_rendezvous, too_many
 from harness.workers.ground_truth.truth_frames import EXIT_MARK
@@ -213,7 +220,9 @@ def rank_ends(
         if not failures:
             return [unknown("rendezvous", "see netcheck"), unknown("rank-exit", "see netcheck")]
     cause = first(failures)
-    if cause.follows:
+    if (culprit := checkpoint_errors.diagnose(case, cause, failures)) is not None:
+        cause, failures = culprit, []  # Its text describes all failures.
+    elif cause.follows:
         cause, failures = _culprit(case, ends, cause, failures)
     other_ends = [end for end in failures if end.index != cause.index]
     at_once = _in_the_same_second(case, cause, failures)

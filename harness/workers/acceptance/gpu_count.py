@@ -8,7 +8,7 @@ from typing import Any
 from .check import Check
 from .devices import Device
 from .gpu_sharing import Sharing
-from .smi_reading import Reading, cause_of, fabric_problem, lost_gpus
+from .smi_reading import Reading, fabric_problem, lost_gpus
 
 ID, TAG = "env.gpus", "ENV"
 
@@ -57,7 +57,7 @@ def _none(reading: Reading, lost: Sequence[str], expected: int | None, measureme
     else:
         text, cause = f"no GPU is visible; {expected or 'at least 1'} should be", "gpu.absent"
         if reading.failed and reading.error:
-            text, cause = f"{text}; {reading.error}", cause_of(reading.error) or cause
+            text, cause = f"{text}; {reading.error}", reading.cause or cause
     if lost:
         text, cause = f"{text}; nvidia-smi: {'; '.join(lost)}", "gpu.lost"
     return Check(id=ID, tag=TAG, verdict="FAIL", text=text, cause=cause, **measurement)

@@ -36,6 +36,27 @@ _CODES = {
     15: ("gpu.lost", "a GPU has fallen off the bus, or is not accessible"),
 }
 """Maps each of nvidia-smi's exit codes to a cause and the code's meaning in nvidia-smi's manual."""
+_HINTS = (
+    (
+        re.compile(r"nvml: unknown error|blocked by the operating system", re.IGNORECASE),
+        "the container may not open the GPU devices; a reload of systemd on the node can remove them from a "
+        "running container: delete the pod, and suspect the driver only if nvidia-smi fails on the node too",
+    ),
+    (
+        re.compile(r"version mismatch", re.IGNORECASE),
+        "the driver was updated while its old kernel module is loaded: drain and reboot the node",
+    ),
+    (
+        re.compile(r"insufficient permissions", re.IGNORECASE),
+        "the user of the container may not open the GPU devices: set runAsUser or supplementalGroups",
+    ),
+    (
+        re.compile(r"no devices were found", re.IGNORECASE),
+        "the container has no GPU device, or the driver could not initialize any GPU: look for RmInitAdapter "
+        "in the kernel log of the node",
+    ),
+)
+"""Maps messages of nvidia-smi, which do not name their reason, to the usual reason and what to do."""
 _RECOVERED = ("none", "n/a")
 _FABRIC_READY = ("completed", "n/a")
 _REGISTERED = ("success", "n/a", "")
@@ -52,6 +73,15 @@ class Reading:
     error: str = ""
     failed: bool = False
     """Whether nvidia-smi itself ran and failed."""
+    code: int = 0
+    """nvidia-smi's exit code if it failed."""
+
+    @property
+    def cause(self) -> str | None:
+        """Return the cause of a failed call that its message or its exit code proves, or None."""
+        if not self.failed:
+            return None
+        return cause_of(self.error) or _CODES.get(self.code, (None, ""))[0]
 
 
 def cause_of(text: str) -> str | None:
@@ -67,14 +97,18 @@ def unparsed(text: str, code: int) -> str:
     if "<nvidia_smi_log" in text:
         return f"the XML of nvidia-smi (exit code {code}) is cut off before the end of its first GPU"
     lines = "; ".join(notes(text))[:MAX_LETTERS]
-    return f"nvidia-smi ended with code {code} and printed {f'no data: {lines}' if lines else 'nothing'}"
+    text = f"nvidia-smi ended with code {code} and printed {f'no data: {lines}' if lines else 'nothing'}"
+    hint = next((hint for pattern, hint in _HINTS if pattern.search(lines)), "")
+    if not hint and code in _CODES and cause_of(lines) is None:
+        hint = f"the code means that {_CODES[code][1]}"
+    return f"{text}; {hint}" if hint else text
 
 
 def checks(reading: Reading, devices: Sequence[Device]) -> Iterator[Check]:
     """Yield the SMI check for the node and the HEALTH check for each of its devices."""
     smi = reading.smi
     if smi is None:
-        cause = cause_of(reading.error) if reading.failed else None
+        cause = reading.cause
         verdict, id = ("FAIL" if cause else "UNKNOWN"), SMI
         yield Check(id=id, tag=TAG, verdict=verdict, text=reading.error, cause=cause)  # type: ignore[arg-type] # a literal
         for device in devices:

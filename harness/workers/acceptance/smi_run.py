@@ -55,7 +55,7 @@ def read(seconds: float = SECONDS) -> Reading:
         return Reading(None, str(error), failed=True)
     parsed = smi.parse(text, code)
     if parsed is None:
-        return Reading(None, unparsed(text, code), failed=True)
+        return Reading(None, unparsed(text, code), failed=True, code=code)
     return Reading(parsed)
 
 

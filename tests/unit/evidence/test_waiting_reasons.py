@@ -105,6 +105,12 @@ def test_why_kueue_evicted_a_job(reason: str, cause: str) -> None:
             DRIVER,
         ),
         ("CreateContainerError", "failed to inject CDI devices: unresolvable nvidia.com/gpu=0", DRIVER),
+        # k8s-device-plugin #98: a GPU that was replaced or lost while the device plugin ran.
+        (
+            "RunContainerError",
+            "OCI hook #0: nvidia-container-cli: device error: unknown device id: GPU-9a3f: unknown",
+            Meaning("gpu.lost", "retried"),
+        ),
     ],
 )
 def test_why_a_container_did_not_start(reason: str, message: str, meaning: Meaning | None) -> None:

@@ -1,0 +1,105 @@
+"""Complete a rank's last error with the details that libraries write to other lines of the log.
+
+NCCL names the failed system call below its exception, or only in its own warnings. A failed assertion in a
+CUDA kernel is printed before the exception. Some exceptions end with a colon, and their reasons follow.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable, Sequence
+
+from harness.judge.logs.rank_errors import OF_A_RANK
+
+Lines = Sequence[tuple[int, str]]
+LINES = 4
+"""Maximum number of lines between an exception and its details."""
+_LINES_BEFORE = 200
+"""Maximum number of lines between an exception and details that were logged before it."""
+_NCCL_DETAIL = re.compile(r"^(?:\[rank\d+\]: ?)?Last error:$")
+"""Pattern for the line above NCCL's description of the problem. The exception itself has only an error
+code."""
+_NCCL_ERROR = re.compile(r"NCCL error|nccl\w+Error: |unhandled (system|cuda) error", re.IGNORECASE)
+_NCCL_WARNING = re.compile(r"\[(\d{1,4})\] (?:[\w/.]+:\d+ )?NCCL WARN (.+)")
+"""Pattern for a warning of NCCL. The number is that of the GPU within the pod."""
+_ASSERTED = "device-side assert triggered"
+_ASSERTION = re.compile(r"Assertion `[^`]{1,200}` failed")
+_LISTED = re.compile(r"\d validation errors? for ")
+"""Pattern for an exception of Pydantic, whose reasons follow in pairs of lines."""
+_REPEATED = re.compile(r"DataLoader worker \(pid\(s\) [\d, ]+\) exited unexpectedly")
+"""Pattern for an exception that PyTorch raises from the exception about the signal that ended the worker."""
+_WORKER_KILLED = re.compile(r"DataLoader worker \(pid \d+\) is killed by signal: ")
+
+
+def complete(
+    lines: Lines, error: tuple[str, int], is_noise: Callable[[str], bool], gpu: int | None
+) -> tuple[str, int]:
+    """Return an error and its line number, completed with its details.
+
+    `is_noise` returns whether a line has no information. `gpu` is the number of the rank's GPU within its
+    pod, None if all warnings in the log are those of the rank, or -1 if the GPU is not known.
+    """
+    text, number = _before_repetition(lines, *error)
+    detail = _below(lines, number) or _warned(lines, number, text, gpu) or _asserted(lines, number, text)
+    if not detail and (text.endswith(":") or _LISTED.search(text)):
+        detail = _next(lines, number, text, is_noise)
+    return f"{text}{detail}", number
+
+
+def _before_repetition(lines: Lines, text: str, number: int) -> tuple[str, int]:
+    """Return the error about the signal that ended a DataLoader worker, if the given error repeats it."""
+    if not _REPEATED.search(text):
+        return text, number
+    rank = OF_A_RANK.match(text)
+    earlier = (
+        (line.strip(), at)
+        for at, line in reversed(lines)
+        if at < number and _WORKER_KILLED.search(line) and _is_same(rank, line)
+    )
+    return next(earlier, (text, number))
+
+
+def _is_same(rank: re.Match[str] | None, line: str) -> bool:
+    other = OF_A_RANK.match(line)
+    return (rank and rank[1]) == (other and other[1])
+
+
+def _below(lines: Lines, number: int) -> str:
+    """Return the detail that NCCL adds to the exception in line `number`, or ""."""
+    after = [text for at, text in lines if number < at <= number + LINES]
+    for header, detail in itertools.pairwise(after):
+        if _NCCL_DETAIL.match(header):
+            return f" Last error: {OF_A_RANK.sub('', detail).strip()}"
+    return ""
+
+
+def _warned(lines: Lines, number: int, text: str, gpu: int | None) -> str:
+    """Return NCCL's last warnings before its exception in line `number`, or ""."""
+    if not _NCCL_ERROR.search(text):
+        return ""
+    matches = [_NCCL_WARNING.search(line) for at, line in lines if number - _LINES_BEFORE <= at < number]
+    warnings = [match[2].strip() for match in matches if match and gpu in (None, int(match[1]))]
+    return f". NCCL warned: {'; '.join(dict.fromkeys(warnings[-2:]))}" if warnings else ""
+
+
+def _asserted(lines: Lines, number: int, text: str) -> str:
+    """Return the last assertion that failed in a CUDA kernel before the error in line `number`, or ""."""
+    if _ASSERTED not in text:
+        return ""
+    matches = (_ASSERTION.search(line) for at, line in reversed(lines) if at < number)
+    assertion = next(filter(None, matches), None)
+    return f" ({assertion[0]})" if assertion else ""
+
+
+def _next(lines: Lines, number: int, text: str, is_noise: Callable[[str], bool]) -> str:
+    """Return the first two lines of the reasons below an error, or ""."""
+    rank = OF_A_RANK.match(text)
+    reasons: list[str] = []
+    for at, line in lines:
+        own = OF_A_RANK.sub("", line).strip()
+        if number < at <= number + LINES and own:
+            if is_noise(line) or not _is_same(rank, line) or len(reasons) == 2:
+                break
+            reasons.append(own)
+    return "".join(f" {reason}" for reason in reasons)

@@ -1,0 +1,83 @@
+"""Read torchrun's failure report, which is all that a pod's log has if the ranks' output goes to files.
+
+torchrun lists each failed rank with its exit code and, if its function has the decorator `record`, with its
+traceback (torch/distributed/elastic/multiprocessing/errors). With `--redirects` or `--local-ranks-filter`,
+the log does not have the traceback anywhere else. torchrun names the rank whose failure has the earliest
+time as the root cause, although this rank may have lost its peer.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+Lines = Sequence[tuple[int, str]]
+_OF_ITSELF = {-signal.SIGKILL, -signal.SIGSEGV, -signal.SIGBUS, -signal.SIGILL, -signal.SIGFPE}
+"""Exit codes of ranks that no other rank ended: torchrun sends SIGTERM, and NCCL's watchdog SIGABRT."""
+_BEGIN = re.compile(r"^Failures:$")
+_ENTRY = re.compile(r"^\[\d+\]:$")
+_END = re.compile(r"^={20,}$|^-{20,}$|^Root Cause|^===== ")
+_FIELD = re.compile(r"^  (\w+) *: ?(.*)$")
+
+
+@dataclass
+class Failure:
+    """A failed rank in torchrun's report. `error` is the last error in its traceback, or ""."""
+
+    rank: int | None = None
+    exit_code: int | None = None
+    error: str = ""
+    number: int = 0
+    """The number of the line with the error."""
+    lines: list[tuple[int, str]] = field(default_factory=list)
+    """The lines of the traceback, without the report's indentation."""
+
+
+def first_own(
+    lines: Lines, is_error: Callable[[str], bool], is_of_a_peer: Callable[[str], bool]
+) -> Failure | None:
+    """Return the first failure in the last report that no other rank caused, or None.
+
+    If other ranks may have caused all of them, return the root cause, provided that it has a traceback.
+    """
+    failures = _failures(lines, is_error)
+    own = (
+        each
+        for each in failures
+        if (each.error and not is_of_a_peer(each.error)) or each.exit_code in _OF_ITSELF
+    )
+    return next(own, None) or next((each for each in failures[:1] if each.error), None)
+
+
+def _failures(lines: Lines, is_error: Callable[[str], bool]) -> list[Failure]:
+    """Return the failures in the last report, with the root cause first."""
+    begins = [position for position, (_, text) in enumerate(lines) if _BEGIN.match(text)]
+    failures: list[Failure] = []
+    inside = in_traceback = False
+    for number, text in lines[begins[-1] + 1 :] if begins else []:
+        if _ENTRY.match(text):
+            failures.append(Failure())
+            inside, in_traceback = True, False
+        elif _END.match(text):
+            inside = False
+        elif inside:
+            match = None if in_traceback else _FIELD.match(text)
+            if match is not None:
+                in_traceback = match[1] == "traceback"
+                _set(failures[-1], match[1], match[2])
+            elif in_traceback:
+                line = text.removeprefix("  ")
+                failures[-1].lines.append((number, line))
+                if is_error(line):
+                    failures[-1].error, failures[-1].number = line.strip(), number
+    return [*failures[-1:], *failures[:-1]]
+
+
+def _set(failure: Failure, name: str, value: str) -> None:
+    match = re.match(r"-?\d+", value)
+    if match is not None and name == "rank":
+        failure.rank = int(match[0])
+    elif match is not None and name == "exitcode":
+        failure.exit_code = int(match[0])
