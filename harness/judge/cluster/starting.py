@@ -9,30 +9,26 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.core.causes import CauseId
-from harness.core.clock import seconds
 from harness.evidence.kubernetes import node_images, waiting_reasons
 from harness.evidence.kubernetes.objects import ObjectState, Pod, items, mapping
 from harness.evidence.kubernetes.unschedulable import never_fits
 from harness.evidence.schema.bundle import DeviceHolder
 from harness.judge.case import Case, gated, names
-from harness.judge.cluster import containers, gpu_supply, image_pull_advice, pod_network, volume_claims
+from harness.judge.cluster import (
+    containers,
+    gpu_supply,
+    image_pull_advice,
+    pod_network,
+    start_events,
+    volume_claims,
+)
+from harness.judge.cluster.start_events import PodEvent
 from harness.judge.finding import Finding, listed, not_passed, passed, unknown
 
-_START_BLOCKERS: dict[str, CauseId] = {
-    "FailedCreatePodSandBox": "scheduling.sandbox_failed",
-    "NetworkNotReady": "scheduling.sandbox_failed",
-    "FailedMount": "scheduling.volume_failed",
-    "FailedAttachVolume": "scheduling.volume_failed",
-    "FailedMapVolume": "scheduling.volume_failed",
-}
-"""Reasons of Events that explain why a scheduled pod's containers do not start, mapped to their causes."""
 _CLAIMS = (
     "correct the storageClassName of the claim (`kubectl get storageclass`), or create a volume that fits it "
     "(`kubectl describe pvc`)"
 )
-LASTING_SECONDS = 5.0
-"""A warning Event counts only if it recurs over at least this many seconds. A single warning may be
-outdated."""
 
 
 @dataclass(frozen=True)
@@ -167,7 +163,10 @@ def image(case: Case) -> Finding:
         return other
     waiting = [i for i in range(case.expected.num_nodes) if not case.started(i)]
     if waiting:
-        return unknown("image", f"the container of {case.place(waiting[0])} is not recorded as started")
+        event = start_events.last(case, waiting[0]) if waiting[0] in case.pods else None
+        last_event = f": the last Event of its pod is {event.text}" if event else ""
+        text = f"the container of {case.place(waiting[0])} is not recorded as started{last_event}"
+        return unknown("image", text)
     return passed("image", "every rank's container started", [pod.last.ref for pod in case.pods.values()])
 
 
@@ -202,30 +201,51 @@ def scheduling(case: Case) -> Finding:
     idle = [index for index, pod in case.pods.items() if pod.node and not case.started(index)]
     if any(containers.blocks_start(case, index) for index in idle):
         return unknown("scheduling", "see containers", ranks=case.ranks_of(*idle))
-    blocked_by = {i: warning for i in idle if (warning := _start_warning(case, i)) is not None}
+    blocked_by = {i: warning for i in idle if (warning := start_events.blocking(case, i)) is not None}
     if blocked_by:
-        index, last = next(iter(blocked_by.items()))
-        reason, message = (str(last.object.get(name, "")) for name in ("reason", "message"))
-        same_reason = [i for i, other in blocked_by.items() if other.object.get("reason") == reason]
-        return not_passed(
-            "scheduling",
-            _START_BLOCKERS[reason],
-            f"no container of {case.place(index)} could start: {reason}: {message}",
-            details=[f"neither could one of {names(case.ranks_of(*same_reason[1:]))}"]
-            if same_reason[1:]
-            else [],
-            ranks=case.ranks_of(*same_reason),
-            evidence=[blocked_by[i].ref for i in same_reason],
-        )
+        return _not_started(case, blocked_by)
     if case.timed_out and idle and not any(blocked(case, index) for index in case.pods):
-        return not_passed(
-            "scheduling",
-            "scheduling.not_started",
-            f"{case.place(idle[0])} was bound to its node, but its container never started",
-            ranks=case.ranks_of(idle[0]),
-            evidence=[case.pods[idle[0]].last.ref],
-        )
+        return _never_started(case, idle)
     return _unscheduled_without_rank(case) or _assigned(case)
+
+
+def _not_started(case: Case, blocked_by: dict[int, PodEvent]) -> Finding:
+    """Return the finding for scheduled pods whose kubelets report why they start no container."""
+    index, event = next(iter(blocked_by.items()))
+    same_reason = [i for i, other in blocked_by.items() if other.reason == event.reason]
+    other_ranks = names(case.ranks_of(*same_reason[1:]))
+    return not_passed(
+        "scheduling",
+        start_events.BLOCKERS[event.reason],
+        f"no container of {case.place(index)} could start: {event.text}",
+        details=[f"neither could one of {other_ranks}"] if same_reason[1:] else [],
+        ranks=case.ranks_of(*same_reason),
+        evidence=[blocked_by[i].state.ref for i in same_reason],
+        advice=event.advice,
+    )
+
+
+def _never_started(case: Case, idle: list[int]) -> Finding:
+    """Return the finding for scheduled pods that started no container, although no Event gives a reason.
+
+    A pod with a warning Event comes first, because the other pods may still pull their images.
+    """
+    last_events = {index: start_events.last(case, index) for index in idle}
+    warned = [index for index, event in last_events.items() if event and event.is_warning]
+    index = next(iter([*warned, *idle]))
+    event = last_events[index]
+    same_reason = [i for i, other in last_events.items() if event and other and other.reason == event.reason]
+    other_ranks = names(case.ranks_of(*(i for i in same_reason if i != index)))
+    return not_passed(
+        "scheduling",
+        "scheduling.not_started",
+        f"{case.place(index)} was bound to its node, but its container never started",
+        details=[f"neither did that of {other_ranks}"] if same_reason[1:] else [],
+        why=[f"the last Event of its pod is {event.text}"] if event else [],
+        ranks=case.ranks_of(*(same_reason or [index])),
+        evidence=[case.pods[index].last.ref, *([event.state.ref] if event else [])],
+        advice=event.advice if event else "",
+    )
 
 
 def _assigned(case: Case) -> Finding:
@@ -281,24 +301,3 @@ def _rejected(case: Case, rejected: gpu_supply.Supply) -> Finding:
 def device_holders(case: Case) -> list[tuple[str, DeviceHolder]]:
     """Return the pods that use devices for which another pod is waiting, with references into the bundle."""
     return [(f"device-holders.jsonl:{line}", one) for line, one in case.bundle.device_holders()]
-
-
-def _start_warning(case: Case, index: int) -> ObjectState | None:
-    """Return the last warning event that explains why a scheduled pod's containers do not start, or None.
-
-    Warnings that did not recur over at least LASTING_SECONDS are ignored.
-    """
-    pod = case.pods[index]
-    warnings = [
-        event
-        for event in case.bundle.history("event")
-        if mapping(event.object, "involvedObject").get("uid") == pod.last.uid
-        and event.object.get("reason") in _START_BLOCKERS
-    ]
-    stamps = [event.received_at for event in warnings]
-    if case.launch.attached:  # The Event's own timestamps also cover the time before the harness attached.
-        stamps = [
-            str(event.object.get(name)) for event in warnings for name in ("firstTimestamp", "lastTimestamp")
-        ]
-    times = [at for stamp in stamps if (at := seconds(stamp)) is not None]
-    return warnings[-1] if times and max(times) - min(times) >= LASTING_SECONDS else None

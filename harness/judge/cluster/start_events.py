@@ -1,0 +1,178 @@
+"""Find the Event that explains why a scheduled pod does not start a container.
+
+The kubelet prepares devices and volumes first, then the sandbox with its network, and then the containers.
+An Event about a later step shows that the earlier steps have succeeded meanwhile.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from harness.core.causes import CauseId
+from harness.core.clock import seconds
+from harness.evidence.kubernetes.objects import ObjectState, mapping
+from harness.evidence.kubernetes.refusals import occurred
+from harness.judge.case import Case
+
+BLOCKERS: dict[str, CauseId] = {
+    "NetworkNotReady": "scheduling.sandbox_failed",
+    "FailedPrepareDynamicResources": "scheduling.not_started",
+    "FailedMount": "scheduling.volume_failed",
+    "FailedAttachVolume": "scheduling.volume_failed",
+    "FailedMapVolume": "scheduling.volume_failed",
+    "FailedCreatePodContainer": "scheduling.not_started",
+    "FailedCreatePodSandBox": "scheduling.sandbox_failed",
+}
+"""Reasons of Events that explain why a scheduled pod's containers do not start, mapped to their causes."""
+LASTING_SECONDS = 5.0
+"""A warning Event counts only if it recurs over at least this many seconds. A single warning may be
+outdated."""
+_STEPS = {
+    **dict.fromkeys(("NetworkNotReady", "FailedCreatePodContainer"), 0),
+    **dict.fromkeys(("FailedPrepareDynamicResources", "FailedMount", "FailedMapVolume"), 1),
+    "FailedAttachVolume": 1,
+    **dict.fromkeys(("FailedCreatePodSandBox", "AddedInterface"), 2),
+    **dict.fromkeys(("Pulling", "Pulled", "Created", "Started", "Failed", "BackOff"), 3),
+}
+"""The kubelet's step in which an Event with this reason occurs, in the order of the steps."""
+_ATTACHED = "SuccessfulAttachVolume"
+_STAMPS = ("firstTimestamp", "lastTimestamp")
+_SUMMARY = ("Unable to attach or mount volumes", "Unable to mount volumes for pod")
+_ONLY_LATE = ("timed out waiting for the condition", "context deadline exceeded")
+"""Beginnings and endings of the kubelet's message that some volume is not mounted yet. Other Events about the
+volume give the reason."""
+_REPORTED_ONCE = "Multi-Attach error"
+"""Part of a message that the attach-detach controller reports only once for each pod and volume."""
+_ADVICE = (
+    (
+        _REPORTED_ONCE,
+        "only one node can use a ReadWriteOnce volume: use a volume with ReadWriteMany or a claim for each "
+        "pod, or wait until the pod in the message is deleted",
+    ),
+    (
+        "mount.nfs",
+        "see whether the node reaches the file server: its address, its exports, and the firewall or "
+        "security group (NFS uses port 2049)",
+    ),
+    (
+        "failed to assign an IP address",
+        "the subnet or the node has no free IP address: free some, add a subnet, or use larger nodes",
+    ),
+    (
+        "no IP addresses available",
+        "the pod address range of the node is used up: restart the node's CNI plugin to release addresses of "
+        "deleted pods, or use a larger range",
+    ),
+    (
+        "no runtime for",
+        "the container runtime of this node has no such runtime: install it there (for NVIDIA, the container "
+        "toolkit of the GPU operator), or correct runtimeClassName",
+    ),
+    (
+        "Pulling image",
+        "raise --wait, or pull the image on the nodes beforehand: a large image takes minutes",
+    ),
+    (
+        "prepare dynamic resources",
+        "read the log of the DRA driver's pod on that node, and compare `kubectl get resourceclaims -o yaml` "
+        "with its ResourceSlices",
+    ),
+)
+"""Pairs of (part of an Event's message, advice)."""
+
+
+@dataclass(frozen=True)
+class PodEvent:
+    """An Event about a pod. `at` is when it last occurred, in seconds since the epoch."""
+
+    state: ObjectState
+    at: float
+
+    @property
+    def reason(self) -> str:
+        return str(self.state.object.get("reason") or "")
+
+    @property
+    def message(self) -> str:
+        return str(self.state.object.get("message") or "no message")
+
+    @property
+    def text(self) -> str:
+        return f"{self.reason}: {self.message}"
+
+    @property
+    def is_warning(self) -> bool:
+        return self.state.object.get("type") == "Warning"
+
+    @property
+    def advice(self) -> str:
+        """Return advice that fits the message, or "" if the advice of the cause is enough."""
+        return next((advice for part, advice in _ADVICE if part in self.message), "")
+
+
+def of_pod(case: Case, index: int) -> list[PodEvent]:
+    """Return the Events about a node's pod before the harness stopped waiting, the oldest first.
+
+    An Event that recurs is listed once for each recorded state. The times are those at which the harness
+    received it, because the clocks of nodes can differ. For an attached job, they are those in the Event.
+    """
+    uid, limit = case.pods[index].last.uid, case.stopped_at or float("inf")
+    events = []
+    for state in case.bundle.history("event"):
+        received_at = seconds(state.received_at) or 0.0
+        if mapping(state.object, "involvedObject").get("uid") != uid or received_at > limit:
+            continue
+        at = (occurred(state.object) or received_at) if case.launch.attached else received_at
+        events.append(PodEvent(state, at))
+    return sorted(events, key=lambda event: event.at)
+
+
+def blocking(case: Case, index: int) -> PodEvent | None:
+    """Return the warning Event that explains why a scheduled pod's containers do not start, or None.
+
+    Warnings that did not recur over at least LASTING_SECONDS are ignored, and so are warnings about a step
+    that the kubelet has completed since then. The message with a reason is preferred to the kubelet's summary
+    that a volume is not mounted.
+    """
+    events = of_pod(case, index)
+    warnings = [event for event in events if event.reason in BLOCKERS and not _outdated(event, events)]
+    if not warnings or not (_lasts(case, warnings) or _reported_once(case, warnings)):
+        return None
+    return next((event for event in reversed(warnings) if not _only_late(event)), warnings[-1])
+
+
+def last(case: Case, index: int) -> PodEvent | None:
+    """Return the last Event that shows what the kubelet did for a pod, or None. Warnings are preferred."""
+    events = [event for event in of_pod(case, index) if event.reason not in ("Scheduled", "FailedScheduling")]
+    warnings = [event for event in events if event.is_warning and not _outdated(event, events)]
+    return next(iter([*reversed(warnings), *reversed(events)]), None)
+
+
+def _outdated(warning: PodEvent, events: list[PodEvent]) -> bool:
+    """Return whether a later Event shows that the step that failed has succeeded since then."""
+    step = _STEPS.get(warning.reason, max(_STEPS.values()))
+    later_events = [event for event in events if event.at > warning.at]
+    return any(_STEPS.get(event.reason, 0) > step for event in later_events) or (
+        warning.reason == "FailedAttachVolume" and any(event.reason == _ATTACHED for event in later_events)
+    )
+
+
+def _only_late(event: PodEvent) -> bool:
+    return event.message.startswith(_SUMMARY) and event.message.rstrip(". ").endswith(_ONLY_LATE)
+
+
+def _lasts(case: Case, warnings: list[PodEvent]) -> bool:
+    """Return whether the warnings recurred over at least LASTING_SECONDS."""
+    times = [event.at for event in warnings]
+    if case.launch.attached:  # The Events' own timestamps also cover the time before the harness attached.
+        stamps = [event.state.object.get(name) for event in warnings for name in _STAMPS]
+        times = [at for stamp in stamps if (at := seconds(str(stamp))) is not None]
+    return bool(times) and max(times) - min(times) >= LASTING_SECONDS
+
+
+def _reported_once(case: Case, warnings: list[PodEvent]) -> bool:
+    """Return whether a controller reported a lasting error that it does not report again."""
+    until = case.stopped_at or case.waited_until
+    return until is not None and any(
+        _REPORTED_ONCE in event.message and until - event.at >= LASTING_SECONDS for event in warnings
+    )
