@@ -5,6 +5,7 @@ In an attached job, pods without ranks are judged after the pods with ranks.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,9 +21,10 @@ from harness.judge.cluster import (
     image_pull_advice,
     pod_network,
     start_events,
+    unscheduled,
     volume_claims,
 )
-from harness.judge.cluster.start_events import PodEvent
+from harness.judge.cluster.pod_events import PodEvent
 from harness.judge.finding import Finding, listed, not_passed, passed, unknown
 
 _CLAIMS = (
@@ -198,6 +200,8 @@ def scheduling(case: Case) -> Finding:
     rejected = gpu_supply.rejected(case)
     if pending or rejected:
         return _rejected(case, rejected) if rejected and not pending else _unscheduled(case, pending)
+    if ignored := unscheduled.ignored(case):
+        return _ignored(case, ignored)
     idle = [index for index, pod in case.pods.items() if pod.node and not case.started(index)]
     if any(containers.blocks_start(case, index) for index in idle):
         return unknown("scheduling", "see containers", ranks=case.ranks_of(*idle))
@@ -221,7 +225,7 @@ def _not_started(case: Case, blocked_by: dict[int, PodEvent]) -> Finding:
         details=[f"neither could one of {other_ranks}"] if same_reason[1:] else [],
         ranks=case.ranks_of(*same_reason),
         evidence=[blocked_by[i].state.ref for i in same_reason],
-        advice=event.advice,
+        advice=start_events.advice(event),
     )
 
 
@@ -244,7 +248,7 @@ def _never_started(case: Case, idle: list[int]) -> Finding:
         why=[f"the last Event of its pod is {event.text}"] if event else [],
         ranks=case.ranks_of(*(same_reason or [index])),
         evidence=[case.pods[index].last.ref, *([event.state.ref] if event else [])],
-        advice=event.advice if event else "",
+        advice=start_events.advice(event),
     )
 
 
@@ -259,33 +263,91 @@ def _assigned(case: Case) -> Finding:
 
 
 def _unscheduled(case: Case, pending: dict[int, tuple[ObjectState, dict[str, Any]]]) -> Finding:
-    """Return the finding for unscheduled pods, with the nodes that lack the requested resources."""
-    state, unschedulable = next(iter(pending.values()))
+    """Return the finding for unscheduled pods, with the nodes that lack the requested resources.
+
+    Pods that only wait for other pods of their group are mentioned, but their ranks are not named as the
+    cause.
+    """
+    messages = {index: str(one.get("message", "no message")) for index, (_, one) in pending.items()}
+    waiting = [index for index, message in messages.items() if unscheduled.is_of_the_gang(message)]
+    waiting = [] if len(waiting) == len(pending) else waiting
+    gang = unscheduled.group(case) if all(map(unscheduled.is_of_the_gang, messages.values())) else []
+    pending = {index: one for index, one in pending.items() if index not in waiting}
+    index, (state, unschedulable) = next(iter(pending.items()))
     supply = gpu_supply.of_pods(case, [state for state, _ in pending.values()])
     nodes = [states[-1].object for states in case.bundle.objects("node").values()]
     reason = supply.text if supply else never_fits(state.object, nodes)
-    quote = f"{unschedulable.get('reason', '')}: {unschedulable.get('message', 'no message')}"
+    quote = f"{unschedulable.get('reason', '')}: {messages[index]}"
     shortages = supply.nodes if supply else {}
     holders = [one for one in device_holders(case) if one[1].node not in shortages]
     holders = holders if supply or not reason else []
     ports = pod_network.host_ports(case, pending) if "free ports" in quote else ""
     cause: CauseId = "scheduling.devices_held" if holders else "scheduling.unschedulable"
-    claims = [] if supply or reason or holders else volume_claims.unbound(case, pending, quote)
-    if claims:
+    others_decide = bool(supply or reason or holders)
+    claims = [] if others_decide else volume_claims.unbound(case, pending, quote)
+    volume = None if others_decide else unscheduled.volume(messages[index])
+    if claims or volume:
         cause = "scheduling.volume_failed"
+    notes = unscheduled.notes(case, pending)
+    gang_text = (
+        f"{names(case.ranks_of(*waiting))} only wait for it: {messages[waiting[0]]}" if waiting else ""
+    )
     return not_passed(
         "scheduling",
         supply.cause if supply else cause,
         f"{names(case.ranks_of(*pending))} could not be scheduled: "
         + (f"{reason} (the scheduler: {quote})" if reason else quote),
-        why=[ports, listed([one.sentence for _, one in holders]), *(claim.text for claim in claims[:3])],
+        why=[
+            ports,
+            listed([one.sentence for _, one in holders]),
+            *(claim.text for claim in claims[:3]),
+            *_other_messages(case, index, {other: messages[other] for other in pending}),
+            *notes.texts,
+            *(f"PodGroup {_about(event)}: {event.object.get('message')}" for event in gang),
+            gang_text,
+        ],
         ranks=case.ranks_of(*pending),
         evidence=[
             *(state.ref for state, _ in pending.values()),
             *(ref for ref, _ in holders),
             *(claim.evidence for claim in claims[:3]),
+            *notes.evidence,
+            *(event.ref for event in gang),
         ],
-        advice=_CLAIMS if claims else "",
+        advice=_CLAIMS if claims else volume.advice if volume else "" if supply else notes.advice,
+    )
+
+
+def _about(event: ObjectState) -> str:
+    return str(mapping(event.object, "involvedObject").get("name"))
+
+
+_NUMBER = re.compile(r"\d+")
+
+
+def _other_messages(case: Case, index: int, messages: dict[int, str]) -> list[str]:
+    """Return the scheduler's messages about other pods that differ in more than numbers, at most two."""
+    known, texts = {_NUMBER.sub("", messages[index])}, list[str]()
+    for other, message in messages.items():
+        if (pattern := _NUMBER.sub("", message)) not in known:
+            known.add(pattern)
+            texts.append(f"for {names(case.ranks_of(other))}, the message is: {message}")
+    return texts[:2]
+
+
+def _ignored(case: Case, indexes: list[int]) -> Finding:
+    """Return the finding for pods that no scheduler has reported on."""
+    pod = case.pods[indexes[0]].last
+    scheduler = str(mapping(pod.object, "spec").get("schedulerName") or "default-scheduler")
+    ranks = case.ranks_of(*indexes)
+    group = [f"PodGroup {_about(event)}: {event.object.get('message')}" for event in unscheduled.group(case)]
+    advice = f"see whether {scheduler} runs (`kubectl get pods -A`)"
+    if scheduler != "default-scheduler":
+        advice += " and has accepted the job's PodGroup, or correct schedulerName in the pod template"
+    text = f"no scheduler has reported on the pods of {names(ranks)}, whose schedulerName is {scheduler}"
+    refs = [case.pods[index].last.ref for index in indexes]
+    return not_passed(
+        "scheduling", "scheduling.unschedulable", text, why=group, ranks=ranks, evidence=refs, advice=advice
     )
 
 
