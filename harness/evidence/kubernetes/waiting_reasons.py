@@ -107,6 +107,7 @@ _CONTAINER_REASONS = {
     "RunContainerError": Meaning("image.entrypoint"),
     "StartError": Meaning("image.entrypoint"),
     "ContainerCannotRun": Meaning("image.entrypoint"),
+    "PostStartHookError": Meaning("image.config", "retried"),
 }
 """Maps the reason in a container's status, if it is waiting or did not start, to the meaning of the
 reason."""
@@ -117,6 +118,11 @@ _PULLS = (
     _Text(("unauthorized",), "image.pull_denied"),
     _Text(("access denied",), "image.pull_denied"),
     _Text(("no basic auth credentials",), "image.pull_denied"),
+    _Text((": denied: ",), "image.pull_denied"),
+    _Text(("requested access to the resource is denied",), "image.pull_denied"),
+    _Text(("denied on resource",), "image.pull_denied"),
+    _Text(("authorization token has expired",), "image.pull_denied"),
+    _Text(("authentication required",), "image.pull_denied"),
     _Text(("403 forbidden",), "image.pull_denied"),
     _Text(("not found",), "image.not_found", "final"),
     _Text(("does not exist",), "image.not_found", "final"),
@@ -141,12 +147,31 @@ _PASSING = (
 )
 """Parts of messages from a busy kubelet or container runtime, in lower case. The next attempt usually
 succeeds."""
+_OF_THE_NODE: tuple[tuple[str, CauseId], ...] = tuple(
+    (part, "scheduling.not_started")
+    for part in (
+        "cgroup",
+        "no space left on device",
+        "no runtime for",
+        "cannot allocate memory",
+        "resource temporarily unavailable",
+        "too many open files",
+    )
+)
+"""Parts of messages, in lower case, about a fault of the node or its container runtime, with their cause."""
 _STARTS: tuple[tuple[str, CauseId], ...] = (
     ("oom-killed (memory limit too low", "rank.oom_killed"),
     ("error mounting", "scheduling.volume_failed"),
+    *_OF_THE_NODE,
 )
 """Pairs of (part of a message in lower case, cause) for containers that were created but could not be
 started."""
+_CREATIONS: tuple[tuple[str, CauseId], ...] = (
+    ("subpath", "scheduling.volume_failed"),
+    ("failed to stat", "scheduling.volume_failed"),
+    *_OF_THE_NODE,
+)
+"""Pairs of (part of a message in lower case, cause) for containers that could not be created."""
 _WRONG_ARCHITECTURE = ("exec format error", "no match for platform")
 _NO_IMAGE = ("image.pull_failed", "image.not_found")
 PULL_REASONS = tuple(reason for reason, means in _CONTAINER_REASONS.items() if means.cause in _NO_IMAGE)
@@ -190,6 +215,9 @@ def not_started(reason: str, message: str) -> Meaning | None:
     if meaning.cause == "image.entrypoint":
         cause = next((cause for part, cause in _STARTS if part in text), meaning.cause)
         return replace(meaning, cause=cause)
+    if meaning.cause == "image.config":
+        cause = next((cause for part, cause in _CREATIONS if part in text), meaning.cause)
+        meaning = replace(meaning, cause=cause)
     if any(part in text for part in _PASSING):
         meaning = replace(meaning, prospect="open")
     return replace(meaning, cause=next((each.cause for each in pull_meanings if each.cause), meaning.cause))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from harness.core.causes import CauseId
 from harness.core.clock import seconds
 from harness.judge.case import Case
+from harness.judge.cluster import container_start_advice
 from harness.judge.cluster.pod_events import PodEvent, of_pod
 
 BLOCKERS: dict[str, CauseId] = {
@@ -61,11 +62,6 @@ _ADVICE = (
         "deleted pods, or use a larger range",
     ),
     (
-        "no runtime for",
-        "the container runtime of this node has no such runtime: install it there (for NVIDIA, the container "
-        "toolkit of the GPU operator), or correct runtimeClassName",
-    ),
-    (
         "Pulling image",
         "raise --wait, or pull the image on the nodes beforehand: a large image takes minutes",
     ),
@@ -81,7 +77,8 @@ _ADVICE = (
 def advice(event: PodEvent | None) -> str:
     """Return advice that fits an Event's message, or "" if the advice of the cause is enough."""
     message = event.message if event else ""
-    return next((advice for part, advice in _ADVICE if part in message), "")
+    own = next((advice for part, advice in _ADVICE if part in message), "")
+    return own or container_start_advice.of(message)
 
 
 def blocking(case: Case, index: int) -> PodEvent | None:

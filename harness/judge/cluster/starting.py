@@ -16,6 +16,7 @@ from harness.evidence.kubernetes.unschedulable import never_fits
 from harness.evidence.schema.bundle import DeviceHolder
 from harness.judge.case import Case, gated, names
 from harness.judge.cluster import (
+    container_start_advice,
     containers,
     gpu_supply,
     image_pull_advice,
@@ -118,6 +119,7 @@ def _image_without_rank(case: Case) -> Finding | None:
                     continue  # The container has started.
                 if (obstacle := _blocked(pod, part, name, f"{role} {name}")) is not None:
                     hint, advice = _on_nodes(case, obstacle, pod.node)
+                    advice = advice or container_start_advice.of(obstacle.message)
                     text = f"pod {pod.name}, which has no rank, {obstacle.text}"
                     refs = [obstacle.state.ref]
                     return not_passed("image", obstacle.cause, text, why=[hint], evidence=refs, advice=advice)
@@ -152,6 +154,7 @@ def image(case: Case) -> Finding:
         if case.launch.attached and first.cause == "image.pull_denied":
             advice = advice or image_pull_advice.LOGIN
         advice = image_pull_advice.DELETE.format(pod=case.pods[index].name) if outdated else advice
+        advice = advice or container_start_advice.of(first.message)
         return not_passed(
             "image",
             first.cause,

@@ -13,7 +13,7 @@ from harness.evidence.kubernetes.objects import ObjectState, Pod, items, mapping
 from harness.evidence.schema.columns import Columns
 from harness.evidence.schema.ground_truth import TruthRow
 from harness.judge.case import Case, names
-from harness.judge.cluster import deletion
+from harness.judge.cluster import deletion, kubelet_kills
 from harness.judge.end import End
 from harness.judge.finding import LATE, listed
 from harness.judge.logs import clues as log_clues
@@ -266,7 +266,8 @@ def _failed(case: Case, pod: Pod, end: End, clues: Clues, terminated: dict[str, 
     stopped = unexplained and (deletion.asked_to_stop(pod) <= end.at or deletion.stopped_by_node(pod, end.at))
     if (by_signal or stopped) and (evicted := _evicted(case, pod, end)):
         return evicted
-    cause_end = _not_located(case, end, terminated) or _from_outside(case, pod, end, clues, code)
+    cause_end = _not_located(case, end, terminated) or _killed_by_kubelet(case, end, terminated)
+    cause_end = cause_end or _from_outside(case, pod, end, clues, code)
     cause_end = cause_end or _lost(case, end, clues, code)
     if cause_end is not None:
         return cause_end
@@ -292,6 +293,19 @@ def _not_located(case: Case, end: End, terminated: dict[str, object]) -> End | N
     message = terminated.get("message") or "no message"
     text = f"the kubelet lost the container of {case.place(end.index)}: {message}"
     return replace(end, cause="rank.killed", text=text, follows=True, advice=_LOST_ADVICE)
+
+
+def _killed_by_kubelet(case: Case, end: End, terminated: dict[str, object]) -> End | None:
+    """Return the End for a container that the kubelet killed because a probe or hook failed, or None."""
+    number = _signal_of(end.exit_code)
+    if number not in {signal.SIGTERM, signal.SIGKILL}:
+        return None
+    kill = kubelet_kills.of_container(case, end.index, terminated)
+    if kill is None:
+        return None
+    text = f"{case.place(end.index)} was ended by {_signal_name(number)}, because {kill.reason}"
+    refs = (*end.evidence, kill.evidence)
+    return replace(end, cause="rank.killed", text=text, evidence=refs, advice=kill.advice, follows=False)
 
 
 def _lost(case: Case, end: End, clues: Clues, code: object) -> End | None:

@@ -5,6 +5,7 @@ import pytest
 from harness.evidence.kubernetes.waiting_reasons import Meaning, eviction, not_started, refusal
 
 DRIVER = Meaning("gpu.driver", "retried")
+DENIED = Meaning("image.pull_denied", "retried")
 FULL = "couldn't assign flavors to pod set workers: insufficient unused quota for cpu in flavor b"
 
 
@@ -93,6 +94,41 @@ def test_why_kueue_evicted_a_job(reason: str, cause: str) -> None:
         ("ImagePullBackOff", "manifest unknown", Meaning("image.not_found", "final")),
         ("ErrImagePull", "pull access denied, does not exist", Meaning("image.pull_denied", "final")),
         ("ErrImagePull", "401 Unauthorized", Meaning("image.pull_denied", "retried")),
+        # Amazon ECR, GitHub's and Google's registries, and CRI-O word a denial differently.
+        ("ErrImagePull", "denied: your authorization token has expired", DENIED),
+        ("ErrImagePull", 'failed to resolve reference "ghcr.io/x/y:1": denied: denied', DENIED),
+        ("ErrImagePull", "denied: requested access to the resource is denied", DENIED),
+        (
+            "ErrImagePull",
+            'permission "download" denied on resource "p" (or it may not exist)',
+            DENIED,
+        ),
+        (
+            "ErrImagePull",
+            'failed to extract layer: mkdir "/a": permission denied: unknown',
+            Meaning("image.pull_failed", "retried"),
+        ),
+        (
+            "RunContainerError",
+            "error setting cgroup config for procHooks process: unable to freeze",
+            Meaning("scheduling.not_started", "open"),
+        ),
+        (
+            "CreateContainerError",
+            'failed to get sandbox runtime: no runtime for "nvidia" is configured',
+            Meaning("scheduling.not_started", "final"),
+        ),
+        (
+            "CreateContainerError",
+            'failed to generate spec: failed to stat "/mnt/data": no such file or directory',
+            Meaning("scheduling.volume_failed", "final"),
+        ),
+        (
+            "CreateContainerConfigError",
+            'failed to prepare subPath for volumeMount "data" of container "c"',
+            Meaning("scheduling.volume_failed", "final"),
+        ),
+        ("PostStartHookError", "command exited with 1", Meaning("image.config", "retried")),
         ("ErrImagePull", "no match for platform in manifest: not found", None),
         ("CreateContainerConfigError", 'secret "s" not found', Meaning("image.config", "final")),
         ("StartError", "exec: bash: executable file not found", Meaning("image.entrypoint", "open")),

@@ -7,6 +7,7 @@ import json
 import bundles
 import pytest
 from bundles import at, cond
+from cluster_events import add_event
 from ended_pods import failing, says
 
 from harness.evidence.kubernetes import gpu_nodes
@@ -137,6 +138,37 @@ def test_a_pod_that_its_node_ended_was_not_just_killed(judged, status, terminate
     verdict = judged(job)
     assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", cause, [1]), verdict.explanation
     assert says in verdict.explanation
+
+
+PROBE = f"Container {bundles.CONTAINER} failed liveness probe, will be restarted"
+HANGS = 'Liveness probe failed: Get "http://10.0.0.1:8080/healthz": context deadline exceeded'
+
+
+@pytest.mark.parametrize(
+    ("reason", "message", "times", "says"),
+    [
+        ("Killing", PROBE, (11,), "its liveness probe failed (Get"),
+        ("FailedPostStartHook", "PostStartHook failed", (6,), "its postStart hook failed"),
+        ("Killing", f"Stopping container {bundles.CONTAINER}", (11,), ""),
+        ("Killing", "Container proxy failed liveness probe, will be restarted", (11,), ""),
+        ("Killing", PROBE, (2,), ""),
+    ],
+    ids=["probe", "hook", "stopped", "another container", "before it started"],
+)
+def test_a_container_that_its_kubelet_killed(judged, reason, message, times, says) -> None:
+    """Contract: a rank that a probe or hook ended is not said to be out of memory."""
+    job = failing()
+    job.logs = {job.pod_name(0): [f"{at(12, True)} step 5"], job.pod_name(1): [f"{at(12, True)} step 5"]}
+    add_event(job, 1, "Unhealthy", HANGS, (8, 10))
+    add_event(job, 1, reason, message, times, type_="Normal")
+    job.ended(1, 12, 137, message="")
+    job.ended(0, 13, 1, message=json.dumps({"exit": 1}))
+    job.jobset(15, "Failed")
+    verdict = judged(job)
+    assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "rank.killed", [1])
+    assert (", because " in verdict.explanation) == bool(says)
+    assert says in verdict.explanation
+    assert ("out of memory" in verdict.next[-1]) == (not says)
 
 
 @pytest.mark.parametrize(

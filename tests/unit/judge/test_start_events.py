@@ -133,3 +133,36 @@ def test_events_of_another_pod_of_the_same_name_do_not_count(judged) -> None:
     verdict = judged(job)
     assert verdict.cause == "scheduling.not_started", verdict.explanation
     assert "mount.nfs" not in verdict.explanation
+
+
+@pytest.mark.parametrize(
+    ("reason", "message", "advice"),
+    [
+        (
+            "ErrImagePull",
+            "toomanyrequests: You have reached your pull rate limit",
+            "imagePullSecrets",
+        ),
+        ("ErrImagePull", "denied: Your authorization token has expired. Reauthenticate.", "has expired"),
+        ("ImagePullBackOff", "write /var/lib/containerd/x: no space left on device", "crictl rmi --prune"),
+        (
+            "ErrImagePull",
+            "x509: certificate has expired or is not yet valid",
+            "clock of the node",
+        ),
+        ("ErrImagePull", "x509: certificate signed by unknown authority", "CA certificate"),
+        ("ErrImagePull", "http: server gave HTTP response to HTTPS client", "plain HTTP"),
+        ("CreateContainerConfigError", "container has runAsNonRoot and image will run as root", "runAsUser"),
+        ("CreateContainerError", "context deadline exceeded", "slow or hangs"),
+        ("PostStartHookError", "Exec lifecycle hook ([ln -s /x /y]) exited with 1", "lifecycle.postStart"),
+    ],
+)
+def test_the_advice_fits_the_message_about_a_container(judged, reason, message, advice) -> None:
+    """Contract: nobody is sent to the network or to a missing object if the message shows another reason."""
+    job = never_started()
+    for index in range(2):
+        job.pod(index, 7, "Pending", {"waiting": {"reason": reason, "message": message}})
+    verdict = judged(job)
+    assert verdict.ranks == [0, 1]
+    assert message in verdict.explanation
+    assert advice in verdict.next[-1]
