@@ -109,7 +109,7 @@ def _waited_for(case: Case, jobset: ObjectState, ends: dict[int, End]) -> Findin
         return controllers.not_followed(case, "completed", "jobset", text, refs, END)
     if case.timed_out:
         ranks, reasons = pods.stalled(case, ends)
-        reasons += silent.when_stopped(case)
+        reasons += [*silent.when_stopped(case), *([] if case.pods else admission.remote(case))]
         text = f"{_object_name(case, jobset)} did not end: {case.deadline}"
         return not_passed("completed", "run.timed_out", text, why=reasons, ranks=ranks, evidence=refs)
     text = "has no recorded end" + ": the harness was stopped before the job ended" * case.by_signal

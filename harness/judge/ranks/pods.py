@@ -12,7 +12,7 @@ from harness.evidence.kubernetes.objects import ObjectState, Pod, mapping
 from harness.evidence.kubernetes.refusals import Refusal
 from harness.judge.case import Case, ever_ready, gated, names
 from harness.judge.catalogue import RUNNING
-from harness.judge.cluster import containers, controllers, netcheck
+from harness.judge.cluster import containers, controllers, netcheck, scheduling_gates
 from harness.judge.end import End, first
 from harness.judge.finding import LATE, Finding, counted, not_passed, passed, unknown
 from harness.judge.logs import clues
@@ -63,10 +63,9 @@ def rank_pods(case: Case) -> Finding:
         return passed("rank-pods", f"{names(case.ranks)} had a pod")
     if case.launch.acceptance == "nodes":  # In acceptance tests, the `reports` check names the nodes.
         return unknown("rank-pods", f"{names(ranks)} never had a pod: see reports", ranks=ranks)
-    gated_pods = [pods[-1].last for pods in case.pod_attempts.values() if gated(pods[-1].last)]
+    gated_pods = {i: pods[-1].last for i, pods in case.pod_attempts.items() if gated(pods[-1].last)}
     if gated_pods:
-        text = f"{names(ranks)} wait behind a scheduling gate that was not removed"
-        return controllers.not_followed(case, "rank-pods", "kueue", text, [pod.ref for pod in gated_pods])
+        return scheduling_gates.not_removed(case, gated_pods)
     return _never_had(case, missing, ranks)
 
 
