@@ -89,6 +89,9 @@ def _never_had(case: Case, missing: list[int], ranks: list[int]) -> Finding:
     cause: CauseId = (rejected.cause if rejected else None) or "rank.missing"
     if refusal and refusal.webhook_down:
         cause = "controllers.webhook_not_serving"
+    lasting = refusal if refusal and controllers.waited(case) else None
+    if lasting and (lasting.of_another_webhook or lasting.without_account):
+        cause = "launch.pods_refused"
     suffix = f": {refusal.message}" if refusal else ""
     return not_passed(
         "rank-pods",
@@ -105,7 +108,7 @@ def _never_had(case: Case, missing: list[int], ranks: list[int]) -> Finding:
         else [blocking_pod.last.ref]
         if blocking_pod
         else refs or ["objects/pod.jsonl"],
-        advice=_PARALLEL if blocking_pod else "",
+        advice=_PARALLEL if blocking_pod else lasting.advice if lasting else "",
     )
 
 
@@ -154,7 +157,15 @@ def refused(case: Case) -> Finding | None:
     ranks = case.ranks_of(*missing)
     reasons = [f"the rule is {' '.join(filter(None, refusal.rule))}"] if refusal.rule else []
     text = f"the API server rejects the pods of {names(ranks)}: {refusal.message}"
-    return not_passed("rank-pods", "launch.pods_refused", text, why=reasons, ranks=ranks, evidence=refs)
+    return not_passed(
+        "rank-pods",
+        "launch.pods_refused",
+        text,
+        why=reasons,
+        ranks=ranks,
+        evidence=refs,
+        advice=refusal.advice,
+    )
 
 
 def _refusal(case: Case) -> tuple[Refusal | None, list[str]]:

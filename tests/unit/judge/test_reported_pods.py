@@ -55,6 +55,24 @@ def never_started(reason: str, message: str) -> bundles.Job:
         ("TopologyAffinityError", "Resources cannot be allocated", "scheduling.not_started"),
         ("NodeShutdown", "Pod was rejected as the node is shutting down.", "scheduling.not_started"),
         ("Evicted", "Pod was rejected: The node had condition: [DiskPressure].", "scheduling.not_started"),
+        # kubernetes #97131, NVIDIA/k8s-device-plugin #231, #2038
+        (
+            "UnexpectedAdmissionError",
+            "Allocate failed due to device plugin GetPreferredAllocation rpc failed: nvml: GPU is lost",
+            "gpu.not_allocatable",
+        ),
+        (
+            "UnexpectedAdmissionError",
+            "Allocate failed due to no healthy devices; cannot allocate unhealthy devices amd.com/gpu",
+            "gpu.not_allocatable",
+        ),
+        ("UnexpectedAdmissionError", "unknown device: GPU-8dcd, which is unexpected", "gpu.not_allocatable"),
+        # A network device is not a GPU.
+        (
+            "UnexpectedAdmissionError",
+            "Allocate failed due to no healthy devices present; cannot allocate unhealthy devices rdma/hca_a",
+            "scheduling.not_started",
+        ),
         # kubernetes #125579, #130145
         (
             "UnexpectedAdmissionError",
