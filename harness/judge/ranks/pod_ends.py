@@ -20,7 +20,7 @@ from harness.judge.logs import clues as log_clues
 from harness.judge.logs import known_errors
 from harness.judge.logs.clues import Clues
 from harness.judge.logs.stacks import Stack
-from harness.judge.ranks import exit_codes, restart_store, time_limits
+from harness.judge.ranks import exit_codes, removal_events, restart_store, time_limits
 
 OF_ITSELF = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
 """Signals that faults in the process itself raise. Other processes rarely send these signals."""
@@ -141,6 +141,8 @@ def _deleted(case: Case, pod: Pod) -> End:
     reason = "" if external else deletion.by_its_controller(case, state)
     text = f"{case.place(pod.index)} was deleted while it ran{reason and ', ' + reason}"
     end = replace(end, cause="rank.pod_deleted", text=text, follows=not external)
+    if external:
+        return _with_event(case, end)
     return replace(end, advice=_CONTROLLER_ADVICE * bool(reason), by_controller=bool(reason))
 
 
@@ -153,7 +155,16 @@ def _evicted(case: Case, pod: Pod, end: End) -> End | None:
     at = min(end.at, stop_at, deletion.evicted_at(pod) or LATE)
     text = f"{case.place(pod.index)} was evicted: {reason}"
     is_detected_late = case.launch.attached and deletion.by_lost_node(case, pod.last)
-    return replace(end, at=at, cause="rank.evicted", text=text, follows=False, detected_late=is_detected_late)
+    end = replace(end, at=at, cause="rank.evicted", text=text, follows=False, detected_late=is_detected_late)
+    return _with_event(case, end, reason)
+
+
+def _with_event(case: Case, end: End, known: str = "") -> End:
+    """Return the End of a removed pod with the Event that reports who removed it, and advice."""
+    event = removal_events.of_pod(case, end.index, end.at, known)
+    text, refs = (f"{end.text}; {event.text}", (*end.evidence, event.evidence)) if event else ("", ())
+    advice = removal_events.advice(text or end.text) or end.advice
+    return replace(end, text=text or end.text, evidence=refs or end.evidence, advice=advice)
 
 
 def _job_deleted(case: Case, pod: Pod, end: End) -> End:
@@ -436,7 +447,7 @@ def _pod_deleted(case: Case, pod: Pod, end: End, removed: ObjectState) -> End:
         return _out_of_time(case, pod, end, deadline)
     if deletion.by_somebody(case, pod, removed):
         text = f"{place} was deleted while it ran, and {outcome}"
-        return replace(end, cause="rank.pod_deleted", text=text, follows=False)
+        return _with_event(case, replace(end, cause="rank.pod_deleted", text=text, follows=False))
     reason = deletion.by_its_controller(case, removed)
     text = f"{place} was taken down{reason and ' ' + reason}, and {outcome}"
     advice = _CONTROLLER_ADVICE * bool(reason)

@@ -158,6 +158,68 @@ def test_a_pod_that_its_node_ended_was_not_just_killed(judged, status, terminate
     assert says in verdict.explanation
 
 
+EVICTING = cond("DisruptionTarget", "True", "EvictionByEvictionAPI", "Eviction API: evicting", 11)
+PREEMPTED = cond("DisruptionTarget", "True", "PreemptionByScheduler", "preempting to accommodate a pod", 11)
+
+
+@pytest.mark.parametrize(
+    ("condition", "reason", "message", "cause", "advice"),
+    [
+        (EVICTING, "Evicted", "Evicted pod: SpotInterruption", "rank.evicted", "not preemptible"),
+        (EVICTING, "Evicted", "Evicted pod: Underutilized", "rank.evicted", "do-not-disrupt"),
+        (EVICTING, "Evicted", "pod evicted from a node by sigs.k8s.io/descheduler", "rank.evicted", "policy"),
+        (
+            PREEMPTED,
+            "Preempted",
+            "Preempted by pod 1f0c on node e2e-worker2",
+            "rank.evicted",
+            "PriorityClass",
+        ),
+        (None, "ScaleDown", "deleting pod for node scale down", "rank.pod_deleted", "safe-to-evict"),
+        (EVICTING, "Pulled", "Container image is already present", "rank.evicted", ""),
+        (EVICTING, "TaintManagerEviction", "Cancelling deletion of Pod a/b", "rank.evicted", ""),
+    ],
+)
+def test_who_removed_a_pod_is_in_its_event(judged, condition, reason, message, cause, advice) -> None:
+    """Contract: the condition says that the eviction API was called, and the Event who called it."""
+    job = failing()
+    conditions = [condition] if condition else []
+    gone = {"metadata": {"deletionTimestamp": at(41), "deletionGracePeriodSeconds": 30}}
+    add_event(job, 1, reason, message, (11,), type_="Normal")
+    job.pod(1, 11, "Running", {"running": {"startedAt": at(5)}}, conditions=conditions, **gone)
+    job.ended(1, 14, 143, message="", conditions=conditions, **gone)
+    job.ended(0, 15, 1, message=json.dumps({"exit": 1}))
+    job.jobset(16, "Failed")
+    verdict = judged(job)
+    assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", cause, [1]), verdict.explanation
+    assert (f"Event {reason}: {message}" in verdict.explanation) == bool(advice)
+    assert advice in verdict.next[-1]
+
+
+@pytest.mark.parametrize(
+    ("message", "advice"),
+    [
+        (
+            "Pod ephemeral local storage usage exceeds the total limit of containers.",
+            "ephemeral-storage",
+        ),
+        ("The node was low on resource: memory. Threshold quantity: 100Mi", "request the memory"),
+        ("Pod was terminated in response to imminent node shutdown.", "not preemptible"),
+    ],
+)
+def test_the_advice_fits_the_reason_of_an_eviction(judged, message, advice) -> None:
+    job = failing()
+    job.ended(1, 12, 137, message="")
+    job.objects[-1][1].object["status"] |= {"reason": "Evicted", "message": message}
+    add_event(job, 1, "Evicted", message, (11,))
+    job.ended(0, 13, 1, message=json.dumps({"exit": 1}))
+    job.jobset(15, "Failed")
+    verdict = judged(job)
+    assert (verdict.cause, verdict.ranks) == ("rank.evicted", [1])
+    assert "Event Evicted" not in verdict.explanation, "the status has the same message"
+    assert advice in verdict.next[-1]
+
+
 PROBE = f"Container {bundles.CONTAINER} failed liveness probe, will be restarted"
 HANGS = 'Liveness probe failed: Get "http://10.0.0.1:8080/healthz": context deadline exceeded'
 
