@@ -288,10 +288,10 @@ def _unscheduled(case: Case, pending: dict[int, tuple[ObjectState, dict[str, Any
     cause: CauseId = "scheduling.devices_held" if holders else "scheduling.unschedulable"
     others_decide = bool(supply or reason or holders)
     claims = [] if others_decide else volume_claims.unbound(case, pending, quote)
-    volume = None if others_decide else unscheduled.volume(messages[index])
+    notes = unscheduled.notes(case, pending)
+    volume = None if others_decide or notes.node_is_coming else unscheduled.volume(messages[index])
     if claims or volume:
         cause = "scheduling.volume_failed"
-    notes = unscheduled.notes(case, pending)
     gang_text = (
         f"{names(case.ranks_of(*waiting))} only wait for it: {messages[waiting[0]]}" if waiting else ""
     )

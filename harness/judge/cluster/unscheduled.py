@@ -72,6 +72,8 @@ class Notes:
     texts: list[str]
     evidence: list[str]
     advice: str
+    node_is_coming: bool
+    """Whether an autoscaler is adding a node, so that the reasons of the existing nodes are not final."""
 
 
 def is_of_the_gang(message: str) -> bool:
@@ -131,7 +133,7 @@ def notes(case: Case, pending: Collection[int]) -> Notes:
         newest.pop("adding", None)
     last = sorted(newest.values())[-2:]
     advice = next((advice for *_, advice in reversed(last) if advice), "")
-    return Notes([text for _, text, _, _ in last], [ref for _, _, ref, _ in last], advice)
+    return Notes([text for _, text, _, _ in last], [ref for _, _, ref, _ in last], advice, "adding" in newest)
 
 
 def group(case: Case) -> list[ObjectState]:

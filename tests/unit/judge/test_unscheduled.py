@@ -80,6 +80,16 @@ def test_a_volume_is_not_the_cause_if_other_reasons_exclude_nodes(judged, messag
     assert (verdict.cause, verdict.ranks) == ("scheduling.unschedulable", [1]), verdict.explanation
 
 
+def test_a_volume_in_a_zone_that_gets_a_node_is_not_the_cause(judged) -> None:
+    """aws/karpenter-provider-aws#2971: a new node can be in the zone of the volume."""
+    job = never_started()
+    unscheduled(job, 1, "0/4 nodes are available: 4 node(s) had volume node affinity conflict.")
+    add_event(job, 1, "Nominated", "Pod should schedule on: nodeclaim/gpu-x7", type_="Normal")
+    verdict = judged(job)
+    assert (verdict.cause, verdict.ranks) == ("scheduling.unschedulable", [1]), verdict.explanation
+    assert "raise --wait" in verdict.next[-1]
+
+
 def test_the_reasons_in_a_message_are_separate() -> None:
     message = (
         "0/15 nodes are available: 1 node(s) had taint {a: b}, that the pod didn't tolerate, 12 Insufficient "
