@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from harness.core.causes import CauseId
 from harness.core.clock import seconds
+from harness.evidence.kubernetes.unschedulable import waits_for_volumes
 from harness.judge.case import Case
 from harness.judge.cluster import container_start_advice
 from harness.judge.cluster.pod_events import PodEvent, of_pod
@@ -35,10 +36,6 @@ _STEPS = {
 """The kubelet's step in which an Event with this reason occurs, in the order of the steps."""
 _ATTACHED = "SuccessfulAttachVolume"
 _STAMPS = ("firstTimestamp", "lastTimestamp")
-_SUMMARY = ("Unable to attach or mount volumes", "Unable to mount volumes for pod")
-_ONLY_LATE = ("timed out waiting for the condition", "context deadline exceeded")
-"""Beginnings and endings of the kubelet's message that some volume is not mounted yet. Other Events about the
-volume give the reason."""
 _REPORTED_ONCE = "Multi-Attach error"
 """Part of a message that the attach-detach controller reports only once for each pod and volume."""
 _ADVICE = (
@@ -92,7 +89,7 @@ def blocking(case: Case, index: int) -> PodEvent | None:
     warnings = [event for event in events if event.reason in BLOCKERS and not _outdated(event, events)]
     if not warnings or not (_lasts(case, warnings) or _reported_once(case, warnings)):
         return None
-    return next((event for event in reversed(warnings) if not _only_late(event)), warnings[-1])
+    return next((event for event in reversed(warnings) if not waits_for_volumes(event.message)), warnings[-1])
 
 
 def last(case: Case, index: int) -> PodEvent | None:
@@ -109,10 +106,6 @@ def _outdated(warning: PodEvent, events: list[PodEvent]) -> bool:
     return any(_STEPS.get(event.reason, 0) > step for event in later_events) or (
         warning.reason == "FailedAttachVolume" and any(event.reason == _ATTACHED for event in later_events)
     )
-
-
-def _only_late(event: PodEvent) -> bool:
-    return event.message.startswith(_SUMMARY) and event.message.rstrip(". ").endswith(_ONLY_LATE)
 
 
 def _lasts(case: Case, warnings: list[PodEvent]) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 from harness.core.causes import CauseId
 from harness.evidence.kubernetes import node_images, waiting_reasons
 from harness.evidence.kubernetes.objects import ObjectState, Pod, items, mapping
-from harness.evidence.kubernetes.unschedulable import never_fits
+from harness.evidence.kubernetes.unschedulable import never_fits, waits_for_group
 from harness.evidence.schema.bundle import DeviceHolder
 from harness.judge.case import Case, gated, names
 from harness.judge.cluster import (
@@ -272,9 +272,9 @@ def _unscheduled(case: Case, pending: dict[int, tuple[ObjectState, dict[str, Any
     cause.
     """
     messages = {index: str(one.get("message", "no message")) for index, (_, one) in pending.items()}
-    waiting = [index for index, message in messages.items() if unscheduled.is_of_the_gang(message)]
+    waiting = [index for index, message in messages.items() if waits_for_group(message)]
     waiting = [] if len(waiting) == len(pending) else waiting
-    gang = unscheduled.group(case) if all(map(unscheduled.is_of_the_gang, messages.values())) else []
+    gang = unscheduled.group(case) if all(map(waits_for_group, messages.values())) else []
     pending = {index: one for index, one in pending.items() if index not in waiting}
     index, (state, unschedulable) = next(iter(pending.items()))
     supply = gpu_supply.of_pods(case, [state for state, _ in pending.values()])

@@ -16,13 +16,6 @@ from harness.evidence.kubernetes.objects import ObjectState, mapping
 from harness.judge.case import Case, names
 from harness.judge.cluster import pod_events
 
-_OF_THE_GANG = re.compile(
-    r"pod ?group is not ready|tasks in gang|gang unschedulable|minAvailable|minMember|at plugin Coscheduling"
-    r"|optimistic rejection in PostFilter|waiting for .* pods? (?:in|of) the (?:gang|group)",
-    re.IGNORECASE,
-)
-"""Pattern for the message of a pod that waits for other pods of its group. The messages are those of Volcano,
-of the coscheduling plugin and of KAI."""
 _REASON = re.compile(r"(?:^|, )(\d+) ((?:(?!, \d+ ).)+)")
 _END = re.compile(r"[.;] (?:preemption|no new claims|still not schedulable)\b.*|\.$", re.DOTALL)
 _ON_PURPOSE = re.compile(r"taint(?!.*node\.kubernetes\.io/)|affinity/selector|node selector")
@@ -74,11 +67,6 @@ class Notes:
     advice: str
     node_is_coming: bool
     """Whether an autoscaler is adding a node, so that the reasons of the existing nodes are not final."""
-
-
-def is_of_the_gang(message: str) -> bool:
-    """Return whether a pod has no node only because it waits for other pods of its group."""
-    return _OF_THE_GANG.search(message) is not None
 
 
 def reasons(message: str) -> list[str]:
