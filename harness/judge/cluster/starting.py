@@ -292,9 +292,9 @@ def _unscheduled(case: Case, pending: dict[int, tuple[ObjectState, dict[str, Any
     volume = None if others_decide or notes.node_is_coming else unscheduled.volume(messages[index])
     if claims or volume:
         cause = "scheduling.volume_failed"
-    gang_text = (
-        f"{names(case.ranks_of(*waiting))} only wait for it: {messages[waiting[0]]}" if waiting else ""
-    )
+    waiting_ranks = case.ranks_of(*waiting)
+    verb = "waits" if len(waiting_ranks) == 1 else "wait"
+    gang_text = f"{names(waiting_ranks)} only {verb} for it: {messages[waiting[0]]}" if waiting else ""
     return not_passed(
         "scheduling",
         supply.cause if supply else cause,
@@ -317,7 +317,13 @@ def _unscheduled(case: Case, pending: dict[int, tuple[ObjectState, dict[str, Any
             *notes.evidence,
             *(event.ref for event in gang),
         ],
-        advice=_CLAIMS if claims else volume.advice if volume else "" if supply else notes.advice,
+        advice=_CLAIMS
+        if claims
+        else volume.advice
+        if volume
+        else ""
+        if supply
+        else notes.advice or unscheduled.advice(messages[index]),
     )
 
 

@@ -18,7 +18,7 @@ from harness.judge.cluster import pod_events
 
 _REASON = re.compile(r"(?:^|, )(\d+) ((?:(?!, \d+ ).)+)")
 _END = re.compile(r"[.;] (?:preemption|no new claims|still not schedulable)\b.*|\.$", re.DOTALL)
-_ON_PURPOSE = re.compile(r"taint(?!.*node\.kubernetes\.io/)|affinity/selector|node selector")
+_ON_PURPOSE = re.compile(r"taint(?!.*(?:node\.kubernetes\.io/|not-ready))|affinity/selector|node selector")
 """Pattern for reasons that exclude a node on purpose, so that another reason is decisive for the other nodes.
 
 Kubernetes itself taints nodes that are cordoned or not ready.
@@ -41,9 +41,46 @@ _OF_VOLUMES = (
     ("non-existent", "the claim's volume was deleted: delete the claim and create it again"),
     ("is being deleted", "another client deleted the claim: remove what uses it, and create it again"),
     ("is lost", "the claim's volume was deleted: delete the claim and create it again"),
+    ("binding volumes", "see why the claim got no volume: `kubectl describe pvc`, and its provisioner's log"),
     ("persistentvolumeclaim", "create the claim that the pod uses, or correct its name"),
 )
 """Pairs of (part of a reason that a volume causes, advice). The default is the advice of the first entry."""
+_ADVICE = (
+    (
+        re.compile(r"node\.kubernetes\.io/(?:disk|memory|pid)-pressure"),
+        "free the disk, memory or process ids of these nodes: `kubectl describe node` shows the condition",
+    ),
+    (
+        re.compile(r"node\.kubernetes\.io/(?:not-ready|unreachable|network-unavailable)"),
+        "find out why these nodes are not ready: `kubectl describe node`",
+    ),
+    (
+        re.compile(r"were unschedulable|node\.kubernetes\.io/unschedulable"),
+        "wait until the cordoned nodes are uncordoned, or use other nodes: `kubectl get nodes`",
+    ),
+    (
+        re.compile(r"(?:agent|driver|network)-not-ready"),
+        "a component that removes this taint does not run on these nodes yet: look at its DaemonSet",
+    ),
+    (
+        re.compile(r"Too many pods"),
+        "these nodes run as many pods as they may (maxPods of the kubelet): remove pods, or use more nodes",
+    ),
+    (
+        re.compile(r"topology spread constraints"),
+        "relax topologySpreadConstraints, or label the nodes with its topologyKey",
+    ),
+    (
+        re.compile(r"anti-affinity"),
+        "other pods exclude these nodes by podAntiAffinity: use more nodes, or relax the rule",
+    ),
+    (
+        re.compile(r"cannot allocate all claims|resourceclaim"),
+        "compare the pod's ResourceClaims with the devices that are free: `kubectl get resourceclaims,"
+        "resourceslices -A`",
+    ),
+)
+"""Pairs of (pattern for a reason, advice)."""
 _CLAIM_NOT_CREATED = "FailedResourceClaimCreation"
 _NO_TEMPLATE = "create the ResourceClaimTemplate in the message, or correct its name in resourceClaims"
 IGNORED_SECONDS = 30.0
@@ -91,6 +128,12 @@ def volume(message: str) -> Volume | None:
         return None
     advice = next(text for part, text in _OF_VOLUMES if part in decisive[0])
     return Volume(decisive[0], advice or _OF_VOLUMES[0][1])
+
+
+def advice(message: str) -> str:
+    """Return advice for the reasons that the pod itself does not cause on purpose, or ""."""
+    decisive = [reason for reason in reasons(message) if not _is_on_purpose(reason)]
+    return next((text for pattern, text in _ADVICE for reason in decisive if pattern.search(reason)), "")
 
 
 def _is_of_a_volume(reason: str) -> bool:

@@ -272,6 +272,23 @@ def test_a_decision_of_kueue_is_not_called_absent(judged, message: str, reason: 
     assert message in verdict.explanation
 
 
+@pytest.mark.parametrize(("until", "named"), [(90, True), (40, False)])
+def test_a_pod_that_stays_terminating_is_named(judged, until, named) -> None:
+    """kubernetes-sigs/jobset#576: the restart waits for a pod that its kubelet cannot stop."""
+    job = failing()
+    says(job, 1, ["RuntimeError: CUDA error: device-side assert triggered"])
+    job.ended(1, 11, 1, message=json.dumps({"exit": 1}))
+    gone = {"metadata": {"deletionTimestamp": at(18), "deletionGracePeriodSeconds": 5}}
+    job.pod(0, 13, "Running", {"running": {"startedAt": at(5)}}, **gone)
+    add_event(job, 0, "FailedKillPod", "error killing pod: context deadline exceeded", (20, 36))
+    job.jobset(14)
+    bundles.timed_out(job, until)
+    verdict = judged(job)
+    assert (verdict.cause, verdict.ranks) == ("rank.crashed", [1]), verdict.explanation
+    consequences = " ".join(verdict.consequences)
+    assert ("still exists 72 s after its grace period (FailedKillPod: error killing" in consequences) == named
+
+
 @pytest.mark.parametrize(("ended", "cause"), [(9, "rank.crashed"), (13, "rank.pod_deleted")])
 def test_a_rank_without_a_log_that_ended_before_its_pod_was_deleted(judged, ended, cause) -> None:
     """kubernetes/kubernetes#98012: the kubelet reports the end late, and the log is gone with its node."""

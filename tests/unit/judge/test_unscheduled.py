@@ -90,6 +90,38 @@ def test_a_volume_in_a_zone_that_gets_a_node_is_not_the_cause(judged) -> None:
     assert "raise --wait" in verdict.next[-1]
 
 
+@pytest.mark.parametrize(
+    ("reason", "advice"),
+    [
+        ("2 node(s) had untolerated taint {node.kubernetes.io/disk-pressure: }.", "free the disk"),
+        ("2 node(s) had untolerated taint {node.kubernetes.io/not-ready: }.", "not ready"),
+        ("2 node(s) had untolerated taint {node.cilium.io/agent-not-ready: true}.", "its DaemonSet"),
+        ("1 node(s) had untolerated taint {a: b}, 1 node(s) were unschedulable.", "uncordoned"),
+        ("2 Too many pods.", "maxPods"),
+        ("2 node(s) didn't match pod topology spread constraints (missing required label).", "topologyKey"),
+        ("2 node(s) didn't match pod anti-affinity rules.", "podAntiAffinity"),
+        ("2 cannot allocate all claims. still not schedulable, preemption: not helpful.", "resourceslices"),
+        ("2 node(s) had untolerated taint {a: b}.", "correct the node selector"),
+        ("2 Insufficient cpu.", "request less"),
+    ],
+)
+def test_the_advice_fits_the_reason_of_the_scheduler(judged, reason, advice) -> None:
+    job = never_started()
+    unscheduled(job, 1, f"0/2 nodes are available: {reason}")
+    verdict = judged(job)
+    assert (verdict.cause, verdict.ranks) == ("scheduling.unschedulable", [1]), verdict.explanation
+    assert advice in verdict.next[-1]
+
+
+def test_a_volume_that_was_not_bound_is_the_cause(judged) -> None:
+    job = never_started()
+    message = 'running PreBind plugin "VolumeBinding": binding volumes: context deadline exceeded'
+    unscheduled(job, 1, message, reason="SchedulerError")
+    verdict = judged(job)
+    assert (verdict.cause, verdict.ranks) == ("scheduling.volume_failed", [1]), verdict.explanation
+    assert "provisioner" in verdict.next[-1]
+
+
 def test_the_reasons_in_a_message_are_separate() -> None:
     message = (
         "0/15 nodes are available: 1 node(s) had taint {a: b}, that the pod didn't tolerate, 12 Insufficient "
