@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from harness.evidence.kubernetes.objects import ObjectState, items
-from harness.judge.case import Case, names
+from harness.evidence.kubernetes.objects import items
+from harness.judge.case import Case, gated, names
 from harness.judge.cluster import controllers
 from harness.judge.finding import Finding, listed, not_passed
 
@@ -16,11 +16,14 @@ _ADVICE = (
 )
 
 
-def not_removed(case: Case, pods: dict[int, ObjectState]) -> Finding:
-    """Return the finding for pods whose scheduling gates were not removed, by node index.
+def not_removed(case: Case) -> Finding | None:
+    """Return the finding for pods whose scheduling gates were not removed, or None if no pod has a gate.
 
     Kueue removes only its own gates. Another gate remains although Kueue has admitted the job.
     """
+    pods = {index: pods[-1].last for index, pods in case.pod_attempts.items() if gated(pods[-1].last)}
+    if not pods:
+        return None
     all_gates = [gate for pod in pods.values() for gate in items(pod.object, "spec", "schedulingGates")]
     gates = list(dict.fromkeys(str(gate.get("name")) for gate in all_gates))
     ranks, refs = case.ranks_of(*pods), [pod.ref for pod in pods.values()]

@@ -6,6 +6,8 @@ An Event about a later step shows that the earlier steps have succeeded meanwhil
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from harness.core.causes import CauseId
 from harness.core.clock import seconds
 from harness.evidence.kubernetes.unschedulable import waits_for_volumes
@@ -23,6 +25,11 @@ BLOCKERS: dict[str, CauseId] = {
     "FailedCreatePodSandBox": "scheduling.sandbox_failed",
 }
 """Reasons of Events that explain why a scheduled pod's containers do not start, mapped to their causes."""
+LATE_START = (
+    "find out why this container starts late (`kubectl describe pod`), pull its image on the nodes before "
+    "the launch, or raise the timeout of the rendezvous"
+)
+"""Advice if ranks waited in vain for a rank whose container had not started."""
 LASTING_SECONDS = 5.0
 """A warning Event counts only if it recurs over at least this many seconds. A single warning may be
 outdated."""
@@ -97,6 +104,17 @@ def last(case: Case, index: int) -> PodEvent | None:
     events = [event for event in of_pod(case, index) if event.reason not in ("Scheduled", "FailedScheduling")]
     warnings = [event for event in events if event.is_warning and not _outdated(event, events)]
     return next(iter([*reversed(warnings), *reversed(events)]), None)
+
+
+def unstarted(case: Case, indexes: Iterable[int]) -> list[str]:
+    """Return a sentence with the pod's last Event for each of these nodes whose container never started."""
+    sentences = []
+    for index in dict.fromkeys(indexes):
+        if index in case.pods and not case.started(index):
+            event = last(case, index)
+            reason = f": the last Event of its pod is {event.text}" if event else ""
+            sentences.append(f"the container of {case.place(index)} had not started{reason}")
+    return sentences
 
 
 def _outdated(warning: PodEvent, events: list[PodEvent]) -> bool:

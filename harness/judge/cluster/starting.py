@@ -221,11 +221,13 @@ def _not_started(case: Case, blocked_by: dict[int, PodEvent]) -> Finding:
     index, event = next(iter(blocked_by.items()))
     same_reason = [i for i, other in blocked_by.items() if other.reason == event.reason]
     other_ranks = names(case.ranks_of(*same_reason[1:]))
+    others = [f"{names(case.ranks_of(i))}: {blocked_by[i].text}" for i in blocked_by if i not in same_reason]
     return not_passed(
         "scheduling",
         start_events.BLOCKERS[event.reason],
         f"no container of {case.place(index)} could start: {event.text}",
         details=[f"neither could one of {other_ranks}"] if same_reason[1:] else [],
+        why=others[:2],
         ranks=case.ranks_of(*same_reason),
         evidence=[blocked_by[i].state.ref for i in same_reason],
         advice=start_events.advice(event),

@@ -10,9 +10,9 @@ from harness.core.clock import seconds
 from harness.evidence.kubernetes import refusals
 from harness.evidence.kubernetes.objects import ObjectState, Pod, mapping
 from harness.evidence.kubernetes.refusals import Refusal
-from harness.judge.case import Case, ever_ready, gated, names
+from harness.judge.case import Case, ever_ready, names
 from harness.judge.catalogue import RUNNING
-from harness.judge.cluster import containers, controllers, netcheck, scheduling_gates
+from harness.judge.cluster import containers, controllers, netcheck, scheduling_gates, start_events
 from harness.judge.end import End, first
 from harness.judge.finding import LATE, Finding, counted, not_passed, passed, unknown
 from harness.judge.logs import clues
@@ -63,9 +63,8 @@ def rank_pods(case: Case) -> Finding:
         return passed("rank-pods", f"{names(case.ranks)} had a pod")
     if case.launch.acceptance == "nodes":  # In acceptance tests, the `reports` check names the nodes.
         return unknown("rank-pods", f"{names(ranks)} never had a pod: see reports", ranks=ranks)
-    gated_pods = {i: pods[-1].last for i, pods in case.pod_attempts.items() if gated(pods[-1].last)}
-    if gated_pods:
-        return scheduling_gates.not_removed(case, gated_pods)
+    if (finding := scheduling_gates.not_removed(case)) is not None:
+        return finding
     return _never_had(case, missing, ranks)
 
 
@@ -363,14 +362,16 @@ def _never_met(
         if "Ping failed" in cause.text:
             failure = "what responded at MASTER_ADDR is not a rendezvous"
         text, ranks = f"{names(cause.ranks)} could not reach the others: {failure}", cause.ranks
+    not_started = start_events.unstarted(case, [case.node_of(rank) for rank in ranks])
     return not_passed(
         "rendezvous",
         cause.cause or "rendezvous.timeout",
         text,
-        why=[cause.text, cause.log_quote, *consequences],
+        why=[*not_started, cause.text, cause.log_quote, *consequences],
         ranks=ranks or case.ranks,
         evidence=cause.evidence,
         at=cause.at,
+        advice=start_events.LATE_START if not_started else "",
     )
 
 

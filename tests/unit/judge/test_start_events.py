@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import bundles
 import pytest
+from bundles import at
 from cluster_events import add_event, never_started
 
 NOT_MOUNTED = (
@@ -125,6 +127,35 @@ def test_the_last_warning_explains_a_container_that_never_started(judged) -> Non
     verdict = judged(job)
     assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "scheduling.not_started", [1])
     assert f"FailedSync: {message}" in verdict.explanation
+
+
+def test_the_other_reason_of_another_rank_is_mentioned(judged) -> None:
+    job = never_started()
+    add_event(job, 0, "FailedMount", NFS)
+    add_event(job, 1, "FailedCreatePodSandBox", NO_ADDRESS)
+    verdict = judged(job)
+    assert (verdict.cause, verdict.ranks) == ("scheduling.volume_failed", [0])
+    assert f"Rank 1: FailedCreatePodSandBox: {NO_ADDRESS}" in verdict.explanation
+
+
+@pytest.mark.parametrize("reason", ["Pulling", ""])
+def test_a_rank_that_still_starts_is_not_sent_to_the_network(judged, reason) -> None:
+    """Contract: ranks that waited in vain for a container show what it waited for."""
+    job = never_started()
+    job.manifest = bundles.healthy().manifest
+    job.drop_pod(0)
+    job.pod(0, 5, "Running", {"running": {"startedAt": at(5)}})
+    error = "DistStoreError: Timed out after 61 seconds waiting for clients. 1/2 clients joined"
+    job.logs[job.pod_name(0)] = [f"{at(36, True)} {error}"]
+    if reason:
+        add_event(job, 1, reason, 'Pulling image "large:1"', (7,), type_="Normal")
+    job.ended(0, 37, 1, message='{"exit": 1}')
+    job.jobset(38, "Failed")
+    verdict = judged(job)
+    assert (verdict.cause, verdict.ranks) == ("rendezvous.timeout", [1]), verdict.explanation
+    assert "had not started" in verdict.explanation
+    assert ("is Pulling: Pulling image" in verdict.explanation) == bool(reason)
+    assert "starts late" in verdict.next[-1]
 
 
 def test_events_of_another_pod_of_the_same_name_do_not_count(judged) -> None:
