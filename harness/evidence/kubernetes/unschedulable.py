@@ -2,7 +2,7 @@
 or cordons. The recorded pod and nodes are compared by the rules of the scheduler's filter plugins. Pod
 affinities, topology spread constraints and other pods' requests are ignored, because other pods can end.
 
-Two functions recognize messages which only say that a pod waits, although another message has the reason.
+Two functions recognize messages that report only that a pod waits. Another message then has the reason.
 """
 
 from __future__ import annotations

@@ -167,9 +167,9 @@ def remote(case: Case) -> list[str]:
     for state in reversed(case.workload):
         name = mapping(state.object, "status").get("clusterName")
         texts = [str(each.get("message")) for each in items(state.object, "status", "admissionChecks")]
-        found = next(filter(None, map(_RESERVATION.search, texts)), None)
-        if name or found:
-            cluster = name or (found[1] if found else "")
+        reservation = next(filter(None, map(_RESERVATION.search, texts)), None)
+        if name or reservation:
+            cluster = name or (reservation[1] if reservation else "")
             return [f"MultiKueue runs it in cluster {cluster}, where its pods are: attach to it there"]
     return []
 

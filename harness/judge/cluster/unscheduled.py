@@ -111,8 +111,8 @@ def reasons(message: str) -> list[str]:
 
     A message without numbers is a single reason, which applies to all nodes.
     """
-    _, found, text = message.partition("nodes are available: ")
-    text = _END.sub("", text if found else message)
+    _, has_counts, text = message.partition("nodes are available: ")
+    text = _END.sub("", text if has_counts else message)
     return [reason.strip(" .") for _, reason in _REASON.findall(text)] or [text.strip(" .")]
 
 

@@ -48,7 +48,7 @@ def test_an_admission_check_is_quoted_with_its_message(judged, conditions, state
 
 
 def test_an_eviction_by_an_admission_check_quotes_the_check(judged) -> None:
-    """kueue #10660: the condition says only that some check is false."""
+    """kueue #10660: the condition shows only that some check is false."""
     job = bundles.stuck(bundles.healthy(), keep=3)
     job.workload(20, [cond("Evicted", "True", "AdmissionCheck", "At least one admission check is false", 20)])
     checks = [{"name": "nodes", "state": "Retry", "message": NO_NODES}]

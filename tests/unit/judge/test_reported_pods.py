@@ -181,7 +181,7 @@ PREEMPTED = cond("DisruptionTarget", "True", "PreemptionByScheduler", "preemptin
     ],
 )
 def test_who_removed_a_pod_is_in_its_event(judged, condition, reason, message, cause, advice) -> None:
-    """Contract: the condition says that the eviction API was called, and the Event who called it."""
+    """Contract: the condition shows only that a client called the eviction API."""
     job = failing()
     conditions = [condition] if condition else []
     gone = {"metadata": {"deletionTimestamp": at(41), "deletionGracePeriodSeconds": 30}}
@@ -236,7 +236,7 @@ HANGS = 'Liveness probe failed: Get "http://10.0.0.1:8080/healthz": context dead
     ids=["probe", "hook", "stopped", "another container", "before it started"],
 )
 def test_a_container_that_its_kubelet_killed(judged, reason, message, times, says) -> None:
-    """Contract: a rank that a probe or hook ended is not said to be out of memory."""
+    """Contract: a rank that a probe or hook ended is not called out of memory."""
     job = failing()
     job.logs = {job.pod_name(0): [f"{at(12, True)} step 5"], job.pod_name(1): [f"{at(12, True)} step 5"]}
     add_event(job, 1, "Unhealthy", HANGS, (8, 10))

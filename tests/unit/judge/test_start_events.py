@@ -119,7 +119,7 @@ def test_a_step_that_fails_again_after_it_succeeded_is_the_reason(judged) -> Non
 
 
 def test_the_last_warning_explains_a_container_that_never_started(judged) -> None:
-    """Contract: a reason that the judge does not know is quoted, and the pod it is about is the one named."""
+    """Contract: an unknown reason is quoted, and the rank of its pod is named."""
     job = never_started()
     message = "error determining status: rpc error: code = DeadlineExceeded"
     add_event(job, 0, "Pulled", "Container image is already present", (6,), type_="Normal")

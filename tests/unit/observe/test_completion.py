@@ -107,7 +107,7 @@ def test_a_pod_that_fits_nowhere(end: CompletionDetector) -> None:
 def test_a_pod_for_which_a_node_is_being_added_goes_on(
     end: CompletionDetector, reason: str, component: str, over: bool
 ) -> None:
-    """Contract: a healthy job is not given up while an autoscaler creates a node, which takes minutes."""
+    """Contract: the harness waits while an autoscaler creates a node, which needs minutes."""
     event = {
         "metadata": {"name": "e", "uid": "e"},
         "involvedObject": {"kind": "Pod", "name": "x-0", "uid": "pod/x-0"},
