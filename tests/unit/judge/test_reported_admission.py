@@ -125,14 +125,18 @@ def gated(*gates: str, indexes: tuple[int, ...] = (0, 1)) -> bundles.Job:
     ("gates", "cause", "named"),
     [
         # kueue #9482: Kueue has admitted the job, and does not remove the gates of others.
-        (["example.com/wait"], "scheduling.unschedulable", "example.com/wait, which its controller"),
+        (
+            ["example.com/wait"],
+            "scheduling.unschedulable",
+            "its controller has not removed: example.com/wait",
+        ),
         # kueue #8884
         (["kueue.x-k8s.io/topology"], "controllers.kueue_not_reconciling", "kueue.x-k8s.io/topology"),
         # openshift/instaslice-operator#82
         (
             ["org.instaslice/accelerator", "kueue.x-k8s.io/admission"],
             "controllers.kueue_not_reconciling",
-            "gate kueue.x-k8s.io/admission, which Kueue",
+            "Kueue has not removed: kueue.x-k8s.io/admission",
         ),
     ],
 )
