@@ -161,8 +161,9 @@ _PASSING = (
 )
 """Parts of messages from a busy kubelet or container runtime, in lower case. The next attempt usually
 succeeds."""
+_NODE_FAULT: CauseId = "scheduling.not_started"
 _OF_THE_NODE: tuple[tuple[str, CauseId], ...] = tuple(
-    (part, "scheduling.not_started")
+    (part, _NODE_FAULT)
     for part in (
         "cgroup",
         "no space left on device",

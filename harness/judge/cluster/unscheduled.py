@@ -160,7 +160,7 @@ def notes(case: Case, pending: Collection[int]) -> Notes:
             elif event.reason == _CLAIM_NOT_CREATED:
                 text = f"a ResourceClaim of {pod} was not created: {event.message}"
                 newest[event.reason] = (event.at, text, event.state.ref, _NO_TEMPLATE)
-    if newest and newest.get("adding", (0.0,)) < max(newest.values()):
+    if newest.get("adding") != max(newest.values(), default=None):
         newest.pop("adding", None)
     last = sorted(newest.values())[-2:]
     advice = next((advice for *_, advice in reversed(last) if advice), "")
