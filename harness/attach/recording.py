@@ -17,7 +17,7 @@ from harness.core.clock import now
 from harness.core.errors import HarnessError
 from harness.core.kubernetes import Object
 from harness.evidence.io.writer import BundleWriter
-from harness.evidence.kubernetes.objects import mapping
+from harness.evidence.kubernetes.objects import claim_names, group_name, mapping
 from harness.evidence.schema.bundle import Observation
 
 KEPT_SECONDS = 60.0
@@ -80,7 +80,7 @@ class Recording:
             own = involved.get("uid") in self._uids or (
                 not involved.get("uid") and involved.get("name") in self._names
             )
-            own = own or self._named_like_a_pod(involved)
+            own = own or self._named_like_a_pod(involved) or self._used_by_a_pod(involved)
             if not own and time.monotonic() - since < KEPT_SECONDS:
                 self._events.append((since, observation))
         if own:
@@ -92,6 +92,13 @@ class Recording:
             return False
         jobs = "|".join(re.escape(name) for name in sorted(self._jobs))
         return re.fullmatch(rf"({jobs})-(\d+-)?[a-z0-9]{{5}}", str(involved.get("name"))) is not None
+
+    def _used_by_a_pod(self, involved: dict[str, Any]) -> bool:
+        """Return whether an Event is about a volume claim or the PodGroup of one of the job's pods."""
+        kind, name, pods = involved.get("kind"), involved.get("name"), self.pods.values()
+        if kind == "PersistentVolumeClaim":
+            return any(name in claim_names(pod) for pod in pods)
+        return kind == "PodGroup" and any(name == group_name(pod) for pod in pods)
 
     def flush(self) -> None:
         """Record the kept Events whose objects are now known to belong to the job."""

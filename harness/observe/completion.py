@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from harness.core.kubernetes import Object, condition
-from harness.evidence.kubernetes import refusals, waiting_reasons
+from harness.evidence.kubernetes import autoscalers, refusals, waiting_reasons
 from harness.evidence.kubernetes.members import pod_index
 from harness.evidence.kubernetes.objects import mapping
 from harness.evidence.kubernetes.unschedulable import never_fits
@@ -292,7 +292,7 @@ class CompletionDetector(LaunchState):
     def _pods(self) -> str | None:
         for pod in self.all("pod"):
             name, scheduled = pod["metadata"]["name"], condition(pod, "PodScheduled")
-            is_waiting = scheduled.get("reason") == "Unschedulable"
+            is_waiting = scheduled.get("reason") == "Unschedulable" and not self._gets_node(pod)
             misfit = never_fits(pod, self.all("node")) if is_waiting else None
             # Evaluate all timers before the `or` below, which could skip them.
             long = self._lasts(pod, "unschedulable", is_waiting)
@@ -300,6 +300,12 @@ class CompletionDetector(LaunchState):
             if (self._lasts(pod, "never", bool(misfit)) and others_decided) or long:
                 return f"{name} cannot be scheduled: {misfit or scheduled.get('message')}"
         return None
+
+    def _gets_node(self, pod: Object) -> bool:
+        """Return whether an autoscaler reports that it is adding a node for the pod."""
+        uid = pod["metadata"]["uid"]
+        events = (e for e in self.all("event") if mapping(e, "involvedObject").get("uid") == uid)
+        return autoscalers.adds_node(events)
 
     def _unserved(self) -> str | None:
         """Return a sentence if a pod is waiting for the scheduler and no kube-scheduler is ready."""

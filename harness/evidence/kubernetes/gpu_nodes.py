@@ -60,7 +60,12 @@ _REJECTED = "Pod was rejected: "
 _ENDED_OTHERWISE = ("DeadlineExceeded", *ENDED_BY_NODE)
 """Status reasons of failed pods that the kubelet accepted first, and that it or a controller ended later."""
 _NONE_LEFT = re.compile(r"\bcapacity: 0\b")
-_OF_GPUS = re.compile(r"nvidia\.com/|nvml|unhealthy devices|GetPreferredAllocation", re.IGNORECASE)
+_OF_GPUS = re.compile(
+    r"nvidia\.com/|nvml|\bGPU-[0-9a-f]|amd\.com/gpu|gpu\.intel\.com/|habana\.ai/"
+    r"|unhealthy devices(?! [\w.-]+/)|GetPreferredAllocation",
+    re.IGNORECASE,
+)
+"""Pattern for the device manager's messages about GPUs. Other device plugins offer network devices."""
 _SHARED_ONCE = "maximum request size for shared resources"
 """Part of the device plugin's error message if failRequestsGreaterThanOne is set. MPS implies this
 setting."""

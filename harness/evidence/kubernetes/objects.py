@@ -36,6 +36,11 @@ def container_of(spec: object, name: str) -> dict[str, Any]:
     return next((each for each in items(spec, "containers") if each.get("name") == name), {})
 
 
+_GROUP_ANNOTATIONS = ("scheduling.k8s.io/group-name", "scheduling.volcano.sh/group-name", "pod-group-name")
+_GROUP_LABEL = "scheduling.x-k8s.io/pod-group"
+"""Annotations and the label in which Volcano, KAI and the coscheduling plugin name a pod's PodGroup."""
+
+
 @dataclass(frozen=True)
 class ObjectState:
     """One recorded state of an object.
@@ -144,6 +149,25 @@ class Pod:
             if condition.get("type") == kind:
                 return self.last, condition
         return None
+
+
+def claim_names(pod: dict[str, Any]) -> list[str]:
+    """Return the names of a pod's volume claims, including those for its generic ephemeral volumes."""
+    names = []
+    for volume in items(pod, "spec", "volumes"):
+        if claim := mapping(volume, "persistentVolumeClaim").get("claimName"):
+            names.append(str(claim))
+        elif "ephemeral" in volume:
+            names.append(f"{mapping(pod, 'metadata').get('name')}-{volume.get('name')}")
+    return names
+
+
+def group_name(pod: dict[str, Any]) -> str:
+    """Return the name of the PodGroup with which a gang scheduler schedules a pod, or ""."""
+    metadata = mapping(pod, "metadata")
+    annotations, labels = mapping(metadata, "annotations"), mapping(metadata, "labels")
+    names = [annotations.get(key) for key in _GROUP_ANNOTATIONS] + [labels.get(_GROUP_LABEL)]
+    return next((str(name) for name in names if name), "")
 
 
 def termination(terminated: dict[str, Any]) -> tuple[int | None, dict[str, Any]]:

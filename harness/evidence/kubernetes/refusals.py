@@ -16,10 +16,14 @@ from dataclasses import dataclass
 from harness.core.clock import seconds
 from harness.evidence.kubernetes.objects import mapping
 
-_MAKERS = ("JobSet", "Job", "StatefulSet", "DaemonSet", "ReplicaSet", "TorchrunJob")
+_MAKERS = (
+    *("JobSet", "Job", "StatefulSet", "DaemonSet", "ReplicaSet", "TorchrunJob"),
+    *("PyTorchJob", "MPIJob", "TrainJob", "LeaderWorkerSet"),
+)
 """Kinds of objects whose controllers create pods, or create Jobs that create pods."""
-_REASONS = ("FailedCreate", "JobCreationFailed", "HeadlessServiceCreationFailed")
-"""Event reasons used by Kubernetes controllers and JobSet 0.12 for objects that could not be created."""
+_REASONS = ("FailedCreate", "JobCreationFailed", "HeadlessServiceCreationFailed", "FailedCreatePod")
+"""Event reasons used by Kubernetes controllers, JobSet 0.12 and the Training Operator 1.9 for objects that
+could not be created."""
 _PASSING = (
     "failed calling webhook",
     "no endpoints available",
@@ -54,6 +58,9 @@ webhook denies a pod until the scheduler has accepted its PodGroup (volcano#621)
 message, because the names of the webhooks do not identify the project: kubebuilder generates the same names
 for all projects.
 """
+_MISSING_CLASS = re.compile(r'no (PriorityClass) with name \S+ was found|(RuntimeClass) "[^"]+" not found')
+_UNCALLED = re.compile(r'failed calling webhook "([^"]+)"')
+_JOBSET_OR_KUEUE = re.compile(r'webhook "[^"]*\.kb\.io"|(?:kueue|jobset)-webhook-service')
 POD_SECURITY = "Pod Security Standard"
 """The kind of rule that is returned for a refusal by Pod Security admission."""
 _AGAIN = "(combined from similar events): "
@@ -88,12 +95,42 @@ class Refusal:
         return "failed calling webhook" in self.message
 
     @property
+    def of_another_webhook(self) -> str:
+        """Return the name of the webhook that could not be called, or "" if it is one of JobSet or Kueue."""
+        match = _UNCALLED.search(self.message)
+        is_known = match is not None and _JOBSET_OR_KUEUE.search(self.message) is not None
+        return match[1] if match is not None and not is_known else ""
+
+    @property
+    def without_account(self) -> bool:
+        """Return whether the pod's service account does not exist. A controller could still create it."""
+        return "error looking up service account" in self.message
+
+    @property
     def rule(self) -> tuple[str, str] | None:
         """Return the kind and name of the policy, quota or webhook that refused the object, or None.
 
         For a LimitRange, the name is "", because the message does not contain it.
         """
         return rule_of(self.message)
+
+    @property
+    def advice(self) -> str:
+        """Return how to make the API server accept the pods, or "" if only the rule is known."""
+        if "has expired or is not yet valid" in self.message:
+            return "compare the clock of the control plane with the dates of the webhook's certificate"
+        if name := self.of_another_webhook:
+            return (
+                f"see whether the pods behind webhook {name} run, or remove the webhook from this namespace"
+            )
+        if self.without_account:
+            return "create the service account, or correct serviceAccountName"
+        missing = _MISSING_CLASS.search(self.message)
+        return (
+            f"create this {missing[1] or missing[2]}, or correct its name in the pod template"
+            if missing
+            else ""
+        )
 
     def kubectl_arguments(self, namespace: str) -> str | None:
         """Return the arguments of a kubectl command that shows the rule, or None if the rule is not known."""

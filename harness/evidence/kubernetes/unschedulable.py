@@ -1,6 +1,8 @@
 """Find out why no node could run a pod even if there were no other pods: resources, labels, affinity, taints
 or cordons. The recorded pod and nodes are compared by the rules of the scheduler's filter plugins. Pod
 affinities, topology spread constraints and other pods' requests are ignored, because other pods can end.
+
+Two functions recognize messages that report only that a pod waits. Another message then has the reason.
 """
 
 from __future__ import annotations
@@ -19,6 +21,15 @@ _QUANTITY = re.compile(r"([+-]?\d*\.?\d+(?:[eE][+-]?\d+)?)([A-Za-z]*)")
 _PASSING = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 _CORDON = "node.kubernetes.io/unschedulable"
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+_OF_THE_GROUP = re.compile(
+    r"pod ?group is not ready|tasks in gang|gang unschedulable|minAvailable|minMember|at plugin Coscheduling"
+    r"|optimistic rejection in PostFilter",
+    re.IGNORECASE,
+)
+"""Pattern for the messages of Volcano and of the coscheduling plugin about a pod of a group."""
+_VOLUMES = ("Unable to attach or mount volumes", "Unable to mount volumes for pod")
+_ONLY_LATE = ("timed out waiting for the condition", "context deadline exceeded")
+"""Beginnings and endings of the kubelet's message that some volume is not mounted yet."""
 MAX_NAMES = 6
 """The maximum number of names listed in one sentence. Further names are only counted."""
 
@@ -35,6 +46,16 @@ def never_fits(pod: dict[str, Any], nodes: Iterable[dict[str, Any]]) -> str | No
     if reasons:
         return "; ".join(reasons)
     return by_reason((str(mapping(node, "metadata").get("name")), _obstacles(pod, node)) for node in nodes)
+
+
+def waits_for_group(message: str) -> bool:
+    """Return whether a scheduler reports only that a pod waits for other pods of its group."""
+    return _OF_THE_GROUP.search(message) is not None
+
+
+def waits_for_volumes(message: str) -> bool:
+    """Return whether the kubelet reports only that it waits for a volume. Other Events have the reason."""
+    return message.startswith(_VOLUMES) and message.rstrip(". ").endswith(_ONLY_LATE)
 
 
 def accepts(pod: dict[str, Any], node: dict[str, Any]) -> bool:

@@ -55,6 +55,13 @@ _REFUSALS = (
     _Text(("Flavor", "TopologyAwareScheduling"), "admission.no_flavor", "final"),
     _Text(("Flavor", "does not contain the requested level"), "admission.no_flavor", "final"),
     _Text(("insufficient unused quota",), "admission.pending"),
+    _Text(("PodsReady condition",), "admission.pending"),
+    _Text(("no longer fits after processing another workload",), "admission.pending"),
+    _Text(("overlapping preemption targets",), "admission.pending"),
+    _Text(("requires preemption",), "admission.pending"),
+    _Text(("failed admission checks",), "admission.check_pending"),
+    _Text(("admission check",), "admission.check_pending"),
+    _Text(("Admission check",), "admission.check_pending"),
     _Text(("topology", "allow to fit"), "admission.topology"),
     _Text(("topology", "allows to fit only"), "admission.topology"),
     _Text(("no topology domains at level",), "admission.topology"),
@@ -72,6 +79,11 @@ cause."""
 _UNTIL_QUOTA = "insufficient unused quota"
 """Part of Kueue's message about a flavor whose quota is in use now. This flavor might admit the job later,
 even if no other flavor ever can."""
+_NO_QUOTA = re.compile(r"insufficient (unused )?quota for (\S+) in flavor ([^\s,;]+)")
+_EXCLUDED = re.compile(
+    r"untolerated taint .*?in flavor ([^\s,;]+)|[fF]lavor \"?([^\s\",;]+)\"? do(?:es n|esn')(?:ot|t)\b"
+)
+_POD_SET = "couldn't assign flavors to pod set "
 _REFUSAL_REASONS: dict[str, CauseId] = {
     "ExceedsMaxQuota": "admission.quota_exceeded",
     "NoMatchingFlavor": "admission.no_flavor",
@@ -93,6 +105,7 @@ _EVICTIONS: tuple[tuple[str, CauseId], ...] = (
     ("LocalQueueStopped", "admission.queue_stopped"),
     ("NodeFailures", "cluster.node_lost"),
     ("Deactivated", "admission.deactivated"),
+    ("InactiveWorkload", "admission.deactivated"),
 )
 """Pairs of (substring of the Evicted condition's reason, cause). The first match determines the cause."""
 _CONTAINER_REASONS = {
@@ -108,6 +121,7 @@ _CONTAINER_REASONS = {
     "RunContainerError": Meaning("image.entrypoint"),
     "StartError": Meaning("image.entrypoint"),
     "ContainerCannotRun": Meaning("image.entrypoint"),
+    "PostStartHookError": Meaning("image.config", "retried"),
 }
 """Maps the reason in a container's status, if it is waiting or did not start, to the meaning of the
 reason."""
@@ -118,6 +132,11 @@ _PULLS = (
     _Text(("unauthorized",), "image.pull_denied"),
     _Text(("access denied",), "image.pull_denied"),
     _Text(("no basic auth credentials",), "image.pull_denied"),
+    _Text((": denied: ",), "image.pull_denied"),
+    _Text(("requested access to the resource is denied",), "image.pull_denied"),
+    _Text(("denied on resource",), "image.pull_denied"),
+    _Text(("authorization token has expired",), "image.pull_denied"),
+    _Text(("authentication required",), "image.pull_denied"),
     _Text(("403 forbidden",), "image.pull_denied"),
     _Text(("not found",), "image.not_found", "final"),
     _Text(("does not exist",), "image.not_found", "final"),
@@ -145,12 +164,32 @@ _PASSING = (
 )
 """Parts of messages from a busy kubelet or container runtime, in lower case. The next attempt usually
 succeeds."""
+_NODE_FAULT: CauseId = "scheduling.not_started"
+_OF_THE_NODE: tuple[tuple[str, CauseId], ...] = tuple(
+    (part, _NODE_FAULT)
+    for part in (
+        "cgroup",
+        "no space left on device",
+        "no runtime for",
+        "cannot allocate memory",
+        "resource temporarily unavailable",
+        "too many open files",
+    )
+)
+"""Parts of messages, in lower case, about a fault of the node or its container runtime, with their cause."""
 _STARTS: tuple[tuple[str, CauseId], ...] = (
     ("oom-killed (memory limit too low", "rank.oom_killed"),
     ("error mounting", "scheduling.volume_failed"),
+    *_OF_THE_NODE,
 )
 """Pairs of (part of a message in lower case, cause) for containers that were created but could not be
 started."""
+_CREATIONS: tuple[tuple[str, CauseId], ...] = (
+    ("subpath", "scheduling.volume_failed"),
+    ("failed to stat", "scheduling.volume_failed"),
+    *_OF_THE_NODE,
+)
+"""Pairs of (part of a message in lower case, cause) for containers that could not be created."""
 _WRONG_ARCHITECTURE = ("exec format error", "no match for platform")
 _NO_IMAGE = ("image.pull_failed", "image.not_found")
 PULL_REASONS = tuple(reason for reason, means in _CONTAINER_REASONS.items() if means.cause in _NO_IMAGE)
@@ -159,6 +198,8 @@ PULL_REASONS = tuple(reason for reason, means in _CONTAINER_REASONS.items() if m
 
 def refusal(message: str, reason: str = "") -> Meaning:
     """Return why Kueue has not reserved quota, given the QuotaReserved condition's message and reason."""
+    if _fits_later(message):
+        return Meaning("admission.pending")
     matches = [text for text in _REFUSALS if text.within(message)]
     matched_cause = next((text.cause for text in matches if text.cause), None)
     final = any(text.prospect == "final" for text in matches) and _UNTIL_QUOTA not in message
@@ -166,6 +207,27 @@ def refusal(message: str, reason: str = "") -> Meaning:
     if cause is None:
         cause = "admission.refused" if message and reason not in _UNDECIDED else "admission.not_seen"
     return Meaning(cause, "final" if final else "open")
+
+
+def _fits_later(message: str) -> bool:
+    """Return whether each pod set can get its quota in some flavor when other jobs have released theirs.
+
+    Kueue lists why each flavor does not fit. A flavor that only lacks unused quota makes the reasons of the
+    other flavors irrelevant: their taints and node affinities, and their maximum of the same resource.
+    """
+    first, *others = message.split(_POD_SET)
+    parts = [first + others[0], *others[1:]] if others else [first]
+    return _UNTIL_QUOTA in message and all(map(_part_fits_later, parts))
+
+
+def _part_fits_later(text: str) -> bool:
+    """Return whether the pod set with these reasons fits into a flavor after other jobs have ended."""
+    shortages = _NO_QUOTA.findall(text)
+    excluded = {first or second for first, second in _EXCLUDED.findall(text)}
+    exceeded = {(resource, flavor) for unused, resource, flavor in shortages if not unused}
+    never = excluded | {flavor for _, flavor in exceeded}
+    available = {resource for unused, resource, flavor in shortages if unused and flavor not in never}
+    return bool(available) and all(resource in available for resource, _ in exceeded)
 
 
 def eviction(reason: str) -> CauseId:
@@ -194,6 +256,9 @@ def not_started(reason: str, message: str) -> Meaning | None:
     if meaning.cause == "image.entrypoint":
         cause = next((cause for part, cause in _STARTS if part in text), meaning.cause)
         return replace(meaning, cause=cause)
+    if meaning.cause == "image.config":
+        cause = next((cause for part, cause in _CREATIONS if part in text), meaning.cause)
+        meaning = replace(meaning, cause=cause)
     if any(part in text for part in _PASSING):
         meaning = replace(meaning, prospect="open")
     return replace(meaning, cause=next((each.cause for each in pull_meanings if each.cause), meaning.cause))

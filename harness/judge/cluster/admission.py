@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from harness.core.causes import CauseId
 from harness.core.clock import seconds
 from harness.core.deadlines import MIN_WAIT, Budget
@@ -76,6 +78,35 @@ _TOLERATE = (
     "spec.tolerations of the ResourceFlavor for all its jobs"
 )
 
+_ADVICE = (
+    ("untolerated taint", _TOLERATE),
+    (
+        "PodsReady condition",
+        "Kueue admits one job at a time until its pods are ready (waitForPodsReady): find the admitted "
+        "Workload whose PodsReady condition is False",
+    ),
+    (
+        "DRA configuration",
+        "map the DeviceClass in deviceClassMappings of Kueue's configuration, and add a quota for the mapped "
+        "resource to the ClusterQueue",
+    ),
+    (
+        "admission check",
+        "`kubectl describe admissionchecks`; if the check provisions nodes: `kubectl describe "
+        "provisioningrequests`",
+    ),
+)
+"""Pairs of (part of Kueue's message, advice)."""
+_EXCLUDED_NODES = re.compile(r'(taint|nodeSelector|affinity|resource|topologyDomain)(?: "[^"]*")?: (\d+)')
+"""Pattern for the numbers of nodes that topology-aware scheduling excluded, by the reason."""
+_OF_TOPOLOGY = {
+    "taint": _TOLERATE,
+    "nodeSelector": "correct the job's nodeSelector, or the labels of the nodes",
+    "affinity": "correct the job's nodeAffinity, or the labels of the nodes",
+    "resource": "wait until other pods on these nodes have ended, or request fewer devices for each pod",
+}
+_RESERVATION = re.compile(r'got reservation on "([^"]+)"')
+
 
 def _refused(case: Case, last: ObjectState) -> list[Finding]:
     """Return the `queue` and `admission` findings for a Workload that Kueue never admitted.
@@ -84,13 +115,14 @@ def _refused(case: Case, last: ObjectState) -> list[Finding]:
     """
     reserved = condition(last, "QuotaReserved")
     message, reason = str(reserved.get("message", "")), str(reserved.get("reason", ""))
+    checks = _pending_checks(last)
     if reserved.get("status") == "True":
-        checks = items(last.object, "status", "admissionChecks")
-        pending = [f"{c.get('name')} is {c.get('state')}" for c in checks if c.get("state") != "Ready"]
-        message = f"quota is reserved, but admission check {', '.join(pending)}"
+        message = f"quota is reserved, but {'; '.join(checks) or 'the Workload is not admitted'}"
         cause: CauseId = "admission.check_pending"
     else:
         cause = waiting_reasons.refusal(message, reason).cause
+        if cause == "admission.check_pending" and checks:
+            message = f"{message.rstrip('.')} ({'; '.join(checks)})"
     if cause == "admission.not_seen" and not message and controllers.down(case, "kueue"):
         text = f"Kueue wrote no status for Workload {last.name}"
         return [
@@ -103,8 +135,43 @@ def _refused(case: Case, last: ObjectState) -> list[Finding]:
         result = not_passed("queue", cause, text, why=reasons, evidence=[last.ref])
         return [result, unknown("admission", "see queue")]
     queue_exists = passed("queue", f"queue {case.queue} exists", [last.ref])
-    advice = _TOLERATE if "untolerated taint" in message else ""
+    advice = _advice(cause, message)
     return [queue_exists, not_passed("admission", cause, text, evidence=[last.ref], advice=advice)]
+
+
+def _pending_checks(workload: ObjectState) -> list[str]:
+    """Return a clause for each admission check of a Workload that is not Ready, with its message."""
+    checks = [
+        each for each in items(workload.object, "status", "admissionChecks") if each.get("state") != "Ready"
+    ]
+    return [
+        f"admission check {each.get('name')} is {each.get('state')}"
+        + (f": {str(each['message']).rstrip('.')}" if each.get("message") else "")
+        for each in checks
+    ]
+
+
+def _advice(cause: CauseId, message: str) -> str:
+    """Return advice that fits Kueue's message, or "" if the advice of the cause is enough."""
+    if cause == "admission.topology":
+        excluded = {kind: int(count) for kind, count in _EXCLUDED_NODES.findall(message)}
+        most = max(excluded, key=lambda kind: excluded[kind], default="")
+        return _OF_TOPOLOGY.get(most, "")
+    if cause == "admission.pending" and "untolerated taint" in message:
+        return ""
+    return next((advice for part, advice in _ADVICE if part in message), "")
+
+
+def remote(case: Case) -> list[str]:
+    """Return a one-item list with the cluster in which MultiKueue runs the job, or []."""
+    for state in reversed(case.workload):
+        name = mapping(state.object, "status").get("clusterName")
+        texts = [str(each.get("message")) for each in items(state.object, "status", "admissionChecks")]
+        reservation = next(filter(None, map(_RESERVATION.search, texts)), None)
+        if name or reservation:
+            cluster = name or (reservation[1] if reservation else "")
+            return [f"MultiKueue runs it in cluster {cluster}, where its pods are: attach to it there"]
+    return []
 
 
 def _inactive(case: Case, message: str) -> list[str]:
@@ -173,6 +240,7 @@ def eviction(case: Case) -> Finding:
             return passed("eviction", text, [state.ref])
         cause, message = waiting_reasons.eviction(reason), str(evicted.get("message", "no message"))
         limit, advice = "", list[str]()
+        failed_checks = _pending_checks(state) if "AdmissionCheck" in reason else []
         if cause == "admission.max_execution_time":
             limit, advice = _allowed(case, state)
             over = seconds(evicted.get("lastTransitionTime")) or 0.0
@@ -182,7 +250,7 @@ def eviction(case: Case) -> Finding:
             "eviction",
             cause,
             f"Kueue evicted the job ({reason}): {message}{limit}",
-            why=[*_workload_name(case, message), *advice],
+            why=[*_workload_name(case, message), *failed_checks, *advice],
             ranks=case.ranks,
             evidence=[state.ref],
             at=seconds(evicted.get("lastTransitionTime")) or seconds(state.received_at),

@@ -26,6 +26,7 @@ from harness.judge.logs.clues import last_line
 CHECK: CheckId = "containers"
 _LISTS = (("initContainers", "initContainerStatuses"), ("containers", "containerStatuses"))
 _WAITS_AGAIN = "CrashLoopBackOff"
+_OOM_ADVICE = "raise the memory limit of container CONTAINER, or let it use less memory"
 _OF_A_WAITING_RANK = re.compile(
     r"[Tt]ime(d )?out|Rendezvous|Dist(Store|Network)Error|[Cc]onnection|connectFullMesh|name resolution"
     r"|not known"
@@ -68,6 +69,15 @@ class Other:
         """Return the exit code, or 0 if the container has not ended."""
         code = self.ended.get("exitCode")
         return code if isinstance(code, int) else 0
+
+    @property
+    def oom_killed(self) -> bool:
+        return self.ended.get("reason") == "OOMKilled"
+
+    @property
+    def outcome(self) -> str:
+        """Return how the container ended, such as "exit code 137 (out of memory)"."""
+        return f"exit code {self.exit_code}{' (out of memory)' * self.oom_killed}"
 
     @property
     def tries(self) -> int:
@@ -146,7 +156,7 @@ def before(case: Case, end: End) -> list[str]:
         if other.role != "init container" and other.ended_at is not None and other.ended_at < end.at
     ]
     return [
-        f"{other.role} {other.name} of its pod had ended with exit code {other.exit_code} "
+        f"{other.role} {other.name} of its pod had ended with {other.outcome} "
         f"{end.at - (other.ended_at or end.at):.0f} s before{_log_quote(case, other)}"
         for other in helpers
     ]
@@ -163,7 +173,7 @@ def _init_failed(case: Case, _ends: dict[int, End], others: list[Other]) -> Find
         return None
     first = failed[0]
     retries = f", {first.tries + 1} times" if first.tries else ""
-    outcome = f"ended with exit code {first.exit_code}{retries}, so the rank never started"
+    outcome = f"ended with {first.outcome}{retries}, so the rank never started"
     return _not_passed(case, "rank.init_container_failed", failed, outcome, START)
 
 
@@ -219,10 +229,7 @@ def _failed(case: Case, ends: dict[int, End], others: list[Other]) -> Finding | 
     ]
     if not failed:
         return None
-    oom = " (out of memory)" if failed[0].ended.get("reason") == "OOMKilled" else ""
-    outcome = (
-        f"ended with exit code {failed[0].exit_code}{oom}, so its pod failed, though the rank ended with 0"
-    )
+    outcome = f"ended with {failed[0].outcome}, so its pod failed, though the rank ended with 0"
     return _not_passed(case, "rank.helper_failed", failed, outcome, RUNNING)
 
 
@@ -261,7 +268,9 @@ def _not_passed(
         evidence=[first.state.ref, *_log_ref(case, first)],
         phase=phase,
         at=first.ended_at if at is None else at,
-        advice=CAUSES[cause].action.replace("POD", first.pod.name).replace("CONTAINER", first.name),
+        advice=(_OOM_ADVICE if first.oom_killed else CAUSES[cause].action)
+        .replace("POD", first.pod.name)
+        .replace("CONTAINER", first.name),
     )
 
 

@@ -162,7 +162,9 @@ def not_followed(
 def no_job(case: Case) -> Finding | None:
     """Return a finding if the JobSet controller did not create a Job for a resumed JobSet, or None."""
     jobset = case.jobset
-    if case.launch.kind != "JobSet" or jobset is None or case.pods or case.terminal or not waited(case):
+    if case.launch.kind != "JobSet" or jobset is None or case.pod_attempts:
+        return None
+    if case.terminal or not waited(case):
         return None
     resumed = mapping(jobset.object, "spec").get("suspend") is not True and jobset.type != "DELETED"
     if not resumed or case.bundle.history("job") or case.broken("objects/workload.jsonl"):

@@ -5,34 +5,33 @@ In an attached job, pods without ranks are judged after the pods with ranks.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
 from harness.core.causes import CauseId
-from harness.core.clock import seconds
 from harness.evidence.kubernetes import node_images, waiting_reasons
 from harness.evidence.kubernetes.objects import ObjectState, Pod, items, mapping
-from harness.evidence.kubernetes.unschedulable import never_fits
+from harness.evidence.kubernetes.unschedulable import never_fits, waits_for_group
 from harness.evidence.schema.bundle import DeviceHolder
 from harness.judge.case import Case, gated, names
-from harness.judge.cluster import containers, gpu_supply, image_pull_advice, pod_network, volume_claims
+from harness.judge.cluster import (
+    container_start_advice,
+    containers,
+    gpu_supply,
+    image_pull_advice,
+    pod_network,
+    start_events,
+    unscheduled,
+    volume_claims,
+)
+from harness.judge.cluster.pod_events import PodEvent
 from harness.judge.finding import Finding, listed, not_passed, passed, unknown
 
-_START_BLOCKERS: dict[str, CauseId] = {
-    "FailedCreatePodSandBox": "scheduling.sandbox_failed",
-    "NetworkNotReady": "scheduling.sandbox_failed",
-    "FailedMount": "scheduling.volume_failed",
-    "FailedAttachVolume": "scheduling.volume_failed",
-    "FailedMapVolume": "scheduling.volume_failed",
-}
-"""Reasons of Events that explain why a scheduled pod's containers do not start, mapped to their causes."""
 _CLAIMS = (
     "correct the storageClassName of the claim (`kubectl get storageclass`), or create a volume that fits it "
     "(`kubectl describe pvc`)"
 )
-LASTING_SECONDS = 5.0
-"""A warning Event counts only if it recurs over at least this many seconds. A single warning may be
-outdated."""
 
 
 @dataclass(frozen=True)
@@ -120,6 +119,7 @@ def _image_without_rank(case: Case) -> Finding | None:
                     continue  # The container has started.
                 if (obstacle := _blocked(pod, part, name, f"{role} {name}")) is not None:
                     hint, advice = _on_nodes(case, obstacle, pod.node)
+                    advice = advice or container_start_advice.of(obstacle.message)
                     text = f"pod {pod.name}, which has no rank, {obstacle.text}"
                     refs = [obstacle.state.ref]
                     return not_passed("image", obstacle.cause, text, why=[hint], evidence=refs, advice=advice)
@@ -154,6 +154,7 @@ def image(case: Case) -> Finding:
         if case.launch.attached and first.cause == "image.pull_denied":
             advice = advice or image_pull_advice.LOGIN
         advice = image_pull_advice.DELETE.format(pod=case.pods[index].name) if outdated else advice
+        advice = advice or container_start_advice.of(first.message)
         return not_passed(
             "image",
             first.cause,
@@ -167,7 +168,10 @@ def image(case: Case) -> Finding:
         return other
     waiting = [i for i in range(case.expected.num_nodes) if not case.started(i)]
     if waiting:
-        return unknown("image", f"the container of {case.place(waiting[0])} is not recorded as started")
+        event = start_events.last(case, waiting[0]) if waiting[0] in case.pods else None
+        last_event = f": the last Event of its pod is {event.text}" if event else ""
+        text = f"the container of {case.place(waiting[0])} is not recorded as started{last_event}"
+        return unknown("image", text)
     return passed("image", "every rank's container started", [pod.last.ref for pod in case.pods.values()])
 
 
@@ -199,33 +203,58 @@ def scheduling(case: Case) -> Finding:
     rejected = gpu_supply.rejected(case)
     if pending or rejected:
         return _rejected(case, rejected) if rejected and not pending else _unscheduled(case, pending)
+    if ignored := unscheduled.ignored(case):
+        return _ignored(case, ignored)
     idle = [index for index, pod in case.pods.items() if pod.node and not case.started(index)]
     if any(containers.blocks_start(case, index) for index in idle):
         return unknown("scheduling", "see containers", ranks=case.ranks_of(*idle))
-    blocked_by = {i: warning for i in idle if (warning := _start_warning(case, i)) is not None}
+    blocked_by = {i: warning for i in idle if (warning := start_events.blocking(case, i)) is not None}
     if blocked_by:
-        index, last = next(iter(blocked_by.items()))
-        reason, message = (str(last.object.get(name, "")) for name in ("reason", "message"))
-        same_reason = [i for i, other in blocked_by.items() if other.object.get("reason") == reason]
-        return not_passed(
-            "scheduling",
-            _START_BLOCKERS[reason],
-            f"no container of {case.place(index)} could start: {reason}: {message}",
-            details=[f"neither could one of {names(case.ranks_of(*same_reason[1:]))}"]
-            if same_reason[1:]
-            else [],
-            ranks=case.ranks_of(*same_reason),
-            evidence=[blocked_by[i].ref for i in same_reason],
-        )
+        return _not_started(case, blocked_by)
     if case.timed_out and idle and not any(blocked(case, index) for index in case.pods):
-        return not_passed(
-            "scheduling",
-            "scheduling.not_started",
-            f"{case.place(idle[0])} was bound to its node, but its container never started",
-            ranks=case.ranks_of(idle[0]),
-            evidence=[case.pods[idle[0]].last.ref],
-        )
+        return _never_started(case, idle)
     return _unscheduled_without_rank(case) or _assigned(case)
+
+
+def _not_started(case: Case, blocked_by: dict[int, PodEvent]) -> Finding:
+    """Return the finding for scheduled pods whose kubelets report why they start no container."""
+    index, event = next(iter(blocked_by.items()))
+    same_reason = [i for i, other in blocked_by.items() if other.reason == event.reason]
+    other_ranks = names(case.ranks_of(*same_reason[1:]))
+    others = [f"{names(case.ranks_of(i))}: {blocked_by[i].text}" for i in blocked_by if i not in same_reason]
+    return not_passed(
+        "scheduling",
+        start_events.BLOCKERS[event.reason],
+        f"no container of {case.place(index)} could start: {event.text}",
+        details=[f"neither could one of {other_ranks}"] if same_reason[1:] else [],
+        why=others[:2],
+        ranks=case.ranks_of(*same_reason),
+        evidence=[blocked_by[i].state.ref for i in same_reason],
+        advice=start_events.advice(event),
+    )
+
+
+def _never_started(case: Case, idle: list[int]) -> Finding:
+    """Return the finding for scheduled pods that started no container, although no Event gives a reason.
+
+    A pod with a warning Event comes first, because the other pods may still pull their images.
+    """
+    last_events = {index: start_events.last(case, index) for index in idle}
+    warned = [index for index, event in last_events.items() if event and event.is_warning]
+    index = next(iter([*warned, *idle]))
+    event = last_events[index]
+    same_reason = [i for i, other in last_events.items() if event and other and other.reason == event.reason]
+    other_ranks = names(case.ranks_of(*(i for i in same_reason if i != index)))
+    return not_passed(
+        "scheduling",
+        "scheduling.not_started",
+        f"{case.place(index)} was bound to its node, but its container never started",
+        details=[f"neither did that of {other_ranks}"] if same_reason[1:] else [],
+        why=[f"the last Event of its pod is {event.text}"] if event else [],
+        ranks=case.ranks_of(*(same_reason or [index])),
+        evidence=[case.pods[index].last.ref, *([event.state.ref] if event else [])],
+        advice=start_events.advice(event),
+    )
 
 
 def _assigned(case: Case) -> Finding:
@@ -239,33 +268,97 @@ def _assigned(case: Case) -> Finding:
 
 
 def _unscheduled(case: Case, pending: dict[int, tuple[ObjectState, dict[str, Any]]]) -> Finding:
-    """Return the finding for unscheduled pods, with the nodes that lack the requested resources."""
-    state, unschedulable = next(iter(pending.values()))
+    """Return the finding for unscheduled pods, with the nodes that lack the requested resources.
+
+    Pods that only wait for other pods of their group are mentioned, but their ranks are not named as the
+    cause.
+    """
+    messages = {index: str(one.get("message", "no message")) for index, (_, one) in pending.items()}
+    waiting = [index for index, message in messages.items() if waits_for_group(message)]
+    waiting = [] if len(waiting) == len(pending) else waiting
+    gang = unscheduled.group(case) if all(map(waits_for_group, messages.values())) else []
+    pending = {index: one for index, one in pending.items() if index not in waiting}
+    index, (state, unschedulable) = next(iter(pending.items()))
     supply = gpu_supply.of_pods(case, [state for state, _ in pending.values()])
     nodes = [states[-1].object for states in case.bundle.objects("node").values()]
     reason = supply.text if supply else never_fits(state.object, nodes)
-    quote = f"{unschedulable.get('reason', '')}: {unschedulable.get('message', 'no message')}"
+    quote = f"{unschedulable.get('reason', '')}: {messages[index]}"
     shortages = supply.nodes if supply else {}
     holders = [one for one in device_holders(case) if one[1].node not in shortages]
     holders = holders if supply or not reason else []
     ports = pod_network.host_ports(case, pending) if "free ports" in quote else ""
     cause: CauseId = "scheduling.devices_held" if holders else "scheduling.unschedulable"
-    claims = [] if supply or reason or holders else volume_claims.unbound(case, pending, quote)
-    if claims:
+    others_decide = bool(supply or reason or holders)
+    claims = [] if others_decide else volume_claims.unbound(case, pending, quote)
+    notes = unscheduled.notes(case, pending)
+    volume = None if others_decide or notes.node_is_coming else unscheduled.volume(messages[index])
+    if claims or volume:
         cause = "scheduling.volume_failed"
+    waiting_ranks = case.ranks_of(*waiting)
+    verb = "waits" if len(waiting_ranks) == 1 else "wait"
+    gang_text = f"{names(waiting_ranks)} only {verb} for it: {messages[waiting[0]]}" if waiting else ""
     return not_passed(
         "scheduling",
         supply.cause if supply else cause,
         f"{names(case.ranks_of(*pending))} could not be scheduled: "
         + (f"{reason} (the scheduler: {quote})" if reason else quote),
-        why=[ports, listed([one.sentence for _, one in holders]), *(claim.text for claim in claims[:3])],
+        why=[
+            ports,
+            listed([one.sentence for _, one in holders]),
+            *(claim.text for claim in claims[:3]),
+            *_other_messages(case, index, {other: messages[other] for other in pending}),
+            *notes.texts,
+            *(f"PodGroup {_about(event)}: {event.object.get('message')}" for event in gang),
+            gang_text,
+        ],
         ranks=case.ranks_of(*pending),
         evidence=[
             *(state.ref for state, _ in pending.values()),
             *(ref for ref, _ in holders),
             *(claim.evidence for claim in claims[:3]),
+            *notes.evidence,
+            *(event.ref for event in gang),
         ],
-        advice=_CLAIMS if claims else "",
+        advice=_CLAIMS
+        if claims
+        else volume.advice
+        if volume
+        else ""
+        if supply
+        else notes.advice or unscheduled.advice(messages[index]),
+    )
+
+
+def _about(event: ObjectState) -> str:
+    return str(mapping(event.object, "involvedObject").get("name"))
+
+
+_NUMBER = re.compile(r"\d+")
+
+
+def _other_messages(case: Case, index: int, messages: dict[int, str]) -> list[str]:
+    """Return the scheduler's messages about other pods that differ in more than numbers, at most two."""
+    known, texts = {_NUMBER.sub("", messages[index])}, list[str]()
+    for other, message in messages.items():
+        if (pattern := _NUMBER.sub("", message)) not in known:
+            known.add(pattern)
+            texts.append(f"for {names(case.ranks_of(other))}, the message is: {message}")
+    return texts[:2]
+
+
+def _ignored(case: Case, indexes: list[int]) -> Finding:
+    """Return the finding for pods that no scheduler has reported on."""
+    pod = case.pods[indexes[0]].last
+    scheduler = str(mapping(pod.object, "spec").get("schedulerName") or "default-scheduler")
+    ranks = case.ranks_of(*indexes)
+    group = [f"PodGroup {_about(event)}: {event.object.get('message')}" for event in unscheduled.group(case)]
+    advice = f"see whether {scheduler} runs (`kubectl get pods -A`)"
+    if scheduler != "default-scheduler":
+        advice += " and has accepted the job's PodGroup, or correct schedulerName in the pod template"
+    text = f"no scheduler has reported on the pods of {names(ranks)}, whose schedulerName is {scheduler}"
+    refs = [case.pods[index].last.ref for index in indexes]
+    return not_passed(
+        "scheduling", "scheduling.unschedulable", text, why=group, ranks=ranks, evidence=refs, advice=advice
     )
 
 
@@ -281,24 +374,3 @@ def _rejected(case: Case, rejected: gpu_supply.Supply) -> Finding:
 def device_holders(case: Case) -> list[tuple[str, DeviceHolder]]:
     """Return the pods that use devices for which another pod is waiting, with references into the bundle."""
     return [(f"device-holders.jsonl:{line}", one) for line, one in case.bundle.device_holders()]
-
-
-def _start_warning(case: Case, index: int) -> ObjectState | None:
-    """Return the last warning event that explains why a scheduled pod's containers do not start, or None.
-
-    Warnings that did not recur over at least LASTING_SECONDS are ignored.
-    """
-    pod = case.pods[index]
-    warnings = [
-        event
-        for event in case.bundle.history("event")
-        if mapping(event.object, "involvedObject").get("uid") == pod.last.uid
-        and event.object.get("reason") in _START_BLOCKERS
-    ]
-    stamps = [event.received_at for event in warnings]
-    if case.launch.attached:  # The Event's own timestamps also cover the time before the harness attached.
-        stamps = [
-            str(event.object.get(name)) for event in warnings for name in ("firstTimestamp", "lastTimestamp")
-        ]
-    times = [at for stamp in stamps if (at := seconds(stamp)) is not None]
-    return warnings[-1] if times and max(times) - min(times) >= LASTING_SECONDS else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from harness.evidence.kubernetes.objects import ObjectState, Pod, items, mapping
+from harness.evidence.kubernetes.objects import ObjectState, claim_names, mapping
 from harness.judge.case import Case
 
 _UNBOUND = ("ProvisioningFailed", "FailedBinding", "ExternalProvisioning")
@@ -28,7 +28,7 @@ def unbound(case: Case, pending: Collection[int], message: str) -> list[Unbound]
     """
     if "persistentvolumeclaim" not in message.lower():
         return []
-    claims = {name for index in pending for name in _claims(case.pods[index])}
+    claims = {name for index in pending for name in claim_names(case.pods[index].last.object)}
     newest: dict[str, ObjectState] = {}
     for event in case.bundle.history("event"):
         involved = mapping(event.object, "involvedObject")
@@ -44,14 +44,3 @@ def unbound(case: Case, pending: Collection[int], message: str) -> list[Unbound]
             reason, Unbound(f"PersistentVolumeClaim {name} has no volume: {reason}", event.ref)
         )
     return list(by_message.values())
-
-
-def _claims(pod: Pod) -> list[str]:
-    """Return the names of a pod's claims, including those for its generic ephemeral volumes."""
-    names = []
-    for volume in items(pod.last.object, "spec", "volumes"):
-        if claim := mapping(volume, "persistentVolumeClaim").get("claimName"):
-            names.append(str(claim))
-        elif "ephemeral" in volume:
-            names.append(f"{pod.name}-{volume.get('name')}")
-    return names

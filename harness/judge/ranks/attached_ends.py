@@ -8,6 +8,7 @@ from harness.judge.case import Case, names
 from harness.judge.end import End
 from harness.judge.finding import Finding, counted, not_passed, passed
 from harness.judge.logs import clues
+from harness.judge.ranks import terminating
 
 LAST_LINES = 400
 MAX_SILENT = 3
@@ -25,7 +26,7 @@ def not_ended(case: Case, launched: ObjectState, ends: dict[int, End]) -> Findin
     reasons = [f"a {case.launch.kind} never reports an end"] if case.launch.kind in _ENDLESS else []
     if mapping(launched.object, "spec").get("suspend") is True:
         reasons.append("it is suspended")
-    reasons += _launcher(case)
+    reasons += [*_launcher(case), *terminating.overdue(case)]
     return _open(case, f"{workload} has not ended", ends, reasons, [launched.ref])
 
 

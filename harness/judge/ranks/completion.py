@@ -11,7 +11,7 @@ from harness.judge.cluster import admission, controllers, deletion
 from harness.judge.end import End
 from harness.judge.finding import Finding, not_passed, passed, unknown
 from harness.judge.logs import silent
-from harness.judge.ranks import attached_ends, pods
+from harness.judge.ranks import attached_ends, pods, terminating
 
 
 def completed(case: Case, ends: dict[int, End]) -> Finding:
@@ -109,7 +109,8 @@ def _waited_for(case: Case, jobset: ObjectState, ends: dict[int, End]) -> Findin
         return controllers.not_followed(case, "completed", "jobset", text, refs, END)
     if case.timed_out:
         ranks, reasons = pods.stalled(case, ends)
-        reasons += silent.when_stopped(case)
+        reasons += [*silent.when_stopped(case), *([] if case.pods else admission.remote(case))]
+        reasons += terminating.overdue(case)
         text = f"{_object_name(case, jobset)} did not end: {case.deadline}"
         return not_passed("completed", "run.timed_out", text, why=reasons, ranks=ranks, evidence=refs)
     text = "has no recorded end" + ": the harness was stopped before the job ended" * case.by_signal

@@ -14,14 +14,14 @@ from harness.evidence.kubernetes.objects import ObjectState, Pod, items, mapping
 from harness.evidence.schema.columns import Columns
 from harness.evidence.schema.ground_truth import TruthRow
 from harness.judge.case import Case, names
-from harness.judge.cluster import deletion
+from harness.judge.cluster import deletion, kubelet_kills
 from harness.judge.end import End
 from harness.judge.finding import LATE, listed
 from harness.judge.logs import clues as log_clues
 from harness.judge.logs import known_errors
 from harness.judge.logs.clues import Clues
 from harness.judge.logs.stacks import Stack
-from harness.judge.ranks import exit_codes, restart_store, time_limits
+from harness.judge.ranks import exit_codes, removal_events, restart_store, time_limits
 
 OF_ITSELF = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
 """Signals that faults in the process itself raise. Other processes rarely send these signals."""
@@ -153,6 +153,8 @@ def _deleted(case: Case, pod: Pod) -> End:
     reason = "" if external else deletion.by_its_controller(case, state)
     text = f"{case.place(pod.index)} was deleted while it ran{reason and ', ' + reason}"
     end = replace(end, cause="rank.pod_deleted", text=text, follows=not external)
+    if external:
+        return _with_event(case, end)
     return replace(end, advice=_CONTROLLER_ADVICE * bool(reason), by_controller=bool(reason))
 
 
@@ -165,7 +167,16 @@ def _evicted(case: Case, pod: Pod, end: End) -> End | None:
     at = min(end.at, stop_at, deletion.evicted_at(pod) or LATE)
     text = f"{case.place(pod.index)} was evicted: {reason}"
     is_detected_late = case.launch.attached and deletion.by_lost_node(case, pod.last)
-    return replace(end, at=at, cause="rank.evicted", text=text, follows=False, detected_late=is_detected_late)
+    end = replace(end, at=at, cause="rank.evicted", text=text, follows=False, detected_late=is_detected_late)
+    return _with_event(case, end, reason)
+
+
+def _with_event(case: Case, end: End, known: str = "") -> End:
+    """Return the End of a removed pod with the Event that reports who removed it, and advice."""
+    event = removal_events.of_pod(case, end.index, end.at, known)
+    text, refs = (f"{end.text}; {event.text}", (*end.evidence, event.evidence)) if event else ("", ())
+    advice = removal_events.advice(text or end.text) or end.advice
+    return replace(end, text=text or end.text, evidence=refs or end.evidence, advice=advice)
 
 
 def _job_deleted(case: Case, pod: Pod, end: End) -> End:
@@ -278,7 +289,8 @@ def _failed(case: Case, pod: Pod, end: End, clues: Clues, terminated: dict[str, 
     stopped = unexplained and (deletion.asked_to_stop(pod) <= end.at or deletion.stopped_by_node(pod, end.at))
     if (by_signal or stopped) and (evicted := _evicted(case, pod, end)):
         return evicted
-    cause_end = _not_located(case, end, terminated) or _from_outside(case, pod, end, clues, code)
+    cause_end = _not_located(case, end, terminated) or _killed_by_kubelet(case, end, terminated)
+    cause_end = cause_end or _from_outside(case, pod, end, clues, code)
     cause_end = cause_end or _lost(case, end, clues, code)
     if cause_end is not None:
         return cause_end
@@ -304,6 +316,19 @@ def _not_located(case: Case, end: End, terminated: dict[str, object]) -> End | N
     message = terminated.get("message") or "no message"
     text = f"the kubelet lost the container of {case.place(end.index)}: {message}"
     return replace(end, cause="rank.killed", text=text, follows=True, advice=_LOST_ADVICE)
+
+
+def _killed_by_kubelet(case: Case, end: End, terminated: dict[str, object]) -> End | None:
+    """Return the End for a container that the kubelet killed because a probe or hook failed, or None."""
+    number = _signal_of(end.exit_code)
+    if number not in {signal.SIGTERM, signal.SIGKILL}:
+        return None
+    kill = kubelet_kills.of_container(case, end.index, terminated)
+    if kill is None:
+        return None
+    text = f"{case.place(end.index)} was ended by {_signal_name(number)}, because {kill.reason}"
+    refs = (*end.evidence, kill.evidence)
+    return replace(end, cause="rank.killed", text=text, evidence=refs, advice=kill.advice, follows=False)
 
 
 def _lost(case: Case, end: End, clues: Clues, code: object) -> End | None:
@@ -442,7 +467,7 @@ def _pod_deleted(case: Case, pod: Pod, end: End, removed: ObjectState) -> End:
         return _out_of_time(case, pod, end, deadline)
     if deletion.by_somebody(case, pod, removed):
         text = f"{place} was deleted while it ran, and {outcome}"
-        return replace(end, cause="rank.pod_deleted", text=text, follows=False)
+        return _with_event(case, replace(end, cause="rank.pod_deleted", text=text, follows=False))
     reason = deletion.by_its_controller(case, removed)
     text = f"{place} was taken down{reason and ' ' + reason}, and {outcome}"
     advice = _CONTROLLER_ADVICE * bool(reason)

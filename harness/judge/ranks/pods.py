@@ -10,9 +10,9 @@ from harness.core.clock import seconds
 from harness.evidence.kubernetes import refusals
 from harness.evidence.kubernetes.objects import ObjectState, Pod, mapping
 from harness.evidence.kubernetes.refusals import Refusal
-from harness.judge.case import Case, ever_ready, gated, names
+from harness.judge.case import Case, ever_ready, names
 from harness.judge.catalogue import RUNNING
-from harness.judge.cluster import containers, controllers, netcheck
+from harness.judge.cluster import containers, controllers, netcheck, scheduling_gates, start_events
 from harness.judge.end import End, first
 from harness.judge.finding import LATE, Finding, counted, not_passed, passed, unknown
 from harness.judge.logs import clues
@@ -70,10 +70,8 @@ def rank_pods(case: Case) -> Finding:
         return passed("rank-pods", f"{names(case.ranks)} had a pod")
     if case.launch.acceptance == "nodes":  # In acceptance tests, the `reports` check names the nodes.
         return unknown("rank-pods", f"{names(ranks)} never had a pod: see reports", ranks=ranks)
-    gated_pods = [pods[-1].last for pods in case.pod_attempts.values() if gated(pods[-1].last)]
-    if gated_pods:
-        text = f"{names(ranks)} wait behind a scheduling gate that was not removed"
-        return controllers.not_followed(case, "rank-pods", "kueue", text, [pod.ref for pod in gated_pods])
+    if (finding := scheduling_gates.not_removed(case)) is not None:
+        return finding
     return _never_had(case, missing, ranks)
 
 
@@ -97,6 +95,9 @@ def _never_had(case: Case, missing: list[int], ranks: list[int]) -> Finding:
     cause: CauseId = (rejected.cause if rejected else None) or "rank.missing"
     if refusal and refusal.webhook_down:
         cause = "controllers.webhook_not_serving"
+    lasting = refusal if refusal and controllers.waited(case) else None
+    if lasting and (lasting.of_another_webhook or lasting.without_account):
+        cause = "launch.pods_refused"
     suffix = f": {refusal.message}" if refusal else ""
     return not_passed(
         "rank-pods",
@@ -113,7 +114,7 @@ def _never_had(case: Case, missing: list[int], ranks: list[int]) -> Finding:
         else [blocking_pod.last.ref]
         if blocking_pod
         else refs or ["objects/pod.jsonl"],
-        advice=_PARALLEL if blocking_pod else "",
+        advice=_PARALLEL if blocking_pod else lasting.advice if lasting else "",
     )
 
 
@@ -162,7 +163,15 @@ def refused(case: Case) -> Finding | None:
     ranks = case.ranks_of(*missing)
     reasons = [f"the rule is {' '.join(filter(None, refusal.rule))}"] if refusal.rule else []
     text = f"the API server rejects the pods of {names(ranks)}: {refusal.message}"
-    return not_passed("rank-pods", "launch.pods_refused", text, why=reasons, ranks=ranks, evidence=refs)
+    return not_passed(
+        "rank-pods",
+        "launch.pods_refused",
+        text,
+        why=reasons,
+        ranks=ranks,
+        evidence=refs,
+        advice=refusal.advice,
+    )
 
 
 def _refusal(case: Case) -> tuple[Refusal | None, list[str]]:
@@ -362,14 +371,16 @@ def _never_met(
         if "Ping failed" in cause.text:
             failure = "what responded at MASTER_ADDR is not a rendezvous"
         text, ranks = f"{names(cause.ranks)} could not reach the others: {failure}", cause.ranks
+    not_started = start_events.unstarted(case, [case.node_of(rank) for rank in ranks])
     return not_passed(
         "rendezvous",
         cause.cause or "rendezvous.timeout",
         text,
-        why=[cause.text, cause.log_quote, *consequences],
+        why=[*not_started, cause.text, cause.log_quote, *consequences],
         ranks=ranks or case.ranks,
         evidence=cause.evidence,
         at=cause.at,
+        advice=start_events.LATE_START if not_started else "",
     )
 
 

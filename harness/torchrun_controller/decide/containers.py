@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from harness.core.kubernetes import Object, condition
+from harness.evidence.kubernetes.unschedulable import waits_for_group
 from harness.torchrun_controller.api import names
 from harness.torchrun_controller.api.condition_type import parsed
 from harness.torchrun_controller.decide.last_lines import explained
@@ -53,8 +54,10 @@ class Problem:
 def hindrance(pods: list[Object], now: datetime) -> Problem:
     """Return the reason why pods do not run yet, as reported by the kubelet or the scheduler.
 
-    An init container that is still running is a reason too. In this case, the text contains its run time.
+    An init container that is still running is a reason too. In this case, the text contains its run time. A
+    pod that only waits for other pods of its group counts if no pod has a reason of its own.
     """
+    waiting = Problem()
     for pod in pods:
         for container in _statuses(pod):
             text = _waiting(pod, container)
@@ -63,8 +66,11 @@ def hindrance(pods: list[Object], now: datetime) -> Problem:
         scheduled = condition(pod, "PodScheduled")
         if scheduled.get("status") == "False":
             message = f"{scheduled.get('reason')}: {scheduled.get('message', '')}"
-            return Problem(f"{pod['metadata']['name']}: {message}")
-    return _initializing(pods, now)
+            problem = Problem(f"{pod['metadata']['name']}: {message}")
+            if not waits_for_group(message):
+                return problem
+            waiting = waiting or problem
+    return waiting or _initializing(pods, now)
 
 
 def _waiting(pod: Object, container: Object) -> str:

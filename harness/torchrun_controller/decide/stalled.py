@@ -9,6 +9,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from harness.core.kubernetes import Object, condition
+from harness.evidence.kubernetes.unschedulable import waits_for_group, waits_for_volumes
 from harness.torchrun_controller.api import names
 from harness.torchrun_controller.api.condition_type import parsed
 from harness.torchrun_controller.decide.decisions import Snapshot
@@ -110,20 +111,25 @@ def _of_jobset(snapshot: Snapshot, events: list[Object]) -> str:
 def _of_pods(pods: list[Object], events: list[Object]) -> str:
     """Return the message of the last Event about a waiting pod, or "".
 
-    FailedScheduling is ignored for a pod that has been scheduled.
+    FailedScheduling is ignored for a pod that has been scheduled. A message with a reason is preferred to one
+    that reports only that a pod waits for its volumes or for other pods of its group.
     """
     pending_pods = {
         pod["metadata"]["name"]: pod
         for pod in pods
         if (pod.get("status") or {}).get("phase") in (None, "Pending")
     }
+    vague: Object | None = None
     for event in reversed(events):
         involved, reason = event["involvedObject"], event.get("reason")
         pod = pending_pods.get(str(involved.get("name"))) if involved.get("kind") == "Pod" else None
         if pod is None or reason == PULL_SECRET or (reason == "FailedScheduling" and _scheduled(pod)):
             continue
-        return _text(event)
-    return ""
+        message = str(event.get("message") or "")
+        if not waits_for_volumes(message) and not waits_for_group(message):
+            return _text(event)
+        vague = vague or event
+    return _text(vague) if vague else ""
 
 
 def pull_secret(pods: list[Object], events: list[Object]) -> str:

@@ -5,6 +5,10 @@ import pytest
 from harness.evidence.kubernetes.waiting_reasons import Meaning, eviction, not_started, refusal
 
 DRIVER = Meaning("gpu.driver", "retried")
+TOO_MUCH, OTHER = "insufficient quota for cpu", "insufficient quota for memory"
+MAXIMUM = "request > maximum capacity (16 > 8)"
+SECOND = "couldn't assign flavors to pod set launcher:"
+DENIED = Meaning("image.pull_denied", "retried")
 FULL = "couldn't assign flavors to pod set workers: insufficient unused quota for cpu in flavor b"
 
 
@@ -16,7 +20,32 @@ FULL = "couldn't assign flavors to pod set workers: insufficient unused quota fo
         ("ClusterQueue q is inactive", "", Meaning("queue.inactive", "final")),
         ("LocalQueue q is stopped", "", Meaning("queue.inactive", "open")),
         ("request (64) > maximum capacity (4)", "", Meaning("admission.quota_exceeded", "final")),
-        (f"untolerated taint in flavor a; {FULL}", "", Meaning("admission.no_flavor", "open")),
+        (f"untolerated taint in flavor a; {FULL}", "", Meaning("admission.pending", "open")),
+        # Several reasons: the flavor that is only full is decisive, unless something else never fits.
+        (f"{FULL}, 8 more needed, flavor a doesn't match node affinity", "", Meaning("admission.pending")),
+        (f"{TOO_MUCH} in flavor a, {MAXIMUM}, {FULL}, 8 more needed", "", Meaning("admission.pending")),
+        (f"{TOO_MUCH} in flavor b, {MAXIMUM}, {FULL}", "", Meaning("admission.quota_exceeded", "open")),
+        (f"{OTHER} in flavor a, {MAXIMUM}, {FULL}", "", Meaning("admission.quota_exceeded", "open")),
+        (f"{FULL}; {SECOND} untolerated taint in flavor a", "", Meaning("admission.no_flavor", "open")),
+        (f"untolerated taint in flavor b, {FULL}", "", Meaning("admission.no_flavor", "open")),
+        (
+            "waiting for all admitted workloads to be in PodsReady condition",
+            "Waiting",
+            Meaning("admission.pending"),
+        ),
+        (
+            "Workload no longer fits after processing another workload",
+            "Pending",
+            Meaning("admission.pending"),
+        ),
+        (
+            "Workload has overlapping preemption targets with another",
+            "",
+            Meaning("admission.pending"),
+        ),
+        # kueue #3543
+        ("The workload has failed admission checks", "Pending", Meaning("admission.check_pending")),
+        ("At least one admission check is false", "Pending", Meaning("admission.check_pending")),
         (FULL, "", Meaning("admission.pending", "open")),
         ("", "Suspended", Meaning("queue.inactive", "open")),
         ("AdmissionCheck c not found", "", Meaning("admission.not_seen", "final")),
@@ -55,6 +84,7 @@ def test_why_kueue_reserves_no_quota(message: str, reason: str, meaning: Meaning
         ("Preempted", "admission.preempted"),
         ("DeactivatedDueToRequeuingLimitExceeded", "admission.pods_ready_timeout"),
         ("NewInALaterKueue", "admission.evicted"),
+        ("InactiveWorkload", "admission.deactivated"),
     ],
 )
 def test_why_kueue_evicted_a_job(reason: str, cause: str) -> None:
@@ -93,6 +123,41 @@ def test_why_kueue_evicted_a_job(reason: str, cause: str) -> None:
         ("ImagePullBackOff", "manifest unknown", Meaning("image.not_found", "final")),
         ("ErrImagePull", "pull access denied, does not exist", Meaning("image.pull_denied", "final")),
         ("ErrImagePull", "401 Unauthorized", Meaning("image.pull_denied", "retried")),
+        # Amazon ECR, GitHub's and Google's registries, and CRI-O word a denial differently.
+        ("ErrImagePull", "denied: your authorization token has expired", DENIED),
+        ("ErrImagePull", 'failed to resolve reference "ghcr.io/x/y:1": denied: denied', DENIED),
+        ("ErrImagePull", "denied: requested access to the resource is denied", DENIED),
+        (
+            "ErrImagePull",
+            'permission "download" denied on resource "p" (or it may not exist)',
+            DENIED,
+        ),
+        (
+            "ErrImagePull",
+            'failed to extract layer: mkdir "/a": permission denied: unknown',
+            Meaning("image.pull_failed", "retried"),
+        ),
+        (
+            "RunContainerError",
+            "error setting cgroup config for procHooks process: unable to freeze",
+            Meaning("scheduling.not_started", "open"),
+        ),
+        (
+            "CreateContainerError",
+            'failed to get sandbox runtime: no runtime for "nvidia" is configured',
+            Meaning("scheduling.not_started", "final"),
+        ),
+        (
+            "CreateContainerError",
+            'failed to generate spec: failed to stat "/mnt/data": no such file or directory',
+            Meaning("scheduling.volume_failed", "final"),
+        ),
+        (
+            "CreateContainerConfigError",
+            'failed to prepare subPath for volumeMount "data" of container "c"',
+            Meaning("scheduling.volume_failed", "final"),
+        ),
+        ("PostStartHookError", "command exited with 1", Meaning("image.config", "retried")),
         ("ErrImagePull", "no match for platform in manifest: not found", None),
         ("CreateContainerConfigError", 'secret "s" not found', Meaning("image.config", "final")),
         ("StartError", "exec: bash: executable file not found", Meaning("image.entrypoint", "open")),

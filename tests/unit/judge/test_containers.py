@@ -93,6 +93,19 @@ def test_an_init_container_that_a_kubelet_starts_again_and_again(judged):
     assert "5 times" in verdict.explanation.lower()
 
 
+def test_an_init_container_that_ran_out_of_memory(judged):
+    """Contract: exit code 137 alone does not show that the memory limit is too low."""
+    job = starting()
+    killed = {"terminated": {"exitCode": 137, "reason": "OOMKilled", "finishedAt": at(6)}}
+    back_off = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 20s"}}
+    give(job, "fetch", back_off, init=True, status={"lastState": killed, "restartCount": 3})
+    timed_out(job)
+    verdict = judged(job)
+    assert verdict.cause == "rank.init_container_failed"
+    assert "exit code 137 (out of memory), 4 times" in verdict.explanation
+    assert "memory limit of container fetch" in verdict.next[-1]
+
+
 def test_an_init_container_that_does_not_end_is_named(judged):
     """Contract: where the wait ends in an init container, the verdict says which one and for how long."""
     job = starting()

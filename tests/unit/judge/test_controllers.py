@@ -192,6 +192,66 @@ def test_pods_that_a_policy_refuses(tmp_path: Path, kind: str, reason: str) -> N
     assert any("describe validatingadmissionpolicy nonroot" in command for command in verdict.next)
 
 
+@pytest.mark.parametrize(
+    ("kind", "reason", "message", "cause", "advice"),
+    [
+        # kubernetes #100726
+        (
+            "Job",
+            "FailedCreate",
+            'pods "x" is forbidden: error looking up service account a/b: serviceaccount "b" not found',
+            "launch.pods_refused",
+            "serviceAccountName",
+        ),
+        (
+            "Job",
+            "FailedCreate",
+            'pods "x" is forbidden: no PriorityClass with name gold was found',
+            "launch.pods_refused",
+            "create this PriorityClass",
+        ),
+        (
+            "Job",
+            "FailedCreate",
+            'pods "x" is forbidden: pod rejected: RuntimeClass "nvidia" not found',
+            "launch.pods_refused",
+            "create this RuntimeClass",
+        ),
+        (
+            "Job",
+            "FailedCreate",
+            'Internal error occurred: failed calling webhook "sidecar-injector.istio.io": deadline exceeded',
+            "launch.pods_refused",
+            "behind webhook sidecar-injector.istio.io",
+        ),
+        (
+            "Job",
+            "FailedCreate",
+            'failed calling webhook "mpod.kb.io": x509: certificate has expired or is not yet valid: current',
+            "controllers.webhook_not_serving",
+            "clock of the control plane",
+        ),
+        # kruise #1863: the Training Operator has a reason of its own.
+        (
+            "PyTorchJob",
+            "FailedCreatePod",
+            'admission webhook "mpod.kb.io" denied the request: the spec replicas field does not exist',
+            "launch.pods_refused",
+            "according to the rule",
+        ),
+    ],
+)
+def test_the_advice_fits_a_refusal(tmp_path: Path, kind, reason, message, cause, advice) -> None:
+    """Contract: a webhook of others is not called one of JobSet or Kueue, and a missing object is named."""
+    job = without_end(pods=False)
+    job.see("job", 3, {"kind": "Job", "metadata": {"name": "workers-0", "uid": "job"}})
+    refused(job, kind, message, reason)
+    verdict = judged(job, tmp_path)
+    assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", cause, [0, 1]), verdict.explanation
+    assert message in verdict.explanation
+    assert advice in verdict.next[-1]
+
+
 def test_one_pod_that_a_quota_refuses(tmp_path: Path) -> None:
     job = without_end()
     job.drop_pod(1)

@@ -7,6 +7,7 @@ import json
 import bundles
 import pytest
 from bundles import at, cond
+from cluster_events import add_event
 from ended_pods import failing, says
 
 from harness.evidence.kubernetes import gpu_nodes
@@ -54,6 +55,24 @@ def never_started(reason: str, message: str) -> bundles.Job:
         ("TopologyAffinityError", "Resources cannot be allocated", "scheduling.not_started"),
         ("NodeShutdown", "Pod was rejected as the node is shutting down.", "scheduling.not_started"),
         ("Evicted", "Pod was rejected: The node had condition: [DiskPressure].", "scheduling.not_started"),
+        # kubernetes #97131, NVIDIA/k8s-device-plugin #231, #2038
+        (
+            "UnexpectedAdmissionError",
+            "Allocate failed due to device plugin GetPreferredAllocation rpc failed: nvml: GPU is lost",
+            "gpu.not_allocatable",
+        ),
+        (
+            "UnexpectedAdmissionError",
+            "Allocate failed due to no healthy devices; cannot allocate unhealthy devices amd.com/gpu",
+            "gpu.not_allocatable",
+        ),
+        ("UnexpectedAdmissionError", "unknown device: GPU-8dcd, which is unexpected", "gpu.not_allocatable"),
+        # A network device is not a GPU.
+        (
+            "UnexpectedAdmissionError",
+            "Allocate failed due to no healthy devices present; cannot allocate unhealthy devices rdma/hca_a",
+            "scheduling.not_started",
+        ),
         # kubernetes #125579, #130145
         (
             "UnexpectedAdmissionError",
@@ -139,6 +158,99 @@ def test_a_pod_that_its_node_ended_was_not_just_killed(judged, status, terminate
     assert says in verdict.explanation
 
 
+EVICTING = cond("DisruptionTarget", "True", "EvictionByEvictionAPI", "Eviction API: evicting", 11)
+PREEMPTED = cond("DisruptionTarget", "True", "PreemptionByScheduler", "preempting to accommodate a pod", 11)
+
+
+@pytest.mark.parametrize(
+    ("condition", "reason", "message", "cause", "advice"),
+    [
+        (EVICTING, "Evicted", "Evicted pod: SpotInterruption", "rank.evicted", "not preemptible"),
+        (EVICTING, "Evicted", "Evicted pod: Underutilized", "rank.evicted", "do-not-disrupt"),
+        (EVICTING, "Evicted", "pod evicted from a node by sigs.k8s.io/descheduler", "rank.evicted", "policy"),
+        (
+            PREEMPTED,
+            "Preempted",
+            "Preempted by pod 1f0c on node e2e-worker2",
+            "rank.evicted",
+            "PriorityClass",
+        ),
+        (None, "ScaleDown", "deleting pod for node scale down", "rank.pod_deleted", "safe-to-evict"),
+        (EVICTING, "Pulled", "Container image is already present", "rank.evicted", ""),
+        (EVICTING, "TaintManagerEviction", "Cancelling deletion of Pod a/b", "rank.evicted", ""),
+    ],
+)
+def test_who_removed_a_pod_is_in_its_event(judged, condition, reason, message, cause, advice) -> None:
+    """Contract: the condition shows only that a client called the eviction API."""
+    job = failing()
+    conditions = [condition] if condition else []
+    gone = {"metadata": {"deletionTimestamp": at(41), "deletionGracePeriodSeconds": 30}}
+    add_event(job, 1, reason, message, (11,), type_="Normal")
+    job.pod(1, 11, "Running", {"running": {"startedAt": at(5)}}, conditions=conditions, **gone)
+    job.ended(1, 14, 143, message="", conditions=conditions, **gone)
+    job.ended(0, 15, 1, message=json.dumps({"exit": 1}))
+    job.jobset(16, "Failed")
+    verdict = judged(job)
+    assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", cause, [1]), verdict.explanation
+    assert (f"Event {reason}: {message}" in verdict.explanation) == bool(advice)
+    assert advice in verdict.next[-1]
+
+
+@pytest.mark.parametrize(
+    ("message", "advice"),
+    [
+        (
+            "Pod ephemeral local storage usage exceeds the total limit of containers.",
+            "ephemeral-storage",
+        ),
+        ("The node was low on resource: memory. Threshold quantity: 100Mi", "request the memory"),
+        ("Pod was terminated in response to imminent node shutdown.", "not preemptible"),
+    ],
+)
+def test_the_advice_fits_the_reason_of_an_eviction(judged, message, advice) -> None:
+    job = failing()
+    job.ended(1, 12, 137, message="")
+    job.objects[-1][1].object["status"] |= {"reason": "Evicted", "message": message}
+    add_event(job, 1, "Evicted", message, (11,))
+    job.ended(0, 13, 1, message=json.dumps({"exit": 1}))
+    job.jobset(15, "Failed")
+    verdict = judged(job)
+    assert (verdict.cause, verdict.ranks) == ("rank.evicted", [1])
+    assert "Event Evicted" not in verdict.explanation, "the status has the same message"
+    assert advice in verdict.next[-1]
+
+
+PROBE = f"Container {bundles.CONTAINER} failed liveness probe, will be restarted"
+HANGS = 'Liveness probe failed: Get "http://10.0.0.1:8080/healthz": context deadline exceeded'
+
+
+@pytest.mark.parametrize(
+    ("reason", "message", "times", "says"),
+    [
+        ("Killing", PROBE, (11,), "its liveness probe failed (Get"),
+        ("FailedPostStartHook", "PostStartHook failed", (6,), "its postStart hook failed"),
+        ("Killing", f"Stopping container {bundles.CONTAINER}", (11,), ""),
+        ("Killing", "Container proxy failed liveness probe, will be restarted", (11,), ""),
+        ("Killing", PROBE, (2,), ""),
+    ],
+    ids=["probe", "hook", "stopped", "another container", "before it started"],
+)
+def test_a_container_that_its_kubelet_killed(judged, reason, message, times, says) -> None:
+    """Contract: a rank that a probe or hook ended is not called out of memory."""
+    job = failing()
+    job.logs = {job.pod_name(0): [f"{at(12, True)} step 5"], job.pod_name(1): [f"{at(12, True)} step 5"]}
+    add_event(job, 1, "Unhealthy", HANGS, (8, 10))
+    add_event(job, 1, reason, message, times, type_="Normal")
+    job.ended(1, 12, 137, message="")
+    job.ended(0, 13, 1, message=json.dumps({"exit": 1}))
+    job.jobset(15, "Failed")
+    verdict = judged(job)
+    assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "rank.killed", [1])
+    assert (", because " in verdict.explanation) == bool(says)
+    assert says in verdict.explanation
+    assert ("out of memory" in verdict.next[-1]) == (not says)
+
+
 @pytest.mark.parametrize(
     ("message", "reason", "cause"),
     [
@@ -158,6 +270,23 @@ def test_a_decision_of_kueue_is_not_called_absent(judged, message: str, reason: 
     verdict = judged(job)
     assert (verdict.verdict, verdict.cause) == ("FAIL", cause), verdict.explanation
     assert message in verdict.explanation
+
+
+@pytest.mark.parametrize(("until", "named"), [(90, True), (40, False)])
+def test_a_pod_that_stays_terminating_is_named(judged, until, named) -> None:
+    """kubernetes-sigs/jobset#576: the restart waits for a pod that its kubelet cannot stop."""
+    job = failing()
+    says(job, 1, ["RuntimeError: CUDA error: device-side assert triggered"])
+    job.ended(1, 11, 1, message=json.dumps({"exit": 1}))
+    gone = {"metadata": {"deletionTimestamp": at(18), "deletionGracePeriodSeconds": 5}}
+    job.pod(0, 13, "Running", {"running": {"startedAt": at(5)}}, **gone)
+    add_event(job, 0, "FailedKillPod", "error killing pod: context deadline exceeded", (20, 36))
+    job.jobset(14)
+    bundles.timed_out(job, until)
+    verdict = judged(job)
+    assert (verdict.cause, verdict.ranks) == ("rank.crashed", [1]), verdict.explanation
+    consequences = " ".join(verdict.consequences)
+    assert ("still exists 72 s after its grace period (FailedKillPod: error killing" in consequences) == named
 
 
 @pytest.mark.parametrize(("ended", "cause"), [(9, "rank.crashed"), (13, "rank.pod_deleted")])

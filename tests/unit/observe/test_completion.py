@@ -94,6 +94,31 @@ def test_a_pod_that_fits_nowhere(end: CompletionDetector) -> None:
     assert "0/3 nodes" in (told(end, "pod", {"conditions": [unschedulable]}) or "")
 
 
+@pytest.mark.parametrize(
+    ("reason", "component", "over"),
+    [
+        ("TriggeredScaleUp", "cluster-autoscaler", False),
+        ("Nominated", "karpenter", False),
+        ("NotTriggerScaleUp", "cluster-autoscaler", True),
+        ("FailedScheduling", "karpenter", True),
+        ("FailedScheduling", "default-scheduler", True),
+    ],
+)
+def test_a_pod_for_which_a_node_is_being_added_goes_on(
+    end: CompletionDetector, reason: str, component: str, over: bool
+) -> None:
+    """Contract: the harness waits while an autoscaler creates a node, which needs minutes."""
+    event = {
+        "metadata": {"name": "e", "uid": "e"},
+        "involvedObject": {"kind": "Pod", "name": "x-0", "uid": "pod/x-0"},
+        "reason": reason,
+        "source": {"component": component},
+    }
+    end.observe("event", Observation(received_at="2026-01-01T00:00:00Z", type="ADDED", object=event))
+    unschedulable = condition("PodScheduled", "False", "Unschedulable", "0/3 nodes")
+    assert bool(told(end, "pod", {"conditions": [unschedulable]})) is over
+
+
 def test_a_pod_larger_than_every_node_ends_the_launch(monkeypatch: pytest.MonkeyPatch) -> None:
     """No node fits the pod although Kueue has admitted it.
 

@@ -136,6 +136,30 @@ def test_what_a_pod_has_left_behind_is_not_repeated() -> None:
     assert message == f'0 of 2 pods run: Pod {name}: Pulling: Pulling image "torch:1"'
 
 
+def test_a_message_with_a_reason_is_preferred() -> None:
+    """Contract: a later message that a pod waits for its volumes does not hide the reason."""
+    vague = "Unable to attach or mount volumes: unmounted volumes=[a]: timed out waiting for the condition"
+    names = ("demo-node-0-1-x0", "demo-node-0-0-x0")
+    told = [
+        event("Pod", each, "FailedMount", text) for each, text in zip(names, (NO_CONFIG, vague), strict=True)
+    ]
+    text = f"0 of 2 pods run: Pod {names[0]}: FailedMount: {NO_CONFIG}"
+    assert look([pending(), pending(1)], told).status.message == text
+    assert vague in str(look([pending(), pending(1)], told[1:]).status.message)
+
+
+def test_a_pod_of_a_gang_that_fits_on_no_node_is_named() -> None:
+    """volcano-sh/volcano#3976: the other pods of the gang only wait for this one."""
+    pods = [pending(scheduled=False), pending(1, scheduled=False)]
+    gang = "pod group is not ready, 2 Pending, 2 minAvailable; Pending: 1 Unschedulable, 1 Schedulable"
+    for each, reason, message in zip(
+        pods, ("Schedulable", "Unschedulable"), (gang, "0/3 nodes"), strict=True
+    ):
+        each["status"]["conditions"][0].update(reason=reason, message=message)
+    assert "demo-node-0-1-x0: Unschedulable: 0/3 nodes" in str(look(pods, []).status.message)
+    assert gang in str(look(pods[:1], []).status.message)
+
+
 def test_a_scheduler_that_does_not_report() -> None:
     """Contract: a pod on which no scheduler has reported for 30 s is said to wait for it, by its name."""
     pods = [

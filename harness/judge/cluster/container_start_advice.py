@@ -1,0 +1,59 @@
+"""Advice for a container that could not start, if its message shows more than its cause does."""
+
+from __future__ import annotations
+
+_ADVICE = (
+    (
+        ("toomanyrequests", "pull rate limit", "429 too many requests"),
+        "the registry limits pulls without a login: name a Secret with a login in imagePullSecrets, or use a "
+        "mirror of the image",
+    ),
+    (
+        ("authorization token has expired",),
+        "the login in the pull Secret has expired: create the Secret again, or use a credential provider on "
+        "the nodes",
+    ),
+    (
+        ("no space left on device",),
+        "the node's disk is full: remove unused images there (`crictl rmi --prune`), or use a larger disk",
+    ),
+    (
+        ("has expired or is not yet valid",),
+        "compare the clock of the node with the dates of the registry's certificate",
+    ),
+    (
+        ("signed by unknown authority",),
+        "install the CA certificate of the registry in the container runtime of the nodes",
+    ),
+    (
+        ("gave http response to https client",),
+        "the registry uses plain HTTP: allow this in the container runtime of the nodes, or enable TLS",
+    ),
+    (
+        ("no runtime for",),
+        "the container runtime of this node has no such runtime: install it there (for NVIDIA, the container "
+        "toolkit of the GPU operator), or correct runtimeClassName",
+    ),
+    (
+        ("runasnonroot",),
+        "set runAsUser to a user other than root, build the image with USER, or remove runAsNonRoot",
+    ),
+    (("lifecycle hook",), "run the command of lifecycle.postStart in the image by hand, and correct it"),
+    (
+        ("subpath",),
+        "see whether the subPath exists in the volume, or the kubelet can create it there",
+    ),
+    (("failed to stat",), "create this path on the node, or correct the hostPath"),
+    (("cgroup",), "look at the logs of the kubelet and the container runtime on this node, or reboot it"),
+    (
+        ("context deadline exceeded", "context canceled"),
+        "the container runtime of the node is slow or hangs: look at its log, and at the load of the disk",
+    ),
+)
+"""Pairs of (parts of a message in lower case, advice)."""
+
+
+def of(message: str) -> str:
+    """Return advice that fits the kubelet's message about a container, or ""."""
+    text = message.lower()
+    return next((advice for parts, advice in _ADVICE if any(part in text for part in parts)), "")

@@ -1,0 +1,203 @@
+"""Find out from the scheduler's messages and from Events why pods of a job have no node.
+
+Pods of one job can have different messages. With gang scheduling, most of them only wait for the pod that
+fits on no node. A message can list several reasons, each with the number of nodes that it excludes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from harness.core.clock import seconds
+from harness.evidence.kubernetes import autoscalers
+from harness.evidence.kubernetes.objects import ObjectState, mapping
+from harness.judge.case import Case, names
+from harness.judge.cluster import pod_events
+
+_REASON = re.compile(r"(?:^|, )(\d+) ((?:(?!, \d+ ).)+)")
+_END = re.compile(r"[.;] (?:preemption|no new claims|still not schedulable)\b.*|\.$", re.DOTALL)
+_ON_PURPOSE = re.compile(r"taint(?!.*(?:node\.kubernetes\.io/|not-ready))|affinity/selector|node selector")
+"""Pattern for reasons that exclude a node on purpose, so that another reason is decisive for the other nodes.
+
+Kubernetes itself taints nodes that are cordoned or not ready.
+"""
+_OF_VOLUMES = (
+    (
+        "volume node affinity conflict",
+        "another node or zone has the volume: see nodeAffinity in `kubectl get pv -o yaml`, run the pod "
+        "there, or create the claim again with volumeBindingMode WaitForFirstConsumer in its StorageClass",
+    ),
+    ("PersistentVolume's node affinity", ""),
+    ("no available volume zone", ""),
+    ("exceed max volume count", "these nodes cannot attach more volumes: use fewer volumes, or other nodes"),
+    ("ReadWriteOncePod", "one pod only can use this claim: use ReadWriteMany, or a claim for each pod"),
+    (
+        "find available persistent volumes to bind",
+        "create a volume for the claim on one of these nodes",
+    ),
+    ("enough free storage", "free storage on these nodes, or request a smaller volume"),
+    ("non-existent", "the claim's volume was deleted: delete the claim and create it again"),
+    ("is being deleted", "another client deleted the claim: remove what uses it, and create it again"),
+    ("is lost", "the claim's volume was deleted: delete the claim and create it again"),
+    ("binding volumes", "see why the claim got no volume: `kubectl describe pvc`, and its provisioner's log"),
+    ("persistentvolumeclaim", "create the claim that the pod uses, or correct its name"),
+)
+"""Pairs of (part of a reason that a volume causes, advice). The default is the advice of the first entry."""
+_ADVICE = (
+    (
+        re.compile(r"node\.kubernetes\.io/(?:disk|memory|pid)-pressure"),
+        "free the disk, memory or process ids of these nodes: `kubectl describe node` shows the condition",
+    ),
+    (
+        re.compile(r"node\.kubernetes\.io/(?:not-ready|unreachable|network-unavailable)"),
+        "find out why these nodes are not ready: `kubectl describe node`",
+    ),
+    (
+        re.compile(r"were unschedulable|node\.kubernetes\.io/unschedulable"),
+        "wait until the cordoned nodes are uncordoned, or use other nodes: `kubectl get nodes`",
+    ),
+    (
+        re.compile(r"(?:agent|driver|network)-not-ready"),
+        "a component that removes this taint does not run on these nodes yet: look at its DaemonSet",
+    ),
+    (
+        re.compile(r"Too many pods"),
+        "these nodes run as many pods as they may (maxPods of the kubelet): remove pods, or use more nodes",
+    ),
+    (
+        re.compile(r"topology spread constraints"),
+        "relax topologySpreadConstraints, or label the nodes with its topologyKey",
+    ),
+    (
+        re.compile(r"anti-affinity"),
+        "other pods exclude these nodes by podAntiAffinity: use more nodes, or relax the rule",
+    ),
+    (
+        re.compile(r"cannot allocate all claims|resourceclaim"),
+        "compare the pod's ResourceClaims with the devices that are free: `kubectl get resourceclaims,"
+        "resourceslices -A`",
+    ),
+)
+"""Pairs of (pattern for a reason, advice)."""
+_CLAIM_NOT_CREATED = "FailedResourceClaimCreation"
+_NO_TEMPLATE = "create the ResourceClaimTemplate in the message, or correct its name in resourceClaims"
+IGNORED_SECONDS = 30.0
+"""A working scheduler sets the PodScheduled condition of each pod within this time."""
+
+
+@dataclass(frozen=True)
+class Volume:
+    """The reason of a volume that is decisive for a pod's nodes, and advice."""
+
+    reason: str
+    advice: str
+
+
+@dataclass(frozen=True)
+class Notes:
+    """Sentences from Events about unscheduled pods, with references and advice."""
+
+    texts: list[str]
+    evidence: list[str]
+    advice: str
+    node_is_coming: bool
+    """Whether an autoscaler is adding a node, so that the reasons of the existing nodes are not final."""
+
+
+def reasons(message: str) -> list[str]:
+    """Return the reasons in a scheduler's message, without the numbers of nodes.
+
+    A message without numbers is a single reason, which applies to all nodes.
+    """
+    _, has_counts, text = message.partition("nodes are available: ")
+    text = _END.sub("", text if has_counts else message)
+    return [reason.strip(" .") for _, reason in _REASON.findall(text)] or [text.strip(" .")]
+
+
+def volume(message: str) -> Volume | None:
+    """Return the reason that a volume causes, or None if another reason is decisive for some node.
+
+    Nodes that the pod excludes by taints or selectors do not count.
+    """
+    decisive = [
+        reason for reason in reasons(message) if _is_of_a_volume(reason) or not _is_on_purpose(reason)
+    ]
+    if not decisive or not all(map(_is_of_a_volume, decisive)):
+        return None
+    advice = next(text for part, text in _OF_VOLUMES if part in decisive[0])
+    return Volume(decisive[0], advice or _OF_VOLUMES[0][1])
+
+
+def advice(message: str) -> str:
+    """Return advice for the reasons that the pod itself does not cause on purpose, or ""."""
+    decisive = [reason for reason in reasons(message) if not _is_on_purpose(reason)]
+    return next((text for pattern, text in _ADVICE for reason in decisive if pattern.search(reason)), "")
+
+
+def _is_of_a_volume(reason: str) -> bool:
+    return any(part in reason for part, _ in _OF_VOLUMES)
+
+
+def _is_on_purpose(reason: str) -> bool:
+    return _ON_PURPOSE.search(reason) is not None
+
+
+def notes(case: Case, pending: Collection[int]) -> Notes:
+    """Return what autoscalers and controllers report in Events about unscheduled pods.
+
+    For each outcome, the newest report counts. The last two are quoted. A node that is being added is not
+    mentioned if a later report contradicts it.
+    """
+    newest: dict[str, tuple[float, str, str, str]] = {}
+    for index in pending:
+        for event in pod_events.of_pod(case, index):
+            pod = f"the pod of {names(case.ranks_of(index))}"
+            if (report := autoscalers.report(event.state.object)) is not None:
+                text = report.text.replace(" for it: ", f" for {pod}: ", 1)
+                newest[report.outcome] = (event.at, text, event.state.ref, report.advice)
+            elif event.reason == _CLAIM_NOT_CREATED:
+                text = f"a ResourceClaim of {pod} was not created: {event.message}"
+                newest[event.reason] = (event.at, text, event.state.ref, _NO_TEMPLATE)
+    if newest.get("adding") != max(newest.values(), default=None):
+        newest.pop("adding", None)
+    last = sorted(newest.values())[-2:]
+    advice = next((advice for *_, advice in reversed(last) if advice), "")
+    return Notes([text for _, text, _, _ in last], [ref for _, _, ref, _ in last], advice, "adding" in newest)
+
+
+def group(case: Case) -> list[ObjectState]:
+    """Return the newest Event about a PodGroup as a one-item list, or [] if there is none."""
+    limit = case.stopped_at or float("inf")
+    events = [
+        state
+        for state in case.bundle.history("event")
+        if mapping(state.object, "involvedObject").get("kind") == "PodGroup"
+        and (seconds(state.received_at) or 0.0) <= limit
+    ]
+    return events[-1:]
+
+
+def ignored(case: Case) -> list[int]:
+    """Return the indexes of the nodes whose pods no scheduler has reported on for IGNORED_SECONDS."""
+    until = case.waited_until
+    return [
+        index
+        for index, pod in case.pods.items()
+        if pod.node is None
+        and pod.condition("PodScheduled") is None
+        and mapping(pod.last.object, "status").get("phase") in (None, "Pending")
+        and until is not None
+        and until - _first_seen(case, pod.history[0]) >= IGNORED_SECONDS
+    ]
+
+
+def _first_seen(case: Case, state: ObjectState) -> float:
+    """Return when the pod was created (attached jobs) or received by the harness, in seconds since the epoch.
+
+    For a launched job, the time is that of the harness's clock, which also measures the wait.
+    """
+    created = mapping(state.object, "metadata").get("creationTimestamp") if case.launch.attached else None
+    at = seconds(created) or seconds(state.received_at)
+    return float("inf") if at is None else at

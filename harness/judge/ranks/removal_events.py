@@ -1,0 +1,84 @@
+"""Find the Event that shows which program evicted or deleted a pod, and advice against it.
+
+The pod's own condition often shows only that something called the eviction API, or nothing at all.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from harness.judge.case import Case
+from harness.judge.cluster import pod_events
+
+_REMOVALS = re.compile(r"\b(?:evict|preempt|drain|descheduler|scale[ -]?down)", re.IGNORECASE)
+"""Pattern for the message of an Event about the removal of a pod."""
+_OF_OTHERS = ("FailedScheduling", "NotTriggerScaleUp", "FailedEvict", "EvictionThresholdMet", "Killing")
+"""Reasons of Events that mention evictions or preemptions although they do not report that of the pod."""
+NEAR_SECONDS = 120.0
+"""Maximum time, in seconds, between a pod's removal and the Event about it."""
+_ADVICE = (
+    (
+        re.compile(r"spot ?interruption|imminent node shutdown|node is shutting", re.IGNORECASE),
+        "the node was taken away: use nodes that are not preemptible, or checkpoint and allow restarts",
+    ),
+    (
+        re.compile(r"ScaleDown|node scale down", re.IGNORECASE),
+        'annotate the pods with cluster-autoscaler.kubernetes.io/safe-to-evict: "false"',
+    ),
+    (
+        re.compile(r"Evicted pod: \w*(?:Drift|Underutilized|Empty|Expired|Consolidat)\w*", re.IGNORECASE),
+        'annotate the pods with karpenter.sh/do-not-disrupt: "true"',
+    ),
+    (
+        re.compile(r"Device Taint manager"),
+        "the DRA driver has tainted a device of the pod: see `kubectl get resourceslices,devicetaintrules`",
+    ),
+    (re.compile(r"is unresponsive"), "see whether the node runs: `kubectl describe node`"),
+    (
+        re.compile(r"descheduler", re.IGNORECASE),
+        "exclude the job's namespace or priority in the policy of the descheduler",
+    ),
+    (re.compile(r"\bVPA\b"), "exclude the job from the VerticalPodAutoscaler"),
+    (
+        re.compile(r"preempt", re.IGNORECASE),
+        "give the job a PriorityClass that other jobs cannot preempt, or run it where they do not run",
+    ),
+    (
+        re.compile(r"ephemeral[ -](?:local )?storage", re.IGNORECASE),
+        "raise the ephemeral-storage limit, or write checkpoints and caches to a volume",
+    ),
+    (
+        re.compile(r"low on resource: memory"),
+        "request the memory that the ranks use: the kubelet evicts pods that use more than that first",
+    ),
+)
+"""Pairs of (pattern for the reason or Event of a removal, advice)."""
+
+
+@dataclass(frozen=True)
+class Removal:
+    """An Event about the removal of a pod, as a clause and a reference."""
+
+    text: str
+    evidence: str
+
+
+def of_pod(case: Case, index: int, at: float, known: str = "") -> Removal | None:
+    """Return the Event that reports why a node's pod was removed, or None.
+
+    `at` is the time of the removal in seconds since the epoch. `known` is the reason in the pod's status. An
+    Event that only repeats this reason is ignored.
+    """
+    for event in reversed(pod_events.of_pod(case, index)):
+        is_near = abs(event.at - at) <= NEAR_SECONDS
+        is_other = event.reason in _OF_OTHERS or event.message.startswith("Cancelling")
+        if is_near and not is_other and _REMOVALS.search(event.text):
+            message = event.message.rstrip(" .")
+            return None if message in known else Removal(f"Event {event.reason}: {message}", event.state.ref)
+    return None
+
+
+def advice(text: str) -> str:
+    """Return advice that fits the reason of a removal, or "" if the advice of the cause is enough."""
+    return next((advice for pattern, advice in _ADVICE if pattern.search(text)), "")
