@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from . import circle
+from . import round_robin
 from .check import Check, Verdict
-from .conclusion import Conclusion
 from .coordinator import Coordinator
-from .outcome import FIGURES, Result, judge, reference
-from .search import ALL_PAIRS, search
-from .tested import Group, Outcome
+from .group_outcomes import Group, Outcome
+from .group_verdict import FIGURES, Result, judge, reference
+from .search import ALL_PAIRS, Conclusion, search
 
 
 class Screening:
@@ -31,7 +30,7 @@ class Screening:
         With up to 16 nodes, all pairs are tested first, to have enough results for a median.
         """
         if len(nodes) <= ALL_PAIRS:
-            for places in circle.rounds(len(nodes)):
+            for places in round_robin.rounds(len(nodes)):
                 for result in self._coordinator.measure([(nodes[a], nodes[b]) for a, b in places]):
                     self._early_results[result.group] = self.pairs[result.group] = result
         searching = search(nodes, bound=max_bad, repeats=repeats)

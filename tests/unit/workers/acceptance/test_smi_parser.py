@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from harness.workers.acceptance import gpu_health
 from harness.workers.acceptance.limits import Limits
-from harness.workers.acceptance.smi import NOT_SUPPORTED, Gpu, parse, parse_links
+from harness.workers.acceptance.smi_parser import NOT_SUPPORTED, Gpu, parse, parse_links
 
 
 def read(**changed: str) -> Gpu:

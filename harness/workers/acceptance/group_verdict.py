@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median_high
 from typing import Any
 
-from .tested import Group, Outcome
+from .group_outcomes import Group, Outcome
 
 FIGURES = 4
 """Minimum number of groups of the same size for which their median is meaningful."""

@@ -6,7 +6,7 @@ from itertools import combinations
 
 import pytest
 
-from harness.workers.acceptance.circle import rounds
+from harness.workers.acceptance.round_robin import rounds
 
 
 @pytest.mark.parametrize("count", range(65))

@@ -1,4 +1,4 @@
-"""Run the agent on one node. It starts the node's processes for each trial that the coordinator requests.
+"""Run the agent on one node, which starts the node's processes for each trial that the coordinator requests.
 
 Each trial has its own processes. If the processes hang or crash, the agent kills them, and itself keeps
 running.
@@ -18,7 +18,7 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from .lines import Line
+from .json_lines import Line
 
 CONNECT_PAUSE = 0.5
 

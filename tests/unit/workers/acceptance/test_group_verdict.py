@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from harness.workers.acceptance.outcome import Result, judge, reference
+from harness.workers.acceptance.group_verdict import Result, judge, reference
 
 
 def result(*figures: float | str | None, first: int = 0) -> Result:

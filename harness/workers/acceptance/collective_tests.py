@@ -11,10 +11,10 @@ from typing import Any
 from .collectives import ELEMENTS, NAMES, Exchange, bandwidth, need, percentiles
 from .devices import Device
 from .emit import Emitter
+from .hang_detection import Watch, listed
 from .limits import judged
-from .one_rank import OneRank
-from .pairs import Pairs
-from .progress import Watch, listed
+from .pair_tests import Pairs
+from .rank_results import OneRank
 
 FREE_SHARE = 0.85
 """The fraction of a GPU's free memory that buffers may use. NCCL and the allocator need the rest."""

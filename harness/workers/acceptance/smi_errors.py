@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from .check import Check
 from .devices import Device, of
-from .smi import NOT_SUPPORTED, Gpu, Smi, bus, notes
+from .smi_parser import NOT_SUPPORTED, Gpu, Smi, bus, notes
 
 TAG = "ENV"
 SMI, HEALTH, UNDER_LOAD = "env.smi", "env.health", "env.smi.load"

@@ -6,11 +6,11 @@ import os
 import time
 from typing import Any
 
-from .circle import rounds
 from .devices import Device
 from .emit import Emitter
-from .one_rank import OneRank
-from .progress import Watch, listed
+from .hang_detection import Watch, listed
+from .rank_results import OneRank
+from .round_robin import rounds
 from .slow_pairs import MIN_NODES, MOST_NODES, SLOW, suspects
 
 

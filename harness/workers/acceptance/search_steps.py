@@ -1,6 +1,7 @@
 """Define the steps of a search: halve failed groups, join good groups, and pair the remaining nodes.
 
-Each step is a generator that yields rounds of tests (tested.py). Only search.py decides which nodes are bad.
+Each step is a generator that yields rounds of tests (group_outcomes.py). Only search.py decides which nodes
+are bad.
 """
 
 from __future__ import annotations
@@ -8,9 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from . import circle
+from . import round_robin
 from .compat import neighbours, paired
-from .tested import Group, Search, Tested
+from .group_outcomes import Group, Search, Tested
 
 
 def split(nodes: Sequence[int]) -> list[Group]:
@@ -107,7 +108,7 @@ def pair_up(tested: Tested, nodes: Sequence[int], max_rounds: int | None = None)
         return [tuple(nodes)]
     unpaired = set(nodes)
     good_pairs: list[Group] = []
-    for number, places in enumerate(circle.rounds(len(nodes))):
+    for number, places in enumerate(round_robin.rounds(len(nodes))):
         if number == max_rounds and not good_pairs:
             break
         pairs = [(nodes[a], nodes[b]) for a, b in places if {nodes[a], nodes[b]} & unpaired]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .compat import paired
-from .tested import Group, Search, Tested
+from .group_outcomes import Group, Search, Tested
 
 
 def challenge(

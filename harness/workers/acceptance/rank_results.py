@@ -8,7 +8,7 @@ from typing import Any
 from .check import Check, Verdict
 from .devices import Device
 from .emit import Emitter
-from .progress import Watch
+from .hang_detection import Watch
 
 RESULT_SECONDS = 60.0
 

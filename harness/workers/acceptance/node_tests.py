@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any, Literal
 
-from . import devices, equality, gpu_count, gpu_health, gpu_sharing, host_state, smi_reading, smi_run
+from . import devices, equality, gpu_count, gpu_health, gpu_sharing, host_state, smi_errors, smi_run
 from .check import Check
 from .devices import CPU, Device
 from .limits import Limits
@@ -25,7 +25,7 @@ class Node:
         self.expected = devices.requested(gpus) if device == "cuda" else None
         self.devices: list[Device] = [CPU] if device == "cpu" else []
         self.extra: dict[str, Any] = {}
-        self._reading = smi_reading.Reading(None, "nvidia-smi was not called")
+        self._reading = smi_errors.Reading(None, "nvidia-smi was not called")
         self._sharing: gpu_sharing.Sharing | None = None
 
     @cached_property
@@ -83,7 +83,7 @@ class Node:
         sharing = gpu_sharing.sharing(self.devices, self._reading.smi, self.expected, os.environ)
         self._sharing = sharing
         yield gpu_count.count(self.devices, self._reading, self.expected, sharing)
-        yield from smi_reading.checks(self._reading, self.devices)
+        yield from smi_errors.checks(self._reading, self.devices)
         self.extra["versions"] = devices.versions(self._reading.smi)
         yield from devices.version_checks(self.extra["versions"], self.device)
 
@@ -121,7 +121,7 @@ class Node:
 
         with gpu_load.busy(self.devices):
             now = smi_run.read()
-        yield smi_reading.under_load(self._reading, now, self.devices)
+        yield smi_errors.under_load(self._reading, now, self.devices)
         for device in self.devices:
             gpu = devices.of(now.smi, device)
             if gpu is None:
@@ -185,7 +185,7 @@ class Node:
             yield Step("train", "TRAIN", _many(training.checks, device, self.mode), device.where)
 
 
-def _not_reported_reason(reading: smi_reading.Reading, device: Device) -> str:
+def _not_reported_reason(reading: smi_errors.Reading, device: Device) -> str:
     if reading.smi is None:
         return f"nvidia-smi gave no data: {reading.error}"
     return f"nvidia-smi lists no GPU {device.uuid or 'without a UUID (PyTorch reports UUIDs since 2.5)'}"
