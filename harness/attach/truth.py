@@ -19,7 +19,7 @@ from harness.evidence.schema.processes import decode
 from harness.judge.points import admitted_records
 from harness.launch.labels import NONCE_LABEL
 from harness.workers.ground_truth.truth_frames import MARK, PROCESS_MARK
-from harness.workers.recorder.admitted_lines import LINE_MARK, REPORTED_MARK, SUMMARY_MARK
+from harness.workers.recorder.digest_lines import LINE_MARK, REPORTED_MARK, SUMMARY_MARK
 
 NONCE_VARIABLE = "HARNESS_NONCE"
 _MARKS = (LINE_MARK, REPORTED_MARK, SUMMARY_MARK)

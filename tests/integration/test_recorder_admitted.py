@@ -25,7 +25,7 @@ from harness.judge.finding import Finding
 from harness.judge.points import admitted, admitted_records
 from harness.launch.mounts import recorder
 from harness.tracker.client.audit import EmbeddedAudit
-from harness.workers.recorder import admitted_lines
+from harness.workers.recorder import digest_lines
 
 UID = "3f0c9a52-6a52-4d5e-8b0c-1d6a1f0d7e11"
 
@@ -138,7 +138,7 @@ def test_a_healthy_rank_passes_and_writes_few_lines(logged: Job) -> None:
     findings = logged.judge(0)
     assert words(findings) == {}, [text(finding) for finding in findings.values()]
     lines = logged.log()
-    assert all(len(line) < admitted_lines.MAX_LINE for line in lines if line.startswith("@rec1"))
+    assert all(len(line) < digest_lines.MAX_LINE for line in lines if line.startswith("@rec1"))
     assert {line.partition(" ")[0] for line in lines} == {"@rec1", "@sum1"}
     assert sum(map(len, lines)) < 3000
 

@@ -27,7 +27,7 @@ from harness.judge.points import admitted, admitted_blocks, admitted_records
 from harness.launch.mounts import recorder
 from harness.tracker.client.audit import EmbeddedAudit
 from harness.tracker.shared.keys import launch_key
-from harness.workers.recorder import admitted_lines, digest_reports
+from harness.workers.recorder import digest_lines, digest_reports
 
 BEGIN = """
     import functools, os, pathlib, signal, sys, time, pluto
@@ -134,7 +134,7 @@ def test_a_lost_point_of_a_long_run_is_named_with_its_block(trained: Job) -> Non
 def test_every_block_is_reported_and_the_lines_stay_short(trained: Job) -> None:
     entries = {}
     for line in trained.log(0):
-        assert not line.startswith(("@rec1", "@rec2")) or len(line) < admitted_lines.MAX_LINE
+        assert not line.startswith(("@rec1", "@rec2")) or len(line) < digest_lines.MAX_LINE
         assert KEY not in line
     pods = [admitted_records.read(trained.log(0), UID)]
     run, _ = trained.rows()
@@ -174,12 +174,12 @@ def test_a_forged_log_contradicts_the_reports(trained: Job) -> None:
 
     def forged(log: list[str]) -> list[str]:
         written, chain = [], ""
-        for item, line in zip(admitted_lines.decode(UID, log), log, strict=True):
-            if isinstance(item, admitted_lines.Line):
+        for item, line in zip(digest_lines.decode(UID, log), log, strict=True):
+            if isinstance(item, digest_lines.Line):
                 points = item.points - (item.number > 5)
                 item = item._replace(points=points)  # noqa: PLW2901
-                chain = admitted_lines.chained(chain, item)
-                written.append(admitted_lines.encode_line(UID, item._replace(chain=chain)))
+                chain = digest_lines.chained(chain, item)
+                written.append(digest_lines.encode_line(UID, item._replace(chain=chain)))
             else:
                 written.append(line)
         return written

@@ -24,7 +24,7 @@ from harness.judge.engine import judge
 from harness.provision.cluster import Ready
 from harness.provision.controllers import tracker
 from harness.settings import Settings
-from harness.workers.recorder.admitted_lines import SUMMARY_MARK
+from harness.workers.recorder.digest_lines import SUMMARY_MARK
 
 pytestmark = [pytest.mark.attach, pytest.mark.timeout(600)]
 

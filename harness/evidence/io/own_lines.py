@@ -11,11 +11,11 @@ from harness.core.secret_rules import PREFIX
 from harness.workers.acceptance import emit
 from harness.workers.ground_truth.truth_frames import EXIT_MARK, MARK, PROCESS_MARK
 from harness.workers.netcheck import frames
-from harness.workers.recorder import admitted_lines
+from harness.workers.recorder import digest_lines
 
 MARKS = (
     *(MARK, PROCESS_MARK, EXIT_MARK, frames.MARK, emit.MARK),
-    *(admitted_lines.LINE_MARK, admitted_lines.REPORTED_MARK, admitted_lines.SUMMARY_MARK),
+    *(digest_lines.LINE_MARK, digest_lines.REPORTED_MARK, digest_lines.SUMMARY_MARK),
 )
 """The strings that mark log lines for the harness: lines with logged points, processes, a command's exit
 code, netcheck diagnoses, acceptance test results, or an injected recorder's digests."""

@@ -20,8 +20,8 @@ from harness.judge.points import admitted_blocks
 from harness.judge.points.admitted_compare import Differences, Owned, Rows, compare, compare_blocks, stored
 from harness.judge.points.admitted_records import PodRecord, Record, Summary
 from harness.judge.points.keys import NONE, NOOP
-from harness.workers.recorder import admitted_lines, point_digests
-from harness.workers.recorder.admitted_lines import Line
+from harness.workers.recorder import digest_lines, point_digests
+from harness.workers.recorder.digest_lines import Line
 from harness.workers.recorder.point_digests import MASK
 
 EVIDENCE = ["tracker/points.jsonl"]
@@ -302,7 +302,7 @@ def _prefix(rows: dict[str, Rows], line: Line) -> str:
     if sum(len(each.steps) for each in until) != line.points:
         return ""
     total = sum(sum(each.nodes().values()) for each in until) & MASK
-    return admitted_lines.short(total, admitted_lines.line_bytes(line))
+    return digest_lines.short(total, digest_lines.line_bytes(line))
 
 
 def _of_others(record: Record, records: list[Record], all_known: bool) -> Container[str]:

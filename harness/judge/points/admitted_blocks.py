@@ -19,8 +19,8 @@ import msgspec
 from harness.evidence.schema.tracker import DigestReport
 from harness.judge.finding import counted
 from harness.judge.points.admitted_records import Blocks, Claim, Group, Leaf, PodRecord, Record, Run
-from harness.workers.recorder import admitted_lines, digest_reports, point_digests
-from harness.workers.recorder.admitted_lines import Line
+from harness.workers.recorder import digest_lines, digest_reports, point_digests
+from harness.workers.recorder.digest_lines import Line
 from harness.workers.recorder.point_digests import MASK
 
 MAX_REPORT_BYTES = 1 << 20
@@ -150,7 +150,7 @@ def _beside_the_summary(record: Record, blocks: Blocks) -> str:
     complete = in_line and declared.unsent == declared.dropped == 0
     for claim in section.metrics:
         leaves = blocks.leaves.get(claim.metric, {}).values()
-        differs = claim.digest and admitted_lines.short(_sum(leaves)) != claim.digest
+        differs = claim.digest and digest_lines.short(_sum(leaves)) != claim.digest
         if (complete and differs) or sum(leaf.points for leaf in leaves) > claim.count:
             return (
                 f"its digests of {claim.metric} in the tracker do not fit its summary in the log: "
@@ -171,7 +171,7 @@ def _text(packed: str) -> bytes:
 def _leaves(report: _Report) -> Iterator[tuple[str, int, Leaf]]:
     """Yield (metric, block, points) for each entry. Raises ValueError if a digest is invalid."""
     for metric, block, points, digest, began_ms, ended_ms in report.entries:
-        yield metric, block, Leaf(points, admitted_lines.digest_from(digest), began_ms, ended_ms)
+        yield metric, block, Leaf(points, digest_lines.digest_from(digest), began_ms, ended_ms)
 
 
 def refined(section: Run, blocks: Blocks | None) -> Run:
@@ -187,12 +187,12 @@ def refined(section: Run, blocks: Blocks | None) -> Run:
     by_group: dict[int, list[Claim]] = {}
     for metric, leaves in blocks.leaves.items():
         if metric not in listed_metrics:
-            by_group.setdefault(admitted_lines.group_of(metric), []).append(_claim(metric, leaves))
+            by_group.setdefault(digest_lines.group_of(metric), []).append(_claim(metric, leaves))
     groups: list[Group] = []
     for group in section.groups:
         members = by_group.get(group.group, [])
-        total = sum(admitted_lines.digest_from(claim.digest) for claim in members) & MASK
-        if group.digest and len(members) == group.metrics and admitted_lines.short(total) == group.digest:
+        total = sum(digest_lines.digest_from(claim.digest) for claim in members) & MASK
+        if group.digest and len(members) == group.metrics and digest_lines.short(total) == group.digest:
             claims += members
         else:
             groups.append(group)
@@ -202,7 +202,7 @@ def refined(section: Run, blocks: Blocks | None) -> Run:
 def _refined(claim: Claim, leaves: Mapping[int, Leaf]) -> Claim:
     if (claim.level == 0 and claim.nodes) or not claim.digest:
         return claim
-    if admitted_lines.short(_sum(leaves.values())) != claim.digest:
+    if digest_lines.short(_sum(leaves.values())) != claim.digest:
         return claim
     return msgspec.structs.replace(claim, level=0, nodes=_nodes(leaves))
 
@@ -218,7 +218,7 @@ def _claim(metric: str, leaves: Mapping[int, Leaf]) -> Claim:
         min(leaf.began_ms for leaf in leaves.values()),
         max(leaf.ended_ms for leaf in leaves.values()),
         0,
-        admitted_lines.short(_sum(leaves.values())),
+        digest_lines.short(_sum(leaves.values())),
         _nodes(leaves),
     )
 
@@ -228,4 +228,4 @@ def _sum(leaves: Iterable[Leaf]) -> int:
 
 
 def _nodes(leaves: Mapping[int, Leaf]) -> str:
-    return admitted_lines.nodes_text({block: leaf.digest for block, leaf in leaves.items()}, ())
+    return digest_lines.nodes_text({block: leaf.digest for block, leaf in leaves.items()}, ())

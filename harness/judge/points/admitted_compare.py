@@ -15,7 +15,7 @@ from harness.evidence.schema.columns import Part
 from harness.judge.finding import counted
 from harness.judge.points.admitted_records import Claim, Group, Leaf, Record
 from harness.judge.points.series import ascend
-from harness.workers.recorder import admitted_lines, point_digests
+from harness.workers.recorder import digest_lines, point_digests
 from harness.workers.recorder.point_digests import BLOCK_STEPS, MASK
 
 OWN_METRICS = "sys/"
@@ -175,7 +175,7 @@ def _replaced(claim: Claim, owners: list[Owned]) -> bool:
 
 
 def _total(rows: Rows) -> str:
-    return admitted_lines.short(sum(rows.nodes().values()) & MASK)
+    return digest_lines.short(sum(rows.nodes().values()) & MASK)
 
 
 def _outside(rows: Rows, matched: list[Claim], all_known: bool, result: Differences) -> None:
@@ -278,7 +278,7 @@ def differing(claim: Claim, view: Rows) -> Where:
     The ranges are blocks of steps. Blocks are larger in summaries of longer training runs.
     """
     try:
-        logged = admitted_lines.nodes_from(claim.nodes)
+        logged = digest_lines.nodes_from(claim.nodes)
     except ValueError:
         logged = {}
     if not logged:
@@ -286,9 +286,7 @@ def differing(claim: Claim, view: Rows) -> Where:
     nodes = view.nodes()
     for _ in range(claim.level):
         nodes = point_digests.merged(nodes)
-    recorded = {
-        node: admitted_lines.short(digest, admitted_lines.NODE_BYTES) for node, digest in nodes.items()
-    }
+    recorded = {node: digest_lines.short(digest, digest_lines.NODE_BYTES) for node, digest in nodes.items()}
     size = BLOCK_STEPS << claim.level
     unknown = [node for node, digest in logged.items() if not digest]
     differ = [
@@ -322,7 +320,7 @@ def _compare_groups(
         by_group.setdefault(group.group, []).append((rank, group))
     rows_by_group: dict[int, list[Rows]] = {}
     for metric, rows in unclaimed.items():
-        number = admitted_lines.group_of(metric)
+        number = digest_lines.group_of(metric)
         if number in by_group:
             rows_by_group.setdefault(number, []).append(rows.kept())
         elif all_known:
@@ -334,9 +332,9 @@ def _compare_groups(
 def _compare_group(members: list[tuple[int, Group]], all_rows: list[Rows], result: Differences) -> None:
     ranks = {rank for rank, _ in members}
     logged, count = sum(group.count for _, group in members), sum(len(rows.steps) for rows in all_rows)
-    total = admitted_lines.short(sum(sum(rows.nodes().values()) for rows in all_rows) & MASK)
+    total = digest_lines.short(sum(sum(rows.nodes().values()) for rows in all_rows) & MASK)
     digests = [group.digest for _, group in members]
-    digest_sum = admitted_lines.short(sum(map(admitted_lines.digest_from, digests)) & MASK)
+    digest_sum = digest_lines.short(sum(map(digest_lines.digest_from, digests)) & MASK)
     if all(digests) and (total == digest_sum or set(digests) == {total}):
         result.arrived += count
         return

@@ -1,4 +1,4 @@
-"""Read what an injected recorder wrote to a pod's log (harness/workers/recorder/admitted_lines.py).
+"""Read what an injected recorder wrote to a pod's log (harness/workers/recorder/digest_lines.py).
 
     pod = read(log_lines, nonce=owner_uid, pod="train-0")
 
@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from harness.judge.finding import counted
-from harness.workers.recorder import admitted_lines
-from harness.workers.recorder.admitted_lines import Line, Part
+from harness.workers.recorder import digest_lines
+from harness.workers.recorder.digest_lines import Line, Part
 
 
 class Claim(msgspec.Struct, array_like=True, frozen=True):
@@ -193,7 +193,7 @@ class Record:
                 problem = f"its summary is torn: {len(parts)} of {counted(count, 'part')} are in the log"
             else:
                 try:
-                    body = admitted_lines.decode_summary(parts[at].body for at in sorted(parts))
+                    body = digest_lines.decode_summary(parts[at].body for at in sorted(parts))
                     self.summary = msgspec.convert(body, Summary)
                 except ValueError as error:
                     problem = f"its summary cannot be read: {str(error)[:200]}"
@@ -211,7 +211,7 @@ class Record:
                     f"its lines {previous.number + 1} to {number - 1} are missing in the log: torn or rotated"
                 )
             chain = previous.chain if previous is not None else "" if number == 0 else None
-            if chain is not None and line.chain != admitted_lines.chained(chain, line):
+            if chain is not None and line.chain != digest_lines.chained(chain, line):
                 return f"line {number} does not continue the lines before it, so one of them is forged"
             previous = line
         return ""
@@ -290,7 +290,7 @@ def read(
     """
     by_attempt: dict[str, Record] = {}
     other_lines = 0
-    for item in admitted_lines.decode(nonce, lines):
+    for item in digest_lines.decode(nonce, lines):
         if item is None:
             other_lines += 1
             continue

@@ -33,7 +33,7 @@ from harness.judge.case import Case
 from harness.judge.finding import counted
 from harness.judge.logs import clues
 from harness.judge.points.series import Rows, ascend, bytes_of_rows, extend, put
-from harness.workers.ground_truth.frame_writer import BLOCK_ROWS
+from harness.workers.ground_truth.point_recorder import BLOCK_ROWS
 from harness.workers.ground_truth.truth_frames import row_bytes
 
 DENSE_ROWS, DENSE_MS = 20, 30

@@ -15,7 +15,7 @@ from harness.core.writable import exists
 from harness.launch.labels import LOCAL_IMAGE
 from harness.launch.user_secrets import Wanted
 from harness.launch.workloads import claims
-from harness.workers.training import documents, options, texts
+from harness.workers.training import documents, options, token_sequences
 from harness.workers.training.object_store import located
 
 PORT = 29500
@@ -162,7 +162,9 @@ class TrainingSpec:
         try:
             for split in documents.SPLITS:
                 context = parsed.context if bytes_ and split == documents.SPLITS[0] else None
-                examined = texts.examine(documents.files(self.data, split), parsed.text_field, context)
+                examined = token_sequences.examine(
+                    documents.files(self.data, split), parsed.text_field, context
+                )
                 problems += examined.problems
                 omitted += examined.others
                 tokens += examined.tokens
@@ -182,9 +184,9 @@ class TrainingSpec:
         quantity = self.memory or (None if self.gpus else MEMORY)
         if quantity is None:
             return
-        memory = int(float(parse_quantity(quantity)) * texts.MEMORY_SHARE) // self.processes
-        if tokens * array(texts.typecode(texts.Bytes.size)).itemsize > memory:
-            raise UsageError(f"--data: {texts.too_large(self.data or Path(), tokens, memory)}")
+        memory = int(float(parse_quantity(quantity)) * token_sequences.MEMORY_SHARE) // self.processes
+        if tokens * array(token_sequences.typecode(token_sequences.Bytes.size)).itemsize > memory:
+            raise UsageError(f"--data: {token_sequences.too_large(self.data or Path(), tokens, memory)}")
 
     def _check_range(self) -> None:
         """Raise UsageError if --max-replicas is incompatible with the other options."""

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from harness.evidence.schema.columns import Part
 from harness.judge.finding import Finding
 from harness.judge.points import admitted, admitted_records
-from harness.workers.recorder import admitted_lines as lines
+from harness.workers.recorder import digest_lines as lines
 from harness.workers.recorder.point_digests import MASK, Digests
 
 

@@ -17,7 +17,7 @@ from harness.evidence.schema.columns import Part
 from harness.evidence.schema.tracker import DigestReport
 from harness.judge.finding import Finding
 from harness.judge.points import admitted, admitted_blocks, admitted_records
-from harness.workers.recorder import admitted_lines, point_digests
+from harness.workers.recorder import digest_lines, point_digests
 from harness.workers.recorder.point_digests import Digests
 
 LONG = 12_000
@@ -103,8 +103,8 @@ def test_another_value_is_named_to_its_block() -> None:
 
 
 def test_metrics_that_the_summary_groups_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(admitted_lines, "GROUPS", 2)
-    monkeypatch.setattr(admitted_lines, "MAX_JSON", 100)
+    monkeypatch.setattr(digest_lines, "GROUPS", 2)
+    monkeypatch.setattr(digest_lines, "MAX_JSON", 100)
     process = trained(3000, tuple(f"loss/{at}" for at in range(6))).end()
     assert results(judged([process], process.rows)) == {"PASS"}
     findings = judged([process], without(process.rows, "loss/3", 1234))
@@ -382,12 +382,12 @@ def test_reports_of_another_process_or_run_are_ignored() -> None:
 
 
 def test_lines_have_at_most_100_bytes() -> None:
-    line = admitted_lines.Line(
+    line = digest_lines.Line(
         999_999, "zzzzzzzz", 36**4 - 1, 36**8 - 1, 36**9 - 1, "A" * 12, "B" * 12, 36**4 - 1, "C" * 12
     )
-    text = admitted_lines.encode_line(UID, line)
-    assert len(text) + 1 <= admitted_lines.MAX_LINE
-    assert list(admitted_lines.decode(UID, [text])) == [line]
+    text = digest_lines.encode_line(UID, line)
+    assert len(text) + 1 <= digest_lines.MAX_LINE
+    assert list(digest_lines.decode(UID, [text])) == [line]
     for at in range(len("@rec2 "), len(text)):
         other = text[:at] + ("0" if text[at] != "0" else "1") + text[at + 1 :]
-        assert line not in list(admitted_lines.decode(UID, [other]))
+        assert line not in list(digest_lines.decode(UID, [other]))

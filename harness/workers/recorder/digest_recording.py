@@ -2,7 +2,7 @@
 
 An admitted pod is one to which the admission policy has added the recorder. The policy sets
 HARNESS_RECORDER_MODE=admitted (harness/launch/recorder_policy.py). The recorder then writes one line per
-minute to the log and a summary at the end (admitted_lines.py), so a week of training adds less than 1.5 MB.
+minute to the log and a summary at the end (digest_lines.py), so a week of training adds less than 1.5 MB.
 Digests of complete blocks of steps also go to the tracker, if it has a route for them (digest_reports.py).
 The digests cover the values that the client queues, with the client's own names, steps and times. The account
 (queued_values.py) compares them with the values that the program passed to the client.
@@ -26,7 +26,7 @@ from types import ModuleType
 from typing import Any
 
 from ..ground_truth import client_rules
-from . import admitted_lines as lines
+from . import digest_lines as lines
 from . import hooks, point_digests
 from .client_calls import Call, Recording, crashed, recording_here
 from .digest_reports import Reports

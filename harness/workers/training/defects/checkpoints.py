@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from .. import build, checkpoint, state
+from .. import checkpoint, model_setup, state
 from ..checkpoint import Manifest
 from ..trainer import Trainer
 from . import instead
@@ -94,7 +94,7 @@ def frozen(_: int) -> None:
 
         return built
 
-    instead(build, "model", wrap)
+    instead(model_setup, "model", wrap)
 
 
 def stale(_: int) -> None:

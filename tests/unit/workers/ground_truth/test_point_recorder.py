@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from harness.evidence import extract
 from harness.evidence.schema.ground_truth import TruthEnd, TruthGap
 from harness.judge.points.series import Series
-from harness.workers.ground_truth import frame_writer as ground_truth
+from harness.workers.ground_truth import point_recorder as ground_truth
 from harness.workers.ground_truth import truth_frames as frames
-from harness.workers.ground_truth.frame_writer import Recorder
 from harness.workers.ground_truth.kept_rows import KeptRows
+from harness.workers.ground_truth.point_recorder import Recorder
 
 ROWS = st.lists(
     st.tuples(st.sampled_from(["loss", "lr/é", "x" * 200]), st.integers(0, 2**40), st.floats()), max_size=120
@@ -141,7 +141,7 @@ def test_a_recorder_of_the_environment_tells_its_code() -> None:
     payloads = list(frames.decode("abc123", done.stdout.splitlines()))
     facts = [fact for payload in payloads if payload["k"] == "code" for fact in payload["facts"]]
     assert {"python", "packages", "pluto"} <= {name for what, name, _ in facts if what == "stack"}
-    assert any(what == "ran" and name.endswith("/ground_truth/frame_writer.py") for what, name, _ in facts)
+    assert any(what == "ran" and name.endswith("/ground_truth/point_recorder.py") for what, name, _ in facts)
 
 
 def test_blocks_hold_the_last_value_of_repeated_steps() -> None:

@@ -8,9 +8,9 @@ import os
 import torch
 from torch import nn
 
-from . import texts
+from . import token_sequences
 from .model import Gpt, HuggingFace, Shape
-from .texts import Tokenizer
+from .token_sequences import Tokenizer
 
 
 def tokenizer(options: argparse.Namespace) -> Tokenizer:
@@ -18,8 +18,8 @@ def tokenizer(options: argparse.Namespace) -> Tokenizer:
     _use_token()
     folder = options.tokenizer_local_dir or options.model_local_dir or options.model
     if folder is None:
-        return texts.Bytes()
-    return texts.HuggingFaceTokenizer(folder, local_only=options.local_files_only)
+        return token_sequences.Bytes()
+    return token_sequences.HuggingFaceTokenizer(folder, local_only=options.local_files_only)
 
 
 def model(options: argparse.Namespace, tokenizer: Tokenizer) -> nn.Module:
