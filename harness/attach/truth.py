@@ -16,7 +16,7 @@ from harness.evidence.io.ground_truth import TruthCollector
 from harness.evidence.io.writer import BundleWriter
 from harness.evidence.kubernetes.objects import items, mapping
 from harness.evidence.schema.processes import decode
-from harness.judge.points import admitted_records
+from harness.judge.points import digest_records
 from harness.launch.labels import NONCE_LABEL
 from harness.workers.ground_truth.truth_frames import MARK, PROCESS_MARK
 from harness.workers.recorder.digest_lines import LINE_MARK, REPORTED_MARK, SUMMARY_MARK
@@ -43,7 +43,7 @@ def recorded_world(log: Iterable[bytes], nonces: Iterable[str]) -> tuple[set[int
     """Return the ranks whose injected recorders wrote to a log, and the world sizes in their summaries."""
     marks = [mark.encode() for mark in _MARKS]
     lines = [line.decode(errors="replace") for line in log if any(mark in line for mark in marks)]
-    process_records = [record for nonce in nonces for record in admitted_records.read(lines, nonce).records]
+    process_records = [record for nonce in nonces for record in digest_records.read(lines, nonce).records]
     worlds = {each.summary.world for each in process_records if each.summary is not None}
     return {each.rank for each in process_records if each.rank is not None}, worlds
 

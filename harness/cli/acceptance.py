@@ -78,7 +78,7 @@ def mark_nodes(
     2 if a node in the bundle is not in the cluster, or if no node was judged.
     """
     from harness.core.kubernetes import reached
-    from harness.judge.acceptance.own_faults import doubtful, image_at_fault
+    from harness.judge.acceptance.node_fault_proof import doubtful, image_at_fault
     from harness.provision import node_marks
     from harness.provision.lifecycle import cluster_of
 
@@ -114,7 +114,7 @@ def mark_nodes(
 
 def fleet_of(bundle: "Bundle") -> "Fleet":
     """Return the acceptance results of all nodes. Raises UsageError if the launch ran no acceptance tests."""
-    from harness.judge.acceptance.bundle import FILE, of_bundle
+    from harness.judge.acceptance.expected_nodes import FILE, of_bundle
 
     fleet = of_bundle(bundle)
     if fleet is None:

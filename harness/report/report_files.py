@@ -12,7 +12,7 @@ from collections.abc import Callable
 from harness.evidence.io.files import replace_file
 from harness.evidence.io.reader import Bundle
 from harness.evidence.schema.bundle import Verdict
-from harness.judge.acceptance.bundle import FILE
+from harness.judge.acceptance.expected_nodes import FILE
 from harness.report.ci import cases
 from harness.report.html import acceptance, page
 

@@ -106,8 +106,8 @@ LONG = (
     .replace(
         "run = pluto.init",
         """import functools
-from _harness_recorder.recorder import admitted, point_digests
-admitted.LINE_SECONDS, admitted.Digests = 1.0, functools.partial(point_digests.Digests, 300)
+from _harness_recorder.recorder import digest_recording, point_digests
+digest_recording.LINE_SECONDS, digest_recording.Digests = 1.0, functools.partial(point_digests.Digests, 300)
 point_digests.MAX_NODES = 4
 run = pluto.init""",
     )

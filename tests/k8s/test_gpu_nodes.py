@@ -13,8 +13,8 @@ from harness.context import RunContext
 from harness.core.errors import HarnessError
 from harness.core.kubernetes import Kube, Object
 from harness.evidence.io.reader import Bundle
-from harness.judge.acceptance.bundle import of_bundle
-from harness.judge.acceptance.own_faults import doubtful
+from harness.judge.acceptance.expected_nodes import of_bundle
+from harness.judge.acceptance.node_fault_proof import doubtful
 from harness.launch.workloads import acceptance
 from harness.launch.workloads.acceptance import GPU, AcceptanceSpec
 from harness.launch.workloads.plain import PlainWorkload

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict
 
 from harness.evidence.io.reader import Bundle
 from harness.evidence.schema.bundle import Verdict, VerdictWord
-from harness.judge.acceptance.bundle import of_bundle
+from harness.judge.acceptance.expected_nodes import of_bundle
 from harness.report.html import acceptance, netcheck
 from harness.report.html.attempts import restarted
 from harness.report.html.page import REPORT

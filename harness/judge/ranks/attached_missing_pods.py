@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from harness.evidence.kubernetes.objects import ObjectState, items, mapping
 from harness.judge.case import Case, condition
-from harness.judge.cluster import deletion
+from harness.judge.cluster import pod_deletion
 
 LATER = (
     "a deleted pod cannot be read later: attach to the next run while its pods exist, with --wait or --follow"
@@ -48,7 +48,7 @@ def reason(case: Case) -> str:
 def _of_ended(case: Case, launched: ObjectState) -> Iterator[str]:
     """Yield the possible reasons why pods of a finished job are missing, the most specific first."""
     kind, name = case.launch.kind, launched.name
-    job = deletion.first_out_of_time(case) if case.terminal == "Failed" else None
+    job = pod_deletion.first_out_of_time(case) if case.terminal == "Failed" else None
     if job is not None:
         limit = mapping(job.object, "spec").get("activeDeadlineSeconds")
         yield f"the Job controller deleted the pods of Job {job.name} at its deadline ({limit} s)"
@@ -80,7 +80,7 @@ def _of_unended(case: Case, launched: ObjectState) -> Iterator[str]:
     kind, name = case.launch.kind, launched.name
     if mapping(launched.object, "spec").get("suspend") is True:
         yield f"{kind} {name} is suspended, and its controller deletes the pods of a suspended job"
-    if deletion.leaving(launched):
+    if pod_deletion.leaving(launched):
         yield f"{kind} {name} is being deleted, with its pods"
     restarts = mapping(launched.object, "status").get("restarts")
     if kind == "JobSet" and restarts:

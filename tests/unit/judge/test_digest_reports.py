@@ -16,7 +16,7 @@ from reporting_process import Reporting, packed
 from harness.evidence.schema.columns import Part
 from harness.evidence.schema.tracker import DigestReport
 from harness.judge.finding import Finding
-from harness.judge.points import admitted, admitted_blocks, admitted_records
+from harness.judge.points import digest_check, digest_records, digest_reports
 from harness.workers.recorder import digest_lines, point_digests
 from harness.workers.recorder.point_digests import Digests
 
@@ -43,12 +43,10 @@ def judged(
 ) -> dict[str, Finding]:
     """Return the findings. `reports` and `logs` default to those of the processes."""
     written = logs or [process.written for process in processes]
-    pods = [
-        admitted_records.read(log, UID, pod=f"pod-{at}", running=running) for at, log in enumerate(written)
-    ]
+    pods = [digest_records.read(log, UID, pod=f"pod-{at}", running=running) for at, log in enumerate(written)]
     known = reports if reports is not None else [one for each in processes for one in each.in_tracker()]
-    admitted_blocks.verify(pods, known, [int(RUN)])
-    return {one.name: one for one in admitted.judge(pods, ranks=range(ranks), parts=parts(rows), run=RUN)}
+    digest_reports.verify(pods, known, [int(RUN)])
+    return {one.name: one for one in digest_check.judge(pods, ranks=range(ranks), parts=parts(rows), run=RUN)}
 
 
 def results(findings: dict[str, Finding]) -> set[str]:
@@ -133,10 +131,10 @@ def test_a_report_that_is_acknowledged_while_the_summary_is_written_is_no_contra
 
 def test_a_tracker_without_the_route_costs_only_the_name_of_the_block() -> None:
     process = trained()
-    pods = [admitted_records.read(process.end().written, UID, pod="pod-0")]
-    admitted_blocks.verify(pods, None, [int(RUN)])
+    pods = [digest_records.read(process.end().written, UID, pod="pod-0")]
+    digest_reports.verify(pods, None, [int(RUN)])
     lost = parts(without(process.rows, "loss", 3456))
-    findings = {one.name: one for one in admitted.judge(pods, ranks=[0], parts=lost, run=RUN)}
+    findings = {one.name: one for one in digest_check.judge(pods, ranks=[0], parts=lost, run=RUN)}
     assert "rank 0: loss: 1 of 12000 points, in steps 0–3999" in told(findings)
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from harness.evidence.schema.columns import Part
 from harness.judge.finding import Finding
-from harness.judge.points import admitted, admitted_records
+from harness.judge.points import digest_check, digest_records
 from harness.workers.recorder import digest_lines as lines
 from harness.workers.recorder.point_digests import MASK, Digests
 
@@ -31,8 +31,8 @@ def parts_of(rows: list[Row]) -> list[Part]:
 def judged(
     logs: list[list[str]], rows: list[Part], ranks: int = 1, *, whole: bool = True
 ) -> dict[str, Finding]:
-    pods = [admitted_records.read(log, UID, pod=f"pod-{at}", whole=whole) for at, log in enumerate(logs)]
-    return {one.name: one for one in admitted.judge(pods, ranks=range(ranks), parts=rows, run=RUN)}
+    pods = [digest_records.read(log, UID, pod=f"pod-{at}", whole=whole) for at, log in enumerate(logs)]
+    return {one.name: one for one in digest_check.judge(pods, ranks=range(ranks), parts=rows, run=RUN)}
 
 
 def results(findings: dict[str, Finding]) -> set[str]:
@@ -138,10 +138,10 @@ def test_lines_of_another_job_in_a_log_are_unknown() -> None:
 def test_two_jobs_with_one_rank_are_unknown() -> None:
     process, other = of_steps(0, range(5)).end(), of_steps(0, range(5), nonce=OTHER).end()
     pods = [
-        admitted_records.read(process.written, UID, pod="job-a-0"),
-        admitted_records.read(other.written, OTHER, pod="job-b-0"),
+        digest_records.read(process.written, UID, pod="job-a-0"),
+        digest_records.read(other.written, OTHER, pod="job-b-0"),
     ]
-    found = {one.name: one for one in admitted.judge(pods, ranks=[0], parts=parts(process), run=RUN)}
+    found = {one.name: one for one in digest_check.judge(pods, ranks=[0], parts=parts(process), run=RUN)}
     assert "two jobs have this rank (job-a-0, job-b-0)" in told(found)
 
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from harness.judge.case import Case, names
 from harness.judge.finding import Finding, not_passed, passed, unknown
-from harness.judge.points import admitted_logs
-from harness.judge.points.admitted_records import PodRecord
+from harness.judge.points import attached_digests
+from harness.judge.points.digest_records import PodRecord
 
 
 def recorded(case: Case, pods: Sequence[PodRecord] | None) -> Finding:
@@ -27,7 +27,7 @@ def recorded(case: Case, pods: Sequence[PodRecord] | None) -> Finding:
 
 def _admitted(case: Case, pods: Sequence[PodRecord]) -> Finding:
     """Return the finding for a job in which an admission policy injected the recorder into a pod."""
-    absent = admitted_logs.unrecorded(pods, case.ranks)
+    absent = attached_digests.unrecorded(pods, case.ranks)
     if absent:
         return not_passed(
             "recorded",

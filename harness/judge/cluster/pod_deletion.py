@@ -9,8 +9,8 @@ from harness.core.clock import seconds
 from harness.evidence.kubernetes.kinds import TORCHRUN_JOB
 from harness.evidence.kubernetes.objects import ENDED_BY_NODE, ObjectState, Pod, items, mapping
 from harness.judge.case import Case, condition
-from harness.judge.end import SAME_MOMENT
 from harness.judge.finding import LATE
+from harness.judge.pod_end import SAME_MOMENT
 
 _BY_POD_GC, _BY_TAINT = "DeletionByPodGC", "DeletionByTaintManager"
 """Reasons in a pod's DisruptionTarget condition. The pod's node no longer exists, or a taint on that node

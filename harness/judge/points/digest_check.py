@@ -1,7 +1,7 @@
 """Judge whether the run contains every point logged by ranks whose recorder was injected at pod admission.
 
-    pods = [admitted_records.read(log_lines, nonce=owner_uid, pod=name) for each pod]
-    findings = admitted.judge(pods, ranks=range(world), parts=raw_rows_by_metric, run="17", label="run 17")
+    pods = [digest_records.read(log_lines, nonce=owner_uid, pod=name) for each pod]
+    findings = digest_check.judge(pods, ranks=range(world), parts=raw_rows_by_metric, run="17", label="run 17")
 
 Such a recorder writes one line per minute to the pod's log, and a summary when its process ends. A rank
 without a summary never passes: its last line shows how many points it had logged until then, but later points
@@ -16,10 +16,10 @@ from harness.core.checks import CheckId
 from harness.evidence.schema.columns import Part
 from harness.judge.case import names
 from harness.judge.finding import Finding, counted, not_passed, passed, unknown
-from harness.judge.points import admitted_blocks
-from harness.judge.points.admitted_compare import Differences, Owned, Rows, compare, compare_blocks, stored
-from harness.judge.points.admitted_records import PodRecord, Record, Summary
-from harness.judge.points.keys import NONE, NOOP
+from harness.judge.points import digest_reports
+from harness.judge.points.digest_comparison import Differences, Owned, Rows, compare, compare_blocks, stored
+from harness.judge.points.digest_records import PodRecord, Record, Summary
+from harness.judge.points.omitted_values import NONE, NOOP
 from harness.workers.recorder import digest_lines, point_digests
 from harness.workers.recorder.digest_lines import Line
 from harness.workers.recorder.point_digests import MASK
@@ -49,7 +49,7 @@ def judge(
     all_known = not problems and not foreign_records
     usable = [record for record in records if record.trusted]
     sections = [
-        (record, admitted_blocks.refined(section, record.blocks))
+        (record, digest_reports.refined(section, record.blocks))
         for record in usable
         if (section := record.summary.of_run(run or ""))  # type: ignore[union-attr]
     ]

@@ -9,7 +9,7 @@ from fleets import Node, changed, collective, expected, healthy, records, togeth
 
 from harness.evidence.schema.acceptance import AcceptanceCheck, AcceptanceRecord
 from harness.judge.acceptance.fleet import fleet
-from harness.judge.acceptance.own_faults import COMPARED, OWN, doubtful, image_at_fault, shared_cause
+from harness.judge.acceptance.node_fault_proof import COMPARED, OWN, doubtful, image_at_fault, shared_cause
 from harness.workers.acceptance.causes import ADVICE
 
 

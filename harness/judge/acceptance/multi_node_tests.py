@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from harness.evidence.schema.acceptance import AcceptanceCheck, PairRow
-from harness.judge.acceptance.cells import Cell
-from harness.judge.acceptance.pods import PodRecords, of_group
+from harness.judge.acceptance.pod_records import PodRecords, of_group
+from harness.judge.acceptance.results import Cell
 
 TOGETHER = "fleet.together"
 

@@ -18,7 +18,7 @@ import msgspec
 
 from harness.evidence.schema.tracker import DigestReport
 from harness.judge.finding import counted
-from harness.judge.points.admitted_records import Blocks, Claim, Group, Leaf, PodRecord, Record, Run
+from harness.judge.points.digest_records import Blocks, Claim, Group, Leaf, PodRecord, Record, Run
 from harness.workers.recorder import digest_lines, digest_reports, point_digests
 from harness.workers.recorder.digest_lines import Line
 from harness.workers.recorder.point_digests import MASK

@@ -18,10 +18,10 @@ from harness.core.clock import seconds
 from harness.evidence.kubernetes.objects import ObjectState, Pod, items, mapping
 from harness.judge.case import Case, condition, names
 from harness.judge.catalogue import CAUSES, RUNNING, START
-from harness.judge.cluster import deletion
-from harness.judge.end import End
+from harness.judge.cluster import pod_deletion
 from harness.judge.finding import Finding, counted, not_passed, passed, unknown
-from harness.judge.logs.clues import last_line
+from harness.judge.logs.error_patterns import last_line
+from harness.judge.pod_end import End
 
 CHECK: CheckId = "containers"
 _LISTS = (("initContainers", "initContainerStatuses"), ("containers", "containerStatuses"))
@@ -109,7 +109,7 @@ def _last(pod: Pod, statuses: str, name: str) -> tuple[ObjectState, dict[str, An
 
     Later states are ignored, because the deletion itself stops all containers.
     """
-    for state in reversed([state for state in pod.history if not deletion.leaving(state)] or pod.history):
+    for state in reversed([state for state in pod.history if not pod_deletion.leaving(state)] or pod.history):
         for status in items(state.object, "status", statuses):
             if status.get("name") == name:
                 return state, status
@@ -182,8 +182,8 @@ def _init_unended(case: Case, ends: dict[int, End], others: list[Other]) -> Find
         return None
     if any(_failed_by_itself(end) for end in ends.values()):
         return unknown(CHECK, "see rank-exit")  # The init container may be waiting for the rank that failed.
-    removed = deletion.removed(unended[0].pod)
-    until = case.waited_until if removed is None else deletion.requested_at(removed)
+    removed = pod_deletion.removed(unended[0].pod)
+    until = case.waited_until if removed is None else pod_deletion.requested_at(removed)
     since = seconds((unended[0].running or {}).get("startedAt"))
     duration_text = f"has run for {until - since:.0f} s" if until and since and until > since else "runs"
     progress = "is not ready" if unended[0].endless else "has not ended"
@@ -199,11 +199,11 @@ def _failed_by_itself(end: End) -> bool:
 
 def _existed_until_end(case: Case, pod: Pod) -> bool:
     """Return whether the pod existed until the harness stopped waiting or until the job's time limit."""
-    removed = deletion.removed(pod)
-    if removed is None or deletion.at_the_deadline(case, removed) is not None:
+    removed = pod_deletion.removed(pod)
+    if removed is None or pod_deletion.at_the_deadline(case, removed) is not None:
         return True
     evicted = any(condition(state, "Evicted").get("status") == "True" for state in case.workload)
-    over = deletion.by_torchrun_controller(case)
+    over = pod_deletion.by_torchrun_controller(case)
     return evicted or (over is not None and mapping(over.object, "status").get("phase") == "TimedOut")
 
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from harness.evidence import torchrun_processes
 from harness.judge.case import Case
-from harness.judge.end import End
-from harness.judge.logs import clues
+from harness.judge.logs import error_patterns
+from harness.judge.pod_end import End
 
 _BACKENDS = ("c10d", "etcd-v2", "etcd", "etcd-server")
 """Rendezvous backends for which torchrun sets MASTER_ADDR to a pod's host name."""
@@ -30,7 +30,7 @@ class PublishedName:
 
 def unresolved(case: Case, end: End) -> PublishedName | None:
     """Return the name that a rank could not resolve, if torchrun took it from a pod, otherwise None."""
-    host = clues.unresolved_host(end.text)
+    host = error_patterns.unresolved_host(end.text)
     of_pod = case.processes.get(end.index)
     if not host or of_pod is None or not of_pod.agents:
         return None

@@ -14,8 +14,8 @@ from harness.evidence.kubernetes.objects import Pod, items, mapping
 from harness.evidence.schema.columns import Part
 from harness.evidence.schema.tracker import Point
 from harness.judge.case import Case, names
-from harness.judge.points import admitted_records
-from harness.judge.points.admitted_records import PodRecord, Record, Summary
+from harness.judge.points import digest_records
+from harness.judge.points.digest_records import PodRecord, Record, Summary
 
 LATE_SECONDS, BEGIN_SECONDS = 60.0, 5.0
 """A log has its beginning if the first line was written at most LATE_SECONDS after the container's start. For
@@ -32,7 +32,7 @@ def is_admitted(case: Case) -> bool:
     if not case.launch.attached or case.launch.recorder:
         return False
     pods = (pod for pods in case.pod_attempts.values() for pod in pods)
-    return any(admitted_records.nonce_of(pod.last.object, case.launch.container) for pod in pods)
+    return any(digest_records.nonce_of(pod.last.object, case.launch.container) for pod in pods)
 
 
 def records(case: Case) -> list[PodRecord]:
@@ -48,7 +48,7 @@ def _of_pod(case: Case, index: int, pod: Pod, *, is_last: bool) -> PodRecord:
     container = case.launch.container
     ranks = case.ranks_of(index)
     own = ranks[0] if len(ranks) == 1 else None
-    nonce = admitted_records.nonce_of(pod.last.object, container)
+    nonce = digest_records.nonce_of(pod.last.object, container)
     if not nonce:
         reason = "no recorder was injected into its container"
         return PodRecord(pod.name, "", [], ranks=ranks, absent=reason)
@@ -56,7 +56,7 @@ def _of_pod(case: Case, index: int, pod: Pod, *, is_last: bool) -> PodRecord:
     begins_late = _begins_late(case, pod, path)
     texts = (line.decode(errors="replace") for _, line in case.bundle.lines(path))
     running = _running(pod, container)
-    record_set = admitted_records.read(
+    record_set = digest_records.read(
         texts, nonce, pod=pod.name, rank=own, whole=not begins_late, running=running
     )
     for record in record_set.records:

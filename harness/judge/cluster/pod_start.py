@@ -15,7 +15,7 @@ from harness.evidence.kubernetes.objects import ObjectState, Pod, items, mapping
 from harness.evidence.kubernetes.unschedulable import never_fits
 from harness.evidence.schema.bundle import DeviceHolder
 from harness.judge.case import Case, gated, names
-from harness.judge.cluster import containers, gpu_supply, image_pull_advice, pod_network, volume_claims
+from harness.judge.cluster import gpu_supply, image_pull_advice, other_containers, pod_network, volume_claims
 from harness.judge.finding import Finding, listed, not_passed, passed, unknown
 
 _START_BLOCKERS: dict[str, CauseId] = {
@@ -64,13 +64,13 @@ def blocked(case: Case, index: int) -> Blocked | None:
     own = _blocked(pod, "containers", case.launch.container, "")
     candidates = (
         obstacle
-        for other in containers.of(case, index)
+        for other in other_containers.of(case, index)
         if not other.exit_code and (obstacle := _blocked_other(pod, other)) is not None
     )
     return (None if case.started(index) else own) or next(candidates, None)
 
 
-def _blocked_other(pod: Pod, other: containers.Other) -> Blocked | None:
+def _blocked_other(pod: Pod, other: other_containers.Other) -> Blocked | None:
     if mapping(other.status, "state").keys() & {"running", "terminated"}:
         return None  # The container started later.
     part = "containers" if other.role == "container" else "initContainers"
@@ -200,7 +200,7 @@ def scheduling(case: Case) -> Finding:
     if pending or rejected:
         return _rejected(case, rejected) if rejected and not pending else _unscheduled(case, pending)
     idle = [index for index, pod in case.pods.items() if pod.node and not case.started(index)]
-    if any(containers.blocks_start(case, index) for index in idle):
+    if any(other_containers.blocks_start(case, index) for index in idle):
         return unknown("scheduling", "see containers", ranks=case.ranks_of(*idle))
     blocked_by = {i: warning for i in idle if (warning := _start_warning(case, i)) is not None}
     if blocked_by:

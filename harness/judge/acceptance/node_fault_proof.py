@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from harness.judge.acceptance.cells import NodeResult
 from harness.judge.acceptance.checks import NO_CUDA
 from harness.judge.acceptance.fleet import Fleet
+from harness.judge.acceptance.results import NodeResult
 
 OWN = frozenset(
     {

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from harness.evidence.schema.columns import Part
 from harness.judge.finding import counted
-from harness.judge.points.admitted_records import Claim, Group, Leaf, Record
+from harness.judge.points.digest_records import Claim, Group, Leaf, Record
 from harness.judge.points.series import ascend
 from harness.workers.recorder import digest_lines, point_digests
 from harness.workers.recorder.point_digests import BLOCK_STEPS, MASK

@@ -8,7 +8,7 @@ from harness.evidence.io.reader import Bundle
 from harness.evidence.kubernetes import gpu_nodes
 from harness.evidence.kubernetes.objects import Pod, items
 from harness.judge.acceptance.fleet import Fleet, fleet
-from harness.judge.acceptance.pods import Member
+from harness.judge.acceptance.pod_records import Member
 
 FILE = "acceptance.jsonl"
 
