@@ -17,9 +17,9 @@ from urllib.parse import unquote, urlsplit
 
 import httpx
 
-from harness.attach.job import AttachedJob
-from harness.attach.reading import Reader
-from harness.attach.secret import SecretKey, key_in
+from harness.attach.api_reader import Reader
+from harness.attach.rank_pods import AttachedJob
+from harness.attach.tracker_key import SecretKey, key_in
 from harness.context import RecordedContext
 from harness.core import http_client, service_proxy
 from harness.core.clock import now

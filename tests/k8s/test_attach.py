@@ -13,8 +13,8 @@ from harness_command import Harness, environment, family
 from torchrun_team import LISTED, PROGRAM, Team, led
 
 from bench import kubeflow
-from harness.attach.secret import SecretKey
 from harness.attach.tracker import TrackerOptions
+from harness.attach.tracker_key import SecretKey
 from harness.context import RunContext
 from harness.core import processes
 from harness.core.kubernetes import Object

@@ -24,7 +24,7 @@ from torchrun_team import Team
 from harness.context import RunContext
 from harness.core.deadlines import Deadline
 from harness.core.kubernetes import Object, condition
-from harness.core.retries import pause
+from harness.core.kubernetes_retries import pause
 from harness.fixtures.plugin import progress
 from harness.provision.cluster import Ready
 from harness.provision.images.build import build_controller

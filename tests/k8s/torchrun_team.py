@@ -18,7 +18,7 @@ import yaml
 
 from harness.core.deadlines import Deadline
 from harness.core.kubernetes import Kube, Object, condition
-from harness.core.retries import pause
+from harness.core.kubernetes_retries import pause
 from harness.provision.controllers import queues
 from harness.torchrun_controller.api import crd, names
 from harness.torchrun_controller.objects import manifests

@@ -21,7 +21,7 @@ from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 from harness.core import kubeconfig as kubeconfigs
 from harness.core.errors import HarnessError, UsageError
 from harness.core.kubernetes import NOT_SERVED, Kube, Object, reached
-from harness.core.retries import RETRY_SECONDS
+from harness.core.kubernetes_retries import RETRY_SECONDS
 from harness.core.terminal_text import printable
 from harness.settings import home, load
 from harness.torchrun_controller.api import names

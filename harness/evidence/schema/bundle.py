@@ -43,12 +43,12 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from harness.core.limits import MAX_RANKS
+from harness.core.input_limits import MAX_RANKS
 from harness.evidence.schema.record import Record
 
 SCHEMA_VERSION = 2
 """The version of the bundle's format. Version 2 renamed causes and checks
-(harness/evidence/schema/upgrade.py) and added attempts and members."""
+(harness/evidence/schema/renamed_ids.py) and added attempts and members."""
 
 
 Purpose = Literal["training", "netcheck", "nodes", "ddp"]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from harness.core import terminal_text
 from harness.core.causes import CauseId
-from harness.evidence.io.own_lines import is_own
+from harness.evidence.io.harness_log_lines import is_own
 from harness.judge.logs import rank_errors, stacks
 from harness.judge.logs.stacks import Stack
 

@@ -1,7 +1,7 @@
 """Judge whether the run contains every point logged by ranks whose recorder was injected at pod admission.
 
     pods = [digest_records.read(log_lines, nonce=owner_uid, pod=name) for each pod]
-    findings = digest_check.judge(pods, ranks=range(world), parts=raw_rows_by_metric, run="17", label="run 17")
+    findings = digest_check.judge(pods, ranks=range(world), parts=rows_by_metric, run="17", label="run 17")
 
 Such a recorder writes one line per minute to the pod's log, and a summary when its process ends. A rank
 without a summary never passes: its last line shows how many points it had logged until then, but later points

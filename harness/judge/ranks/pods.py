@@ -190,7 +190,7 @@ def rank_ends(
 ) -> list[Finding]:
     """Run the `rendezvous` and `rank-exit` checks: find the first failed rank and its failure's consequences.
 
-    `recorded` is the result of admitted_logs.world, which describes the ranks' world according to injected
+    `recorded` is the result of attached_digests.world, which describes the ranks' world according to injected
     recorders.
     """
     failures = [

@@ -20,7 +20,7 @@ from harness.launch.apply import apply
 from harness.launch.labels import NONCE_LABEL
 from harness.launch.mounts import netcheck, recorder
 from harness.launch.workloads.base import Handle, Record, Surroundings
-from harness.launch.workloads.plain import PlainWorkload, take_image
+from harness.launch.workloads.pod_template_workload import PlainWorkload, take_image
 from harness.provision import pod_rules
 from harness.provision.controllers import torchrun
 from harness.provision.images import scripts

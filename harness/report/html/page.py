@@ -9,7 +9,7 @@ from pathlib import Path
 from harness.core import terminal_text
 from harness.core.clock import seconds
 from harness.evidence.io.files import replace_file
-from harness.evidence.io.own_lines import without_own
+from harness.evidence.io.harness_log_lines import without_own
 from harness.evidence.io.reader import Bundle
 from harness.evidence.kubernetes.objects import mapping
 from harness.evidence.schema.bundle import Check, Manifest, Verdict

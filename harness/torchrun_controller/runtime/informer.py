@@ -19,7 +19,7 @@ from urllib3 import HTTPResponse
 from urllib3.exceptions import HTTPError, ReadTimeoutError
 
 from harness.core.kubernetes import Kube, Object
-from harness.core.retries import reason_of
+from harness.core.kubernetes_retries import reason_of
 from harness.torchrun_controller.runtime.kinds import Kind
 from harness.torchrun_controller.runtime.store import Change, Store
 

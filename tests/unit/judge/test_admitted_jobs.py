@@ -12,8 +12,8 @@ from admitted_process import RUN, UID, Process
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from harness.attach.job import describe
-from harness.attach.recording import Recording
+from harness.attach.rank_pods import describe
+from harness.attach.recorded_objects import Recording
 from harness.attach.resources import JOB
 from harness.evidence import Bundle, BundleWriter, Redactor
 from harness.evidence.schema.bundle import Verdict

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from harness.cli.launch_status_model import LaunchStatus, PodStatus
-from harness.cli.status import Status
+from harness.cli.cluster_status import Status
+from harness.cli.launch_status_text import LaunchStatus, PodStatus
 
 NONE = Status(
     cluster="c",

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from harness.attach.find import Target, check
-from harness.attach.job import AttachedJob, describe
+from harness.attach.job_lookup import Target, check
+from harness.attach.rank_pods import AttachedJob, describe
 from harness.attach.resources import JOB, JOBSET, MPI_JOB, POD, PYTORCH_JOB, STATEFULSET, target_of
 from harness.core.errors import UsageError
-from harness.evidence.kubernetes.members import group_index
+from harness.evidence.kubernetes.workload_pods import group_index
 
 Object = dict[str, Any]
 TEMPLATE = {"spec": {"containers": [{"name": "side"}, {"name": "main", "command": ["torchrun", "t.py"]}]}}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 
-from harness.cli.launch_status_model import LaunchStatus
+from harness.cli.launch_status_text import LaunchStatus
 from harness.core import disk_use
 from harness.provision.kind import power
 from harness.provision.kind.nodes import KindNodes

@@ -9,7 +9,7 @@ import pytest
 from harness.core.kubernetes import Object
 from harness.evidence.schema.bundle import Observation
 from harness.observe import completion
-from harness.observe.independent import IndependentPods
+from harness.observe.per_node_completion import IndependentPods
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Models of the launches that `harness status` shows.
+"""The fields of the launches that `harness status` shows, and their text.
 
 This module imports little, so that `harness status` starts quickly if there are no launches.
 """

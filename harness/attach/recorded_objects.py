@@ -12,7 +12,7 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from harness.attach.job import AttachedJob
+from harness.attach.rank_pods import AttachedJob
 from harness.core.clock import now
 from harness.core.errors import HarnessError
 from harness.core.kubernetes import Object

@@ -22,8 +22,8 @@ import yaml
 from harness.context import RecordedContext, RunContext
 from harness.core import pod_security
 from harness.core.errors import UsageError
+from harness.core.input_limits import listed
 from harness.core.kubernetes import Kube, Object
-from harness.core.limits import listed
 from harness.core.pod_security import Standard
 from harness.evidence.io.redaction import secret_variables, secrets_in
 from harness.evidence.kubernetes import kinds
@@ -34,9 +34,9 @@ from harness.launch.labels import LOCAL_IMAGE, NONCE_LABEL, QUEUE_LABEL
 from harness.launch.mounts import netcheck, recorder
 from harness.launch.pods import references
 from harness.launch.user_secrets import UserSecret
-from harness.launch.workloads import script_ranks
+from harness.launch.workloads import nproc_per_node
 from harness.launch.workloads.base import Handle, Record, Surroundings
-from harness.launch.workloads.plain_mistakes import mistakes_in
+from harness.launch.workloads.manifest_mistakes import mistakes_in
 from harness.provision.images import scripts
 from harness.settings import Settings
 
@@ -128,12 +128,14 @@ class PlainWorkload(ABC):
         return self._processes.count is not None
 
     @cached_property
-    def _processes(self) -> script_ranks.Processes:
+    def _processes(self) -> nproc_per_node.Processes:
         limits = (self._container.get("resources") or {}).get("limits") or {}
         gpus = str(limits.get(_GPU, ""))
         words = [*self._container["command"], *(self._container.get("args") or [])]
         script = shlex.join(map(str, words))
-        return script_ranks.read(script, self.envs, int(gpus) if gpus.isdecimal() and len(gpus) < 6 else None)
+        return nproc_per_node.read(
+            script, self.envs, int(gpus) if gpus.isdecimal() and len(gpus) < 6 else None
+        )
 
     def job_name(self, nonce: str, /) -> str:
         """Return the job name that the tracker uses for this launch.

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.evidence.io.own_lines import MARKS, is_own
+from harness.evidence.io.harness_log_lines import MARKS, is_own
 
 HARNESS = Path(__file__).parents[3] / "harness"
 

@@ -14,7 +14,7 @@ from harness.attach.resources import Resource
 from harness.core.deadlines import Deadline
 from harness.core.errors import HarnessError, UsageError
 from harness.core.kubernetes import Kube, Object
-from harness.core.retries import reason_of
+from harness.core.kubernetes_retries import reason_of
 
 PAGE = 500
 """Maximum number of objects in one response."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable
 
-from harness.attach.job import owners
+from harness.attach.rank_pods import owners
 from harness.core.kubernetes import Object
 from harness.evidence.io.ground_truth import TruthCollector
 from harness.evidence.io.writer import BundleWriter

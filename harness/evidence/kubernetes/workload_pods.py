@@ -6,6 +6,7 @@ import ipaddress
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from harness.evidence.kubernetes.earlier_pod_states import with_earlier
 from harness.evidence.kubernetes.objects import (
     COMPLETION_INDEX,
     JOBSET_NAME,
@@ -14,7 +15,6 @@ from harness.evidence.kubernetes.objects import (
     items,
     mapping,
 )
-from harness.evidence.kubernetes.rebuilt import with_earlier
 from harness.evidence.schema.bundle import Launch, PodGroup
 
 POD_INDEX = "apps.kubernetes.io/pod-index"

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from harness.core.limits import bounded_int
+from harness.core.input_limits import bounded_int
 
 _ANY_OPTION = re.compile(r"--nproc[_-]per[_-]node[= ](\d{1,9})\b", re.ASCII)
 _SEPARATORS = ";&|()\n"

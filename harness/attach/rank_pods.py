@@ -13,8 +13,8 @@ from typing import Any
 from harness.attach import pod_variables, rank_count
 from harness.attach.resources import MPI_JOB_V1, Resource
 from harness.core.errors import UsageError
+from harness.core.input_limits import MAX_NODES, MAX_RANKS
 from harness.core.kubernetes import Object
-from harness.core.limits import MAX_NODES, MAX_RANKS
 from harness.evidence.kubernetes.objects import COMPLETION_INDEX, JOBSET_NAME, items, mapping
 from harness.evidence.schema.bundle import Expected, Launch, PodGroup
 from harness.launch.labels import QUEUE_LABEL

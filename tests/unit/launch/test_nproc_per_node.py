@@ -2,7 +2,7 @@
 
 import pytest
 
-from harness.launch.workloads.script_ranks import read
+from harness.launch.workloads.nproc_per_node import read
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,10 @@ import re
 import shlex
 from collections.abc import Iterable, Sequence
 
+from harness.core.input_limits import ranks_problem, shown
 from harness.core.kubernetes import Object
-from harness.core.limits import ranks_problem, shown
 from harness.launch.labels import QUEUE_LABEL
-from harness.launch.workloads import script_ranks
+from harness.launch.workloads import nproc_per_node
 
 OTHER_KINDS = {"Service", "ConfigMap", "ServiceAccount", "PersistentVolumeClaim"}
 """The kinds of objects that a manifest can contain besides its workload."""
@@ -56,7 +56,7 @@ def mistakes_in(document: Object, other_objects: Sequence[Object]) -> Iterable[s
             f"containers[0]: the first container must run the ranks: {worker.get('name')} runs no "
             f"torchrun, and {ranks} does; put {ranks} first"
         )
-    processes = script_ranks.read(shlex.join(map(str, [*command, *(worker.get("args") or [])])), {})
+    processes = nproc_per_node.read(shlex.join(map(str, [*command, *(worker.get("args") or [])])), {})
     if processes.wrong:
         yield f"--nproc_per_node: expected a number of at least 1, found {shown(processes.wrong)}"
     elif problem := ranks_problem(1, processes.guess):

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from harness.attach.job import AttachedJob, NoPodsError, describe, owners
-from harness.attach.reading import Forbidden, Reader
+from harness.attach.api_reader import Forbidden, Reader
+from harness.attach.rank_pods import AttachedJob, NoPodsError, describe, owners
 from harness.attach.resources import (
     EVENT,
     JOBSET,

@@ -7,7 +7,7 @@ import binascii
 import re
 from dataclasses import dataclass
 
-from harness.attach.reading import Reader
+from harness.attach.api_reader import Reader
 from harness.core.errors import HarnessError, UsageError
 
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
