@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from harness.cli.launch_status_text import LaunchStatus
 from harness.core import disk_use
-from harness.provision.kind import power
+from harness.provision.kind import pause_resume
 from harness.provision.kind.nodes import KindNodes
 from harness.report.amounts import amount
 from harness.settings import Settings
@@ -99,7 +99,7 @@ def status(settings: Settings) -> Status:
         used=kind.used(),
         kubeconfig=str(kind.kubeconfig) if state else None,
         containers=containers,
-        paused=power.stopped(running),
+        paused=pause_resume.stopped(running),
         healthy=state is not None and trouble is None,
         trouble=trouble.message if trouble else None,
         others=sorted(path.parent.name for path in kind.dir.parent.glob("*/state.json")),
@@ -138,8 +138,8 @@ def _disk(settings: Settings) -> dict[str, int]:
 def build_images(context: RunContext) -> dict[str, str]:
     """Build every image for a cluster, and the torchrun controller's image, without creating a cluster."""
     from harness.provision.images.build import ImageRef, build_controller, build_tracker, build_worker
+    from harness.provision.images.containerd_import import LocalImage
     from harness.provision.images.debian import Bases
-    from harness.provision.images.local import LocalImage
     from harness.provision.images.stack import resolve
 
     own: dict[str, ImageRef] = {}

@@ -137,12 +137,12 @@ def doctor(
     as_json: options.Json = False,
 ) -> int:
     """Check Docker, cgroups, disk, tools and registries, and show how to fix each problem."""
-    from harness.provision.doctor import check, checks, repair
+    from harness.provision.doctor import check_results, checks, repair
 
     settings = load()
     results = repair.fix(run_context(settings, progress(quiet))) if fix else checks.checks(settings)
-    dump(check.as_json(results)) if as_json else console().print(check.render(results))
-    return check.exit_code(results)
+    dump(check_results.as_json(results)) if as_json else console().print(check_results.render(results))
+    return check_results.exit_code(results)
 
 
 COMMANDS = (

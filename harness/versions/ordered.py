@@ -22,7 +22,7 @@ from harness.core.errors import ToolError, UsageError
 from harness.core.input_limits import shown
 from harness.core.replacements import parse, python_package
 from harness.launch import replaced_packages
-from harness.provision.replaced import PYTHON, SECONDS, reason, uv_program
+from harness.provision.replaced_wheels import PYTHON, SECONDS, reason, uv_program
 from harness.versions.candidates import (
     LOCKED,
     Candidate,

@@ -30,7 +30,7 @@
       controllers/, kind/  logs of controllers; output of `kind export logs` for a failed cluster
       verdict.json         Verdict
       report.html          a page for people (harness/report/html/page.py); no judge reads it
-      ctrf.json, junit.xml the verdict and each check as a test, for CI (harness/report/ci/cases.py);
+      ctrf.json, junit.xml the verdict and each check as a test, for CI (harness/report/ci/suite.py);
                            no judge reads them
 
 Times are RFC 3339 UTC strings unless the field's name ends in _ms (milliseconds since the epoch) or seconds.

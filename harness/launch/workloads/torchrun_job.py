@@ -21,7 +21,7 @@ from harness.launch.labels import NONCE_LABEL
 from harness.launch.mounts import netcheck, recorder
 from harness.launch.workloads.base import Handle, Record, Surroundings
 from harness.launch.workloads.pod_template_workload import PlainWorkload, take_image
-from harness.provision import pod_rules
+from harness.provision import pod_admission
 from harness.provision.controllers import torchrun
 from harness.provision.images import scripts
 from harness.provision.images.build import build_controller
@@ -298,7 +298,7 @@ def raise_if_rejected(queue: Object) -> None:
     cause: CauseId = "launch.rejected"
     hint = "launch/manifest.yaml in the bundle contains the applied objects"
     if refusals.rule_of(message) is not None:
-        hint, cause = pod_rules.hint_for(message), "launch.pods_refused"
+        hint, cause = pod_admission.hint_for(message), "launch.pods_refused"
     raise HarnessError(f"TorchrunQueue {queue['metadata']['name']}: {message}", hint=hint, cause=cause)
 
 

@@ -14,7 +14,7 @@ from harness.evidence.io.reader import Bundle
 from harness.evidence.kubernetes.objects import mapping
 from harness.evidence.schema.bundle import Check, Manifest, Verdict
 from harness.report.html import acceptance, training
-from harness.report.html import matrix as matrix_
+from harness.report.html import points_table as matrix_
 from harness.report.html.attempts import HEADINGS, attempts
 from harness.report.html.curves import Metric, metrics, plot, steps
 from harness.report.html.netcheck import matrix

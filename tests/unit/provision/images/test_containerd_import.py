@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from harness.core.errors import ToolError
-from harness.provision.images.local import CAUSE, LocalImage, pipe
+from harness.provision.images.containerd_import import CAUSE, LocalImage, pipe
 
 IMAGE = LocalImage("team/job:1", "sha256:" + "ab" * 32)
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from harness.provision.controllers.available import _why_not_available
+from harness.provision.controllers.deployments import _why_not_available
 
 
 def deployment(**status: Any) -> dict[str, Any]:

@@ -32,7 +32,7 @@ from harness.core.replacements import Replacement
 from harness.evidence.io.redaction import secret_variables
 from harness.evidence.schema.bundle import Replaced
 from harness.provision import local_git
-from harness.provision.images.packages import SOURCES, pins
+from harness.provision.images.locked_packages import SOURCES, pins
 from harness.provision.uv import uv
 
 SECONDS: Final = 600

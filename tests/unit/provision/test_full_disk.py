@@ -2,7 +2,7 @@
 
 import pytest
 
-from harness.provision.disk import largest, size
+from harness.provision.full_disk import largest, size
 from harness.settings import Settings
 
 

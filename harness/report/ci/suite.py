@@ -1,4 +1,4 @@
-"""Convert a launch to a test suite for `ctrf.json` and `junit.xml` in its bundle.
+"""Convert a launch to a test suite for `ctrf.json` and `junit.xml` (junit.py) in its bundle.
 
 The first test is the verdict, so that the suite is never empty, because CI would show an empty suite as
 green. Each check is another test, and so is each acceptance test on each node. UNKNOWN never looks like a
@@ -25,12 +25,12 @@ from harness.evidence.io.reader import Bundle
 from harness.evidence.io.runs_folder import Past
 from harness.evidence.schema.bundle import Check, Verdict, VerdictWord
 from harness.report.amounts import ranges
-from harness.report.ci import ctrf, junit
-from harness.report.ci.facts import Launched, launched, properties
+from harness.report.ci import ctrf
+from harness.report.ci.launch_properties import Launched, launched
 from harness.report.html import acceptance
 from harness.report.html.page import REPORT
 
-CTRF, JUNIT = "ctrf.json", "junit.xml"
+CTRF = "ctrf.json"
 MAX_SECONDS = 10 * 365 * 86_400
 """Maximum duration of an acceptance test in ctrf.json, in seconds. Longer durations come from damaged
 bundles."""
@@ -84,17 +84,6 @@ def suite(bundle: Bundle, verdict: Verdict) -> Suite:
     )
 
 
-def as_junit(bundle: Bundle, verdict: Verdict) -> str:
-    """Return the text of junit.xml. The suite's properties describe the launch."""
-    launch_suite = suite(bundle, verdict)
-    duration = launch_suite.stop - launch_suite.start
-    cases = [_case(launch_suite.verdict, duration), *(_case(check) for check in launch_suite.checks)]
-    cases += [_case(check, seconds) for check, _, seconds in launch_suite.accepted]
-    return junit.document(
-        launch_suite.name, cases, properties(launch_suite.launch), launch_suite.started_at, duration
-    )
-
-
 def as_ctrf(bundle: Bundle, verdict: Verdict) -> str:
     """Return the text of ctrf.json.
 
@@ -128,8 +117,8 @@ def _test(check: Check, name: str, start: int, stop: int) -> ctrf.Test:
         start=start,
         stop=stop,
         suite=[name],
-        message=_message(check) or None,
-        trace=_evidence_lines(check) or None,
+        message=message(check) or None,
+        trace=evidence_lines(check) or None,
         extra=check.model_dump(include={"cause", "ranks", "evidence"}, exclude_defaults=True) or None,
     )
 
@@ -146,25 +135,12 @@ def _accepted(check: Check, own: str, seconds: float, name: str, stop: int) -> c
     )
 
 
-def _case(check: Check, seconds: float = 0.0) -> junit.Case:
-    """Convert a check to a test. Its duration defaults to 0, because checks run after the launch."""
-    if check.result == "PASS":
-        return junit.Case(check.name, seconds, text=check.explanation)
-    return junit.Case(
-        name=check.name,
-        seconds=seconds,
-        problem="failure" if check.result == "FAIL" else "error",
-        kind=check.cause or check.result,
-        message=_message(check),
-        text="\n".join(filter(None, [_message(check), _evidence_lines(check)])),
-    )
-
-
-def _message(check: Check) -> str:
+def message(check: Check) -> str:
+    """Return the check's cause and explanation on one line."""
     return ": ".join(filter(None, [check.cause, check.explanation]))
 
 
-def _evidence_lines(check: Check) -> str:
+def evidence_lines(check: Check) -> str:
     """Return the ranks on one line, followed by one line per evidence reference."""
     ranks = [f"ranks: {ranges(check.ranks)}"] if check.ranks else []
     return "\n".join([*ranks, *check.evidence])
