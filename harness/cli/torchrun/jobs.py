@@ -27,7 +27,7 @@ from harness.settings import home, load
 from harness.torchrun_controller.api import names
 from harness.torchrun_controller.api.models import FINISHED, JobSpec, QueueSpec
 from harness.torchrun_controller.decide.reconcile_state import first_error
-from harness.torchrun_controller.objects.template import resolve
+from harness.torchrun_controller.objects.pod_template import resolve
 from harness.torchrun_controller.plan.gpu_layout import Refused
 
 PROGRAM = "kubectl torchrun" if Path(sys.argv[0]).stem == names.PLUGIN else "harness torchrun"

@@ -32,8 +32,8 @@ from harness.torchrun_controller.api.models import JobSpec, QueueSpec
 from harness.torchrun_controller.decide.decisions import owned
 from harness.torchrun_controller.decide.queue import template_condition
 from harness.torchrun_controller.objects.command import RESERVED
-from harness.torchrun_controller.objects.permitted import check_pod
-from harness.torchrun_controller.objects.template import Resolved, pod, resolve
+from harness.torchrun_controller.objects.permission_check import check_pod
+from harness.torchrun_controller.objects.pod_template import Resolved, pod, resolve
 from harness.torchrun_controller.plan.gpu_layout import Refused
 
 _Spec = TypeVar("_Spec", bound=BaseModel)

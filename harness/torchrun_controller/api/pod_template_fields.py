@@ -13,7 +13,7 @@ from typing_extensions import TypedDict
 
 from harness.core.kubernetes import Object
 from harness.torchrun_controller.api import names
-from harness.torchrun_controller.api.fields import Json, Named, rule, validations
+from harness.torchrun_controller.api.field_types import Json, Named, rule, validations
 
 _OPEN: Json = {"x-kubernetes-preserve-unknown-fields": True}
 _NULLABLE: Json = {"nullable": True}

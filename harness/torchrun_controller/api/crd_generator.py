@@ -1,6 +1,6 @@
 """Generate the CustomResourceDefinitions from the models: schemas, defaults, CEL rules, printer columns.
 
-`python -m harness.torchrun_controller.api.crd` prints manifests/torchrun-controller/crds.yaml.
+`python -m harness.torchrun_controller.api.crd_generator` prints manifests/torchrun-controller/crds.yaml.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from pydantic import BaseModel
 
 from harness.core.kubernetes import Object
 from harness.torchrun_controller.api import names
-from harness.torchrun_controller.api.fields import Json, rule
+from harness.torchrun_controller.api.field_types import Json, rule
 from harness.torchrun_controller.api.models import JobSpec, JobStatus, QueueSpec, QueueStatus
 
 HEADER = (
     "# Generated from harness/torchrun_controller/api/models.py by "
-    "`python -m harness.torchrun_controller.api.crd`.\n"
+    "`python -m harness.torchrun_controller.api.crd_generator`.\n"
 )
 
 

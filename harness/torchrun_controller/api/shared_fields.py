@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from harness.torchrun_controller.api.fields import (
+from harness.torchrun_controller.api.field_types import (
     Anything,
     Labels,
     Name,

@@ -14,13 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torchrun_objects import job, queue
 
-from harness.torchrun_controller.api.crd import structural
+from harness.torchrun_controller.api.crd_generator import structural
 from harness.torchrun_controller.api.models import JobSpec, QueueSpec
 from harness.torchrun_controller.api.permissions import JOB, POD, grantable
-from harness.torchrun_controller.objects import probe
+from harness.torchrun_controller.objects import dry_run_pods
 from harness.torchrun_controller.objects.jobset import jobset
-from harness.torchrun_controller.objects.permitted import check_job, check_pod
-from harness.torchrun_controller.objects.template import resolve
+from harness.torchrun_controller.objects.permission_check import check_job, check_pod
+from harness.torchrun_controller.objects.pod_template import resolve
 from harness.torchrun_controller.plan.gpu_layout import Refused
 
 Object = dict[str, Any]
@@ -374,7 +374,7 @@ def test_a_queue_without_an_image_lists_those_of_its_jobs() -> None:
     for images, permitted in (([], False), (["registry.example/*"], True)):
         one = queue(image=None, overrides={"images": images})
         with nullcontext() if permitted else pytest.raises(Refused, match="expected an image"):
-            probe.of_queue(one, QueueSpec.model_validate(one["spec"]), kai=False)
+            dry_run_pods.of_queue(one, QueueSpec.model_validate(one["spec"]), kai=False)
 
 
 def merged(one: Any, other: Any) -> Any:

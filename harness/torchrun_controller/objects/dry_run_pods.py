@@ -5,8 +5,8 @@ from __future__ import annotations
 from harness.core.kubernetes import Object
 from harness.torchrun_controller.api.models import JobSpec, QueueSpec, Storage
 from harness.torchrun_controller.api.names import NODES
-from harness.torchrun_controller.objects import template
-from harness.torchrun_controller.objects.template import Resolved, resolve
+from harness.torchrun_controller.objects import pod_template
+from harness.torchrun_controller.objects.pod_template import Resolved, resolve
 
 ANY_NAME = "job"
 """A job name that is used for all jobs, so that jobs that differ only in their names have equal pods."""
@@ -18,7 +18,7 @@ IMAGE = "image-of-the-job"
 def of_job(job: Object, resolved: Resolved, *, kai: bool) -> Object:
     """Return the pod that a job will create for node 0."""
     name = f"{resolved.name}-{NODES}-0-0"
-    return _pod(name, job["metadata"]["namespace"], template.pod(resolved, kai=kai))
+    return _pod(name, job["metadata"]["namespace"], pod_template.pod(resolved, kai=kai))
 
 
 def of_queue(queue: Object, spec: QueueSpec, *, kai: bool) -> Object:
@@ -29,7 +29,7 @@ def of_queue(queue: Object, spec: QueueSpec, *, kai: bool) -> Object:
     allowed = spec.overrides.allowed
     if "storage" in allowed:
         spec = spec.model_copy(update={"storage": Storage(shm_size_per_gpu=spec.storage.shm_size_per_gpu)})
-    no_image = not (spec.image or template.trainer_of(spec).get("image"))
+    no_image = not (spec.image or pod_template.trainer_of(spec).get("image"))
     if no_image and spec.overrides.images:
         overrides = spec.overrides.model_copy(update={"images": [IMAGE]})
         spec = spec.model_copy(update={"overrides": overrides})
@@ -41,7 +41,7 @@ def of_queue(queue: Object, spec: QueueSpec, *, kai: bool) -> Object:
     )
     resolved = resolve("job", job_spec, {}, spec)
     name = f"{queue['metadata']['name'][:200]}-pod"
-    return _pod(name, queue["metadata"]["namespace"], template.pod(resolved, kai=kai))
+    return _pod(name, queue["metadata"]["namespace"], pod_template.pod(resolved, kai=kai))
 
 
 def _pod(name: str, namespace: str, spec: Object) -> Object:

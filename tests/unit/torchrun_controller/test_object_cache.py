@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from harness.torchrun_controller.runtime.kinds import JOBSETS, PODS
-from harness.torchrun_controller.runtime.store import Change, Store
+from harness.torchrun_controller.runtime.object_cache import Change, Store
 
 Object = dict[str, Any]
 

@@ -10,11 +10,11 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
-from harness.torchrun_controller.api import crd
+from harness.torchrun_controller.api import crd_generator
 from harness.torchrun_controller.api.models import JobSpec, QueueSpec
 
 ROOT = Path(__file__).parents[3]
-QUEUE, JOB = crd.definitions()
+QUEUE, JOB = crd_generator.definitions()
 
 
 def schema(definition: dict[str, Any]) -> dict[str, Any]:
@@ -33,7 +33,7 @@ def walk(found: Any) -> Iterator[dict[str, Any]]:
 
 def test_manifest_is_of_these_models() -> None:
     """Contract: the file that users apply is the models' schema, not an older one."""
-    assert (ROOT / "manifests/torchrun-controller/crds.yaml").read_text() == crd.text()
+    assert (ROOT / "manifests/torchrun-controller/crds.yaml").read_text() == crd_generator.text()
 
 
 @pytest.mark.parametrize("definition", [QUEUE, JOB], ids=["queue", "job"])

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from harness.core.kubernetes import Object
 from harness.torchrun_controller.api.models import JobSpec, QueueSpec
 from harness.torchrun_controller.api.permissions import HARMLESS, JOB, OWNER, POD
-from harness.torchrun_controller.api.queue import Overrides
+from harness.torchrun_controller.api.queue_fields import Overrides
 from harness.torchrun_controller.plan.gpu_layout import Refused
 
 GROUPS = ("image", "distributed", "scheduling", "storage", "env", "volumes")

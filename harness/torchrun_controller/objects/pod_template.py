@@ -13,11 +13,11 @@ from kubernetes.utils.quantity import parse_quantity
 from harness.core.kubernetes import Object
 from harness.torchrun_controller.api import names
 from harness.torchrun_controller.api.models import Distributed, JobSpec, QueueSpec, Scheduling, Storage
-from harness.torchrun_controller.objects import command, storage, workspace
-from harness.torchrun_controller.objects.permitted import check_job
+from harness.torchrun_controller.objects import command, job_volumes, workspace
+from harness.torchrun_controller.objects.permission_check import check_job
 from harness.torchrun_controller.plan.capacity import GPU, Capacity, best_fit
 from harness.torchrun_controller.plan.gpu_layout import Plan, Refused, distribute
-from harness.torchrun_sync.bundle import supervised
+from harness.torchrun_sync.pod_script import supervised
 from harness.torchrun_sync.pods import CONTROL, STORE
 
 HOST_NAMES = ("hostname", "hostnameOverride", "subdomain", "setHostnameAsFQDN")
@@ -40,7 +40,7 @@ class Resolved:
     image: str
     distributed: Distributed
     scheduling: Scheduling
-    volumes: tuple[storage.Volume, ...]
+    volumes: tuple[job_volumes.Volume, ...]
     torchrun: str
 
 
@@ -84,9 +84,9 @@ def resolve(
     if not image:
         raise Refused("NoImage", "expected an image in the job, in its queue, or in the queue's pod template")
     digest = annotations.get(names.WORKSPACE_ANNOTATION)
-    code = storage.workspace(name, spec.workspace_storage, shared.workspace, plan, digest is not None)
-    memory = storage.shared_memory(shared, plan)
-    volumes = [*filter(None, [code, memory]), *storage.lasting(name, spec.queue_name, shared, plan)]
+    code = job_volumes.workspace(name, spec.workspace_storage, shared.workspace, plan, digest is not None)
+    memory = job_volumes.shared_memory(shared, plan)
+    volumes = [*filter(None, [code, memory]), *job_volumes.lasting(name, spec.queue_name, shared, plan)]
     return Resolved(
         name=name,
         spec=spec,
@@ -255,7 +255,7 @@ def _container(job: Resolved) -> Object:
     }
 
 
-def _command(job: Resolved, code: storage.Volume | None) -> list[str]:
+def _command(job: Resolved, code: job_volumes.Volume | None) -> list[str]:
     """Return the command of the `trainer` container.
 
     If the job's code is synced, a supervisor runs the command and restarts it for new code.

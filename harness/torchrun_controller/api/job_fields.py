@@ -8,7 +8,7 @@ from pydantic import Field
 
 from harness.torchrun_controller.api import names
 from harness.torchrun_controller.api.condition_type import Condition
-from harness.torchrun_controller.api.fields import (
+from harness.torchrun_controller.api.field_types import (
     Count,
     Gpus,
     Labels,
@@ -28,7 +28,7 @@ from harness.torchrun_controller.api.fields import (
     rules,
     validations,
 )
-from harness.torchrun_controller.api.shared import (
+from harness.torchrun_controller.api.shared_fields import (
     AccessMode,
     Distributed,
     PullPolicy,

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from harness.torchrun_controller.api.condition_type import Condition
-from harness.torchrun_controller.api.fields import (
+from harness.torchrun_controller.api.field_types import (
     Anything,
     Gpus,
     Labels,
@@ -22,8 +22,8 @@ from harness.torchrun_controller.api.fields import (
     rules,
 )
 from harness.torchrun_controller.api.permissions import Privilege, grantable
-from harness.torchrun_controller.api.pod_shape import Permitted, PodSpec
-from harness.torchrun_controller.api.shared import (
+from harness.torchrun_controller.api.pod_template_fields import Permitted, PodSpec
+from harness.torchrun_controller.api.shared_fields import (
     Distributed,
     PullPolicy,
     Scheduling,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.torchrun_controller.decide.last_lines import explained
+from harness.torchrun_controller.decide.trainer_exit import explained
 from harness.torchrun_controller.objects import command
 
 LOGS = Path(__file__).parent / "last_lines"

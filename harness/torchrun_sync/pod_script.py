@@ -12,8 +12,8 @@ from importlib.resources import files
 
 PACKAGE = "harness.torchrun_sync.pod"
 SHARED = "harness.workers.own_processes"
-RECEIVER = ("frames", "entries", "files", "incoming", "writer", "store", "control", "receiver")
-STORED_ARCHIVE = ("entries", "files", "incoming", "writer", "store", "control", "stored_archive")
+RECEIVER = ("frames", "entries", "files", "incoming", "store_lock", "store", "control", "receiver")
+STORED_ARCHIVE = ("entries", "files", "incoming", "store_lock", "store", "control", "stored_archive")
 ARCHIVE_SERVER = (*STORED_ARCHIVE, "archive_server")
 S3 = ("files", "unpack", "s3")
 OBJECT_STORE = "harness.workers.training.object_store"
