@@ -10,8 +10,9 @@ from collections.abc import Generator, Sequence
 from statistics import mean
 
 from harness.workers.acceptance.conclusion import Conclusion
+
+from harness.workers.acceptance.group_outcomes import Group, Outcome
 from harness.workers.acceptance.search import search
-from harness.workers.acceptance.tested import Group, Outcome
 
 CASES = [(64, 0), (64, 1), (64, 3), (232, 0), (232, 1), (232, 5), (1000, 0), (1000, 10)]
 """Nodes, and how many of them are bad."""

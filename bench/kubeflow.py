@@ -15,7 +15,7 @@ from kubernetes.dynamic.exceptions import DynamicApiError
 from harness.context import RunContext
 from harness.core.deadlines import Deadline
 from harness.core.kubernetes import Kube, condition
-from harness.core.retries import pause
+from harness.core.kubernetes_retries import pause
 from harness.provision.controllers.readiness import CONTROLLERS
 from harness.provision.controllers.webhooks import check_serving
 from harness.provision.images.load import load_images

@@ -30,8 +30,8 @@ import json, sys, time, statistics, pluto
 calls, metrics, pause, mode = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), sys.argv[4]
 stride = 1
 if mode == "reporting":
-    from _harness_recorder.recorder import admitted, client_calls
-    admitted.LINE_SECONDS, stride = 0.0, 100
+    from _harness_recorder.recorder import digest_recording, client_calls
+    digest_recording.LINE_SECONDS, stride = 0.0, 100
 run = pluto.init(name="bench")
 recorded = type(run).log
 plain = recorded.__wrapped__

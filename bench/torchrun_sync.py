@@ -28,7 +28,7 @@ from sync_processes import pod  # noqa: E402
 
 from harness.core.kubernetes import Kube  # noqa: E402
 from harness.torchrun_sync.channel import Open  # noqa: E402
-from harness.torchrun_sync.fleet import Fleet  # noqa: E402
+from harness.torchrun_sync.job_sync import Fleet  # noqa: E402
 from harness.torchrun_sync.packing import pack  # noqa: E402
 from harness.torchrun_sync.pods import target  # noqa: E402
 from harness.torchrun_sync.tree import Walker  # noqa: E402

@@ -21,10 +21,10 @@ from statistics import median
 
 import torch
 from torch.nn import functional
-from training import build, source, texts
+from training import model_setup, source, token_sequences
 from training.options import parsed
 from training.ranks import meet
-from training.texts import Stream
+from training.token_sequences import Stream
 from training.trainer import Trainer
 
 SIZES = {"small": (2, 64, 16, 2), "medium": (4, 192, 8, 1)}
@@ -34,7 +34,7 @@ ROUNDS = 21
 
 def plain(stream: Stream, options: argparse.Namespace, device: torch.device) -> Callable[[], None]:
     """Return what makes one step of the plain loop."""
-    model = build.model(options, texts.Bytes()).to(device)
+    model = model_setup.model(options, token_sequences.Bytes()).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=options.lr)
     tokens = torch.tensor(stream.tokens, device=device)
     numbers = torch.Generator().manual_seed(1)
@@ -94,9 +94,12 @@ def main() -> int:
         options = parsed(list(map(str, words)))
         torch.set_num_threads(options.threads)
         ranks = meet(options.device, options.meeting, options.timeout)
-        train, val = (texts.read([folder / f"{part}.jsonl"], texts.Bytes(), 128) for part in ("train", "val"))
+        train, val = (
+            token_sequences.read([folder / f"{part}.jsonl"], token_sequences.Bytes(), 128)
+            for part in ("train", "val")
+        )
         torch.manual_seed(1)
-        trainer = Trainer(options, ranks, build.model(options, texts.Bytes()), train, val)
+        trainer = Trainer(options, ranks, model_setup.model(options, token_sequences.Bytes()), train, val)
         both = {"plain": plain(train, options, ranks.device), "trainer": trainer._one_step}
         for step in both.values():
             seconds(step, 3)

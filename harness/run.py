@@ -36,7 +36,7 @@ from harness.launch.submission import Launching
 from harness.launch.workloads.base import Workload
 from harness.observe.control_plane import ControlPlane
 from harness.observe.observer import LaunchObserver
-from harness.provision import disk, preflight
+from harness.provision import full_disk, preflight
 from harness.provision.cluster import Cluster, Ready
 from harness.provision.images import scripts
 from harness.provision.kind.cluster import KindCluster
@@ -171,8 +171,8 @@ def _stopped(error: Exception | KeyboardInterrupt, context: RecordedContext) -> 
     progress(f"stopped: {writer.redactor.text(str(error) or type(error).__name__)}")
     if not isinstance(error, HarnessError) and writer.full is None:
         writer.text("harness-error.txt", "".join(traceback.format_exception(error)))
-    if writer.full is not None or getattr(error, "cause", None) in disk.FULL:
-        writer.update(disk=disk.largest(context.settings))
+    if writer.full is not None or getattr(error, "cause", None) in full_disk.FULL:
+        writer.update(disk=full_disk.largest(context.settings))
     if all(stage.ok for stage in writer.current.stages):
         with suppress(Exception), writer.stage("harness"):
             raise error

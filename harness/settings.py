@@ -24,7 +24,7 @@ from pydantic_settings import (
 )
 
 from harness.core.errors import UsageError
-from harness.core.limits import shown
+from harness.core.input_limits import shown
 from harness.core.pod_security import Standard
 from harness.core.user_files import toml
 

@@ -150,9 +150,11 @@ ELSEWHERE = {
     "harness run jobs/gpu.yaml --kubeconfig F --context C --tracker hosted": "needs GPUs and a hosted Pluto; "
     "tests/k8s/test_gpu.py and test_hosted.py do as much of it as can be done",
     "harness run examples/unchanged/job.yaml": "tests/k8s/test_unchanged.py launches it",
-    "harness accepted runs/latest": "tests/unit/cli/test_acceptance.py types it, with each verdict",
-    "harness accepted runs/latest --json": "tests/unit/cli/test_acceptance.py types it",
-    "harness accepted runs/latest --calibrate runs/limits.toml": "tests/unit/cli/test_acceptance.py types it",
+    "harness accepted runs/latest": "tests/unit/cli/test_acceptance_results.py types it, with each verdict",
+    "harness accepted runs/latest --json": "tests/unit/cli/test_acceptance_results.py types it",
+    "harness accepted runs/latest --calibrate runs/limits.toml": (
+        "tests/unit/cli/test_acceptance_results.py types it"
+    ),
     "harness faults rank-killed tracker": "tests/k8s/test_faults.py injects them",
     "harness faults --random 20 --seed 7": "tests/k8s/test_random_faults.py injects two",
     "harness faults --random 20 --seed 40 --programs --programs-ledger docs/programs.json": (

@@ -7,11 +7,11 @@ from contextlib import suppress
 from typing import Any
 
 from harness.attach import logs
-from harness.attach.job import AttachedJob
-from harness.attach.reading import NotNow, Reader
-from harness.attach.recording import Recording
+from harness.attach.api_reader import NotNow, Reader
+from harness.attach.rank_pods import AttachedJob
+from harness.attach.recorded_objects import Recording
+from harness.attach.recorder_lines import RecordedLines, nonces
 from harness.attach.resources import AROUND, POD
-from harness.attach.truth import RecordedLines, nonces
 from harness.context import RecordedContext
 from harness.core.clock import now
 from harness.core.deadlines import Deadline

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from harness.attach import pod_variables, rank_count
-from harness.attach.truth import recorded_world
+from harness.attach.recorder_lines import recorded_world
 from harness.core.kubernetes import Object
 from harness.evidence import group_logs
 from harness.evidence.io.reader import Bundle

@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from kubernetes.client.exceptions import ApiException
 from urllib3.exceptions import HTTPError
 
-from harness.attach.reading import Reader
-from harness.attach.truth import NONCE_VARIABLE
+from harness.attach.api_reader import Reader
+from harness.attach.recorder_lines import NONCE_VARIABLE
 from harness.core.kubernetes import Object
-from harness.core.retries import reason_of
+from harness.core.kubernetes_retries import reason_of
 from harness.evidence.io.writer import BundleWriter
 from harness.evidence.kubernetes.objects import container_of, items, mapping
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from harness.attach import pod_variables
+from harness.core.input_limits import MAX_PROCESSES
 from harness.core.kubernetes import Object
-from harness.core.limits import MAX_PROCESSES
 from harness.evidence.kubernetes.objects import container_of, items, mapping
 from harness.evidence.torchrun_logs import LoggedRanks
 

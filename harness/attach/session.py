@@ -18,13 +18,13 @@ from pathlib import Path
 from threading import Thread
 
 from harness.attach import follow, logged_rank_order, logs, rank_count, tracker
-from harness.attach.find import Target, check, find
-from harness.attach.job import AttachedJob, expected
-from harness.attach.reading import Reader
-from harness.attach.recording import Recording
+from harness.attach.api_reader import Reader
+from harness.attach.job_lookup import Target, check, find
+from harness.attach.rank_pods import AttachedJob, expected
+from harness.attach.recorded_objects import Recording
+from harness.attach.recorder_lines import RecordedLines, nonces
 from harness.attach.resources import AROUND, POD, Resource
 from harness.attach.tracker import TrackerOptions
-from harness.attach.truth import RecordedLines, nonces
 from harness.context import RecordedContext, RunContext
 from harness.core import processes, proxies, writable
 from harness.core.clock import now
@@ -37,8 +37,8 @@ from harness.evidence import torchrun_logs
 from harness.evidence.io.reader import Bundle
 from harness.evidence.io.redaction import Redactor
 from harness.evidence.io.writer import BundleWriter, ProgressListener
-from harness.evidence.kubernetes.members import group_index
 from harness.evidence.kubernetes.objects import JOBSET_NAME, mapping
+from harness.evidence.kubernetes.workload_pods import group_index
 from harness.judge.case import OBSERVE_STAGE
 from harness.observe import container_inspection
 from harness.report.finalize import Outcome, finish, prepare_to_finish

@@ -17,9 +17,9 @@ from urllib.parse import unquote, urlsplit
 
 import httpx
 
-from harness.attach.job import AttachedJob
-from harness.attach.reading import Reader
-from harness.attach.secret import SecretKey, key_in
+from harness.attach.api_reader import Reader
+from harness.attach.rank_pods import AttachedJob
+from harness.attach.tracker_key import SecretKey, key_in
 from harness.context import RecordedContext
 from harness.core import http_client, service_proxy
 from harness.core.clock import now
@@ -30,7 +30,7 @@ from harness.evidence.io.writer import TrackerKind
 from harness.evidence.kubernetes.objects import container_of, items, mapping
 from harness.evidence.schema.bundle import Expected
 from harness.evidence.schema.tracker import Attachment, DigestReport, RunWriter, TrackerRun, TrackerSummary
-from harness.judge.points import admitted_records
+from harness.judge.points import digest_records
 from harness.tracker.client.audit import AuditReader, EmbeddedAudit, collect
 from harness.tracker.client.details import by_id, by_word, is_tracker_id
 from harness.tracker.client.hosted import DEFAULT_URL, HostedAudit
@@ -197,11 +197,11 @@ def _logged(bundle: Bundle, pods: Iterable[Object], container: str) -> Logged:
     logged = Logged()
     for pod in pods:
         path = bundle.log(str(pod["metadata"]["name"]), container)
-        nonce = admitted_records.nonce_of(pod, container)
+        nonce = digest_records.nonce_of(pod, container)
         if not nonce or not bundle.has(path):
             continue
         lines = (line.decode(errors="replace") for line in bundle.log_lines(path))
-        record = admitted_records.read(map(partial(_noting_page, logged), lines), nonce)
+        record = digest_records.read(map(partial(_noting_page, logged), lines), nonce)
         for process in record.records:
             if process.summary is not None:
                 logged.ids.update(

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from harness.cli import options
-from harness.cli.acceptance import fleet_of, mark_nodes, write_limits
+from harness.cli.acceptance_results import fleet_of, mark_nodes, write_limits
 from harness.cli.launch_options import NOTHING, Launch, launching
 from harness.core.errors import UsageError
 

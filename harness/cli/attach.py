@@ -142,7 +142,7 @@ def _attached(
     tracker: tuple[str, str, str, str],
 ) -> "Outcome":
     from harness.attach import session
-    from harness.attach.find import Target, check
+    from harness.attach.job_lookup import Target, check
 
     job, selector, namespace, container = target
     attach_target = Target(job, selector, container)
@@ -157,8 +157,8 @@ def _attached(
 
 
 def _tracker(words: tuple[str, str, str, str]) -> "TrackerOptions":
-    from harness.attach.secret import SecretKey
     from harness.attach.tracker import TrackerOptions
+    from harness.attach.tracker_key import SecretKey
 
     url, project, run, secret = words
     tracker_options = TrackerOptions(url, project, run, SecretKey.of(secret))

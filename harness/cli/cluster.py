@@ -34,7 +34,7 @@ def up(
     The next run then does not need to install or build anything.
     """
     from harness import run as running
-    from harness.cli import status as cluster_status
+    from harness.cli import cluster_status
 
     settings = load(
         cluster_name=cluster_name,
@@ -107,7 +107,7 @@ def status(cluster_name: options.ClusterName = None, as_json: options.Json = Fal
     For a waiting launch, the reason is shown. The exit code is 0 if the cluster
     can be used, and 2 if it does not exist, is paused or is not healthy.
     """
-    from harness.cli import status as cluster_status
+    from harness.cli import cluster_status
 
     report = cluster_status.status(load(cluster_name=cluster_name))
     dump(report.document()) if as_json else print(report.text())

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from harness.cli.launch_status_model import LaunchStatus, PodStatus
+from harness.cli.launch_status_text import LaunchStatus, PodStatus
 from harness.core.kubernetes import NOT_SERVED, Kube, Object, condition
-from harness.evidence.kubernetes.members import members
 from harness.evidence.kubernetes.objects import ObjectState
+from harness.evidence.kubernetes.workload_pods import members
 from harness.evidence.schema.bundle import Launch
 from harness.launch import namespaces
 from harness.launch.labels import NONCE_LABEL, QUEUE_LABEL, RANKS_PER_POD

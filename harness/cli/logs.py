@@ -10,7 +10,7 @@ from harness.core.clock import CLOCK, Clock
 from harness.core.errors import UsageError
 from harness.core.terminal_text import Row, Terminal
 from harness.evidence.io.files import names_inside, open_inside
-from harness.evidence.io.own_lines import without_own
+from harness.evidence.io.harness_log_lines import without_own
 from harness.evidence.io.reader import Bundle
 
 POLL_SECONDS = 0.2

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from harness.cli import acceptance, attach, bundles, cluster, experiments, konduktor, options, report
+from harness.cli import acceptance_results, attach, bundles, cluster, experiments, konduktor, options, report
 from harness.cli.accept import accept
 from harness.cli.bisect import bisect
 from harness.cli.launch_options import NOTHING, Launch, launching
@@ -137,12 +137,12 @@ def doctor(
     as_json: options.Json = False,
 ) -> int:
     """Check Docker, cgroups, disk, tools and registries, and show how to fix each problem."""
-    from harness.provision.doctor import check, checks, repair
+    from harness.provision.doctor import check_results, checks, repair
 
     settings = load()
     results = repair.fix(run_context(settings, progress(quiet))) if fix else checks.checks(settings)
-    dump(check.as_json(results)) if as_json else console().print(check.render(results))
-    return check.exit_code(results)
+    dump(check_results.as_json(results)) if as_json else console().print(check_results.render(results))
+    return check_results.exit_code(results)
 
 
 COMMANDS = (
@@ -156,7 +156,7 @@ COMMANDS = (
     bundles.diff,
     *cluster.COMMANDS,
     *report.COMMANDS,
-    *acceptance.COMMANDS,
+    *acceptance_results.COMMANDS,
     experiments.faults,
     experiments.programs,
     experiments.soak,
@@ -177,10 +177,10 @@ def images_build(
     kind.
     """
     from harness import run as running
-    from harness.cli import status
+    from harness.cli import cluster_status
 
     context = run_context(load(images=images), progress(quiet))
-    image_refs = status.build_images(context)
+    image_refs = cluster_status.build_images(context)
     try:
         image_refs |= running.template(context)
     except HarnessError as error:

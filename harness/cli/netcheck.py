@@ -86,7 +86,7 @@ def netcheck(
 
 
 def _inside(bundle: Path, rank: int | None, launch: Launch) -> int:
-    from harness.cli import netcheck_inside as inside
+    from harness.cli import netcheck_running_job as inside
     from harness.workers.netcheck import diagnosis_text as table
 
     settings = load(runs_dir=launch.runs_dir)

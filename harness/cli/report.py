@@ -70,7 +70,7 @@ def summary(
     """
     from harness.judge.users import judge
     from harness.report.ci import github
-    from harness.report.ci.facts import launched
+    from harness.report.ci.launch_properties import launched
     from harness.report.ci.summary import Row, launches, of_launch
 
     pairs = [(path, opened(path)) for path in bundles or [LATEST]]

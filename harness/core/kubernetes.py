@@ -33,8 +33,8 @@ from harness.core.kubeconfig import (
     reading,
     token_file,
 )
+from harness.core.kubernetes_retries import OnResponse, OnRetry, Requests, pause, reason_of
 from harness.core.proxies import Proxy, proxy_of_cluster, without_credentials
-from harness.core.retries import OnResponse, OnRetry, Requests, pause, reason_of
 
 _CERTIFICATES = ("certificate-authority", "client-certificate", "client-key")
 _EVERY_HOST, _NO_HOST = "*", "none.invalid"

@@ -13,7 +13,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from harness.core.errors import UsageError
-from harness.core.limits import shown
+from harness.core.input_limits import shown
 
 KONDUKTOR: Final = "konduktor-nightly"
 _ALIASES: Final = {"konduktor": KONDUKTOR, "pluto": "pluto-ml"}

@@ -40,7 +40,7 @@ _FRAME = re.compile(
     r"|@sum1 (?:-|\d{1,6}) [0-9a-z]{8} \d{1,6} \d{1,3}/\d{1,3} [A-Za-z0-9+/]+={0,2} [\w-]{16}(?![\w-])"
 )
 """Matches a frame, which is text in a log line that a rank writes for the harness (truth_frames.py,
-admitted_lines.py, netcheck/frames.py). The base64 text of a frame can end like the name of a secret, for
+digest_lines.py, netcheck/frames.py). The base64 text of a frame can end like the name of a secret, for
 example with "token=". The signature that follows must not be taken for the value of such a secret.
 """
 

@@ -12,7 +12,7 @@ import httpx
 
 from harness.core.http_client import client_of
 from harness.core.kubernetes import Kube
-from harness.core.retries import as_kubectl
+from harness.core.kubernetes_retries import as_kubectl
 
 _NAME = r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?"
 _SERVICE = re.compile(rf"({_NAME})(?:\.({_NAME})\.svc(?:\.[-a-z0-9.]+)?)?\.?")

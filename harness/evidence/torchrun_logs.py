@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from harness.core.limits import bounded_int
+from harness.core.input_limits import bounded_int
 
 _WORLD = re.compile(r"\bglobal_world_sizes=\[(\d{1,18})\b")
 _GLOBAL = re.compile(r"\bglobal_ranks=\[([\d, ]*)\]")

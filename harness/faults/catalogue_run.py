@@ -17,8 +17,8 @@ from queue import Empty, SimpleQueue
 
 from harness.core.errors import HarnessError
 from harness.core.progress import Progress
-from harness.faults.command import Command
-from harness.faults.fault import Expect, Fault
+from harness.faults.fault_file import Expect, Fault
+from harness.faults.harness_process import Command
 from harness.faults.inject import Injector
 from harness.faults.results import Row
 

@@ -7,7 +7,7 @@ verdict (tests/unit/faults/test_classification.py).
 
 from __future__ import annotations
 
-from harness.faults.fault import Fault, When
+from harness.faults.fault_file import Fault, When
 from harness.workers.netcheck.finding import CAUSES as NETCHECK
 
 COMMANDS = ("docker", "kubectl", "sh")

@@ -14,7 +14,7 @@ from harness.core.user_files import MAX_RECORD_BYTES, read_text
 from harness.evidence.io.reader import Bundle
 from harness.faults import results_table
 from harness.faults.catalogue_run import Matrix
-from harness.faults.fault import Fault, catalogue, load
+from harness.faults.fault_file import Fault, catalogue, load
 from harness.faults.inject import Injector, journals
 from harness.faults.programs import ledger as program_ledger
 from harness.faults.random import oracle_table

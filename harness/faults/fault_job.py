@@ -9,7 +9,7 @@ import yaml
 
 from harness.core.errors import UsageError
 from harness.faults import step_variables
-from harness.faults.fault import Job, Train
+from harness.faults.fault_file import Job, Train
 from harness.launch.konduktor.job_file import JobFile
 from harness.launch.workloads import acceptance
 

@@ -17,8 +17,8 @@ from harness.core.errors import HarnessError, UsageError, WaitError
 from harness.evidence.io.reader import Bundle
 from harness.evidence.schema.bundle import Verdict
 from harness.faults import fault_job, step_variables
-from harness.faults.command import CPU_REQUEST, Command
-from harness.faults.fault import Fault, Step, When
+from harness.faults.fault_file import Fault, Step, When
+from harness.faults.harness_process import CPU_REQUEST, Command
 from harness.faults.random import oracle
 from harness.faults.results import Row, judge_row, visible_seconds
 from harness.faults.undo import undone

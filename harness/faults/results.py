@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from harness.core.clock import seconds
 from harness.evidence.io.reader import Bundle
 from harness.evidence.schema.bundle import Verdict
-from harness.faults.fault import Fault
+from harness.faults.fault_file import Fault
 from harness.faults.random.oracle import Word
 
 

@@ -8,7 +8,7 @@ from statistics import median
 
 from rich.table import Table
 
-from harness.faults.fault import Fault
+from harness.faults.fault_file import Fault
 from harness.faults.results import Row
 from harness.report.markdown import table
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from harness.core.errors import UsageError
 from harness.faults.catalogue_run import CONTROL_EVERY
-from harness.faults.fault import Fault
+from harness.faults.fault_file import Fault
 
 TABLE = Path(__file__).parents[2] / "docs" / "faults.md"
 DEFAULT_SECONDS = 90.0

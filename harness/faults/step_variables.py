@@ -24,7 +24,7 @@ from jinja2 import Environment, StrictUndefined, UndefinedError
 
 from harness.core.errors import UsageError
 from harness.evidence.io.reader import Bundle
-from harness.faults.fault import Step
+from harness.faults.fault_file import Step
 from harness.faults.undo import Command
 from harness.provision.cluster import Ready
 

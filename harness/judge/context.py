@@ -12,20 +12,20 @@ from harness.evidence.schema.bundle import Manifest
 from harness.judge.case import Case, Restart
 from harness.judge.catalogue import REQUIREMENTS, Entry, Need, Requirement, up_to
 from harness.judge.cluster.admission import refused
-from harness.judge.end import End
 from harness.judge.finding import Finding
+from harness.judge.pod_end import End
 from harness.judge.points import (
-    admitted,
-    admitted_blocks,
-    admitted_logs,
     agreement,
+    attached_digests,
     client_rewrites,
     compare,
+    digest_check,
+    digest_reports,
     elastic,
-    keys,
+    omitted_values,
 )
 from harness.judge.points import ground_truth as truth
-from harness.judge.points.admitted_records import PodRecord
+from harness.judge.points.digest_records import PodRecord
 from harness.judge.points.shared_run import Attached
 from harness.judge.ranks import pod_ends, restarts
 
@@ -107,7 +107,7 @@ class Facts:
     @cached_property
     def _comparison(self) -> tuple[compare.Comparison, client_rewrites.Rewritten]:
         comparison = compare.compare(self.truths, self.recorded)
-        omissions = keys.omissions(self.agreement)
+        omissions = omitted_values.omissions(self.agreement)
         return comparison, client_rewrites.explain(self.truths, self.recorded, comparison, omissions)
 
     @cached_property
@@ -116,13 +116,13 @@ class Facts:
 
         Returns None if no admission policy injected a recorder into any of the job's pods.
         """
-        if not self.attached_to_others or not admitted_logs.is_admitted(self.case):
+        if not self.attached_to_others or not attached_digests.is_admitted(self.case):
             return None
-        pods, summary = admitted_logs.records(self.case), self.bundle.summary
+        pods, summary = attached_digests.records(self.case), self.bundle.summary
         if summary is not None and summary.error is None and summary.digests is not None:
             reports = [report for _, report in self.bundle.digests()]
             if len(reports) == summary.digests:  # Otherwise, the `tracker` check reports the difference.
-                admitted_blocks.verify(pods, reports, [run.run_id for _, run in self.bundle.runs()])
+                digest_reports.verify(pods, reports, [run.run_id for _, run in self.bundle.runs()])
         return pods
 
     @cached_property
@@ -131,17 +131,17 @@ class Facts:
         assert self.admitted is not None
         is_known = self.passed("tracker") and bool(self.attached.shared)
         run = self.attached.shared[0][1].run_id if is_known else None
-        findings = admitted.judge(
+        findings = digest_check.judge(
             self.admitted,
             ranks=self.case.ranks,
-            parts=admitted_logs.parts(self.bundle, run) if run is not None else [],
+            parts=attached_digests.parts(self.bundle, run) if run is not None else [],
             run=str(run) if run is not None else None,
             label=self.label if is_known else "the run",
         )
         by_name = {finding.name: finding for finding in findings}
         lost_points = by_name["no-lost-points"]
         if lost_points.result == "FAIL":
-            reasons = admitted_logs.uploaders(self.case, lost_points.ranks)
+            reasons = attached_digests.uploaders(self.case, lost_points.ranks)
             by_name["no-lost-points"] = replace(lost_points, why=[*lost_points.why, *reasons])
         return by_name
 

@@ -11,32 +11,41 @@ from harness.evidence.io.reader import Bundle
 from harness.evidence.schema.bundle import Check, Verdict
 from harness.judge import next_commands, unification, user_checks
 from harness.judge.acceptance import checks as acceptance
+from harness.judge.before_attaching import downgrade
 from harness.judge.case import Case, names
 from harness.judge.catalogue import CAUSES, REGISTRY, Entry, Requirement
 from harness.judge.cluster import (
     admission,
-    containers,
     controllers,
     harness_stages,
     netcheck,
     nodes,
-    starting,
+    other_containers,
+    pod_start,
 )
 from harness.judge.context import Facts
 from harness.judge.disturbance import check as disturbances
 from harness.judge.finding import Finding, counted, decisive, explanation, in_phases, not_passed, unknown
 from harness.judge.points import (
-    admitted_logs,
+    attached_digests,
+    attached_recording,
     client_rewrites,
     foreign_writers,
-    keys,
-    recording,
+    omitted_values,
     shared_run,
     tracker_faults,
 )
-from harness.judge.ranks import code, completion, exit_codes, job_status, pods, processes, restarts, worlds
+from harness.judge.ranks import (
+    code,
+    completion,
+    exit_codes,
+    job_status,
+    pods,
+    restarts,
+    unrecorded_processes,
+    worlds,
+)
 from harness.judge.training import checkpoints, data_order, upload
-from harness.judge.unwatched import downgrade
 
 Judge = Callable[[Facts], Finding | list[Finding]]
 
@@ -46,7 +55,7 @@ def _admission(facts: Facts) -> list[Finding]:
 
 
 def _rank_ends(facts: Facts) -> list[Finding]:
-    recorded = admitted_logs.world(facts.case, facts.admitted) if facts.admitted is not None else None
+    recorded = attached_digests.world(facts.case, facts.admitted) if facts.admitted is not None else None
     return pods.rank_ends(facts.case, facts.ends, recorded)
 
 
@@ -59,7 +68,7 @@ def _one_run(facts: Facts) -> Finding:
     if facts.admitted is None:
         return shared_run.one_run(facts.attached, facts.recorded, facts.truths, facts.compared)
     run_id = facts.attached.shared[0][1].run_id
-    logged = admitted_logs.elsewhere(facts.admitted, run_id)
+    logged = attached_digests.elsewhere(facts.admitted, run_id)
     return shared_run.one_run_of_digests(facts.attached, logged)
 
 
@@ -75,10 +84,10 @@ CHECKS: dict[CheckId, Judge] = {
     "launched": lambda facts: harness_stages.launched(facts.case),
     "queue": _admission,
     "admission": _admission,
-    "scheduling": lambda facts: starting.scheduling(facts.case),
-    "image": lambda facts: starting.image(facts.case),
+    "scheduling": lambda facts: pod_start.scheduling(facts.case),
+    "image": lambda facts: pod_start.image(facts.case),
     "rank-pods": lambda facts: _rank_pods(facts.case),
-    "containers": lambda facts: containers.check(facts.case, facts.ends),
+    "containers": lambda facts: other_containers.check(facts.case, facts.ends),
     "netcheck": lambda facts: netcheck.check(facts.case),
     "nodes": lambda facts: nodes.checks(facts.case, facts.ends),
     "eviction": lambda facts: admission.eviction(facts.case),
@@ -92,12 +101,12 @@ CHECKS: dict[CheckId, Judge] = {
     "job-status": lambda facts: job_status.check(facts.case, facts.ends),
     "node-spread": lambda facts: pods.spread(facts.case),
     "logs": lambda facts: pods.logs(facts.case),
-    "recorded": lambda facts: recording.recorded(facts.case, facts.admitted),
+    "recorded": lambda facts: attached_recording.recorded(facts.case, facts.admitted),
     "tracker": unification.tracker_evidence,
     "ground-truth-complete": _or_digests("ground-truth-complete", unification.truth_complete),
     "ranks-logged": _or_digests("ranks-logged", unification.ranks_logged),
     "recorders-agree": lambda facts: facts.agreement.finding(),
-    "keys": lambda facts: keys.check(facts.agreement, facts.failed("world")),
+    "keys": lambda facts: omitted_values.check(facts.agreement, facts.failed("world")),
     "restarts": lambda facts: restarts.check(facts.case, facts.truths, facts.restarts),
     "code": lambda facts: code.check(facts.case, facts.truths, [other for _, other in facts.agreement.pairs]),
     "run-exists": lambda facts: shared_run.run_exists(facts.attached),
@@ -105,7 +114,7 @@ CHECKS: dict[CheckId, Judge] = {
     "run-not-stale": lambda facts: shared_run.run_fresh(facts.attached),
     "only-our-job": lambda facts: foreign_writers.check(facts.attached),
     "attached": lambda facts: shared_run.every_rank(facts.attached, facts.truths, facts.compared),
-    "processes": lambda facts: processes.check(facts.attached),
+    "processes": lambda facts: unrecorded_processes.check(facts.attached),
     "client-kept": _or_digests(
         "client-kept", lambda facts: client_rewrites.check(facts.rewritten, facts.label)
     ),

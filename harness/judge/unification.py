@@ -5,7 +5,7 @@ from __future__ import annotations
 from harness.judge.case import Case, names
 from harness.judge.context import Facts
 from harness.judge.finding import LIMIT, Finding, counted, listed, not_passed, passed, unknown
-from harness.judge.points import altered, keys, lost_points, overwritten, stopped_early
+from harness.judge.points import altered, lost_points, omitted_values, overwritten, stopped_early
 from harness.judge.points.compare import Wrong, compact
 from harness.judge.points.ground_truth import Truth
 from harness.judge.points.overwritten import How
@@ -284,7 +284,7 @@ def _own_collisions(facts: Facts) -> Finding:
 
     In some cases, overwriting is allowed. The finding then passes and lists the points as details.
     """
-    records = keys.recorders(facts.agreement)
+    records = omitted_values.recorders(facts.agreement)
     truths = [records[truth.rank] or truth for truth in facts.truths]
     overwrites = overwritten.find(truths, facts.restarts)
     if not overwrites:

@@ -7,7 +7,7 @@ from kubernetes.utils.quantity import parse_quantity
 
 from harness.core.errors import HarnessError
 from harness.core.kubernetes import Kube, Object
-from harness.core.retries import reason_of
+from harness.core.kubernetes_retries import reason_of
 from harness.provision.cluster import Cluster
 from harness.provision.controllers.queues import MANAGED
 from harness.settings import Settings

@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 from harness.context import RecordedContext
 from harness.core.errors import UsageError
+from harness.core.input_limits import ranks_problem
 from harness.core.kubernetes import reached
-from harness.core.limits import ranks_problem
 from harness.evidence.schema.bundle import Expected, Launch
 from harness.launch.labels import EXPECT_RANKS
 from harness.launch.prepare import netcheck_first

@@ -15,14 +15,14 @@ from harness.core.kubernetes import Kube, Object
 from harness.core.pod_security import ENFORCE
 from harness.evidence.kubernetes import refusals
 from harness.launch.workloads.base import Workload
-from harness.provision import pod_rules
+from harness.provision import pod_admission
 from harness.settings import Settings
 
 
 def check(workload: Workload, settings: Settings) -> None:
     """Raise UsageError if the setting `pod_security` is a standard that rejects the launcher's pods."""
     if workload.pod_standard == "privileged" and settings.pod_security in ("baseline", "restricted"):
-        raise UsageError(_unsuitable(settings.pod_security), hint=pod_rules.ALLOW)
+        raise UsageError(_unsuitable(settings.pod_security), hint=pod_admission.ALLOW)
 
 
 def labels(workload: Workload, settings: Settings) -> dict[str, str]:
@@ -44,10 +44,10 @@ def rejects_root(kube: Kube, workload: Workload, namespace: Object, image: str, 
     enforced = (namespace["metadata"].get("labels") or {}).get(ENFORCE)
     if workload.pod_standard == "privileged":
         if enforced in ("baseline", "restricted"):
-            raise HarnessError(_unsuitable(enforced), hint=pod_rules.ALLOW, cause="launch.pods_refused")
+            raise HarnessError(_unsuitable(enforced), hint=pod_admission.ALLOW, cause="launch.pods_refused")
         if dry_run and (message := _refused(kube, name, _with_image(workload.pod_spec, image))):
             text = f"the API server refuses the pods that {workload.launcher} creates: {message}"
-            raise HarnessError(text, hint=pod_rules.hint_for(message), cause="launch.pods_refused")
+            raise HarnessError(text, hint=pod_admission.hint_for(message), cause="launch.pods_refused")
         return False
     if enforced is not None or workload.pod_standard != "baseline" or not dry_run:
         return enforced == "restricted"
@@ -60,7 +60,7 @@ def _refused(kube: Kube, namespace: str, spec: Object) -> str | None:
 
     A rejection by RBAC does not count, because controllers, not this user, create a launch's pods.
     """
-    message = pod_rules.rejection(kube, namespace, spec)
+    message = pod_admission.rejection(kube, namespace, spec)
     return message if message and refusals.rule_of(message) else None
 
 

@@ -14,7 +14,7 @@ from harness.provision.cluster import Ready
 from harness.provision.images import replaced_image, scripts, versions
 from harness.provision.images.origin import origin
 from harness.provision.konduktor import replaced_konduktor
-from harness.provision.replaced import Change, module_digest, version_texts
+from harness.provision.replaced_wheels import Change, module_digest, version_texts
 from harness.provision.source import versions as source_versions
 from harness.settings import Settings
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 
 from harness.core.kubernetes import Object, condition
 from harness.evidence.kubernetes import autoscalers, refusals, waiting_reasons
-from harness.evidence.kubernetes.members import pod_index
 from harness.evidence.kubernetes.objects import mapping
 from harness.evidence.kubernetes.unschedulable import never_fits
+from harness.evidence.kubernetes.workload_pods import pod_index
 from harness.evidence.schema.processes import (
     AgentResult,
     AgentWorkers,

@@ -18,7 +18,7 @@ from urllib3.exceptions import HTTPError
 
 from harness.core.clock import now
 from harness.core.kubernetes import NOT_SERVED, Kube, Object
-from harness.core.retries import reason_of
+from harness.core.kubernetes_retries import reason_of
 from harness.evidence.kubernetes.objects import mapping
 from harness.evidence.schema.bundle import DryRun
 

@@ -24,7 +24,7 @@ from urllib3.exceptions import HTTPError
 from harness.core.deadlines import Deadline
 from harness.core.kubernetes import Kube
 from harness.evidence.schema.bundle import Observation
-from harness.observe.known_lines import KnownLines
+from harness.observe.duplicate_lines import KnownLines
 
 RETRY_SECONDS, LONGEST_RETRY = 0.3, 2.0
 """The initial and the maximum delay between retries, in seconds.

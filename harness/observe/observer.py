@@ -26,9 +26,9 @@ from harness.observe.api_server_outages import Heartbeat
 from harness.observe.completion import CompletionDetector
 from harness.observe.control_plane import ControlPlane
 from harness.observe.dry_run import dry_runs
-from harness.observe.exits import exit_of
-from harness.observe.independent import IndependentPods
+from harness.observe.exit_code_line import exit_of
 from harness.observe.logs import Life, LogFollower
+from harness.observe.per_node_completion import IndependentPods
 from harness.observe.rendezvous import RendezvousMonitor
 from harness.observe.watcher import Watcher
 from harness.workers.acceptance import emit

@@ -101,7 +101,7 @@ def replaced_konduktor(context: RunContext) -> tuple[Path, tuple[Replaced, ...]]
     resolved, built or installed.
     """
     from harness.core.replacements import parse
-    from harness.provision.replaced import change, install
+    from harness.provision.replaced_wheels import change, install
 
     replacement = parse(KONDUKTOR, context.settings.replace[KONDUKTOR])
     package_change = change([replacement], LOCK, target_options(), context)

@@ -16,7 +16,7 @@ from harness.core.errors import HarnessError
 from harness.core.kubernetes import NOT_SERVED, Kube, Object
 from harness.evidence.kubernetes.node_images import other_tags
 from harness.evidence.kubernetes.unschedulable import by_reason, exclusions
-from harness.provision import pod_rules
+from harness.provision import pod_admission
 from harness.provision.controllers import queues
 from harness.provision.controllers import tracker as embedded
 from harness.provision.controllers.readiness import CONTROLLERS, require_ready
@@ -270,7 +270,7 @@ def _pods(kube: Kube, settings: Settings, job: JobProperties | None) -> str:
     for container in spec["containers"][:1]:
         container["image"] = image(job, settings.worker_image) if _named(job, settings) else LOCAL_IMAGE
     spec.setdefault("restartPolicy", "Never")
-    return pod_rules.admitted(kube, spec, settings.pod_security)
+    return pod_admission.admitted(kube, spec, settings.pod_security)
 
 
 def _named(job: JobProperties | None, settings: Settings) -> bool:

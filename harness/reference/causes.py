@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from harness.faults.fault import catalogue
+from harness.faults.fault_file import catalogue
 from harness.judge.catalogue import CAUSES, FAMILIES
 
 

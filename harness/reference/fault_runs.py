@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from harness.faults.classification import moment, ways
-from harness.faults.fault import Fault, catalogue
+from harness.faults.fault_file import Fault, catalogue
 from harness.faults.results import expected
 from harness.reference.note import WRITTEN
 

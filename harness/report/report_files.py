@@ -12,14 +12,14 @@ from collections.abc import Callable
 from harness.evidence.io.files import replace_file
 from harness.evidence.io.reader import Bundle
 from harness.evidence.schema.bundle import Verdict
-from harness.judge.acceptance.bundle import FILE
-from harness.report.ci import cases
+from harness.judge.acceptance.expected_nodes import FILE
+from harness.report.ci import junit, suite
 from harness.report.html import acceptance, page
 
 FILES: dict[str, Callable[[Bundle, Verdict], str]] = {
     page.REPORT: page.render,
-    cases.CTRF: cases.as_ctrf,
-    cases.JUNIT: cases.as_junit,
+    suite.CTRF: suite.as_ctrf,
+    junit.JUNIT: junit.as_junit,
 }
 """The report files, in the order in which they are written.
 

@@ -15,7 +15,7 @@ from harness.core.errors import HarnessError
 from harness.core.progress import Progress
 from harness.evidence.io.reader import Bundle
 from harness.evidence.io.runs_folder import Keep
-from harness.faults.command import Command, launch_environment
+from harness.faults.harness_process import Command, launch_environment
 from harness.launch.namespaces import KEPT
 from harness.provision.cluster import Ready
 from harness.settings import Settings

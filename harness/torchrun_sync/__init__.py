@@ -3,10 +3,10 @@
 Only changed files are sent. All pods switch to the new code together, and digests verify it.
 
 pod/            modules that run in the pods: standard library only, Python 3.9 or later
-bundle          packs the modules in pod/ into a container's command or stdin
+pod_script      packs the modules in pod/ into a container's command or stdin
 selection       selects the files to send: with git (git_files) or with ignore files (ignored)
 warnings, tree  warnings before files are sent, and the files with their digests
 sender          the client's side of the protocol with one pod
-fleet           syncs all of a job's pods to one generation
+job_sync        syncs all of a job's pods to one generation
 exec_channel    transports the protocol over a Kubernetes exec
 """

@@ -24,7 +24,7 @@ from websocket import (
 from harness.core.deadlines import Deadline
 from harness.core.kubernetes import Kube
 from harness.core.websockets import DirectWebSocket
-from harness.torchrun_sync import bundle
+from harness.torchrun_sync import pod_script
 from harness.torchrun_sync.channel import ContainerGone, Cut, Open, PodRefused
 
 STDIN, STDOUT, STDERR, ERROR = range(4)
@@ -112,7 +112,7 @@ def opening(kube: Kube, namespace: str, pod: str, container: str, root: str, con
     """Return a function that starts a receiver in the container and returns a channel to the receiver."""
 
     def start(session: str, deadline: Deadline) -> ExecChannel:
-        command, program = bundle.receiver(session, root, control)
+        command, program = pod_script.receiver(session, root, control)
         channel = ExecChannel(pod, _socket(kube, namespace, pod, container, command, deadline))
         channel.send(program, deadline)
         return channel

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from harness.context import RunContext
 from harness.core.errors import HarnessError, UsageError
-from harness.core.limits import shown
+from harness.core.input_limits import shown
 from harness.core.locks import locked
 from harness.core.replacements import python_package
 from harness.judge.catalogue import CAUSES

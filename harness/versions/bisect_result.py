@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from harness.context import RunContext
 from harness.core.errors import HarnessError
 from harness.evidence.io.reader import Bundle
-from harness.provision.replaced import Change, install
+from harness.provision.replaced_wheels import Change, install
 from harness.report.diff.compare import Diff, compare
 from harness.report.diff.facts import facts
 from harness.versions.bisection import Bisection, Record, skipped

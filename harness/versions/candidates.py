@@ -32,9 +32,9 @@ from harness.core.errors import ToolError, UsageError
 from harness.core.replacements import CONTROLLERS, KONDUKTOR, Replacement, parse, python_package
 from harness.provision import konduktor
 from harness.provision.images.build import WORKER
-from harness.provision.images.packages import pins
+from harness.provision.images.locked_packages import pins
 from harness.provision.images.replaced_image import target_options as worker_options
-from harness.provision.replaced import PYTHON, SECONDS, digest_of, reason, uv_program, wheel_of
+from harness.provision.replaced_wheels import PYTHON, SECONDS, digest_of, reason, uv_program, wheel_of
 from harness.provision.source import versions as source_versions
 from harness.settings import load as load_settings
 

@@ -28,7 +28,7 @@ from harness.core.user_files import read_bytes
 from harness.evidence.io.reader import Bundle
 from harness.evidence.io.redaction import Redactor
 from harness.evidence.schema.bundle import Check, Replaced
-from harness.faults.command import Command, launch_environment
+from harness.faults.harness_process import Command, launch_environment
 from harness.launch import replaced_packages
 from harness.launch.workload_file import load as load_workload
 from harness.provision.images.build import WORKER

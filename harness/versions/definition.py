@@ -28,7 +28,7 @@ from packaging.utils import canonicalize_name
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, field_validator
 
 from harness.core.errors import UsageError
-from harness.core.limits import listed, shown
+from harness.core.input_limits import listed, shown
 from harness.core.replacements import CONTROLLERS, pairs, python_package
 from harness.core.user_yaml import yaml_document
 from harness.versions.cell import Result

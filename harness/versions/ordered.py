@@ -19,10 +19,10 @@ from packaging.version import Version as Parsed
 from harness.context import RunContext
 from harness.core import processes
 from harness.core.errors import ToolError, UsageError
-from harness.core.limits import shown
+from harness.core.input_limits import shown
 from harness.core.replacements import parse, python_package
 from harness.launch import replaced_packages
-from harness.provision.replaced import PYTHON, SECONDS, reason, uv_program
+from harness.provision.replaced_wheels import PYTHON, SECONDS, reason, uv_program
 from harness.versions.candidates import (
     LOCKED,
     Candidate,

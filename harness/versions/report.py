@@ -20,7 +20,7 @@ from harness.evidence.io.files import replace_file
 from harness.evidence.io.reader import Bundle
 from harness.report import markdown
 from harness.report.ci import ctrf, github
-from harness.report.ci.facts import launched
+from harness.report.ci.launch_properties import launched
 from harness.report.ci.summary import text
 from harness.versions.cell import Outcome
 from harness.versions.matrix_text import Grid, grid, word

@@ -12,7 +12,7 @@ from bundle_api import BundleApi
 from namespaces import World, world
 from tracker_server import Server
 
-from harness.attach.find import Target
+from harness.attach.job_lookup import Target
 from harness.attach.session import Options, attach
 from harness.context import RunContext
 from harness.report.finalize import Outcome

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness.core.deadlines import Deadline
-from harness.torchrun_sync import bundle
+from harness.torchrun_sync import pod_script
 from harness.torchrun_sync.channel import Channel, Cut, Open
 
 
@@ -80,7 +80,7 @@ class Pod:
     @property
     def open(self) -> Open:
         def start(session: str, deadline: Deadline) -> Channel:
-            command, program = bundle.receiver(session, str(self.root), str(self.control))
+            command, program = pod_script.receiver(session, str(self.root), str(self.control))
             channel = self.started(command)
             channel.cut_after = self.cuts.pop(0) if self.cuts else None
             channel.send(program, deadline)

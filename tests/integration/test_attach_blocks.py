@@ -25,9 +25,9 @@ from harness.tracker.shared.keys import project_key
 BEGIN = """
     import functools, os, pathlib, signal, time, pluto
     from _harness_recorder.ground_truth import client_state
-    from _harness_recorder.recorder import admitted, client_calls, digest_reports, point_digests
-    admitted.LINE_SECONDS, digest_reports.END_SECONDS = 0.0, 60.0
-    admitted.Digests = functools.partial(point_digests.Digests, 30)
+    from _harness_recorder.recorder import digest_recording, client_calls, digest_reports, point_digests
+    digest_recording.LINE_SECONDS, digest_reports.END_SECONDS = 0.0, 60.0
+    digest_recording.Digests = functools.partial(point_digests.Digests, 30)
     point_digests.MAX_NODES = 4
     rank = os.environ["RANK"]
     run = pluto.init(name=f"node{rank}")

@@ -14,8 +14,8 @@ from bundle_api import BundleApi
 from tracker_server import KEY, Server, create, log_metrics
 
 from harness.attach import logs
-from harness.attach.secret import SecretKey
 from harness.attach.tracker import TrackerOptions
+from harness.attach.tracker_key import SecretKey
 from harness.evidence.schema.bundle import Verdict
 from harness.report.finalize import Outcome
 from harness.tracker.shared.keys import project_key

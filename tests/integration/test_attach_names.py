@@ -8,7 +8,7 @@ import attached_jobs as jobs
 import pytest
 from attached_jobs import serve, short
 
-from harness.attach.find import Target
+from harness.attach.job_lookup import Target
 from harness.attach.session import Options, attach
 from harness.context import RunContext
 from harness.core.errors import HarnessError, UsageError

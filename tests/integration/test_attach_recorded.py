@@ -24,11 +24,11 @@ from mounting import lay_out
 from pydantic import SecretStr
 from tracker_server import KEY, Server
 
-from harness.attach.find import Target
+from harness.attach.job_lookup import Target
 from harness.attach.resources import roles
-from harness.attach.secret import SecretKey
 from harness.attach.session import Options, attach
 from harness.attach.tracker import TrackerOptions
+from harness.attach.tracker_key import SecretKey
 from harness.context import RunContext
 from harness.core.errors import UsageError
 from harness.core.service_proxy import service_of

@@ -12,7 +12,7 @@ import pytest
 from attached_jobs import serve, short
 from bundle_api import BundleApi
 
-from harness.attach import follow, reading
+from harness.attach import api_reader, follow
 from harness.core.errors import HarnessError
 from harness.report.finalize import Outcome
 
@@ -23,8 +23,8 @@ JOB, PODS = "/apis/batch/v1/namespaces/team/jobs/train", "/api/v1/namespaces/tea
 
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "RETRY_SECONDS", 2.0)
-    monkeypatch.setattr(reading, "PAUSE_SECONDS", 0.05)
+    monkeypatch.setattr(api_reader, "RETRY_SECONDS", 2.0)
+    monkeypatch.setattr(api_reader, "PAUSE_SECONDS", 0.05)
     monkeypatch.setattr(follow, "ASK_SECONDS", 0.1)
 
 

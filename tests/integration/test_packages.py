@@ -16,7 +16,7 @@ import pytest
 
 from harness.context import RunContext
 from harness.core.errors import HarnessError, ToolError
-from harness.provision.images import build, packages
+from harness.provision.images import build, locked_packages
 from harness.provision.platforms import AMD64, ARM64, Platform
 from harness.settings import load
 
@@ -27,7 +27,7 @@ MACHINE = {"amd64": b"\x3e\0", "arm64": b"\xb7\0"}
 
 def installed(folder: Path, python: str = "3.13", lock: Path = LOCK, platform: Platform = AMD64) -> Path:
     context = RunContext(settings=load().model_copy(update={"cache_dir": folder}), progress=print)
-    return packages.packages(lock, python, platform, context)
+    return locked_packages.packages(lock, python, platform, context)
 
 
 def files(folder: Path) -> set[str]:
@@ -45,10 +45,10 @@ def test_both_installers_install_the_same(
     default.
     """
     monkeypatch.setenv("PIP_USER", "1")
-    assert packages.uv(), "uv is in locks/build.txt"
+    assert locked_packages.uv(), "uv is in locks/build.txt"
     folder = installed(tmp_path / "uv", platform=platform)
     fast = files(folder)
-    monkeypatch.setattr(packages, "uv", lambda: None)
+    monkeypatch.setattr(locked_packages, "uv", lambda: None)
     slow = files(installed(tmp_path / "pip", platform=platform))
     libraries = [path.read_bytes()[18:20] for path in folder.rglob("*.so*")]
     assert set(libraries) == {MACHINE[platform.architecture]}
@@ -62,7 +62,7 @@ def test_both_installers_install_the_same(
 def test_each_package_is_as_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fast: bool) -> None:
     """Contract: RECORD names what is there, or each rank would say that its code is changed."""
     if not fast:
-        monkeypatch.setattr(packages, "uv", lambda: None)
+        monkeypatch.setattr(locked_packages, "uv", lambda: None)
     folder = installed(tmp_path)
     records = [*folder.glob("*.dist-info/RECORD")]
     assert any("uvicorn" in str(record) for record in records), "it brings a program"
@@ -138,8 +138,8 @@ def test_a_build_downloads_nothing(
     lock lacks is neither downloaded nor run: --require-hashes does not apply to it (pypa/pip#13984).
     """
     if not fast:
-        monkeypatch.setattr(packages, "uv", lambda: None)
-    packages._build_environment(tmp_path / "packages")
+        monkeypatch.setattr(locked_packages, "uv", lambda: None)
+    locked_packages._build_environment(tmp_path / "packages")
     folder = request.getfixturevalue("index")
     ran = tmp_path / "ran"
     evil = f"open({str(ran)!r}, 'w')\n"
@@ -148,7 +148,7 @@ def test_a_build_downloads_nothing(
     )
     lock = tmp_path / "lock.txt"
     lock.write_text(sdist(folder, "pure", backend, {"pure.py": "A = 1\n"}))
-    monkeypatch.setattr(packages, "SOURCES", ("pure",))
+    monkeypatch.setattr(locked_packages, "SOURCES", ("pure",))
     assert (installed(tmp_path, lock=lock) / "pure.py").is_file(), "the backend itself is in the lock"
     assert not ran.exists()
 
@@ -158,15 +158,15 @@ def test_a_wheel_of_this_machine_is_not_taken_for_another_platform(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, fast: bool
 ) -> None:
     if not fast:
-        monkeypatch.setattr(packages, "uv", lambda: None)
-    packages._build_environment(tmp_path / "packages")
+        monkeypatch.setattr(locked_packages, "uv", lambda: None)
+    locked_packages._build_environment(tmp_path / "packages")
     setup = "from setuptools import setup, Distribution\n"
     setup += "class Own(Distribution):\n    def has_ext_modules(self): return True\n"
     setup += "setup(distclass=Own, py_modules=['native'])\n"
     lock = tmp_path / "lock.txt"
     folder = request.getfixturevalue("index")
     lock.write_text(sdist(folder, "native", "setuptools", {"native.py": "", "setup.py": setup}))
-    monkeypatch.setattr(packages, "SOURCES", ("native",))
+    monkeypatch.setattr(locked_packages, "SOURCES", ("native",))
     with pytest.raises(HarnessError):
         installed(tmp_path, lock=lock, platform=ARM64)
     assert not [*(tmp_path / "packages").glob("lock-*/")]

@@ -22,10 +22,10 @@ from tracker_server import Server
 from harness.evidence.schema.columns import Columns, Part
 from harness.evidence.schema.point_rows import PointRows
 from harness.judge.finding import Finding
-from harness.judge.points import admitted, admitted_records
+from harness.judge.points import digest_check, digest_records
 from harness.launch.mounts import recorder
 from harness.tracker.client.audit import EmbeddedAudit
-from harness.workers.recorder import admitted_lines
+from harness.workers.recorder import digest_lines
 
 UID = "3f0c9a52-6a52-4d5e-8b0c-1d6a1f0d7e11"
 
@@ -84,9 +84,10 @@ class Job:
 
     def judge(self, *ranks: int, parts: Callable[[list[Part]], list[Part]] = list) -> dict[str, Finding]:
         run, rows = self.rows()
-        pods = [admitted_records.read(self.log(rank), UID, pod=f"pod-{rank}") for rank in ranks]
+        pods = [digest_records.read(self.log(rank), UID, pod=f"pod-{rank}") for rank in ranks]
         return {
-            finding.name: finding for finding in admitted.judge(pods, ranks=ranks, parts=parts(rows), run=run)
+            finding.name: finding
+            for finding in digest_check.judge(pods, ranks=ranks, parts=parts(rows), run=run)
         }
 
 
@@ -138,7 +139,7 @@ def test_a_healthy_rank_passes_and_writes_few_lines(logged: Job) -> None:
     findings = logged.judge(0)
     assert words(findings) == {}, [text(finding) for finding in findings.values()]
     lines = logged.log()
-    assert all(len(line) < admitted_lines.MAX_LINE for line in lines if line.startswith("@rec1"))
+    assert all(len(line) < digest_lines.MAX_LINE for line in lines if line.startswith("@rec1"))
     assert {line.partition(" ")[0] for line in lines} == {"@rec1", "@sum1"}
     assert sum(map(len, lines)) < 3000
 
@@ -181,8 +182,8 @@ def test_points_that_no_rank_logged_are_reported(logged: Job) -> None:
 KILLED = """
     import os, pathlib, signal, time, pluto
     from _harness_recorder.ground_truth import client_state
-    from _harness_recorder.recorder import admitted
-    admitted.LINE_SECONDS = 0.0
+    from _harness_recorder.recorder import digest_recording
+    digest_recording.LINE_SECONDS = 0.0
     run = pluto.init(name="node0")
     for step in range(20):
         run.log({"loss": step}, step=step)
@@ -254,8 +255,8 @@ def test_a_crashed_program_without_a_rank_is_recorded_with_what_its_client_dropp
     )
     assert "a bug of the training" in output
     run, rows = job.rows()
-    pod = admitted_records.read(job.log(None), UID, rank=0)
-    findings = {one.name: one for one in admitted.judge([pod], ranks=[0], parts=rows, run=run)}
+    pod = digest_records.read(job.log(None), UID, rank=0)
+    findings = {one.name: one for one in digest_check.judge([pod], ranks=[0], parts=rows, run=run)}
     assert words(findings) == {"client-kept": "FAIL"}, [text(finding) for finding in findings.values()]
     told = text(findings["client-kept"])
     assert "rank 0: the client leaves out booleans (bool): 'flag' (bool) at step 1 (1 value)" in told

@@ -23,18 +23,19 @@ from tracker_server import KEY, Server
 from harness.evidence.schema.columns import Part
 from harness.evidence.schema.tracker import DigestReport
 from harness.judge.finding import Finding
-from harness.judge.points import admitted, admitted_blocks, admitted_records
+from harness.judge.points import digest_check, digest_records
+from harness.judge.points import digest_reports as judged_reports
 from harness.launch.mounts import recorder
 from harness.tracker.client.audit import EmbeddedAudit
 from harness.tracker.shared.keys import launch_key
-from harness.workers.recorder import admitted_lines, digest_reports
+from harness.workers.recorder import digest_lines, digest_reports
 
 BEGIN = """
     import functools, os, pathlib, signal, sys, time, pluto
     from _harness_recorder.ground_truth import client_state
-    from _harness_recorder.recorder import admitted, client_calls, digest_reports, point_digests
-    admitted.LINE_SECONDS, digest_reports.END_SECONDS = 0.0, 60.0  # On a busy machine, too.
-    admitted.Digests = functools.partial(point_digests.Digests, 30)
+    from _harness_recorder.recorder import digest_recording, client_calls, digest_reports, point_digests
+    digest_recording.LINE_SECONDS, digest_reports.END_SECONDS = 0.0, 60.0  # On a busy machine, too.
+    digest_recording.Digests = functools.partial(point_digests.Digests, 30)
     point_digests.MAX_NODES = 4
     run = pluto.init(name="node0")
     def log(steps):
@@ -95,9 +96,9 @@ def judge(
     lines: Callable[[list[str]], list[str]] = list,
 ) -> dict[str, Finding]:
     run, rows = job.rows()
-    pods = [admitted_records.read(lines(job.log(0)), UID, pod="pod-0")]
-    admitted_blocks.verify(pods, reports(reports_of(job)), [int(run)])
-    return {one.name: one for one in admitted.judge(pods, ranks=[0], parts=parts(rows), run=run)}
+    pods = [digest_records.read(lines(job.log(0)), UID, pod="pod-0")]
+    judged_reports.verify(pods, reports(reports_of(job)), [int(run)])
+    return {one.name: one for one in digest_check.judge(pods, ranks=[0], parts=parts(rows), run=run)}
 
 
 def without(metric: str, step: int) -> Callable[[list[Part]], list[Part]]:
@@ -115,7 +116,7 @@ def without(metric: str, step: int) -> Callable[[list[Part]], list[Part]]:
 
 
 def sent(job: Job) -> dict[str, object]:
-    summary = admitted_records.read(job.log(0), UID).records[0].summary
+    summary = digest_records.read(job.log(0), UID).records[0].summary
     assert summary is not None
     assert summary.sent is not None
     return {name: getattr(summary.sent, name) for name in summary.sent.__struct_fields__}
@@ -134,11 +135,11 @@ def test_a_lost_point_of_a_long_run_is_named_with_its_block(trained: Job) -> Non
 def test_every_block_is_reported_and_the_lines_stay_short(trained: Job) -> None:
     entries = {}
     for line in trained.log(0):
-        assert not line.startswith(("@rec1", "@rec2")) or len(line) < admitted_lines.MAX_LINE
+        assert not line.startswith(("@rec1", "@rec2")) or len(line) < digest_lines.MAX_LINE
         assert KEY not in line
-    pods = [admitted_records.read(trained.log(0), UID)]
+    pods = [digest_records.read(trained.log(0), UID)]
     run, _ = trained.rows()
-    admitted_blocks.verify(pods, reports_of(trained), [int(run)])
+    judged_reports.verify(pods, reports_of(trained), [int(run)])
     blocks = pods[0].records[0].blocks
     assert blocks is not None
     entries = {
@@ -174,12 +175,12 @@ def test_a_forged_log_contradicts_the_reports(trained: Job) -> None:
 
     def forged(log: list[str]) -> list[str]:
         written, chain = [], ""
-        for item, line in zip(admitted_lines.decode(UID, log), log, strict=True):
-            if isinstance(item, admitted_lines.Line):
+        for item, line in zip(digest_lines.decode(UID, log), log, strict=True):
+            if isinstance(item, digest_lines.Line):
                 points = item.points - (item.number > 5)
                 item = item._replace(points=points)  # noqa: PLW2901
-                chain = admitted_lines.chained(chain, item)
-                written.append(admitted_lines.encode_line(UID, item._replace(chain=chain)))
+                chain = digest_lines.chained(chain, item)
+                written.append(digest_lines.encode_line(UID, item._replace(chain=chain)))
             else:
                 written.append(line)
         return written

@@ -15,7 +15,7 @@ from package_index import serving, wheel
 from harness.context import RunContext
 from harness.core.errors import UsageError
 from harness.core.replacements import parse
-from harness.provision.replaced import Change, change, install, version_texts
+from harness.provision.replaced_wheels import Change, change, install, version_texts
 from harness.settings import load
 
 BACKEND = """

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from sync_processes import Pod, pod, seen
 from test_torchrun_sync import NAMES, TREES, _write, fleet, here
 
-from harness.torchrun_sync import bundle
+from harness.torchrun_sync import pod_script
 from harness.torchrun_sync.packing import pack
 from harness.torchrun_sync.pod.store import Store
 from harness.torchrun_sync.pod.stored_archive import ArchiveReader, fetch_code, join_parts, restore, split
@@ -42,7 +42,7 @@ def keep(folder: Path, top: Path, generation: int = 1, size: int = 100_000) -> N
 
 def waiting(folder: Path, to: Pod, seconds: float = 20, holder: str = "") -> subprocess.Popen[str]:
     """Start the program that waits for the code in a pod, as the controller's init container does."""
-    command = bundle.init_command(str(folder), holder, str(to.root), str(to.control), READY, seconds)
+    command = pod_script.init_command(str(folder), holder, str(to.root), str(to.control), READY, seconds)
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -202,10 +202,12 @@ def test_a_pod_that_holds_it_serves_it(here: Path, to: Pod, tmp_path: Path, unus
     later. One that asks before it is there waits; who does not know the digest gets nothing.
     """
     holder = pod(tmp_path / "holder")
-    command = bundle.archive_server_command(str(tmp_path / "none"), str(holder.root), READY, unused_tcp_port)
+    command = pod_script.archive_server_command(
+        str(tmp_path / "none"), str(holder.root), READY, unused_tcp_port
+    )
     holding = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
-        words = bundle.init_command(
+        words = pod_script.init_command(
             str(tmp_path / "none"), f"127.0.0.1:{unused_tcp_port}", str(to.root), str(to.control), READY, 30
         )
         early = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

@@ -16,9 +16,9 @@ import psutil
 import pytest
 from sync_processes import Pod, pod
 
-from harness.torchrun_sync import bundle
+from harness.torchrun_sync import pod_script
 from harness.torchrun_sync.channel import PodRefused
-from harness.torchrun_sync.fleet import Fleet
+from harness.torchrun_sync.job_sync import Fleet
 from harness.torchrun_sync.sender import Limits
 from harness.torchrun_sync.tree import Walker
 
@@ -68,7 +68,7 @@ class Pods:
 
     def start(self, command: list[str], start_seconds: float = SECONDS) -> Supervised:
         to = pod(self.folder / f"pod{len(self.made)}")
-        words = bundle.supervised(command, str(to.root), str(to.control), start_seconds=start_seconds)
+        words = pod_script.supervised(command, str(to.root), str(to.control), start_seconds=start_seconds)
         process = subprocess.Popen(words, cwd=to.mount, stderr=subprocess.PIPE)
         self.made.append(Supervised(to, process))
         self.made[-1].status("waiting")
@@ -228,7 +228,7 @@ def test_a_pod_that_finds_a_tree_starts_with_it(pods: Pods, here: Path) -> None:
         job.sync(Walker(here))
     assert running.process.wait(SECONDS) == 0
     (running.pod.control / "generation.json").unlink()
-    words = bundle.supervised(RUN, str(running.pod.root), str(running.pod.control))
+    words = pod_script.supervised(RUN, str(running.pod.root), str(running.pod.control))
     assert subprocess.run(words, check=False, timeout=SECONDS).returncode == 0
     assert running.said(2) == ["one 1", "one 1"]
 
@@ -260,6 +260,6 @@ def test_a_program_that_is_not_there_is_named(pods: Pods, here: Path) -> None:
 
 def test_a_container_s_command_comes_as_it_is() -> None:
     """Contract: Kubernetes makes `$` of `$$` and a variable of `$(NAME)`; the program has neither."""
-    words = bundle.supervised([], "/app/.torchrun", "/dev/shm/sync")
+    words = pod_script.supervised([], "/app/.torchrun", "/dev/shm/sync")
     assert not any("$" in word for word in words)
     assert sum(map(len, words)) < 16_000

@@ -24,9 +24,9 @@ from sync_processes import Pod, pod, seen
 
 from harness.core.deadlines import Deadline
 from harness.core.errors import HarnessError, UsageError
-from harness.torchrun_sync import bundle
+from harness.torchrun_sync import pod_script
 from harness.torchrun_sync.channel import Channel, Cut, PodRefused
-from harness.torchrun_sync.fleet import Fleet
+from harness.torchrun_sync.job_sync import Fleet
 from harness.torchrun_sync.pod.entries import Refused
 from harness.torchrun_sync.pod.frames import Frames, pack
 from harness.torchrun_sync.pod.receiver import Receiver
@@ -396,7 +396,7 @@ def test_what_is_no_conversation_ends_with_an_error(sent: bytes, tmp_path: Path)
 def test_a_program_that_was_cut_does_not_run(tmp_path: Path) -> None:
     """Contract: the receiver itself is hash-checked before it runs."""
     to = pod(tmp_path / "pod")
-    command, program = bundle.receiver("session", str(to.root), str(to.control))
+    command, program = pod_script.receiver("session", str(to.root), str(to.control))
     done = subprocess.run(command, input=program[:-1], capture_output=True, check=False)
     assert (done.returncode, b"bytes of the program" in done.stderr) == (1, True)
     done = subprocess.run(command, input=program[:-1] + b"!", capture_output=True, check=False)

@@ -13,7 +13,7 @@ from package_index import serving, wheel
 from harness.context import RunContext
 from harness.core.errors import UsageError
 from harness.core.replacements import parse
-from harness.provision.replaced import change
+from harness.provision.replaced_wheels import change
 from harness.settings import load
 from harness.versions.candidates import Candidate, candidates, locked
 

@@ -14,7 +14,7 @@ from minio import Minio
 
 from harness.context import RunContext
 from harness.settings import load
-from harness.torchrun_sync.bundle import s3_fetch
+from harness.torchrun_sync.pod_script import s3_fetch
 from tests.s3_server import S3Server, s3_server
 
 BUCKET = "code"

@@ -17,7 +17,7 @@ import pytest
 from harness.context import RunContext
 from harness.faults import commands
 from harness.faults.catalogue_run import Matrix
-from harness.faults.fault import Fault, catalogue
+from harness.faults.fault_file import Fault, catalogue
 from harness.faults.inject import Injector
 from harness.launch.konduktor.job_file import JobFile
 from harness.provision.cluster import Ready

@@ -16,13 +16,13 @@ from typing import Any
 import yaml
 from kubernetes.client.exceptions import ApiException
 
-from harness.attach.find import Target
+from harness.attach.job_lookup import Target
 from harness.attach.resources import ROLE, TRACKER_ROLE, cluster_role, roles
 from harness.attach.session import Options, attach
 from harness.context import Progress, RunContext
 from harness.core.deadlines import Deadline
 from harness.core.kubernetes import Kube, Object
-from harness.core.retries import pause
+from harness.core.kubernetes_retries import pause
 from harness.core.service_proxy import service_of
 from harness.evidence.kubernetes.objects import COMPLETION_INDEX, mapping
 from harness.evidence.schema.bundle import Verdict
@@ -106,8 +106,8 @@ LONG = (
     .replace(
         "run = pluto.init",
         """import functools
-from _harness_recorder.recorder import admitted, point_digests
-admitted.LINE_SECONDS, admitted.Digests = 1.0, functools.partial(point_digests.Digests, 300)
+from _harness_recorder.recorder import digest_recording, point_digests
+digest_recording.LINE_SECONDS, digest_recording.Digests = 1.0, functools.partial(point_digests.Digests, 300)
 point_digests.MAX_NODES = 4
 run = pluto.init""",
     )

@@ -14,7 +14,7 @@ from harness.core import processes
 from harness.core.errors import WaitError
 from harness.evidence.io.reader import Bundle
 from harness.evidence.schema.bundle import Manifest, Verdict
-from harness.faults.command import Command
+from harness.faults.harness_process import Command
 from harness.faults.inject import begun
 from harness.settings import load
 

@@ -9,7 +9,7 @@ from fault_matrix import each, faults_of, is_right, started
 
 from harness.evidence.io.reader import Bundle
 from harness.faults.catalogue_run import CONTROL, Matrix
-from harness.faults.fault import Job
+from harness.faults.fault_file import Job
 from harness.fixtures.plugin import Launch
 from harness.launch.workloads import acceptance
 from harness.launch.workloads.acceptance import AcceptanceSpec

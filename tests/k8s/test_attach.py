@@ -13,8 +13,8 @@ from harness_command import Harness, environment, family
 from torchrun_team import LISTED, PROGRAM, Team, led
 
 from bench import kubeflow
-from harness.attach.secret import SecretKey
 from harness.attach.tracker import TrackerOptions
+from harness.attach.tracker_key import SecretKey
 from harness.context import RunContext
 from harness.core import processes
 from harness.core.kubernetes import Object
@@ -24,7 +24,7 @@ from harness.judge.engine import judge
 from harness.provision.cluster import Ready
 from harness.provision.controllers import tracker
 from harness.settings import Settings
-from harness.workers.recorder.admitted_lines import SUMMARY_MARK
+from harness.workers.recorder.digest_lines import SUMMARY_MARK
 
 pytestmark = [pytest.mark.attach, pytest.mark.timeout(600)]
 

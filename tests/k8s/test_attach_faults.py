@@ -19,7 +19,7 @@ from harness.core.deadlines import Deadline
 from harness.core.kubernetes import Object
 from harness.evidence.kubernetes.objects import JOBSET_NAME
 from harness.evidence.schema.bundle import Verdict
-from harness.faults.fault import Expect, catalogue
+from harness.faults.fault_file import Expect, catalogue
 from harness.fixtures.plugin import progress
 
 pytestmark = [pytest.mark.attach, pytest.mark.nightly, pytest.mark.timeout(600)]

@@ -8,8 +8,8 @@ from __future__ import annotations
 import pytest
 from foreign_jobs import SECRET, ForeignJobs, passed, short
 
-from harness.attach.secret import SecretKey
 from harness.attach.tracker import TrackerOptions
+from harness.attach.tracker_key import SecretKey
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(1200)]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from foreign_jobs import ForeignJobs, with_sidecar
 
-from harness.cli.netcheck_inside import run_netcheck
+from harness.cli.netcheck_running_job import run_netcheck
 from harness.context import RunContext
 from harness.core.errors import HarnessError, UsageError
 from harness.evidence import Bundle

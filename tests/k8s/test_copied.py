@@ -19,7 +19,7 @@ import yaml
 from harness_command import containers, environment, harness
 
 from harness.core.kubernetes import Kube
-from harness.provision.kind.power import FIRST_START
+from harness.provision.kind.pause_resume import FIRST_START
 from harness.provision.kind.template import LABEL, REPOSITORY
 
 pytestmark = pytest.mark.nightly

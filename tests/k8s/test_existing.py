@@ -16,7 +16,7 @@ from harness.launch.konduktor.workload import KonduktorWorkload
 from harness.launch.namespaces import namespace_of
 from harness.provision.cluster import Ready
 from harness.provision.controllers import queues
-from harness.provision.controllers.available import wait_available
+from harness.provision.controllers.deployments import wait_available
 from harness.provision.existing import ExistingCluster
 from harness.provision.kind.cluster import KindCluster
 from harness.settings import Settings

@@ -16,7 +16,7 @@ import pytest
 from fault_matrix import each, faults_of, is_right, started
 
 from harness.faults.catalogue_run import Matrix
-from harness.faults.fault import Target
+from harness.faults.fault_file import Target
 from harness.provision.cluster import Ready
 from harness.settings import Settings
 

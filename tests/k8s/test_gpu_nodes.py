@@ -8,16 +8,16 @@ import pytest
 from kubernetes import client
 
 from harness import run as running
-from harness.cli.acceptance import mark_nodes
+from harness.cli.acceptance_results import mark_nodes
 from harness.context import RunContext
 from harness.core.errors import HarnessError
 from harness.core.kubernetes import Kube, Object
 from harness.evidence.io.reader import Bundle
-from harness.judge.acceptance.bundle import of_bundle
-from harness.judge.acceptance.own_faults import doubtful
+from harness.judge.acceptance.expected_nodes import of_bundle
+from harness.judge.acceptance.node_fault_proof import doubtful
 from harness.launch.workloads import acceptance
 from harness.launch.workloads.acceptance import GPU, AcceptanceSpec
-from harness.launch.workloads.plain import PlainWorkload
+from harness.launch.workloads.pod_template_workload import PlainWorkload
 from harness.provision.cluster import Ready
 from harness.provision.node_marks import LABEL, TAINT, mark, undo
 from harness.report.finalize import Outcome

@@ -25,7 +25,7 @@ from harness.context import RunContext
 from harness.core.errors import WaitError
 from harness.evidence.io.reader import Bundle
 from harness.faults.catalogue_run import CONTROL, Matrix
-from harness.faults.fault import Job
+from harness.faults.fault_file import Job
 from harness.faults.fault_job import variant
 from harness.fixtures.plugin import Launch
 from harness.launch.konduktor.job_file import JobFile

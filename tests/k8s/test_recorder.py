@@ -13,7 +13,7 @@ import pytest
 from harness.cli.main import main
 from harness.core.kubernetes import Kube, Object
 from harness.evidence.schema.columns import Columns, Part
-from harness.judge.points import admitted, admitted_records
+from harness.judge.points import digest_check, digest_records
 from harness.launch import recorder_admission as admission
 from harness.launch import recorder_policy as policy
 from harness.launch.mounts.recorder import FOLDER
@@ -160,12 +160,12 @@ def test_a_training_of_another_launcher_is_recorded_and_judged(team: Team, harne
     assert {each["name"]: each.get("value") for each in container["env"]}.items() >= pluto.items()
 
     run, rows = rows_of(team, team.name)
-    nonce = admitted_records.nonce_of(train, "main")
-    pod = admitted_records.read(team.log("train").splitlines(), nonce, pod="train", rank=0)
-    findings = admitted.judge([pod], ranks=[0], parts=rows, run=run)
+    nonce = digest_records.nonce_of(train, "main")
+    pod = digest_records.read(team.log("train").splitlines(), nonce, pod="train", rank=0)
+    findings = digest_check.judge([pod], ranks=[0], parts=rows, run=run)
     assert {finding.result for finding in findings} == {"PASS"}, [each.check.explanation for each in findings]
     lost = [(name, *(column[1:] for column in columns)) for name, *columns in rows]
-    findings = admitted.judge([pod], ranks=[0], parts=lost, run=run)  # type: ignore[arg-type]
+    findings = digest_check.judge([pod], ranks=[0], parts=lost, run=run)  # type: ignore[arg-type]
     assert "unification.lost_points" in {finding.cause for finding in findings}
 
     team.kube.delete("v1", "ConfigMap", policy.NAME, team.name)

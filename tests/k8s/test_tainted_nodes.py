@@ -15,8 +15,8 @@ from harness.evidence.io.reader import Bundle
 from harness.launch.workload_file import load
 from harness.launch.workloads import acceptance, training
 from harness.launch.workloads.netcheck_job import job
-from harness.launch.workloads.plain import PlainWorkload
 from harness.launch.workloads.pod_options import PodOptions
+from harness.launch.workloads.pod_template_workload import PlainWorkload
 from harness.launch.workloads.training_spec import TrainingSpec
 from harness.provision.cluster import Ready
 from harness.report.finalize import Outcome

@@ -25,7 +25,7 @@ from harness.provision.cluster import Ready
 from harness.provision.images.build import build_controller
 from harness.provision.images.stack import resolve
 from harness.settings import Settings
-from harness.torchrun_controller.api import crd, names
+from harness.torchrun_controller.api import crd_generator, names
 from harness.torchrun_controller.objects import dashboard, manifests
 from tests import tools
 from tests.prometheus_server import Prometheus, as_run
@@ -134,7 +134,7 @@ def test_install_upgrade_and_uninstall(chart: Chart, tmp_path: Path) -> None:
     """Contract: the chart takes over what kubectl applied; a job runs; an upgrade changes the CRDs and keeps
     every object; after an uninstall the CRDs, jobs and queues are still there, and the next release has them.
     """
-    team, newest = chart.team, crd.definitions()[1]["spec"]["versions"][0]["schema"]
+    team, newest = chart.team, crd_generator.definitions()[1]["spec"]["versions"][0]["schema"]
     take_over = ("--create-namespace", "--take-ownership")
     chart.release("install", older(tmp_path / "older"), *take_over)
     assert "older" in str(chart.schema())

@@ -24,13 +24,13 @@ from torchrun_team import Team
 from harness.context import RunContext
 from harness.core.deadlines import Deadline
 from harness.core.kubernetes import Object, condition
-from harness.core.retries import pause
+from harness.core.kubernetes_retries import pause
 from harness.fixtures.plugin import progress
 from harness.provision.cluster import Ready
 from harness.provision.images.build import build_controller
 from harness.provision.images.stack import resolve
 from harness.settings import Settings
-from harness.torchrun_controller.api import crd, names
+from harness.torchrun_controller.api import crd_generator, names
 from harness.torchrun_controller.objects import manifests
 
 pytestmark = pytest.mark.controller
@@ -239,7 +239,7 @@ def test_upgrade_keeps_objects(upgraded: Upgraded) -> None:
     applied = "customresourcedefinition.apiextensions.k8s.io/torchrunjobs.torchrun.ai serverside-applied"
     assert applied in upgraded.said
     assert {kind: team.uids(kind) for kind in upgraded.before} == upgraded.before
-    for definition in crd.definitions():
+    for definition in crd_generator.definitions():
         there = team.kube.get(definition["apiVersion"], definition["kind"], definition["metadata"]["name"])
         assert there is not None
         assert there["status"]["storedVersions"] == [names.VERSION]

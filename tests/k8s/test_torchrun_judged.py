@@ -10,7 +10,7 @@ import yaml
 from harness.fixtures.plugin import Launch
 from harness.launch.workloads.loader import of_manifest
 from harness.provision.cluster import Ready
-from harness.torchrun_controller.api import crd
+from harness.torchrun_controller.api import crd_generator
 
 pytestmark = pytest.mark.controller
 PATH = Path("manifests/torchrun-job.yaml")
@@ -21,7 +21,7 @@ def test_a_healthy_torchrun_job_passes(launch: Launch, cluster: Ready) -> None:
     first launch of a new cluster, which does not know the kind yet.
     """
     kube, kind = cluster.kube, ("apiextensions.k8s.io/v1", "CustomResourceDefinition")
-    ours = {str(definition["metadata"]["name"]) for definition in crd.definitions()}
+    ours = {str(definition["metadata"]["name"]) for definition in crd_generator.definitions()}
     for name in ours:
         kube.delete(*kind, name)
     kube.wait("no CRDs", *kind, lambda found: ", ".join(ours & found.keys()) or None, seconds=60)

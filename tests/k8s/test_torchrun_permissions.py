@@ -18,7 +18,7 @@ from torchrun_team import LISTED, Controller, Team, preempting
 
 from harness.core.deadlines import Deadline
 from harness.core.kubernetes import Object, condition
-from harness.core.retries import pause
+from harness.core.kubernetes_retries import pause
 from harness.provision.controllers import queues
 from harness.torchrun_controller.api import names
 

@@ -18,10 +18,10 @@ import pytest
 from harness.core.errors import UsageError
 from harness.core.kubernetes import Kube
 from harness.provision.cluster import Ready
-from harness.torchrun_sync import bundle
+from harness.torchrun_sync import pod_script
 from harness.torchrun_sync.channel import PodRefused
 from harness.torchrun_sync.exec_channel import opening
-from harness.torchrun_sync.fleet import Fleet
+from harness.torchrun_sync.job_sync import Fleet
 from harness.torchrun_sync.pods import CONTROL, STORE, Target, wait
 from harness.torchrun_sync.tree import Walker
 
@@ -117,7 +117,7 @@ def job(cluster: Ready) -> Iterator[Callable[[str], Job]]:
 
 def manifests(name: str, namespace: str, image: str, command: str) -> list[dict[str, Any]]:
     """Return a headless Service and an Indexed Job whose pods have a folder for the code of their own."""
-    words = bundle.supervised(["bash", "-c", command], f"{MOUNT}/{STORE}", CONTROL)
+    words = pod_script.supervised(["bash", "-c", command], f"{MOUNT}/{STORE}", CONTROL)
     where = {"fieldRef": {"fieldPath": "metadata.labels['batch.kubernetes.io/controller-uid']"}}
     container = {
         "name": "trainer",

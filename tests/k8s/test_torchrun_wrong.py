@@ -16,7 +16,7 @@ from wrong_objects import Answer, Case
 
 from harness.core.deadlines import Deadline
 from harness.core.kubernetes import Object
-from harness.core.retries import pause
+from harness.core.kubernetes_retries import pause
 from harness.provision.cluster import Ready
 from harness.settings import Settings
 from harness.torchrun_controller.api import names

@@ -20,7 +20,7 @@ from harness.context import RunContext
 from harness.core import processes
 from harness.evidence.io.reader import Bundle
 from harness.fixtures.plugin import record
-from harness.launch.workloads import claims, training
+from harness.launch.workloads import training, training_volumes
 from harness.launch.workloads.training_spec import TrainingSpec
 from harness.provision.cluster import Ready
 from harness.report.finalize import Outcome
@@ -189,8 +189,8 @@ def small_disk(cluster: Ready, tmp_path: Path) -> Iterator[str]:
     run("mkfs.ext4", "-q", "-m", "0", str(image))
     device = run("losetup", "--find", "--show", str(image))
     # One kernel: however often it is mounted, it is one file system.
-    mounts = [((), f"{shared.local_path}/{name}/{claims.OUTPUTS}")]
-    inside = f"{shared.on_nodes}/{name}/{claims.OUTPUTS}"
+    mounts = [((), f"{shared.local_path}/{name}/{training_volumes.OUTPUTS}")]
+    inside = f"{shared.on_nodes}/{name}/{training_volumes.OUTPUTS}"
     mounts += [(("docker", "exec", node), inside) for node in cluster.cluster.nodes()]
     try:
         for where, folder in mounts:

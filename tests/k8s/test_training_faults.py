@@ -17,7 +17,7 @@ from fault_matrix import each, faults_of, is_right, started
 from harness import run as running
 from harness.context import RunContext
 from harness.faults.catalogue_run import CONTROL, Matrix
-from harness.faults.fault import Train
+from harness.faults.fault_file import Train
 from harness.faults.fault_job import TRAINER
 from harness.launch.workloads import training
 from harness.launch.workloads.training_spec import TrainingSpec

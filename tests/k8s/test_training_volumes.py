@@ -21,7 +21,7 @@ from harness.core.kubernetes import Object
 from harness.evidence.io.reader import Bundle
 from harness.launch import workload_file
 from harness.launch.user_secrets import Wanted
-from harness.launch.workloads import claims, training
+from harness.launch.workloads import training, training_volumes
 from harness.launch.workloads.training_spec import TrainingSpec
 from harness.provision.cluster import Ready
 from harness.report.finalize import Outcome
@@ -84,7 +84,7 @@ class Volumes:
         """Remove all of it."""
         kube = self.cluster.kube
         kube.delete("v1", "Namespace", THEIRS)
-        for claim in claims.CLAIMS:
+        for claim in training_volumes.CLAIMS:
             kube.delete("v1", "PersistentVolume", f"{CLASS}-{claim}")
 
         def left(found: dict[str, Object]) -> str | None:
@@ -175,7 +175,7 @@ def test_data_of_a_user_is_only_read(volumes: Volumes, theirs: Settings, mode: s
     """Contract: data for readers alone, or for one node, is trained on and stays to the byte; no models."""
     volumes.make(datasets=mode, outputs=MANY)
     volumes.claim()
-    texts = volumes.folder / claims.DATASETS
+    texts = volumes.folder / training_volumes.DATASETS
     texts.mkdir(parents=True, exist_ok=True)
     for name in ("train.jsonl", "val.jsonl"):
         (texts / name).write_text('{"text": "the user wrote this line, and nobody else"}\n' * 200)

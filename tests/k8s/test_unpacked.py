@@ -13,8 +13,8 @@ import pytest
 from harness.context import RunContext
 from harness.provision.cluster import Ready
 from harness.provision.images import unpacked
+from harness.provision.images.containerd_import import LocalImage, node_name
 from harness.provision.images.load import load_images
-from harness.provision.images.local import LocalImage, node_name
 from harness.provision.images.stack import resolve
 from harness.settings import Settings
 

@@ -11,7 +11,7 @@ import pytest
 from client_checkout import DROPPING, checkout
 from harness_command import Harness
 
-from harness.faults.command import launch_environment
+from harness.faults.harness_process import launch_environment
 from harness.provision.cluster import Ready
 from harness.settings import Settings
 

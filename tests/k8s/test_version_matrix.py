@@ -12,7 +12,7 @@ from harness_command import Harness
 
 from harness.core import processes
 from harness.evidence.io.reader import Bundle
-from harness.faults.command import launch_environment
+from harness.faults.harness_process import launch_environment
 from harness.provision.cluster import Ready
 from harness.settings import Settings
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from harness import run
-from harness.cli import logs, shell, status
+from harness.cli import cluster_status, logs, shell
 from harness.context import RunContext
 from harness.core.errors import UsageError
 from harness.evidence.io.reader import Bundle
@@ -96,7 +96,7 @@ def test_a_shell_for_an_ended_rank_uses_a_copy(
 
 def test_status_says_what_a_launch_waits_for(launched: Path, harness_settings: Settings) -> None:
     """Status shows a rank's pod, its node, what Kueue says, and how much disk space is taken."""
-    found = status.status(harness_settings)
+    found = cluster_status.status(harness_settings)
     mine = launched.name.rpartition("-")[2]
     (entry,) = [row for row in found.launches if row.namespace.endswith(mine)]
     assert entry.state == "Completed"

@@ -17,7 +17,7 @@ from harness.fixtures.plugin import Launch
 from harness.launch.labels import QUEUE_LABEL
 from harness.launch.workload_file import load
 from harness.launch.workloads.loader import of_manifest
-from harness.launch.workloads.plain import PlainWorkload
+from harness.launch.workloads.pod_template_workload import PlainWorkload
 from harness.provision.cluster import Ready
 from harness.settings import Settings
 

@@ -18,9 +18,9 @@ import yaml
 
 from harness.core.deadlines import Deadline
 from harness.core.kubernetes import Kube, Object, condition
-from harness.core.retries import pause
+from harness.core.kubernetes_retries import pause
 from harness.provision.controllers import queues
-from harness.torchrun_controller.api import crd, names
+from harness.torchrun_controller.api import crd_generator, names
 from harness.torchrun_controller.objects import manifests
 
 PROGRAM = """
@@ -130,7 +130,7 @@ class Team:
 
     def prepare(self, definitions: list[Object] | None = None) -> None:
         """Install the CRDs, and create the namespace with the program of its jobs."""
-        for definition in definitions or crd.definitions():
+        for definition in definitions or crd_generator.definitions():
             self.kube.apply(definition)
         self.until_established()
         self.kube.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.namespace}})
@@ -386,7 +386,7 @@ def led(team: Team, folder: Path) -> Iterator[Team]:
 
 
 def _established(found: dict[str, Object]) -> str | None:
-    for definition in crd.definitions():
+    for definition in crd_generator.definitions():
         name = str(definition["metadata"]["name"])
         if condition(found.get(name, {}), "Established").get("status") != "True":
             return name

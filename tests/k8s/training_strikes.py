@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.core import processes
-from harness.launch.workloads import claims
+from harness.launch.workloads import training_volumes
 from harness.provision.cluster import Ready
 from harness.settings import Settings
 
@@ -113,7 +113,7 @@ class Striker:
     def _reached(self, when: str, namespace: str) -> bool:
         kind, _, number = when.partition(":")
         if kind in self._seen:
-            folder = self._folder(namespace) / claims.OUTPUTS / RUN
+            folder = self._folder(namespace) / training_volumes.OUTPUTS / RUN
             pattern = ".epoch-*" if kind == "writing" else "epoch-*"
             self._seen[kind] |= {path.name for path in folder.glob(pattern)}
             return len(self._seen[kind]) >= int(number)
@@ -165,7 +165,7 @@ class Striker:
     def _fill_disk(self, pod: str, namespace: str) -> str:
         """Fill the volume of the outputs until a rank says that it could not write, then make room."""
         words = [self._settings.kubectl_bin, "--kubeconfig", str(self._cluster.cluster.kubeconfig)]
-        filling = self._folder(namespace) / claims.OUTPUTS / "filling"
+        filling = self._folder(namespace) / training_volumes.OUTPUTS / "filling"
         try:
             with filling.open("wb", buffering=0) as file:
                 for size in (1 << 20, 1 << 12):

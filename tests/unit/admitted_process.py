@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from harness.workers.recorder import admitted
-from harness.workers.recorder import admitted_lines as lines
+from harness.workers.recorder import digest_lines as lines
+from harness.workers.recorder import digest_recording
 from harness.workers.recorder.point_digests import Digests
 
 UID, OTHER = "11111111-aaaa", "22222222-bbbb"
@@ -47,7 +47,7 @@ class Process:
         account = {"handed": count, "logged": count, "left": 0, "past": 0, "unseen": "", "omitted": []}
         life = {"start": 1, "end": 99, "restart": None, "host": "h", "pid": 7, "parent": None, "fault": ""}
         run = {"run": RUN, "uploads": True, "merged": [], "uncounted": 0}
-        runs = [{**run, **admitted.sections(self.digests, lines.MAX_JSON)}]
+        runs = [{**run, **digest_recording.sections(self.digests, lines.MAX_JSON)}]
         body = {**life, "lines": self.count, "chain": self.chain, **account, "runs": runs, **changed}
         self.written += lines.encode_summary(self.nonce, self.rank, self.attempt, 0, body)
         return self

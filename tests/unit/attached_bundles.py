@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from harness.attach import session
-from harness.attach.job import AttachedJob, describe
-from harness.attach.recording import Recording
+from harness.attach.rank_pods import AttachedJob, describe
+from harness.attach.recorded_objects import Recording
 from harness.attach.resources import AROUND, DAEMONSET, JOB, JOBSET, STATEFULSET
 from harness.core.clock import seconds
 from harness.core.errors import UsageError

@@ -6,8 +6,8 @@ import random
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 
-from harness.workers.acceptance.conclusion import Conclusion
-from harness.workers.acceptance.tested import Group, Outcome
+from harness.workers.acceptance.group_outcomes import Group, Outcome
+from harness.workers.acceptance.search import Conclusion
 
 
 @dataclass

@@ -15,8 +15,8 @@ from harness.evidence.schema.acceptance import (
     PairRow,
     Verdict,
 )
-from harness.judge.acceptance.cells import worst
-from harness.judge.acceptance.pods import Member
+from harness.judge.acceptance.pod_records import Member
+from harness.judge.acceptance.results import worst
 
 FIGURES = {
     "compute.gemm.bf16": (780.0, 595.5, "TFLOP/s"),

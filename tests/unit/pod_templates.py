@@ -10,7 +10,7 @@ import yaml
 
 from harness.faults import step_variables
 from harness.launch.workloads import acceptance, netcheck_job, training, training_audit, training_pod
-from harness.launch.workloads.plain import PlainWorkload
+from harness.launch.workloads.pod_template_workload import PlainWorkload
 from harness.launch.workloads.training_pod import Volumes
 from harness.launch.workloads.training_spec import TrainingSpec
 from harness.provision.controllers import tracker, victoria_logs, webhooks

@@ -11,7 +11,7 @@ from typing import Any
 from admitted_process import RUN, Process
 
 from harness.evidence.schema.tracker import DigestReport
-from harness.workers.recorder import admitted_lines as lines
+from harness.workers.recorder import digest_lines as lines
 from harness.workers.recorder import digest_reports
 
 

@@ -21,7 +21,7 @@ from harness.core.kubernetes import Object
 from harness.core.progress import Progress
 from harness.torchrun_controller.api import names
 from harness.torchrun_sync.channel import ContainerGone, Cut
-from harness.torchrun_sync.fleet import Fleet, Synced
+from harness.torchrun_sync.job_sync import Fleet, Synced
 from harness.torchrun_sync.pods import TRAINER, Target, target
 from harness.torchrun_sync.tree import Stamp, Walker
 

@@ -21,13 +21,13 @@ from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 from harness.core import kubeconfig as kubeconfigs
 from harness.core.errors import HarnessError, UsageError
 from harness.core.kubernetes import NOT_SERVED, Kube, Object, reached
-from harness.core.retries import RETRY_SECONDS
+from harness.core.kubernetes_retries import RETRY_SECONDS
 from harness.core.terminal_text import printable
 from harness.settings import home, load
 from harness.torchrun_controller.api import names
 from harness.torchrun_controller.api.models import FINISHED, JobSpec, QueueSpec
 from harness.torchrun_controller.decide.reconcile_state import first_error
-from harness.torchrun_controller.objects.template import resolve
+from harness.torchrun_controller.objects.pod_template import resolve
 from harness.torchrun_controller.plan.gpu_layout import Refused
 
 PROGRAM = "kubectl torchrun" if Path(sys.argv[0]).stem == names.PLUGIN else "harness torchrun"

@@ -14,7 +14,7 @@ from harness.core.errors import HarnessError, UsageError
 from harness.core.kubernetes import Object, condition
 from harness.core.progress import Progress
 from harness.torchrun_controller.api import names
-from harness.torchrun_sync.fleet import MAX_SCANS, Fleet, always_changes
+from harness.torchrun_sync.job_sync import MAX_SCANS, Fleet, always_changes
 from harness.torchrun_sync.packing import pack
 from harness.torchrun_sync.pod.stored_archive import split
 from harness.torchrun_sync.pods import target

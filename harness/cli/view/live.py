@@ -22,10 +22,10 @@ from harness.cli.options import progress
 from harness.core import terminal_text
 from harness.core.progress import Progress
 from harness.evidence import worlds
-from harness.evidence.io.own_lines import is_own
+from harness.evidence.io.harness_log_lines import is_own
 from harness.evidence.io.writer import ProgressListener
-from harness.evidence.kubernetes.members import group_index
 from harness.evidence.kubernetes.objects import COMPLETION_INDEX
+from harness.evidence.kubernetes.workload_pods import group_index
 from harness.evidence.schema.bundle import Manifest, Observation
 from harness.evidence.schema.processes import ProcessLine
 from harness.report.terminal.console import Console

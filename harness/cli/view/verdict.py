@@ -26,7 +26,7 @@ def show(verdict: Verdict, bundle: Path, as_json: bool) -> int:
     else:
         if bundle.is_relative_to(Path.cwd()):
             bundle = bundle.relative_to(Path.cwd())
-        from harness.judge.acceptance.bundle import of_bundle
+        from harness.judge.acceptance.expected_nodes import of_bundle
         from harness.report.html.attempts import attempts
         from harness.report.html.netcheck import matrix
         from harness.report.terminal import verdict as terminal

@@ -25,9 +25,9 @@ from harness.evidence.io.files import (
     names_inside,
     open_inside,
 )
-from harness.evidence.kubernetes.members import members
 from harness.evidence.kubernetes.objects import ObjectState, Pod
 from harness.evidence.kubernetes.typed_objects import typed
+from harness.evidence.kubernetes.workload_pods import members
 from harness.evidence.schema.acceptance import AcceptanceRecord
 from harness.evidence.schema.bundle import (
     SCHEMA_VERSION,
@@ -43,6 +43,7 @@ from harness.evidence.schema.columns import Columns
 from harness.evidence.schema.ground_truth import TruthColumns, TruthLine, TruthStart
 from harness.evidence.schema.netcheck import NetcheckRecord
 from harness.evidence.schema.processes import PROCESS_LINE, ProcessLine
+from harness.evidence.schema.renamed_ids import upgraded
 from harness.evidence.schema.tracker import (
     Attachment,
     DigestReport,
@@ -58,7 +59,6 @@ from harness.evidence.schema.training import (
     TrainingAudit,
     TrainingTransfer,
 )
-from harness.evidence.schema.upgrade import upgraded
 
 _T = TypeVar("_T")
 _M = TypeVar("_M", bound=BaseModel)

@@ -17,7 +17,7 @@ from harness.core.clock import CLOCK, Clock
 from harness.core.errors import HarnessError
 from harness.core.locks import LockHandle, acquire
 from harness.evidence.io.column_files import PointWriter, in_columns
-from harness.evidence.io.disk import Disk
+from harness.evidence.io.disk_reserve import Disk
 from harness.evidence.io.files import Appender, LogFile, inside, on_disk
 from harness.evidence.io.redaction import Redactor
 from harness.evidence.io.runs_folder import mend_latest, name_latest

@@ -30,7 +30,7 @@
       controllers/, kind/  logs of controllers; output of `kind export logs` for a failed cluster
       verdict.json         Verdict
       report.html          a page for people (harness/report/html/page.py); no judge reads it
-      ctrf.json, junit.xml the verdict and each check as a test, for CI (harness/report/ci/cases.py);
+      ctrf.json, junit.xml the verdict and each check as a test, for CI (harness/report/ci/suite.py);
                            no judge reads them
 
 Times are RFC 3339 UTC strings unless the field's name ends in _ms (milliseconds since the epoch) or seconds.
@@ -43,12 +43,12 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from harness.core.limits import MAX_RANKS
+from harness.core.input_limits import MAX_RANKS
 from harness.evidence.schema.record import Record
 
 SCHEMA_VERSION = 2
 """The version of the bundle's format. Version 2 renamed causes and checks
-(harness/evidence/schema/upgrade.py) and added attempts and members."""
+(harness/evidence/schema/renamed_ids.py) and added attempts and members."""
 
 
 Purpose = Literal["training", "netcheck", "nodes", "ddp"]

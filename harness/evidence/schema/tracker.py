@@ -102,7 +102,7 @@ class DigestReport(Record):
 
     run_id: int
     process: str
-    """The id of the attempt, as in the process's log lines (harness/workers/recorder/admitted_lines.py)."""
+    """The id of the attempt, as in the process's log lines (harness/workers/recorder/digest_lines.py)."""
     number: int
     packed: str
     """The JSON that the recorder sent, compressed with zlib and encoded in base64 without padding. The

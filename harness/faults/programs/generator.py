@@ -17,7 +17,7 @@ import yaml
 from pydantic import ValidationError
 
 from harness.core.errors import UsageError
-from harness.faults.fault import Strict
+from harness.faults.fault_file import Strict
 
 GRAMMAR = Path(__file__).with_name("grammar.yaml")
 SCRIPT = "/workspace/program.py"

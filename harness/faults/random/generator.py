@@ -16,7 +16,7 @@ from pydantic import Field, ValidationError, field_validator
 
 from harness.core.errors import UsageError
 from harness.core.user_yaml import yaml_document
-from harness.faults.fault import Expect, Fault, Job, Scope, Step, Strict, Target, When
+from harness.faults.fault_file import Expect, Fault, Job, Scope, Step, Strict, Target, When
 from harness.faults.programs.generator import Worker, worker
 
 GRAMMAR = Path(__file__).with_name("grammar.yaml")

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import mean, median
 
-from harness.judge.acceptance.cells import Cell, NodeResult
 from harness.judge.acceptance.fleet import Fleet
+from harness.judge.acceptance.results import Cell, NodeResult
 from harness.workers.acceptance.limits import MARGIN
 
 SHARE = 0.9

@@ -18,7 +18,7 @@ from harness.judge.acceptance.shared_gpus import WHOLE_ONLY, fair, proved_by
 from harness.judge.case import Case, names
 from harness.judge.catalogue import CAUSES, REGISTRY
 from harness.judge.cluster import gpu_supply
-from harness.judge.cluster.starting import device_holders
+from harness.judge.cluster.pod_start import device_holders
 from harness.judge.finding import Finding, counted, not_passed, passed, unknown
 from harness.workers.acceptance.check import TAGS
 

@@ -13,10 +13,10 @@ from typing import Any
 
 from harness.evidence.kubernetes.gpu_nodes import Parts
 from harness.evidence.schema.acceptance import AcceptanceRecord, AcceptanceReport, Verdict
-from harness.judge.acceptance import groups as fleet_group
+from harness.judge.acceptance import multi_node_tests as fleet_group
 from harness.judge.acceptance import node_comparison
-from harness.judge.acceptance.cells import ORDER, Cell, Figure, GpuResult, Kind, NodeResult, natural, worst
-from harness.judge.acceptance.pods import Member, PodRecords, by_pod, of_group, placed
+from harness.judge.acceptance.pod_records import Member, PodRecords, by_pod, of_group, placed
+from harness.judge.acceptance.results import ORDER, Cell, Figure, GpuResult, Kind, NodeResult, natural, worst
 from harness.judge.acceptance.shared_gpus import fair_cells
 
 ANSWERED = "fleet.nodes"

@@ -8,10 +8,10 @@ from dataclasses import replace
 from statistics import median
 from typing import TYPE_CHECKING
 
-from harness.judge.acceptance.cells import Cell, Figure, Kind, worst
+from harness.judge.acceptance.results import Cell, Figure, Kind, worst
 
 if TYPE_CHECKING:
-    from harness.judge.acceptance.cells import NodeResult
+    from harness.judge.acceptance.results import NodeResult
 
 FROM_NODES = 4
 """Minimum number of nodes for a comparison. With fewer, the faulty node cannot be identified."""

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from harness.evidence.kubernetes.gpu_nodes import Parts
 from harness.evidence.schema.acceptance import AcceptanceCheck
-from harness.judge.acceptance.cells import Cell
+from harness.judge.acceptance.results import Cell
 from harness.workers.acceptance.gpu_sharing import CAUSES, excuse, excused
 
 SHARED = "fleet.shared"

@@ -12,7 +12,7 @@ from harness.evidence.kubernetes.objects import ObjectState, items, mapping
 from harness.judge.case import Case, condition, gated, names
 from harness.judge.cluster import controllers
 from harness.judge.finding import Finding, listed, not_passed, passed, unknown
-from harness.judge.logs import silent
+from harness.judge.logs import ranks_outside_collectives
 
 ENDING_SECONDS = 20.0
 """Maximum time, in seconds, that ranks, the Pluto client and torchrun need to exit after the last point."""
@@ -273,7 +273,7 @@ def _silent(case: Case, over: float, advice: list[str]) -> list[str]:
     text = listed(
         [f"{names([rank])} had logged nothing for {over - last[rank]:.0f} s" for rank in quiet_ranks]
     )
-    return [text, *silent.when_stopped(case), *advice] if text else advice
+    return [text, *ranks_outside_collectives.when_stopped(case), *advice] if text else advice
 
 
 def _slow_start(case: Case, over: float) -> list[str]:

@@ -1,7 +1,7 @@
 """Judge whether the nodes could provide the GPUs that a launch's pods request, and if not, why.
 
 The possible reasons are on the nodes: GPUs that the device plugin reports as unhealthy, a device plugin that
-is not running, GPUs that are split or shared, or a resource with a different name. starting.py handles the
+is not running, GPUs that are split or shared, or a resource with a different name. pod_start.py handles the
 case that other pods use the GPUs.
 """
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from harness.core.clock import seconds
 from harness.evidence.kubernetes.objects import ObjectState, items
 from harness.judge.case import Case, condition, names
-from harness.judge.end import End
 from harness.judge.finding import Finding, not_passed, passed, unknown
+from harness.judge.pod_end import End
 
 SILENT_SECONDS = 50.0
 """Seconds from a node's last heartbeat until Ready becomes Unknown (node-monitor-grace-period)."""

@@ -17,7 +17,7 @@ from harness.evidence.kubernetes.objects import ObjectState, changed_by, items, 
 from harness.evidence.schema.training import TRANSFER_SECRET
 from harness.judge.case import Case
 from harness.judge.change import STATUS, SYSTEM_PODS, Change, title, when
-from harness.judge.cluster import deletion
+from harness.judge.cluster import pod_deletion
 from harness.judge.disturbance.node_and_service_outages import outages
 from harness.judge.finding import LATE
 from harness.judge.points import elastic
@@ -170,7 +170,7 @@ def _deleted(case: Case) -> Iterator[Change]:
         (kind, state)
         for kind in (*_WRITTEN, *SYSTEM_PODS)
         for states in case.bundle.objects(kind).values()
-        if (state := next(filter(deletion.leaving, states), None)) is not None
+        if (state := next(filter(pod_deletion.leaving, states), None)) is not None
     ]
     namespace = min((s.version for kind, s in deletions if kind == "namespace"), default=None)
     versions = {state.uid: state.version for _, state in deletions}
@@ -181,7 +181,7 @@ def _deleted(case: Case) -> Iterator[Change]:
         owners = [str(o.get("uid")) for o in items(state.object, "metadata", "ownerReferences")]
         if any(versions.get(owner, state.version + 1) <= state.version for owner in owners):
             continue
-        if kind == "jobset" and state.uid == case.launch.uid and deletion.by_torchrun_controller(case):
+        if kind == "jobset" and state.uid == case.launch.uid and pod_deletion.by_torchrun_controller(case):
             continue
         if kind == "secret" and state.name == TRANSFER_SECRET:
             continue
@@ -199,8 +199,8 @@ def _by_somebody(case: Case, kind: str, state: ObjectState) -> bool:
         return False
     if kind == "job":
         return True
-    if deletion.at_the_deadline(case, state) is not None:
+    if pod_deletion.at_the_deadline(case, state) is not None:
         return False
     pods = [pod for attempts in case.pod_attempts.values() for pod in attempts]
     own_pod = next((pod for pod in pods if pod.last.uid == state.uid), None)
-    return own_pod is not None and deletion.by_somebody(case, own_pod, state)
+    return own_pod is not None and pod_deletion.by_somebody(case, own_pod, state)

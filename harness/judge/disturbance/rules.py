@@ -13,8 +13,8 @@ from harness.judge.case import Case
 from harness.judge.catalogue import CAUSES
 from harness.judge.change import STATUS, Change
 from harness.judge.disturbance.node_and_service_outages import CONTROL_PLANE
-from harness.judge.end import SAME_MOMENT
 from harness.judge.finding import LATE
+from harness.judge.pod_end import SAME_MOMENT
 from harness.judge.points import elastic
 
 Explains = Callable[[str], bool]

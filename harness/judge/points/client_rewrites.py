@@ -17,7 +17,7 @@ from harness.judge.case import names
 from harness.judge.finding import Finding, not_passed, passed
 from harness.judge.points.compare import Comparison, Recorded, compact, fits, same
 from harness.judge.points.ground_truth import Truth
-from harness.judge.points.keys import Omission
+from harness.judge.points.omitted_values import Omission
 from harness.judge.points.series import NONE
 from harness.workers.ground_truth.client_rules import sent_name
 

@@ -12,8 +12,8 @@ from dataclasses import replace
 from itertools import pairwise
 
 from harness.core.clock import timestamp
-from harness.evidence.kubernetes.members import pod_index
 from harness.evidence.kubernetes.objects import ObjectState, changed_by, items, mapping
+from harness.evidence.kubernetes.workload_pods import pod_index
 from harness.judge.case import Case
 from harness.judge.change import Change, when
 from harness.judge.points.ground_truth import Truth

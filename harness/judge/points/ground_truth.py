@@ -31,9 +31,9 @@ from harness.evidence.schema.ground_truth import (
 )
 from harness.judge.case import Case
 from harness.judge.finding import counted
-from harness.judge.logs import clues
+from harness.judge.logs import error_patterns
 from harness.judge.points.series import Rows, ascend, bytes_of_rows, extend, put
-from harness.workers.ground_truth.frame_writer import BLOCK_ROWS
+from harness.workers.ground_truth.point_recorder import BLOCK_ROWS
 from harness.workers.ground_truth.truth_frames import row_bytes
 
 DENSE_ROWS, DENSE_MS = 20, 30
@@ -464,7 +464,7 @@ def why_unrecorded(case: Case, rank: int) -> str:
     tail = case.bundle.tail(log)
     if tail and _WAITING.search(tail[-1][1]):
         return ". It did not get as far as logging: it was still waiting for the other ranks"
-    cause = clues.read(tail, log).cause or ""
+    cause = error_patterns.read(tail, log).cause or ""
     if cause.startswith(("rendezvous.", "image.")):
         return f". It did not get as far as logging: it ended before ({cause})"
     if not _container_succeeded(case, pod):

@@ -9,8 +9,8 @@ from functools import cached_property
 from harness.core.clock import seconds
 from harness.evidence.schema.tracker import Attachment, TrackerRun
 from harness.judge.case import Case, names
-from harness.judge.end import End
 from harness.judge.finding import Finding, counted, listed, not_passed, passed, unknown
+from harness.judge.pod_end import End
 from harness.judge.points.compare import Comparison, Recorded, compact, same
 from harness.judge.points.ground_truth import Truth
 from harness.judge.points.series import NONE, Rows

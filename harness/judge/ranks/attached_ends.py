@@ -5,9 +5,9 @@ from __future__ import annotations
 from harness.core.clock import seconds, timestamp
 from harness.evidence.kubernetes.objects import ObjectState, items, mapping
 from harness.judge.case import Case, names
-from harness.judge.end import End
 from harness.judge.finding import Finding, counted, not_passed, passed
-from harness.judge.logs import clues
+from harness.judge.logs import error_patterns
+from harness.judge.pod_end import End
 from harness.judge.ranks import terminating
 
 LAST_LINES = 400
@@ -71,9 +71,9 @@ def _launcher(case: Case) -> list[str]:
                 text += counted(int(status.get("restartCount") or 0), "restart")
                 sentences.append(f"{text}, and ended with exit code {last_state.get('exitCode')}")
         for container in items(state.object, "spec", "containers"):
-            text = clues.last_line(case.bundle.tail(case.bundle.log(state.name, str(container.get("name")))))[
-                0
-            ]
+            text = error_patterns.last_line(
+                case.bundle.tail(case.bundle.log(state.name, str(container.get("name"))))
+            )[0]
             sentences += [f"the last log line of its launcher {state.name}: {text}"] if text else []
     return sentences
 
@@ -180,7 +180,7 @@ def _silent(case: Case, ends: dict[int, End]) -> list[str]:
         until = case.waited_until or read_at
         if at is None or until is None:
             continue
-        text = clues.last_line(lines)[0] or lines[-1][1].partition(" ")[2]
+        text = error_patterns.last_line(lines)[0] or lines[-1][1].partition(" ")[2]
         last_lines.append(
             (at, f"{case.place(end.index)} wrote its last line {max(0, until - at):.0f} s before: {text}")
         )

@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 
 from harness.core.causes import CauseId
 from harness.judge.case import Case, names
-from harness.judge.end import End
-from harness.judge.logs import clues as log_clues
+from harness.judge.logs import error_patterns as log_clues
 from harness.judge.logs import known_errors
+from harness.judge.pod_end import End
 
 TAIL_LINES = 5000
 """Number of lines at the end of a log that are searched. The exception has a stack for each failed rank."""

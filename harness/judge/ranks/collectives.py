@@ -17,10 +17,10 @@ from dataclasses import dataclass, replace
 from harness.core.causes import CauseId
 from harness.core.clock import seconds
 from harness.judge.case import Case, names
-from harness.judge.cluster.deletion import WHOLE_SECONDS
-from harness.judge.end import SAME_MOMENT, End
-from harness.judge.logs import clues as log_clues
-from harness.judge.logs import silent
+from harness.judge.cluster.pod_deletion import WHOLE_SECONDS
+from harness.judge.logs import error_patterns as log_clues
+from harness.judge.logs import ranks_outside_collectives
+from harness.judge.pod_end import SAME_MOMENT, End
 from harness.judge.ranks import exit_codes
 from harness.judge.ranks.pod_ends import TEARDOWN_ADVICE, without_tracker
 
@@ -114,7 +114,7 @@ def absent(case: Case, cause: End, all_: Collection[End]) -> End | None:
         if waited and not end.peer_absent and end.stack is not None and not end.stack.in_collective:
             log = case.bundle.log(case.pods[end.index].name, case.launch.container)
             return _without_part(end, place, f"{log}:{end.stack.number}")
-    stalled = silent.silent(case) if waited else None
+    stalled = ranks_outside_collectives.silent(case) if waited else None
     if stalled is None:
         return None
     own = next(end for end in all_ if end.index == stalled.index)
@@ -171,7 +171,7 @@ def of_peers(case: Case, cause: End, all_: Iterable[End]) -> list[str]:
     proved, so `cause` remains the first failure.
     """
     texts = []
-    outside = silent.outside_collectives(case)
+    outside = ranks_outside_collectives.outside_collectives(case)
     for end in all_:
         place = case.place(end.index)
         if end.index == cause.index:

@@ -7,10 +7,10 @@ from harness.core.deadlines import MIN_WAIT, Budget
 from harness.evidence.kubernetes.objects import ObjectState, mapping
 from harness.judge.case import Case, condition
 from harness.judge.catalogue import END, RUNNING
-from harness.judge.cluster import admission, controllers, deletion
-from harness.judge.end import End
+from harness.judge.cluster import admission, controllers, pod_deletion
 from harness.judge.finding import Finding, not_passed, passed, unknown
-from harness.judge.logs import silent
+from harness.judge.logs import ranks_outside_collectives
+from harness.judge.pod_end import End
 from harness.judge.ranks import attached_ends, pods, terminating
 
 
@@ -36,7 +36,7 @@ def completed(case: Case, ends: dict[int, End]) -> Finding:
 def _failed(case: Case, jobset: ObjectState) -> Finding:
     """Return the finding for an object whose status shows that it failed."""
     failure = condition(jobset, "Failed")
-    if (job := deletion.first_out_of_time(case)) is not None:
+    if (job := pod_deletion.first_out_of_time(case)) is not None:
         return _too_long(case, job)
     if case.launch.held:
         failure = {"reason": "RankFailed", "message": "a rank's command did not end with exit code 0"}
@@ -53,12 +53,14 @@ def _too_long(case: Case, job: ObjectState) -> Finding:
     The Job is the launched object or belongs to the JobSet.
     """
     limit = mapping(job.object, "spec").get("activeDeadlineSeconds")
-    return _out_of_time(case, f"Kubernetes ended Job {job.name}", limit, [job.ref], deletion.deadline_of(job))
+    return _out_of_time(
+        case, f"Kubernetes ended Job {job.name}", limit, [job.ref], pod_deletion.deadline_of(job)
+    )
 
 
 def _out_of_time(case: Case, head: str, limit: object, refs: list[str], at: float | None) -> Finding:
     wait = case.manifest.deadline_seconds
-    reasons = silent.when_stopped(case)
+    reasons = ranks_outside_collectives.when_stopped(case)
     if wait is not None and wait >= MIN_WAIT and limit == int(Budget(wait).job):
         reasons.append(f"--wait {wait:g} leaves the job this much time: if it needs more, raise --wait")
     return not_passed(
@@ -76,11 +78,11 @@ def _out_of_time(case: Case, head: str, limit: object, refs: list[str], at: floa
 def _unended(case: Case, jobset: ObjectState, ends: dict[int, End]) -> Finding:
     """Return the finding for a job that is neither Completed nor Failed."""
     refs = [jobset.ref]
-    if deletion.leaving(jobset) and (finding := _by_torchrun_controller(case, jobset)) is not None:
+    if pod_deletion.leaving(jobset) and (finding := _by_torchrun_controller(case, jobset)) is not None:
         return finding
-    is_leaving = case.launch.attached and deletion.leaving(jobset)
+    is_leaving = case.launch.attached and pod_deletion.leaving(jobset)
     if (jobset.type == "DELETED" or is_leaving) and not case.by_signal:
-        deletion_state = next(filter(deletion.leaving, case.jobsets))
+        deletion_state = next(filter(pod_deletion.leaving, case.jobsets))
         return not_passed(
             "completed",
             "run.deleted",
@@ -88,11 +90,11 @@ def _unended(case: Case, jobset: ObjectState, ends: dict[int, End]) -> Finding:
             ranks=case.ranks,
             evidence=refs,
             phase=RUNNING,
-            at=deletion.requested_at(deletion_state)
+            at=pod_deletion.requested_at(deletion_state)
             if case.launch.attached
             else seconds(deletion_state.received_at),
         )
-    if (job := deletion.first_out_of_time(case)) is not None and not case.by_signal:
+    if (job := pod_deletion.first_out_of_time(case)) is not None and not case.by_signal:
         return _too_long(case, job)
     if mapping(jobset.object, "spec").get("suspend") is True and admission.evicted(case):
         text = f"Kueue suspended {_object_name(case, jobset)}, so it did not end: see eviction"
@@ -109,7 +111,10 @@ def _waited_for(case: Case, jobset: ObjectState, ends: dict[int, End]) -> Findin
         return controllers.not_followed(case, "completed", "jobset", text, refs, END)
     if case.timed_out:
         ranks, reasons = pods.stalled(case, ends)
-        reasons += [*silent.when_stopped(case), *([] if case.pods else admission.remote(case))]
+        reasons += [
+            *ranks_outside_collectives.when_stopped(case),
+            *([] if case.pods else admission.remote(case)),
+        ]
         reasons += terminating.overdue(case)
         text = f"{_object_name(case, jobset)} did not end: {case.deadline}"
         return not_passed("completed", "run.timed_out", text, why=reasons, ranks=ranks, evidence=refs)
@@ -131,7 +136,7 @@ def _waited(case: Case) -> str:
 
 def _by_torchrun_controller(case: Case, jobset: ObjectState) -> Finding | None:
     """Return the finding for a JobSet deleted by the torchrun controller after the job ended, or None."""
-    job = deletion.by_torchrun_controller(case)
+    job = pod_deletion.by_torchrun_controller(case)
     if job is None:
         return None
     status = mapping(job.object, "status")

@@ -19,8 +19,8 @@ from harness.evidence.schema.ground_truth import TruthRow
 from harness.evidence.worlds import PATH, PodProcesses, RankLife
 from harness.judge.case import Case, names
 from harness.judge.finding import Finding, counted, not_passed, passed, unknown
-from harness.judge.logs import clues
-from harness.judge.ranks import exit_masking, retried_commands, time_limits
+from harness.judge.logs import error_patterns
+from harness.judge.ranks import exit_masking, retried_commands, timeout_command
 from harness.workers.recorder import hooks
 
 _NOT_MET = re.compile(r"[Cc]onnection (closed|reset|was)|Rendezvous\w*Error|DistStoreError|connectFullMesh")
@@ -69,7 +69,7 @@ def bad_end(case: Case, index: int) -> BadEnd | None:
 
 
 def _of_a_peer(error: str) -> bool:
-    return clues.is_of_a_peer(error) or _NOT_MET.search(error) is not None
+    return error_patterns.is_of_a_peer(error) or _NOT_MET.search(error) is not None
 
 
 def _way(case: Case, of_pod: PodProcesses, index: int, end: BadEnd) -> str:
@@ -95,7 +95,7 @@ def _never_began(case: Case, index: int) -> BadEnd | None:
     ranks = case.ranks_of(index)
     if exit_masking.leaves_behind(script):
         text = f"the script ended before a process of {names(ranks)} was recorded"
-    elif limit := time_limits.before_any(script, duration):
+    elif limit := timeout_command.before_any(script, duration):
         text = f"{limit} in its script expired before a process of {names(ranks)} was recorded"
     else:
         return None
@@ -137,7 +137,7 @@ def _of_agents(case: Case, index: int, repeated: set[str]) -> Iterator[BadEnd]:
             continue
         ranks = [rank for _, _, rank, _ in agent.rounds[-1].workers]
         text, peer = f"torchrun of {names(ranks)} failed: {result.error or result.state}", False
-        if limit := time_limits.reached(agent, result.time_ms / 1000):
+        if limit := timeout_command.reached(agent, result.time_ms / 1000):
             text = f"{limit} of its script ended torchrun of {names(ranks)}{last_step(case, ranks[0])}"
         else:
             peer = _of_a_peer(result.error)
@@ -156,7 +156,7 @@ def _before_any_rank(case: Case, index: int, repeated: set[str]) -> Iterator[Bad
         unseen = agent.result is None and agent.end is None
         at = _end_of_pod(case, index) if unseen else agent.last_ms / 1000
         cause: CauseId = "rank.exit_code_masked"
-        if limit := time_limits.reached(agent, at):
+        if limit := timeout_command.reached(agent, at):
             text = f"{limit} of its script ended {name} {before}"
         elif unseen:
             cause, text = "rank.exited_early", f"{name} left {before}: its record has no end"
@@ -190,8 +190,8 @@ def _limit(case: Case, index: int, life: RankLife, at: float) -> str:
     """Return the `timeout N` command that terminated a rank, or ""."""
     if at == float("inf"):  # If a process's end was not recorded, it ended no later than its container.
         at = _end_of_pod(case, index)
-    agent = time_limits.reached(life.agent, at)
-    return agent or next(filter(None, (time_limits.reached(one, at) for one in life.processes)), "")
+    agent = timeout_command.reached(life.agent, at)
+    return agent or next(filter(None, (timeout_command.reached(one, at) for one in life.processes)), "")
 
 
 def _end_of_pod(case: Case, index: int) -> float:

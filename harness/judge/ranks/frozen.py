@@ -13,8 +13,8 @@ from harness.core.clock import seconds
 from harness.evidence import torchrun_processes
 from harness.evidence.schema.bundle import Process, RendezvousSnapshot
 from harness.judge.case import Case
-from harness.judge.end import End
 from harness.judge.finding import listed
+from harness.judge.pod_end import End
 
 STOPPED: Final = {"T": "stopped by a signal (SIGSTOP)", "t": "held by a debugger"}
 """Meanings of the process states of a frozen process (proc(5))."""

@@ -8,8 +8,8 @@ from harness.core.clock import seconds
 from harness.evidence.kubernetes.kinds import TORCHRUN_JOB
 from harness.evidence.kubernetes.objects import ObjectState, mapping
 from harness.judge.case import Case, condition
-from harness.judge.end import End
 from harness.judge.finding import Finding, not_passed, passed, unknown
+from harness.judge.pod_end import End
 
 CHECK: Final = "job-status"
 TOLERANCE = 3.0

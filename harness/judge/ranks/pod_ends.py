@@ -14,14 +14,14 @@ from harness.evidence.kubernetes.objects import ObjectState, Pod, items, mapping
 from harness.evidence.schema.columns import Columns
 from harness.evidence.schema.ground_truth import TruthRow
 from harness.judge.case import Case, names
-from harness.judge.cluster import deletion, kubelet_kills
-from harness.judge.end import End
+from harness.judge.cluster import kubelet_kills, pod_deletion
 from harness.judge.finding import LATE, listed
-from harness.judge.logs import clues as log_clues
+from harness.judge.logs import error_patterns as log_clues
 from harness.judge.logs import known_errors
-from harness.judge.logs.clues import Clues
+from harness.judge.logs.error_patterns import Clues
 from harness.judge.logs.stacks import Stack
-from harness.judge.ranks import exit_codes, removal_events, restart_store, time_limits
+from harness.judge.pod_end import End
+from harness.judge.ranks import exit_codes, removal_events, stale_store_addresses, timeout_command
 
 OF_ITSELF = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
 """Signals that faults in the process itself raise. Other processes rarely send these signals."""
@@ -103,11 +103,11 @@ def end_of(case: Case, index: int) -> End:
         return End(index, "unknown", ranks)
     if (limited := _at_its_own_deadline(case, pod)) is not None:
         return limited
-    failure = deletion.too_many_restarts(case, pod)
+    failure = pod_deletion.too_many_restarts(case, pod)
     terminated = (pod.last, failure) if failure else pod.container(case.launch.container, "terminated")
     if terminated is not None and (failure or not (case.launch.attached and _runs_again(case, pod))):
         return _terminated(case, pod, *terminated)
-    if deletion.removed(pod) is not None or deletion.ended_by_node(pod.last):
+    if pod_deletion.removed(pod) is not None or pod_deletion.ended_by_node(pod.last):
         return _deleted(case, pod)
     if pod.container(case.launch.container, "running") is not None:
         return End(index, "running", ranks, evidence=(pod.last.ref,))
@@ -140,17 +140,17 @@ def _runs_again(case: Case, pod: Pod) -> bool:
 
 def _deleted(case: Case, pod: Pod) -> End:
     """Return the End for a pod that was deleted before its container's termination was recorded."""
-    state = deletion.removed(pod) or pod.last
-    at, version = deletion.requested_at(state), deletion.version(state)
+    state = pod_deletion.removed(pod) or pod.last
+    at, version = pod_deletion.requested_at(state), pod_deletion.version(state)
     end = End(pod.index, "deleted", case.ranks_of(pod.index), at, version, evidence=(state.ref,))
     if evicted := _evicted(case, pod, end):
         return evicted
-    if deletion.with_the_job(case, state):
+    if pod_deletion.with_the_job(case, state):
         return _job_deleted(case, pod, end)
-    if (deadline := deletion.at_the_deadline(case, state)) is not None:
+    if (deadline := pod_deletion.at_the_deadline(case, state)) is not None:
         return _out_of_time(case, pod, end, deadline)
-    external = deletion.by_somebody(case, pod, state)
-    reason = "" if external else deletion.by_its_controller(case, state)
+    external = pod_deletion.by_somebody(case, pod, state)
+    reason = "" if external else pod_deletion.by_its_controller(case, state)
     text = f"{case.place(pod.index)} was deleted while it ran{reason and ', ' + reason}"
     end = replace(end, cause="rank.pod_deleted", text=text, follows=not external)
     if external:
@@ -160,13 +160,13 @@ def _deleted(case: Case, pod: Pod) -> End:
 
 def _evicted(case: Case, pod: Pod, end: End) -> End | None:
     """Return the End for a pod evicted by the kubelet or the scheduler, or None if it was not evicted."""
-    reason = deletion.evicted(pod)
+    reason = pod_deletion.evicted(pod)
     if reason is None:
         return None
-    stop_at = deletion.asked_to_stop(pod) if case.launch.attached else LATE
-    at = min(end.at, stop_at, deletion.evicted_at(pod) or LATE)
+    stop_at = pod_deletion.asked_to_stop(pod) if case.launch.attached else LATE
+    at = min(end.at, stop_at, pod_deletion.evicted_at(pod) or LATE)
     text = f"{case.place(pod.index)} was evicted: {reason}"
-    is_detected_late = case.launch.attached and deletion.by_lost_node(case, pod.last)
+    is_detected_late = case.launch.attached and pod_deletion.by_lost_node(case, pod.last)
     end = replace(end, at=at, cause="rank.evicted", text=text, follows=False, detected_late=is_detected_late)
     return _with_event(case, end, reason)
 
@@ -234,9 +234,9 @@ def _killed_with_0(case: Case, pod: Pod, end: End, terminated: dict[str, object]
     if terminated.get("reason") == "OOMKilled":
         text = f"{case.place(pod.index)} exited with 0, though {_OOM}"
         return replace(end, cause="rank.oom_killed", text=text)
-    stop_at, reason = min(end.at, deletion.asked_to_stop(pod)), deletion.evicted(pod)
-    is_earlier = stop_at + deletion.WHOLE_SECONDS < end.at
-    if not case.launch.attached or not (is_earlier or deletion.stopped_by_node(pod, end.at)):
+    stop_at, reason = min(end.at, pod_deletion.asked_to_stop(pod)), pod_deletion.evicted(pod)
+    is_earlier = stop_at + pod_deletion.WHOLE_SECONDS < end.at
+    if not case.launch.attached or not (is_earlier or pod_deletion.stopped_by_node(pod, end.at)):
         return None
     text = f"was evicted ({reason})" if reason else "was deleted"
     text = f"{case.place(pod.index)} {text} while it ran, and exited with 0"
@@ -272,7 +272,7 @@ def _masked(case: Case, pod: Pod, end: End, bad_end: exit_codes.BadEnd, terminat
 
 def _failed(case: Case, pod: Pod, end: End, clues: Clues, terminated: dict[str, object]) -> End:
     place, code, number = case.place(pod.index), terminated.get("exitCode"), _signal_of(end.exit_code)
-    removed = deletion.while_it_ran(case, pod)
+    removed = pod_deletion.while_it_ran(case, pod)
     end = replace(end, evidence=(*end.evidence, *clues.refs))
     if terminated.get("reason") == "OOMKilled":
         text = f"{place} was killed: out of memory (exit code {end.exit_code})"
@@ -280,13 +280,15 @@ def _failed(case: Case, pod: Pod, end: End, clues: Clues, terminated: dict[str, 
     of_torchrun = number == clues.torchrun_signal == signal.SIGTERM
     by_signal = number in {signal.SIGTERM, signal.SIGKILL} and (code in _TAKEN_DOWN or of_torchrun)
     unexplained = _unexplained(case, pod, clues, code, number)
-    if removed is not None and end.at < deletion.requested_at(removed):
+    if removed is not None and end.at < pod_deletion.requested_at(removed):
         removed = None if case.launch.attached or unexplained else removed
     end = replace(end, unexplained=unexplained)
     if removed is not None and (by_signal or unexplained or number == signal.SIGTERM):
         return _pod_deleted(case, pod, end, removed)
     # When the kubelet evicts a pod, it stops the containers but does not delete the pod.
-    stopped = unexplained and (deletion.asked_to_stop(pod) <= end.at or deletion.stopped_by_node(pod, end.at))
+    stopped = unexplained and (
+        pod_deletion.asked_to_stop(pod) <= end.at or pod_deletion.stopped_by_node(pod, end.at)
+    )
     if (by_signal or stopped) and (evicted := _evicted(case, pod, end)):
         return evicted
     cause_end = _not_located(case, end, terminated) or _killed_by_kubelet(case, end, terminated)
@@ -343,7 +345,7 @@ def _lost(case: Case, end: End, clues: Clues, code: object) -> End | None:
 def _from_outside(case: Case, pod: Pod, end: End, clues: Clues, code: object) -> End | None:
     """Return the End for a container whose command was ended by a signal or by `timeout`, or None."""
     place, number = case.place(pod.index), _signal_of(end.exit_code)
-    limit = time_limits.of_pod(case, pod.index, end.at, code if isinstance(code, int) else None)
+    limit = timeout_command.of_pod(case, pod.index, end.at, code if isinstance(code, int) else None)
     if limit:
         text = f"{place} exited with code {code}: {limit} of its script ended it"
         advice = "raise the limit of `timeout`, or look in the log for what takes so long"
@@ -433,7 +435,7 @@ def _exited(case: Case, end: End, clues: Clues, terminated: dict[str, object]) -
         return end
     if known_errors.is_killed_worker(clues.last) and exit_codes.out_of_memory(case, end.index, end.exit_code):
         return replace(end, cause="rank.oom_killed", text=f"{text}: {_OOM}", follows=False)
-    advice = end.advice or restart_store.advice(case, end.index) or known_errors.advice(clues.last)
+    advice = end.advice or stale_store_addresses.advice(case, end.index) or known_errors.advice(clues.last)
     # A rank that had logged, and later cannot meet or reach a peer, has a peer that did not come back.
     follows = end.follows or clues.cause in ("rendezvous.timeout", "rendezvous.unreachable")
     return replace(end, cause="rank.crashed", text=text, advice=advice, follows=follows)
@@ -457,18 +459,18 @@ def _pod_deleted(case: Case, pod: Pod, end: End, removed: ObjectState) -> End:
     """Return the End for a container whose pod was deleted while the container was running."""
     place, number = case.place(pod.index), _signal_of(end.exit_code)
     outcome = f"ended by {_signal_name(number)}" if number else f"ended with exit code {end.exit_code}"
-    at, version = min(end.at, deletion.requested_at(removed)), deletion.version(removed)
+    at, version = min(end.at, pod_deletion.requested_at(removed)), pod_deletion.version(removed)
     end = replace(end, at=at, deletion=version, evidence=(removed.ref, *end.evidence))
     if evicted := _evicted(case, pod, end):
         return evicted
-    if deletion.with_the_job(case, removed):
+    if pod_deletion.with_the_job(case, removed):
         return _job_deleted(case, pod, end)
-    if (deadline := deletion.at_the_deadline(case, removed)) is not None:
+    if (deadline := pod_deletion.at_the_deadline(case, removed)) is not None:
         return _out_of_time(case, pod, end, deadline)
-    if deletion.by_somebody(case, pod, removed):
+    if pod_deletion.by_somebody(case, pod, removed):
         text = f"{place} was deleted while it ran, and {outcome}"
         return _with_event(case, replace(end, cause="rank.pod_deleted", text=text, follows=False))
-    reason = deletion.by_its_controller(case, removed)
+    reason = pod_deletion.by_its_controller(case, removed)
     text = f"{place} was taken down{reason and ' ' + reason}, and {outcome}"
     advice = _CONTROLLER_ADVICE * bool(reason)
     return replace(

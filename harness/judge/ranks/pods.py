@@ -12,17 +12,17 @@ from harness.evidence.kubernetes.objects import ObjectState, Pod, mapping
 from harness.evidence.kubernetes.refusals import Refusal
 from harness.judge.case import Case, ever_ready, names
 from harness.judge.catalogue import RUNNING
-from harness.judge.cluster import containers, controllers, netcheck, scheduling_gates, start_events
-from harness.judge.end import End, first
+from harness.judge.cluster import controllers, netcheck, other_containers, scheduling_gates, start_events
 from harness.judge.finding import LATE, Finding, counted, not_passed, passed, unknown
-from harness.judge.logs import clues
+from harness.judge.logs import error_patterns
+from harness.judge.pod_end import End, first
 from harness.judge.points import tracker_faults
 from harness.judge.ranks import (
+    attached_missing_pods,
     checkpoint_errors,
     collectives,
-    deleted_pods,
     exit_codes,
-    published_names,
+    master_addr,
     worlds,
 )
 from harness.judge.ranks.frozen import frozen
@@ -64,7 +64,7 @@ def rank_pods(case: Case) -> Finding:
         old = [index for index, pod in case.pods.items() if pod.attempt != restarts]
         if old and case.terminal:
             text = f"the JobSet restarted {restarts} times, but the last pod of node {old[0]} is not recorded"
-            advice = deleted_pods.LATER if case.launch.attached else ""
+            advice = attached_missing_pods.LATER if case.launch.attached else ""
             refs = ["objects/pod.jsonl"]
             return not_passed("rank-pods", "run.evidence_missing", text, evidence=refs, advice=advice)
         return passed("rank-pods", f"{names(case.ranks)} had a pod")
@@ -124,9 +124,9 @@ def _without_pod(case: Case, ranks: list[int]) -> Finding:
         text = f"the pod of {names(ranks)} does not exist now"
     else:
         text = f"{names(ranks)} have no pod"
-    events, refs = deleted_pods.events(case)
-    reasons = [deleted_pods.reason(case), *events]
-    advice = deleted_pods.advice(case)
+    events, refs = attached_missing_pods.events(case)
+    reasons = [attached_missing_pods.reason(case), *events]
+    advice = attached_missing_pods.advice(case)
     return not_passed(
         "rank-pods",
         "run.evidence_missing",
@@ -206,7 +206,7 @@ def rank_ends(
 ) -> list[Finding]:
     """Run the `rendezvous` and `rank-exit` checks: find the first failed rank and its failure's consequences.
 
-    `recorded` is the result of admitted_logs.world, which describes the ranks' world according to injected
+    `recorded` is the result of attached_digests.world, which describes the ranks' world according to injected
     recorders.
     """
     failures = [
@@ -267,7 +267,7 @@ def rank_ends(
         cause.log_quote,
         *restart_texts,
         *peers,
-        *containers.before(case, cause),
+        *other_containers.before(case, cause),
         *absences,
         *consequences,
     ]
@@ -310,8 +310,8 @@ def _origin(case: Case, cause: End) -> tuple[list[str], str]:
     if not missing:
         return [text, peer], ""
     absence = f"{text}: the pod of {names(case.ranks_of(*missing))} does not exist now"
-    reason = deleted_pods.reason(case)
-    return [absence, peer, reason], deleted_pods.advice(case)
+    reason = attached_missing_pods.reason(case)
+    return [absence, peer, reason], attached_missing_pods.advice(case)
 
 
 def _in_the_same_second(case: Case, cause: End, failures: list[End]) -> list[End]:
@@ -353,7 +353,7 @@ def _never_met(
     case: Case, ends: dict[int, End], failures: list[End], cause: End, consequences: list[str]
 ) -> Finding:
     """Return the finding for ranks that did not complete the rendezvous. `cause` is the first failed End."""
-    if cause.cause == "rendezvous.dns" and (name := published_names.unresolved(case, cause)) is not None:
+    if cause.cause == "rendezvous.dns" and (name := master_addr.unresolved(case, cause)) is not None:
         return not_passed(
             "rendezvous",
             "dns.advertised",
@@ -473,14 +473,18 @@ def _stops_early(case: Case, pod: Pod, path: str) -> str | None:
         or not lines
     ):
         return None
-    marks = {"konduktor": clues.SHELL_ENDED, "apply": EXIT_MARK}
+    marks = {"konduktor": error_patterns.SHELL_ENDED, "apply": EXIT_MARK}
     mark = marks.get(case.launch.launcher)
     if mark is None or any(mark in line for line in lines):
         return None
     at, finished = lines[-1].partition(" ")[0], terminated[1].get("finishedAt")
     silence = (seconds(finished) or 0.0) - (seconds(at) or 0.0)
     # If konduktor's shell fails before it starts the command, it does not write the exit code.
-    if mark is not EXIT_MARK and silence < MOMENT and not any(clues.BEGINS in line for line in lines):
+    if (
+        mark is not EXIT_MARK
+        and silence < MOMENT
+        and not any(error_patterns.BEGINS in line for line in lines)
+    ):
         return None
     return f"{path} stops at {at} without the line of the exit code, and its container ended at {finished}"
 
@@ -500,7 +504,7 @@ def stalled(case: Case, ends: dict[int, End]) -> tuple[list[int], list[str]]:
             recent = recent[-LAST_LINES:]
             moment = recent[-1][1].partition(" ")[0] if recent else ""
             last = recent[-1][1].partition(" ")[2] if recent else "none"
-            silent_pods.append((seconds(moment) or 0.0, clues.last_line(recent)[0] or last, end))
+            silent_pods.append((seconds(moment) or 0.0, error_patterns.last_line(recent)[0] or last, end))
     if not silent_pods:
         return [], []
     _, text, end = min(silent_pods, key=lambda entry: entry[0])

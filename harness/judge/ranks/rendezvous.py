@@ -17,8 +17,8 @@ from harness.judge.case import Case, names
 from harness.judge.catalogue import CAUSES
 from harness.judge.cluster import headless_service, pod_network
 from harness.judge.cluster.headless_service import ServiceProblem
-from harness.judge.end import End
 from harness.judge.finding import Finding, listed, not_passed
+from harness.judge.pod_end import End
 from harness.judge.ranks import worlds
 from harness.workers.ground_truth import truth_frames
 from harness.workers.netcheck.torchrun_options import merged

@@ -14,7 +14,7 @@ from itertools import pairwise
 from harness.core.clock import seconds, timestamp
 from harness.evidence.kubernetes.objects import ObjectState, Pod, changed_by, items, mapping
 from harness.judge.case import Case, Restart, condition, names
-from harness.judge.cluster import deletion
+from harness.judge.cluster import pod_deletion
 from harness.judge.finding import Finding, counted, not_passed, passed, unknown
 from harness.judge.points.ground_truth import Truth
 from harness.judge.ranks import earlier_attempts, pod_failure_policy
@@ -151,7 +151,7 @@ def _replaced(case: Case, index: int, before: Pod, after: Pod) -> Restart:
     jobs = [_owner(pod) for pod in (before, after)]
     if jobs[0] != jobs[1]:
         deleted_job = next(
-            (s for s in case.bundle.objects("job").get(jobs[0], []) if deletion.leaving(s)), None
+            (s for s in case.bundle.objects("job").get(jobs[0], []) if pod_deletion.leaving(s)), None
         )
         deletion_time = f" at {timestamp(seconds(deleted_job.received_at) or at)}" if deleted_job else ""
         name = f"Job {deleted_job.name}" if deleted_job else "its Job"
@@ -160,18 +160,18 @@ def _replaced(case: Case, index: int, before: Pod, after: Pod) -> Restart:
             False,
             *([deleted_job.ref] if deleted_job else []),
         )
-    removed = deletion.while_it_ran(case, before)
+    removed = pod_deletion.while_it_ran(case, before)
     if removed is not None:
-        reason = deletion.evicted(before)
+        reason = pod_deletion.evicted(before)
         text = f"pod {before.name} was {f'evicted ({reason})' if reason else 'deleted while it ran'}"
-        text += f" at {timestamp(deletion.requested_at(removed))}, and was created again"
+        text += f" at {timestamp(pod_deletion.requested_at(removed))}, and was created again"
         return restart(text, False, removed.ref)
     return restart(*_by_its_job(case, jobs[0], before))
 
 
 def _by_its_job(case: Case, job: str, before: Pod) -> tuple[str, bool]:
     """Return why the Job with the uid `job` replaced a failed pod, and whether it allows that."""
-    evicted = deletion.evicted(before) if case.launch.attached else None
+    evicted = pod_deletion.evicted(before) if case.launch.attached else None
     text = f"pod {before.name} " + (
         f"was evicted ({evicted})" if evicted else f"failed{_exit_text(case, before)}"
     )
@@ -206,7 +206,7 @@ def _suspended(case: Case, before: Pod, after: Pod) -> tuple[str, bool] | None:
                 "and admitted it again",
                 True,
             )
-        deletions = [w for w in case.workload if deletion.leaving(w) and created < w.version < readmitted]
+        deletions = [w for w in case.workload if pod_deletion.leaving(w) and created < w.version < readmitted]
         if deletions:
             at = timestamp(seconds(deletions[0].received_at) or 0.0)
             text = f"Workload {deletions[0].name} was deleted at {at}, so "
@@ -225,14 +225,14 @@ def _admitted_again(case: Case, before: Pod, after: Pod) -> tuple[str, bool] | N
 
     When Kueue admits a Workload again, it sets the Evicted condition to False.
     """
-    removed = deletion.removed(before)
+    removed = pod_deletion.removed(before)
     created = seconds(mapping(after.last.object, "metadata").get("creationTimestamp"))
     for workload in case.workload:
         evicted = condition(workload, "Evicted")
         at = seconds(evicted.get("lastTransitionTime")) if evicted.get("status") == "False" else None
         if removed is None or created is None or at is None:
             continue
-        if deletion.requested_at(removed) <= at <= created:
+        if pod_deletion.requested_at(removed) <= at <= created:
             text = (
                 f"Kueue evicted the job and admitted it again at {timestamp(at)} ({evicted.get('message')})"
             )

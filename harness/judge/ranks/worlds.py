@@ -6,7 +6,7 @@ alone and has its own rank 0.
 
 from __future__ import annotations
 
-from harness.core.limits import MAX_RANKS
+from harness.core.input_limits import MAX_RANKS
 from harness.evidence import group_logs, torchrun_processes
 from harness.evidence.torchrun_logs import LoggedRanks, logged
 from harness.evidence.worlds import PATH, ProcessRecord, RankLife, is_each

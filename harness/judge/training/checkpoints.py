@@ -12,7 +12,7 @@ from harness.evidence.schema.training import AUDIT, TrainingAudit
 from harness.judge.context import Facts
 from harness.judge.finding import Finding, counted, not_passed, passed, unknown
 from harness.judge.points.series import NONE, Series
-from harness.workers.training import order
+from harness.workers.training import data_order
 
 VAL_LOSS, VAL_PERPLEXITY = "val/loss", "val/perplexity"
 EXACT = 1e-9
@@ -196,7 +196,7 @@ def _not_evaluated(audit: TrainingAudit, losses: Series, steps: Series) -> list[
     """Return the final steps of this launch's epochs at which no validation loss was logged."""
     if not steps or not audit.order:
         return []
-    each = order.steps(audit.order["sequences"], audit.order["batch"])
+    each = data_order.steps(audit.order["sequences"], audit.order["batch"])
     last = max(steps)
     return [step for step in sorted(steps) if ((step + 1) % each == 0 or step == last) and step not in losses]
 

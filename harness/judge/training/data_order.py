@@ -13,7 +13,7 @@ from harness.judge.context import Facts
 from harness.judge.finding import Finding, counted, not_passed, passed, unknown
 from harness.judge.points.elastic import RANKS
 from harness.judge.points.series import NONE, Series
-from harness.workers.training import order
+from harness.workers.training import data_order
 
 MOSTLY = 0.75
 """A rank that uses another seed deviates from the expected sequences in at least this fraction of its steps.
@@ -36,13 +36,13 @@ class Order:
     @property
     def per_epoch(self) -> int:
         """Return the number of steps in an epoch."""
-        return order.steps(self.sequences, self.batch)
+        return data_order.steps(self.sequences, self.batch)
 
     def expected(self, step: int, rank: int, world: int) -> Sums:
         """Return the `Sums` for the sequences that a rank must use in a step."""
         epoch, place = divmod(step, self.per_epoch)
-        batch = order.batch_of(self.seed, epoch, self.sequences, place * self.batch, self.batch)
-        return sums(list(order.share(batch, rank, world)))
+        batch = data_order.batch_of(self.seed, epoch, self.sequences, place * self.batch, self.batch)
+        return sums(list(data_order.share(batch, rank, world)))
 
 
 def sums(numbers: list[int]) -> Sums:

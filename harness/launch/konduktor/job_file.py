@@ -12,12 +12,12 @@ from typing import Any
 import yaml
 
 from harness.core.errors import UsageError
-from harness.core.limits import listed, ranks_problem, shown
+from harness.core.input_limits import listed, ranks_problem, shown
 from harness.core.user_yaml import yaml_documents
 from harness.evidence.io.redaction import secret_variables, secrets_in
 from harness.launch.konduktor.job_file_mistakes import DURATION_LABEL, mistakes
 from harness.launch.labels import LOCAL_IMAGE, QUEUE_LABEL
-from harness.launch.workloads import script_ranks
+from harness.launch.workloads import nproc_per_node
 
 _ONE_THAT_WORKS = "jobs/multinode.yaml in the repository of the harness is a working job file"
 
@@ -94,9 +94,9 @@ class JobFile:
         return self._processes.count is not None
 
     @property
-    def _processes(self) -> script_ranks.Processes:
+    def _processes(self) -> nproc_per_node.Processes:
         gpus = str(self.document["resources"].get("accelerators") or "").rpartition(":")[2]
-        return script_ranks.read(
+        return nproc_per_node.read(
             str(self.document["run"]), self.envs, int(gpus) if gpus.isdecimal() and len(gpus) < 6 else None
         )
 

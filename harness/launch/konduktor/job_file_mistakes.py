@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 from typing import Any
 
-from harness.core.limits import (
+from harness.core.input_limits import (
     MAX_KONDUKTOR_NODES,
     MAX_SCRIPT_BYTES,
     count_problem,

@@ -20,7 +20,7 @@ from harness.launch.konduktor.job_file import JobFile
 from harness.launch.konduktor.launch_process import Konduktor
 from harness.launch.konduktor.submit import CONTAINER, KonduktorLauncher
 from harness.launch.workloads.base import Handle, Record, Surroundings, Workload
-from harness.launch.workloads.plain import take_image
+from harness.launch.workloads.pod_template_workload import take_image
 from harness.provision.konduktor import installed, konduktor_bin
 from harness.settings import Settings
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from kubernetes.client import models
 
-from harness.core.limits import shown
+from harness.core.input_limits import shown
 
 _SCALARS: dict[str, Any] = {"str": str, "int": int, "bool": bool}
 _WORDS = {"str": "a string", "int": "a whole number", "bool": "true or false"}

@@ -14,8 +14,8 @@ from typing import Any
 
 from harness.core import processes
 from harness.core.errors import UsageError
+from harness.core.input_limits import listed, shown
 from harness.core.kubernetes import Object
-from harness.core.limits import listed, shown
 from harness.core.user_yaml import yaml_document
 from harness.launch.pods import fields as pod_fields
 

@@ -27,8 +27,8 @@ from harness.launch.mounts.folder import MountedFolder, projected
 from harness.launch.workloads import gpu_request
 from harness.launch.workloads.base import Surroundings
 from harness.launch.workloads.daemonset import DaemonSetWorkload
-from harness.launch.workloads.plain import PlainWorkload
 from harness.launch.workloads.pod_options import by_reference
+from harness.launch.workloads.pod_template_workload import PlainWorkload
 from harness.launch.workloads.statefulset import StatefulSetWorkload
 from harness.settings import Settings
 from harness.workers.acceptance.gpu_sharing import WHOLE

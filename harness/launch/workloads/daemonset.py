@@ -10,7 +10,7 @@ from harness.core.kubernetes import Kube, Object
 from harness.evidence.kubernetes import kinds
 from harness.evidence.kubernetes.unschedulable import accepts
 from harness.launch.labels import QUEUE_LABEL
-from harness.launch.workloads.plain import PlainWorkload
+from harness.launch.workloads.pod_template_workload import PlainWorkload
 
 
 class DaemonSetWorkload(PlainWorkload):

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
+from harness.core.input_limits import MAX_NODES, count_problem, shown
 from harness.core.kubernetes import Kube, Object
-from harness.core.limits import MAX_NODES, count_problem, shown
 from harness.evidence.kubernetes import kinds
 from harness.launch.workloads.base import Surroundings
-from harness.launch.workloads.plain import PlainWorkload
+from harness.launch.workloads.pod_template_workload import PlainWorkload
 
 
 class IndexedJobWorkload(PlainWorkload):

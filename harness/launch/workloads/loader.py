@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from harness.core.errors import UsageError
-from harness.core.limits import listed
+from harness.core.input_limits import listed
 from harness.launch.labels import ACCEPT, NETCHECK, TRAINING
 from harness.launch.workloads import printed_training
 from harness.launch.workloads.acceptance import DdpWorkload, NodesWorkload
@@ -13,7 +13,7 @@ from harness.launch.workloads.daemonset import DaemonSetWorkload
 from harness.launch.workloads.indexed_job import IndexedJobWorkload
 from harness.launch.workloads.manifest_shape import object_problems, workload_problems
 from harness.launch.workloads.netcheck_job import NetcheckJob
-from harness.launch.workloads.plain import PlainWorkload
+from harness.launch.workloads.pod_template_workload import PlainWorkload
 from harness.launch.workloads.statefulset import StatefulSetWorkload
 from harness.launch.workloads.torchrun_job import TorchrunJobWorkload
 from harness.torchrun_controller.api.names import API, JOB_KIND

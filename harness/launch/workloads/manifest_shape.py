@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from harness.core.limits import (
+from harness.core.input_limits import (
     MAX_IMAGE,
     MAX_PROBLEMS,
     MAX_SCRIPT_BYTES,

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import TypeVar
 
 from harness.core.errors import UsageError
+from harness.core.input_limits import environment_problems, listed
 from harness.core.kubernetes import Object
-from harness.core.limits import environment_problems, listed
 from harness.core.secret_rules import is_secret_name
 from harness.evidence.io.redaction import secrets_in
 from harness.launch.pods import merge
-from harness.launch.workloads.plain import PlainWorkload
+from harness.launch.workloads.pod_template_workload import PlainWorkload
 from harness.settings import Settings
 
 TAKEN_PREFIXES = ("HARNESS_", "PLUTO_URL_", "PLUTO_API_", "KONDUKTOR_")

@@ -16,10 +16,10 @@ from harness.core.errors import UsageError
 from harness.core.kubernetes import Kube, Object
 from harness.evidence.kubernetes.objects import items, mapping
 from harness.launch.user_secrets import HF_TOKEN, Wanted
-from harness.launch.workloads import claims
+from harness.launch.workloads import training_volumes
 from harness.launch.workloads.base import Surroundings
 from harness.launch.workloads.indexed_job import IndexedJobWorkload
-from harness.launch.workloads.plain import PlainWorkload
+from harness.launch.workloads.pod_template_workload import PlainWorkload
 from harness.launch.workloads.statefulset import StatefulSetWorkload
 from harness.launch.workloads.training import (
     ETCD,
@@ -41,7 +41,7 @@ class PrintedTraining(Training):
     """The base class for trainings from printed manifests. The pod template determines the volumes."""
 
     @property
-    def mounts(self) -> tuple[claims.Mount, ...]:
+    def mounts(self) -> tuple[training_volumes.Mount, ...]:
         """Return the mounts in the ranks' container that use claims."""
         pod = self._pod
         claims_by_volume = {
@@ -53,7 +53,7 @@ class PrintedTraining(Training):
             if claim:
                 read_only = bool(each.get("readOnly") or claim.get("readOnly"))
                 place = (str(claim.get("claimName")), str(each.get("mountPath")))
-                mounts.append(claims.Mount(*place, read_only, str(each.get("subPath") or "")))
+                mounts.append(training_volumes.Mount(*place, read_only, str(each.get("subPath") or "")))
         return tuple(mounts)
 
     @property
@@ -61,7 +61,7 @@ class PrintedTraining(Training):
         return dict(self.document["spec"]["template"]["spec"])  # type: ignore[attr-defined] # of PlainWorkload
 
     @property
-    def _lacking(self) -> tuple[claims.Mount, ...]:
+    def _lacking(self) -> tuple[training_volumes.Mount, ...]:
         """Return the mounts whose claims are not in the file."""
         other_objects: Sequence[Object] = self.other_objects  # type: ignore[attr-defined] # of PlainWorkload
         claim_names = {each["metadata"]["name"] for each in other_objects if each["kind"] == _CLAIM}
@@ -74,7 +74,7 @@ class PrintedTraining(Training):
         names = sorted({one.claim for one in self._lacking})
         if self.spec.claims_namespace or not names:
             return
-        unknown = sorted(set(names) - claims.CLAIMS.keys())
+        unknown = sorted(set(names) - training_volumes.CLAIMS.keys())
         if unknown or settings.kubeconfig is not None:
             raise UsageError(
                 f"the pods mount {', '.join(unknown or names)}: expected the claims in the file, or their "
@@ -89,12 +89,12 @@ class PrintedTraining(Training):
         self._user_claims(kube)
         for each in self.other_objects:  # type: ignore[attr-defined] # of PlainWorkload
             if each["kind"] == _CLAIM and (name := mapping(each, "spec").get("storageClassName")):
-                claims.prove_class(kube, str(name))
+                training_volumes.prove_class(kube, str(name))
 
-    def _user_claims(self, kube: Kube) -> list[claims.Claimed]:
+    def _user_claims(self, kube: Kube) -> list[training_volumes.Claimed]:
         if not self.spec.claims_namespace:
             return []
-        return claims.read(kube, self.spec.claims_namespace, self._lacking, self.spec.replicas)
+        return training_volumes.read(kube, self.spec.claims_namespace, self._lacking, self.spec.replicas)
 
     def volumes(self, surroundings: Surroundings) -> tuple[list[Object], Shared]:
         """Return the claims and volumes to create, without those in the file, and the pods' mounts."""
@@ -103,10 +103,10 @@ class PrintedTraining(Training):
             return [], Shared(self.mounts)
         if self.spec.claims_namespace:
             user_claims = self._user_claims(surroundings.kube)
-            documents = list(claims.of_namespace(user_claims, namespace, nonce))
-            return documents, Shared(self.mounts, claims.on_one_node(user_claims))
+            documents = list(training_volumes.of_namespace(user_claims, namespace, nonce))
+            return documents, Shared(self.mounts, training_volumes.on_one_node(user_claims))
         folder = shared_folder(surroundings)
-        return list(claims.of_folder(folder, namespace, namespace, nonce)), Shared(self.mounts)
+        return list(training_volumes.of_folder(folder, namespace, namespace, nonce)), Shared(self.mounts)
 
     def prepare(self, document: Object, surroundings: Surroundings) -> None:
         """Remove the variable TRAINING_HOLD, because the init already keeps the containers running."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
+from harness.core.input_limits import MAX_NODES, count_problem
 from harness.core.kubernetes import Kube, Object
-from harness.core.limits import MAX_NODES, count_problem
 from harness.evidence.kubernetes import kinds
-from harness.evidence.kubernetes.members import POD_INDEX
+from harness.evidence.kubernetes.workload_pods import POD_INDEX
 from harness.launch.workloads.base import Surroundings
-from harness.launch.workloads.plain import PlainWorkload
+from harness.launch.workloads.pod_template_workload import PlainWorkload
 
 
 class StatefulSetWorkload(PlainWorkload):

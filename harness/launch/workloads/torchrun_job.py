@@ -20,8 +20,8 @@ from harness.launch.apply import apply
 from harness.launch.labels import NONCE_LABEL
 from harness.launch.mounts import netcheck, recorder
 from harness.launch.workloads.base import Handle, Record, Surroundings
-from harness.launch.workloads.plain import PlainWorkload, take_image
-from harness.provision import pod_rules
+from harness.launch.workloads.pod_template_workload import PlainWorkload, take_image
+from harness.provision import pod_admission
 from harness.provision.controllers import torchrun
 from harness.provision.images import scripts
 from harness.provision.images.build import build_controller
@@ -32,8 +32,8 @@ from harness.torchrun_controller.api.models import JobSpec, QueueSpec
 from harness.torchrun_controller.decide.decisions import owned
 from harness.torchrun_controller.decide.queue import template_condition
 from harness.torchrun_controller.objects.command import RESERVED
-from harness.torchrun_controller.objects.permitted import check_pod
-from harness.torchrun_controller.objects.template import Resolved, pod, resolve
+from harness.torchrun_controller.objects.permission_check import check_pod
+from harness.torchrun_controller.objects.pod_template import Resolved, pod, resolve
 from harness.torchrun_controller.plan.gpu_layout import Refused
 
 _Spec = TypeVar("_Spec", bound=BaseModel)
@@ -298,7 +298,7 @@ def raise_if_rejected(queue: Object) -> None:
     cause: CauseId = "launch.rejected"
     hint = "launch/manifest.yaml in the bundle contains the applied objects"
     if refusals.rule_of(message) is not None:
-        hint, cause = pod_rules.hint_for(message), "launch.pods_refused"
+        hint, cause = pod_admission.hint_for(message), "launch.pods_refused"
     raise HarnessError(f"TorchrunQueue {queue['metadata']['name']}: {message}", hint=hint, cause=cause)
 
 

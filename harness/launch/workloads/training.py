@@ -23,15 +23,15 @@ from harness.core.pod_security import Standard
 from harness.evidence.io.runs_folder import opened
 from harness.evidence.kubernetes.objects import mapping
 from harness.evidence.schema.training import RESUMED_FROM
-from harness.launch import hub, user_secrets
+from harness.launch import huggingface_access, user_secrets
 from harness.launch.apply import apply
 from harness.launch.labels import RESTARTS, TRAINING
 from harness.launch.user_secrets import HF_KEY, HF_TOKEN, UserSecret
-from harness.launch.workloads import claims, training_transfer
+from harness.launch.workloads import training_transfer, training_volumes
 from harness.launch.workloads.base import Handle, Record, Surroundings
 from harness.launch.workloads.indexed_job import IndexedJobWorkload
-from harness.launch.workloads.plain import PlainWorkload
 from harness.launch.workloads.pod_options import PodOptions, by_reference
+from harness.launch.workloads.pod_template_workload import PlainWorkload
 from harness.launch.workloads.statefulset import StatefulSetWorkload
 from harness.launch.workloads.training_pod import Volumes
 from harness.launch.workloads.training_spec import MEMORY, PORT, TrainingSpec
@@ -55,7 +55,7 @@ _FILES = Path(__file__).parents[1] / "files"
 class Shared:
     """The mounts of a training's pods, and whether all pods must run on one node because of the volumes."""
 
-    mounts: Sequence[claims.Mount] = ()
+    mounts: Sequence[training_volumes.Mount] = ()
     one_node: bool = False
     """Whether all pods must run on one node."""
 
@@ -74,7 +74,7 @@ class Training:
             check_gloo(self.envs)  # type: ignore[attr-defined] # of PlainWorkload
         spec, existing = self.spec, settings.kubeconfig is not None
         if not spec.smoke:
-            claims.check(spec.volumes, spec.storage_class, spec.claims_namespace, existing)
+            training_volumes.check(spec.volumes, spec.storage_class, spec.claims_namespace, existing)
         if existing and spec.data is not None:
             raise UsageError("--data applies only to kind: copy the texts to the cluster's datasets-pvc")
         if not spec.secrets:  # Otherwise, a Secret in the cluster may contain the keys.
@@ -95,7 +95,7 @@ class Training:
         spec, secrets = self.spec, self._secrets(kube, context)
         if (model := spec.hub_model) is not None:
             tokens = [value for one in secrets if one.name == HF_TOKEN for value in one.values]
-            hub.check(model, next(iter(tokens), None), context.progress)
+            huggingface_access.check(model, next(iter(tokens), None), context.progress)
         for option, url in spec.transfers():
             keys = training_transfer.keys_of(secrets, option)
             _redact(context, training_transfer.credentials(keys))
@@ -103,7 +103,7 @@ class Training:
                 training_transfer.check(option, url, keys)
         self._claimed(kube)
         if spec.storage_class and not spec.smoke:
-            claims.prove_class(kube, spec.storage_class)
+            training_volumes.prove_class(kube, spec.storage_class)
 
     def _secrets(self, kube: Kube, context: RunContext) -> list[UserSecret]:
         """Return the user's Secrets, and add their values to the redactor. Raises UsageError."""
@@ -111,12 +111,12 @@ class Training:
         _redact(context, (value for secret in secrets for value in secret.values))
         return secrets
 
-    def _claimed(self, kube: Kube) -> list[claims.Claimed]:
+    def _claimed(self, kube: Kube) -> list[training_volumes.Claimed]:
         """Return the user's claims that the pods mount. Raises UsageError."""
         spec = self.spec
         if not spec.claims_namespace:
             return []
-        return claims.read(kube, spec.claims_namespace, spec.mounts(), spec.replicas)
+        return training_volumes.read(kube, spec.claims_namespace, spec.mounts(), spec.replicas)
 
     def volumes(self, surroundings: Surroundings) -> tuple[list[Object], Shared]:
         """Return the claims and volumes to create, and the pods' mounts."""
@@ -125,17 +125,19 @@ class Training:
         if not pod_mounts:
             return [], Shared()
         if spec.storage_class:
-            return list(claims.of_class(spec.storage_class, pod_mounts, namespace)), Shared(pod_mounts)
+            return list(training_volumes.of_class(spec.storage_class, pod_mounts, namespace)), Shared(
+                pod_mounts
+            )
         if spec.claims_namespace:
             claimed = self._claimed(surroundings.kube)
             existing = {one.mount.claim for one in claimed}
             existing_mounts = tuple(one for one in pod_mounts if one.claim in existing)
-            documents = list(claims.of_namespace(claimed, namespace, nonce))
-            return documents, Shared(existing_mounts, claims.on_one_node(claimed))
+            documents = list(training_volumes.of_namespace(claimed, namespace, nonce))
+            return documents, Shared(existing_mounts, training_volumes.on_one_node(claimed))
         folder = spec.volumes or namespace
-        return list(claims.of_folder(shared_folder(surroundings), folder, namespace, nonce)), Shared(
-            pod_mounts
-        )
+        return list(
+            training_volumes.of_folder(shared_folder(surroundings), folder, namespace, nonce)
+        ), Shared(pod_mounts)
 
     def prepare(self, document: Object, surroundings: Surroundings) -> None:
         """Add the volumes to the pods. Remove the Secret with the S3 keys, because only transfers use it."""
@@ -227,10 +229,12 @@ class Training:
                 "all pods run on one node, because a volume is attached to one node"
             )
         if surroundings.shared_folder is not None and self.spec.volumes is None:
-            claims.make_folders(surroundings.shared_folder, surroundings.namespace)
+            training_volumes.make_folders(surroundings.shared_folder, surroundings.namespace)
         if self.spec.data is not None:
             folder = self.spec.volumes or surroundings.namespace
-            copy_texts(self.spec.data, shared_folder(surroundings).local_path / folder / claims.DATASETS)
+            copy_texts(
+                self.spec.data, shared_folder(surroundings).local_path / folder / training_volumes.DATASETS
+            )
         if self.spec.brings_etcd:
             documents += etcd(etcd_image(surroundings.context), surroundings.namespace)
         keys = self._keys_secret(surroundings)
@@ -246,7 +250,7 @@ class Training:
         """Delete etcd and the PersistentVolumes. On kind, Cluster.free_disk later deletes the folders."""
         if self.spec.brings_etcd:
             surroundings.kube.delete("v1", "Pod", ETCD, surroundings.namespace)
-        claims.remove(surroundings.kube, surroundings.nonce)
+        training_volumes.remove(surroundings.kube, surroundings.nonce)
 
 
 @dataclass(frozen=True)
@@ -382,7 +386,7 @@ def manifests(
     if spec.brings_etcd:
         other_objects += etcd(pinned("rendezvous", "image"))
     if spec.storage_class:
-        other_objects += claims.of_class(spec.storage_class, pod_mounts)
+        other_objects += training_volumes.of_class(spec.storage_class, pod_mounts)
     documents = [copy.deepcopy(each) for each in (*other_objects, document)]
     for each in documents:
         each["metadata"] |= {"namespace": spec.claims_namespace} if spec.claims_namespace else {}
@@ -429,9 +433,12 @@ def _complete(pod: Object, spec: TrainingSpec, labels: Object) -> None:
 def use(pod: Object, shared: Shared, labels: Object) -> None:
     """Add the shared volumes to a pod. `labels` selects all of the training's pods."""
     container = pod["containers"][0]
-    volume_mounts, volumes = claims.mounts(shared.mounts), claims.pod_volumes(shared.mounts)
+    volume_mounts, volumes = (
+        training_volumes.mounts(shared.mounts),
+        training_volumes.pod_volumes(shared.mounts),
+    )
     if not shared.mounts:  # The output of the smoke test can be lost with the pod.
-        volume_mounts = [{"name": "out", "mountPath": claims.CLAIMS[claims.OUTPUTS]}]
+        volume_mounts = [{"name": "out", "mountPath": training_volumes.CLAIMS[training_volumes.OUTPUTS]}]
         volumes = [{"name": "out", "emptyDir": {}}]
     container["volumeMounts"] = [*container["volumeMounts"], *volume_mounts]
     pod["volumes"] = [*pod["volumes"], *volumes]

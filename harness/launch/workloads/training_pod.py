@@ -18,11 +18,11 @@ from urllib3.exceptions import HTTPError
 from harness.core import pod_security
 from harness.core.errors import HarnessError, WaitError
 from harness.core.kubernetes import Kube, Object
+from harness.core.kubernetes_retries import reason_of
 from harness.core.progress import Progress
-from harness.core.retries import reason_of
 from harness.evidence.kubernetes.objects import items, mapping
 from harness.launch.labels import NONCE_LABEL
-from harness.launch.workloads import claims
+from harness.launch.workloads import training_volumes
 from harness.launch.workloads.base import Surroundings
 from harness.provision.images import scripts
 
@@ -55,7 +55,7 @@ class Program:
 class Volumes:
     """The volumes of the ranks' pods, and where these pods run."""
 
-    mounts: Sequence[claims.Mount]
+    mounts: Sequence[training_volumes.Mount]
     one_node: bool
     """Whether all pods must run on one node."""
     ranks: Object
@@ -91,7 +91,7 @@ def pod(program: Program, volumes: Volumes, surroundings: Surroundings) -> Objec
         "imagePullPolicy": "IfNotPresent",
         "command": list(program.words),
         "workingDir": "/workspace",
-        "volumeMounts": [*claims.mounts(pod_mounts), *surroundings.scripts],
+        "volumeMounts": [*training_volumes.mounts(pod_mounts), *surroundings.scripts],
         **({"securityContext": own} if own else {}),
         **({"envFrom": [{"secretRef": {"name": program.secret}}]} if program.secret else {}),
     }
@@ -101,7 +101,7 @@ def pod(program: Program, volumes: Volumes, surroundings: Surroundings) -> Objec
         "restartPolicy": "Never",
         "activeDeadlineSeconds": int(program.start_seconds + program.seconds),
         "containers": [container],
-        "volumes": [*claims.pod_volumes(pod_mounts), *script_volumes],
+        "volumes": [*training_volumes.pod_volumes(pod_mounts), *script_volumes],
     }
     pod_security.harden(spec, root=True)  # The ranks ran as this user and own the files.
     affinity = _node_affinity(surroundings) if volumes.one_node else {}

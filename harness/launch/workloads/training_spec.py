@@ -14,8 +14,8 @@ from harness.core.errors import UsageError
 from harness.core.writable import exists
 from harness.launch.labels import LOCAL_IMAGE
 from harness.launch.user_secrets import Wanted
-from harness.launch.workloads import claims
-from harness.workers.training import documents, options, texts
+from harness.launch.workloads import training_volumes
+from harness.workers.training import documents, options, token_sequences
 from harness.workers.training.object_store import located
 
 PORT = 29500
@@ -96,7 +96,7 @@ class TrainingSpec:
     """s3://BUCKET/PREFIX of a run that is restored before the training."""
 
     def __post_init__(self) -> None:
-        claims.check(self.volumes, self.storage_class, self.claims_namespace, existing=False)
+        training_volumes.check(self.volumes, self.storage_class, self.claims_namespace, existing=False)
         self._transferable()
         for name in ("run", "volumes"):
             value = getattr(self, name)
@@ -162,7 +162,9 @@ class TrainingSpec:
         try:
             for split in documents.SPLITS:
                 context = parsed.context if bytes_ and split == documents.SPLITS[0] else None
-                examined = texts.examine(documents.files(self.data, split), parsed.text_field, context)
+                examined = token_sequences.examine(
+                    documents.files(self.data, split), parsed.text_field, context
+                )
                 problems += examined.problems
                 omitted += examined.others
                 tokens += examined.tokens
@@ -182,9 +184,9 @@ class TrainingSpec:
         quantity = self.memory or (None if self.gpus else MEMORY)
         if quantity is None:
             return
-        memory = int(float(parse_quantity(quantity)) * texts.MEMORY_SHARE) // self.processes
-        if tokens * array(texts.typecode(texts.Bytes.size)).itemsize > memory:
-            raise UsageError(f"--data: {texts.too_large(self.data or Path(), tokens, memory)}")
+        memory = int(float(parse_quantity(quantity)) * token_sequences.MEMORY_SHARE) // self.processes
+        if tokens * array(token_sequences.typecode(token_sequences.Bytes.size)).itemsize > memory:
+            raise UsageError(f"--data: {token_sequences.too_large(self.data or Path(), tokens, memory)}")
 
     def _check_range(self) -> None:
         """Raise UsageError if --max-replicas is incompatible with the other options."""
@@ -246,7 +248,7 @@ class TrainingSpec:
     @property
     def needs_models(self) -> bool:
         """Return whether a trainer option contains a path on the models claim."""
-        folder = claims.CLAIMS[claims.MODELS]
+        folder = training_volumes.CLAIMS[training_volumes.MODELS]
         values = (word.rpartition("=")[2] for word in (*self.trainer, *self.options))
         return any(value == folder or value.startswith(f"{folder}/") for value in values)
 
@@ -254,21 +256,33 @@ class TrainingSpec:
         """Return whether the pods generate the texts. For printed manifests, this requires --synthetic."""
         return self.synthetic or not (printed or self.smoke or self.data or self.claims_namespace)
 
-    def mounts(self, *, printed: bool = False) -> tuple[claims.Mount, ...]:
+    def mounts(self, *, printed: bool = False) -> tuple[training_volumes.Mount, ...]:
         """Return the pods' mounts. A user's volumes are mounted read-only, except for the outputs."""
         if self.smoke:
             return ()
         if not (printed or self.storage_class or self.claims_namespace):
-            return tuple(claims.Mount(claim, path) for claim, path in claims.CLAIMS.items())
-        data, models = claims.CLAIMS[claims.DATASETS], claims.CLAIMS[claims.MODELS]
-        texts = claims.Mount(claims.DATASETS, data, read_only=True)
+            return tuple(
+                training_volumes.Mount(claim, path) for claim, path in training_volumes.CLAIMS.items()
+            )
+        data, models = (
+            training_volumes.CLAIMS[training_volumes.DATASETS],
+            training_volumes.CLAIMS[training_volumes.MODELS],
+        )
+        texts = training_volumes.Mount(training_volumes.DATASETS, data, read_only=True)
         if self.generates_texts(printed=printed):
-            texts = claims.Mount(claims.OUTPUTS, data, folder=GENERATED_TEXTS)
-        mounts = [texts, claims.Mount(claims.OUTPUTS, claims.CLAIMS[claims.OUTPUTS])]
+            texts = training_volumes.Mount(training_volumes.OUTPUTS, data, folder=GENERATED_TEXTS)
+        mounts = [
+            texts,
+            training_volumes.Mount(
+                training_volumes.OUTPUTS, training_volumes.CLAIMS[training_volumes.OUTPUTS]
+            ),
+        ]
         user_claims = self.claims_namespace is not None and not printed
         if self.needs_models or user_claims:
             optional = not self.needs_models
-            mounts.append(claims.Mount(claims.MODELS, models, read_only=True, optional=optional))
+            mounts.append(
+                training_volumes.Mount(training_volumes.MODELS, models, read_only=True, optional=optional)
+            )
         return tuple(mounts)
 
     @property

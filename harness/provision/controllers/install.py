@@ -23,8 +23,8 @@ from harness.core.concurrency import run_all
 from harness.core.errors import HarnessError
 from harness.core.kubernetes import NOT_SERVED, Kube, Object
 from harness.core.progress import Progress
-from harness.provision.controllers.available import wait_available
 from harness.provision.controllers.ca_bundle import SECRET, trusting
+from harness.provision.controllers.deployments import wait_available
 from harness.provision.controllers.fast_start import DEFINITION, DEPLOYMENT
 from harness.provision.controllers.readiness import CONTROLLERS, check_controllers, checks
 from harness.provision.controllers.webhooks import check_serving, probes

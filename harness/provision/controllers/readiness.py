@@ -16,7 +16,7 @@ from harness.core.causes import NOT_READY, Controller
 from harness.core.deadlines import Deadline
 from harness.core.errors import HarnessError
 from harness.core.kubernetes import NOT_SERVED, Kube, Object
-from harness.core.retries import pause
+from harness.core.kubernetes_retries import pause
 
 CONTROLLERS: dict[Controller, str] = {"jobset": "jobset-system", "kueue": "kueue-system"}
 """Maps a controller to its namespace."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from harness.core.errors import HarnessError
 from harness.core.kubernetes import Kube, Object, condition
-from harness.torchrun_controller.api import crd
+from harness.torchrun_controller.api import crd_generator
 from harness.torchrun_controller.objects import manifests
 
 SECONDS = 180.0
@@ -16,7 +16,7 @@ def install(kube: Kube, image: str) -> None:
 
     Raises WaitError.
     """
-    for definition in crd.definitions():
+    for definition in crd_generator.definitions():
         kube.apply(definition)
     kube.wait("the CRDs of TorchrunJobs", _API, "CustomResourceDefinition", _established, seconds=SECONDS)
     for document in manifests.documents(image):
@@ -44,7 +44,7 @@ def require(kube: Kube) -> None:
 
 
 def _established(definitions: dict[str, Object]) -> str | None:
-    names = [str(definition["metadata"]["name"]) for definition in crd.definitions()]
+    names = [str(definition["metadata"]["name"]) for definition in crd_generator.definitions()]
     pending = [n for n in names if condition(definitions.get(n, {}), "Established").get("status") != "True"]
     return f"not established: {', '.join(pending)}" if pending else None
 

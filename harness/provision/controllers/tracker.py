@@ -16,7 +16,7 @@ from harness.core import pod_security, service_proxy
 from harness.core.errors import HarnessError
 from harness.core.kubernetes import Kube, Object
 from harness.core.service_proxy import Service
-from harness.provision.controllers.available import wait_available
+from harness.provision.controllers.deployments import wait_available
 
 NAMESPACE = "harness-system"
 NAME = "tracker"

@@ -13,7 +13,7 @@ import yaml
 
 from harness.core.errors import UsageError
 from harness.core.kubernetes import Kube, Object, applied_by_us
-from harness.provision.controllers.available import wait_available
+from harness.provision.controllers.deployments import wait_available
 from harness.provision.images.victoria_logs import LogImages
 
 NAMESPACE = "victoria-logs"

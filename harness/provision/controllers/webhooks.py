@@ -11,7 +11,7 @@ from tenacity import RetryError, Retrying, retry_if_exception, stop_after_delay,
 from harness.core import pod_security
 from harness.core.errors import WaitError
 from harness.core.kubernetes import NOT_SERVED, Kube, Object
-from harness.core.retries import reason_of
+from harness.core.kubernetes_retries import reason_of
 
 
 def check_serving(kube: Kube, seconds: float = 60) -> None:

@@ -18,8 +18,8 @@ from harness.core.errors import UsageError
 from harness.core.proxies import Proxy
 from harness.provision import platforms
 from harness.provision.doctor import probe
-from harness.provision.doctor.check import GIB, Check, at_least, version_of
-from harness.provision.doctor.packages import REPAIR, advice, kind_advice
+from harness.provision.doctor.check_results import GIB, Check, at_least, version_of
+from harness.provision.doctor.install_advice import REPAIR, advice, kind_advice
 from harness.provision.images import versions
 from harness.provision.images.origin import Origin, origin
 from harness.provision.kind.docker_check import NO_PODMAN, PODMAN, is_podman

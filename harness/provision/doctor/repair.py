@@ -17,7 +17,7 @@ from harness.core.locks import locked
 from harness.core.processes import environment
 from harness.core.progress import Progress
 from harness.provision.doctor import apt, probe
-from harness.provision.doctor.check import Check, at_least, exit_code, version_of
+from harness.provision.doctor.check_results import Check, at_least, exit_code, version_of
 from harness.provision.doctor.checks import DOCKER_BOUNDED, INOTIFY, checks
 from harness.provision.kind.docker_check import PODMAN
 from harness.provision.source.prefetch import download_modules

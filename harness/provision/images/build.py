@@ -10,10 +10,10 @@ from pathlib import Path
 from harness.context import RunContext
 from harness.core.errors import HarnessError
 from harness.provision.images import scripts, versions
+from harness.provision.images.containerd_import import LocalImage
 from harness.provision.images.debian import Bases
 from harness.provision.images.docker_images import CAUSE, files_of, image_id, making
-from harness.provision.images.local import LocalImage
-from harness.provision.images.packages import lock_key, packages, pinned
+from harness.provision.images.locked_packages import lock_key, packages, pinned
 from harness.provision.images.stack import Stack
 from harness.provision.platforms import Platform, target
 from harness.provision.source.shell import build_command

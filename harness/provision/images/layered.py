@@ -24,8 +24,8 @@ from typing import IO, Any
 from harness.context import RunContext
 from harness.core import processes
 from harness.core.errors import HarnessError, ToolError
+from harness.provision.images.containerd_import import LocalImage, node_name
 from harness.provision.images.docker_images import CAUSE
-from harness.provision.images.local import LocalImage, node_name
 
 _MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 _CONFIGURATION = "application/vnd.oci.image.config.v1+json"

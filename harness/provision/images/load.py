@@ -18,7 +18,7 @@ from typing import TypeVar
 from harness.context import RunContext
 from harness.core import processes
 from harness.provision.images import layered, unpacked
-from harness.provision.images.local import (
+from harness.provision.images.containerd_import import (
     CAUSE,
     CTR,
     OVERLAYFS,

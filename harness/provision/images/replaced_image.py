@@ -14,9 +14,9 @@ from harness.core.replacements import Replacement
 from harness.provision.images import layered, versions
 from harness.provision.images.build import FILES, WORKER, ImageRef, built
 from harness.provision.images.docker_images import making
-from harness.provision.images.packages import GLIBC, without_programs
+from harness.provision.images.locked_packages import GLIBC, without_programs
 from harness.provision.platforms import target
-from harness.provision.replaced import Change, change, install
+from harness.provision.replaced_wheels import Change, change, install
 from harness.provision.source.store import key
 
 SCRIPT = FILES / "replace_packages.py"

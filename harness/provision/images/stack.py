@@ -20,8 +20,8 @@ from harness.core.concurrency import in_background
 from harness.core.errors import HarnessError, UsageError
 from harness.core.http_client import client
 from harness.provision.images import mirror, unpacked, versions
+from harness.provision.images.containerd_import import LocalImage
 from harness.provision.images.debian import Bases, bases
-from harness.provision.images.local import LocalImage
 from harness.provision.images.origin import Origin, origin, require_usable
 from harness.provision.images.versions import Controller, Registry, Versions
 from harness.provision.platforms import require_native, target

@@ -27,9 +27,7 @@ from harness.context import RunContext
 from harness.core import processes
 from harness.core.errors import HarnessError, ToolError
 from harness.core.locks import locked
-from harness.provision.images.layered import archive as layer_archive
-from harness.provision.images.layered import layout
-from harness.provision.images.local import (
+from harness.provision.images.containerd_import import (
     CAUSE,
     CTR,
     OVERLAYFS,
@@ -39,6 +37,8 @@ from harness.provision.images.local import (
     node_name,
     pipe,
 )
+from harness.provision.images.layered import archive as layer_archive
+from harness.provision.images.layered import layout
 from harness.provision.source.store import key
 
 MOUNT = "/harness-unpacked"

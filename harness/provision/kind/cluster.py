@@ -14,7 +14,7 @@ from harness.provision.cluster import OwnedCluster, Ready, SharedFolder
 from harness.provision.controllers import queues
 from harness.provision.images.docker_images import image_id
 from harness.provision.images.load import load_images
-from harness.provision.kind import docker_check, pod_disk_use, power
+from harness.provision.kind import docker_check, pause_resume, pod_disk_use
 from harness.provision.kind.configuration import VOLUMES_MOUNT
 from harness.provision.kind.install import Images, create_or_reuse, install, lacking, start, usable
 from harness.provision.kind.nodes import KindNodes
@@ -179,17 +179,17 @@ class KindCluster(KindNodes):
     # -- stop and start the nodes ----------------------------------------------------------------------
     def paused(self) -> bool:
         """Return whether the cluster has nodes and all of them are stopped."""
-        return power.paused(self)
+        return pause_resume.paused(self)
 
     def pause(self, progress: Progress) -> bool:
         """Stop all nodes and keep their contents. Return False if all were already stopped."""
         with self._exclusive(progress):
-            return power.pause(self)
+            return pause_resume.pause(self)
 
     def resume(self, progress: Progress) -> bool:
         """Start the nodes and wait until the cluster is ready. Return False if the cluster was not paused."""
         with self._exclusive(progress), reached():
-            power.owned(self)
+            pause_resume.owned(self)
             return start(self, progress)
 
     @contextmanager

@@ -32,7 +32,7 @@ from harness.provision.controllers import install, tracker
 from harness.provision.controllers.fast_start import quick
 from harness.provision.controllers.readiness import SERVICE, serves
 from harness.provision.images import unpacked
-from harness.provision.images.local import LocalImage
+from harness.provision.images.containerd_import import LocalImage
 from harness.provision.images.stack import Stack
 from harness.provision.kind import template as templates
 from harness.provision.kind.configuration import VOLUMES_MOUNT

@@ -31,12 +31,12 @@ from harness.provision.controllers.fast_start import quick
 from harness.provision.controllers.readiness import CONTROLLERS
 from harness.provision.images import mirror, scripts
 from harness.provision.images.build import ImageRef, build_tracker, build_worker
+from harness.provision.images.containerd_import import LocalImage
 from harness.provision.images.debian import Bases
 from harness.provision.images.load import load_images
-from harness.provision.images.local import LocalImage
 from harness.provision.images.stack import Stack, resolve
 from harness.provision.images.victoria_logs import victoria_logs_images
-from harness.provision.kind import from_template, power, preload, template
+from harness.provision.kind import from_template, pause_resume, preload, template
 from harness.provision.kind.nodes import KindNodes
 from harness.provision.kind.preload import CompletedSteps
 from harness.provision.konduktor import konduktor_bin, konduktor_version
@@ -113,7 +113,7 @@ def create_or_reuse(kind: KindNodes, images: Images, context: RecordedContext) -
         if not any(nodes.values()):
             start(kind, progress)
         trouble = kind.trouble(list(nodes))
-        if trouble is not None and all(nodes.values()) and (restarted_at := power.restarted(kind)):
+        if trouble is not None and all(nodes.values()) and (restarted_at := pause_resume.restarted(kind)):
             progress(f"cluster {kind.name}: its nodes were restarted; waiting until it is ready")
             _until_served(kind, restarted_at)
             trouble = kind.trouble(list(nodes))
@@ -307,11 +307,11 @@ def _install_logs(kind: KindNodes, kube: Kube, images: Images, context: Recorded
 
 def start(kind: KindNodes, progress: Progress) -> bool:
     """Start a paused cluster and wait until it is ready. Return False if the cluster was not paused."""
-    if not power.paused(kind):
+    if not pause_resume.paused(kind):
         return False
     progress(f"cluster {kind.name}: was paused; starting its nodes")
     started_at = CLOCK.utc()
-    power.resume(kind)
+    pause_resume.resume(kind)
     _until_served(kind, started_at)
     progress(f"cluster {kind.name}: serves again")
     return True

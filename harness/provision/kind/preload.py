@@ -23,8 +23,8 @@ from harness.core.kubernetes import NOT_SERVED, Kube
 from harness.provision.controllers import install
 from harness.provision.controllers import tracker as embedded
 from harness.provision.controllers.fast_start import quick
+from harness.provision.images.containerd_import import LocalImage
 from harness.provision.images.load import load_images
-from harness.provision.images.local import LocalImage
 from harness.provision.images.stack import Stack
 from harness.provision.kind.nodes import KindNodes
 

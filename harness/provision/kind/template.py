@@ -26,7 +26,7 @@ from harness.core.kubernetes import Object
 from harness.core.locks import locked
 from harness.provision.controllers import install as controllers
 from harness.provision.images import unpacked
-from harness.provision.images.local import LocalImage
+from harness.provision.images.containerd_import import LocalImage
 from harness.provision.images.stack import Stack
 from harness.provision.kind.nodes import KindNodes
 from harness.settings import Settings

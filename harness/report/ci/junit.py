@@ -13,6 +13,12 @@ from dataclasses import dataclass
 from typing import Literal
 from xml.etree import ElementTree as ET
 
+from harness.evidence.io.reader import Bundle
+from harness.evidence.schema.bundle import Check, Verdict
+from harness.report.ci.launch_properties import properties as launch_properties
+from harness.report.ci.suite import evidence_lines, message, suite
+
+JUNIT = "junit.xml"
 _NO_XML = re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """Characters that are illegal in XML 1.0, and the carriage return, which XML parsers convert to a newline."""
 
@@ -31,6 +37,20 @@ class Case:
     kind: str = ""
     message: str = ""
     text: str = ""
+
+
+def as_junit(bundle: Bundle, verdict: Verdict) -> str:
+    """Return the text of junit.xml. The suite's properties describe the launch."""
+    launch_suite = suite(bundle, verdict)
+    duration = launch_suite.stop - launch_suite.start
+    cases = [
+        _case_of_check(launch_suite.verdict, duration),
+        *(_case_of_check(check) for check in launch_suite.checks),
+    ]
+    cases += [_case_of_check(check, seconds) for check, _, seconds in launch_suite.accepted]
+    return document(
+        launch_suite.name, cases, launch_properties(launch_suite.launch), launch_suite.started_at, duration
+    )
 
 
 def document(
@@ -62,6 +82,20 @@ def document(
 def legal(text: str) -> str:
     """Return the text with characters that are illegal in XML escaped as in Python, for example `\\x1b`."""
     return _NO_XML.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
+
+
+def _case_of_check(check: Check, seconds: float = 0.0) -> Case:
+    """Convert a check to a test. Its duration defaults to 0, because checks run after the launch."""
+    if check.result == "PASS":
+        return Case(check.name, seconds, text=check.explanation)
+    return Case(
+        name=check.name,
+        seconds=seconds,
+        problem="failure" if check.result == "FAIL" else "error",
+        kind=check.cause or check.result,
+        message=message(check),
+        text="\n".join(filter(None, [message(check), evidence_lines(check)])),
+    )
 
 
 def _case(suite: ET.Element, classname: str, case: Case) -> None:

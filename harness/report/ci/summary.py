@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from harness.report import markdown
 from harness.report.amounts import ranges
 from harness.report.ci.ctrf import STATUSES, Test
-from harness.report.ci.facts import Launched
 from harness.report.ci.github import annotation
+from harness.report.ci.launch_properties import Launched
 
 MARK = {"PASS": "✅", "FAIL": "❌", "UNKNOWN": "❔"}
 LONGEST = 400

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from harness.evidence.io.reader import Bundle
 from harness.evidence.schema.bundle import Check, Verdict
-from harness.judge.acceptance.bundle import FILE, of_bundle
-from harness.judge.acceptance.cells import ORDER, Cell, NodeResult
+from harness.judge.acceptance.expected_nodes import FILE, of_bundle
 from harness.judge.acceptance.fleet import Fleet
+from harness.judge.acceptance.results import ORDER, Cell, NodeResult
 from harness.report import markdown
 from harness.report.html.pairs import PairPicture, picture
 

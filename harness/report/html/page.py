@@ -9,12 +9,12 @@ from pathlib import Path
 from harness.core import terminal_text
 from harness.core.clock import seconds
 from harness.evidence.io.files import replace_file
-from harness.evidence.io.own_lines import without_own
+from harness.evidence.io.harness_log_lines import without_own
 from harness.evidence.io.reader import Bundle
 from harness.evidence.kubernetes.objects import mapping
 from harness.evidence.schema.bundle import Check, Manifest, Verdict
 from harness.report.html import acceptance, training
-from harness.report.html import matrix as matrix_
+from harness.report.html import points_table as matrix_
 from harness.report.html.attempts import HEADINGS, attempts
 from harness.report.html.curves import Metric, metrics, plot, steps
 from harness.report.html.netcheck import matrix

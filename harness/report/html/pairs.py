@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from harness.judge.acceptance.cells import ORDER, natural
 from harness.judge.acceptance.fleet import Fleet, Pair
+from harness.judge.acceptance.results import ORDER, natural
 
 SIDE, GAP, MARGIN = 12, 2, 4
 """The side length of a square, the gap between squares, and the margin of the picture, all in pixels."""

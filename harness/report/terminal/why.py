@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from harness.core.limits import bounded_int
+from harness.core.input_limits import bounded_int
 from harness.evidence.io.files import bounded_lines, open_inside
 from harness.evidence.schema.bundle import Verdict
 from harness.report.amounts import ranges

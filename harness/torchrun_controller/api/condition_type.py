@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from harness.torchrun_controller.api.fields import Status, Time, Word
+from harness.torchrun_controller.api.field_types import Status, Time, Word
 
 Truth = Literal["True", "False", "Unknown"]
 

@@ -1,4 +1,4 @@
-"""The typed models of TorchrunQueue and TorchrunJob, from which crd.py generates the CRDs.
+"""The typed models of TorchrunQueue and TorchrunJob, from which crd_generator.py generates the CRDs.
 
 The models accept the fields in the original operator's README (`jobQueue`, `numGPUs`, `kaiQueue`,
 `nodeResources`, `storage`) and the fields in its code (`queue`, `numNodes`, `podTemplate`, `resources`). An
@@ -7,7 +7,7 @@ omitted field has the same default in the CRD and in the model, even if its pare
 
 from __future__ import annotations
 
-from harness.torchrun_controller.api.job import (
+from harness.torchrun_controller.api.job_fields import (
     FINISHED,
     JobSpec,
     JobStatus,
@@ -16,13 +16,13 @@ from harness.torchrun_controller.api.job import (
     Workers,
     WorkspaceStorage,
 )
-from harness.torchrun_controller.api.queue import (
+from harness.torchrun_controller.api.queue_fields import (
     QueueSpec,
     QueueStatus,
     ResourceStatus,
     ResourceTemplate,
 )
-from harness.torchrun_controller.api.shared import (
+from harness.torchrun_controller.api.shared_fields import (
     Claim,
     Distributed,
     Scheduling,

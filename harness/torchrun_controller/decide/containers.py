@@ -15,7 +15,7 @@ from harness.core.kubernetes import Object, condition
 from harness.evidence.kubernetes.unschedulable import waits_for_group
 from harness.torchrun_controller.api import names
 from harness.torchrun_controller.api.condition_type import parsed
-from harness.torchrun_controller.decide.last_lines import explained
+from harness.torchrun_controller.decide.trainer_exit import explained
 
 RUNS_STEP = timedelta(seconds=30)
 """An init container's run time is rounded down to a multiple of this interval in the status."""

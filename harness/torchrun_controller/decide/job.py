@@ -16,10 +16,10 @@ from pydantic import ValidationError
 from harness.core.kubernetes import Object, condition
 from harness.torchrun_controller.api import names
 from harness.torchrun_controller.api.condition_type import found, parsed, stamp
-from harness.torchrun_controller.api.job import Waiting
+from harness.torchrun_controller.api.job_fields import Waiting
 from harness.torchrun_controller.api.models import FINISHED, JobSpec, QueueSpec, Workers
 from harness.torchrun_controller.api.rejected import Rejected
-from harness.torchrun_controller.decide import stalled
+from harness.torchrun_controller.decide import pod_start_delays
 from harness.torchrun_controller.decide.containers import (
     failure,
     hindrance,
@@ -42,10 +42,10 @@ from harness.torchrun_controller.decide.job_end import JobEnd
 from harness.torchrun_controller.decide.queue import jobs_may_use_kai, template_condition
 from harness.torchrun_controller.decide.reconcile_state import UNEXPLAINED, WAITS, delete, first_error
 from harness.torchrun_controller.decide.silence import sentence
-from harness.torchrun_controller.objects import archive_pod, etcd, probe, workspace
+from harness.torchrun_controller.objects import archive_pod, dry_run_pods, etcd, workspace
 from harness.torchrun_controller.objects import jobset as make
-from harness.torchrun_controller.objects.template import Resolved, resolve
-from harness.torchrun_controller.objects.template import capacity as capacity_of
+from harness.torchrun_controller.objects.pod_template import Resolved, resolve
+from harness.torchrun_controller.objects.pod_template import capacity as capacity_of
 from harness.torchrun_controller.plan.capacity import Capacity, explained
 from harness.torchrun_controller.plan.gpu_layout import Refused
 
@@ -187,8 +187,8 @@ class _Job(JobEnd):
         return self._decision("Queued", WAITS, actions)
 
     def _check(self, queue_spec: QueueSpec, resolved: Resolved) -> Check:
-        any_name = self._resolved(queue_spec, probe.ANY_NAME)
-        return Check(*(probe.of_job(self.job, each, kai=self.kai) for each in (resolved, any_name)))
+        any_name = self._resolved(queue_spec, dry_run_pods.ANY_NAME)
+        return Check(*(dry_run_pods.of_job(self.job, each, kai=self.kai) for each in (resolved, any_name)))
 
     def _missing(self, resolved: Resolved) -> Decision | None:
         """Return a decision to wait if the job's PriorityClass or its etcd is missing, and otherwise None.
@@ -297,7 +297,7 @@ class _Job(JobEnd):
         reason, changes_at = problem.text, problem.changes_at
         if problem.warning:
             self._condition("PodsReady", False, "PodsNotStarting", reason)
-        if not reason or stalled.waits_for_claims(pods) or stalled.without_image(pods):
+        if not reason or pod_start_delays.waits_for_claims(pods) or pod_start_delays.without_image(pods):
             return self._explain(progress, reason, pods, changes_at)
         message = f"{progress}: {reason}"
         if "Unschedulable" in reason:
@@ -362,15 +362,21 @@ class _Job(JobEnd):
         warnings = self.snapshot.warnings
         if warnings is not None:
             nodes = self.status.num_nodes or 1
-            secret = stalled.pull_secret(pods, warnings)
-            event = stalled.explanation(self.snapshot, pods, nodes, since, self.now) if not secret else ""
+            secret = pod_start_delays.pull_secret(pods, warnings)
+            event = (
+                pod_start_delays.explanation(self.snapshot, pods, nodes, since, self.now)
+                if not secret
+                else ""
+            )
             reason = f"{reason}; {secret}" if secret else event or reason
         ready = found(self.status.conditions, "PodsReady")
         if reason and ready is not None and ready.reason == "PodsNotReady":
             # A changed reason is written to the status immediately, but a changed number of pods is not.
             self._condition("PodsReady", False, "PodsWaiting")
-        is_late = self.now >= since + stalled.LATE
-        requeue_at = self._first(changes_at, self.now + stalled.RECHECK if is_late else since + stalled.LATE)
+        is_late = self.now >= since + pod_start_delays.LATE
+        requeue_at = self._first(
+            changes_at, self.now + pod_start_delays.RECHECK if is_late else since + pod_start_delays.LATE
+        )
         decision = self._decision(
             "Pending", f"{progress}: {reason}" if reason else progress, requeue_at=requeue_at
         )
@@ -469,12 +475,14 @@ class _Job(JobEnd):
         JobSet."""
         created_at = jobset["metadata"].get("creationTimestamp")
         since = parsed(created_at) if created_at else self.now
-        is_late, warnings = self.now >= since + stalled.LATE, self.snapshot.warnings
+        is_late, warnings = self.now >= since + pod_start_delays.LATE, self.snapshot.warnings
         if warnings is not None:
             message = (
-                stalled.of_jobset(self.snapshot, since) or stalled.no_workload(since, self.now) or message
+                pod_start_delays.of_jobset(self.snapshot, since)
+                or pod_start_delays.no_workload(since, self.now)
+                or message
             )
-        requeue_at = self.now + stalled.RECHECK if is_late else since + stalled.LATE
+        requeue_at = self.now + pod_start_delays.RECHECK if is_late else since + pod_start_delays.LATE
         return replace(
             self._decision("Queued", message, requeue_at=requeue_at), unexplained=is_late and warnings is None
         )

@@ -27,7 +27,7 @@ from harness.torchrun_controller.decide.decisions import (
 )
 from harness.torchrun_controller.decide.reconcile_state import first_error
 from harness.torchrun_controller.objects.jobset import owner
-from harness.torchrun_controller.objects.template import kai_queue
+from harness.torchrun_controller.objects.pod_template import kai_queue
 
 
 def desired(

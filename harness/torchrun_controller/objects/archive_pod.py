@@ -9,10 +9,10 @@ from __future__ import annotations
 from harness.core import pod_security
 from harness.core.kubernetes import Object
 from harness.torchrun_controller.api import names
-from harness.torchrun_controller.objects import command, template, workspace
+from harness.torchrun_controller.objects import command, pod_template, workspace
 from harness.torchrun_controller.objects.jobset import owner
-from harness.torchrun_controller.objects.template import Resolved
-from harness.torchrun_sync.bundle import archive_server_command
+from harness.torchrun_controller.objects.pod_template import Resolved
+from harness.torchrun_sync.pod_script import archive_server_command
 from harness.torchrun_sync.pods import STORE, WAITING
 
 COPIED_FIELDS = ("imagePullSecrets", "nodeSelector", "securityContext", "serviceAccountName", "tolerations")
@@ -54,7 +54,7 @@ def documents(job: Object, resolved: Resolved) -> list[Object]:
 
 
 def _pod(resolved: Resolved, path: str) -> Object:
-    pod_spec = template.pod(resolved, kai=False)["spec"]
+    pod_spec = pod_template.pod(resolved, kai=False)["spec"]
     trainer = pod_spec["containers"][0]
     digest = resolved.workspace_digest or ""
     words = archive_server_command(

@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 
 from harness.core.kubernetes import Object
-from harness.torchrun_controller.api import crd
+from harness.torchrun_controller.api import crd_generator
 from harness.torchrun_controller.objects import manifests
 
 NAME = "torchrun-controller"
@@ -93,7 +93,7 @@ def files() -> dict[str, str]:
         "version": VERSION,
         "appVersion": VERSION,
     }
-    crds = copy.deepcopy(crd.definitions())
+    crds = copy.deepcopy(crd_generator.definitions())
     for definition in crds:
         definition["metadata"]["annotations"] = {"helm.sh/resource-policy": "keep"}
     return {

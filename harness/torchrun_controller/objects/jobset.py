@@ -7,9 +7,9 @@ import json
 
 from harness.core.kubernetes import Object
 from harness.torchrun_controller.api import names
-from harness.torchrun_controller.objects import template
-from harness.torchrun_controller.objects.permitted import check_pod
-from harness.torchrun_controller.objects.template import Resolved
+from harness.torchrun_controller.objects import pod_template
+from harness.torchrun_controller.objects.permission_check import check_pod
+from harness.torchrun_controller.objects.pod_template import Resolved
 
 DISRUPTED = {"type": "DisruptionTarget", "status": "True"}
 """The type of the condition that marks a pod that Kubernetes is evicting or preempting, or that was lost with
@@ -37,7 +37,7 @@ def jobset(job: Object, resolved: Resolved, local_queue: str | None, *, kai: boo
 
     If `local_queue` is given, the JobSet is suspended until Kueue admits it.
     """
-    pod = template.pod(resolved, kai=kai)
+    pod = pod_template.pod(resolved, kai=kai)
     check_pod(pod, resolved.queue)
     plan, reliability = resolved.plan, resolved.spec.reliability
     no_restart = reliability.restart_policy == "Never"
@@ -78,7 +78,7 @@ def jobset(job: Object, resolved: Resolved, local_queue: str | None, *, kai: boo
         "successPolicy": {"operator": "All"},
         "replicatedJobs": [{"name": names.NODES, "replicas": 1, "template": {"spec": inner}}],
     }
-    labels = template.labels_of(resolved)
+    labels = pod_template.labels_of(resolved)
     if local_queue is not None:
         labels[names.KUEUE_QUEUE_LABEL] = local_queue
     return {
@@ -106,7 +106,7 @@ def claims(job: Object, resolved: Resolved) -> list[Object]:
             metadata = {
                 **volume.claim["metadata"],
                 "namespace": job["metadata"]["namespace"],
-                "labels": template.labels_of(resolved),
+                "labels": pod_template.labels_of(resolved),
                 **({"ownerReferences": [owner(job)]} if volume.ours else {}),
             }
             documents.append({**volume.claim, "metadata": metadata})

@@ -5,8 +5,8 @@ from __future__ import annotations
 from harness.core.kubernetes import Object
 from harness.torchrun_controller.api import names
 from harness.torchrun_controller.api.models import WorkspaceStorage
-from harness.torchrun_controller.objects import command, storage
-from harness.torchrun_sync.bundle import init_command, s3_fetch
+from harness.torchrun_controller.objects import command, job_volumes
+from harness.torchrun_sync.pod_script import init_command, s3_fetch
 from harness.torchrun_sync.pods import CONTROL, STORE, WAITING
 
 READY = ".torchrun/ready"
@@ -95,7 +95,7 @@ def container(
     job: str,
     digest: str | None,
     parts: int,
-    code: storage.Volume | None,
+    code: job_volumes.Volume | None,
     trainer: Object,
 ) -> Object | None:
     """Return the init container that fetches the code or waits for the sync, or None if none is needed.

@@ -10,7 +10,7 @@ from harness.core.kubernetes import Kube, Object
 from harness.torchrun_controller.plan.capacity import Capacity
 from harness.torchrun_controller.runtime.informer import Informer, OnChange
 from harness.torchrun_controller.runtime.kinds import KUEUES, NODES, PARTS, QUEUES, RECONCILED, REQUESTS, Kind
-from harness.torchrun_controller.runtime.store import Change, Store
+from harness.torchrun_controller.runtime.object_cache import Change, Store
 
 STOP_SECONDS = 0.1
 CAPACITY_SECONDS = 10.0

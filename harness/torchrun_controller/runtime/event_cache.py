@@ -8,7 +8,7 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 
 from harness.core.kubernetes import Object
-from harness.torchrun_controller.decide.stalled import starts_on_a_node, time_of, waits_for_claims
+from harness.torchrun_controller.decide.pod_start_delays import starts_on_a_node, time_of, waits_for_claims
 
 LIFETIME = timedelta(seconds=5)
 SHARE = 60

@@ -17,7 +17,7 @@ from kubernetes.dynamic.exceptions import DynamicApiError
 from urllib3.exceptions import HTTPError
 
 from harness.core.kubernetes import Kube, Object
-from harness.core.retries import reason_of
+from harness.core.kubernetes_retries import reason_of
 from harness.torchrun_controller.api import names
 from harness.torchrun_controller.api.condition_type import stamp
 from harness.torchrun_controller.decide.events import Event, merged

@@ -31,7 +31,7 @@ from harness.torchrun_controller.decide.decisions import (
     DeleteParts,
     Finalizers,
 )
-from harness.torchrun_controller.decide.stalled import time_of
+from harness.torchrun_controller.decide.pod_start_delays import time_of
 from harness.torchrun_controller.runtime.kinds import Kind
 
 NOT_FOUND, CONFLICT = 404, 409

@@ -19,9 +19,9 @@ from urllib3 import HTTPResponse
 from urllib3.exceptions import HTTPError, ReadTimeoutError
 
 from harness.core.kubernetes import Kube, Object
-from harness.core.retries import reason_of
+from harness.core.kubernetes_retries import reason_of
 from harness.torchrun_controller.runtime.kinds import Kind
-from harness.torchrun_controller.runtime.store import Change, Store
+from harness.torchrun_controller.runtime.object_cache import Change, Store
 
 log = logging.getLogger(__name__)
 SERVER_SECONDS = 600

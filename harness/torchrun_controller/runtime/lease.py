@@ -17,7 +17,7 @@ from kubernetes.dynamic.exceptions import DynamicApiError
 from urllib3.exceptions import HTTPError
 
 from harness.core.kubernetes import Kube, Object
-from harness.core.retries import reason_of
+from harness.core.kubernetes_retries import reason_of
 
 log = logging.getLogger(__name__)
 API = "coordination.k8s.io/v1"

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from kubernetes.client.exceptions import ApiException
 from urllib3.exceptions import HTTPError
 
-from harness.core.retries import reason_of
+from harness.core.kubernetes_retries import reason_of
 
 Format = Literal["text", "json"]
 

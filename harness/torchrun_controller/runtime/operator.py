@@ -23,8 +23,8 @@ from harness.torchrun_controller.runtime.kinds import (
     WORKLOADS,
     Kind,
 )
+from harness.torchrun_controller.runtime.object_cache import Change
 from harness.torchrun_controller.runtime.reconcile import Key, Reconciler
-from harness.torchrun_controller.runtime.store import Change
 from harness.torchrun_controller.runtime.work_queue import WorkQueue
 
 log = logging.getLogger(__name__)

@@ -29,8 +29,8 @@ from harness.torchrun_controller.decide import queue as queues
 from harness.torchrun_controller.decide.decisions import Action, Check, Create, Decision, Snapshot
 from harness.torchrun_controller.decide.reconcile_state import UNEXPLAINED
 from harness.torchrun_controller.decide.silence import Silence
-from harness.torchrun_controller.objects import etcd, probe
-from harness.torchrun_controller.objects.permitted import check_pod
+from harness.torchrun_controller.objects import dry_run_pods, etcd
+from harness.torchrun_controller.objects.permission_check import check_pod
 from harness.torchrun_controller.plan.gpu_layout import Refused
 from harness.torchrun_controller.runtime.caches import Caches
 from harness.torchrun_controller.runtime.event_cache import Warnings, needed
@@ -315,8 +315,8 @@ class Reconciler:
         except ValidationError:
             return None
         try:
-            pod = probe.of_queue(queue, spec, kai=self.cluster.kai)
-            for field, name in probe.storage_classes(spec):
+            pod = dry_run_pods.of_queue(queue, spec, kai=self.cluster.kai)
+            for field, name in dry_run_pods.storage_classes(spec):
                 if self.cluster.kube.get("storage.k8s.io/v1", "StorageClass", name) is None:
                     return f"StorageClass {name} of {field} is not there: create it, or name another one"
             self._check_pod(pod)

@@ -12,7 +12,7 @@ from harness.torchrun_controller.api.models import JobSpec, QueueSpec
 from harness.torchrun_controller.api.names import PERMITTED
 from harness.torchrun_controller.decide.decisions import QueueSnapshot, Snapshot
 from harness.torchrun_controller.decide.queue import DEFAULT_PARENT, kai_parent, resource_name
-from harness.torchrun_controller.objects.template import kai_queue
+from harness.torchrun_controller.objects.pod_template import kai_queue
 from harness.torchrun_controller.runtime.kinds import (
     CLAIMS,
     JOBSETS,

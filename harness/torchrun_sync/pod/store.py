@@ -10,7 +10,7 @@ The store is the folder ROOT = MOUNT/.torchrun; the command runs in MOUNT.
     ROOT/trees/NAME.json  the tree's metadata: digest, generation, and stamps that show whether files changed
     ROOT/incoming/SHA     a received file content that is not in a tree yet; SHA.part is incomplete
     ROOT/id               a random identifier; pods with the same identifier share the folder
-    ROOT/lock             the write lock (writer.py)
+    ROOT/lock             the write lock (store_lock.py)
 
 A connection may be lost at any time. The store keeps the data received so far, and the next connection sends
 only the missing data.
@@ -29,7 +29,7 @@ from typing import Any
 from harness.torchrun_sync.pod.entries import Entry, Refused, check, tree_digest
 from harness.torchrun_sync.pod.files import read_json, write_json, write_text
 from harness.torchrun_sync.pod.incoming import Incoming
-from harness.torchrun_sync.pod.writer import Writer
+from harness.torchrun_sync.pod.store_lock import Writer
 from harness.workers.own_processes import OwnProcesses
 
 PIECE = 1 << 20
@@ -106,7 +106,7 @@ class Store:
 
     # -- lock the store for writing --------------------------------------------------------------------
     def lock(self, session: str, seconds: float) -> None:
-        """Acquire the write lock (writer.py).
+        """Acquire the write lock (store_lock.py).
 
         Raises Refused if another session holds it for longer than `seconds`.
         """

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .lines import Line
-from .outcome import Result
-from .tested import Group
+from .group_outcomes import Group
+from .group_verdict import Result
+from .json_lines import Line
 
 GRACE = 15.0
 """After a trial's deadline, agents have this many seconds to kill hung processes and respond."""

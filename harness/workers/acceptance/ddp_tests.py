@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import Any
 
 from .check import Check
+from .collective_tests import Exchanges
 from .devices import CPU, Device, image_check, visible
 from .emit import Emitter
-from .exchanges import Exchanges
+from .hang_detection import GONE_SECONDS, Diagnosis, Watch, diagnose
 from .limits import Limits
-from .progress import GONE_SECONDS, Diagnosis, Watch, diagnose
 
 HANG_SECONDS = {"quick": 30.0, "full": 120.0}
 """Maps each mode to the number of seconds without progress after which a rank counts as hung. Every exchange

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from .check import Check, Where
-from .smi import Gpu, Smi
+from .smi_parser import Gpu, Smi
 
 TAG = "ENV"
 REQUESTED = "ACCEPT_GPUS"

@@ -8,7 +8,7 @@ from typing import Any
 from .check import Check
 from .devices import Device
 from .gpu_sharing import Sharing
-from .smi_reading import Reading, fabric_problem, lost_gpus
+from .smi_errors import Reading, fabric_problem, lost_gpus
 
 ID, TAG = "env.gpus", "ENV"
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from .check import Check, Verdict, Where
 from .limits import Limits, judged
-from .smi import NOT_SUPPORTED, Gpu, Number, Unreadable
+from .smi_parser import NOT_SUPPORTED, Gpu, Number, Unreadable
 
 if TYPE_CHECKING:
     from typing import Unpack

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from .devices import Device, of
-from .smi import Smi
+from .smi_parser import Smi
 
 Cause = Literal["gpu.shared", "gpu.mig"]
 CAUSES: tuple[Cause, ...] = ("gpu.shared", "gpu.mig")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from .emit import FILES, Emitter
 from .limits import Limits
-from .node import Node
+from .node_tests import Node
 from .runner import Runner, Section
 
 DEADLINE = {"quick": 600.0, "full": 7200.0}

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from .check import Check
 from .gpu_tests import accept, parser
 from .local_ddp import CPU_RANKS, TAG, LocalDdp
-from .node import Node
+from .node_tests import Node
 from .runner import Runner, Section, Step
 
 

@@ -19,13 +19,13 @@ import sys
 import threading
 from pathlib import Path
 
-from . import agent
+from . import trial_processes
 from .check import Check
 from .coordinator import Coordinator, Settings
 from .devices import image_check
 from .emit import Emitter
-from .outcome import CPU_SHARE, SHARE
-from .screening import Screening, bandwidth, checks, named, rows
+from .group_verdict import CPU_SHARE, SHARE
+from .search_results import Screening, bandwidth, checks, named, rows
 
 PORT = 29555
 """The coordinator's default port. It differs from torchrun's default port, 29500."""
@@ -141,8 +141,8 @@ def parser() -> argparse.ArgumentParser:
 
 def _join(options: argparse.Namespace) -> int:
     """Run this node's agent until the search has ended, and return the exit code."""
-    line = agent.connect(options.master, options.port, options.deadline)
-    verdict = agent.serve(line, options.node_rank, options.nodes) if line else None
+    line = trial_processes.connect(options.master, options.port, options.deadline)
+    verdict = trial_processes.serve(line, options.node_rank, options.nodes) if line else None
     if options.node_rank == 0:
         return 0
     if verdict is None:

@@ -11,7 +11,7 @@ search handles three kinds of faults:
 Nodes are tested in groups of about √N. Failed groups are halved, and good groups are tested together. Each
 remaining node is tested with known-good nodes, called its witnesses. It is accused, that is, reported as bad,
 if it fails with two witnesses, does not pass with any node, and also fails with the other suspects. With up
-to 16 nodes, all pairs are tested first (circle.py).
+to 16 nodes, all pairs are tested first (round_robin.py).
 
 For intermittent faults, each test is run `repeats` times. A node that fails a test with probability p is then
 missed with probability (1 − p) ** repeats. An accusation requires `bound` + 1 witnesses, which cannot all be
@@ -23,14 +23,15 @@ instead, so the fault is still reported.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from itertools import combinations
+from typing import Any
 
-from . import circle
+from . import round_robin
 from .compat import paired
-from .conclusion import Accused, Boundary, Conclusion, Link, Unknown
-from .halving import across, halve, join, meet, pair_up, split
-from .pursuit import challenge
-from .tested import Exhausted, Group, Search, Tested
+from .group_outcomes import Exhausted, Group, Search, Tested
+from .intermittent_faults import challenge
+from .search_steps import across, halve, join, meet, pair_up, split
 
 ALL_PAIRS = 16
 """Maximum number of nodes for which all pairs are tested. 16 nodes need 15 rounds."""
@@ -46,6 +47,72 @@ LINKS = 3
 """Maximum number of bad links to search for between two sets of nodes."""
 CLASSES = 6
 """Maximum number of node sets between which to search for faults."""
+
+
+@dataclass(frozen=True)
+class Accused:
+    """A node that is reported as bad, because it fails together with known-good nodes (its witnesses)."""
+
+    node: int
+    witnesses: Group
+    """The good nodes together with which this node failed."""
+    reason: str
+
+
+@dataclass(frozen=True)
+class Link:
+    """Two nodes that fail together and pass with other nodes, so the link between them is bad."""
+
+    a: int
+    b: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Boundary:
+    """Two sets of nodes that are each good, but fail together, so the connection between them is bad."""
+
+    one: Group
+    other: Group
+    reason: str
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """Nodes about which the search reached no verdict, and the reason."""
+
+    nodes: Group
+    reason: str
+
+
+@dataclass(frozen=True)
+class Conclusion:
+    """The result of a search. All nodes that are not mentioned have passed."""
+
+    accused: tuple[Accused, ...] = ()
+    links: tuple[Link, ...] = ()
+    boundaries: tuple[Boundary, ...] = ()
+    unknown: tuple[Unknown, ...] = ()
+    tests: int = 0
+    rounds: int = 0
+
+    @property
+    def healthy(self) -> bool:
+        """Return whether all nodes passed, and no link or boundary is bad."""
+        return not (self.accused or self.links or self.boundaries or self.unknown)
+
+    def explains(self, group: Group) -> bool:
+        """Return whether this conclusion implies that a group of nodes fails."""
+        nodes = set(group)
+        return (
+            any(accused.node in nodes for accused in self.accused)
+            or any({link.a, link.b} <= nodes for link in self.links)
+            or any(nodes & {*edge.one} and nodes & {*edge.other} for edge in self.boundaries)
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the conclusion as a dictionary for JSON."""
+        return asdict(self)
 
 
 def search(
@@ -112,7 +179,7 @@ class _SearchState:
 
     def pair_all(self) -> Search[None]:
         """Test every pair of nodes, in rounds in which no two pairs share a node."""
-        for places in circle.rounds(len(self.nodes)):
+        for places in round_robin.rounds(len(self.nodes)):
             yield from self.tested.ask([(self.nodes[a], self.nodes[b]) for a, b in places])
 
     def seek(self) -> Search[None]:

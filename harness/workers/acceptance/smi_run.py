@@ -7,8 +7,8 @@ import shutil
 import subprocess
 import tempfile
 
-from . import smi
-from .smi_reading import MAX_LETTERS, Reading, unparsed
+from . import smi_parser
+from .smi_errors import MAX_LETTERS, Reading, unparsed
 
 SECONDS = 60.0
 """Timeout per call in seconds. Without persistence mode, a call with eight GPUs takes up to 20 s."""
@@ -53,7 +53,7 @@ def read(seconds: float = SECONDS) -> Reading:
         return Reading(None, str(error))
     except OSError as error:  # This includes TimeoutError. A timeout means that the driver failed.
         return Reading(None, str(error), failed=True)
-    parsed = smi.parse(text, code)
+    parsed = smi_parser.parse(text, code)
     if parsed is None:
         return Reading(None, unparsed(text, code), failed=True, code=code)
     return Reading(parsed)
@@ -65,7 +65,7 @@ def links() -> dict[str, list[float]]:
     Raises OSError like `ask`. If nvidia-smi fails without data, raises ValueError with the end of its output.
     """
     text, code = ask("nvlink", "-s")
-    speeds = smi.parse_links(text)
+    speeds = smi_parser.parse_links(text)
     if code and not speeds:
         raise ValueError(f"nvidia-smi ended with code {code}: {text.strip()[-MAX_LETTERS:]}")
     return speeds

@@ -2,9 +2,9 @@
 
     python -m acceptance.trial --rank R --ranks N [--host H --port P] --device cpu|cuda
 
-agent.py starts the process, and kills it if it hangs. Rank 0 opens the store and prints its port. Each rank
-prints a JSON line when it has joined and when it has a result. Every pair of ranks exchanges data directly
-(all-to-all), so that a bad link is found no matter where it is in the group.
+trial_processes.py starts the process, and kills it if it hangs. Rank 0 opens the store and prints its port.
+Each rank prints a JSON line when it has joined and when it has a result. Every pair of ranks exchanges data
+directly (all-to-all), so that a bad link is found no matter where it is in the group.
 """
 
 from __future__ import annotations

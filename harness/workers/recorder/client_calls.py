@@ -22,7 +22,7 @@ from types import ModuleType
 from typing import Any, Callable, ClassVar  # noqa: UP035 - Python 3.9
 
 from ..ground_truth import client_rules, client_state
-from ..ground_truth.frame_writer import Recorder
+from ..ground_truth.point_recorder import Recorder
 from . import hooks, process_events, queued_values
 from .queued_values import Account, Leaf, Queue, Queued
 
@@ -343,9 +343,9 @@ def wrap(module: ModuleType) -> None:
     run: Any = module.Op
     run.__init__, run.log = _around_init(run.__init__), _around_log(run.log)
     if hooks.admitted():
-        from . import admitted
+        from . import digest_recording
 
-        admitted.wrap_finish(module)
+        digest_recording.wrap_finish(module)
 
 
 def at_exit(is_rank: bool) -> None:
@@ -389,12 +389,12 @@ def _begin_admitted(rank: int | None) -> None:
     `rank` is None if the process has no known rank.
     """
     global _recording  # noqa: PLW0603
-    from . import admitted
+    from . import digest_recording
 
     parent = hooks.recorded_by(os.environ, rank) if rank is not None else None
     if rank is not None and parent is None:
         os.environ[hooks.RECORDED_BY] = f"{os.getpid()}:{rank}"
-    _recording = admitted.begin(rank, parent)
+    _recording = digest_recording.begin(rank, parent)
 
 
 def recording_here() -> Recording | None:

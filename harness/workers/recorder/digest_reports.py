@@ -7,7 +7,7 @@ there. The harness's own tracker therefore also stores a digest for each block
     {"process": <attempt>, "rank": 0, "number": 0, "line": 3, "chain": <chain of that line>, "entries":
      [[metric, block, points, digest, time of the metric's first point, time of its last point], ...]}
 
-`line` and `chain` identify the last line in the log when the report was created (admitted_lines.py). Later
+`line` and `chain` identify the last line in the log when the report was created (digest_lines.py). Later
 lines contain the number of reports that the tracker has acknowledged, and the head, which is a digest of all
 these reports. A change of only the log or only the reports can therefore be detected. If a block receives
 more points after its report, it is reported again, and the last report counts.
@@ -26,7 +26,7 @@ import threading
 from collections import deque
 from typing import Any
 
-from .admitted_lines import HEAD_BYTES
+from .digest_lines import HEAD_BYTES
 from .point_digests import Entry
 
 ROUTE = "/api/audit/digests"

@@ -1,10 +1,10 @@
 """Compute digests of the points that Pluto keeps for each metric, in bounded memory.
 
-The recorder in an admitted pod (admitted.py) updates the digests while a rank logs. The judge computes the
-same digests from the tracker's points (harness/judge/points/admitted.py). A leaf is the digest of one
-metric's points in one block of BLOCK_STEPS steps, sorted by step. The digest of several leaves is their sum
-modulo 2**128, so it does not depend on the order in which the blocks were completed. This module uses only
-the standard library, and supports Python 3.9 and later.
+The recorder in an admitted pod (digest_recording.py) updates the digests while a rank logs. The judge
+computes the same digests from the tracker's points (harness/judge/points/digest_check.py). A leaf is the
+digest of one metric's points in one block of BLOCK_STEPS steps, sorted by step. The digest of several leaves
+is their sum modulo 2**128, so it does not depend on the order in which the blocks were completed. This module
+uses only the standard library, and supports Python 3.9 and later.
 
 For each step, Pluto keeps the point with the latest time, or the last one logged if the times are equal.
 Recent blocks therefore keep their points. If they contain more than `max_rows` points in total, the oldest
@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from struct import Struct
 from typing import Any
 
-from .admitted_lines import short
+from .digest_lines import short
 
 BLOCK_STEPS = 1000
 MAX_ROWS = 50_000

@@ -23,9 +23,9 @@ from safetensors.torch import load_file
 from torch import nn
 from torch.nn import functional
 
-from . import build, checkpoint, documents, state, texts
+from . import checkpoint, documents, model_setup, state, token_sequences
 from .checkpoint import Manifest
-from .texts import Stream
+from .token_sequences import Stream
 
 VERSION = 1
 Found = dict[str, Any]
@@ -103,7 +103,7 @@ def digest(weights: dict[str, torch.Tensor]) -> str:
 
 def _model(folder: Path, manifest: Manifest) -> nn.Module:
     options = argparse.Namespace(**manifest.options)
-    model = build.model(options, build.tokenizer(options))
+    model = model_setup.model(options, model_setup.tokenizer(options))
     state.load(model, load_file(folder / "rank-0" / state.MODEL), folder)
     return model
 
@@ -122,8 +122,10 @@ def _best(run: Path, data: Path) -> Found | None:
         properties["told"] = manifest.losses
         options = argparse.Namespace(**manifest.options)
         torch.set_num_threads(options.threads)
-        tokenizer = build.tokenizer(options)
-        stream = texts.read(documents.files(data, "val"), tokenizer, options.context, options.text_field)
+        tokenizer = model_setup.tokenizer(options)
+        stream = token_sequences.read(
+            documents.files(data, "val"), tokenizer, options.context, options.text_field
+        )
         loss, tokens = evaluated(_model(folder, manifest), stream, options.micro_batch)
         properties |= {"loss": loss, "tokens": tokens}
     except Exception as error:  # torch raises various exceptions, and val.jsonl may be missing.

@@ -41,6 +41,8 @@ BEST, BEST_NAME = "best", "best.txt"
 TRACKERS, IDENTITY, RUN_NAME = "trackers", "id", "run"
 """A run's subfolder for trackers.py, and two files in it: one identifies the run in the trackers, and the
 other contains the name of the run for which that identifier was created."""
+DEFAULT_KEPT = 3
+"""Default number of checkpoints to keep (`--keep`)."""
 KEPT = 2
 """Minimum number of checkpoints to keep. If the newest is damaged, the previous one is used."""
 NAME = re.compile(r"epoch-\d{4,}-step-(\d{8,})")

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn import functional
 
-from .texts import Stream
+from .token_sequences import Stream
 
 
 @dataclass(frozen=True)

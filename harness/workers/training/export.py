@@ -15,7 +15,7 @@ from typing import Any
 
 from safetensors.torch import load_file
 
-from . import build, checkpoint, state
+from . import checkpoint, model_setup, state
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -40,8 +40,8 @@ def main(arguments: list[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 1
-    tokenizer = build.tokenizer(options)
-    model: Any = build.model(options, tokenizer)
+    tokenizer = model_setup.tokenizer(options)
+    model: Any = model_setup.model(options, tokenizer)
     state.load(model, load_file(folder / "rank-0" / state.MODEL), folder)
     # The folder has a temporary name until it is complete.
     partial = args.to.with_name(f".{args.to.name}-partial")

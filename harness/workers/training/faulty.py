@@ -13,23 +13,23 @@ import sys
 from collections.abc import Callable
 
 from . import train_framework
-from .defects import disk, evaluated, steps
+from .defects import checkpoints, steps, validation
 from .ranks import ended_with
 
 KINDS: dict[str, tuple[Callable[[int], None], int]] = {
-    "torn": (disk.torn, 24),
-    "edited": (disk.edited, 64),
-    "unsaved": (disk.unsaved, 0),
-    "nan-weight": (disk.nan_weight, 40),
-    "frozen": (disk.frozen, 0),
-    "stale-best": (disk.stale, 0),
-    "removed-best": (disk.removed, 0),
-    "double-tail": (evaluated.double_tail, 0),
-    "mean-of-ranks": (evaluated.mean_of_ranks, 0),
-    "not-evaluated": (evaluated.not_evaluated, 1),
-    "perplexity": (evaluated.perplexity, 0),
-    "other-loss-logged": (evaluated.other_loss_logged, 0),
-    "easy": (evaluated.easy, 0),
+    "torn": (checkpoints.torn, 24),
+    "edited": (checkpoints.edited, 64),
+    "unsaved": (checkpoints.unsaved, 0),
+    "nan-weight": (checkpoints.nan_weight, 40),
+    "frozen": (checkpoints.frozen, 0),
+    "stale-best": (checkpoints.stale, 0),
+    "removed-best": (checkpoints.removed, 0),
+    "double-tail": (validation.double_tail, 0),
+    "mean-of-ranks": (validation.mean_of_ranks, 0),
+    "not-evaluated": (validation.not_evaluated, 1),
+    "perplexity": (validation.perplexity, 0),
+    "other-loss-logged": (validation.other_loss_logged, 0),
+    "easy": (validation.easy, 0),
     "other-seed": (steps.other_seed, 1),
     "dropped": (steps.dropped, 1),
     "silent": (steps.silent, 1),

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from . import documents
+from . import checkpoint, documents
 
 
 def parser(kind: type[argparse.ArgumentParser] = argparse.ArgumentParser) -> argparse.ArgumentParser:
@@ -75,7 +75,9 @@ def parser(kind: type[argparse.ArgumentParser] = argparse.ArgumentParser) -> arg
         default=50,
         help="steps between checkpoints; one is also written after each epoch",
     )
-    out.add_argument("--keep", type=int, default=3, help="number of checkpoints to keep, at least 2")
+    out.add_argument(
+        "--keep", type=int, default=checkpoint.DEFAULT_KEPT, help="number of checkpoints to keep, at least 2"
+    )
     machine = result.add_argument_group("machine")
     machine.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     machine.add_argument(

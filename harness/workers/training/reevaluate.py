@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 
-from . import build, checkpoint, documents, state, texts
+from . import checkpoint, documents, model_setup, state, token_sequences
 from .evaluation import evaluate
 from .ranks import ended_with, meet
 
@@ -41,9 +41,11 @@ def main(arguments: list[str] | None = None) -> int:
     options = argparse.Namespace(**manifest.options)
     torch.set_num_threads(options.threads)
     ranks = meet(args.device, options.meeting, options.timeout)
-    tokenizer = build.tokenizer(options)
-    stream = texts.read(documents.files(args.data_dir, "val"), tokenizer, options.context, options.text_field)
-    model = build.model(options, tokenizer)
+    tokenizer = model_setup.tokenizer(options)
+    stream = token_sequences.read(
+        documents.files(args.data_dir, "val"), tokenizer, options.context, options.text_field
+    )
+    model = model_setup.model(options, tokenizer)
     state.load(model, load_file(folder / "rank-0" / state.MODEL), folder)
     model = model.to(ranks.device)
     loss = evaluate(model, stream, options.micro_batch, ranks.rank, ranks.world, ranks.device)

@@ -19,7 +19,7 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
-from . import order
+from . import data_order
 from .ranks import Ranks, ended_with, meet
 from .trackers import Trackers
 
@@ -45,8 +45,8 @@ def main(arguments: list[str] | None = None) -> int:
     step = 0
     for epoch in range(options.epochs):
         for first in range(0, options.samples, options.batch):
-            batch = order.batch_of(options.seed, epoch, options.samples, first, options.batch)
-            share = order.share(batch, ranks.rank, ranks.world)
+            batch = data_order.batch_of(options.seed, epoch, options.samples, first, options.batch)
+            share = data_order.share(batch, ranks.rank, ranks.world)
             rows = torch.tensor(share or [0], device=ranks.device)
             sum_ = functional.cross_entropy(parallel(x[rows]), y[rows], reduction="sum")
             optimizer.zero_grad()

@@ -15,10 +15,10 @@ from functools import partial
 import torch
 from torch import nn
 
-from . import build, checkpoint, documents, mlflow_client, texts
+from . import checkpoint, documents, mlflow_client, model_setup, token_sequences
 from .options import parsed, plain
 from .ranks import Refused, ended_with, meet, same_bits
-from .texts import Stream
+from .token_sequences import Stream
 from .trainer import Trainer
 
 
@@ -29,7 +29,7 @@ def main(arguments: list[str] | None = None) -> int:
     ranks = meet(options.device, options.meeting, options.timeout)
     if options.deterministic and ranks.device.type == "cuda":
         same_bits()
-    if options.compile and (reason := build.cannot_compile(ranks.device)):
+    if options.compile and (reason := model_setup.cannot_compile(ranks.device)):
         requirements = "a C++ compiler, PyTorch's headers and networkx, and for a GPU Triton"
         raise Refused(f"--compile does not work in this image: it needs {requirements}. {reason}")
     if (uri := os.environ.get("MLFLOW_TRACKING_URI")) and (reason := mlflow_client.problem(uri)):
@@ -69,17 +69,19 @@ def _inputs(options: argparse.Namespace) -> tuple[Stream, Stream, nn.Module]:
     A temporary failure of a disk or the hub raises a different error, after which the ranks are restarted.
     """
     try:
-        tokenizer = build.tokenizer(options)
+        tokenizer = model_setup.tokenizer(options)
         folder, field = options.data_dir, options.text_field
-        memory, split = texts.memory_of_rank(), partial(documents.files, folder)
-        train = texts.read(split("train"), tokenizer, options.context, field, whole=True, memory=memory)
-        val = texts.read(split("val"), tokenizer, options.context, field, memory=memory)
+        memory, split = token_sequences.memory_of_rank(), partial(documents.files, folder)
+        train = token_sequences.read(
+            split("train"), tokenizer, options.context, field, whole=True, memory=memory
+        )
+        val = token_sequences.read(split("val"), tokenizer, options.context, field, memory=memory)
         torch.manual_seed(options.seed)
-        model = build.model(options, tokenizer)
+        model = model_setup.model(options, tokenizer)
     except (ValueError, PermissionError) as error:
         raise Refused(f"{error}") from error
     except OSError as error:
-        if options.model and build.gated(error):
+        if options.model and model_setup.gated(error):
             hint = (
                 "`harness train --secret hf-token` provides the token; the model's license must be accepted"
             )

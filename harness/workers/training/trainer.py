@@ -1,7 +1,7 @@
 """Run one training, from its first step or its last checkpoint to the end.
 
 The order of floating-point sums determines the last bits of the result. A resumed run must produce the same
-bits as an uninterrupted one. Therefore, the sequences (order.py), the learning rate and the evaluation
+bits as an uninterrupted one. Therefore, the sequences (data_order.py), the learning rate and the evaluation
 batches are functions of the step. DDP sums gradients in buckets, and rebuilds the buckets after the first
 backward pass, in the order in which the gradients arrived. The first step of a resumed run would thus use
 different buckets than the same step of an uninterrupted run. Therefore, every run starts with a backward pass
@@ -24,13 +24,13 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
-from . import checkpoint, order, resume, state
+from . import checkpoint, data_order, resume, state
 from .checkpoint import Manifest, Unusable
 from .evaluation import Loss, evaluate
 from .options import plain
 from .ranks import Ranks, Refused
 from .run_lock import RunLock
-from .texts import Stream, fingerprint
+from .token_sequences import Stream, fingerprint
 from .trackers import Trackers
 
 _TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -46,7 +46,7 @@ class Trainer:
         self.run: Path = options.out_dir / options.run
         self._lock: RunLock | None = None
         self._texts = fingerprint(train)
-        self.per_epoch = order.steps(train.whole, options.batch)
+        self.per_epoch = data_order.steps(train.whole, options.batch)
         self.steps = self.per_epoch * options.epochs
         if options.max_steps is not None:
             self.steps = min(self.steps, options.max_steps)
@@ -120,10 +120,12 @@ class Trainer:
         """Train for one step on all ranks, and log the mean loss over all tokens in the batch."""
         options, ranks = self.options, self.ranks
         epoch, place = divmod(self.step, self.per_epoch)
-        batch = order.batch_of(options.seed, epoch, self.train.whole, place * options.batch, options.batch)
-        share = order.share(batch, ranks.rank, ranks.world)
+        batch = data_order.batch_of(
+            options.seed, epoch, self.train.whole, place * options.batch, options.batch
+        )
+        share = data_order.share(batch, ranks.rank, ranks.world)
         for group in self.optimizer.param_groups:
-            group["lr"] = order.rate(self.step, self.steps, options.warmup, options.lr)
+            group["lr"] = data_order.rate(self.step, self.steps, options.warmup, options.lr)
         total = self._backward(share, len(batch))
         self.scaler.unscale_(self.optimizer)
         if options.clip:

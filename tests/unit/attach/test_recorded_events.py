@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from harness.attach.job import describe
-from harness.attach.recording import Recording
+from harness.attach.rank_pods import describe
+from harness.attach.recorded_objects import Recording
 from harness.attach.resources import JOB
 from harness.evidence import Bundle, BundleWriter, Redactor
 

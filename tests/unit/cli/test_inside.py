@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from harness.cli.netcheck_exec import Exec, free_port, together
-from harness.cli.netcheck_inside import NOWHERE, NetcheckResults, address, runs, state
+from harness.cli.netcheck_running_job import NOWHERE, NetcheckResults, address, runs, state
 from harness.core.errors import HarnessError, UsageError
 from harness.judge.cluster.headless_service import ServiceProblem
 from harness.workers.netcheck import Diagnosis

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from harness.cli.launch_status import of_namespace
-from harness.cli.launch_status_model import LaunchStatus
+from harness.cli.launch_status_text import LaunchStatus
 from harness.launch.labels import QUEUE_LABEL, RANKS_PER_POD
 
 NAMESPACE = {

@@ -20,7 +20,7 @@ from cryptography import x509
 from kubernetes.client.exceptions import ApiException
 from urllib3.util.ssl_ import create_urllib3_context
 
-from harness.core import retries
+from harness.core import kubernetes_retries
 from harness.core.kubernetes import Kube
 from harness.provision.controllers.certificates import issued
 from harness.provision.controllers.tracker import EmbeddedTracker
@@ -94,7 +94,7 @@ def test_an_authority_of_eks_is_accepted(
         context.verify_flags |= ssl.VERIFY_X509_STRICT
         return context
 
-    for module in (retries, urllib3.connection):
+    for module in (kubernetes_retries, urllib3.connection):
         monkeypatch.setattr(module, "create_urllib3_context", strict)
     default = ssl.create_default_context
 

@@ -12,10 +12,10 @@ from loopback import OK, Server
 from urllib3.exceptions import HTTPError
 
 from harness.cli.main import main
-from harness.core import retries as module
+from harness.core import kubernetes_retries as module
 from harness.core.errors import HarnessError
 from harness.core.kubernetes import Kube, events, reached, request_error
-from harness.core.retries import reason_of
+from harness.core.kubernetes_retries import reason_of
 from harness.observe.api_server_outages import Heartbeat
 
 Serve = Callable[[Callable[[int], bytes | str]], tuple[Server, Kube]]

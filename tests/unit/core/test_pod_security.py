@@ -13,7 +13,7 @@ from harness.core import pod_security
 from harness.faults import step_variables
 from harness.launch import workload_file
 from harness.launch.workloads import training
-from harness.launch.workloads.plain import PlainWorkload
+from harness.launch.workloads.pod_template_workload import PlainWorkload
 
 ROOT = {"capabilities": {"drop": ["ALL"], "add": ["CHOWN", "DAC_OVERRIDE", "FOWNER"]}}
 SECCOMP = {"seccompProfile": {"type": "RuntimeDefault"}}

@@ -22,7 +22,7 @@ from harness.attach.tracker import SECONDS
 from harness.core import http_client, service_proxy
 from harness.core.deadlines import Deadline
 from harness.core.errors import HarnessError
-from harness.launch import hub
+from harness.launch import huggingface_access
 from harness.observe import container_inspection
 from harness.torchrun_sync import exec_channel
 from harness.torchrun_sync.channel import Cut
@@ -126,7 +126,7 @@ CLIENTS: dict[str, Callable[[int, Path], object]] = {
     "tracker": lambda port, _: _ask(port),
     "claim of a run": lambda port, _: claim.release(_client(port), "launch"),
     "service through the API server": _service,
-    "Hugging Face hub": lambda port, _: hub.check(
+    "Hugging Face hub": lambda port, _: huggingface_access.check(
         "a/b", SECRET, lambda _: None, {"HF_ENDPOINT": f"http://127.0.0.1:{port}"}
     ),
     "API server": _api,

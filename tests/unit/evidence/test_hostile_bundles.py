@@ -27,8 +27,8 @@ from harness.evidence.io.runs_folder import Past
 from harness.evidence.schema.bundle import Verdict
 from harness.judge import judge
 from harness.launch.workloads import training
-from harness.report.ci import cases
-from harness.report.ci.facts import launched
+from harness.report.ci import junit, suite
+from harness.report.ci.launch_properties import launched
 from harness.report.diff import facts
 from harness.report.html import page
 from harness.report.terminal import why
@@ -92,8 +92,8 @@ def everything(path: Path) -> str:
     for shown in (verdict, Bundle.open(path).recorded_verdict):
         if shown is not None:
             why.render(shown, path, console)
-            printed += [page.render(evidence, shown), cases.as_junit(evidence, shown)]
-            printed += [cases.as_ctrf(evidence, shown), launched(shown, path).model_dump_json()]
+            printed += [page.render(evidence, shown), junit.as_junit(evidence, shown)]
+            printed += [suite.as_ctrf(evidence, shown), launched(shown, path).model_dump_json()]
     printed.append(console.file.getvalue())  # type: ignore[attr-defined]
     printed.append(repr(facts.facts(evidence, "a")))
     printed += [Past(path).job, Past(path).state]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from harness.faults.classification import family, outcome, ways
-from harness.faults.fault import Fault, catalogue
+from harness.faults.fault_file import Fault, catalogue
 
 INJECTED = [fault for fault in catalogue().values() if fault.expect is not None]
 TESTED = [fault for fault in INJECTED if not fault.nightly]

@@ -13,7 +13,7 @@ from harness.evidence.io.redaction import Redactor
 from harness.evidence.io.writer import BundleWriter
 from harness.evidence.schema.bundle import Verdict
 from harness.faults import results_table, step_variables
-from harness.faults.fault import Fault, Job, Step, When, catalogue, load
+from harness.faults.fault_file import Fault, Job, Step, When, catalogue, load
 from harness.faults.fault_job import variant
 from harness.faults.inject import begun
 from harness.faults.results import judge_row

@@ -12,7 +12,7 @@ from harness import run
 from harness.context import RunContext
 from harness.core.errors import UsageError
 from harness.faults import step_variables
-from harness.faults.fault import Fault, catalogue
+from harness.faults.fault_file import Fault, catalogue
 from harness.faults.fault_job import variant
 from harness.faults.results import judge_row
 from harness.launch.konduktor.job_file import JobFile

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from harness.core.errors import UsageError
 from harness.faults.commands import faults
-from harness.faults.fault import catalogue
+from harness.faults.fault_file import catalogue
 from harness.faults.shards import TABLE, Shard, cost, divided, recorded_seconds
 
 KNOWN = list(catalogue().values())

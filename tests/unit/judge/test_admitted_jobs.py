@@ -12,14 +12,14 @@ from admitted_process import RUN, UID, Process
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from harness.attach.job import describe
-from harness.attach.recording import Recording
+from harness.attach.rank_pods import describe
+from harness.attach.recorded_objects import Recording
 from harness.attach.resources import JOB
 from harness.evidence import Bundle, BundleWriter, Redactor
 from harness.evidence.schema.bundle import Verdict
 from harness.evidence.schema.tracker import Point, TrackerRun, TrackerSummary
 from harness.judge import judge
-from harness.workers.recorder import admitted_lines
+from harness.workers.recorder import digest_lines
 
 NOW = "2026-11-28T10:00:01Z"
 INDEX = "batch.kubernetes.io/job-completion-index"
@@ -335,6 +335,6 @@ def test_a_log_that_begins_late_does_not_prove_a_restarted_rank(tmp_path: Path) 
 def test_a_summary_that_ends_like_the_name_of_a_secret_is_not_masked(end: str) -> None:
     """A masked signature would make the rank UNKNOWN."""
     nonce, name = "3f0c9a52", f"3 abcdefgh 0 1/1 AAAA{end}"
-    signature = admitted_lines.encode_summary(nonce, 3, "abcdefgh", 0, {})[0].rpartition(" ")[2]
-    line = f"2026-11-28T10:00:01.5Z {admitted_lines.SUMMARY_MARK}{name} {signature}\n"
+    signature = digest_lines.encode_summary(nonce, 3, "abcdefgh", 0, {})[0].rpartition(" ")[2]
+    line = f"2026-11-28T10:00:01.5Z {digest_lines.SUMMARY_MARK}{name} {signature}\n"
     assert Redactor(["a-secret-of-the-user"]).text(line) == line

@@ -9,7 +9,7 @@ from process_events import PodEvents, recorded
 
 from harness.evidence.schema.ground_truth import TruthSettings, TruthStart
 from harness.judge import judge
-from harness.judge.logs import clues
+from harness.judge.logs import error_patterns
 
 
 @pytest.fixture
@@ -108,7 +108,7 @@ def test_the_pluto_init_question_is_skipped_for_crashed_ranks(judged, code, aske
 )
 def test_a_piece_of_a_stack_is_not_a_message(lines):
     """Contract: the last message is quoted, not the line of a stack that follows it."""
-    assert clues.last_line(list(enumerate(lines, 1)))[0] == "loading"
+    assert error_patterns.last_line(list(enumerate(lines, 1)))[0] == "loading"
 
 
 def test_the_last_line_of_a_stalled_rank_is_a_message(judged):

@@ -21,7 +21,7 @@ from sample_jobs import NIGHTLY, slow
 from harness.evidence import Bundle
 from harness.evidence.schema.bundle import SentCode, Verdict
 from harness.evidence.schema.ground_truth import TruthCode
-from harness.faults.fault import catalogue
+from harness.faults.fault_file import catalogue
 from harness.faults.recorded_bundles import extract
 from harness.judge import judge
 

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.evidence.schema.acceptance import AcceptanceRecord, PairRow
-from harness.judge.acceptance.cells import ORDER, Cell, NodeResult
 from harness.judge.acceptance.fleet import ANSWERED, GPUS, REPORT, Fleet, fleet
-from harness.judge.acceptance.groups import TOGETHER
+from harness.judge.acceptance.multi_node_tests import TOGETHER
 from harness.judge.acceptance.node_comparison import VERSIONS
-from harness.judge.acceptance.pods import Member
+from harness.judge.acceptance.pod_records import Member
+from harness.judge.acceptance.results import ORDER, Cell, NodeResult
 
 
 def node(found: Fleet, name: str) -> NodeResult:

@@ -20,7 +20,7 @@ from sample_jobs import slow
 from harness.evidence import Bundle
 from harness.evidence.schema.bundle import Verdict
 from harness.evidence.schema.tracker import Attachment, RunWriter
-from harness.faults.fault import catalogue
+from harness.faults.fault_file import catalogue
 from harness.faults.recorded_bundles import extract
 from harness.judge import judge
 

@@ -14,8 +14,8 @@ from harness.evidence.io.reader import Bundle
 from harness.evidence.kubernetes import gpu_nodes
 from harness.evidence.schema.bundle import DeviceHolder
 from harness.judge.acceptance.fleet import fleet
-from harness.judge.acceptance.own_faults import doubtful
-from harness.judge.acceptance.pods import Member
+from harness.judge.acceptance.node_fault_proof import doubtful
+from harness.judge.acceptance.pod_records import Member
 from harness.judge.engine import judge
 
 GPU = "nvidia.com/gpu"

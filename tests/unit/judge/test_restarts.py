@@ -20,8 +20,8 @@ from harness.evidence import extract
 from harness.evidence.schema.bundle import Check, Verdict
 from harness.evidence.schema.ground_truth import TruthEnd, TruthRow, TruthStart
 from harness.judge import judge
-from harness.workers.ground_truth import frame_writer as ground_truth
-from harness.workers.ground_truth.frame_writer import Recorder
+from harness.workers.ground_truth import point_recorder as ground_truth
+from harness.workers.ground_truth.point_recorder import Recorder
 from harness.workers.ground_truth.truth_frames import digest
 
 Judged = Callable[[bundles.Job], Verdict]

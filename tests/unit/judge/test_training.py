@@ -18,10 +18,10 @@ from harness.evidence.schema.ground_truth import TruthRow, TruthStart
 from harness.evidence.schema.training import AUDIT, RESUMED_FROM, UPLOAD
 from harness.judge import judge
 from harness.judge.training.data_order import sums
-from harness.workers.training import order
+from harness.workers.training import data_order
 
 SEED, BATCH, SEQUENCES, EPOCHS, RANKS = 7, 4, 10, 2, 2
-STEPS = order.steps(SEQUENCES, BATCH) * EPOCHS
+STEPS = data_order.steps(SEQUENCES, BATCH) * EPOCHS
 BEGAN = 1_795_237_210_000
 CHECKPOINT, KILLED = 2, 4
 """The step that a smaller world resumes at, and the first one that the larger world did not make."""
@@ -31,9 +31,9 @@ Change = Callable[[dict[str, Any]], None]
 
 def mine(step: int, rank: int, seed: int = SEED) -> list[int]:
     """Return the sequences that a rank takes in a step."""
-    epoch, place = divmod(step, order.steps(SEQUENCES, BATCH))
-    chosen = order.batch_of(seed, epoch, SEQUENCES, place * BATCH, BATCH)
-    return list(order.share(chosen, rank, RANKS))
+    epoch, place = divmod(step, data_order.steps(SEQUENCES, BATCH))
+    chosen = data_order.batch_of(seed, epoch, SEQUENCES, place * BATCH, BATCH)
+    return list(data_order.share(chosen, rank, RANKS))
 
 
 def rows(
@@ -229,7 +229,7 @@ def test_data_that_a_rank_must_not_take(checked: Any, take: Any, cause: str, ran
     assert (found.cause, found.ranks) == (f"training.{cause}", ranks), found.explanation
 
 
-PER_EPOCH = order.steps(SEQUENCES, BATCH)
+PER_EPOCH = data_order.steps(SEQUENCES, BATCH)
 
 
 @pytest.mark.parametrize(
@@ -304,9 +304,9 @@ def made(rank: int, world: int, steps: range, later: int = 0) -> list[TruthRow]:
     """Return what a rank of a world logs in these steps."""
     found = []
     for step in steps:
-        epoch, place = divmod(step, order.steps(SEQUENCES, BATCH))
-        chosen = order.batch_of(SEED, epoch, SEQUENCES, place * BATCH, BATCH)
-        what = sums(list(order.share(chosen, rank, world)))
+        epoch, place = divmod(step, data_order.steps(SEQUENCES, BATCH))
+        chosen = data_order.batch_of(SEED, epoch, SEQUENCES, place * BATCH, BATCH)
+        what = sums(list(data_order.share(chosen, rank, world)))
         values = {f"rank{rank}/train/loss": 1.0 + step + world / 10}
         values |= dict(zip([f"rank{rank}/data/{n}" for n in ("count", "sum", "squares")], what, strict=True))
         if rank == 0:

@@ -28,7 +28,7 @@ from harness.judge.points import overwritten
 from harness.judge.points.compare import compact
 from harness.judge.points.ground_truth import Attempt, Life, Truth
 from harness.judge.points.series import Series
-from harness.workers.ground_truth.frame_writer import Recorder
+from harness.workers.ground_truth.point_recorder import Recorder
 from harness.workers.ground_truth.truth_frames import block_digest, digest
 
 

@@ -22,7 +22,7 @@ from harness.launch.labels import NETCHECK, NONCE_LABEL, QUEUE_LABEL
 from harness.launch.workload_file import load
 from harness.launch.workloads.base import Surroundings
 from harness.launch.workloads.loader import of_manifest
-from harness.launch.workloads.plain import PlainWorkload
+from harness.launch.workloads.pod_template_workload import PlainWorkload
 
 ROOT = Path(__file__).parents[3]
 QUEUED = {QUEUE_LABEL: "user-queue"}

@@ -18,8 +18,8 @@ from harness.launch.prepare import environment
 from harness.launch.workloads import acceptance, training, training_spec
 from harness.launch.workloads.acceptance import AcceptanceSpec
 from harness.launch.workloads.netcheck_job import job
-from harness.launch.workloads.plain import PlainWorkload
 from harness.launch.workloads.pod_options import TAKEN, TAKEN_PREFIXES, PodOptions, variables
+from harness.launch.workloads.pod_template_workload import PlainWorkload
 
 CPU = AcceptanceSpec(device="cpu")
 TAINT = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}

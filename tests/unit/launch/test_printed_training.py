@@ -12,7 +12,7 @@ from harness.core.errors import UsageError
 from harness.launch import workload_file
 from harness.launch.description import launch_of
 from harness.launch.user_secrets import Wanted
-from harness.launch.workloads import claims, training
+from harness.launch.workloads import training, training_volumes
 from harness.launch.workloads.printed_training import PrintedTraining
 from harness.launch.workloads.training_spec import TrainingSpec
 from harness.settings import load
@@ -80,7 +80,7 @@ def test_printed_storage_class_claims_are_loaded_again(tmp_path: Path) -> None:
     made = loaded(printed(TrainingSpec(storage_class="nfs"), tmp_path))
     other_objects = made.other_objects  # type: ignore[attr-defined] # of PlainWorkload
     names = {each["metadata"]["name"] for each in other_objects if each["kind"] == "PersistentVolumeClaim"}
-    assert names == {claims.DATASETS, claims.OUTPUTS}
+    assert names == {training_volumes.DATASETS, training_volumes.OUTPUTS}
     made.check(load(kubeconfig=tmp_path / "kubeconfig"))
     assert made.volumes(Nobody())[0] == []  # type: ignore[arg-type]
 

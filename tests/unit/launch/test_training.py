@@ -15,7 +15,7 @@ import yaml
 from harness.cli.main import main
 from harness.core.errors import HarnessError, UsageError
 from harness.launch.labels import RESTARTS
-from harness.launch.workloads import claims, training, training_spec
+from harness.launch.workloads import training, training_spec, training_volumes
 from harness.launch.workloads.pod_options import PodOptions
 from harness.launch.workloads.training_spec import TrainingSpec
 from harness.launch.workloads.training_texts import copy_texts
@@ -82,7 +82,7 @@ def test_a_stateful_set_is_as_the_guide_has_it() -> None:
     rank = next(one for one in container(made)["env"] if one["name"] == "NODE_RANK")
     assert "apps.kubernetes.io/pod-index" in rank["valueFrom"]["fieldRef"]["fieldPath"]
     paths = {mount["name"]: mount["mountPath"] for mount in used(TrainingSpec())["volumeMounts"]}
-    assert paths == {**claims.CLAIMS, "shm": "/dev/shm"}
+    assert paths == {**training_volumes.CLAIMS, "shm": "/dev/shm"}
     token = next(one for one in container(made)["env"] if one["name"] == "HUGGINGFACE_HUB_TOKEN")
     assert token["valueFrom"]["secretKeyRef"] == {
         "name": "hf-token",
@@ -398,7 +398,7 @@ def test_only_the_outputs_of_a_user_are_mounted_for_writing() -> None:
             for one in made["pod"]["volumes"]
             if one["name"] != "shm"
         }
-        assert volumes == {name: mounted[name] for name in claims.CLAIMS}
+        assert volumes == {name: mounted[name] for name in training_volumes.CLAIMS}
         texts = next(one for one in asked_env(asked) if one["name"] == "TRAINING_SOURCE")
         assert printed or texts["value"] == "0"
 
@@ -420,7 +420,7 @@ def test_made_texts_have_a_folder_of_their_own() -> None:
         assert mounted["/data"]["subPath"] == training_spec.GENERATED_TEXTS
         assert not mounted["/data"].get("readOnly")
         assert asked.generates_texts(printed=printed)
-    (made,) = claims.of_class("nfs", TrainingSpec(storage_class="nfs").mounts(), "e2e-1")
+    (made,) = training_volumes.of_class("nfs", TrainingSpec(storage_class="nfs").mounts(), "e2e-1")
     assert (made["metadata"]["name"], made["spec"]["accessModes"]) == ("outputs-pvc", ["ReadWriteMany"])
 
 
@@ -433,11 +433,11 @@ def test_pods_of_a_volume_for_one_node_share_it() -> None:
 
 
 def test_claims_on_kind_are_folders_of_the_launch() -> None:
-    made = list(claims.of_folder(SHARED, "e2e-1", "e2e-1", "1"))
+    made = list(training_volumes.of_folder(SHARED, "e2e-1", "e2e-1", "1"))
     volumes = {
         one["spec"]["claimRef"]["name"]: one["spec"] for one in made if one["kind"] == "PersistentVolume"
     }
-    assert volumes.keys() == claims.CLAIMS.keys()
+    assert volumes.keys() == training_volumes.CLAIMS.keys()
     assert volumes["outputs-pvc"]["hostPath"]["path"] == "/there/e2e-1/outputs-pvc"
     wanted = [one["spec"]["volumeName"] for one in made if one["kind"] == "PersistentVolumeClaim"]
     assert wanted == [one["metadata"]["name"] for one in made if one["kind"] == "PersistentVolume"]
@@ -475,16 +475,16 @@ class Claims:
         """Return the storage classes."""
         return [{"metadata": {"name": "local-path"}}]
 
-    def read(self, replicas: int = 2, **asked: Any) -> list[claims.Claimed]:
+    def read(self, replicas: int = 2, **asked: Any) -> list[training_volumes.Claimed]:
         """Return what a training finds."""
         used = TrainingSpec(claims_namespace="team", **asked).mounts()
-        return claims.read(self, "team", used, replicas)  # type: ignore[arg-type] # all that it asks
+        return training_volumes.read(self, "team", used, replicas)  # type: ignore[arg-type] # all that it asks
 
 
 def test_claims_of_a_namespace_are_used_and_never_owned() -> None:
     """Contract: the same volume a second time, to be retained; nothing of the first claim is in it."""
     found = Claims(datasets="ReadWriteMany", outputs="ReadWriteMany").read()
-    made = list(claims.of_namespace(found, "e2e-1", "1"))
+    made = list(training_volumes.of_namespace(found, "e2e-1", "1"))
     volume = made[0]["spec"]
     assert (volume["nfs"], volume["persistentVolumeReclaimPolicy"]) == (
         {"server": "s", "path": "/p"},
@@ -523,7 +523,7 @@ def test_readers_need_no_volume_for_many_writers(
     """Contract: data and models may be read-only or of one node; models-pvc may be missing."""
     found = Claims(**modes).read(**asked)
     assert [one.mode for one in found] == taken
-    assert claims.on_one_node(found) == ("ReadWriteOnce" in taken)
+    assert training_volumes.on_one_node(found) == ("ReadWriteOnce" in taken)
 
 
 @pytest.mark.parametrize(
@@ -561,7 +561,7 @@ def test_a_claim_that_cannot_serve_is_named_with_its_mode(
 
 def test_an_unknown_storage_class_is_refused() -> None:
     with pytest.raises(UsageError, match="no such class; it has local-path"):
-        claims.prove_class(Claims(), "nfs")  # type: ignore[arg-type] # all that it asks
+        training_volumes.prove_class(Claims(), "nfs")  # type: ignore[arg-type] # all that it asks
 
 
 def test_the_manifests_are_printed_for_kubectl(capsys: pytest.CaptureFixture[str]) -> None:

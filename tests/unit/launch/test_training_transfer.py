@@ -11,7 +11,13 @@ import pytest
 from harness.cli.main import main
 from harness.core.errors import UsageError
 from harness.launch.user_secrets import HF_KEY, UserSecret, Wanted
-from harness.launch.workloads import claims, training, training_audit, training_pod, training_transfer
+from harness.launch.workloads import (
+    training,
+    training_audit,
+    training_pod,
+    training_transfer,
+    training_volumes,
+)
 from harness.launch.workloads.training_pod import Program, Volumes
 from harness.launch.workloads.training_spec import TrainingSpec
 from harness.settings import load
@@ -146,6 +152,6 @@ def test_only_the_pod_that_brings_a_run_back_writes() -> None:
     pod = training_pod.pod(program, Volumes(mounts, False, {}), OURS)
     (container,) = pod["spec"]["containers"]
     written = [mount["mountPath"] for mount in container["volumeMounts"] if not mount.get("readOnly")]
-    assert written == [claims.CLAIMS[claims.OUTPUTS], "/tmp"]
+    assert written == [training_volumes.CLAIMS[training_volumes.OUTPUTS], "/tmp"]
     assert container["envFrom"] == [{"secretRef": {"name": "keys"}}]
     assert {each["name"] for each in container["env"]} == {"HOME"}

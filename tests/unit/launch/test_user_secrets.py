@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from harness.core.errors import UsageError
-from harness.launch import hub, user_secrets
+from harness.launch import huggingface_access, user_secrets
 from harness.launch.user_secrets import HF_KEY, UserSecret, Wanted
 from harness.launch.workloads import training
 from harness.launch.workloads.training_spec import TrainingSpec
@@ -152,10 +152,10 @@ def test_a_model_that_the_hub_refuses_is_not_launched(
 ) -> None:
     told: list[str] = []
     if not message:
-        hub.check(model, token, told.append, {"HF_ENDPOINT": hub_url})
+        huggingface_access.check(model, token, told.append, {"HF_ENDPOINT": hub_url})
     else:
         with pytest.raises(UsageError, match=message) as refused:
-            hub.check(model, token, told.append, {"HF_ENDPOINT": hub_url})
+            huggingface_access.check(model, token, told.append, {"HF_ENDPOINT": hub_url})
         assert "another" not in str(refused.value)
     assert told == []
 
@@ -163,7 +163,7 @@ def test_a_model_that_the_hub_refuses_is_not_launched(
 def test_an_unreachable_hub_does_not_refuse_the_launch() -> None:
     """Contract: the ranks may reach it; one line says that nobody asked."""
     told: list[str] = []
-    hub.check("gated/llama", None, told.append, {"HF_ENDPOINT": "http://127.0.0.1:9"})
+    huggingface_access.check("gated/llama", None, told.append, {"HF_ENDPOINT": "http://127.0.0.1:9"})
     assert "cannot check on the hub whether it is gated" in told[0]
 
 

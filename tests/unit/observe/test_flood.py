@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from harness.core.kubernetes import Kube
 from harness.evidence import BundleWriter, Redactor
 from harness.evidence.schema.bundle import Observation
-from harness.observe.known_lines import KnownLines
+from harness.observe.duplicate_lines import KnownLines
 from harness.observe.logs import Life, LogFollower
 
 STAMPS = st.integers(0, 3).map(lambda n: b"2026-11-22T01:57:31.%dZ" % n)

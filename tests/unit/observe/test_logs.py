@@ -11,7 +11,7 @@ import pytest
 from loopback import Server, body
 
 from harness.core.deadlines import Deadline
-from harness.core.retries import pause
+from harness.core.kubernetes_retries import pause
 from harness.evidence.schema.bundle import Observation
 from harness.observe import logs
 from harness.observe.logs import Life, LogFollower

@@ -15,9 +15,9 @@ from rich.console import Console
 
 from harness.evidence.io.reader import Bundle
 from harness.judge import judge
-from harness.judge.acceptance.bundle import of_bundle
+from harness.judge.acceptance.expected_nodes import of_bundle
 from harness.report import report_files
-from harness.report.ci.facts import from_properties, launched, properties
+from harness.report.ci.launch_properties import from_properties, launched, properties
 from harness.report.ci.summary import Row, launches
 from harness.report.html.acceptance import of_fleet
 from harness.report.html.page import render

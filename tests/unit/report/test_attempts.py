@@ -15,7 +15,7 @@ from harness.evidence.schema.bundle import Verdict
 from harness.evidence.schema.ground_truth import TruthRow, TruthStart
 from harness.faults.recorded_bundles import extract
 from harness.judge import judge
-from harness.report.ci.facts import launched, properties
+from harness.report.ci.launch_properties import launched, properties
 from harness.report.html.attempts import HEADINGS, attempts
 from harness.report.html.curves import metrics
 from harness.report.html.page import render

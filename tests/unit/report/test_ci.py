@@ -13,9 +13,9 @@ from pydantic import ValidationError
 from harness.evidence import BundleWriter, Redactor
 from harness.evidence.schema.bundle import Check
 from harness.judge import judge
-from harness.report.ci import cases, github, summary
+from harness.report.ci import github, suite, summary
 from harness.report.ci.ctrf import Test, Tool, document
-from harness.report.ci.facts import Launched, from_properties, launched, properties
+from harness.report.ci.launch_properties import Launched, from_properties, launched, properties
 
 FAIL = Launched(verdict="FAIL", cause="rank.hung", ranks=[1, 2], explanation="rank 1\nhangs", bundle="runs/a")
 PASS = Launched(verdict="PASS", bundle="runs/b", report="runs/b/report.html", retries=["a watch: gone, 410"])
@@ -155,4 +155,8 @@ def test_a_ctrf_document_counts_tests_and_rejects_invalid_ones():
 def test_an_acceptance_test_of_any_claimed_duration_is_in_the_document(seconds: float) -> None:
     """Contract: a damaged bundle does not stop the report for CI."""
     check = Check(name="c", result="PASS", cause=None, ranks=[], explanation="", evidence=[])
-    assert cases._accepted(check, "PASS", seconds, "e2e", 0).duration in (0, 1500, cases.MAX_SECONDS * 1000)
+    assert suite._accepted(check, "PASS", seconds, "e2e", 0).duration in (
+        0,
+        1500,
+        suite.MAX_SECONDS * 1000,
+    )

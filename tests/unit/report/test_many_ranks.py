@@ -9,10 +9,10 @@ import pytest
 
 from harness.judge import judge
 from harness.judge.points.series import Series
-from harness.report.html import matrix, page
+from harness.report.html import page, points_table
 from harness.report.html.curves import MAX_CURVES, Cell, Metric, plot
 
-RANKS = matrix.MOST_COLUMNS + 8
+RANKS = points_table.MOST_COLUMNS + 8
 
 
 def metric(ranks: int, lost: int | None = None) -> Metric:
@@ -23,17 +23,17 @@ def metric(ranks: int, lost: int | None = None) -> Metric:
 
 
 def test_few_ranks_have_a_column_each() -> None:
-    assert matrix.wide([metric(4)], matrix.MOST_COLUMNS) is None
+    assert points_table.wide([metric(4)], points_table.MOST_COLUMNS) is None
 
 
 def test_many_ranks_are_one_row_and_what_misses_is_named() -> None:
     """Contract: points, missing ones and those in the run of a metric; the ranks and steps that miss."""
-    found = matrix.wide([metric(RANKS, lost=17), *[metric(RANKS)] * matrix.MOST_ROWS], RANKS)
+    found = points_table.wide([metric(RANKS, lost=17), *[metric(RANKS)] * points_table.MOST_ROWS], RANKS)
     assert found is not None
     first = found.rows[0]
     assert (first.logged, first.recorded, first.missing_count, first.more) == (5 * RANKS, 4, 1, 0)
     assert [(rank, cell.missing) for rank, cell in first.missing] == [(17, [3])]
-    assert (len(found.rows), found.others, found.others_missing) == (matrix.MOST_ROWS, 1, 0)
+    assert (len(found.rows), found.others, found.others_missing) == (points_table.MOST_ROWS, 1, 0)
 
 
 def test_the_curve_of_a_rank_that_misses_points_is_drawn() -> None:

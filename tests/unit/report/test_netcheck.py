@@ -9,7 +9,7 @@ from netcheck_bundles import diagnosis, everywhere, job
 from rich.console import Console
 
 from harness.judge import judge
-from harness.report.ci.facts import from_properties, launched, properties
+from harness.report.ci.launch_properties import from_properties, launched, properties
 from harness.report.ci.summary import Row, launches
 from harness.report.html.netcheck import lines, matrix
 from harness.report.html.page import render

@@ -17,8 +17,8 @@ from harness.evidence.schema.bundle import Check, Verdict
 from harness.judge import judge
 from harness.report import report_files
 from harness.report.ci.ctrf import Document
-from harness.report.ci.facts import from_properties, launched
 from harness.report.ci.junit import Case, document, legal
+from harness.report.ci.launch_properties import from_properties, launched
 
 FAIL = Check(
     name="no-lost-points",

@@ -16,7 +16,7 @@ from harness.torchrun_controller.api.models import QueueSpec
 from harness.torchrun_controller.decide import job as desired
 from harness.torchrun_controller.decide import queue as queues
 from harness.torchrun_controller.decide.decisions import QueueSnapshot, Snapshot
-from harness.torchrun_controller.objects import probe
+from harness.torchrun_controller.objects import dry_run_pods
 from harness.torchrun_controller.plan.gpu_layout import Refused
 
 Object = dict[str, Any]
@@ -143,7 +143,7 @@ def changed(spec: Object, path: tuple[Any, ...], value: Any) -> Object:
 def settle(one_job: Object, one_queue: Object) -> None:
     """Decide about both as the controller does, with a queue that was checked and one that was not."""
     with suppress(ValidationError, Refused):
-        probe.of_queue(one_queue, QueueSpec.model_validate(one_queue["spec"]), kai=False)
+        dry_run_pods.of_queue(one_queue, QueueSpec.model_validate(one_queue["spec"]), kai=False)
     for kai in (False, True):
         queues.desired(one_queue, QueueSnapshot(template=""), NOW, "cluster-queue", kai=kai)
         for status in ({}, {"conditions": [CHECKED]}):

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from harness.torchrun_controller.api import crd
+from harness.torchrun_controller.api import crd_generator
 from harness.torchrun_controller.objects import chart, manifests
 from tests import tools
 
@@ -25,7 +25,7 @@ def by_name(documents: list[dict[str, Any]]) -> Objects:
 
 def applied() -> Objects:
     """Return what the kustomization applies, without the namespace, which Helm creates."""
-    objects = by_name([*crd.definitions(), *manifests.documents()])
+    objects = by_name([*crd_generator.definitions(), *manifests.documents()])
     del objects["Namespace", manifests.NAMESPACE]
     return objects
 

@@ -13,7 +13,7 @@ from watch_server import END, WatchServer, item
 from harness.torchrun_controller.runtime import informer
 from harness.torchrun_controller.runtime.informer import Informer
 from harness.torchrun_controller.runtime.kinds import PRIORITY_CLASSES, Kind
-from harness.torchrun_controller.runtime.store import Change, Store
+from harness.torchrun_controller.runtime.object_cache import Change, Store
 
 LIMIT = 20.0
 

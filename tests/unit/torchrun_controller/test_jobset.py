@@ -13,7 +13,7 @@ from harness.torchrun_controller.api import names
 from harness.torchrun_controller.api.models import JobSpec, QueueSpec
 from harness.torchrun_controller.objects import command
 from harness.torchrun_controller.objects.jobset import claims, jobset
-from harness.torchrun_controller.objects.template import Resolved, resolve
+from harness.torchrun_controller.objects.pod_template import Resolved, resolve
 from harness.torchrun_controller.plan.gpu_layout import Refused
 
 Object = dict[str, Any]

@@ -15,9 +15,9 @@ from torchrun_objects import job, jobset, pod, queue
 
 from harness.torchrun_controller.runtime import work_queue
 from harness.torchrun_controller.runtime.kinds import JOBS, JOBSETS, PODS, QUEUES, Kind
+from harness.torchrun_controller.runtime.object_cache import Change
 from harness.torchrun_controller.runtime.operator import Operator
 from harness.torchrun_controller.runtime.reconcile import Key
-from harness.torchrun_controller.runtime.store import Change
 from harness.torchrun_controller.runtime.work_queue import WorkQueue
 
 Object = dict[str, Any]

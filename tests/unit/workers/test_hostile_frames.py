@@ -15,7 +15,7 @@ from harness.evidence.schema import processes
 from harness.workers.acceptance import frames as acceptance_frames
 from harness.workers.ground_truth import truth_frames
 from harness.workers.netcheck import frames as netcheck_frames
-from harness.workers.recorder import admitted_lines
+from harness.workers.recorder import digest_lines
 
 NONCE = "n0nce"
 DEEP = b"[" * 1_100 + b"]" * 1_100
@@ -49,7 +49,7 @@ def test_a_signed_frame_with_a_strange_payload_is_skipped(payload: bytes) -> Non
 def test_a_summary_that_is_nested_too_deeply_is_invalid() -> None:
     body = base64.b64encode(zlib.compress(DEEP)).decode()
     with pytest.raises(ValueError, match="recursion"):
-        admitted_lines.decode_summary([body])
+        digest_lines.decode_summary([body])
 
 
 @pytest.mark.parametrize("module", [netcheck_frames, acceptance_frames])

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from .. import order
+from .. import data_order
 from ..trainer import Trainer
 from . import before_log, instead
 
@@ -21,7 +21,9 @@ KILLED = 1
 def other_seed(rank: int) -> None:
     """Train this rank on batches from a different seed."""
     if int(os.environ.get("RANK", "0")) == rank:
-        instead(order, "batch_of", lambda original: lambda seed, *arguments: original(seed + 1, *arguments))
+        instead(
+            data_order, "batch_of", lambda original: lambda seed, *arguments: original(seed + 1, *arguments)
+        )
 
 
 def dropped(rank: int) -> None:
@@ -34,7 +36,7 @@ def dropped(rank: int) -> None:
 
         return shared
 
-    instead(order, "share", wrap)
+    instead(data_order, "share", wrap)
 
 
 def silent(rank: int) -> None:
@@ -63,7 +65,7 @@ def repeated_data(step: int) -> None:
         return batch_of
 
     instead(Trainer, "_resume", wrap)
-    instead(order, "batch_of", taken)
+    instead(data_order, "batch_of", taken)
     killed(step)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from harness.core.retries import as_kubectl
+from harness.core.kubernetes_retries import as_kubectl
 from harness.provision.controllers.certificates import issued
 
 SECRET = {"metadata": {"name": "kueue-webhook-server-cert", "namespace": "kueue-system"}}

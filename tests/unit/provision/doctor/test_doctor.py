@@ -10,8 +10,8 @@ import pytest
 from rich.console import Console
 
 from harness.core.errors import HarnessError
-from harness.provision.doctor import apt, check, checks, probe, repair
-from harness.provision.doctor.check import Check, at_least, version_of
+from harness.provision.doctor import apt, check_results, checks, probe, repair
+from harness.provision.doctor.check_results import Check, at_least, version_of
 from harness.settings import Settings
 
 MIRROR = "http://mirror.example/debian"
@@ -249,11 +249,11 @@ class TestPlatform:
 
 class TestReport:
     def test_exit_code_is_2_for_a_required_check_only(self) -> None:
-        assert check.exit_code([_failed("a", required=False), Check("b", True, "x", "y")]) == 0
-        assert check.exit_code([_failed("a")]) == 2
+        assert check_results.exit_code([_failed("a", required=False), Check("b", True, "x", "y")]) == 0
+        assert check_results.exit_code([_failed("a")]) == 2
 
     def test_json_is_one_document_with_every_field(self) -> None:
-        seen = json.loads(json.dumps(check.as_json([_failed("kind")])))
+        seen = json.loads(json.dumps(check_results.as_json([_failed("kind")])))
         assert seen["ok"] is False
         assert seen["checks"] == [
             {"name": "kind", "ok": False, "seen": "x", "expected": "y", "fix": "do z", "required": True}
@@ -286,7 +286,7 @@ def _failed(name: str, *, required: bool = True) -> Check:
 
 def _terminal(checks: list[Check]) -> str:
     console = Console(file=io.StringIO(), width=100)
-    console.print(check.render(checks))
+    console.print(check_results.render(checks))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 

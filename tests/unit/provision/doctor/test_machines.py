@@ -11,8 +11,8 @@ import fake_docker
 import pytest
 
 from harness.core.errors import HarnessError
-from harness.provision.doctor import checks, packages, probe, repair
-from harness.provision.doctor.check import Check
+from harness.provision.doctor import checks, install_advice, probe, repair
+from harness.provision.doctor.check_results import Check
 from harness.provision.images import registry_access
 from harness.provision.kind import docker_check
 from harness.settings import Settings
@@ -123,14 +123,14 @@ def test_docker_desktop_is_named(path: Path, tmp_path: Path) -> None:
     ],
 )
 def test_advice_has_the_package_names_of_the_system(system: str, program: str, advice: str) -> None:
-    assert advice in packages.advice(program, system)
+    assert advice in install_advice.advice(program, system)
 
 
 def test_advice_for_kind_names_a_version_and_path(tmp_path: Path) -> None:
     away = {"HOME": str(tmp_path)}
-    assert "go install sigs.k8s.io/kind@v0.33.0" in packages.kind_advice("v0.33.0", FEDORA, away)
-    assert "add `$(go env GOPATH)/bin` to PATH" in packages.kind_advice("v0.33.0", FEDORA, away)
-    assert packages.kind_advice("v0.33.0", DEBIAN, away).startswith("`harness doctor --fix` as root")
+    assert "go install sigs.k8s.io/kind@v0.33.0" in install_advice.kind_advice("v0.33.0", FEDORA, away)
+    assert "add `$(go env GOPATH)/bin` to PATH" in install_advice.kind_advice("v0.33.0", FEDORA, away)
+    assert install_advice.kind_advice("v0.33.0", DEBIAN, away).startswith("`harness doctor --fix` as root")
 
 
 @pytest.mark.parametrize("variable", ["HOME", "GOPATH", "GOBIN"])
@@ -140,7 +140,7 @@ def test_a_kind_that_go_installed_off_path_is_found(tmp_path: Path, variable: st
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "kind").write_text("#!/bin/sh\n")
     (folder / "kind").chmod(0o755)
-    advice = packages.kind_advice("v0.33.0", FEDORA, {variable: str(tmp_path)})
+    advice = install_advice.kind_advice("v0.33.0", FEDORA, {variable: str(tmp_path)})
     assert advice == f'kind is in {folder}, which is not on PATH: `export PATH="{folder}:$PATH"`'
 
 

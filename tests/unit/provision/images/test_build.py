@@ -11,7 +11,7 @@ from harness.context import RunContext
 from harness.launch.description import versions_of
 from harness.launch.konduktor.job_file import JobFile
 from harness.provision.cluster import Ready
-from harness.provision.images import build, debian, packages
+from harness.provision.images import build, debian, locked_packages
 from harness.provision.images.build import Recipe
 from harness.provision.images.docker_images import files_of
 from harness.provision.images.stack import Stack
@@ -70,8 +70,12 @@ def test_bytecode_changes_nothing(recipe: Recipe, tmp_path: Path) -> None:
 
 def test_packages_are_kept_by_what_the_lock_pins() -> None:
     """A comment downloads nothing anew, a hash does."""
-    assert packages.lock_key(f"# made by uv\n\n{LOCK}", "3.13") == packages.lock_key(LOCK, "3.13")
-    assert packages.lock_key(LOCK.replace("00", "01"), "3.13") != packages.lock_key(LOCK, "3.13")
+    assert locked_packages.lock_key(f"# made by uv\n\n{LOCK}", "3.13") == locked_packages.lock_key(
+        LOCK, "3.13"
+    )
+    assert locked_packages.lock_key(LOCK.replace("00", "01"), "3.13") != locked_packages.lock_key(
+        LOCK, "3.13"
+    )
 
 
 @pytest.mark.parametrize("recipe", [build.WORKER, build.TRACKER, build.CONTROLLER])

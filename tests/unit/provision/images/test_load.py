@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.provision.images.containerd_import import LocalImage, node_name, without_entries
 from harness.provision.images.load import has
-from harness.provision.images.local import LocalImage, node_name, without_entries
 
 ID = "sha256:" + "ab" * 32
 IMAGE = LocalImage("pluto-multinode-test:8dedc5c7912d", ID)

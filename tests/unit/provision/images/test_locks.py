@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.provision.images import packages
+from harness.provision.images import locked_packages
 from harness.provision.images.build import LOCKS
 from harness.provision.images.versions import LOCK
 from harness.provision.konduktor import LOCK as KONDUKTOR
@@ -52,7 +52,9 @@ def test_only_named_packages_are_built_from_source(lock: Path) -> None:
     single = {
         found[0].partition("==")[0] for found in re.finditer(r"\S+==\S+ \\\n.+[^\\]\n", lock.read_text())
     }
-    assert single - {"certifi", "colossalai"} <= set(packages.SOURCES), "one file alone may be an sdist"
+    assert single - {"certifi", "colossalai"} <= set(locked_packages.SOURCES), (
+        "one file alone may be an sdist"
+    )
     if lock == KONDUKTOR:
         assert not single
 

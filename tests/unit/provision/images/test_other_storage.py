@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from harness.context import RunContext
-from harness.provision.images import load, local, unpacked
-from harness.provision.images.local import LocalImage
+from harness.provision.images import containerd_import, load, unpacked
+from harness.provision.images.containerd_import import LocalImage
 from harness.provision.kind.configuration import configuration
 from harness.settings import Settings
 
@@ -106,5 +106,5 @@ def test_the_snapshotter_is_read_from_the_node(tmp_path: Path, line: str, found:
     file = tmp_path / "config.toml"
     file.write_text(f"version = 2\n[plugins]\n{line}\n")
     command = load._SNAPSHOTTER.replace(load._CONFIGURATION, str(file))
-    done = local.processes.run(["sh", "-c", command], timeout=30)
+    done = containerd_import.processes.run(["sh", "-c", command], timeout=30)
     assert done.stdout == (f"SNAPSHOTTER {found}\n" if found else "")

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from harness.core.errors import HarnessError
-from harness.provision.images.local import LocalImage
+from harness.provision.images.containerd_import import LocalImage
 from harness.provision.images.unpacked import chain_ids, layer_folders, linking, small, viewing
 
 IMAGE = LocalImage("team/job:1", "sha256:" + "ab" * 32)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from harness.provision.images.local import LocalImage
+from harness.provision.images.containerd_import import LocalImage
 from harness.provision.kind import preload
 
 OWN = LocalImage("worker:1", "sha256:1"), LocalImage("tracker:1", "sha256:2")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from harness.core.errors import HarnessError, UsageError
-from harness.provision.kind import power
+from harness.provision.kind import pause_resume
 from harness.provision.kind.install import create_or_reuse, require_versions
 from harness.provision.kind.nodes import KindNodes
 from harness.provision.kind.state import State, save
@@ -49,7 +49,7 @@ def test_a_cluster_is_paused_when_every_node_is_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, states: list[str], paused: bool
 ) -> None:
     """Contract: nodes that `docker pause` froze are there, and are trouble, not a pause."""
-    assert power.paused(docker(tmp_path, monkeypatch, states)) is paused
+    assert pause_resume.paused(docker(tmp_path, monkeypatch, states)) is paused
 
 
 def test_a_kind_cluster_that_the_harness_did_not_create_stays(

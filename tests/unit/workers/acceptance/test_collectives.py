@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.workers.acceptance.collective_tests import FREE_SHARE
 from harness.workers.acceptance.collectives import (
     ELEMENTS,
     NAMES,
@@ -19,8 +20,7 @@ from harness.workers.acceptance.collectives import (
     size_of,
     total_weight,
 )
-from harness.workers.acceptance.exchanges import FREE_SHARE
-from harness.workers.acceptance.progress import Position, diagnose
+from harness.workers.acceptance.hang_detection import Position, diagnose
 from harness.workers.acceptance.slow_pairs import suspects
 
 

@@ -12,7 +12,7 @@ from harness.workers.acceptance.causes import ADVICE
 from harness.workers.acceptance.check import Check
 from harness.workers.acceptance.devices import Device
 from harness.workers.acceptance.limits import Limits
-from harness.workers.acceptance.smi import Gpu, parse, parse_links
+from harness.workers.acceptance.smi_parser import Gpu, parse, parse_links
 
 LIMITS = Limits.load()
 UP = [26.562] * 18

@@ -17,8 +17,8 @@ from harness.workers.acceptance import devices, gpu_count, host_state
 from harness.workers.acceptance import error_bounds as precision
 from harness.workers.acceptance.causes import ADVICE
 from harness.workers.acceptance.devices import Device
-from harness.workers.acceptance.smi import Smi, parse
-from harness.workers.acceptance.smi_reading import Reading
+from harness.workers.acceptance.smi_errors import Reading
+from harness.workers.acceptance.smi_parser import Smi, parse
 
 MIB = 1 << 20
 PACKAGE = Path(devices.__file__).parent

@@ -16,16 +16,16 @@ from pathlib import Path
 import pytest
 import smi_texts
 
-from harness.workers.acceptance import gpu_count, gpu_health, smi_reading, smi_run
+from harness.workers.acceptance import gpu_count, gpu_health, smi_errors, smi_run
 from harness.workers.acceptance.causes import ADVICE
 from harness.workers.acceptance.check import Check
 from harness.workers.acceptance.devices import Device, of
 from harness.workers.acceptance.gpu_sharing import Sharing, sharing
 from harness.workers.acceptance.limits import Limits
-from harness.workers.acceptance.node import Node
+from harness.workers.acceptance.node_tests import Node
 from harness.workers.acceptance.runner import Step
-from harness.workers.acceptance.smi import parse
-from harness.workers.acceptance.smi_reading import Reading
+from harness.workers.acceptance.smi_errors import Reading
+from harness.workers.acceptance.smi_parser import parse
 
 LIMITS = Limits.load()
 ONE = smi_texts.document(smi_texts.gpu(0))
@@ -366,7 +366,7 @@ def judge(reading: Reading, visible: int, requested: int) -> list[Check]:
     whose = sharing(devices, reading.smi, requested, {})
     checks = [
         gpu_count.count(devices, reading, requested, whose),
-        *smi_reading.checks(reading, devices),
+        *smi_errors.checks(reading, devices),
     ]
     for device in devices:
         gpu = of(reading.smi, device)
@@ -381,7 +381,7 @@ def test_an_output_is_judged_or_named(name: str) -> None:
     """Contract: no warning is lost, nothing unreadable passes, and healthy values are not accused."""
     case = CASES[name]
     smi = parse(case.text, case.code)
-    error = "" if smi else smi_reading.unparsed(case.text, case.code)
+    error = "" if smi else smi_errors.unparsed(case.text, case.code)
     checks = judge(Reading(smi, error, failed=smi is None), case.visible, case.requested)
     wrong = [check for check in checks if check.verdict != "PASS"]
     expected = {id: (one, None) if isinstance(one, str) else one for id, one in sorted(case.expected.items())}
@@ -404,10 +404,10 @@ def test_a_gpu_that_is_lost_under_load() -> None:
     """Contract: what nvidia-smi reports only under load fails, and a known warning is not repeated."""
     devices = [Device("cuda", index, smi_texts.uuid(index), "NVIDIA H100") for index in (0, 1)]
     first = Reading(parse(TWO + INFOROM, 14))
-    assert smi_reading.under_load(first, first, devices).verdict == "PASS"
-    lost = smi_reading.under_load(first, Reading(parse(LOST + ONE + INFOROM, 15)), devices)
+    assert smi_errors.under_load(first, first, devices).verdict == "PASS"
+    lost = smi_errors.under_load(first, Reading(parse(LOST + ONE + INFOROM, 15)), devices)
     assert (lost.id, lost.verdict, lost.cause) == ("env.smi.load", "FAIL", "gpu.lost")
-    hung = smi_reading.under_load(first, Reading(None, "nvidia-smi did not end within 60 s", True), devices)
+    hung = smi_errors.under_load(first, Reading(None, "nvidia-smi did not end within 60 s", True), devices)
     assert (hung.verdict, hung.cause) == ("FAIL", "gpu.driver")
 
 
@@ -436,7 +436,7 @@ def test_a_driver_that_hangs_is_named(tmp_path: Path, monkeypatch: pytest.Monkey
     started = time.monotonic()
     reading = smi_run.read(seconds=0.2)
     assert time.monotonic() - started < 50
-    (check,) = smi_reading.checks(reading, [])
+    (check,) = smi_errors.checks(reading, [])
     assert (check.verdict, check.cause) == ("FAIL", "gpu.driver")
     assert "did not end within 0.2 s" in check.text
 
@@ -449,7 +449,7 @@ def test_links_of_a_program_that_warns(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_an_absent_program_accuses_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    (check,) = smi_reading.checks(smi_run.read(), [])
+    (check,) = smi_errors.checks(smi_run.read(), [])
     assert (check.verdict, check.cause) == ("UNKNOWN", None)
     assert "NVIDIA_DRIVER_CAPABILITIES" in check.text
 

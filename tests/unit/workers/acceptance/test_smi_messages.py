@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from harness.workers.acceptance import gpu_count, smi_reading
-from harness.workers.acceptance.smi_reading import Reading
+from harness.workers.acceptance import gpu_count, smi_errors
+from harness.workers.acceptance.smi_errors import Reading
 
 NVML = "Failed to initialize NVML: "
 
@@ -31,8 +31,8 @@ NVML = "Failed to initialize NVML: "
 def test_a_message_without_data_has_a_cause_and_a_hint(
     text: str, code: int, cause: str | None, hint: str
 ) -> None:
-    reading = Reading(None, smi_reading.unparsed(text, code), failed=True, code=code)
-    [check] = smi_reading.checks(reading, [])
+    reading = Reading(None, smi_errors.unparsed(text, code), failed=True, code=code)
+    [check] = smi_errors.checks(reading, [])
     assert (check.verdict, check.cause) == ("FAIL" if cause else "UNKNOWN", cause)
     assert hint in check.text
     counted = gpu_count.count([], reading, 8)
@@ -42,5 +42,5 @@ def test_a_message_without_data_has_a_cause_and_a_hint(
 
 def test_a_container_without_nvidia_smi_proves_nothing() -> None:
     reading = Reading(None, "nvidia-smi is not in this container")
-    [check] = smi_reading.checks(reading, [])
+    [check] = smi_errors.checks(reading, [])
     assert (check.verdict, check.cause) == ("UNKNOWN", None)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from harness.evidence.io.ground_truth import extract
 from harness.evidence.schema.ground_truth import TruthRewrite, TruthRow
 from harness.workers.ground_truth.client_rules import sent, sent_name
-from harness.workers.ground_truth.frame_writer import Recorder
+from harness.workers.ground_truth.point_recorder import Recorder
 
 
 def recorded(*points: tuple[str, Any, Any]) -> tuple[list[str], list[TruthRow], list[TruthRewrite]]:

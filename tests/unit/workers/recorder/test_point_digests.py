@@ -7,8 +7,8 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.workers.recorder import admitted, point_digests
-from harness.workers.recorder.admitted_lines import GROUPS, MAX_JSON, nodes_from, nodes_text
+from harness.workers.recorder import digest_recording, point_digests
+from harness.workers.recorder.digest_lines import GROUPS, MAX_JSON, nodes_from, nodes_text
 from harness.workers.recorder.point_digests import BLOCK_STEPS, MASK, Digests, nodes_of
 
 POINTS = st.lists(
@@ -79,7 +79,7 @@ def test_metrics_that_do_not_fit_are_in_groups() -> None:
     digests = Digests()
     for number in range(3000):
         digests.put(f"metric/{number:04}/with_a_name_that_is_long", 1, 1.0, 1)
-    found = admitted.sections(digests, MAX_JSON)
+    found = digest_recording.sections(digests, MAX_JSON)
     assert 100 < len(found["metrics"]) < 3000
     assert len(found["groups"]) == GROUPS
     assert len(found["metrics"]) + sum(group[1] for group in found["groups"]) == 3000

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from harness.workers.recorder import admitted
+from harness.workers.recorder import digest_recording
 
 
 def group(size: int) -> dict[str, Any]:
@@ -26,8 +26,8 @@ def test_the_largest_process_group_counts(
     monkeypatch: pytest.MonkeyPatch, seen: list[dict[str, Any] | None], size: int
 ) -> None:
     """Contract: a rank met the others, whatever it did alone before or after it."""
-    monkeypatch.setattr(admitted, "process_group", iter([None, *seen]).__next__)
-    lines = admitted.Lines("uid", 0, None)
+    monkeypatch.setattr(digest_recording, "process_group", iter([None, *seen]).__next__)
+    lines = digest_recording.Lines("uid", 0, None)
     for _ in seen:
         lines.line({})
     assert lines.group == group(size)

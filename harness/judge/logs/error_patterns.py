@@ -1,0 +1,477 @@
+"""Find hints in a rank's last log lines about why it ended. Verdicts are never based on logs alone.
+
+The patterns match output from torch 2.6, gloo, torchrun, faulthandler and konduktor in recorded jobs.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from harness.core import terminal_text
+from harness.core.causes import CauseId
+from harness.evidence.io.harness_log_lines import is_own
+from harness.judge.logs import error_details, rank_errors, stacks, torchrun_report, unresolved_hosts
+from harness.judge.logs.stacks import Stack
+
+Lines = list[tuple[int, str]]
+
+_WARNING = re.compile(r"\[[WI]\d{4}|^[WI]\d{4} |Warning:")
+_NCCL_CONNECT = r"socket(Start|Poll)Connect: [Cc]onnect to (?!127\.|::1<|fe80:).*"
+"""Beginning of a pattern for NCCL's message that it could not connect to the address of another host."""
+_CLUES: tuple[tuple[CauseId, str], ...] = (
+    ("image.no_torch", r"torchrun: (command )?not found|No module named '?torch'?$"),
+    ("image.not_root", r"mkdir: .*/\.konduktor.: Permission denied|/etc/environment: Permission denied"),
+    ("image.wrong_architecture", r"exec format error|cannot execute binary file"),
+    (
+        "rendezvous.dns",
+        r"(Error|failed).*(Name or service not known|Temporary failure in name resolution)"
+        r"|(Error|failed).*(gai error|getaddrinfo)",
+    ),
+    ("rendezvous.dns", r"socket\.gaierror"),
+    ("port.taken", r"name: EADDRINUSE|Error.*[Aa]ddress already in use|EADDRINUSE: "),
+    (
+        "rendezvous.unreachable",
+        r"client socket has (timed out|failed to connect)"
+        r"|DistNetworkError.*(timed out|refused|failed to connect|[Cc]onnection reset by peer)"
+        r"|connect\(\) timed out\. Original timeout was"
+        r"|Ping failed, invalid (value|nonce) returned"
+        rf"|{_NCCL_CONNECT}(No route to host|timed out|unreachable)",
+    ),
+    (
+        "rendezvous.timeout",
+        r"RendezvousTimeoutError|waiting for clients|RendezvousClosedError"
+        r"|(TCPStore|[Rr]endezvous|init_process_group|DistStoreError).*[Tt]imed? ?out",
+    ),
+    # gloo and NCCL (src/bootstrap.cc) print these messages.
+    (
+        "variables.interface",
+        r"Unable to find address for: |GLOO_SOCKET_IFNAME=\S+: |Bootstrap : no socket interface found",
+    ),
+    # NCCL (socket.cc) and gloo (tcp/pair.cc) print these addresses, which other hosts cannot reach.
+    (
+        "address.advertised",
+        r"socket(Start|Poll)Connect: [Cc]onnect to (127\.|::1<|fe80:)"
+        r"|connectFullMesh failed.* remote=\[(127\.|::1\]|fe80:)",
+    ),
+    ("variables.master_port", r"[Ee]rror.*(?i:master.?port).*'tcp://[\d.]+:\d+'"),
+    ("training.loss_not_finite", r"FloatingPointError: the loss of step"),
+    # PyTorch and NCCL keep tensors and buffers as files in /dev/shm, which a full disk does not affect.
+    (
+        "shm.small",
+        r"^(?!.*(Too many open files|No such file or directory|Permission denied))"
+        r".*(DataLoader worker .* killed by signal: Bus error|Unexpected bus error encountered in worker"
+        r"|unable to (allocate|resize|write|open) .*(shared memory|</torch_)"
+        r"|Error while (creating|attaching to) shared memory segment|failed to extend /dev/shm/"
+        r"|posix_fallocate failed ?: No space left)",
+    ),
+    (
+        "rank.write_failed",
+        r"(Error|IOException).*\[Errno (5|27|28|30|116|122)\]"
+        r"|No space left on device|Disk quota exceeded|Input/output error|Read-only file system"
+        # torch.save does not report why writing failed. Closing the file then fails too.
+        r"|PytorchStreamWriter failed writing file|inline_container\.cc:\d+\] \. unexpected pos",
+    ),
+    # These errors show a fault of the GPU or its driver. Errors with other causes are in known_errors.py.
+    ("gpu.ecc", r"uncorrectable ECC error encountered|CUDA_ERROR_ECC_UNCORRECTABLE"),
+    ("gpu.lost", r"GPU is lost|GPU has fallen off the bus|CUDA error: GPU requires reset"),
+    ("gpu.nvlink", r"uncorrectable NVLink error"),
+    ("gpu.absent", r"No CUDA GPUs are available|no CUDA-capable device is detected"),
+    (
+        "gpu.driver",
+        r"system not yet initialized|Found no NVIDIA driver|The NVIDIA driver on your system is too old"
+        r"|CUDA driver version is insufficient|driver/library version mismatch"
+        r"|forward compatibility was attempted on non supported HW|CUDA unknown error - this may be due to"
+        r"|unsupported display driver / cuda driver combination",
+    ),
+    (
+        "tracker.key_rejected",
+        r"authentication failed \(HTTP 401\)|Failed to \w+ run: this key (only gives|gives no) access to ",
+    ),
+    ("launch.run_id_resumes", r"Failed to create run: Run not found"),
+    (
+        "rank.tracker_unreachable",
+        r"Failed to create (or resume )?run|(httpx\.|pluto.*)(Connect|Read)(Error|Timeout)",
+    ),
+)
+AT_ANY_TIME: tuple[CauseId, ...] = (
+    *("training.loss_not_finite", "rank.write_failed", "shm.small"),
+    *("gpu.ecc", "gpu.lost", "gpu.nvlink", "gpu.absent", "gpu.driver"),
+)
+"""Causes that can end a rank at any time, provided that its last error matches. Others occur only at
+startup."""
+_RAISED_FROM = re.compile(r"DataLoader worker \(pid\(s\) [\d, ]+\) exited unexpectedly")
+"""Pattern for an error that was raised from the previous error and only repeats it."""
+_NO_CPU_FREQUENCY = re.compile(
+    r"^(\[rank\d+\]: ?)?ValueError: min\(\) (iterable argument is empty|arg is an empty sequence)"
+)
+_READS_CPU_FREQUENCY = re.compile(r'File ".*[/\\]pluto[/\\]sys\.py", line \d+, in get_info')
+"""Pattern for a stack frame in the client function that takes the minimum of all CPU frequencies. The
+function fails if no frequency is available."""
+RECENT_LINES = 200
+"""Number of lines at the end of a log, without C++ stacks, that are searched for a cause. Errors in earlier
+lines did not end the program."""
+_CPP_FRAME = re.compile(r"^(\[rank\d+\]: ?)?frame #\d")
+_FRAME_LINES = 8
+"""Maximum number of lines between a stack's innermost "File …" line and the error below it."""
+_OF_A_PEER = re.compile(
+    r"Connection (closed|reset) by (remote )?peer|RendezvousConnectionError|SignalException|Broken pipe"
+    r"|remote process exit|Received 15 death signal|Socket closed"
+    # Messages from NCCL and from TCPStore, whose server runs in rank 0.
+    r"|[Ff]ailed to recv, got 0 bytes|Connection was likely closed|NCCL communicator was aborted"
+    r"|Socket recv failed while polling"
+    rf"|{_NCCL_CONNECT}Connection refused"
+)
+_PEER_ABSENT = re.compile(
+    r"Timed out waiting \d+ms for (recv|send) operation|wait timeout after \d+ms, keys:"
+    r"|Watchdog caught collective operation timeout"
+    r"|Received a dump signal due to a collective timeout from rank"
+    r"|Observed flight recorder dump signal from another rank"
+    r"|failed to pass monitoredBarrier|Detected mismatch between collectives on ranks"
+    # A rank that waits for the key of a peer in the store, or for a peer's connection.
+    r"|retrieving ncclUniqueId from \[\d+\]|(Runtime|DistStore)Error: Socket Timeout|Timeout waiting for key"
+    r"|in store based barrier on rank|connectFullMesh failed with .*timed out"
+    r"(?!.*remote=\[(127\.|::1\]|fe80:))|Getting socket times out"
+    r"|Timed out receiving the shared seed|reached monitoredBarrier, but received errors"
+)
+_RETRIED = re.compile(r"attempt \d+/\d+: (connection error|no response) from ")
+"""Pattern for a log line in which the Pluto client reports a retried request (pluto/iface.py)."""
+_REPORT = re.compile(
+    r"ChildFailedError|^mpirun (detected|noticed) that|launch\.py:\d+:sigkill_handler\]"
+    r"|Sending process \d+ closing signal|failed \(exitcode: |elastic/multiprocessing/api\.py"
+)
+_SIGNALLED = re.compile(r"SignalException: Process \d+ got signal: (\d+)$")
+"""Pattern for the last line that torchrun logs after it receives a signal. Its exit code is then 1."""
+_SIGTERM = re.compile(r"SIGTERM|SystemExit|\b[Ss]ignal:? 15\b")
+"""Pattern for an error that reports that the program was asked to stop, such as Lightning's
+SIGTERMException."""
+_EXIT = re.compile(r"rank\s*:\s*(\d+) \(local_rank: \d+\).*?exitcode\s*:\s*(-?\d+)", re.DOTALL)
+_FAILED = re.compile(r"failed \(exitcode: (-?\d+)\)")
+BEGINS = "===== KONDUKTOR: Running task ====="
+"""First line of the command's output. Earlier lines come from konduktor's shell."""
+SHELL_ENDED = "finished with exit code: "
+"""Part of the last line that konduktor's shell prints about a command."""
+_SHELL_ENDED = re.compile(r"^===== KONDUKTOR: .* finished with exit code: (\d+)")
+_AFTER_REPORT = re.compile(
+    r"^={20,}$|^-{20,}$|^\s|^\[\d+\]:$|^Failures:$|^Root Cause|FAILED$|^===== KONDUKTOR: |^$"
+)
+_TIME = re.compile(r"^\d{4}-\d\d-\d\dT[\d:.]+(Z|[+-]\d\d:\d\d) ?")
+_LABEL = re.compile(
+    r"^\[[a-z_]+\d+\]: ?(?=\[rank\d+\]:)|^\[default\d+\]: ?|^\[\d+,\d+\]<std(out|err)>: ?"
+    r"|^\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d.{0,80}?(?=\[rank\d+\]: )"
+)
+"""Pattern for the prefix that `torchrun --tee`, `mpirun --tag-output` or a logger adds to each line from a
+process."""
+_OF_A_LAUNCHER = re.compile(
+    r"CalledProcessError: Command .* (returned non-zero exit status|died with <Signals)"
+)
+"""Pattern for an error that reports that the process started by a launcher, such as accelerate, has
+failed."""
+_GROUP = re.compile(r"^ {2,}[|+] (?=\S)")
+"""Pattern for the prefix that Python adds to each line about an exception within an ExceptionGroup."""
+_NOISE = re.compile(
+    r"^(\[rank\d+\]:)?\s*$|^[=\-]{5,}|torch/distributed/elastic"
+    r"|^(\[rank\d+\]: ?)?(Traceback|\s+File |\s+[\^~]+|frame #\d)"
+    r"|^(\[rank\d+\]: ?)?(During handling of the above|The above exception was|\s+\[Previous line repeated)"
+    r"|^Extension modules: |^<unknown function>"
+    r"|^ *(\+-)+\+?-{5,}|^terminate called after throwing an instance of "
+    # Lines that PyTorch and CUDA write below each CUDA error.
+    r"|^(\[rank\d+\]: ?)?(CUDA kernel errors might be asynchronously reported|Search for `cuda\w+' in "
+    r"|For debugging consider passing CUDA_LAUNCH_BLOCKING|Compile with `TORCH_USE_CUDA_DSA`"
+    r"|Device-side assertion tracking was not enabled)"
+    r"|^pluto: |\[pluto-sync\]|^Exception raised from "
+    # Lines that Hydra prints around a traceback, and tracebacks of Rich.
+    r"|^Error executing job with overrides: |^Set the environment variable HYDRA_FULL_ERROR|^[╭│╰]"
+    # Frames from faulthandler, gdb, glog and glibc.
+    r"|^(Current thread|Thread) 0x|^Fatal Python error|^\*\*\* Signal \d+|^PC: @|^\s*@ +0x[0-9a-f]+"
+    r"|^#\d+ +(0x[0-9a-f]+ )?in |^#\d+ +0x[0-9a-f]+|\(\+0x[0-9a-f]+\) ?\[0x[0-9a-f]+\]"
+)
+_FILE_OF_A_STACK = re.compile(r'^(\[rank\d+\]: ?)?\s*File "')
+_CODE_OF_A_STACK = re.compile(r"^(\[rank\d+\]: ?)?\s{4,}")
+_ERROR = re.compile(
+    r"^(\[rank\d+\]: ?)?([A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit|Timeout|ExceptionGroup)"
+    r"|([\w.]+\.)?(StopIteration|TimeoutExpired|BrokenProcessPool))(:( .*)?)?$"
+    # The message about an uncaught C++ exception.
+    r"|^ *what\(\): "
+)
+
+
+@dataclass(frozen=True)
+class Clues:
+    """Hints found in a log. `rank` and `exit_code` describe the first failed worker in torchrun's report."""
+
+    log: str = ""
+    cause: CauseId | None = None
+    line: str = ""
+    line_number: int = 0
+    last: str = ""
+    """The rank's own last error, or its last log line if there is no error."""
+    last_number: int = 0
+    rank: int | None = None
+    exit_code: int | None = None
+    of_a_peer: bool = False
+    """Whether the rank lost a peer or waited in vain for one."""
+    others_lost_peers: bool = False
+    """Whether `last` is the rank's own error, and another rank in the same log lost a peer."""
+    peer_absent: bool = False
+    """Whether a collective operation timed out because a peer did not take part."""
+    stack: Stack | None = None
+    """The stack in the last dump, which is written when the rank's deadline expires or the rank ends."""
+    retried: str = ""
+    """The last line in which the Pluto client reports that the tracker did not respond."""
+    report_is_last: bool = False
+    """Whether the log ends with torchrun's failure report."""
+    torchrun_signal: int = 0
+    """The number of the signal that ended torchrun if the log ends with torchrun's line about it, otherwise
+    0."""
+
+    @property
+    def log_quote(self) -> str:
+        """Return a sentence that quotes the rank's last error or last log line."""
+        if self.last:
+            return f"its last log line: {self.last}"
+        return "its log is empty" if self.exit_code is None else "its log contains only torchrun's report"
+
+    @property
+    def no_error(self) -> bool:
+        """Return whether the log is empty, or shows no error except that the program was asked to stop."""
+        own = _ERROR.match(self.last) is not None and not _SIGTERM.search(self.last)
+        reported = self.cause or self.exit_code or self.stack
+        return not (own or reported or self.of_a_peer)
+
+    @property
+    def refs(self) -> list[str]:
+        return [f"{self.log}:{self.last_number}"] if self.last_number else []
+
+
+def read(tail: Lines, log: str = "", ranks: int = 1) -> Clues:
+    """Return the hints found in a log's numbered last lines.
+
+    `log` is the log's path in the bundle, and `ranks` is the number of ranks that write to it.
+    """
+    lines = _plain(tail)
+    stack, dumped = stacks.last(lines)
+    lines = [entry for entry in lines if entry[0] not in dumped]
+    log_text = "\n".join(text for _, text in lines)
+    report = log_text.rpartition("Root Cause")[2] if "Root Cause" in log_text else ""
+    worker = _EXIT.search(report)
+    failure = _FAILED.search(log_text)
+    rank = int(worker[1]) if worker else None
+    exit_code = int(worker[2]) if worker else int(failure[1]) if failure else None
+    report_is_last = worker is not None and _ends_with(lines)
+    torchrun_signal = _torchrun_signal(lines)
+    origin = _first_rank_error(lines) if ranks > 1 else None
+    others_lost_peers = origin is not None and any(is_of_a_peer(text) for _, text in lines[-80:])
+    if origin is not None:
+        if origin.rank not in (None, rank):
+            rank, exit_code = origin.rank, 1
+        detail = origin.number + error_details.LINES
+        lines = [entry for entry in lines if entry[0] <= detail and not _REPORT.search(entry[1])]
+    reported = _reported(lines, rank if ranks > 1 else None) if origin is None else None
+    if reported is not None:
+        rank, exit_code = reported.rank, reported.exit_code
+        others_lost_peers = ranks > 1 and is_of_a_peer(log_text)
+        lines = reported.lines or lines
+    if ranks > 1 and rank is not None:
+        lines = [entry for entry in lines if _rank_of(entry[1]) in (None, rank)]
+    error = (origin.text.strip(), origin.number) if origin else _last_own(lines)
+    if reported is not None and reported.error:
+        error = (reported.error, reported.number)
+    gpu = None if ranks == 1 else -1 if rank is None else rank % ranks
+    last, last_number = error_details.complete(lines, error, _ends_an_error, gpu)
+    cause, clue, clue_number = _cause(lines, last, last_number)
+    peer_absent = origin is None and any(_PEER_ABSENT.search(text) for _, text in lines[-80:])
+    of_a_peer = origin is None and any(_OF_A_PEER.search(text) for _, text in lines[-80:])
+    return Clues(
+        log=log,
+        cause=cause,
+        line=clue[:300],
+        line_number=clue_number,
+        last=last[:300],
+        last_number=last_number,
+        rank=rank,
+        exit_code=exit_code,
+        of_a_peer=peer_absent or of_a_peer,
+        others_lost_peers=others_lost_peers,
+        peer_absent=peer_absent,
+        stack=stack,
+        retried=next((text.strip()[:300] for _, text in reversed(lines) if _RETRIED.search(text)), ""),
+        report_is_last=report_is_last,
+        torchrun_signal=torchrun_signal,
+    )
+
+
+def _cause(lines: Lines, last: str, last_number: int) -> tuple[CauseId | None, str, int]:
+    """Return the cause that a rank's last lines suggest, with the line that suggests it and its number.
+
+    `last` is the rank's last error with its details, in line `last_number`.
+    """
+    another_error = False
+    candidates = [entry for entry in lines if not _CPP_FRAME.match(entry[1])]
+    for number, text in reversed(candidates[-RECENT_LINES:]):
+        if _WARNING.search(text):
+            continue
+        is_error = _ERROR.match(text) is not None
+        detailed = last if number == last_number else text
+        cause = next((cause for cause, pattern in _CLUES if re.search(pattern, detailed)), None)
+        if cause is None and _NO_CPU_FREQUENCY.match(text) and _of_the_client(lines, number):
+            cause = "rank.no_cpu_frequency"
+        # An error did not end the program if another error or more output followed it.
+        if cause in AT_ANY_TIME and (another_error or not (is_error or number == last_number)):
+            cause = None
+        if cause:
+            unresolved = (
+                unresolved_hosts.unresolved(lines, text) if cause == "rendezvous.unreachable" else None
+            )
+            cause = "rendezvous.dns" if unresolved else cause
+            clue_number, clue = unresolved or (number, detailed.strip())
+            return cause, clue, clue_number
+        follows = _REPORT.search(text) or _RAISED_FROM.search(text) or is_of_a_peer(text)
+        another_error = another_error or (is_error and not follows)
+    return None, "", 0
+
+
+def of_last_attempt(tail: Lines) -> Lines:
+    """Return the plain lines that the ranks wrote after torchrun had restarted them for the last time."""
+    return _latest(_plain(tail))
+
+
+def _latest(lines: Lines) -> Lines:
+    failures = [position for position, (_, text) in enumerate(lines) if _FAILED.search(text)]
+    return lines[failures[-2] + 1 :] if failures[1:] else lines
+
+
+def _reported(lines: Lines, rank: int | None) -> torchrun_report.Failure | None:
+    """Return the failure in torchrun's report that shows more than the rest of the log, or None.
+
+    `rank` is the rank that torchrun names as the root cause, or None if it is the only one in the log.
+    """
+    own = [entry for entry in lines if rank is None or _rank_of(entry[1]) in (None, rank)]
+    last, _ = _last_own(own)
+    failure = torchrun_report.first_own(lines, is_error, is_of_a_peer)
+    if failure is None or (is_error(last) and not is_of_a_peer(last)):
+        return None
+    if is_error(last) and is_of_a_peer(failure.error):
+        return None
+    return failure if failure.error or rank not in (None, failure.rank) else None
+
+
+def _first_rank_error(lines: Lines) -> rank_errors.RankError | None:
+    """Return the first exception in the last attempt that ended a rank and was not caused by a lost peer."""
+    reports = [position for position, (_, text) in enumerate(lines) if _REPORT.search(text)]
+    failed = [position for position, (_, text) in enumerate(lines) if _FAILED.search(text)]
+    begins = [position for position, (_, text) in enumerate(lines) if text.startswith(BEGINS)]
+    begin = max([0, *(position + 1 for position in begins), *(position + 1 for position in failed[:-1])])
+    end = next((position for position in reports if position >= begin), len(lines))
+    return rank_errors.first(
+        lines[begin:end],
+        lambda text: _ERROR.match(text) is not None,
+        lambda text: _NOISE.search(text) is not None or _CODE_OF_A_STACK.match(text) is not None,
+        is_of_a_peer,
+    )
+
+
+def _ends_an_error(text: str) -> bool:
+    """Return whether a line does not belong to the message of the error above it."""
+    return any(pattern.search(text) for pattern in (_NOISE, _REPORT, _WARNING, _ERROR))
+
+
+def _rank_of(text: str) -> int | None:
+    label = rank_errors.OF_A_RANK.match(text)
+    return int(label[1]) if label else None
+
+
+def last_line(tail: Lines) -> tuple[str, int]:
+    """Return the last error in a container's log, or else its last line, with the line number.
+
+    Returns ("", 0) for an empty log.
+    """
+    return _last_own(_plain(tail))
+
+
+def is_error(text: str) -> bool:
+    """Return whether a line is the last line of a Python traceback, or reports a C++ exception."""
+    return _ERROR.match(text) is not None
+
+
+def is_report(text: str) -> bool:
+    """Return whether a line is part of a launcher's report about the processes that it started."""
+    return _REPORT.search(text) is not None or _OF_A_LAUNCHER.search(text) is not None
+
+
+def is_of_a_peer(text: str) -> bool:
+    """Return whether the text reports that a peer ended or did not respond."""
+    return any(pattern.search(text) for pattern in (_OF_A_PEER, _PEER_ABSENT))
+
+
+def _plain(tail: Lines) -> Lines:
+    """Return the program's own lines, without timestamps, control characters and the harness's lines.
+
+    Text that a terminal would no longer show, such as an error overwritten by a progress bar, becomes a
+    separate line.
+    """
+    return [
+        (number, _GROUP.sub("", _LABEL.sub("", row.text)))
+        for number, text in tail
+        if not is_own(text)
+        for row in terminal_text.rows(_TIME.sub("", text))
+    ]
+
+
+def _of_the_client(lines: Lines, error: int) -> bool:
+    """Return whether the client read the CPU frequency in the innermost frame above the error's line."""
+    stack_lines = [text for number, text in lines if error - _FRAME_LINES <= number < error]
+    files = [text for text in stack_lines if _FILE_OF_A_STACK.match(text)]
+    return bool(files) and _READS_CPU_FREQUENCY.search(files[-1]) is not None
+
+
+def _ends_with(lines: Lines) -> bool:
+    """Return whether the log ends with torchrun's report, except for konduktor's success message."""
+    for _, text in reversed(lines):
+        if text.startswith("Root Cause"):
+            return True
+        match = _SHELL_ENDED.match(text)
+        if not _AFTER_REPORT.search(text) or (match and match[1] != "0"):
+            return False
+    return False
+
+
+def _torchrun_signal(lines: Lines) -> int:
+    texts = [text.strip() for _, text in lines if text.strip()]
+    match = _SIGNALLED.search(texts[-1]) if texts else None
+    return int(match[1]) if match else 0
+
+
+def _last_own(lines: Lines) -> tuple[str, int]:
+    """Return the last error before torchrun's failure report, or else the last meaningful line.
+
+    Also return the line number, or 0 if there is no such line. If torchrun restarted the ranks, only the
+    lines before its last report count, unless the ranks printed nothing there.
+    """
+    last = _last_of_an_attempt(_latest(lines))
+    return last if last[0] else _last_of_an_attempt(lines)
+
+
+def _last_of_an_attempt(lines: Lines) -> tuple[str, int]:
+    begins = [position for position, (_, text) in enumerate(lines) if text.startswith(BEGINS)]
+    own = lines = lines[begins[-1] :] if begins else lines
+    for position, (_, text) in enumerate(lines):
+        if _REPORT.search(text) and position:
+            own = lines[:position]
+            break
+    messages = [(number, text.strip()) for number, text in _without_stacks(own) if not _NOISE.search(text)]
+    errors = [entry for entry in reversed(messages[-12:]) if _ERROR.match(entry[1])]
+    first = next((entry for entry in errors if not _OF_A_LAUNCHER.search(entry[1])), None)
+    number, text = first or next(iter([*errors, *messages[-1:]]), (0, ""))
+    return text, number
+
+
+def _without_stacks(lines: Lines) -> Lines:
+    """Return the lines except those of Python stacks: the "File …" lines and the source lines below them."""
+    outside, inside = [], False
+    for number, text in lines:
+        of_a_stack = _FILE_OF_A_STACK.match(text) is not None
+        inside = of_a_stack or (inside and _CODE_OF_A_STACK.match(text) is not None)
+        if not inside:
+            outside.append((number, text))
+    return outside
