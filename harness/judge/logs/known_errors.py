@@ -203,7 +203,7 @@ _ADVICE = (
     ),
     (
         r"(unable to open file|Failed to open local file|No such file or directory)"
-        r".*(/huggingface/|/\.?cache/|/\.triton/|\.incomplete|\.arrow)",
+        r".*(/huggingface/|/\.cache/|/\.triton/|\.incomplete|\.arrow)",
         "several ranks may be filling the same cache: let one rank of each node prepare it and the others "
         "wait in torch.distributed.barrier(), or give each rank its own folder",
     ),
