@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from harness.tracker.storage.store import connect
+from harness.tracker.storage.database import connect
 
 ROWS = """
 CREATE TABLE points (

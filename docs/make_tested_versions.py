@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from harness.report.markdown import code, table, text
+from harness.versions.matrix_report import EMOJI, grid_table
+from harness.versions.matrix_results import AxisValue, CellResult, Document
 from harness.versions.matrix_text import grid, word
-from harness.versions.report import EMOJI, grid_table
-from harness.versions.results import AxisValue, CellResult, Document
 
 PAGE = Path(__file__).with_name("reference") / "tested-versions.md"
 WIDTH = 120

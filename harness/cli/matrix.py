@@ -77,8 +77,8 @@ def matrix(
     Results: RUNS_DIR/matrix-…/matrix.html, matrix.json, matrix.md and ctrf.json.
     """
     from harness.cli.view.matrix import watching
-    from harness.versions import commands, matrix_text
-    from harness.versions.definition import read
+    from harness.versions import matrix_commands, matrix_text
+    from harness.versions.matrix_definition import read
 
     specs = {"konduktor": konduktor or [], "pluto-ml": pluto_ml or []}
     definition = read(
@@ -96,6 +96,6 @@ def matrix(
         wait_seconds=wait,
     )
     say, view = watching(quiet)
-    document = commands.matrix(definition, continued, run_context(settings, say), view)
+    document = matrix_commands.matrix(definition, continued, run_context(settings, say), view)
     dump(document.model_dump(mode="json")) if as_json else matrix_text.show(document, console())
     return document.exit_code

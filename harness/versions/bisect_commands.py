@@ -17,15 +17,15 @@ from harness.judge.catalogue import CAUSES
 from harness.report.ci import github
 from harness.versions.bisect_report import markdown
 from harness.versions.bisect_result import Result, result_of
-from harness.versions.bisection import ANY, Bisection
-from harness.versions.cell import Cell, Launcher
-from harness.versions.ordered import (
+from harness.versions.bisect_versions import (
     Version,
     Versions,
     ends_of_index,
     of_repository,
     with_versions_between,
 )
+from harness.versions.bisection import ANY, Bisection
+from harness.versions.cell import Cell, Launcher
 
 
 def bisect(

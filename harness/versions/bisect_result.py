@@ -15,12 +15,12 @@ from harness.evidence.io.reader import Bundle
 from harness.provision.replaced_wheels import Change, install
 from harness.report.diff.compare import Diff, compare
 from harness.report.diff.facts import facts
+from harness.versions.bisect_search import End, Ending
+from harness.versions.bisect_versions import Version, Versions
 from harness.versions.bisection import Bisection, Record, skipped
 from harness.versions.candidates import target_options
 from harness.versions.commits import changed_files
 from harness.versions.distribution_diff import of_folders
-from harness.versions.ordered import Version, Versions
-from harness.versions.search import End, Ending
 
 
 class Side(BaseModel):
@@ -78,7 +78,7 @@ class Result(BaseModel):
     suspects: list[str] = []
     """The labels of the versions that may be the first bad version."""
     error: float = 0.0
-    """The probability that the result is wrong (harness/versions/search.py)."""
+    """The probability that the result is wrong (harness/versions/bisect_search.py)."""
     launches: int = 0
     candidates: int = 0
     skipped: dict[str, str] = {}

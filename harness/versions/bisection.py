@@ -24,11 +24,11 @@ from harness import run
 from harness.context import RunContext
 from harness.core import processes
 from harness.core.errors import HarnessError, UsageError
-from harness.versions import search
+from harness.versions import bisect_search
+from harness.versions.bisect_search import End, Launch, Next
+from harness.versions.bisect_versions import Version, Versions, check_index, prepared
 from harness.versions.candidates import Candidate
 from harness.versions.cell import Cell, Outcome, append_record, read_records
-from harness.versions.ordered import Version, Versions, check_index, prepared
-from harness.versions.search import End, Launch, Next
 
 ANY: Final = "any"
 """The value of --cause that makes every verdict other than PASS count as bad."""
@@ -52,7 +52,7 @@ class Record(BaseModel):
 
     version: str
     """The id of the launched or skipped version."""
-    result: search.Result
+    result: bisect_search.Result
     reason: str = ""
     """Why the version was skipped, or in which different way its launch failed."""
     outcome: Outcome | None = None
@@ -135,7 +135,7 @@ class Bisection:
                 pool.shutdown(wait=False, cancel_futures=True)
         return step
 
-    def record_of(self, place: int | None, result: search.Result) -> Record | None:
+    def record_of(self, place: int | None, result: bisect_search.Result) -> Record | None:
         """Return the last record that has this result for the version at this position in the list."""
         if place is None:
             return None
@@ -152,7 +152,7 @@ class Bisection:
 
     def _step(self, max_error: float) -> Next | End:
         versions = self.versions
-        return search.step(
+        return bisect_search.step(
             len(versions.versions), self._launches(), good_known=versions.good_known, max_error=max_error
         )
 
@@ -189,7 +189,7 @@ class Bisection:
 
     def _prepare_following(self, step: Next, pool: ThreadPoolExecutor) -> None:
         versions = self.versions
-        for place in search.ahead(
+        for place in bisect_search.ahead(
             len(versions.versions), self._launches(), step, good_known=versions.good_known
         ):
             self._prepare(versions.versions[place], pool)
@@ -201,7 +201,7 @@ class Bisection:
             return "the good end" if self.versions.good_known else "looking for a good version"
         if step.purpose == "confirm":
             return "confirming"
-        launches = search.remaining(step.between)
+        launches = bisect_search.remaining(step.between)
         return f"{step.between} versions left, about {launches} launches"
 
     def _note(self, record: Record) -> None:

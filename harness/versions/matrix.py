@@ -23,9 +23,9 @@ from harness.core.errors import HarnessError, UsageError
 from harness.core.locks import locked
 from harness.launch import replaced_packages
 from harness.versions.cell import Launcher, Ledger, Outcome, cluster_name
-from harness.versions.definition import Definition
-from harness.versions.plan import Plan, PlannedCell
-from harness.versions.results import AxisValue, CellResult, Document
+from harness.versions.matrix_definition import Definition
+from harness.versions.matrix_plan import Plan, PlannedCell
+from harness.versions.matrix_results import AxisValue, CellResult, Document
 
 LEDGER: Final = "ledger.jsonl"
 _POLL_SECONDS: Final = 1.0

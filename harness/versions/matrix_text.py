@@ -11,7 +11,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from harness.versions.results import CellResult, Document, Status
+from harness.versions.matrix_results import CellResult, Document, Status
 
 MARKS: Final[dict[Status, str]] = {
     "passed": "✓",

@@ -17,10 +17,10 @@ from harness.settings import load
 from harness.versions.bisect_commands import bisect
 from harness.versions.bisect_report import headline, markdown
 from harness.versions.bisect_result import Result, result_of
+from harness.versions.bisect_search import End
+from harness.versions.bisect_versions import Version, Versions, of_index
 from harness.versions.bisection import Bisection
 from harness.versions.cell import Cell, Outcome
-from harness.versions.ordered import Version, Versions, of_index
-from harness.versions.search import End
 
 RELEASED = ("0.9", "1.0.dev1", "1.0a1", "1.0", "1.1", "1.2", "1.10", "2.0.dev20260101", "2.0.dev20261231")
 FIRST_BAD = "1.10"

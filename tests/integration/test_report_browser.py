@@ -15,7 +15,7 @@ from harness.evidence import Bundle
 from harness.faults.recorded_bundles import extract
 from harness.judge import judge
 from harness.report.html.page import write
-from harness.versions.report import as_html
+from harness.versions.matrix_report import as_html
 from tests.browser import Page
 
 RECORDED = Path(__file__).parents[1] / "recorded"

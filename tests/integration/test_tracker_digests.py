@@ -19,9 +19,9 @@ from tracker_server import KEY, Server, create
 from harness.tracker.client.audit import EmbeddedAudit
 from harness.tracker.shared.keys import launch_key, project_key
 from harness.tracker.shared.requests import Refused, Sender
-from harness.tracker.storage import digests
+from harness.tracker.storage import digest_reports
+from harness.tracker.storage.database import connect
 from harness.tracker.storage.schema import TABLES
-from harness.tracker.storage.store import connect
 
 ENTRY = ["loss", 0, 1000, "A" * 22, 1, 2]
 
@@ -94,7 +94,7 @@ def test_an_invalid_report_is_refused(server: Server, content: bytes) -> None:
 def test_a_report_that_is_too_large_is_refused(server: Server) -> None:
     with server.client() as client:
         run = create(client, None)["runId"]
-        assert post(client, run, report(padding="x" * digests.MAX_REPORT_BYTES)).status_code == 413
+        assert post(client, run, report(padding="x" * digest_reports.MAX_REPORT_BYTES)).status_code == 413
 
 
 def test_reports_fill_no_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,13 +107,13 @@ def test_reports_fill_no_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
             " VALUES (?, 'p', ?, '', '', '', '')",
             (run, run),
         )
-    size = digests.parsed(report()).size + 9  # Compressed reports differ in length.
+    size = digest_reports.parsed(report()).size + 9  # Compressed reports differ in length.
     for name, count in (("MAX_PROCESS_BYTES", 2), ("MAX_RUN_BYTES", 3), ("MAX_ALL_BYTES", 5)):
-        monkeypatch.setattr(digests, name, count * size)
+        monkeypatch.setattr(digest_reports, name, count * size)
 
     def append(run: int, process: str, number: int) -> None:
-        sent = digests.parsed(report(number, process=process))
-        digests.append(db, Sender(run, f"{run}", None, "p", None), sent)
+        sent = digest_reports.parsed(report(number, process=process))
+        digest_reports.append(db, Sender(run, f"{run}", None, "p", None), sent)
 
     for run, process, count in ((1, "attempt0", 2), (1, "attempt1", 1), (2, "attempt0", 2)):
         for number in range(count):
@@ -138,9 +138,11 @@ def test_what_is_stored_is_always_a_prefix_that_never_changes(sent: list[tuple[i
     for number, chain in sent:
         new, same = number == len(model), number < len(model) and model[number] == chain
         with nullcontext() if new or same else pytest.raises(Refused, match="report"):
-            digests.append(db, Sender(1, "1", None, "p", None), digests.parsed(report(number, chain=chain)))
+            digest_reports.append(
+                db, Sender(1, "1", None, "p", None), digest_reports.parsed(report(number, chain=chain))
+            )
         model += [chain] if new else []
-    rows, after = digests.read(db, [1], 0, 100)
+    rows, after = digest_reports.read(db, [1], 0, 100)
     assert [row["number"] for row in rows] == [*range(len(model))]
     assert after is None
     db.close()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from harness.versions.cell import Outcome, Result
-from harness.versions.definition import Expectation
-from harness.versions.results import AxisValue, CellResult, Document
+from harness.versions.matrix_definition import Expectation
+from harness.versions.matrix_results import AxisValue, CellResult, Document
 
 
 def outcome(

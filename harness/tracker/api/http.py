@@ -13,7 +13,7 @@ from starlette.responses import Response
 from harness.tracker.shared.failures import Failures
 from harness.tracker.shared.keys import OWNER, Grant
 from harness.tracker.shared.requests import Refused, Sender, integer
-from harness.tracker.storage.store import Store
+from harness.tracker.storage.database import Store
 
 
 class Digits(IntegerConvertor):

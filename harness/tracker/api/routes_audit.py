@@ -14,7 +14,7 @@ from harness.tracker.query import audit_view
 from harness.tracker.shared import run_fields
 from harness.tracker.shared.requests import Refused
 from harness.tracker.storage import claims
-from harness.tracker.storage import digests as reports
+from harness.tracker.storage import digest_reports as reports
 
 FEATURES = ("writers", "columns", "processes", "sealedKeys", "digests")
 """The names of the features that this tracker reports in its response to GET /api/audit/runs. Clients also

@@ -12,7 +12,7 @@ from starlette.routing import Route
 from harness.tracker.api import http
 from harness.tracker.api.http import Json, number, optional_number, text
 from harness.tracker.api.routes_runs import ORGANIZATION, run_url
-from harness.tracker.query import lineage, reads, run_filter, run_lists, series
+from harness.tracker.query import lineage, run_filter, run_lists, run_queries, series
 from harness.tracker.shared import display_ids, signed_links
 from harness.tracker.shared.requests import Refused, integer
 
@@ -21,7 +21,7 @@ DISPLAY_ID = re.compile(r"[A-Za-z0-9]+-\d+")
 
 async def projects(request: Request) -> Response:
     granted_project = http.sender(request).grant.project
-    rows = await http.store(request).read(reads.projects)
+    rows = await http.store(request).read(run_queries.projects)
     return Json({"projects": [one for one in rows if granted_project in {None, one["name"]}]})
 
 
@@ -43,7 +43,9 @@ async def runs(request: Request) -> Response:
 
 async def details(request: Request) -> Response:
     run_id = integer(request.path_params["run_id"], "runId")
-    return Json(await http.store(request).read(lambda db: reads.details(db, reads.run(db, run_id))))
+    return Json(
+        await http.store(request).read(lambda db: run_queries.details(db, run_queries.run(db, run_id)))
+    )
 
 
 async def details_by_display_id(request: Request) -> Response:
@@ -52,8 +54,10 @@ async def details_by_display_id(request: Request) -> Response:
         raise Refused(400, "Invalid display ID format. Expected PREFIX-NUMBER")
     grant = http.sender(request).grant
 
-    def read(db: sqlite3.Connection) -> reads.Found:
-        return reads.details(db, reads.run(db, display_ids.find(db, display_id, project, grant)["id"]))
+    def read(db: sqlite3.Connection) -> run_queries.Found:
+        return run_queries.details(
+            db, run_queries.run(db, display_ids.find(db, display_id, project, grant)["id"])
+        )
 
     return Json(await http.store(request).read(read))
 
@@ -68,7 +72,9 @@ async def model_graphs(request: Request) -> Response:
 
 async def _notes(request: Request, kind: str, name: str) -> Response:
     run_id = number(request, "runId")
-    notes = await http.store(request).read(lambda db: reads.notes(db, reads.run(db, run_id)["id"], kind))
+    notes = await http.store(request).read(
+        lambda db: run_queries.notes(db, run_queries.run(db, run_id)["id"], kind)
+    )
     contents = [{**one["content"], "receivedAt": one["receivedAt"]} for one in notes]
     return Json({"runId": run_id, name: contents})
 
@@ -81,14 +87,14 @@ async def data(request: Request) -> Response:
     run_id, kind = number(request, "runId"), request.query_params.get("dataType")
     page = number(request, "limit", 1000, 10000), number(request, "offset", 0)
     name = _name(request)
-    rows, total = await http.store(request).read(lambda db: reads.data(db, run_id, name, kind, *page))
+    rows, total = await http.store(request).read(lambda db: run_queries.data(db, run_id, name, kind, *page))
     return Json({"data": rows, "total": total})
 
 
 async def status_history(request: Request) -> Response:
     run_id = number(request, "runId")
     events = await http.store(request).read(
-        lambda db: reads.status_events(db, reads.run(db, run_id)["id"], applied_only=True)
+        lambda db: run_queries.status_events(db, run_queries.run(db, run_id)["id"], applied_only=True)
     )
     return Json({"runId": run_id, "events": events})
 
@@ -126,7 +132,7 @@ async def statistics(request: Request) -> Response:
     project, run_id, name = text(request, "projectName"), number(request, "runId"), _name(request)
 
     def read(db: sqlite3.Connection) -> Response:
-        row = reads.run(db, run_id)
+        row = run_queries.run(db, run_id)
         names = series.of_run(db, run_id) if name is None else [name]
         results = [one for one in (series.statistics(db, run_id, each) for each in names) if one is not None]
         return Json(
@@ -151,12 +157,12 @@ async def compare(request: Request) -> Response:
     )
     base = http.base_url(request)
 
-    def read(db: sqlite3.Connection) -> list[reads.Found]:
+    def read(db: sqlite3.Connection) -> list[run_queries.Found]:
         results = []
-        for row in (reads.run(db, one) for one in ids[:100]):
+        for row in (run_queries.run(db, one) for one in ids[:100]):
             head = {"runId": row["id"], "runName": row["name"], "url": run_url(base, row)}
             stats = series.statistics(db, row["id"], name)
-            config = reads.details(db, row)["config"]
+            config = run_queries.details(db, row)["config"]
             results.append({**head, "status": row["status"], "config": config, "stats": stats})
         return results
 
@@ -209,14 +215,18 @@ async def files(request: Request) -> Response:
     def link(token: str) -> str:
         return f"{base}/files/get/{signed_links.link(key, 'read', token)}"
 
-    return Json({"files": await http.store(request).read(lambda db: reads.files(db, run_id, name, link))})
+    return Json(
+        {"files": await http.store(request).read(lambda db: run_queries.files(db, run_id, name, link))}
+    )
 
 
 async def logs(request: Request) -> Response:
     run_id, kind = number(request, "runId"), request.query_params.get("logType")
     kind = None if kind is None else kind.upper()
     limit, offset = number(request, "limit", 1000, 10000), number(request, "offset", 0)
-    lines, total = await http.store(request).read(lambda db: reads.logs(db, run_id, kind, limit, offset))
+    lines, total = await http.store(request).read(
+        lambda db: run_queries.logs(db, run_id, kind, limit, offset)
+    )
     return Json({"logs": lines, "total": total})
 
 

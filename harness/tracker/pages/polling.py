@@ -13,7 +13,7 @@ from harness.tracker.api.http import Json
 from harness.tracker.pages import log_queries, rank_queries, views
 from harness.tracker.pages.login import guarded
 from harness.tracker.pages.sessions import Session
-from harness.tracker.query import curves, lineage, reads
+from harness.tracker.query import curves, lineage, run_queries
 from harness.tracker.shared.requests import Refused, integer
 
 MAX_SERIES = 64
@@ -83,7 +83,7 @@ def _accessible_run(db: sqlite3.Connection, session: Session, run_id: int) -> sq
 
     Raises Refused 404 if the run does not exist or the session cannot access it.
     """
-    row = reads.run(db, run_id)
+    row = run_queries.run(db, run_id)
     if not session.opens(row["project"]):
         raise Refused(404, "Run not found")
     return row

@@ -6,7 +6,7 @@ import json
 import sqlite3
 from typing import Any
 
-from harness.tracker.query import audit_view, curves, reads, series
+from harness.tracker.query import audit_view, curves, run_queries, series
 from harness.tracker.storage import claims
 
 Found = dict[str, Any]
@@ -71,7 +71,7 @@ def ranks(db: sqlite3.Connection, run: sqlite3.Row, only: str | None) -> Found:
         "clashes": sum(1 for one in overwritten if one["differ"]),
         "looked": min(len(names), MAX_NAMES),
         "names": len(names),
-        "events": reads.status_events(db, run["id"], applied_only=False),
+        "events": run_queries.status_events(db, run["id"], applied_only=False),
     }
 
 

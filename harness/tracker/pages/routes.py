@@ -13,7 +13,7 @@ from harness.tracker.api import http
 from harness.tracker.pages import groups, log_queries, login, polling, rank_queries, render, views
 from harness.tracker.pages.login import guarded
 from harness.tracker.pages.sessions import Session
-from harness.tracker.query import reads, run_filter, run_lists
+from harness.tracker.query import run_filter, run_lists, run_queries
 from harness.tracker.shared.requests import Refused, integer
 
 TABS = {"": "Curves", "logs": "Logs", "files": "Files", "data": "Data", "config": "Config", "ranks": "Ranks"}
@@ -24,7 +24,7 @@ async def home(_request: Request) -> Response:
 
 
 async def projects(request: Request, session: Session) -> Response:
-    rows = await http.store(request).read(reads.projects)
+    rows = await http.store(request).read(run_queries.projects)
     listed = [{**one, "at": views.address(one["name"])} for one in rows if session.opens(one["name"])]
     listed.sort(key=lambda one: one["updatedAt"], reverse=True)
     return render.page("projects", projects=listed)
@@ -69,7 +69,7 @@ async def project(request: Request, session: Session) -> Response:
 
 
 async def _names(request: Request) -> list[str]:
-    return [one["name"] for one in await http.store(request).read(reads.projects)]
+    return [one["name"] for one in await http.store(request).read(run_queries.projects)]
 
 
 async def _compare(request: Request, project: str, ids: list[int]) -> Response:

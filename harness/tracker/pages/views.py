@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import quote
 
 from harness.tracker.pages import groups
-from harness.tracker.query import curves, lineage, reads
+from harness.tracker.query import curves, lineage, run_queries
 from harness.tracker.shared import signed_links
 from harness.tracker.shared.requests import Refused
 
@@ -37,7 +37,7 @@ def address(project: str, run: int | None = None, tab: str = "") -> str:
 
 def run_of(db: sqlite3.Connection, project: str, run_id: int) -> sqlite3.Row:
     """Return a run. Raises Refused 404 if the project has no such run."""
-    row = reads.run(db, run_id)
+    row = run_queries.run(db, run_id)
     if row["project"] != project:
         raise Refused(404, "Run not found")
     return row
@@ -45,7 +45,7 @@ def run_of(db: sqlite3.Connection, project: str, run_id: int) -> sqlite3.Row:
 
 def head(db: sqlite3.Connection, row: sqlite3.Row) -> Found:
     """Return the values in the header that all pages of a run share."""
-    notes = reads.notes(db, row["id"], "notes")
+    notes = run_queries.notes(db, row["id"], "notes")
     config = json.loads(row["config"] or "null")
     wandb_notes = config.get("_wandb_notes") if isinstance(config, dict) else None
     parent = None
@@ -110,7 +110,9 @@ def compared(
 def files(db: sqlite3.Connection, run: int, key: str, offset: int) -> tuple[list[Found], list[Found], int]:
     """Return one page of a run's files, divided into pictures and other files, and the run's total number of
     files."""
-    rows = reads.files(db, run, None, lambda token: f"/files/get/{signed_links.link(key, 'read', token)}")
+    rows = run_queries.files(
+        db, run, None, lambda token: f"/files/get/{signed_links.link(key, 'read', token)}"
+    )
     page = rows[offset : offset + FILES_PAGE]
     pictures = [one for one in page if one["fileType"].lower() in IMAGES]
     return pictures, [one for one in page if one["fileType"].lower() not in IMAGES], len(rows)
@@ -119,7 +121,7 @@ def files(db: sqlite3.Connection, run: int, key: str, offset: int) -> tuple[list
 def data(db: sqlite3.Connection, run: int) -> Found:
     """Return a run's histograms, tables and other data (for each name, those of the latest step), strings,
     alerts and graphs."""
-    rows, total = reads.data(db, run, None, None, 10_000, 0)
+    rows, total = run_queries.data(db, run, None, None, 10_000, 0)
     last = {(row["logName"], row["dataType"]): row for row in rows if row["dataType"] != "string-series"}
     kinds: dict[str, list[Found]] = {"histograms": [], "tables": [], "others": []}
     for row in list(last.values())[:DATA_PAGE]:
@@ -134,9 +136,9 @@ def data(db: sqlite3.Connection, run: int) -> Found:
         "total": total,
         "alerts": [
             {name: str(one["content"].get(name, ""))[:2000] for name in ("level", "title", "body")}
-            for one in reads.notes(db, run, "alert")
+            for one in run_queries.notes(db, run, "alert")
         ][-DATA_PAGE:],
-        "graphs": [len(_mapping(one["content"].get("nodes"))) for one in reads.notes(db, run, "graph")],
+        "graphs": [len(_mapping(one["content"].get("nodes"))) for one in run_queries.notes(db, run, "graph")],
     }
 
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any
 
-from harness.tracker.query.reads import WHO, status_events
+from harness.tracker.query.run_queries import WHO, status_events
 from harness.tracker.shared.blocks import Block, unpacked
 
 Found = dict[str, Any]

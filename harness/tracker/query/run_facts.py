@@ -10,7 +10,7 @@ from typing import Any
 
 from harness.tracker.query import curves
 from harness.tracker.shared.requests import Refused
-from harness.tracker.storage.store import Slow
+from harness.tracker.storage.database import Slow
 
 MAX_PATH_LENGTH = 1024
 MAX_PARTS = 64

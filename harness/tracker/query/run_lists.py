@@ -11,7 +11,7 @@ from typing import Any
 
 from harness.tracker.query import run_filter, run_order
 from harness.tracker.query.run_facts import Facts
-from harness.tracker.storage.store import QUERY_SECONDS, Slow
+from harness.tracker.storage.database import QUERY_SECONDS, Slow
 
 Found = dict[str, Any]
 SORTS = {

@@ -1,7 +1,7 @@
 """The credentials that each route accepts, and API key authentication.
 
 ACCESS must contain every route of the application, because `admitted` fails for any other route. A project
-key gives access to that project, and a launch key to the launch's runs (shared/permissions.py). Requests that
+key gives access to that project, and a launch key to the launch's runs (shared/run_access.py). Requests that
 name a run in their body are checked when the run is looked up, in the transaction that writes it.
 """
 
@@ -19,8 +19,8 @@ from starlette.routing import Route
 
 from harness.tracker.api import http
 from harness.tracker.shared.keys import Grant, grant_of
-from harness.tracker.shared.permissions import opens
 from harness.tracker.shared.requests import Refused, integer
+from harness.tracker.shared.run_access import opens
 
 CACHED = 1024
 """The maximum number of keys whose permissions are cached, and the maximum number of (permissions, run) pairs

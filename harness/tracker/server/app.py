@@ -29,11 +29,11 @@ from harness.tracker.api.uploads import Uploads
 from harness.tracker.pages import routes
 from harness.tracker.pages.sessions import Links, Sessions
 from harness.tracker.pages.throttle import Throttle
-from harness.tracker.server import authentication
+from harness.tracker.server import middleware
 from harness.tracker.server.access import Keyring, admitted
 from harness.tracker.shared.failures import Failures
 from harness.tracker.storage import run_timeouts
-from harness.tracker.storage.store import Store
+from harness.tracker.storage.database import Store
 
 PARSERS = 2
 """The number of threads that parse large requests, so that the event loop stays responsive."""
@@ -90,8 +90,8 @@ def build(options: Options) -> Starlette:
                 *routes.routes,
             )
         ],
-        middleware=[Middleware(authentication.Guard), Middleware(authentication.Straight)],
-        exception_handlers={HTTPException: authentication.on_refused},
+        middleware=[Middleware(middleware.Guard), Middleware(middleware.Straight)],
+        exception_handlers={HTTPException: middleware.on_refused},
         lifespan=lifespan,
     )
     app.state.failures, app.state.refused, app.state.hung_up = Failures(), Failures(), Failures()

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from itertools import count
 
 from harness.tracker.shared.keys import Grant
-from harness.tracker.shared.permissions import opens
 from harness.tracker.shared.requests import Refused
+from harness.tracker.shared.run_access import opens
 
 WORD = re.compile(r"[A-Za-z0-9]+")
 

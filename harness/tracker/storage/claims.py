@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from harness.tracker.shared.requests import Sender, now
-from harness.tracker.storage import statements
+from harness.tracker.storage import bulk_insert
 
 _WRITER = "INSERT INTO writers VALUES "
 _ON_CONFLICT = (
@@ -22,7 +22,7 @@ _ON_CONFLICT = (
 def note(db: sqlite3.Connection, run_id: int, kind: str, sender: Sender, rows: int = 1) -> None:
     """Count a request that wrote to a run, by the request's kind and sender."""
     at = now()
-    statements.insert(db, _WRITER, [(run_id, kind, *_sender_key(sender), 1, rows, at, at)], _ON_CONFLICT)
+    bulk_insert.insert(db, _WRITER, [(run_id, kind, *_sender_key(sender), 1, rows, at, at)], _ON_CONFLICT)
 
 
 def note_all(db: sqlite3.Connection, kind: str, requests: Iterable[tuple[Sender, int]], at: str) -> None:
@@ -35,7 +35,7 @@ def note_all(db: sqlite3.Connection, kind: str, requests: Iterable[tuple[Sender,
         count = totals.setdefault((sender.run_id, kind, *_sender_key(sender)), [0, 0])
         count[0] += 1
         count[1] += rows
-    statements.insert(db, _WRITER, [(*key, *counts, at, at) for key, counts in totals.items()], _ON_CONFLICT)
+    bulk_insert.insert(db, _WRITER, [(*key, *counts, at, at) for key, counts in totals.items()], _ON_CONFLICT)
 
 
 def _sender_key(sender: Sender) -> tuple[str, str, str, str]:

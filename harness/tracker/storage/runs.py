@@ -14,8 +14,8 @@ from typing import Any
 
 from harness.tracker.shared import display_ids
 from harness.tracker.shared.keys import Grant
-from harness.tracker.shared.permissions import claimed_by_another, opens
 from harness.tracker.shared.requests import Refused, Sender, integer, now
+from harness.tracker.shared.run_access import claimed_by_another, opens
 from harness.tracker.shared.run_fields import Attach, Create, merged
 from harness.tracker.storage import claims
 

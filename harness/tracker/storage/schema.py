@@ -5,8 +5,8 @@ form one row in `blocks` (blocks.py), which contains the points `first_id` to `l
 `requests` contains their sender. `shapes` contains each run's distinct lists of metric names. `writers`
 counts the requests that wrote to a run, by kind and sender. `launch` is the launch to which the request's key
 belongs (keys.py). `process` is the process that a request names (`X-Harness-Process`). Both columns are NULL
-or "" if there is no value. `digests` contains reports about the points that a process logged (digests.py),
-and `digest_sizes` their total size by run.
+or "" if there is no value. `digests` contains reports about the points that a process logged
+(digest_reports.py), and `digest_sizes` their total size by run.
 """
 
 from __future__ import annotations

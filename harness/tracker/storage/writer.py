@@ -13,7 +13,7 @@ from typing import Any
 
 from harness.tracker.shared import blocks
 from harness.tracker.shared.requests import Sender, now
-from harness.tracker.storage import claims, statements
+from harness.tracker.storage import bulk_insert, claims
 from harness.tracker.storage.ingest_lines import Points
 
 SHAPES = 4096
@@ -67,8 +67,8 @@ class PointWriter:
             if count:
                 shape = self._shape(db, sender.run_id, block.title)
                 rows.append((point, first, sender.run_id, shape, request, block.packed()))
-        statements.insert(db, _REQUEST, requests)
-        statements.insert(db, _BLOCK, rows)
+        bulk_insert.insert(db, _REQUEST, requests)
+        bulk_insert.insert(db, _BLOCK, rows)
         claims.note_all(db, "metrics", [(batch.sender, len(batch.points.block)) for batch in group], at)
 
     def _shape(self, db: sqlite3.Connection, run: int, title: str) -> int:

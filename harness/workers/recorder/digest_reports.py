@@ -2,7 +2,7 @@
 
 The size of the summary in a pod's log is limited, so in a long training, several blocks share one digest
 there. The harness's own tracker therefore also stores a digest for each block
-(harness/tracker/storage/digests.py). A report is JSON:
+(harness/tracker/storage/digest_reports.py). A report is JSON:
 
     {"process": <attempt>, "rank": 0, "number": 0, "line": 3, "chain": <chain of that line>, "entries":
      [[metric, block, points, digest, time of the metric's first point, time of its last point], ...]}

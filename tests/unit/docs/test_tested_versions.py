@@ -8,7 +8,7 @@ import pytest
 from sample_matrices import cell, document, outcome
 
 from docs.make_tested_versions import page
-from harness.versions.results import CellResult, Document
+from harness.versions.matrix_results import CellResult, Document
 
 VERSIONS = {"kubernetes": "v1.36.1", "kueue": "v0.19.2"}
 

@@ -16,7 +16,7 @@ from harness.tracker.query import audit_view, lineage, series
 from harness.tracker.shared import run_fields
 from harness.tracker.shared.requests import Sender
 from harness.tracker.storage import ingest_lines, runs
-from harness.tracker.storage.store import Store
+from harness.tracker.storage.database import Store
 from harness.tracker.storage.writer import Sent
 
 STEPS = st.lists(st.integers(0, 12), max_size=8)

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from harness.tracker.query import audit_view, series
 from harness.tracker.storage import migrations
+from harness.tracker.storage.database import Store, connect
 from harness.tracker.storage.schema import BLOCKS, DIGESTS, TABLES
-from harness.tracker.storage.store import Store, connect
 
 POINTS = """
 CREATE INDEX requests_points ON requests (last_id) WHERE last_id IS NOT NULL;

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.tracker.storage.store import Store
+from harness.tracker.storage.database import Store
 
 
 @pytest.fixture(params=[0o000, 0o022, 0o077])

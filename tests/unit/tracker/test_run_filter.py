@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from harness.tracker.query import run_filter
 from harness.tracker.query.run_facts import Facts
 from harness.tracker.shared.requests import Refused
-from harness.tracker.storage.store import Slow
+from harness.tracker.storage.database import Slow
 
 ALPHABET = "ab.-1"
 PIECES = st.sampled_from(["a", "b", ".", "[ab]", "[^a]", r"\d", r"\.", "1", "-"])

@@ -9,8 +9,8 @@ import pytest
 
 from harness.core.errors import UsageError
 from harness.core.replacements import parse
+from harness.versions.bisect_versions import of_repository
 from harness.versions.commits import changed_files, commits
-from harness.versions.ordered import of_repository
 
 
 def git(folder: Path, *words: str) -> str:

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from harness.context import RunContext
 from harness.launch.workload_file import load as load_workload
-from harness.versions import plan as planning
-from harness.versions import report
-from harness.versions.definition import Definition
+from harness.versions import matrix_plan as planning
+from harness.versions import matrix_report
 from harness.versions.matrix import Matrix, continued, new_folder
-from harness.versions.results import Document
+from harness.versions.matrix_definition import Definition
+from harness.versions.matrix_results import Document
 
 
 def matrix(
@@ -41,5 +41,5 @@ def matrix(
         raise
     finally:
         if any(result.outcomes for result in matrix_run.results):
-            report.write(matrix_run.document())
+            matrix_report.write(matrix_run.document())
     return matrix_run.document()

@@ -10,8 +10,8 @@ from harness.core.errors import UsageError
 from harness.settings import Settings
 from harness.versions.candidates import Candidate, candidates, locked
 from harness.versions.cell import cluster_name
-from harness.versions.definition import Definition
-from harness.versions.plan import Axis, Plan, PlannedCell, Value, plan
+from harness.versions.matrix_definition import Definition
+from harness.versions.matrix_plan import Axis, Plan, PlannedCell, Value, plan
 
 KONDUKTOR = "konduktor-nightly"
 

@@ -10,7 +10,7 @@ from pydantic import BaseModel, computed_field
 
 from harness.core.replacements import CONTROLLERS
 from harness.versions.cell import Outcome, Result
-from harness.versions.definition import Expectation
+from harness.versions.matrix_definition import Expectation
 
 Status = Literal["passed", "failed", "expected failure", "unexpected pass", "flaky", "not run"]
 STATUSES: Final[tuple[Status, ...]] = (

@@ -16,7 +16,7 @@ from harness.tracker.api import routes_ingest
 from harness.tracker.api.http import admitted, failures, hung_up, refusal, refused, sender
 from harness.tracker.server.access import ACCESS, METRICS, admit
 from harness.tracker.shared.requests import Busy, now
-from harness.tracker.storage.store import QUERY_SECONDS, Full, Slow
+from harness.tracker.storage.database import QUERY_SECONDS, Full, Slow
 
 logger = logging.getLogger("uvicorn.error")
 WRITES = ("/ingest/", "/files", "/api/runs/create", "/api/runs/resume", "/api/runs/status")

@@ -23,8 +23,8 @@ from harness.report.ci import ctrf, github
 from harness.report.ci.launch_properties import launched
 from harness.report.ci.summary import text
 from harness.versions.cell import Outcome
+from harness.versions.matrix_results import STATUSES, CellResult, Document, Status
 from harness.versions.matrix_text import Grid, grid, word
-from harness.versions.results import STATUSES, CellResult, Document, Status
 
 JSON, MARKDOWN, CTRF, PAGE = "matrix.json", "matrix.md", "ctrf.json", "matrix.html"
 EMOJI: Final[dict[Status, str]] = {

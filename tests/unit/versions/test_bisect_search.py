@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.versions.search import End, Launch, Next, Result, ahead, step
+from harness.versions.bisect_search import End, Launch, Next, Result, ahead, step
 
 Judge = Callable[[int], Result]
 

@@ -9,9 +9,9 @@ import pytest
 from sample_matrices import cell, document, outcome
 
 from harness.report.ci.ctrf import Document as Ctrf
-from harness.versions import report
+from harness.versions import matrix_report
+from harness.versions.matrix_results import Document
 from harness.versions.matrix_text import grid
-from harness.versions.results import Document
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def results(tmp_path: Path) -> Document:
 
 
 def test_the_json_document_can_be_read_again(results: Document, tmp_path: Path) -> None:
-    report.write(results)
+    matrix_report.write(results)
     read = json.loads((tmp_path / "matrix.json").read_text())
     assert [each["status"] for each in read["cells"]] == [
         "passed", "failed", "flaky", "expected failure", "unexpected pass",
@@ -48,7 +48,7 @@ def test_the_table_has_a_row_for_each_version(results: Document) -> None:
         ["1", "2"],
         ["1.0", "1.1", "1.2"],
     )
-    text = report.as_markdown(results)
+    text = matrix_report.as_markdown(results)
     assert "| 1.1 | ⚠️ flaky: 1 of 2 FAIL rank.crashed | ✅ FAIL rank.crashed, as expected |" in text
     assert "| 1.2 | ❕ PASS instead of FAIL |  |" in text
     assert "&lt;b&gt;rank 1&lt;/b&gt; &#124; crashed" in text
@@ -58,12 +58,12 @@ def test_the_table_has_a_row_for_each_version(results: Document) -> None:
 def test_a_matrix_of_one_package_is_a_list(tmp_path: Path) -> None:
     found = document(tmp_path, cell(outcome()))
     assert grid(found) is None
-    assert "| 1.0 | ✅ PASS | 25 |" in report.as_markdown(found)
+    assert "| 1.0 | ✅ PASS | 25 |" in matrix_report.as_markdown(found)
 
 
 def test_each_cell_is_a_test_with_its_attempts(results: Document) -> None:
     """Contract: the file has the fields of CTRF; a flaky cell passes and is marked."""
-    found = Ctrf.model_validate_json(report.as_ctrf(results))
+    found = Ctrf.model_validate_json(matrix_report.as_ctrf(results))
     statuses = [(test.status, test.flaky, test.retries) for test in found.results.tests]
     assert statuses == [
         ("passed", False, 0),
@@ -84,14 +84,14 @@ def test_github_gets_the_table_and_an_error_for_each_unexpected_cell(
     summary = tmp_path / "summary.md"
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
-    report.write(results)
-    assert summary.read_text() == report.as_markdown(results)
+    matrix_report.write(results)
+    assert summary.read_text() == matrix_report.as_markdown(results)
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(" ")[0] for line in lines] == ["::error", "::warning", "::warning"]
 
 
 def test_the_page_links_reports_and_loads_nothing(results: Document) -> None:
-    page = report.as_html(results)
+    page = matrix_report.as_html(results)
     assert '<a href="cells/client%20%231/runs/b/report.html">FAIL rank.crashed</a>' in page
     assert "default-src 'none'" in page
     assert "<b>rank 1</b>" not in page
@@ -101,14 +101,14 @@ def test_the_page_links_reports_and_loads_nothing(results: Document) -> None:
 def test_the_command_that_finds_the_version_is_shown(results: Document, tmp_path: Path) -> None:
     command = "harness bisect launcher --good 1 --bad 2"
     assert any(" ".join(each).startswith(command) for each in results.bisects)
-    assert f"```bash\n{command} --job 'jobs/<multinode>.yaml'" in report.as_markdown(results)
-    assert f"<code>{command} --job &#39;jobs/&lt;multinode&gt;.yaml&#39;" in report.as_html(results)
+    assert f"```bash\n{command} --job 'jobs/<multinode>.yaml'" in matrix_report.as_markdown(results)
+    assert f"<code>{command} --job &#39;jobs/&lt;multinode&gt;.yaml&#39;" in matrix_report.as_html(results)
 
 
 def test_a_controller_that_is_replaced_in_all_cells_is_named(results: Document) -> None:
     results.replace = {"kueue": "v0.19.2"}
-    assert "of `jobs/<multinode>.yaml` with kueue v0.19.2\n" in report.as_markdown(results)
+    assert "of `jobs/<multinode>.yaml` with kueue v0.19.2\n" in matrix_report.as_markdown(results)
     assert (
         "jobs/&lt;multinode&gt;.yaml with kueue v0.19.2: versions of client and launcher, "
-        in report.as_html(results)
+        in matrix_report.as_html(results)
     )

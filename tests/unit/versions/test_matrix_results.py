@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from sample_matrices import cell, document, outcome
 
-from harness.versions.results import CellResult, Document, Status, worst
+from harness.versions.matrix_results import CellResult, Document, Status, worst
 
 PASS, FAIL, UNKNOWN = outcome(), outcome("FAIL", "rank.crashed"), outcome("UNKNOWN")
 ABSENT = outcome("not installable")

@@ -14,7 +14,7 @@ from harness.core.errors import UsageError
 from harness.core.replacements import parse
 from harness.versions.candidates import LOCKED, Candidate, candidates, locked
 from harness.versions.cell import Cell
-from harness.versions.definition import MAX_CELLS, Definition, Expectation, Rule
+from harness.versions.matrix_definition import MAX_CELLS, Definition, Expectation, Rule
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from harness.core.errors import UsageError
-from harness.versions.definition import Definition, read, split
+from harness.versions.matrix_definition import Definition, read, split
 
 
 def of(tmp_path: Path, text: str, *vary: str, **changes: object) -> Definition:

@@ -1,4 +1,4 @@
-"""store.py, keeping.py, blocks.py: what is kept is what a simple model of rows says, whatever is sent."""
+"""database.py and blocks.py: what is kept is what a simple model of rows says, whatever is sent."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from harness.tracker.query import audit_view, series
 from harness.tracker.shared.requests import Sender
 from harness.tracker.storage import ingest_lines
-from harness.tracker.storage.store import Store
+from harness.tracker.storage.database import Store
 from harness.tracker.storage.writer import Sent
 
 RUNS, NAMES = (1, 2), ("a", "b", 'q"\\é\x00', "a/b")
