@@ -126,8 +126,8 @@ class Settings(BaseSettings):
     ephemeral_storage: str | None = Field(
         None,
         pattern=r"^\d+(\.\d+)?([kKMGT]i?)?$",
-        description="ephemeral-storage limit of each container in a rank's pod (its own files, log and "
-        "emptyDirs), e.g. 500Mi; 0 means no limit. Unset: 10Gi on kind, no limit on your own cluster",
+        description="ephemeral-storage limit of each container in a rank's pod, for its own files, its log "
+        "and emptyDir volumes, e.g. 500Mi; 0 means no limit. Unset: 10Gi on kind, no limit on your own cluster",
     )
     pod_security: Standard | None = Field(
         None,

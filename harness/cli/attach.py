@@ -115,7 +115,7 @@ def why(
 ) -> int:
     """Show on one screen why a job failed, hangs or waits, with the evidence.
 
-    This is the short form of `harness attach`: it reads the job once and changes
+    This is `harness attach` without recording: it reads the job once and changes
     nothing.
     """
     target = (job, selector, namespace, container)

@@ -43,7 +43,7 @@ def variant(job: JobFile, change: Job) -> str:
 
 
 def training(change: Train) -> list[str]:
-    """Return the arguments of `harness train` to train a small model on four pods for a few seconds."""
+    """Return the `harness train` arguments for training a small model on four pods for a few seconds."""
     words = ["train", "--kind", change.kind, f"--restarts={change.restarts}"]
     if change.defect is not None:
         words += ["--trainer", f"training.faulty {change.defect}"]

@@ -35,7 +35,7 @@ def markdown() -> str:
                     "",
                     f"- Evidence: {cause.evidence}",
                     f"- What to do: {cause.action}",
-                    f"- Provoked by: {cause.provoked_by}",
+                    f"- Reproduced by: {cause.provoked_by}",
                     *([f"- Faults: {', '.join(faults[cause.id])}"] if cause.id in faults else []),
                     "",
                 ]

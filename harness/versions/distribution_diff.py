@@ -70,7 +70,7 @@ def folder_files(folder: Path) -> dict[str, bytes]:
 def compare(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> Changes:
     """Return the differences between the files of two versions.
 
-    Ignores the version in folder names such as client-1.0.dist-info, the version in the metadata, and files
+    Ignore the version in folder names such as client-1.0.dist-info, the version in the metadata, and files
     that only describe the installation.
     """
     one, other = _comparable(before), _comparable(after)

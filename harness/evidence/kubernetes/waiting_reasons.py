@@ -74,8 +74,8 @@ _REFUSALS = (
     _Text(("not found",), None, "final"),
     _Text(("unavailable in ClusterQueue",), None, "final"),
 )
-"""Patterns for messages in a Workload's QuotaReserved condition. The first match with a cause determines the
-cause."""
+"""Patterns for messages in a Workload's QuotaReserved condition. The cause is that of the first matching
+pattern that has one."""
 _UNTIL_QUOTA = "insufficient unused quota"
 """Part of Kueue's message about a flavor whose quota is in use now. This flavor might admit the job later,
 even if no other flavor ever can."""

@@ -20,7 +20,7 @@ from harness.judge.pod_end import End
 TAIL_LINES = 5000
 """Number of lines at the end of a log that are searched. The exception has a stack for each failed rank."""
 _QUOTED = 200
-"""Number of characters of an error that are compared. Explanations quote only the beginning of an error."""
+"""Number of leading characters to compare, because explanations quote only the beginning of an error."""
 _LABEL = re.compile(r"^\[rank(\d{1,9})\]: ?")
 _EXCEPTION = re.compile(r"CheckpointException ranks:dict_keys\(\[([\d, ]+)\]\)")
 _OF_A_RANK = re.compile(r"Traceback \(most recent call last\): \(RANK (\d{1,9})\)")

@@ -48,9 +48,9 @@ def _failed(case: Case, jobset: ObjectState) -> Finding:
 
 
 def _too_long(case: Case, job: ObjectState) -> Finding:
-    """Return the finding for a Job that Kubernetes terminated, with its ranks, at its deadline.
+    """Return the finding for a Job that exceeded its deadline, so that Kubernetes terminated all its ranks.
 
-    The Job is the launched object or belongs to the JobSet.
+    The Job is either the launched object or a part of the launched JobSet.
     """
     limit = mapping(job.object, "spec").get("activeDeadlineSeconds")
     return _out_of_time(

@@ -44,7 +44,7 @@ def busiest(at: Mapping[int, Report]) -> tuple[int, Delay]:
 
 
 def busy(at: Mapping[int, Report]) -> str:
-    """Return a clause about the busiest rank if it is too busy to judge silence quickly, otherwise ""."""
+    """Return a clause that the busiest rank is too busy for its silence to prove a failure, otherwise ""."""
     rank, delay = busiest(at)
     return f"too busy to judge: netcheck on rank {rank} {delay.text}" if delay.late >= BUSY else ""
 

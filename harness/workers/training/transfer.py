@@ -257,7 +257,7 @@ def _manifest(name: str, text: bytes, sizes: Mapping[str, int]) -> Manifest:
     except (ValueError, TypeError, LookupError, AttributeError) as error:
         raise Torn(f"{name}: {MANIFEST} cannot be read: {error}") from error
     if manifest.version != checkpoint.VERSION or manifest.name != name:
-        raise Torn(f"{name}: its {MANIFEST} belongs to {manifest.name}, version {manifest.version}")
+        raise Torn(f"{name}: {MANIFEST} is for {manifest.name}, version {manifest.version}")
     for file, size in sizes_in_manifest.items():
         if any(part in ("", ".", "..") for part in file.split("/")):
             raise Torn(f"{name}: {file!r} is not a file in a checkpoint")
