@@ -127,7 +127,8 @@ class Settings(BaseSettings):
         None,
         pattern=r"^\d+(\.\d+)?([kKMGT]i?)?$",
         description="ephemeral-storage limit of each container in a rank's pod, for its own files, its log "
-        "and emptyDir volumes, e.g. 500Mi; 0 means no limit. Unset: 10Gi on kind, no limit on your own cluster",
+        "and emptyDir volumes, e.g. 500Mi; 0 means no limit. Unset: 10Gi on kind, no limit on your own "
+        "cluster",
     )
     pod_security: Standard | None = Field(
         None,
