@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from harness.attach import pod_variables, rank_count
 from harness.attach.recorder_lines import recorded_world
 from harness.core.kubernetes import Object
-from harness.evidence import group_logs
+from harness.evidence import process_group_logs
 from harness.evidence.io.reader import Bundle
 from harness.evidence.kubernetes.objects import mapping
 from harness.evidence.schema.bundle import Expected
@@ -73,7 +73,7 @@ def of_logs(logs: dict[str, LoggedRanks], nodes: int, source: str = "torchrun's 
 def of_pods(bundle: Bundle, pods: Sequence[Object], container: str, expected: Expected) -> RankOrder:
     """Return the rank order of a job whose logs do not contain a torchrun rendezvous."""
     nodes, per_pod = expected.num_nodes, expected.ranks // expected.num_nodes
-    in_group = logged(bundle, container, group_logs.logged)
+    in_group = logged(bundle, container, process_group_logs.logged)
     agreed = rank_count.agreed(in_group, nodes)
     if agreed is not None and agreed.per_pod == per_pod and expected.ranks_given:
         places = {int(index): each.group_rank for index, each in in_group.items()}

@@ -7,7 +7,7 @@ alone and has its own rank 0.
 from __future__ import annotations
 
 from harness.core.input_limits import MAX_RANKS
-from harness.evidence import group_logs, torchrun_processes
+from harness.evidence import process_group_logs, torchrun_processes
 from harness.evidence.torchrun_logs import LoggedRanks, logged
 from harness.evidence.worlds import PATH, ProcessRecord, RankLife, is_each
 from harness.judge.case import Case, names
@@ -211,7 +211,7 @@ def of_groups(case: Case) -> Finding | None:
     for index in range(case.expected.num_nodes):
         pod = case.pods.get(index)
         path = case.bundle.log(pod.name, case.launch.container) if pod else ""
-        group = group_logs.logged(case.bundle.log_lines(path)) if path else None
+        group = process_group_logs.logged(case.bundle.log_lines(path)) if path else None
         if group is None or group.world != case.expected.ranks:
             return None
         refs.append(path)
