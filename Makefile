@@ -109,7 +109,7 @@ reference: $(MADE) ## write docs/reference, docs/causes.md, docs/guides.md and d
 doctor: $(MADE) ## see what the machine lacks, and install it on Debian as root
 	$(BIN)/harness doctor --fix
 
-browser: $(MADE) ## see that there is a Chromium for the tests of the report, and install it on Debian as root
+browser: $(MADE) ## see that there is a Chromium for the tests of the report; on Debian as root, install it and busybox
 	$(BIN)/python -m tests.browser
 
 tools: $(MADE) ## Helm (by Go) and Prometheus (of Debian) for nightly tests, in the cache

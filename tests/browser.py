@@ -1,6 +1,6 @@
 """A real headless Chromium, driven by its DevTools protocol: the report is looked at as its readers see it.
 
-    python -m tests.browser        # see that there is one; on Debian as root, install it
+    python -m tests.browser        # see that there is one. On Debian as root, install it and busybox
 
 https://chromedevtools.github.io/devtools-protocol/
 """
@@ -210,12 +210,14 @@ class Page:
 
 def main() -> int:
     """Exit code 0 where there is a browser, else 2 with what to do."""
+    release = apt.codename(_os_release()) if os.geteuid() == 0 else None
     try:
+        if release is not None and shutil.which("busybox") is None:
+            install(["busybox"], release, print)
         try:
             found = program()
         except HarnessError:
-            release = apt.codename(_os_release())
-            if os.geteuid() != 0 or release is None or "CHROMIUM" in os.environ:
+            if release is None or "CHROMIUM" in os.environ:
                 raise
             install(["chromium"], release, print)
             found = program()
