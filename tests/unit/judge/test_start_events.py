@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import bundles
 import pytest
 from bundles import at
@@ -175,6 +177,16 @@ def test_a_rank_that_still_starts_is_not_sent_to_the_network(judged, reason) -> 
     assert "had not started" in verdict.explanation
     assert ("is Pulling: Pulling image" in verdict.explanation) == bool(reason)
     assert "starts late" in verdict.next[-1]
+
+
+def test_the_events_of_a_large_job_are_read_once(judged) -> None:
+    """Contract: the time of a verdict grows with the number of pods, not with its square."""
+    job = never_started(400)
+    for index in range(400):
+        add_event(job, index, "FailedMount", NFS, tuple(range(6, 26, 2)))
+    start = time.perf_counter()
+    assert judged(job).cause == "scheduling.volume_failed"
+    assert time.perf_counter() - start < 4
 
 
 def test_events_of_another_pod_of_the_same_name_do_not_count(judged) -> None:
