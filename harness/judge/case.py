@@ -196,6 +196,15 @@ class Case:
         return self.bundle.pod_attempts()
 
     @cached_property
+    def events(self) -> dict[str, list[ObjectState]]:
+        """Map the uid of each object to the Events about it, in the order in which they were observed."""
+        events: dict[str, list[ObjectState]] = {}
+        for event in self.bundle.history("event"):
+            uid = str(mapping(event.object, "involvedObject").get("uid"))
+            events.setdefault(uid, []).append(event)
+        return events
+
+    @cached_property
     def stopped_at(self) -> float | None:
         """Return when the harness stopped waiting for an unfinished job, or None if the job ended."""
         return self.waited_until if self.terminal is None else None

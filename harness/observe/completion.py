@@ -290,22 +290,32 @@ class CompletionDetector(LaunchState):
         return newest if newest and newest.final else None
 
     def _pods(self) -> str | None:
-        for pod in self.all("pod"):
-            name, scheduled = pod["metadata"]["name"], condition(pod, "PodScheduled")
-            is_waiting = scheduled.get("reason") == "Unschedulable" and not self._gets_node(pod)
+        pods = self.all("pod")
+        unschedulable = {
+            pod["metadata"]["uid"]
+            for pod in pods
+            if condition(pod, "PodScheduled").get("reason") == "Unschedulable"
+        }
+        reports = self._autoscaler_reports() if unschedulable else {}
+        for pod in pods:
+            name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
+            is_waiting = uid in unschedulable and not autoscalers.adds_node(reports.get(uid, []))
             misfit = never_fits(pod, self.all("node")) if is_waiting else None
             # Evaluate all timers before the `or` below, which could skip them.
             long = self._lasts(pod, "unschedulable", is_waiting)
             others_decided = self._lasts(pod, "others", is_waiting, part="scheduling") or self._all_decided()
             if (self._lasts(pod, "never", bool(misfit)) and others_decided) or long:
-                return f"{name} cannot be scheduled: {misfit or scheduled.get('message')}"
+                message = misfit or condition(pod, "PodScheduled").get("message")
+                return f"{name} cannot be scheduled: {message}"
         return None
 
-    def _gets_node(self, pod: Object) -> bool:
-        """Return whether an autoscaler reports that it is adding a node for the pod."""
-        uid = pod["metadata"]["uid"]
-        events = (e for e in self.all("event") if mapping(e, "involvedObject").get("uid") == uid)
-        return autoscalers.adds_node(events)
+    def _autoscaler_reports(self) -> dict[str, list[Object]]:
+        """Map the uid of each pod to the Events in which an autoscaler reports on it."""
+        reports: dict[str, list[Object]] = {}
+        for event in self.all("event"):
+            if autoscalers.report(event) is not None:
+                reports.setdefault(str(mapping(event, "involvedObject").get("uid")), []).append(event)
+        return reports
 
     def _unserved(self) -> str | None:
         """Return a sentence if a pod is waiting for the scheduler and no kube-scheduler is ready."""

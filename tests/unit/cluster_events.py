@@ -18,6 +18,7 @@ def add_event(
     message: str,
     times: tuple[float, ...] = (6, 36),
     type_: str = "Warning",
+    container: str = "",
 ) -> None:
     """Record an Event at each of these times. `about` is a node index, or a kind, a name and a uid."""
     kind, name, uid = ("Pod", job.pod_name(about), f"pod-uid-{about}") if isinstance(about, int) else about
@@ -26,7 +27,10 @@ def add_event(
         event: dict[str, Any] = {
             "kind": "Event",
             "metadata": {"name": f"event-{number}", "uid": f"event-uid-{number}"},
-            "involvedObject": {"kind": kind, "name": name, "uid": uid},
+            "involvedObject": {
+                **{"kind": kind, "name": name, "uid": uid},
+                **({"fieldPath": f"spec.containers{{{container}}}"} if container else {}),
+            },
             "reason": reason,
             "message": message,
             "type": type_,

@@ -81,7 +81,7 @@ _UNTIL_QUOTA = "insufficient unused quota"
 even if no other flavor ever can."""
 _NO_QUOTA = re.compile(r"insufficient (unused )?quota for (\S+) in flavor ([^\s,;]+)")
 _EXCLUDED = re.compile(
-    r"untolerated taint .*?in flavor ([^\s,;]+)|[fF]lavor \"?([^\s\",;]+)\"? do(?:es n|esn')(?:ot|t)\b"
+    r"untolerated taint .{0,400}?in flavor ([^\s,;]+)|[fF]lavor \"?([^\s\",;]+)\"? do(?:es n|esn')(?:ot|t)\b"
 )
 _POD_SET = "couldn't assign flavors to pod set "
 _REFUSAL_REASONS: dict[str, CauseId] = {
@@ -151,7 +151,7 @@ cause determines the cause."""
 _GPU_DRIVER = ("nvidia-container-cli", "nvidia-ctk", "nvml error", "inject cdi devices")
 """Parts of messages from NVIDIA's container runtime, in lower case. This runtime fails if the node's driver
 fails."""
-_GPU_LOST = re.compile(r"nvidia-container-cli: device error: .*unknown device")
+_GPU_LOST = re.compile(r"nvidia-container-cli: device error: .{0,200}unknown device")
 """Pattern for a message, in lower case, about a GPU that the device plugin assigned and the driver no longer
 has."""
 _PASSING = (
@@ -190,6 +190,8 @@ _CREATIONS: tuple[tuple[str, CauseId], ...] = (
     *_OF_THE_NODE,
 )
 """Pairs of (part of a message in lower case, cause) for containers that could not be created."""
+_NAMES = re.compile(r'"[^"\s]*"|(?<!\S)/(?!sys/fs/cgroup)\S*')
+"""Pattern for names and paths, which users choose, so that any word can be in them."""
 _WRONG_ARCHITECTURE = ("exec format error", "no match for platform")
 _NO_IMAGE = ("image.pull_failed", "image.not_found")
 PULL_REASONS = tuple(reason for reason, means in _CONTAINER_REASONS.items() if means.cause in _NO_IMAGE)
@@ -230,6 +232,11 @@ def _part_fits_later(text: str) -> bool:
     return bool(available) and all(resource in available for resource, _ in exceeded)
 
 
+def without_names(message: str) -> str:
+    """Return the kubelet's message without the names of objects and the paths in it."""
+    return _NAMES.sub("", message)
+
+
 def eviction(reason: str) -> CauseId:
     """Return the cause of an eviction, given the reason in the Workload's Evicted condition."""
     return next((cause for part, cause in _EVICTIONS if part in reason), "admission.evicted")
@@ -254,10 +261,12 @@ def not_started(reason: str, message: str) -> Meaning | None:
     if any(part in text for part in _WRONG_ARCHITECTURE):
         return replace(meaning, cause="image.wrong_architecture")
     if meaning.cause == "image.entrypoint":
-        cause = next((cause for part, cause in _STARTS if part in text), meaning.cause)
+        words = without_names(text)
+        cause = next((cause for part, cause in _STARTS if part in words), meaning.cause)
         return replace(meaning, cause=cause)
     if meaning.cause == "image.config":
-        cause = next((cause for part, cause in _CREATIONS if part in text), meaning.cause)
+        words = without_names(text)
+        cause = next((cause for part, cause in _CREATIONS if part in words), meaning.cause)
         meaning = replace(meaning, cause=cause)
     if any(part in text for part in _PASSING):
         meaning = replace(meaning, prospect="open")

@@ -97,7 +97,7 @@ _ADVICE = (
     ),
 )
 """Pairs of (part of Kueue's message, advice)."""
-_EXCLUDED_NODES = re.compile(r'(taint|nodeSelector|affinity|resource|topologyDomain)(?: "[^"]*")?: (\d+)')
+_EXCLUDED_NODES = re.compile(r'(taint|nodeSelector|affinity|resource|topologyDomain)(?: "[^"]*")?: (\d{1,9})')
 """Pattern for the numbers of nodes that topology-aware scheduling excluded, by the reason."""
 _OF_TOPOLOGY = {
     "taint": _TOLERATE,

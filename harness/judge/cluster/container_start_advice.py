@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from harness.evidence.kubernetes.waiting_reasons import without_names
+
 _ADVICE = (
     (
         ("toomanyrequests", "pull rate limit", "429 too many requests"),
@@ -55,5 +57,5 @@ _ADVICE = (
 
 def of(message: str) -> str:
     """Return advice that fits the kubelet's message about a container, or ""."""
-    text = message.lower()
+    text = without_names(message.lower())
     return next((advice for parts, advice in _ADVICE if any(part in text for part in parts)), "")

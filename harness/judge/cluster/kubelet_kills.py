@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from harness.core.clock import seconds
+from harness.evidence.kubernetes.objects import mapping
 from harness.evidence.kubernetes.refusals import occurred
 from harness.judge.case import Case
 from harness.judge.cluster import pod_events
@@ -46,7 +47,8 @@ def of_container(case: Case, index: int, terminated: dict[str, object]) -> Kill 
     events = [
         event
         for event in pod_events.of_pod(case, index)
-        if (at := occurred(event.state.object))
+        if _is_of_the_ranks(case, event)
+        and (at := occurred(event.state.object))
         and (start is None or at >= start - SLACK_SECONDS)
         and (end is None or at <= end + SLACK_SECONDS)
     ]
@@ -54,11 +56,20 @@ def of_container(case: Case, index: int, terminated: dict[str, object]) -> Kill 
         if event.reason == _HOOK:
             return Kill(f"its postStart hook failed: {event.message}", event.state.ref, _HOOK_ADVICE)
         for probe in _PROBES:
-            if event.reason == "Killing" and f"{case.launch.container} failed {probe} probe" in event.message:
+            if (
+                event.reason == "Killing"
+                and f"Container {case.launch.container} failed {probe} probe" in event.message
+            ):
                 text = f"its {probe} probe failed{_last_failure(events, probe)}"
                 own_probe = case.launch.launcher == "torchrun"
                 return Kill(text, event.state.ref, _OF_TORCHRUN if own_probe else _PROBE_ADVICE)
     return None
+
+
+def _is_of_the_ranks(case: Case, event: PodEvent) -> bool:
+    """Return whether an Event can be about the ranks' container, and not about another one of the pod."""
+    path = mapping(event.state.object, "involvedObject").get("fieldPath")
+    return path in (None, "", f"spec.containers{{{case.launch.container}}}")
 
 
 def _last_failure(events: list[PodEvent], probe: str) -> str:

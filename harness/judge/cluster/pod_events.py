@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from harness.core.clock import seconds
-from harness.evidence.kubernetes.objects import ObjectState, mapping
+from harness.evidence.kubernetes.objects import ObjectState
 from harness.evidence.kubernetes.refusals import occurred
 from harness.judge.case import Case
 
@@ -42,9 +42,9 @@ def of_pod(case: Case, index: int) -> list[PodEvent]:
     """
     uid, limit = case.pods[index].last.uid, case.stopped_at or float("inf")
     events = []
-    for state in case.bundle.history("event"):
+    for state in case.events.get(uid, []):
         received_at = seconds(state.received_at) or 0.0
-        if mapping(state.object, "involvedObject").get("uid") != uid or received_at > limit:
+        if received_at > limit:
             continue
         at = (occurred(state.object) or received_at) if case.launch.attached else received_at
         events.append(PodEvent(state, at))

@@ -33,7 +33,7 @@ LATE_START = (
 LASTING_SECONDS = 5.0
 """A warning Event counts only if it recurs over at least this many seconds. A single warning may be
 outdated."""
-_STEPS = {
+STEPS = {
     **dict.fromkeys(("NetworkNotReady", "FailedCreatePodContainer"), 0),
     **dict.fromkeys(("FailedPrepareDynamicResources", "FailedMount", "FailedMapVolume"), 1),
     "FailedAttachVolume": 1,
@@ -41,6 +41,9 @@ _STEPS = {
     **dict.fromkeys(("Pulling", "Pulled", "Created", "Started", "Failed", "BackOff"), 3),
 }
 """The kubelet's step in which an Event with this reason occurs, in the order of the steps."""
+_WITHOUT_EFFECT = ("Scheduled", "FailedScheduling", "DNSConfigForming", "FailedToRetrieveImagePullSecret")
+"""Reasons of Events that do not show what the kubelet waits for. It repeats some of them with each attempt,
+although the pod can start: too many DNS servers, and a missing pull Secret of an image that needs none."""
 _ATTACHED = "SuccessfulAttachVolume"
 _STAMPS = ("firstTimestamp", "lastTimestamp")
 _REPORTED_ONCE = "Multi-Attach error"
@@ -101,7 +104,7 @@ def blocking(case: Case, index: int) -> PodEvent | None:
 
 def last(case: Case, index: int) -> PodEvent | None:
     """Return the last Event that shows what the kubelet did for a pod, or None. Warnings are preferred."""
-    events = [event for event in of_pod(case, index) if event.reason not in ("Scheduled", "FailedScheduling")]
+    events = [event for event in of_pod(case, index) if event.reason not in _WITHOUT_EFFECT]
     warnings = [event for event in events if event.is_warning and not _outdated(event, events)]
     return next(iter([*reversed(warnings), *reversed(events)]), None)
 
@@ -119,9 +122,9 @@ def unstarted(case: Case, indexes: Iterable[int]) -> list[str]:
 
 def _outdated(warning: PodEvent, events: list[PodEvent]) -> bool:
     """Return whether a later Event shows that the step that failed has succeeded since then."""
-    step = _STEPS.get(warning.reason, max(_STEPS.values()))
+    step = STEPS.get(warning.reason, max(STEPS.values()))
     later_events = [event for event in events if event.at > warning.at]
-    return any(_STEPS.get(event.reason, 0) > step for event in later_events) or (
+    return any(STEPS.get(event.reason, 0) > step for event in later_events) or (
         warning.reason == "FailedAttachVolume" and any(event.reason == _ATTACHED for event in later_events)
     )
 

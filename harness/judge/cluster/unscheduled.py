@@ -14,7 +14,7 @@ from harness.core.clock import seconds
 from harness.evidence.kubernetes import autoscalers
 from harness.evidence.kubernetes.objects import ObjectState, mapping
 from harness.judge.case import Case, names
-from harness.judge.cluster import pod_events
+from harness.judge.cluster import pod_deletion, pod_events
 
 _REASON = re.compile(r"(?:^|, )(\d+) ((?:(?!, \d+ ).)+)")
 _END = re.compile(r"[.;] (?:preemption|no new claims|still not schedulable)\b.*|\.$", re.DOTALL)
@@ -186,6 +186,7 @@ def ignored(case: Case) -> list[int]:
         index
         for index, pod in case.pods.items()
         if pod.node is None
+        and not pod_deletion.leaving(pod.last)
         and pod.condition("PodScheduled") is None
         and mapping(pod.last.object, "status").get("phase") in (None, "Pending")
         and until is not None

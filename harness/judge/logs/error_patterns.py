@@ -17,8 +17,11 @@ from harness.judge.logs.stacks import Stack
 Lines = list[tuple[int, str]]
 
 _WARNING = re.compile(r"\[[WI]\d{4}|^[WI]\d{4} |Warning:")
-_NCCL_CONNECT = r"socket(Start|Poll)Connect: [Cc]onnect to (?!127\.|::1<|fe80:).*"
-"""Beginning of a pattern for NCCL's message that it could not connect to the address of another host."""
+_NCCL_CONNECT = r"socket(Start|Poll)Connect: [Cc]onnect to (?!127\.|::1<|fe80:|.{0,200}, retrying \().{0,200}"
+"""Beginning of a pattern for NCCL's message that it could not connect to the address of another host.
+
+With NCCL_DEBUG=INFO, NCCL also logs each attempt that it repeats, which is usual while the other ranks start.
+"""
 _CLUES: tuple[tuple[CauseId, str], ...] = (
     ("image.no_torch", r"torchrun: (command )?not found|No module named '?torch'?$"),
     ("image.not_root", r"mkdir: .*/\.konduktor.: Permission denied|/etc/environment: Permission denied"),
@@ -108,6 +111,11 @@ _NO_CPU_FREQUENCY = re.compile(
 _READS_CPU_FREQUENCY = re.compile(r'File ".*[/\\]pluto[/\\]sys\.py", line \d+, in get_info')
 """Pattern for a stack frame in the client function that takes the minimum of all CPU frequencies. The
 function fails if no frequency is available."""
+_MAX_CHARACTERS = 1000
+"""Maximum number of characters that are read at the beginning of a line, and at its end. Some patterns take
+quadratic time."""
+_MAX_OF_A_LIST = 1 << 16
+"""As _MAX_CHARACTERS, for messages that list the ranks of a job."""
 RECENT_LINES = 200
 """Number of lines at the end of a log, without C++ stacks, that are searched for a cause. Errors in earlier
 lines did not end the program."""
@@ -333,7 +341,7 @@ def _cause(lines: Lines, last: str, last_number: int) -> tuple[CauseId | None, s
 
 def of_last_attempt(tail: Lines) -> Lines:
     """Return the plain lines that the ranks wrote after torchrun had restarted them for the last time."""
-    return _latest(_plain(tail))
+    return _latest(_plain(tail, _MAX_OF_A_LIST))
 
 
 def _latest(lines: Lines) -> Lines:
@@ -404,18 +412,22 @@ def is_of_a_peer(text: str) -> bool:
     return any(pattern.search(text) for pattern in (_OF_A_PEER, _PEER_ABSENT))
 
 
-def _plain(tail: Lines) -> Lines:
+def _plain(tail: Lines, limit: int = _MAX_CHARACTERS) -> Lines:
     """Return the program's own lines, without timestamps, control characters and the harness's lines.
 
-    Text that a terminal would no longer show, such as an error overwritten by a progress bar, becomes a
-    separate line.
+    Of a line with more than twice `limit` characters, only the beginning and the end are returned. Text that
+    a terminal would no longer show, such as an error overwritten by a progress bar, becomes a separate line.
     """
     return [
-        (number, _GROUP.sub("", _LABEL.sub("", row.text)))
+        (number, _GROUP.sub("", _LABEL.sub("", _shortened(row.text, limit))))
         for number, text in tail
         if not is_own(text)
         for row in terminal_text.rows(_TIME.sub("", text))
     ]
+
+
+def _shortened(text: str, limit: int) -> str:
+    return text if len(text) <= 2 * limit else f"{text[:limit]} … {text[-limit:]}"
 
 
 def _of_the_client(lines: Lines, error: int) -> bool:

@@ -76,7 +76,7 @@ def _failures(lines: Lines, is_error: Callable[[str], bool]) -> list[Failure]:
 
 
 def _set(failure: Failure, name: str, value: str) -> None:
-    match = re.match(r"-?\d+", value)
+    match = re.match(r"-?\d{1,9}\b", value)
     if match is not None and name == "rank":
         failure.rank = int(match[0])
     elif match is not None and name == "exitcode":

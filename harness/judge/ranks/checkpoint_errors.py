@@ -21,6 +21,8 @@ TAIL_LINES = 5000
 """Number of lines at the end of a log that are searched. The exception has a stack for each failed rank."""
 _QUOTED = 200
 """Number of leading characters to compare, because explanations quote only the beginning of an error."""
+_MAX_ERROR = 300
+"""Maximum number of characters of an error that the finding quotes."""
 _LABEL = re.compile(r"^\[rank(\d{1,9})\]: ?")
 _EXCEPTION = re.compile(r"CheckpointException ranks:dict_keys\(\[([\d, ]+)\]\)")
 _OF_A_RANK = re.compile(r"Traceback \(most recent call last\): \(RANK (\d{1,9})\)")
@@ -47,15 +49,15 @@ def diagnose(case: Case, cause: End, ends: Collection[End]) -> End | None:
     """
     if not (cause.follows or cause.cause in ("rank.crashed", *log_clues.AT_ANY_TIME)):
         return None
-    raised = {end.index: _raised(case, end) for end in ends}
     candidates = [cause, *(ends if cause.follows else ())]
-    quoted = (each for end in candidates for each in raised[end.index] if _is_quoted(end, each.errors))
+    quoted = (each for end in candidates for each in _raised(case, end) if _is_quoted(end, each.errors))
     own = next(quoted, None)
     if own is None:
         return None
     error = own.errors[0]
-    same = [(end, each) for end in ends for each in raised[end.index] if each.failed == own.failed]
+    same = [(end, each) for end in ends for each in _raised(case, end) if each.failed == own.failed]
     raising = {rank for end, each in same for rank in ([each.rank] if each.rank is not None else end.ranks)}
+    raising &= set(case.ranks)
     subject = (
         case.place_of(own.failed[0])
         if len(own.failed) == 1 and own.failed[0] in case.ranks
@@ -82,14 +84,21 @@ def diagnose(case: Case, cause: End, ends: Collection[End]) -> End | None:
 
 
 def _is_quoted(end: End, errors: Sequence[str]) -> bool:
-    """Return whether one of the errors ended the rank. An exception that the program caught did not."""
-    return any(error[:_QUOTED] in f"{end.text} {end.log_quote}" for error in errors)
+    """Return whether one of the errors ended the rank. An exception that the program caught did not.
+
+    An error without a message is not the beginning of an error with one.
+    """
+    text = f"{end.text} {end.log_quote}"
+    return any(re.search(rf"(?<!\w){re.escape(error[:_QUOTED])}(?!:)", text) for error in errors)
 
 
 def _raised(case: Case, end: End) -> list[_Raised]:
     """Return the last CheckpointException of each rank in a pod's log."""
     log = case.bundle.log(case.pods[end.index].name, case.launch.container)
-    lines = log_clues.of_last_attempt(case.bundle.tail(log, TAIL_LINES))
+    tail = case.bundle.tail(log, TAIL_LINES)
+    if not any("CheckpointException" in text for _, text in tail):
+        return []
+    lines = log_clues.of_last_attempt(tail)
     of_pod = case.ranks_of(end.index)
     by_rank: dict[int | None, list[tuple[int, str]]] = {}
     for number, text in lines:
@@ -115,5 +124,5 @@ def _last(rank: int | None, log: str, lines: Sequence[tuple[int, str]]) -> _Rais
         if sections:
             sections[-1].append(line)
     firsts = (next(filter(log_clues.is_error, section), "") for section in sections)
-    errors = tuple(error.strip() for error in firsts if error)
+    errors = tuple(error.strip()[:_MAX_ERROR] for error in firsts if error)
     return _Raised(rank, failed, errors, f"{log}:{number}") if failed and errors else None

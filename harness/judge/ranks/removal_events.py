@@ -8,13 +8,21 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from harness.evidence.kubernetes.objects import mapping
 from harness.judge.case import Case
-from harness.judge.cluster import pod_events
+from harness.judge.cluster import pod_events, start_events
+from harness.judge.cluster.pod_events import PodEvent
 
 _REMOVALS = re.compile(r"\b(?:evict|preempt|drain|descheduler|scale[ -]?down)", re.IGNORECASE)
 """Pattern for the message of an Event about the removal of a pod."""
-_OF_OTHERS = ("FailedScheduling", "NotTriggerScaleUp", "FailedEvict", "EvictionThresholdMet", "Killing")
-"""Reasons of Events that mention evictions or preemptions although they do not report that of the pod."""
+_OF_OTHERS = (
+    *("Scheduled", "FailedScheduling", "NotTriggerScaleUp", "TriggeredScaleUp", "Nominated"),
+    *("FailedEvict", "EvictionThresholdMet", "ScaleDownFailed", "Killing"),
+)
+"""Reasons of Events that can mention evictions or preemptions although they do not report that of the pod.
+
+The messages contain names that users choose, such as that of a namespace for preemptible jobs.
+"""
 NEAR_SECONDS = 120.0
 """Maximum time, in seconds, between a pod's removal and the Event about it."""
 _ADVICE = (
@@ -72,11 +80,17 @@ def of_pod(case: Case, index: int, at: float, known: str = "") -> Removal | None
     """
     for event in reversed(pod_events.of_pod(case, index)):
         is_near = abs(event.at - at) <= NEAR_SECONDS
-        is_other = event.reason in _OF_OTHERS or event.message.startswith("Cancelling")
-        if is_near and not is_other and _REMOVALS.search(event.text):
+        if is_near and not _is_of_others(event) and _REMOVALS.search(event.text):
             message = event.message.rstrip(" .")
             return None if message in known else Removal(f"Event {event.reason}: {message}", event.state.ref)
     return None
+
+
+def _is_of_others(event: PodEvent) -> bool:
+    """Return whether an Event is about a container, or about the start of the pod."""
+    is_start = event.reason in _OF_OTHERS or event.reason in start_events.STEPS
+    is_about_a_container = bool(mapping(event.state.object, "involvedObject").get("fieldPath"))
+    return is_start or is_about_a_container or event.message.startswith("Cancelling")
 
 
 def advice(text: str) -> str:

@@ -14,7 +14,6 @@ import os
 import random
 import select
 import socket
-import struct
 import threading
 import time
 from collections.abc import Callable, Generator, Sequence
@@ -34,7 +33,8 @@ WINDOW = 8
 """Number of probes at the same time."""
 GIVE_UP = 1.5
 """Seconds without progress after which a probe starts again in the pool."""
-_FAILURES = (OSError, ValueError, TypeError, KeyError, IndexError, struct.error)
+MAX_SILENT = 2 * WINDOW
+"""If this many probes made no progress, the rest start in the pool, which waits for more peers at once."""
 Wait = tuple[socket.socket, int]
 """The socket and the events of poll(2) for which a probe waits."""
 
@@ -43,7 +43,7 @@ def run(probes: Sequence[Probe], stop: threading.Event, again: Callable[[Probe],
     """Probe each peer once, unless `stop` is set. Call `again` with each probe that did not succeed."""
     waiting = list(reversed(probes))
     active: dict[int, tuple[Generator[Wait, None, bool], Probe, float]] = {}
-    poll = select.poll()
+    poll, silent = select.poll(), 0
 
     def go_on(attempt: Generator[Wait, None, bool], probe: Probe) -> None:
         try:
@@ -51,7 +51,7 @@ def run(probes: Sequence[Probe], stop: threading.Event, again: Callable[[Probe],
         except StopIteration as end:
             if not end.value:
                 again(probe)
-        except _FAILURES:
+        except Exception:  # Whatever a peer or a DNS server sends, the other probes continue.
             again(probe)
         else:
             poll.register(connection, events)
@@ -72,6 +72,11 @@ def run(probes: Sequence[Probe], stop: threading.Event, again: Callable[[Probe],
             attempt, probe, _ = active.pop(descriptor)
             attempt.close()
             again(probe)
+            silent += 1
+        if silent >= MAX_SILENT:
+            for probe in reversed(waiting):
+                again(probe)
+            waiting = []
     for attempt, _, _ in active.values():
         attempt.close()
 

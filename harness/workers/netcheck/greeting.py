@@ -82,7 +82,7 @@ def greet(stream: Stream, own: Hello, seconds: float = PATIENCE) -> Greeted:
         return Greeted(None, "tcp.reset", f"closes the connection immediately ({error.strerror or error})")
     except OSError as error:
         return Greeted(None, cause_of(error), error.strerror or str(error))
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         return Greeted(None, "peer.not_netcheck", f"responds, but is not netcheck: {error}")
     return Greeted(there, rtt=rtt, offset=there.clock - at - rtt / 2)
 
@@ -204,8 +204,9 @@ class Server:
             return self._received(incoming, data)
         except (BlockingIOError, InterruptedError):
             return True
-        except (OSError, ValueError, TypeError, RecursionError):
-            incoming.connection.close()  # The client is gone or is not netcheck, so no response is sent.
+        except (OSError, ValueError, TypeError, RuntimeError):
+            # The client is gone or is not netcheck, or no thread can be started. No response is sent.
+            incoming.connection.close()
             return False
 
     def _received(self, incoming: _Incoming, data: bytes) -> bool:

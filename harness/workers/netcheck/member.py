@@ -334,13 +334,21 @@ class Member:
         return self._report().as_dict()
 
     def _receive_report(self, data: dict[str, Any]) -> bytes:
-        return self._store(Report.of(data))
+        """Store a rank's report, and return the response to it: the verdict, if there is one."""
+        report = Report.of(data)
+        self._store(report)
+        with self._lock:
+            if self._result is None:
+                return self._no_verdict
+            self._informed.add(report.instance)
+            return self._verdict
 
-    def _store(self, report: Report) -> bytes:
-        """Store a rank's report, and return the response to it."""
+    def _store(self, report: Report) -> None:
         at = time.monotonic()
         with self._lock:
-            first = self._reports[report.instance][1] if report.instance in self._reports else at
+            newest, first, _ = self._reports.get(report.instance, (report, at, at))
+            if newest.age > report.age:
+                report = newest  # The rank sent a newer report while its older one was fetched.
             self._reports[report.instance] = report, first, at
             for place, cell in report.row.items():
                 if cell.listened:
@@ -351,9 +359,6 @@ class Member:
                 self._listening_at[report.place] = report.instance, report.port
                 self._no_verdict = json.dumps({"listening": self._listening_at}).encode()
                 self._apply_listening()
-            if self._result is not None:
-                self._informed.add(report.instance)
-            return self._no_verdict if self._result is None else self._verdict
 
     def _receive_verdict(self, data: dict[str, Any]) -> None:
         """Store rank 0's verdict, or the ranks that rank 0 knows to be listening."""
@@ -419,10 +424,12 @@ class Member:
 
     def _fetch(self, place: int, probe: Probe) -> None:
         """Fetch and store a rank's report."""
-        data = self._exchange(probe, b"TELL", self._no_verdict)
-        if data:
-            self._receive_report(data)
-        self._fetching.discard(place)
+        try:
+            data = self._exchange(probe, b"TELL", self._no_verdict)
+            if data:
+                self._store(Report.of(data))
+        finally:
+            self._fetching.discard(place)
 
     def _settled(self) -> bool:
         """Return whether all ranks have reported and all failures are final."""

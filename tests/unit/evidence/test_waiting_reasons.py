@@ -187,3 +187,32 @@ def test_why_a_container_did_not_start(reason: str, message: str, meaning: Meani
 def test_a_reason_that_is_no_failure_to_start(reason: str) -> None:
     """Contract: what passes by itself, or is a rank's own end, has no meaning here."""
     assert not_started(reason, "not found") is None
+
+
+@pytest.mark.parametrize(
+    ("reason", "message", "cause"),
+    [
+        ("CreateContainerConfigError", 'configmap "cgroup-settings" not found', "image.config"),
+        ("CreateContainerConfigError", 'secret "subpath" not found', "image.config"),
+        (
+            "StartError",
+            'exec: "/opt/cgroup/run": stat /opt/cgroup/run: no such file or directory: unknown',
+            "image.entrypoint",
+        ),
+        (
+            "StartError",
+            "unable to apply cgroup configuration: write /sys/fs/cgroup/cpu.max: invalid argument",
+            "scheduling.not_started",
+        ),
+        (
+            "CreateContainerConfigError",
+            'failed to prepare subPath for volumeMount "data" of container "main"',
+            "scheduling.volume_failed",
+        ),
+    ],
+)
+def test_names_that_users_choose_do_not_determine_the_cause(reason, message, cause):
+    """Contract: an object with such a name is not mistaken for a fault of the node or of a volume."""
+    meaning = not_started(reason, message)
+    assert meaning is not None
+    assert meaning.cause == cause

@@ -94,6 +94,21 @@ CASES = {
         job_of(["step 6 loss 0.5", f"[rank0]: {LOST}"], [*raised(1, [0], MISSING), "[rank1]: KeyError: 'x'"]),
         ("rank.crashed", [1], "KeyError: 'x'", ""),
     ),
+    "an exception that the program survived, without a message": (
+        job_of(
+            ["step 6 loss 0.5", f"[rank0]: {LOST}"],
+            [*raised(1, [0], "AssertionError"), "[rank1]: AssertionError: loss is not finite"],
+        ),
+        ("rank.crashed", [1], "AssertionError: loss is not finite", ""),
+    ),
+    "labels of ranks that the job does not have": (
+        job_of(raised(7, [7], MISSING), raised(7, [7], MISSING)),
+        ("rank.crashed", [], f"Rank 7 of the process group .*{MISSING}", ""),
+    ),
+    "a long error": (
+        job_of(raised(0, [1], MISSING + "x" * 10_000), raised(1, [1], MISSING + "x" * 10_000)),
+        ("rank.crashed", [1], f"{MISSING}x{{1,300}}( |$)", ""),
+    ),
 }
 
 

@@ -177,6 +177,9 @@ PREEMPTED = cond("DisruptionTarget", "True", "PreemptionByScheduler", "preemptin
         ),
         (None, "ScaleDown", "deleting pod for node scale down", "rank.pod_deleted", "safe-to-evict"),
         (EVICTING, "Pulled", "Container image is already present", "rank.evicted", ""),
+        (EVICTING, "Scheduled", "Successfully assigned preemptible/train-1 to n", "rank.evicted", ""),
+        (EVICTING, "FailedMount", "MountVolume.SetUp failed for volume evict-data", "rank.evicted", ""),
+        (None, "ScaleDownFailed", "failed to delete pod for ScaleDown", "rank.pod_deleted", ""),
         (EVICTING, "TaintManagerEviction", "Cancelling deletion of Pod a/b", "rank.evicted", ""),
     ],
 )
@@ -194,6 +197,18 @@ def test_who_removed_a_pod_is_in_its_event(judged, condition, reason, message, c
     assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", cause, [1]), verdict.explanation
     assert (f"Event {reason}: {message}" in verdict.explanation) == bool(advice)
     assert advice in verdict.next[-1]
+
+
+def test_the_name_of_an_image_does_not_show_who_removed_a_pod(judged) -> None:
+    job = failing()
+    gone = {"metadata": {"deletionTimestamp": at(41), "deletionGracePeriodSeconds": 30}}
+    image = "Started container of preemptible-train:1"
+    add_event(job, 1, "ContainerNote", image, (6,), type_="Normal", container=bundles.CONTAINER)
+    job.pod(1, 11, "Running", {"running": {"startedAt": at(5)}}, **gone)
+    job.ended(1, 14, 143, message="", **gone)
+    job.ended(0, 15, 1, message=json.dumps({"exit": 1}))
+    job.jobset(16, "Failed")
+    assert "preemptible" not in judged(job).explanation
 
 
 @pytest.mark.parametrize(
@@ -249,6 +264,32 @@ def test_a_container_that_its_kubelet_killed(judged, reason, message, times, say
     assert (", because " in verdict.explanation) == bool(says)
     assert says in verdict.explanation
     assert ("out of memory" in verdict.next[-1]) == (not says)
+
+
+@pytest.mark.parametrize(
+    ("reason", "message"),
+    [
+        ("FailedPostStartHook", "PostStartHook failed"),
+        ("Killing", f"Container my-{bundles.CONTAINER} failed liveness probe, will be restarted"),
+        ("Unhealthy", HANGS),
+    ],
+)
+def test_a_probe_or_hook_of_another_container_does_not_explain_the_end_of_a_rank(
+    judged, reason, message
+) -> None:
+    job = failing()
+    job.logs = {job.pod_name(0): [f"{at(12, True)} step 5"], job.pod_name(1): [f"{at(12, True)} step 5"]}
+    add_event(job, 1, reason, message, (11,), container="proxy")
+    if reason == "Unhealthy":
+        add_event(job, 1, "Killing", PROBE, (11,), container=bundles.CONTAINER)
+    job.ended(1, 12, 137, message="")
+    job.ended(0, 13, 1, message=json.dumps({"exit": 1}))
+    job.jobset(15, "Failed")
+    verdict = judged(job)
+    assert (verdict.cause, verdict.ranks) == ("rank.killed", [1])
+    assert ("its liveness probe failed" in verdict.explanation) == (reason == "Unhealthy")
+    for part in ("postStart", "healthz"):
+        assert part not in verdict.explanation
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import bundles
 import pytest
 from bundles import at
@@ -129,6 +131,25 @@ def test_the_last_warning_explains_a_container_that_never_started(judged) -> Non
     assert f"FailedSync: {message}" in verdict.explanation
 
 
+@pytest.mark.parametrize(
+    ("reason", "message"),
+    [
+        ("DNSConfigForming", "Nameserver limits were exceeded, some nameservers have been omitted"),
+        ("FailedToRetrieveImagePullSecret", "Unable to retrieve some image pull secrets (x)"),
+    ],
+)
+def test_a_warning_without_effect_does_not_hide_what_the_kubelet_waits_for(judged, reason, message) -> None:
+    """Contract: the kubelet reports some problems with each attempt although the pod can start."""
+    job = never_started()
+    for index in range(2):
+        add_event(job, index, "Pulling", 'Pulling image "large:1"', (7,), type_="Normal")
+    add_event(job, 1, reason, message, (6, 20, 36))
+    verdict = judged(job)
+    assert (verdict.cause, verdict.ranks) == ("scheduling.not_started", [0, 1]), verdict.explanation
+    assert message not in verdict.explanation
+    assert "raise --wait" in verdict.next[-1]
+
+
 def test_the_other_reason_of_another_rank_is_mentioned(judged) -> None:
     job = never_started()
     add_event(job, 0, "FailedMount", NFS)
@@ -156,6 +177,16 @@ def test_a_rank_that_still_starts_is_not_sent_to_the_network(judged, reason) -> 
     assert "had not started" in verdict.explanation
     assert ("is Pulling: Pulling image" in verdict.explanation) == bool(reason)
     assert "starts late" in verdict.next[-1]
+
+
+def test_the_events_of_a_large_job_are_read_once(judged) -> None:
+    """Contract: the time of a verdict grows with the number of pods, not with its square."""
+    job = never_started(400)
+    for index in range(400):
+        add_event(job, index, "FailedMount", NFS, tuple(range(6, 26, 2)))
+    start = time.perf_counter()
+    assert judged(job).cause == "scheduling.volume_failed"
+    assert time.perf_counter() - start < 4
 
 
 def test_events_of_another_pod_of_the_same_name_do_not_count(judged) -> None:

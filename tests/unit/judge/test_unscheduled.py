@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from bundles import at
 from cluster_events import add_event, change_specs, never_started, unscheduled
 
 from harness.judge.cluster.unscheduled import reasons
@@ -189,6 +190,14 @@ def test_a_pod_that_was_just_created_is_not_ignored_by_its_scheduler(judged) -> 
     job = never_started()
     job.drop_pod(1)
     job.pod(1, 20, "Pending", node=False)
+    assert "no scheduler" not in judged(job).explanation.lower()
+
+
+def test_a_pod_that_was_deleted_before_it_was_scheduled_is_not_ignored_by_its_scheduler(judged) -> None:
+    """Contract: a Job that is suspended at once deletes its pods."""
+    job = never_started()
+    job.drop_pod(1)
+    job.pod(1, 5, "Pending", node=False, metadata={"deletionTimestamp": at(6)})
     assert "no scheduler" not in judged(job).explanation.lower()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import socket
 import threading
 import time
@@ -15,7 +16,7 @@ from dns_server import Zone
 
 from harness.workers.netcheck import dns_client, first_round
 from harness.workers.netcheck.finding import OK
-from harness.workers.netcheck.greeting import Hello, Server
+from harness.workers.netcheck.greeting import Hello, Server, greet
 from harness.workers.netcheck.messages import Stream, header
 from harness.workers.netcheck.name_resolution import Configuration, Names
 from harness.workers.netcheck.peers import Peer
@@ -112,7 +113,20 @@ def test_a_peer_that_needs_a_further_check_is_left_to_the_pool(peer: Hello) -> N
     assert [probe.cell.outcome for probe in result.again] == [PENDING]
 
 
-@pytest.mark.parametrize("response", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n", header(b"HELO", 2) + b"[]"])
+PUBLISHED_BY_NOBODY = json.dumps({**vars(PEER), "published": None}).encode()
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        b"",
+        b"HTTP/1.1 400 Bad Request\r\n\r\n",
+        header(b"HELO", 2) + b"[]",
+        header(b"HELO", 50_000) + b"[" * 50_000,
+        header(b"HELO", len(PUBLISHED_BY_NOBODY)) + PUBLISHED_BY_NOBODY + header(b"FILL", 5) + b"49152",
+    ],
+    ids=["nothing", "HTTP", "list", "nested", "no name"],
+)
 def test_another_program_is_left_to_the_pool(response: bytes) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
@@ -127,6 +141,14 @@ def test_another_program_is_left_to_the_pool(response: bytes) -> None:
         result = probed("127.0.0.1", port=listening.getsockname()[1])
         thread.join()
     assert [probe.cell.outcome for probe in result.again] == [PENDING]
+
+
+def test_a_nested_response_is_not_netcheck() -> None:
+    """Contract: the pool reports the cause, too."""
+    here, there = socket.socketpair()
+    with here, there:
+        there.sendall(header(b"HELO", 50_000) + b"[" * 50_000)
+        assert greet(Stream(here), OWN).cause == "peer.not_netcheck"
 
 
 def test_a_port_without_a_listener_does_not_hold_up_the_others(unused_tcp_port: int) -> None:
@@ -147,6 +169,16 @@ def test_a_silent_peer_is_left_to_the_pool() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         result = probed("127.0.0.1", port=listening.getsockname()[1])
     assert [probe.cell.outcome for probe in result.again] == [PENDING]
+
+
+def test_many_silent_peers_do_not_hold_up_the_others() -> None:
+    """Contract: if a filter drops all packets, the pool finds the cause long before netcheck's deadline."""
+    with socket.create_server(("127.0.0.1", 0), backlog=512) as listening:
+        start = time.monotonic()
+        result = probed(*["127.0.0.1"] * 256, port=listening.getsockname()[1])
+        duration = time.monotonic() - start
+    assert len(result.again) == 256
+    assert duration < 10
 
 
 def test_the_round_ends_when_the_check_stops() -> None:
@@ -186,6 +218,22 @@ def test_an_invalid_message_ends_only_its_connection(message: bytes) -> None:
             connection.sendall(message)
             with contextlib.suppress(ConnectionResetError):
                 assert connection.recv(100) == b""
+        assert not probed("127.0.0.1", port=server.port).again
+
+
+def test_a_server_without_threads_still_responds_to_greetings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Contract: a container may be at its limit of processes, which ends only the connection of a report."""
+    with Server(0, PEER) as server:
+
+        def start(_: threading.Thread) -> None:
+            raise RuntimeError("can't start new thread")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", start)
+            with socket.create_connection(("127.0.0.1", server.port), 30) as connection:
+                connection.sendall(header(b"PING", 0))
+                with contextlib.suppress(ConnectionResetError):
+                    assert connection.recv(100) == b""
         assert not probed("127.0.0.1", port=server.port).again
 
 

@@ -1,0 +1,62 @@
+"""What rank 0 stores of the other ranks' reports, which arrive in responses and in requests."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from harness.workers.netcheck.member import Member
+from harness.workers.netcheck.peers import Peer
+from harness.workers.netcheck.rank_report import Report
+from harness.workers.netcheck.variables import validate_environment
+
+VARIABLES = {"NODE_RANK": "0", "NNODES": "2", "MASTER_ADDR": "127.0.0.1", "RDZV_ID": "run-1"}
+
+
+@pytest.fixture
+def rank_0(unused_tcp_port: int) -> Iterator[Member]:
+    known = validate_environment(VARIABLES, nodes=2)
+    listed = [Peer("127.0.0.1", unused_tcp_port), Peer("127.0.0.2", unused_tcp_port)]
+    with Member(known, 2, listed, unused_tcp_port, VARIABLES) as member:
+        yield member
+
+
+def report_of_rank_1(member: Member, age: float = 1.0) -> dict[str, Any]:
+    report = replace(member._report(), place=1, rank=1, instance="peer", age=age)
+    data: dict[str, Any] = json.loads(json.dumps(report.as_dict()))
+    return data
+
+
+def test_only_a_rank_that_receives_the_response_has_the_verdict(
+    rank_0: Member, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Contract: rank 0 does not end before a rank has the verdict, even if it fetched a report."""
+    data = report_of_rank_1(rank_0)
+    monkeypatch.setattr(rank_0, "_exchange", lambda *_: data)
+    rank_0._store(rank_0._report())
+    rank_0._result, rank_0._verdict = rank_0._row_alone(), b"{}"
+    rank_0._fetch(1, rank_0._probes[1])
+    assert "peer" not in rank_0._informed
+    assert rank_0._receive_report(data) == b"{}"
+    assert "peer" in rank_0._informed
+
+
+def test_a_response_that_is_no_report_does_not_keep_rank_0_from_asking_again(
+    rank_0: Member, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rank_0, "_exchange", lambda *_: {"row": None})
+    rank_0._fetching.add(1)
+    with contextlib.suppress(Exception):
+        rank_0._fetch(1, rank_0._probes[1])
+    assert not rank_0._fetching
+
+
+def test_a_fetched_report_does_not_replace_a_newer_one(rank_0: Member) -> None:
+    for age in (2.0, 1.0):
+        rank_0._store(Report.of(report_of_rank_1(rank_0, age)))
+    assert rank_0._reports["peer"][0].age == 2.0
