@@ -61,6 +61,8 @@ for all projects.
 _MISSING_CLASS = re.compile(r'no (PriorityClass) with name \S+ was found|(RuntimeClass) "[^"]+" not found')
 _UNCALLED = re.compile(r'failed calling webhook "([^"]+)"')
 _JOBSET_OR_KUEUE = re.compile(r'webhook "[^"]*\.kb\.io"|(?:kueue|jobset)-webhook-service')
+_CALLED = re.compile(r'Post "https://([\w.-]+)')
+"""Pattern for the host of a webhook's Service. The names of webhooks do not identify the project."""
 POD_SECURITY = "Pod Security Standard"
 """The kind of rule that is returned for a refusal by Pod Security admission."""
 _AGAIN = "(combined from similar events): "
@@ -97,8 +99,10 @@ class Refusal:
     @property
     def of_another_webhook(self) -> str:
         """Return the name of the webhook that could not be called, or "" if it is one of JobSet or Kueue."""
-        match = _UNCALLED.search(self.message)
-        is_known = match is not None and _JOBSET_OR_KUEUE.search(self.message) is not None
+        match, called = _UNCALLED.search(self.message), _CALLED.search(self.message)
+        is_known = _JOBSET_OR_KUEUE.search(self.message) is not None
+        if called is not None:
+            is_known = "kueue" in called[1] or "jobset" in called[1]
         return match[1] if match is not None and not is_known else ""
 
     @property

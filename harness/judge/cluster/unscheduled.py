@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from harness.core.clock import seconds
 from harness.evidence.kubernetes import autoscalers
-from harness.evidence.kubernetes.objects import ObjectState, mapping
+from harness.evidence.kubernetes.objects import ObjectState, group_name, mapping
 from harness.judge.case import Case, names
 from harness.judge.cluster import pod_deletion, pod_events
 
@@ -168,15 +168,21 @@ def notes(case: Case, pending: Collection[int]) -> Notes:
 
 
 def group(case: Case) -> list[ObjectState]:
-    """Return the newest Event about a PodGroup as a one-item list, or [] if there is none."""
+    """Return the newest Event about the pods' PodGroup as a one-item list, or [] if there is none.
+
+    The namespace can contain the groups of other jobs. If the pods do not name their group, and there are
+    several, none of them counts.
+    """
     limit = case.stopped_at or float("inf")
-    events = [
-        state
-        for state in case.bundle.history("event")
-        if mapping(state.object, "involvedObject").get("kind") == "PodGroup"
-        and (seconds(state.received_at) or 0.0) <= limit
-    ]
-    return events[-1:]
+    own = {group_name(pod.last.object) for pod in case.pods.values()} - {""}
+    events: dict[str, list[ObjectState]] = {}
+    for state in case.bundle.history("event"):
+        involved = mapping(state.object, "involvedObject")
+        if involved.get("kind") == "PodGroup" and (seconds(state.received_at) or 0.0) <= limit:
+            events.setdefault(str(involved.get("name")), []).append(state)
+    if not own:
+        return next(iter(events.values()))[-1:] if len(events) == 1 else []
+    return [state for name, states in events.items() if name in own for state in states][-1:]
 
 
 def ignored(case: Case) -> list[int]:

@@ -9,6 +9,7 @@ operations, or whether all ranks called the same operation and it did not comple
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -51,6 +52,7 @@ _LOST = re.compile(
     r"Connection (closed|reset) by (remote )?peer|Broken pipe|remote process exit|Socket closed"
     r"|[Ff]ailed to recv, got 0 bytes"
 )
+_NUMBER = re.compile(r"\d+")
 _PEER = re.compile(r"(?:by peer \[|peer )([0-9A-Fa-f.:]+)(?:\]:|<)\d")
 """gloo and NCCL write the peer's address like this if a connection is closed."""
 _NETWORK_ADVICE = (
@@ -151,17 +153,25 @@ def diagnose(case: Case, cause: End, ends: Collection[End]) -> End | None:
 
 
 def _other_error(case: Case, logs: Mapping[int, list[tuple[str, str]]]) -> str:
-    """Return a clause about the first error in the logs that is not the loss of a peer, or "".
+    """Return a clause about an earlier error in the logs that is not the loss of a peer, or "".
 
-    Errors that a pod logged after the loss of a peer may be consequences of it, so they do not count.
+    Errors that a pod logged after the loss of a peer may be consequences of it, so they do not count. The
+    error that the fewest pods logged is returned, because programs also log errors that they catch, such as
+    that of an optional import, and all pods log those.
     """
+    errors: dict[str, dict[int, str]] = {}
     for index, lines in logs.items():
-        for text, _ in lines:
-            if log_clues.is_of_a_peer(text):
-                break
+        for text, _ in itertools.takewhile(lambda line: not log_clues.is_of_a_peer(line[0]), lines):
             if log_clues.is_error(text) and not log_clues.is_report(text):
-                return f"an earlier error in the log of {case.place(index)} may be the reason: {text[:200]}"
-    return ""
+                errors.setdefault(_NUMBER.sub("", text), {}).setdefault(index, text)
+    rarest = min(errors.values(), key=len, default={})
+    return next(
+        (
+            f"an earlier error in the log of {case.place(index)} may be the reason: {text[:200]}"
+            for index, text in rarest.items()
+        ),
+        "",
+    )
 
 
 def of_peers(case: Case, cause: End, all_: Iterable[End]) -> list[str]:

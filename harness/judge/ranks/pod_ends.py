@@ -34,6 +34,12 @@ _GPU_CAUSES: tuple[CauseId, ...] = ("gpu.ecc", "gpu.lost", "gpu.nvlink", "gpu.dr
 """Causes for which PyTorch's NCCL watchdog terminates a rank with SIGABRT."""
 _WITHOUT_GPU: tuple[CauseId, ...] = ("gpu.absent", "gpu.driver")
 """Causes of ranks that cannot use any GPU, perhaps because their pods request none."""
+_WITH_A_DRIVER = re.compile(
+    r"system not yet initialized|driver on your system is too old|driver/library version mismatch"
+    r"|forward compatibility was attempted|unsupported display driver"
+)
+"""Pattern for errors of a loaded driver. A pod can see the GPUs of its node without requesting any, if the
+container runtime of NVIDIA is the default and the image sets NVIDIA_VISIBLE_DEVICES."""
 _WITH_OWN_ADVICE: tuple[CauseId, ...] = (*_WITHOUT_GPU, "rank.write_failed")
 """Causes whose action depends on the error."""
 _REQUEST_ADVICE = (
@@ -429,7 +435,8 @@ def _exited(case: Case, end: End, clues: Clues, terminated: dict[str, object]) -
         end = replace(end, cause=clues.cause, text=text, log_quote="", follows=clues.peer_absent)
         advice = known_errors.advice(clues.line) if clues.cause in _WITH_OWN_ADVICE else end.advice
         end = replace(end, evidence=refs, advice=advice)
-        if clues.cause in _WITHOUT_GPU and gpu_nodes.requests_none(case.pods[end.index].last.object):
+        is_absent = clues.cause in _WITHOUT_GPU and not _WITH_A_DRIVER.search(clues.line)
+        if is_absent and gpu_nodes.requests_none(case.pods[end.index].last.object):
             text = f"{text}; its pod requests no GPU"
             end = replace(end, cause="gpu.absent", text=text, advice=_REQUEST_ADVICE)
         return end

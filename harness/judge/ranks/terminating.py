@@ -1,7 +1,8 @@
 """Find pods that still exist long after the end of their grace period.
 
 A controller that waits for such a pod creates no replacement (jobset#576). The kubelet of a lost node cannot
-stop a pod, and a process that hangs in the kernel or in a driver does not end.
+stop a pod, and a process that hangs in the kernel or in a driver does not end. If a pod has ended, its
+finalizers can also keep it.
 """
 
 from __future__ import annotations
@@ -25,8 +26,13 @@ def overdue(case: Case) -> list[str]:
         limit = seconds(mapping(pod.last.object, "metadata").get("deletionTimestamp"))
         if until is None or limit is None or pod.last.type == "DELETED" or until - limit <= LATE_SECONDS:
             continue
+        metadata, status = (mapping(pod.last.object, part) for part in ("metadata", "status"))
         text = f"pod {pod.name} on node {pod.node} still exists {until - limit:.0f} s after its grace period"
         event = start_events.last(case, index)
         reason = f" ({event.text})" if event and event.is_warning else ""
-        sentences.append((limit, f"{text}{reason}, and its controller waits for it: see the node's kubelet"))
+        advice = "see the node's kubelet"
+        if metadata.get("finalizers") and status.get("phase") in ("Failed", "Succeeded"):
+            names = ", ".join(map(str, metadata["finalizers"]))
+            advice = f"its containers have ended, but no controller has removed its finalizers ({names})"
+        sentences.append((limit, f"{text}{reason}, and its controller waits for it: {advice}"))
     return [text for _, text in sorted(sentences)[:MAX_PODS]]

@@ -349,6 +349,8 @@ class Member:
             newest, first, _ = self._reports.get(report.instance, (report, at, at))
             if newest.age > report.age:
                 report = newest  # The rank sent a newer report while its older one was fetched.
+            for instance in [i for i, (other, _, _) in self._reports.items() if _replaces(report, other)]:
+                del self._reports[instance]
             self._reports[report.instance] = report, first, at
             for place, cell in report.row.items():
                 if cell.listened:
@@ -504,8 +506,9 @@ class Member:
 
     def _inform(self, probe: Probe, verdict: bytes) -> None:
         instance = probe.cell.instance
-        if self._exchange(probe, b"TELL", verdict) is not None:
-            self._informed.add(instance)
+        report = self._exchange(probe, b"TELL", verdict)
+        if isinstance(report, dict):  # The rank may have restarted since it was probed.
+            self._informed.update((instance, str(report.get("instance"))))
 
     # -- other ranks
 
@@ -609,6 +612,12 @@ class Member:
 def _is_incomplete(report: Report) -> bool:
     """Return whether a rank has not yet finished a probe of another rank."""
     return any(cell.outcome == PENDING for place, cell in report.row.items() if place != report.place)
+
+
+def _replaces(report: Report, other: Report) -> bool:
+    """Return whether a report is that of a rank that restarted. Two processes cannot listen on one port."""
+    listens = (report.host, report.addresses, report.port) == (other.host, other.addresses, other.port)
+    return report.instance != other.instance and bool(report.addresses and report.port) and listens
 
 
 def _names(peer: Peer, own: Hello, configuration: Configuration) -> Names:

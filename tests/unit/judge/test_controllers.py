@@ -231,6 +231,22 @@ def test_pods_that_a_policy_refuses(tmp_path: Path, kind: str, reason: str) -> N
             "controllers.webhook_not_serving",
             "clock of the control plane",
         ),
+        (
+            "Job",
+            "FailedCreate",
+            'failed calling webhook "mpod.kb.io": failed to call webhook: Post "https://kruise-webhook-service.'
+            'kruise-system.svc:443/mutate-pod?timeout=10s": dial tcp 10.0.0.1:443: refused',
+            "launch.pods_refused",
+            "behind webhook mpod.kb.io",
+        ),
+        (
+            "Job",
+            "FailedCreate",
+            'failed calling webhook "mpod.kb.io": failed to call webhook: Post "https://kueue-webhook-service.'
+            'kueue-system.svc:443/mutate--v1-pod?timeout=10s": dial tcp 10.0.0.1:443: refused',
+            "controllers.webhook_not_serving",
+            "",
+        ),
         # kruise #1863: the Training Operator has a reason of its own.
         (
             "PyTorchJob",

@@ -223,6 +223,24 @@ def test_a_rank_without_gpu_whose_pod_requests_none(judged, error: str, spec: di
     assert bool(says) == ("set the limit nvidia.com/gpu" in verdict.next[-1])
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        "RuntimeError: Error 802: system not yet initialized",
+        "RuntimeError: The NVIDIA driver on your system is too old (found version 11040).",
+    ],
+)
+def test_an_error_of_a_loaded_driver_is_not_blamed_on_the_requests_of_the_pod(judged, error: str) -> None:
+    """Contract: with NVIDIA's runtime as the default, pods see GPUs that they do not request."""
+    job = job_of(Case(of(1, error), "", [], ""))
+    for kind, seen in job.objects:
+        if kind == "pod" and seen.object["metadata"]["name"] == job.pod_name(1):
+            seen.object["spec"] |= {"containers": [{"name": "konduktor-container"}]}
+    verdict = judged(job)
+    assert (verdict.cause, verdict.ranks) == ("gpu.driver", [1]), verdict.explanation
+    assert "requests no GPU" not in verdict.explanation
+
+
 @pytest.mark.parametrize("kills", [0, 1])
 def test_a_dataloader_worker_that_the_kernel_killed(judged, kills: int) -> None:
     """Contract: torchrun's record counts the processes that the kernel killed, not only ranks."""

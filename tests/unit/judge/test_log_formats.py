@@ -90,6 +90,19 @@ def test_an_error_that_no_rank_can_be_given_is_mentioned(judged, before: bool) -
     assert ("--netcheck" in verdict.next[-1]) != before
 
 
+def test_an_error_that_every_pod_logged_is_not_preferred(judged) -> None:
+    """Contract: which error is quoted does not depend on the order of the ranks."""
+    caught = [*TRACEBACK, "ImportError: cannot import name 'flash_attn' from line 7", "step 6"]
+    job = job_of(Case([], "", [], ""))
+    for index in range(2):
+        own = [*caught, *([*TRACEBACK, SHARD] if index else [])]
+        own += of(index, "RuntimeError: Connection closed by peer [10.0.0.9]:2")
+        job.logs[job.pod_name(index)] = stamped(own) + stamped(REPORT, rank=index, code=1, shell=1)
+    explanation = judged(job).explanation
+    assert f"in the log of rank 1 (pod {job.pod_name(1)}" in explanation
+    assert f"may be the reason: {SHARD}" in explanation
+
+
 def test_the_prefix_of_a_logger_is_not_quoted(judged) -> None:
     verdict = judged(job_of(Case(relogged(of(1, SHARD)), "", [], "")))
     assert (verdict.cause, verdict.ranks) == ("rank.crashed", [1])

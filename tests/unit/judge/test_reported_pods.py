@@ -330,6 +330,19 @@ def test_a_pod_that_stays_terminating_is_named(judged, until, named) -> None:
     assert ("still exists 72 s after its grace period (FailedKillPod: error killing" in consequences) == named
 
 
+def test_a_pod_whose_finalizer_was_not_removed_is_not_blamed_on_the_kubelet(judged) -> None:
+    job = failing()
+    says(job, 0, ["RuntimeError: CUDA error: device-side assert triggered"])
+    job.pod(1, 12, "Running", {"running": {"startedAt": at(5)}})
+    gone = {"deletionTimestamp": at(18), "finalizers": ["batch.kubernetes.io/job-tracking"]}
+    job.ended(0, 13, 143, message="", metadata=gone)
+    job.jobset(14)
+    bundles.timed_out(job, 90)
+    consequences = " ".join(judged(job).consequences)
+    assert "removed its finalizers (batch.kubernetes.io/job-tracking)" in consequences
+    assert "kubelet" not in consequences
+
+
 @pytest.mark.parametrize(("ended", "cause"), [(9, "rank.crashed"), (13, "rank.pod_deleted")])
 def test_a_rank_without_a_log_that_ended_before_its_pod_was_deleted(judged, ended, cause) -> None:
     """kubernetes/kubernetes#98012: the kubelet reports the end late, and the log is gone with its node."""

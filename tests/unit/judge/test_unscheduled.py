@@ -160,6 +160,21 @@ def test_a_group_without_a_reason_is_explained_by_its_own_event(judged) -> None:
     assert "PodGroup podgroup-a: queue resource quota insufficient" in verdict.explanation
 
 
+@pytest.mark.parametrize(("group", "says"), [("podgroup-a", "PodGroup podgroup-a: 1"), ("", "")])
+def test_the_events_of_another_jobs_group_are_not_quoted(judged, group, says) -> None:
+    """Contract: the namespace of a job can contain other jobs, whose groups have Events, too."""
+    job = never_started()
+    for index in range(2):
+        unscheduled(job, index, GANG)
+        job.objects[-1][1].object["metadata"]["annotations"] |= {"scheduling.k8s.io/group-name": group}
+    for number, name in enumerate(("podgroup-a", "podgroup-b"), 1):
+        add_event(job, ("PodGroup", name, f"{name}-uid"), "Unschedulable", f"{number} of 8 are ready")
+    explanation = judged(job).explanation
+    assert says in explanation
+    assert "podgroup-b" not in explanation
+    assert bool(group) == ("podgroup-a" in explanation)
+
+
 def test_pods_with_different_messages_are_all_quoted(judged) -> None:
     job = never_started()
     unscheduled(job, 0, NO_GPU)

@@ -60,3 +60,28 @@ def test_a_fetched_report_does_not_replace_a_newer_one(rank_0: Member) -> None:
     for age in (2.0, 1.0):
         rank_0._store(Report.of(report_of_rank_1(rank_0, age)))
     assert rank_0._reports["peer"][0].age == 2.0
+
+
+def test_a_rank_that_restarted_has_one_report(rank_0: Member) -> None:
+    """Contract: rank 0 waits neither for the pending probes of the earlier process, nor to inform it."""
+    own = rank_0._report()
+    addresses = ("10.0.0.7",)
+    for instance in ("before", "after"):
+        rank_0._store(replace(own, place=1, rank=1, instance=instance, addresses=addresses))
+    assert [*rank_0._reports] == ["after"]
+
+
+@pytest.mark.parametrize("change", [{"port": 1}, {"host": "job-2"}, {"addresses": ("10.0.0.8",)}])
+def test_two_processes_that_claim_one_rank_both_count(rank_0: Member, change: dict[str, Any]) -> None:
+    one = replace(rank_0._report(), place=1, rank=1, instance="one", addresses=("10.0.0.7",))
+    for report in (one, replace(one, instance="two", **change)):
+        rank_0._store(report)
+    assert [*rank_0._reports] == ["one", "two"]
+
+
+def test_a_rank_that_restarted_is_informed(rank_0: Member, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Contract: rank 0 probed the earlier process, but the later one has the verdict."""
+    data = report_of_rank_1(rank_0)
+    monkeypatch.setattr(rank_0, "_exchange", lambda *_: data)
+    rank_0._inform(rank_0._probes[1], b"{}")
+    assert "peer" in rank_0._informed
