@@ -289,10 +289,15 @@ def _unscheduled(case: Case, pending: dict[int, tuple[ObjectState, dict[str, Any
     ports = pod_network.host_ports(case, pending) if "free ports" in quote else ""
     cause: CauseId = "scheduling.devices_held" if holders else "scheduling.unschedulable"
     others_decide = bool(supply or reason or holders)
-    claims = [] if others_decide else volume_claims.unbound(case, pending, quote)
+    texts = [messages[other] for other in pending]
+    volumes = [unscheduled.volume(text) for text in texts]
+    only_volumes = all(
+        volume or "persistentvolumeclaim" in text.lower() for volume, text in zip(volumes, texts, strict=True)
+    )
+    claims = [] if others_decide else volume_claims.unbound(case, pending, " ".join(texts))
     notes = unscheduled.notes(case, pending)
-    volume = None if others_decide or notes.node_is_coming else unscheduled.volume(messages[index])
-    if claims or volume:
+    volume = None if others_decide or notes.node_is_coming or not only_volumes else volumes[0]
+    if only_volumes and (claims or volume):
         cause = "scheduling.volume_failed"
     waiting_ranks = case.ranks_of(*waiting)
     verb = "waits" if len(waiting_ranks) == 1 else "wait"
@@ -320,7 +325,7 @@ def _unscheduled(case: Case, pending: dict[int, tuple[ObjectState, dict[str, Any
             *(event.ref for event in gang),
         ],
         advice=_CLAIMS
-        if claims
+        if claims and only_volumes
         else volume.advice
         if volume
         else ""

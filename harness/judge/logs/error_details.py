@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from harness.judge.logs.rank_errors import OF_A_RANK
 
@@ -29,7 +29,17 @@ _LISTED = re.compile(r"\d validation errors? for ")
 """Pattern for an exception of Pydantic, whose reasons follow in pairs of lines."""
 _REPEATED = re.compile(r"DataLoader worker \(pid\(s\) [\d, ]+\) exited unexpectedly")
 """Pattern for an exception that PyTorch raises from the exception about the signal that ended the worker."""
+_BOX = re.compile(r"^╭─+ (?!Traceback)[^─]{0,60}[Ee]rror ─")
+"""Pattern for the border above the message of a command-line parser, such as Typer and tyro."""
 _WORKER_KILLED = re.compile(r"DataLoader worker \(pid \d+\) is killed by signal: ")
+
+
+def unboxed(lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
+    """Yield the lines of a log, without the frame around the messages of command-line parsers."""
+    inside = False
+    for number, text in lines:
+        inside = bool(_BOX.match(text)) or (inside and text.startswith("│"))
+        yield number, text.strip("│ ") if inside and text.startswith("│") else text
 
 
 def complete(

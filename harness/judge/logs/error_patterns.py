@@ -418,12 +418,13 @@ def _plain(tail: Lines, limit: int = _MAX_CHARACTERS) -> Lines:
     Of a line with more than twice `limit` characters, only the beginning and the end are returned. Text that
     a terminal would no longer show, such as an error overwritten by a progress bar, becomes a separate line.
     """
-    return [
+    plain = (
         (number, _GROUP.sub("", _LABEL.sub("", _shortened(row.text, limit))))
         for number, text in tail
         if not is_own(text)
         for row in terminal_text.rows(_TIME.sub("", text))
-    ]
+    )
+    return list(error_details.unboxed(plain))
 
 
 def _shortened(text: str, limit: int) -> str:

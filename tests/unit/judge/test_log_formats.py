@@ -103,6 +103,19 @@ def test_an_error_that_every_pod_logged_is_not_preferred(judged) -> None:
     assert f"may be the reason: {SHARD}" in explanation
 
 
+@pytest.mark.parametrize("title", ["Error", "Parsing error"])
+def test_the_message_of_a_command_line_parser_is_quoted(judged, title: str) -> None:
+    """Contract: Typer and tyro, which torchtitan uses, draw a box around their messages."""
+    box = [
+        f"╭─ {title} ────────────────╮",
+        "│ No such option: --foo        │",
+        "╰──────────────────────────────╯",
+    ]
+    verdict = judged(job_of(Case(["Usage: train.py [OPTIONS]", *box], "", [], "", code=2)))
+    assert (verdict.cause, verdict.ranks) == ("rank.crashed", [1]), verdict.explanation
+    assert "Its last log line: No such option: --foo" in verdict.explanation
+
+
 def test_the_prefix_of_a_logger_is_not_quoted(judged) -> None:
     verdict = judged(job_of(Case(relogged(of(1, SHARD)), "", [], "")))
     assert (verdict.cause, verdict.ranks) == ("rank.crashed", [1])

@@ -186,6 +186,18 @@ def test_pods_with_different_messages_are_all_quoted(judged) -> None:
     )
 
 
+@pytest.mark.parametrize("volume", ["had volume node affinity conflict", "exceed max volume count"])
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_volume_of_one_pod_is_not_blamed_for_another_pod(judged, first: int, volume: str) -> None:
+    """Contract: the cause does not depend on which rank has which message."""
+    job = never_started()
+    unscheduled(job, first, NO_GPU)
+    unscheduled(job, 1 - first, f"0/4 nodes are available: 4 node(s) {volume}.")
+    verdict = judged(job)
+    assert (verdict.cause, verdict.ranks) == ("scheduling.unschedulable", [0, 1]), verdict.explanation
+    assert volume in verdict.explanation
+
+
 @pytest.mark.parametrize(("name", "advice"), [("volcano", "PodGroup"), ("", "kubectl get pods -A")])
 def test_a_pod_that_no_scheduler_reports_on(judged, name, advice) -> None:
     """volcano-sh/volcano#1863: the pods have no condition, and nothing else shows what they wait for."""
