@@ -32,6 +32,7 @@ from .probe import PENDING, RESPONDED, Cell, FirstProbe, MasterProbe, Probe, alt
 from .proof import withheld
 from .rank_report import Report
 from .reach import connect
+from .report_collection import ReportCollection, is_incomplete
 from .surroundings import facts
 from .torchrun_options import gpus
 from .variables import Environment
@@ -39,18 +40,6 @@ from .variables import Environment
 GRACE, NO_GRACE = 10.0, 0.5
 """Seconds for which a rank waits for rank 0's verdict after the deadline: GRACE if the two can connect,
 otherwise NO_GRACE."""
-SETTLE = {
-    "dns.no_record": 5.0,
-    "dns.advertised": 5.0,
-    "dns.server_refused": 5.0,
-    "dns.server_failed": 5.0,
-    "dns.negative_cached": 1e9,
-    PENDING: 1e9,
-}
-"""For each of these failures, the number of seconds after the last rank's first report at which it is final.
-DNS records may appear late, a DNS server may be starting, and cached negative answers expire."""
-SETTLED = 1.6
-"""For any other failure, the number of seconds after which it is final. A retry takes less time than this."""
 FINAL = ("dns.no_server", "dns.search_path")
 """Failures that are final immediately, because /etc/resolv.conf does not change while a pod runs."""
 INFORM, INFORM_EACH = 5.0, 0.1
@@ -64,10 +53,6 @@ PARTIAL seconds per rank of the job, because rank 0 reads the reports of all ran
 FETCH = 1.2
 """If a rank has not sent a report for this many seconds, plus twice PARTIAL per rank of the job, rank 0
 fetches its report."""
-SILENT_AFTER = 2.0
-"""A rank that has not reported for this many seconds has ended, or its process does not get a CPU."""
-NOBODY_NEW = 10.0
-"""If the number of ranks is unknown, rank 0 stops waiting after this many seconds without a new rank."""
 
 
 class Member:
@@ -112,12 +97,8 @@ class Member:
         """The instance and port of each rank that is known to be listening, keyed by its place."""
         self._no_verdict = b"null"
         """Rank 0's response to a report without a verdict: `_listening_at` as JSON."""
-        self._refused: dict[tuple[str, int, float], float] = {}
-        """On rank 0, the arrival time of each report of a refused connection, keyed by (connecting instance,
-        peer's place, time of the attempt)."""
-        self._reports: dict[str, tuple[Report, float, float]] = {}
-        """Maps each instance to its newest report, the time of its first report, and the time of its newest
-        report."""
+        self._reports = ReportCollection()
+        """On rank 0, the reports of all ranks."""
         self._sent: tuple[Any, float] = ((), 0.0)
         """The row in this rank's newest report to rank 0, and when it was sent."""
         self._result: Diagnosis | None = None
@@ -344,19 +325,10 @@ class Member:
             return self._verdict
 
     def _store(self, report: Report) -> None:
-        at = time.monotonic()
+        report = self._reports.add(report)
+        if not is_incomplete(report):
+            self._news.set()
         with self._lock:
-            newest, first, _ = self._reports.get(report.instance, (report, at, at))
-            if newest.age > report.age:
-                report = newest  # The rank sent a newer report while its older one was fetched.
-            for instance in [i for i, (other, _, _) in self._reports.items() if _replaces(report, other)]:
-                del self._reports[instance]
-            self._reports[report.instance] = report, first, at
-            for place, cell in report.row.items():
-                if cell.listened:
-                    self._refused.setdefault((report.instance, place, cell.at), at)
-            if not _is_incomplete(report):
-                self._news.set()
             if report.port and self._listening_at.get(report.place) != (report.instance, report.port):
                 self._listening_at[report.place] = report.instance, report.port
                 self._no_verdict = json.dumps({"listening": self._listening_at}).encode()
@@ -378,32 +350,6 @@ class Member:
         if self._master and 0 in self._listening_at:
             self._master.listens = self._listening_at[0][1]
 
-    def _current(self) -> list[Report]:
-        """Return all reports, supplemented with what rank 0 knows. Failures that are not proved are pending.
-
-        A refused connection is proved if the peer reported after the attempt, because it was listening the
-        whole time. A rank that is currently not reporting has ended, or does not get a CPU.
-        """
-        now = time.monotonic()
-        with self._lock:
-            known = [(report, newest) for report, _, newest in self._reports.values()]
-            refused = dict(self._refused)
-        last_report_at = {report.place: newest for report, newest in known}
-
-        def later(report: Report, place: int, cell: Cell) -> Cell:
-            if not cell.listened:
-                return cell
-            refused_at = refused.get((report.instance, place, cell.at), now)
-            return replace(cell, listened=last_report_at.get(place, 0.0) > refused_at)
-
-        found = []
-        for report, newest in known:
-            row = {place: later(report, place, cell) for place, cell in report.row.items()}
-            silent = now - newest if now - newest > SILENT_AFTER else 0.0
-            delay = replace(report.delay, late=round(max(report.delay.late, silent), 3))
-            found.append(replace(report, row=row, delay=delay))
-        return withheld(found)
-
     # -- rank 0
 
     def _collect(self) -> None:
@@ -414,13 +360,8 @@ class Member:
         overdue = FETCH + 2 * PARTIAL * self._nodes
         for place, probe in list(self._probes.items()):
             cell = probe.cell
-            with self._lock:
-                newest = self._reports[cell.instance][2] if cell.instance in self._reports else self._began
-            if (
-                cell.outcome in RESPONDED
-                and time.monotonic() - newest > overdue
-                and place not in self._fetching
-            ):
+            waited = time.monotonic() - (self._reports.arrived_at(cell.instance) or self._began)
+            if cell.outcome in RESPONDED and waited > overdue and place not in self._fetching:
                 self._fetching.add(place)
                 self._pool.add(functools.partial(self._fetch, place, probe))
 
@@ -434,30 +375,14 @@ class Member:
             self._fetching.discard(place)
 
     def _settled(self) -> bool:
-        """Return whether all ranks have reported and all failures are final."""
-        with self._lock:
-            known = [report for report, _, _ in self._reports.values()]
-            since = max(first for _, first, _ in self._reports.values())
-        if any(map(_is_incomplete, known)):
-            return False
-        reports = self._current()
-        if not self._certain and time.monotonic() - since < NOBODY_NEW:
-            return False
+        """Return whether no further report can change the verdict."""
         hopeless = {place for place, probe in list(self._probes.items()) if probe.cell.outcome in FINAL}
-        if self._certain and not set(range(self._nodes)) <= hopeless | {report.place for report in reports}:
-            return False
-        cells = [cell for report in reports for other, cell in report.row.items() if other != report.place]
-        cells += [report.master for report in reports if report.master]
-        waited = time.monotonic() - since
-        partial = self._learning and any(len({*each.row, each.place}) < len(reports) for each in reports)
-        if partial and waited < SETTLE["dns.no_record"]:
-            return False
-        return all(c.outcome == OK or waited >= SETTLE.get(c.outcome, SETTLED) for c in cells)
+        expected = set(range(self._nodes)) - hopeless if self._certain else None
+        return self._reports.settled(expected, self._learning)
 
     def _measured(self) -> dict[tuple[int, int], bandwidth.Measured]:
         """Measure the bandwidth of all pairs. Return {} unless all ranks have reported and all pairs work."""
-        with self._lock:
-            reports = {report.place: report for report, _, _ in self._reports.values()}
+        reports = {report.place: report for report in self._reports.newest()}
         there = {place: probe.cell.address for place, probe in list(self._probes.items())}
         ranks = sorted(reports)
         fine = all(cell.outcome == OK for report in reports.values() for cell in report.row.values())
@@ -477,7 +402,7 @@ class Member:
 
     def _finish(self, measured: Mapping[tuple[int, int], bandwidth.Measured]) -> Diagnosis:
         """Determine the cause, send the diagnosis to all reachable ranks, and return it."""
-        reports = [report.with_rates(measured) for report in self._current()]
+        reports = [report.with_rates(measured) for report in self._reports.proved()]
         if not self._certain:
             self._nodes = max(self._nodes, 1 + max(report.place for report in reports))
         concluded = conclude(
@@ -559,8 +484,7 @@ class Member:
         """Return the addresses of ranks that have reported, preferably their greetings' source addresses."""
         greetings = list(self._server.greetings.values()) if self._server else []
         spoke = {hello.instance: address for hello, address in greetings}
-        with self._lock:
-            reports = [report for report, _, _ in self._reports.values() if report.addresses]
+        reports = [report for report in self._reports.newest() if report.addresses]
         return {
             str(report.place): spoke[report.instance]
             if spoke.get(report.instance) in report.addresses
@@ -607,17 +531,6 @@ class Member:
             whole,
             round(time.monotonic() - self._began, 3),
         )
-
-
-def _is_incomplete(report: Report) -> bool:
-    """Return whether a rank has not yet finished a probe of another rank."""
-    return any(cell.outcome == PENDING for place, cell in report.row.items() if place != report.place)
-
-
-def _replaces(report: Report, other: Report) -> bool:
-    """Return whether a report is that of a rank that restarted. Two processes cannot listen on one port."""
-    listens = (report.host, report.addresses, report.port) == (other.host, other.addresses, other.port)
-    return report.instance != other.instance and bool(report.addresses and report.port) and listens
 
 
 def _names(peer: Peer, own: Hello, configuration: Configuration) -> Names:

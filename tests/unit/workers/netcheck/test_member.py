@@ -59,7 +59,7 @@ def test_a_response_that_is_no_report_does_not_keep_rank_0_from_asking_again(
 def test_a_fetched_report_does_not_replace_a_newer_one(rank_0: Member) -> None:
     for age in (2.0, 1.0):
         rank_0._store(Report.of(report_of_rank_1(rank_0, age)))
-    assert rank_0._reports["peer"][0].age == 2.0
+    assert [report.age for report in rank_0._reports.newest()] == [2.0]
 
 
 def test_a_rank_that_restarted_has_one_report(rank_0: Member) -> None:
@@ -68,7 +68,7 @@ def test_a_rank_that_restarted_has_one_report(rank_0: Member) -> None:
     addresses = ("10.0.0.7",)
     for instance in ("before", "after"):
         rank_0._store(replace(own, place=1, rank=1, instance=instance, addresses=addresses))
-    assert [*rank_0._reports] == ["after"]
+    assert [report.instance for report in rank_0._reports.newest()] == ["after"]
 
 
 @pytest.mark.parametrize("change", [{"port": 1}, {"host": "job-2"}, {"addresses": ("10.0.0.8",)}])
@@ -76,7 +76,7 @@ def test_two_processes_that_claim_one_rank_both_count(rank_0: Member, change: di
     one = replace(rank_0._report(), place=1, rank=1, instance="one", addresses=("10.0.0.7",))
     for report in (one, replace(one, instance="two", **change)):
         rank_0._store(report)
-    assert [*rank_0._reports] == ["one", "two"]
+    assert [report.instance for report in rank_0._reports.newest()] == ["one", "two"]
 
 
 def test_a_rank_that_restarted_is_informed(rank_0: Member, monkeypatch: pytest.MonkeyPatch) -> None:
