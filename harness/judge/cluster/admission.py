@@ -116,9 +116,16 @@ def _refused(case: Case, last: ObjectState) -> list[Finding]:
     reserved = condition(last, "QuotaReserved")
     message, reason = str(reserved.get("message", "")), str(reserved.get("reason", ""))
     checks = _pending_checks(last)
-    if reserved.get("status") == "True":
-        message = f"quota is reserved, but {'; '.join(checks) or 'the Workload is not admitted'}"
+    queue_exists = passed("queue", f"queue {case.queue} exists", [last.ref])
+    if reserved.get("status") == "True" and checks:
+        message = f"quota is reserved, but {'; '.join(checks)}"
         cause: CauseId = "admission.check_pending"
+    elif reserved.get("status") == "True" and _without_topology(last):
+        message = "quota is reserved, but Kueue has not found nodes for its pods in the topology"
+        cause = "admission.topology"
+    elif reserved.get("status") == "True":
+        text = f"quota is reserved for Workload {last.name}, but Kueue has not admitted it"
+        return [queue_exists, controllers.not_followed(case, "admission", "kueue", text, [last.ref])]
     else:
         cause = waiting_reasons.refusal(message, reason).cause
         if cause == "admission.check_pending" and checks:
@@ -134,9 +141,14 @@ def _refused(case: Case, last: ObjectState) -> list[Finding]:
         reasons = _inactive(case, message) if cause == "queue.inactive" else []
         result = not_passed("queue", cause, text, why=reasons, evidence=[last.ref])
         return [result, unknown("admission", "see queue")]
-    queue_exists = passed("queue", f"queue {case.queue} exists", [last.ref])
     advice = _advice(cause, message)
     return [queue_exists, not_passed("admission", cause, text, evidence=[last.ref], advice=advice)]
+
+
+def _without_topology(workload: ObjectState) -> bool:
+    """Return whether Kueue has delayed the topology assignment until after the admission checks."""
+    assignments = items(workload.object, "status", "admission", "podSetAssignments")
+    return any(each.get("delayedTopologyRequest") == "Pending" for each in assignments)
 
 
 def _pending_checks(workload: ObjectState) -> list[str]:

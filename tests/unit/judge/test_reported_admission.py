@@ -47,6 +47,22 @@ def test_an_admission_check_is_quoted_with_its_message(judged, conditions, state
     assert "provisioningrequests" in verdict.next[-1]
 
 
+@pytest.mark.parametrize(
+    ("assignment", "cause"),
+    [
+        ({}, "controllers.kueue_not_reconciling"),
+        ({"delayedTopologyRequest": "Pending"}, "admission.topology"),
+    ],
+)
+def test_a_workload_with_quota_and_without_pending_checks_is_not_admitted(judged, assignment, cause) -> None:
+    """kueue #9048: all admission checks are Ready, and the Workload still has no Admitted condition."""
+    job = pending(RESERVED, checks=[{"name": "nodes", "state": "Ready"}])
+    job.objects[-1][1].object["status"]["admission"] = {"podSetAssignments": [assignment]}
+    verdict = judged(job)
+    assert (verdict.verdict, verdict.cause) == ("FAIL", cause), verdict.explanation
+    assert "quota is reserved" in verdict.explanation
+
+
 def test_an_eviction_by_an_admission_check_quotes_the_check(judged) -> None:
     """kueue #10660: the condition shows only that some check is false."""
     job = bundles.stuck(bundles.healthy(), keep=3)
