@@ -60,7 +60,7 @@ def test_a_workload_with_quota_and_without_pending_checks_is_not_admitted(judged
     job.objects[-1][1].object["status"]["admission"] = {"podSetAssignments": [assignment]}
     verdict = judged(job)
     assert (verdict.verdict, verdict.cause) == ("FAIL", cause), verdict.explanation
-    assert "quota is reserved" in verdict.explanation
+    assert "uota is reserved" in verdict.explanation
 
 
 def test_an_eviction_by_an_admission_check_quotes_the_check(judged) -> None:
