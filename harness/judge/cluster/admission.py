@@ -117,15 +117,16 @@ def _refused(case: Case, last: ObjectState) -> list[Finding]:
     message, reason = str(reserved.get("message", "")), str(reserved.get("reason", ""))
     checks = _pending_checks(last)
     queue_exists = passed("queue", f"queue {case.queue} exists", [last.ref])
-    if reserved.get("status") == "True" and checks:
-        message = f"quota is reserved, but {'; '.join(checks)}"
-        cause: CauseId = "admission.check_pending"
-    elif reserved.get("status") == "True" and _without_topology(last):
+    has_quota = reserved.get("status") == "True"
+    if has_quota and not checks and _without_topology(last):
         message = "quota is reserved, but Kueue has not found nodes for its pods in the topology"
-        cause = "admission.topology"
-    elif reserved.get("status") == "True":
+        cause: CauseId = "admission.topology"
+    elif has_quota and not checks and controllers.waited(case):
         text = f"quota is reserved for Workload {last.name}, but Kueue has not admitted it"
         return [queue_exists, controllers.not_followed(case, "admission", "kueue", text, [last.ref])]
+    elif has_quota:
+        message = f"quota is reserved, but {'; '.join(checks) or 'the Workload is not admitted'}"
+        cause = "admission.check_pending"
     else:
         cause = waiting_reasons.refusal(message, reason).cause
         if cause == "admission.check_pending" and checks:

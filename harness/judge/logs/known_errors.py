@@ -263,7 +263,7 @@ _ADVICE = (
     (
         r"Mismatched NCCL version",
         "the ranks load different versions of NCCL: use the same image in every pod, and see whether "
-        "LD_LIBRARY_PATH or LD_PRELOAD brings another one",
+        "LD_LIBRARY_PATH or LD_PRELOAD selects a different one",
     ),
     (
         r"^(?!.*(Last error:|NCCL warned:))"

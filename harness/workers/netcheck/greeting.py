@@ -244,7 +244,7 @@ class Server:
             raise ConnectionResetError("the client does not read its responses")
 
     def _in_thread(self, incoming: _Incoming) -> None:
-        """Serve a connection in a thread of its own from now on."""
+        """Serve a connection in a separate thread from now on."""
         threading.Thread(target=self._serve, args=(incoming,), daemon=True).start()
 
     def _serve(self, incoming: _Incoming) -> None:

@@ -247,7 +247,7 @@ def test_pods_that_a_policy_refuses(tmp_path: Path, kind: str, reason: str) -> N
             "controllers.webhook_not_serving",
             "",
         ),
-        # kruise #1863: the Training Operator has a reason of its own.
+        # kruise #1863: the Training Operator uses another Event reason.
         (
             "PyTorchJob",
             "FailedCreatePod",

@@ -63,6 +63,14 @@ def test_a_workload_with_quota_and_without_pending_checks_is_not_admitted(judged
     assert "uota is reserved" in verdict.explanation
 
 
+def test_kueue_is_not_blamed_for_a_workload_if_the_harness_was_stopped(judged) -> None:
+    """Contract: Kueue could still have admitted the Workload in the next moment."""
+    job = pending(RESERVED)
+    job.manifest = job.manifest.model_copy(update={"interrupted": "SIGINT"})
+    verdict = judged(job)
+    assert "controllers.kueue_not_reconciling" not in {check.cause for check in verdict.checks}
+
+
 def test_an_eviction_by_an_admission_check_quotes_the_check(judged) -> None:
     """kueue #10660: the condition shows only that some check is false."""
     job = bundles.stuck(bundles.healthy(), keep=3)

@@ -220,7 +220,7 @@ def test_events_of_another_pod_of_the_same_name_do_not_count(judged) -> None:
     ],
 )
 def test_the_advice_fits_the_message_about_a_container(judged, reason, message, advice) -> None:
-    """Contract: nobody is sent to the network or to a missing object if the message shows another reason."""
+    """Contract: no advice about the network or a missing object if the message shows another reason."""
     job = never_started()
     for index in range(2):
         job.pod(index, 7, "Pending", {"waiting": {"reason": reason, "message": message}})
