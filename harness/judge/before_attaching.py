@@ -1,6 +1,6 @@
 """Change findings about an attached job to UNKNOWN if the reason may have occurred before attaching.
 
-The state of a job shows how a rank ended, but often not why. For example, somebody may have stopped a queue,
+The state of a job shows how a rank ended, but often not why. For example, someone may have stopped a queue,
 drained a node or deleted a pod before the harness attached. Such a finding keeps its cause, but its result
 becomes UNKNOWN.
 """
@@ -35,7 +35,7 @@ def downgrade(case: Case, finding: Finding) -> Finding:
     """Return the finding, changed to UNKNOWN if its reason may have occurred before the harness attached."""
     cause = finding.cause
     if finding.result == "PASS" and finding.name in _OF_EVERY_POD and (missing_ranks := _missing_ranks(case)):
-        head = f"{finding.head}, but the pod of {names(missing_ranks)} does not exist, so it was not judged"
+        head = f"{finding.head}, but the pod of {names(missing_ranks)} does not exist and was not judged"
         return replace(finding, result="UNKNOWN", head=head)
     if not case.launch.attached or finding.result != "FAIL" or cause not in CAUSES or case.by_signal:
         return finding

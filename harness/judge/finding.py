@@ -30,7 +30,8 @@ class Finding:
     evidence: Texts = ()
     """References into the bundle, in the form file:line."""
     details: Texts = ()
-    """Examples of the problem in `head`, or its individual items. Only the first LIMIT are shown."""
+    """Examples of the problem in `head`, or the individual items that `head` counts. Only the first LIMIT are
+    shown."""
     why: Texts = ()
     """Additional sentences for the explanation."""
     phase: float = END

@@ -118,7 +118,7 @@ def _node(
     """Return a node's results from its own tests and from multinode tests, before any comparison.
 
     `one_world` means that all ranks form one world. `owing` means that at least one node tested itself, so
-    this node should have done so too. `parts` describes how the node's GPUs are shared or split.
+    this node should have tested itself too. `parts` describes how the node's GPUs are shared or split.
     """
     cells, report, gpus = list(shared), None, list[GpuResult]()
     if records is not None:

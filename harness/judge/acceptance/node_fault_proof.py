@@ -51,7 +51,7 @@ class Shared:
 
     @property
     def sentence(self) -> str:
-        return f"{self.cause} is on {self.count} of {self.answered} nodes: look at what they have in common"
+        return f"{self.count} of {self.answered} nodes have {self.cause}: look at what they have in common"
 
 
 def shared_cause(fleet: Fleet) -> Shared | None:

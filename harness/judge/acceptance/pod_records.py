@@ -99,7 +99,7 @@ class PodRecords:
         if self.contradicted:
             return f"the report contradicts the log about {', '.join(sorted(set(self.contradicted))[:3])}"
         if self.starts <= restarts:
-            return f"its container started {restarts + 1} times, but only {self.starts} reports came"
+            return f"its container started {restarts + 1} times, but it sent only {self.starts} reports"
         return None
 
 

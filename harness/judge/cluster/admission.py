@@ -74,8 +74,8 @@ def _without_queue(case: Case) -> list[Finding]:
 
 
 _TOLERATE = (
-    "add a toleration for the taint to the pod template (a konduktor job's: HARNESS_KONDUKTOR_CONFIG), or to "
-    "spec.tolerations of the ResourceFlavor for all its jobs"
+    "add a toleration for the taint to the pod template (for konduktor jobs, in HARNESS_KONDUKTOR_CONFIG) "
+    "or, for all its jobs, to spec.tolerations of the ResourceFlavor"
 )
 
 _ADVICE = (
@@ -153,7 +153,7 @@ def _without_topology(workload: ObjectState) -> bool:
 
 
 def _pending_checks(workload: ObjectState) -> list[str]:
-    """Return a clause for each admission check of a Workload that is not Ready, with its message."""
+    """Return a clause for each of the Workload's admission checks that is not Ready, with its message."""
     checks = [
         each for each in items(workload.object, "status", "admissionChecks") if each.get("state") != "Ready"
     ]
@@ -183,7 +183,7 @@ def remote(case: Case) -> list[str]:
         reservation = next(filter(None, map(_RESERVATION.search, texts)), None)
         if name or reservation:
             cluster = name or (reservation[1] if reservation else "")
-            return [f"MultiKueue runs it in cluster {cluster}, where its pods are: attach to it there"]
+            return [f"MultiKueue runs the job in cluster {cluster}: attach to the job there"]
     return []
 
 
@@ -321,4 +321,4 @@ def _allowed(case: Case, workload: ObjectState) -> tuple[str, list[str]]:
 def _workload_name(case: Case, message: str) -> list[str]:
     """Return a one-item list with the name of the Workload whose UID is in Kueue's message, or []."""
     names = [state.name for uid, state in case.bundle.last("workload").items() if uid in message]
-    return [f"this UID is that of Workload {', '.join(names)}"] if names else []
+    return [f"this UID belongs to Workload {', '.join(names)}"] if names else []

@@ -39,9 +39,10 @@ class Kill:
 
 
 def of_container(case: Case, index: int, terminated: dict[str, object]) -> Kill | None:
-    """Return why the kubelet killed the rank's container of a node, or None.
+    """Return why the kubelet killed the rank container of a node, or None.
 
-    `terminated` is the state of the container, whose times are those of the same kubelet as the Events'.
+    `terminated` is the container's terminated state. Its times come from the same kubelet as those of the
+    Events.
     """
     start, end = (seconds(terminated.get(name)) for name in ("startedAt", "finishedAt"))
     events = [
@@ -67,7 +68,7 @@ def of_container(case: Case, index: int, terminated: dict[str, object]) -> Kill 
 
 
 def _is_of_the_ranks(case: Case, event: PodEvent) -> bool:
-    """Return whether an Event can be about the ranks' container, and not about another one of the pod."""
+    """Return whether an Event can be about the rank's container rather than another one in the pod."""
     path = mapping(event.state.object, "involvedObject").get("fieldPath")
     return path in (None, "", f"spec.containers{{{case.launch.container}}}")
 

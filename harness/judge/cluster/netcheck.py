@@ -21,8 +21,8 @@ ABSENT = "peer.never_came"
 class PodDiagnosis:
     """The last netcheck diagnosis from one pod.
 
-    `index` is the pod's actual node index. The index in `record` is what the pod itself reported, and it can
-    be wrong.
+    `index` is the pod's actual node index. The index in `record` was reported by the pod itself and can be
+    wrong.
     """
 
     index: int
@@ -93,7 +93,7 @@ def check(case: Case) -> Finding:
 def steps(case: Case, diagnosis: NetcheckDiagnosis) -> list[NetcheckStep]:
     """Return the diagnosis steps.
 
-    If the pods could not decide the `pods` and `service` steps, API objects do.
+    If the pods could not decide the `pods` and `service` steps, the API objects decide them.
     """
     corrected = {"pods": _pods(case), "service": _service(case, diagnosis.verdict == "ok")}
     return [

@@ -135,7 +135,8 @@ def check(case: Case, ends: dict[int, End]) -> Finding:
         if (finding := judged(case, ends, others)) is not None:
             return finding
     text = (
-        f"{counted(len(others), 'other container')} in the ranks' pods kept no rank from starting or ending"
+        f"{counted(len(others), 'other container')} in the ranks' pods did not keep any rank from starting "
+        "or ending"
     )
     return passed(CHECK, text, list(dict.fromkeys(other.state.ref for other in others)))
 

@@ -187,7 +187,7 @@ def too_many_restarts(case: Case, pod: Pod) -> dict[str, Any] | None:
 
 
 def by_its_controller(case: Case, removed: ObjectState) -> str:
-    """Return a clause with the reason for which a controller of an attached job deleted the pod, or "".
+    """Return a clause that explains why a controller deleted an attached job's pod, or "".
 
     The reason is taken from the job's conditions, which a controller can write after it deletes the pods.
     """

@@ -104,7 +104,7 @@ _ADVICE = (
     (
         r"system not yet initialized",
         "the GPUs are not yet connected by NVSwitches: start nvidia-fabricmanager on the node, in the "
-        "version of the driver, and see the state of the fabric in `nvidia-smi -q`",
+        "driver's version, and see the state of the fabric in `nvidia-smi -q`",
     ),
     (
         r"CUDA error: MPS ",
@@ -136,7 +136,7 @@ _ADVICE = (
     (
         r"^(\[rank\d+\]: ?)?MemoryError|std::bad_alloc|Cannot allocate memory"
         r"|DefaultCPUAllocator: can't allocate memory",
-        "the memory of the pod is full: raise its memory limit, or load less at once",
+        "the pod's memory is full: raise its memory limit, or load less at once",
     ),
     (
         r"undefined symbol: |version `(GLIBC|GLIBCXX|CXXABI)_[\d.]+' not found"
@@ -177,12 +177,12 @@ _ADVICE = (
     ),
     (
         r"\[Errno 5\]|Input/output error",
-        "the storage failed, it is not full: see the status of the volume, and `dmesg` on the node",
+        "the storage failed but is not full: see the status of the volume, and `dmesg` on the node",
     ),
     (
         r"\[Errno 37\]|No locks available",
-        "the file system of this file has no locks, as some NFS servers: set HF_HOME, or the folder in the "
-        "message, to a local disk or an emptyDir",
+        "the file system of this file, such as NFS, does not support locks: set HF_HOME, or the folder in "
+        "the message, to a local disk or an emptyDir",
     ),
     (
         r"Parent directory .* does not exist",

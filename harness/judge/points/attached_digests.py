@@ -80,7 +80,7 @@ def _absent(case: Case, pod: Pod, path: str, begins_late: bool, *, is_last: bool
     """Return why the log of a pod contains no lines of the recorder that was injected into it."""
     gap = _gap(case, pod)
     if _TAIL in gap:
-        return f"{gap.partition(': ')[2]}, and none of them is the recorder's"
+        return f"{gap.partition(': ')[2]}, and the recorder wrote none of them"
     if gap:
         return f"its log could not be read: {gap.partition(': ')[2]}"
     if not case.bundle.has(path):

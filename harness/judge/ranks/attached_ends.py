@@ -125,7 +125,7 @@ def _open(case: Case, text: str, ends: dict[int, End], reasons: list[str], refs:
 def _ended_before(case: Case) -> list[str]:
     """Return a sentence for each of the first MAX_SILENT failed previous instances of rank containers.
 
-    If ranks hang after restarts, the first of these failures is the reason.
+    If ranks hang after restarts, the earliest of these failures is the reason.
     """
     sentences: list[tuple[float, str]] = []
     for index, pod in case.pods.items():

@@ -92,7 +92,7 @@ def _of_unended(case: Case, launched: ObjectState) -> Iterator[str]:
         yield "whether they had one before is not known"
     if kind in ("StatefulSet", "DaemonSet"):
         yield f"the {kind} controller has not created it yet, or is about to create it again"
-    yield "a person, a program or a controller deleted it, and it was not replaced yet"
+    yield "a person, a program or a controller deleted it, and it has not been replaced yet"
 
 
 def events(case: Case) -> tuple[list[str], list[str]]:

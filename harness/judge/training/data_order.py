@@ -213,17 +213,17 @@ def _wrong(
     cause: CauseId
     if always_wrong and len(always_wrong) < facts.case.expected.ranks and len(always_wrong) == len(deviates):
         cause, ranks = "training.rank_with_other_seed", always_wrong
-        text = f"{names(always_wrong)} used other sequences than those of the seed from the start"
+        text = f"{names(always_wrong)} used sequences other than those of the seed, from the start"
     else:
         used_count = sum(_total(plan, epoch, used)[0] for epoch in wrong_epochs)
         are_missing = (
             bool(wrong_epochs) and used_count < len(wrong_epochs) * plan.sequences and not is_repeated
         )
         cause = "training.data_missed" if are_missing else "training.data_repeated"
-        text = f"{names(ranks)} used other sequences than those of the seed"
+        text = f"{names(ranks)} used sequences other than those of the seed"
     details += [
         f"epoch {epoch}: {_total(plan, epoch, used)[0]:.0f} of {plan.sequences} sequences were used, and "
-        "not each once"
+        "not each exactly once"
         for epoch in wrong_epochs
     ]
     refs = [f"truth/{rank}.jsonl" for rank in ranks]
@@ -234,7 +234,7 @@ def _wrong(
 def _instead(
     plan: Order, used: dict[int, dict[int, Sums | None]], worlds: Series, deviates: dict[int, list[int]]
 ) -> list[str]:
-    """Return a list with one sentence that says which ranks' or steps' sequences were used instead, or [].
+    """Return a one-item list that names the rank or the step whose sequences were used instead, or [].
 
     The sentence is returned only if it holds for the first LOOKED deviating steps of every rank.
     """

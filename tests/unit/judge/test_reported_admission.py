@@ -132,7 +132,7 @@ def test_a_job_that_multikueue_runs_elsewhere_says_where(judged) -> None:
     checks = [{"name": "mk", "state": "Ready", "message": 'The workload got reservation on "worker1"'}]
     verdict = judged(pending(RESERVED, cond("Admitted", "True", "Admitted"), checks=checks))
     assert verdict.cause == "run.timed_out"
-    assert "MultiKueue runs it in cluster worker1" in verdict.explanation
+    assert "MultiKueue runs the job in cluster worker1" in verdict.explanation
 
 
 def gated(*gates: str, indexes: tuple[int, ...] = (0, 1)) -> bundles.Job:
