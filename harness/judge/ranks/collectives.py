@@ -111,9 +111,7 @@ def absent(case: Case, cause: End, all_: Collection[End]) -> End | None:
         place = case.place(end.index)
         exited_early = case.recorded and end.state == "succeeded" and end.at <= cause.at + SAME_MOMENT
         if exited_early and not all(case.record_ended(rank) for rank in end.ranks):
-            text = (
-                f"{place} left with exit code 0 before its work was done: its ground truth has no end"
-            )
+            text = f"{place} left with exit code 0 before its work was done: its ground truth has no end"
             return replace(end, cause="rank.exited_early", text=text, log_quote="")
         if waited and not end.peer_absent and end.stack is not None and not end.stack.in_collective:
             log = case.bundle.log(case.pods[end.index].name, case.launch.container)
