@@ -81,7 +81,7 @@ class LogFollower:
         self._ended: dict[Life, float] = {}
         self._leaving: set[Life] = set()
         self._whole: set[Life] = set()
-        """The container lifetimes whose logs were read up to the end of the command."""
+        """The container lifetimes whose logs were read to the end of the command's output."""
         self._stop = threading.Event()
         self._whys: dict[Life, str] = {}
         """Why the last attempt to read the log of each container lifetime failed."""
@@ -112,10 +112,10 @@ class LogFollower:
                 thread.start()
 
     def command_ended(self, life: Life) -> None:
-        """Record that the log was read up to the end of the command. Later errors do not count as gaps.
+        """Record that the log was read to the end of the command's output. Later errors do not count as gaps.
 
-        After its command has ended, a container that is kept alive only waits to be deleted. The kubelet may
-        then remove the container and its log before the stream has ended, which interrupts the stream.
+        A container that is kept alive after its command only waits to be deleted. The kubelet may remove the
+        container and its log before the stream has ended, which interrupts the stream.
         """
         self._whole.add(life)
 

@@ -73,7 +73,7 @@ def host_ports(case: Case, waiting: Collection[int]) -> str:
             locations = ", ".join(f"{case.pods[i].name} on {case.pods[i].node}" for i in placed[:3])
             return (
                 f"{len(indexes)} pods of the job need host port {port}, which only one pod on a node can use"
-                + (f", and {locations} already use it" if locations else "")
+                + (f", and it is taken by {locations}" if locations else "")
                 + ". Use at least as many nodes as pods, no hostPort, or no containerPort with hostNetwork"
             )
     return ""

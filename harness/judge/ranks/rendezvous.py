@@ -327,7 +327,7 @@ def _size(scene: Scene) -> Diagnosis:
     if not deviating:
         return None
     size = sizes[deviating[0].index]
-    text = f"{_places(deviating)} expected {size} nodes (--nnodes), but the job has {scene.size}"
+    text = f"{_places(deviating)} expected {size} nodes (--nnodes), the job has {scene.size}"
     return "rendezvous.world_size", deviating, text
 
 
