@@ -44,9 +44,9 @@ Target = Literal[
     "harness",
 ]
 Scope = Literal["launch", "cluster", "machine", "own"]
-"""What a fault disturbs. A `launch` fault disturbs only its own launch, so other faults can run at the same
-time. A `cluster` or `machine` fault runs alone. An `own` fault runs alone, on a cluster that it creates and
-removes."""
+"""The scope of a fault's disturbance. A `launch` fault disturbs only its own launch, so other faults can run
+at the same time. A `cluster` or `machine` fault runs alone. An `own` fault runs alone, on a cluster that it
+creates and removes."""
 
 
 class Strict(BaseModel):

@@ -45,7 +45,7 @@ def downgrade(case: Case, finding: Finding) -> Finding:
     ):
         return replace(finding, result="UNKNOWN", head=f"so far, {finding.head}")
     if cause == "admission.max_execution_time" and not case.recorded:
-        reason = "whether a rank hung or only needed more time was not recorded"
+        reason = "it was not recorded whether a rank hung or only needed more time"
         return replace(finding, result="UNKNOWN", why=[*finding.why, reason])
     if reason := _before_attaching(case, finding):
         return replace(finding, result="UNKNOWN", why=[*finding.why, reason])
@@ -65,7 +65,7 @@ def _before_these_pods(case: Case, cause: str) -> str:
     """Return a clause about an older job or earlier pods that may have written to the run, or ""."""
     created, launched = seconds(_created_at(case)), seconds(case.manifest.launched_at)
     if cause == "unification.stale_run" or (created is not None and launched and created < launched):
-        return "whether this job was meant to continue an older run is not known"
+        return "it is not known whether this job was meant to continue an older run"
     if next(earlier_attempts.restarts(case), None) is not None:
         return "earlier pods of this job, which no longer exist, may have written to it"
     return ""

@@ -24,7 +24,7 @@ class Finding:
     name: str
     result: VerdictWord
     head: str
-    """One sentence that states what was proved, or the problem."""
+    """One sentence that states the proven fact or the problem."""
     cause: str | None = None
     ranks: Collection[int] = ()
     evidence: Texts = ()

@@ -52,7 +52,7 @@ class Decision:
 
 @dataclass
 class Account:
-    """What the oracle finds in the evidence about a program.
+    """The oracle's findings about a program.
 
     If there are `reasons`, a PASS is wrong. If there are only `doubts`, both a PASS and another verdict can
     be right.
@@ -209,7 +209,7 @@ class Account:
 def account(
     program: Program, bundle: Path, journals: Path, containers: Sequence[Container], tracked: set[Point]
 ) -> Account:
-    """Return what the oracle finds. `tracked` contains the program's points in the tracker."""
+    """Return the oracle's findings. `tracked` contains the program's points in the tracker."""
     lines = [line for path in sorted(journals.rglob("*.jsonl")) for line in path.read_text().splitlines()]
     journal_list = read(lines)
     return Account(program, journal_list, containers, tracked, set(_truth_points(Bundle.open(bundle))))

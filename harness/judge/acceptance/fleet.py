@@ -39,7 +39,7 @@ class Pair:
 class Fleet:
     """The verdict on a cluster. `nodes` lists nodes without a report first, then the rest, worst first.
 
-    `checks` are the results that concern all nodes: missing reports, differing versions, and collectives.
+    `checks` contains the results for the whole cluster: missing reports, differing versions and collectives.
     """
 
     verdict: Verdict
@@ -164,7 +164,7 @@ def _verdict_of(report: AcceptanceReport) -> list[Cell]:
 
 
 def _no_gpu(report: AcceptanceReport, cells: Sequence[Cell]) -> list[Cell]:
-    """Return an UNKNOWN result if no GPU of the node was tested and no check has a GPU cause yet."""
+    """Return an UNKNOWN result if no GPU of the node was tested and no check failed with a GPU cause."""
     if (report.device == "cuda" and report.gpus) or any(
         cell.verdict != "PASS" and (cell.cause or "").startswith("gpu.") for cell in cells
     ):

@@ -98,7 +98,7 @@ _ADVICE = (
 )
 """Pairs of (part of Kueue's message, advice)."""
 _EXCLUDED_NODES = re.compile(r'(taint|nodeSelector|affinity|resource|topologyDomain)(?: "[^"]*")?: (\d{1,9})')
-"""Pattern for the numbers of nodes that topology-aware scheduling excluded, by the reason."""
+"""Pattern for the number of nodes that topology-aware scheduling excluded for each reason."""
 _OF_TOPOLOGY = {
     "taint": _TOLERATE,
     "nodeSelector": "correct the job's nodeSelector, or the labels of the nodes",
@@ -119,7 +119,7 @@ def _refused(case: Case, last: ObjectState) -> list[Finding]:
     queue_exists = passed("queue", f"queue {case.queue} exists", [last.ref])
     has_quota = reserved.get("status") == "True"
     if has_quota and not checks and _without_topology(last):
-        message = "quota is reserved, but Kueue has not found nodes for its pods in the topology"
+        message = "quota is reserved, but Kueue has not found nodes for the job's pods in the topology"
         cause: CauseId = "admission.topology"
     elif has_quota and not checks and controllers.waited(case):
         text = f"quota is reserved for Workload {last.name}, but Kueue has not admitted it"
@@ -235,7 +235,7 @@ def eviction(case: Case) -> Finding:
     The check also passes if the job was evicted and completed later.
     """
     if not case.queue and (case.jobset is not None or case.launch.kind == "Pod"):
-        return passed("eviction", "the job is in no queue")
+        return passed("eviction", "the job is not in a queue")
     if not case.workload:
         return unknown("eviction", "no Workload of the job was recorded")
     if not ever_admitted(case):
@@ -290,7 +290,7 @@ def _silent(case: Case, over: float, advice: list[str]) -> list[str]:
 
 
 def _slow_start(case: Case, over: float) -> list[str]:
-    """Return a one-item list if more than half of the time passed before every rank had logged, or []."""
+    """Return a one-item list about a slow start if it took more than half of the job's time, or []."""
     admissions = [condition(state, "Admitted") for state in case.workload if _is(state, "Admitted")]
     admitted_at = max((seconds(one.get("lastTransitionTime")) or over for one in admissions), default=over)
     logged = {rank: case.first_logged(rank) or over for rank in case.logging}

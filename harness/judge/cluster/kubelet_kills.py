@@ -18,7 +18,7 @@ _PROBES = ("liveness", "startup")
 _HOOK = "FailedPostStartHook"
 _PROBE_ADVICE = (
     "raise timeoutSeconds and failureThreshold of this probe, or remove it: a rank that computes or waits "
-    "for its peers may not answer in time"
+    "for its peers might not answer in time"
 )
 _OF_TORCHRUN = (
     "the torchrun controller's probe ends node 0 if all its processes hang or its store never listens: see "
@@ -41,8 +41,7 @@ class Kill:
 def of_container(case: Case, index: int, terminated: dict[str, object]) -> Kill | None:
     """Return why the kubelet killed the rank container of a node, or None.
 
-    `terminated` is the container's terminated state. Its times come from the same kubelet as those of the
-    Events.
+    `terminated` is the container's terminated state. The kubelet that set its times also reported the Events.
     """
     start, end = (seconds(terminated.get(name)) for name in ("startedAt", "finishedAt"))
     events = [

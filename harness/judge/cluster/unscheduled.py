@@ -146,7 +146,7 @@ def _is_on_purpose(reason: str) -> bool:
 
 
 def notes(case: Case, pending: Collection[int]) -> Notes:
-    """Return what autoscalers and controllers report in Events about unscheduled pods.
+    """Return the reports of autoscalers and controllers in Events about unscheduled pods.
 
     For each outcome, the newest report counts. The last two are quoted. A node that is being added is not
     mentioned if a later report contradicts it.

@@ -268,7 +268,7 @@ def _without_proxy(case: Case, change: Change) -> Iterator[Disturbance]:
     on_node = [index for index, pod in case.pods.items() if pod.node == change.name]
     ranks = case.ranks_of(*on_node)
     if ranks:
-        text = ", so the addresses of Services (DNS, the tracker) led to no pod there"
+        text = ", so connections from this node to Services (DNS, the tracker) reached no pod"
         crashed = [index for index in _unresolved(case, change.at) if index in on_node]
         explains = _one_of(*_UNSERVICED, *(("rank.crashed",) if crashed else ()))
         yield Disturbance("cluster.service_proxy_down", change, explains, tuple(ranks), text)

@@ -432,7 +432,7 @@ def _shortened(text: str, limit: int) -> str:
 
 
 def _of_the_client(lines: Lines, error: int) -> bool:
-    """Return whether the client read the CPU frequency in the innermost frame above the error's line."""
+    """Return whether the client read the CPU frequency in the last stack frame above the error's line."""
     stack_lines = [text for number, text in lines if error - _FRAME_LINES <= number < error]
     files = [text for text in stack_lines if _FILE_OF_A_STACK.match(text)]
     return bool(files) and _READS_CPU_FREQUENCY.search(files[-1]) is not None
@@ -480,7 +480,7 @@ def _last_of_an_attempt(lines: Lines) -> tuple[str, int]:
 
 
 def _without_stacks(lines: Lines) -> Lines:
-    """Return the lines except those of Python stacks: the "File …" lines and the source lines below them."""
+    """Return the lines outside Python stacks. A stack has "File …" lines with source lines below them."""
     outside, inside = [], False
     for number, text in lines:
         of_a_stack = _FILE_OF_A_STACK.match(text) is not None

@@ -16,8 +16,8 @@ _ADVICE = (
     ),
     (
         r"unable to open shared memory object .*No such file",
-        "the process that had created the tensor was gone: see whether a DataLoader worker, or the process "
-        "that sent the tensor, had ended before",
+        "the process that created the tensor no longer exists: see whether a DataLoader worker, or the "
+        "process that sent the tensor, had ended before",
     ),
     (
         r"DataLoader worker .* killed by signal: Killed",
@@ -130,8 +130,8 @@ _ADVICE = (
     (
         r"can't start new thread|blas_thread_init: pthread_create failed|pthread_create.*Resource temporarily"
         r"|fork: (retry: )?Resource temporarily unavailable|BlockingIOError: \[Errno 11\]",
-        "the pod may have no more threads: raise the kubelet's podPidsLimit, or set OMP_NUM_THREADS and use "
-        "fewer DataLoader workers",
+        "the pod cannot create more threads: raise the kubelet's podPidsLimit, or set OMP_NUM_THREADS and "
+        "use fewer DataLoader workers",
     ),
     (
         r"^(\[rank\d+\]: ?)?MemoryError|std::bad_alloc|Cannot allocate memory"
@@ -191,7 +191,7 @@ _ADVICE = (
     ),
     (
         r"Missing key in checkpoint state_dict|Error\(s\) in loading state_dict|size mismatch for ",
-        "the checkpoint has other names or other shapes than the model: use the configuration, the wrappers "
+        "the names or shapes in the checkpoint differ from the model's: use the configuration, the wrappers "
         "and the number of ranks with which it was saved",
     ),
     (
@@ -209,8 +209,8 @@ _ADVICE = (
     ),
     (
         r"PermissionError: \[Errno 13\]",
-        "the user of the container may not use that path: set securityContext.fsGroup or runAsUser, or write "
-        "elsewhere",
+        "the container's user is not allowed to use that path: set securityContext.fsGroup or runAsUser, or "
+        "write elsewhere",
     ),
     (
         r"(couldn't connect to|Max retries exceeded .*|Cannot reach) '?(https://)?huggingface\.co"
@@ -234,8 +234,8 @@ _ADVICE = (
     (
         r"Unable to locate credentials"
         r"|An error occurred \((403|AccessDenied|ExpiredToken|InvalidAccessKeyId)\)",
-        "the pod may not use this object storage: give its service account access, or mount the credentials "
-        "from a Secret in every pod",
+        "the pod is not allowed to use this object storage: give its service account access, or mount the "
+        "credentials from a Secret in every pod",
     ),
     (
         r"^(\[rank\d+\]: ?)?StopIteration",

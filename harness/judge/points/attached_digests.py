@@ -1,4 +1,4 @@
-"""Read what injected recorders wrote to an attached job's logs, and the points in the job's run."""
+"""Read the injected recorders' lines in an attached job's logs, and the points in the job's run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LARGE = 1 << 20
 """Logs larger than this, in bytes, may have been rotated soon after the start. The kubelet keeps 10 MiB."""
 _EXISTING = re.compile(rb"Using existing sync process \(PID: (\d+)\)")
 _TAIL = "only its last"
-"""Part of the gap message for a log of which only the end was read (harness/attach/logs.py)."""
+"""Part of the gap message for a log that was read only in part, from its end (harness/attach/logs.py)."""
 
 
 def is_admitted(case: Case) -> bool:

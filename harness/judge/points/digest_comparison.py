@@ -262,7 +262,7 @@ def _explain(one: Owned, view: Rows, *, alone: bool, result: Differences) -> Non
 
 @dataclass(frozen=True)
 class Where:
-    """The step ranges whose digests differ (`ranges`), and those without a recorder's digest (`unknown`)."""
+    """The step ranges with different digests (`ranges`) or without a recorder's digest (`unknown`)."""
 
     ranges: list[tuple[int, int]]
     unknown: list[tuple[int, int]]

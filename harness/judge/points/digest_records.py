@@ -1,4 +1,4 @@
-"""Read what an injected recorder wrote to a pod's log (harness/workers/recorder/digest_lines.py).
+"""Read an injected recorder's lines from a pod's log (harness/workers/recorder/digest_lines.py).
 
     pod = read(log_lines, nonce=owner_uid, pod="train-0")
 
@@ -244,7 +244,7 @@ class Record:
             return summary.unseen
         if summary.handed != summary.logged + summary.left:
             counts = f"{summary.logged} were logged and {summary.left} left out"
-            return f"run.log got {summary.handed} values; {counts}"
+            return f"run.log received {summary.handed} values; {counts}"
         return ""
 
 

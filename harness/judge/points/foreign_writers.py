@@ -83,7 +83,7 @@ class ForeignWriter:
 
     @property
     def text(self) -> str:
-        """Return a sentence about the job's ranks and senders, what it sent and when."""
+        """Return a sentence about the job's ranks, its senders, the data that they sent, and the times."""
         launch = f" of launch {self.launch}" if self.launch else ""
         writer = f"job {self.job}{launch}" if self.job else f"another job{launch}"
         writer += f", {names(self.ranks)}" if self.ranks else ""

@@ -1,4 +1,4 @@
-"""Identify the shared run, and judge whether all ranks attached only to it and what its final status is."""
+"""Identify the shared run, and judge its final status and whether all ranks attached only to this run."""
 
 from __future__ import annotations
 
@@ -216,7 +216,7 @@ def run_fresh(attached: Attached) -> Finding:
 
 
 def in_mode_noop(truths: list[Truth], ranks: Iterable[int]) -> list[str]:
-    """Return a list with a sentence naming the ranks whose client was created with mode='noop', or []."""
+    """Return a one-item list that names the ranks whose client was created with mode='noop', or []."""
     noop = {t.rank for t in truths for a in t.attempts for one in a.settings if one.mode == "noop"}
     noop_ranks = noop.intersection(ranks)
     return (

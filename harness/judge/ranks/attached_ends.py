@@ -79,7 +79,7 @@ def _launcher(case: Case) -> list[str]:
 
 
 def _deleted_by_its_controller(case: Case, launched: ObjectState) -> list[str]:
-    """Return a one-item list if the Job controller deleted the failed Job's pods, or [].
+    """Return a one-item list that reports that the Job controller deleted a failed Job's pods, or [].
 
     With restartPolicy OnFailure, the controller deletes a pod, and with it the log, when the Job fails.
     """

@@ -32,7 +32,7 @@ def advice(case: Case) -> str:
 
 
 def reason(case: Case) -> str:
-    """Return a clause that names what may have deleted a pod, according to the job's objects."""
+    """Return a clause with the possible reasons for a pod's deletion, according to the job's objects."""
     launched = case.jobset
     if launched is None:
         return "a controller of the pods, a person, a program or the removal of their node deleted it"
@@ -53,7 +53,7 @@ def _of_ended(case: Case, launched: ObjectState) -> Iterator[str]:
         limit = mapping(job.object, "spec").get("activeDeadlineSeconds")
         yield f"the Job controller deleted the pods of Job {job.name} at its deadline ({limit} s)"
     if seconds := _seconds_to_live(launched):
-        yield f"the Jobs of JobSet {name} are deleted {seconds} s after they have ended, with their pods"
+        yield f"the Jobs of JobSet {name} and their pods are deleted {seconds} s after the Jobs have ended"
     if kind == "Job" and case.terminal == "Completed":
         yield (
             "the Job controller keeps the pods of a completed Job, so a person, a program, the pod garbage "
@@ -62,7 +62,7 @@ def _of_ended(case: Case, launched: ObjectState) -> Iterator[str]:
     if kind == "Job":
         yield "the Job controller deletes the pods that still run when the Job fails"
     if kind == "JobSet" and case.terminal == "Failed":
-        text = "the JobSet controller deletes the Jobs that still run, with their pods, when the JobSet fails"
+        text = "when the JobSet fails, the JobSet controller deletes its running Jobs and their pods"
         failed_job = _FIRST_FAILED.search(str(condition(launched, "Failed").get("message")))
         yield f"{text}; according to its status, Job {failed_job[1]} failed first" if failed_job else text
     yield f"the controller of {kind} {name}, a person or a program may have deleted it"

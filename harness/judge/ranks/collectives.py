@@ -87,7 +87,8 @@ class Timeout:
 
     @property
     def call(self) -> tuple[str, ...]:
-        """What must be the same for all ranks: the operation, and its size if the sizes must not differ."""
+        """The properties that must be the same for all ranks: the operation and, for some operations, its
+        size."""
         return (self.operation, *(self.sizes if self.operation in SAME_SIZE else ()))
 
     @property
@@ -228,7 +229,7 @@ def lost_peer(case: Case, cause: End) -> str:
     if address.startswith("127.") or address == "::1":
         return ""
     # The pod may be gone, or gloo may use a network whose addresses are not in the pods' status.
-    return f"the lost peer had the address {address}, which no pod of the job has now in its status"
+    return f"the lost peer had the address {address}, which the status of no existing pod contains"
 
 
 def _without_part(end: End, place: str, ref: str) -> End:
@@ -282,7 +283,7 @@ def _fingerprints(case: Case, cause: End, logs: Mapping[int, list[tuple[str, str
 
 
 def _compared(case: Case, cause: End, logs: Mapping[int, list[tuple[str, str]]]) -> End | None:
-    """Return the End for the ranks that differ from the others, according to the numbers in the timeouts."""
+    """Return the End for the ranks that called fewer or other operations, according to the timeouts."""
     timeouts = _of_one_group(_timeouts(case, logs))
     waiting = [each for each in timeouts if each.number is not None]
     if len(timeouts) < 2 or not waiting or any(each.operation in BETWEEN_TWO for each in waiting):

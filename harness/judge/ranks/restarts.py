@@ -287,7 +287,7 @@ def _restart_count(case: Case, state: ObjectState) -> int:
 def _container_missing(status: dict[str, object]) -> bool:
     """Return whether the kubelet counted a restart only because the container no longer exists.
 
-    This happens for evicted pods, whose container is not restarted.
+    This happens if a pod is evicted. Its container is not restarted.
     """
     reason = mapping(status, "lastState", "terminated").get("reason")
     return not status.get("containerID") and reason == "ContainerStatusUnknown"

@@ -58,7 +58,7 @@ def _problems(audit: TrainingAudit, launch: Launch) -> Iterator[Problem]:
     """Yield the problems with the checkpoints, such as incomplete ones or weights that are not finite."""
     saved = audit.checkpoints
     if not saved:
-        text = f"the training left no checkpoint of run {audit.run!r}"
+        text = f"the training wrote no checkpoint of run {audit.run!r}"
         yield Problem("training.checkpoint_missing", text, [])
         return
     if unusable := [one.why or one.name for one in saved if not one.whole or one.weights is None]:

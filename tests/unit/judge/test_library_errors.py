@@ -113,7 +113,7 @@ ERRORS = {
         of(1, "RuntimeError: Error(s) in loading state_dict for GPT:", f"\t{SHAPES}"),
         "rank.crashed",
         f"for GPT: {re.escape(SHAPES[:40])}",
-        "other shapes",
+        "names or shapes",
     ),
     "an exception whose reason is missing": Error(
         of(1, "RuntimeError: Error(s) in loading state_dict for GPT:"), "rank.crashed", "for GPT:", "shapes"
