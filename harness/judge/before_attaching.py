@@ -57,7 +57,7 @@ def _before_attaching(case: Case, finding: Finding) -> str:
     if finding.cause in _OF_EARLIER:
         return _before_these_pods(case, str(finding.cause))
     if finding.cause in _BY_OTHERS and not _watched(case, finding):
-        return "its reason may have occurred before the harness attached, so the reason is not known"
+        return "its reason is not known, because it may have occurred before the harness attached"
     return ""
 
 
@@ -67,7 +67,7 @@ def _before_these_pods(case: Case, cause: str) -> str:
     if cause == "unification.stale_run" or (created is not None and launched and created < launched):
         return "it is not known whether this job was meant to continue an older run"
     if next(earlier_attempts.restarts(case), None) is not None:
-        return "earlier pods of this job, which no longer exist, may have written to it"
+        return "earlier pods of this job, which no longer exist, may have written to the run"
     return ""
 
 

@@ -122,7 +122,7 @@ class LogFollower:
     def finish(self, seconds: float, unreachable: Collection[str] = ()) -> None:
         """Wait until all logs have been read to the end. A log that takes longer than `seconds` is a gap.
 
-        Logs of the pods in `unreachable` are not waited for.
+        This method does not wait for the logs of pods in `unreachable`.
         """
         deadline, late_deadline = Deadline.after(seconds), Deadline.after(min(seconds, LATE_SECONDS))
         threads = list(self._threads.items())

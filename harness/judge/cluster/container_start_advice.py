@@ -21,7 +21,7 @@ _ADVICE = (
     ),
     (
         ("has expired or is not yet valid",),
-        "compare the clock of the node with the dates of the registry's certificate",
+        "compare the node's clock with the validity dates of the registry's certificate",
     ),
     (
         ("signed by unknown authority",),

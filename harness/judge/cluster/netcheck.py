@@ -193,8 +193,8 @@ def _blind(diagnoses: Mapping[int, NetcheckDiagnosis]) -> set[int]:
 def _homeless(case: Case, first: PodDiagnosis, nodes: list[int]) -> tuple[str, str] | None:
     """Return (reason, reference) for pods that were scheduled too late, or None.
 
-    Other pods had waited for them, and had already ended when they were scheduled. The `scheduling` check
-    judges pods that were never scheduled.
+    The other pods had waited for these pods, but had already ended when these were scheduled. The
+    `scheduling` check judges pods that were never scheduled.
     """
     until = seconds(first.record.at) or 0.0
     reasons = [reason for index in nodes if (reason := _unscheduled(case, index, until)) is not None]

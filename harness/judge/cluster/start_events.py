@@ -1,7 +1,7 @@
 """Find the Event that explains why a scheduled pod does not start a container.
 
-The kubelet prepares devices and volumes first, then the sandbox with its network, and then the containers.
-An Event about a later step shows that the earlier steps have succeeded meanwhile.
+The kubelet prepares devices and volumes first, then the sandbox with its network, and then the containers. An
+Event about a later step shows that the earlier steps have since succeeded.
 """
 
 from __future__ import annotations

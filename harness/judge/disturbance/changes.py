@@ -149,8 +149,8 @@ def _created(case: Case, kind: str, first: ObjectState) -> Iterator[Change]:
 def _differences(before: dict[str, Any], after: dict[str, Any]) -> tuple[str, ...]:
     """Return the fields, other than status fields, in which two states of an object differ.
 
-    The content of Secrets and ConfigMaps is not recorded. For these, the result is only that the content was
-    written.
+    The content of Secrets and ConfigMaps is not recorded. For these, the result shows only that the content
+    was written.
     """
     if "spec" not in after and "status" not in after:
         return ("its content",)

@@ -340,7 +340,7 @@ def _cause(lines: Lines, last: str, last_number: int) -> tuple[CauseId | None, s
 
 
 def of_last_attempt(tail: Lines) -> Lines:
-    """Return the plain lines that the ranks wrote after torchrun had restarted them for the last time."""
+    """Return the ranks' own lines since torchrun restarted them for the last time."""
     return _latest(_plain(tail, _MAX_OF_A_LIST))
 
 

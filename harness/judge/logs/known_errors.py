@@ -46,7 +46,7 @@ _ADVICE = (
     ),
     (
         r"Expected to have finished reduction in the prior iteration",
-        "some parameters had no part in the loss of this rank: pass find_unused_parameters=True to "
+        "some parameters were not used in the loss on this rank: pass find_unused_parameters=True to "
         "DistributedDataParallel, or use all parameters in each step",
     ),
     (
@@ -83,7 +83,7 @@ _ADVICE = (
     ),
     (
         r"CUDA-capable device\(s\) is/are busy or unavailable|cudaErrorDevicesUnavailable",
-        "another process has the GPU, or the GPU has failed: `nvidia-smi` and `dmesg | grep Xid` on the node",
+        "another process uses the GPU, or it has failed: `nvidia-smi` and `dmesg | grep Xid` on the node",
     ),
     (
         r"invalid device ordinal",
@@ -98,7 +98,7 @@ _ADVICE = (
     ),
     (
         r"driver/library version mismatch",
-        "the driver of the node was updated while its old kernel module is still loaded: drain and reboot "
+        "the driver of the node was updated, but its old kernel module is still loaded: drain and reboot "
         "the node",
     ),
     (
@@ -158,7 +158,7 @@ _ADVICE = (
     ),
     (
         r"can't open file '",
-        "the file is not in the container: see the working directory, and the mount or the code that is sent",
+        "the file is not in the container: check the working directory, the mount and the code that was sent",
     ),
     (
         r"\[Errno (107|112)\]|\[Errno (19|110)\] .*: '/|Transport endpoint is not connected",
@@ -215,7 +215,7 @@ _ADVICE = (
     (
         r"(couldn't connect to|Max retries exceeded .*|Cannot reach) '?(https://)?huggingface\.co"
         r"|LocalEntryNotFoundError|OfflineModeIsEnabled",
-        "the pod does not reach huggingface.co: allow it, or bring the files into the image or a volume and "
+        "the pod cannot reach huggingface.co: allow this, or put the files into the image or a volume and "
         "set HF_HUB_OFFLINE=1",
     ),
     (

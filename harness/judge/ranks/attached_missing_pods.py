@@ -81,7 +81,7 @@ def _of_unended(case: Case, launched: ObjectState) -> Iterator[str]:
     if mapping(launched.object, "spec").get("suspend") is True:
         yield f"{kind} {name} is suspended, and its controller deletes the pods of a suspended job"
     if pod_deletion.leaving(launched):
-        yield f"{kind} {name} is being deleted, with its pods"
+        yield f"{kind} {name} and its pods are being deleted"
     restarts = mapping(launched.object, "status").get("restarts")
     if kind == "JobSet" and restarts:
         yield f"the JobSet controller has restarted the job ({restarts} so far): it deletes all pods first"

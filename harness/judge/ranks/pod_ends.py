@@ -38,8 +38,8 @@ _WITH_A_DRIVER = re.compile(
     r"system not yet initialized|driver on your system is too old|driver/library version mismatch"
     r"|forward compatibility was attempted|unsupported display driver"
 )
-"""Pattern for errors of a loaded driver. A pod can see the GPUs of its node without requesting any, if the
-container runtime of NVIDIA is the default and the image sets NVIDIA_VISIBLE_DEVICES."""
+"""Pattern for errors of a loaded driver. A pod can see the GPUs of its node without requesting any, if
+NVIDIA's container runtime is the default and the image sets NVIDIA_VISIBLE_DEVICES."""
 _WITH_OWN_ADVICE: tuple[CauseId, ...] = (*_WITHOUT_GPU, "rank.write_failed")
 """Causes whose action depends on the error."""
 _REQUEST_ADVICE = (

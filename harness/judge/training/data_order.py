@@ -46,7 +46,7 @@ class Order:
 
 
 def sums(numbers: list[int]) -> Sums:
-    """Return how many numbers there are, their sum, and the sum of their squares."""
+    """Return the count of the numbers, their sum, and the sum of their squares."""
     return float(len(numbers)), float(sum(numbers)), float(sum(number * number for number in numbers))
 
 
@@ -120,7 +120,7 @@ def resume(facts: Facts) -> Finding:
                 differs.append((step, rank, f"{metric} at step {step}: {' then '.join(map(repr, values))}"))
     if differs and not cuda:
         step, rank, _ = min(differs)
-        text = f"{names({r for _, r, _ in differs})} logged other values when steps ran again"
+        text = f"{names({r for _, r, _ in differs})} logged different values when steps ran again"
         details = [detail for *_, detail in sorted(differs)]
         return not_passed(
             "training-resume",
@@ -137,7 +137,7 @@ def resume(facts: Facts) -> Finding:
         return passed("training-resume", text)
     if not repeated_count:
         return passed("training-resume", "no step ran twice")
-    return passed("training-resume", f"{repeated_count} values of steps that ran again are equal bit for bit")
+    return passed("training-resume", f"{repeated_count} values from repeated steps are the same bit for bit")
 
 
 def _not_resumed(facts: Facts) -> Finding | None:
