@@ -96,7 +96,7 @@ def _missing(ready: Ready, manifest: Manifest) -> str:
     """
     expected = manifest.expected
     if expected is None:
-        raise HarnessError("the manifest does not record the run of the ranks")
+        raise HarnessError("the manifest does not record the run to which the ranks log")
     expected_points, end_messages = _files(ready, manifest.nonce)
     without_points = [rank for rank in range(expected.ranks) if not expected_points.get(rank)]
     if without_points:

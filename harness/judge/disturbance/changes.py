@@ -56,7 +56,8 @@ def changes(case: Case) -> list[Change]:
 
 
 def _window(case: Case) -> tuple[float, float]:
-    """Return when the launch began and when the harness stopped waiting. It then deletes its objects."""
+    """Return when the launch began and when the harness stopped waiting. After that, the harness deletes its
+    objects."""
     end = case.waited_until
     return case.since or LATE, LATE if end is None else end
 

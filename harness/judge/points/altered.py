@@ -131,5 +131,5 @@ def _other_steps(
         if all(
             b - a == shift and same(rows[a], series[b]) for a, b in zip(logged, recorded_steps, strict=True)
         ):
-            return f"the run has every step {shift:+d}"
+            return f"every step in the run is shifted by {shift:+d}"
     return None

@@ -89,7 +89,7 @@ def _of_unended(case: Case, launched: ObjectState) -> Iterator[str]:
     if failure_target.get("status") == "True":
         yield f"its controller deletes the pods that still run: {failure_target.get('message')}"
     if not case.pods:
-        yield "whether they had one before is not known"
+        yield "it is not known whether they had pods before"
     if kind in ("StatefulSet", "DaemonSet"):
         yield f"the {kind} controller has not created it yet, or is about to create it again"
     yield "a person, a program or a controller deleted it, and it has not been replaced yet"

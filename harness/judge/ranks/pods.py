@@ -64,7 +64,7 @@ def rank_pods(case: Case) -> Finding:
 
 
 def _missing(case: Case) -> list[int]:
-    """Return the indices of the job's nodes that have no pod."""
+    """Return the indexes of the job's nodes that have no pod."""
     return [index for index in range(case.expected.num_nodes) if index not in case.pods]
 
 

@@ -259,9 +259,9 @@ def _instead(
         return [f"these are the sequences of rank {number}: give each rank its own share of each batch"]
     epochs, remainder = divmod(number, plan.per_epoch)
     if remainder:
-        text = f"these are the sequences of {counted(number, 'step')} before"
-        return [f"{text}: a resumed training must skip the data that it has used"]
-    text = f"these are the sequences of the same step {counted(epochs, 'epoch')} before"
+        text = f"these are the sequences of {counted(number, 'step')} earlier"
+        return [f"{text}: a resumed training must skip the data that it has already used"]
+    text = f"these are the sequences of the same step {counted(epochs, 'epoch')} earlier"
     return [f"{text}: tell the sampler the epoch (DistributedSampler.set_epoch)"]
 
 

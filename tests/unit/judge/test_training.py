@@ -236,10 +236,10 @@ PER_EPOCH = data_order.steps(SEQUENCES, BATCH)
     ("take", "cause", "says"),
     [
         # pytorch #31771, tacotron2 #241
-        (lambda s, r: mine(s % PER_EPOCH, r), "data_repeated", "1 epoch before.*set_epoch"),
+        (lambda s, r: mine(s % PER_EPOCH, r), "data_repeated", "1 epoch earlier.*set_epoch"),
         # pocket-tts #287, sparse-to-dense.pytorch #19
-        (lambda s, r: mine(s if s < 4 else s - 1, r), "data_repeated", "1 step before.*resumed"),
-        (lambda s, r: mine(s if s < 4 else s - 4, r), "data_repeated", "4 steps before.*resumed"),
+        (lambda s, r: mine(s if s < 4 else s - 1, r), "data_repeated", "1 step earlier.*resumed"),
+        (lambda s, r: mine(s if s < 4 else s - 4, r), "data_repeated", "4 steps earlier.*resumed"),
         (lambda s, r: mine(s, 0), "rank_with_other_seed", "of rank 0.*own share"),
         (lambda s, r: mine(s, r, seed=8), "data_repeated", "than those of the seed: "),
     ],
