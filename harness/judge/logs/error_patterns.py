@@ -149,7 +149,7 @@ _REPORT = re.compile(
     r"|Sending process \d+ closing signal|failed \(exitcode: |elastic/multiprocessing/api\.py"
 )
 _SIGNALLED = re.compile(r"SignalException: Process \d+ got signal: (\d+)$")
-"""Pattern for the last line that torchrun logs after it receives a signal. Its exit code is then 1."""
+"""Pattern for the last line that torchrun logs after it receives a signal. torchrun's exit code is then 1."""
 _SIGTERM = re.compile(r"SIGTERM|SystemExit|\b[Ss]ignal:? 15\b")
 """Pattern for an error that reports that the program was asked to stop, such as Lightning's
 SIGTERMException."""

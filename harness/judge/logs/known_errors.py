@@ -51,7 +51,7 @@ _ADVICE = (
     ),
     (
         r"ibv_reg_mr\w* failed|ibv_create_\w+ failed with error Cannot allocate memory",
-        "RDMA needs locked memory: run `ulimit -l unlimited` in the container or at its runtime, and grant "
+        "RDMA needs locked memory: run `ulimit -l unlimited` in the container or its runtime, and grant "
         "the capability IPC_LOCK to the pod",
     ),
     (

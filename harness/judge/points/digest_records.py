@@ -233,7 +233,7 @@ class Record:
             return ""
         if last is not None and (summary.lines, summary.chain) == (last.number + 1, last.chain):
             return ""
-        return "its summary does not continue its lines: torn, rotated or forged"
+        return "its summary does not continue its lines, so lines are missing or forged"
 
     def _summary_problem(self) -> str:
         summary = self.summary

@@ -17,7 +17,7 @@ _LACKS = {
     *("unification.no_run", "unification.not_attached", "unification.lost_points"),
     *("unification.wrong_status", "unification.split_runs"),
 }
-"""Causes that can be consequences if the tracker does not store data or loses it."""
+"""Causes that can result if the tracker does not store data or loses it."""
 _FULL = "disk is full"
 
 

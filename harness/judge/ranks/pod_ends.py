@@ -43,7 +43,7 @@ NVIDIA's container runtime is the default and the image sets NVIDIA_VISIBLE_DEVI
 _WITH_OWN_ADVICE: tuple[CauseId, ...] = (*_WITHOUT_GPU, "rank.write_failed")
 """Causes whose action depends on the error."""
 _REQUEST_ADVICE = (
-    "request GPUs: set the limit nvidia.com/gpu of the container, or resources.accelerators of konduktor"
+    "request GPUs: set the container's nvidia.com/gpu limit, or konduktor's resources.accelerators"
 )
 _FAULT_ADVICE = "look for a fault of its code or libraries in the log or a core dump"
 _BUS_ADVICE = (
