@@ -184,7 +184,7 @@ def _advice(cause: CauseId, message: str) -> str:
 
 
 def worker_cluster(case: Case) -> str:
-    """Return the name of the cluster in which MultiKueue runs the job, or "" if its pods are not elsewhere."""
+    """Return the name of the worker cluster in which MultiKueue runs the job, or "" if there is none."""
     if case.pods:
         return ""
     for state in reversed(case.workload):
