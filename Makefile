@@ -43,7 +43,7 @@ images: doctor ## build or fetch every image into the cache, with progress (from
 	$(BIN)/harness images build
 
 test: images browser ## unit, integration, and a launch of each kind on a real cluster (docs/tests.md)
-	$(BIN)/pytest $(PARALLEL) 3 -m "smoke or not cluster" $(PYTEST_ARGS)
+	$(BIN)/pytest $(PARALLEL) 4 -m "smoke or not cluster" $(PYTEST_ARGS)
 
 test-cluster: images browser ## the other tests on a real cluster, with a fault of each kind
 	$(BIN)/pytest $(PARALLEL) 2 -m "cluster and not smoke" $(PYTEST_ARGS)

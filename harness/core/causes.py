@@ -71,6 +71,7 @@ CauseId = Literal[
     "admission.pending",
     "admission.check_pending",
     "admission.not_seen",
+    "admission.other_cluster",
     "admission.preempted",
     "admission.pods_ready_timeout",
     "admission.max_execution_time",

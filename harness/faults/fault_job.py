@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -28,18 +29,18 @@ def variant(job: JobFile, change: Job) -> str:
     if change.text is not None:
         return change.text
     if change.manifest is None:
-        document = yaml.safe_load(yaml.safe_dump(job.document))
+        document = copy.deepcopy(job.document)
         _change(document, ["run"], change, job.source)
         return yaml.safe_dump(document, sort_keys=False)
     source, text = _manifest(change.manifest)
-    documents = list(yaml.safe_load_all(text))
+    documents = list(yaml.load_all(text, yaml.CSafeLoader))
     # The acceptance tests have several ConfigMaps, so these are identified by name instead of kind.
     objects = {_name(each) if each["kind"] == "ConfigMap" else each["kind"]: each for each in documents}
     if len(objects) != len(documents):
         raise UsageError(f"{source} has two objects of the same kind, so a path could refer to either")
     kind = next((kind for kind, each in objects.items() if "template" in each.get("spec", {})), None)
     _change(objects, [kind, *SCRIPT_OF_A_MANIFEST] if kind else None, change, source)
-    return yaml.safe_dump_all(objects.values(), sort_keys=False)
+    return yaml.dump_all(objects.values(), Dumper=yaml.CSafeDumper, sort_keys=False)
 
 
 def training(change: Train) -> list[str]:
@@ -63,13 +64,13 @@ def _manifest(name: str) -> tuple[str, str]:
         source = Path(name) if name.startswith("manifests/") else step_variables.FILES / name
         return str(source), source.read_text()
     spec = acceptance.nodes(on_cpus) if name == "accept-nodes" else acceptance.ddp(on_cpus, ACCEPT_REPLICAS)
-    documents = list(yaml.safe_load_all(acceptance.manifests(spec)))
+    documents = list(yaml.load_all(acceptance.manifests(spec), yaml.CSafeLoader))
     documents[0]["data"]["fault"] = (step_variables.FILES / "wrong_torch.py").read_text()
     volumes = documents[-1]["spec"]["template"]["spec"]["volumes"]
     parts = next(each["projected"]["sources"] for each in volumes if "projected" in each)
     files = next(part["configMap"] for part in parts if part["configMap"]["name"] == _name(documents[0]))
     files["items"].append({"key": "fault", "path": "fault/sitecustomize.py"})
-    return name, yaml.safe_dump_all(documents)
+    return name, yaml.dump_all(documents, Dumper=yaml.CSafeDumper)
 
 
 def _name(document: Any) -> str:

@@ -41,13 +41,8 @@ class Placed(Protocol):
         tolerations."""
 
 
-def eligible_nodes(kube: Kube, workload: Placed, settings: Settings) -> list[str]:
-    """Return the names of the nodes on which the workload's pods can run, even if the nodes are full."""
-    return _without_obstacles(_obstacles(kube, workload, settings))
-
-
 def require_node(kube: Kube, workload: Placed, settings: Settings) -> list[str]:
-    """Return the same nodes as `eligible_nodes`.
+    """Return the names of the nodes on which the workload's pods can run, even if the nodes are full.
 
     Raises HarnessError (cause scheduling.unschedulable) if there are none. For a workload with a queue, no
     error is raised, because Kueue's ResourceFlavors can add tolerations.
@@ -59,10 +54,6 @@ def require_node(kube: Kube, workload: Placed, settings: Settings) -> list[str]:
             hint=HINT,
             cause="scheduling.unschedulable",
         )
-    return _without_obstacles(obstacles)
-
-
-def _without_obstacles(obstacles: dict[str, list[str]]) -> list[str]:
     return [name for name, reasons in obstacles.items() if not reasons]
 
 

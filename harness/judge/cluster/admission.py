@@ -50,6 +50,14 @@ def queue_and_admission(case: Case) -> list[Finding]:
     if not case.workload:
         return [unknown("queue", "no Workload of the job was recorded"), _no_workload(case)]
     last = case.workload[-1]
+    if cluster := worker_cluster(case):
+        text = f"MultiKueue runs the job in cluster {cluster}, and none of its pods are in this cluster"
+        elsewhere = (
+            not_passed("admission", "admission.other_cluster", text, evidence=[last.ref])
+            if case.timed_out and case.terminal is None
+            else unknown("admission", text, evidence=[last.ref])
+        )
+        return [passed("queue", f"queue {case.queue} accepted the job", [last.ref]), elsewhere]
     if ever_admitted(case):
         return [
             passed("queue", f"queue {case.queue} accepted the job", [last.ref]),
@@ -175,16 +183,17 @@ def _advice(cause: CauseId, message: str) -> str:
     return next((advice for part, advice in _ADVICE if part in message), "")
 
 
-def remote(case: Case) -> list[str]:
-    """Return a one-item list with the cluster in which MultiKueue runs the job, or []."""
+def worker_cluster(case: Case) -> str:
+    """Return the name of the worker cluster in which MultiKueue runs the job, or "" if there is none."""
+    if case.pods:
+        return ""
     for state in reversed(case.workload):
         name = mapping(state.object, "status").get("clusterName")
         texts = [str(each.get("message")) for each in items(state.object, "status", "admissionChecks")]
         reservation = next(filter(None, map(_RESERVATION.search, texts)), None)
         if name or reservation:
-            cluster = name or (reservation[1] if reservation else "")
-            return [f"MultiKueue runs the job in cluster {cluster}: attach to the job there"]
-    return []
+            return str(name) if name else reservation[1] if reservation else ""
+    return ""
 
 
 def _inactive(case: Case, message: str) -> list[str]:

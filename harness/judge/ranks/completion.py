@@ -109,13 +109,11 @@ def _waited_for(case: Case, jobset: ObjectState, ends: dict[int, End]) -> Findin
     if controllers.waited(case) and _pods_have_ended(case, ends):
         text = f"every rank's pod has ended, but {_object_name(case, jobset)} has not"
         return controllers.not_followed(case, "completed", "jobset", text, refs, END)
+    if admission.worker_cluster(case):
+        return unknown("completed", f"{_object_name(case, jobset)} ran in another cluster: see admission")
     if case.timed_out:
         ranks, reasons = pods.stalled(case, ends)
-        reasons += [
-            *ranks_outside_collectives.when_stopped(case),
-            *([] if case.pods else admission.remote(case)),
-        ]
-        reasons += terminating.overdue(case)
+        reasons += [*ranks_outside_collectives.when_stopped(case), *terminating.overdue(case)]
         text = f"{_object_name(case, jobset)} did not end: {case.deadline}"
         return not_passed("completed", "run.timed_out", text, why=reasons, ranks=ranks, evidence=refs)
     text = "has no recorded end" + ": the harness was stopped before the job ended" * case.by_signal

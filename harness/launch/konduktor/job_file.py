@@ -170,11 +170,11 @@ class JobFile:
         return yaml.dump(document, Dumper=_Dumper, sort_keys=False)
 
 
-class _Dumper(yaml.SafeDumper):
+class _Dumper(yaml.CSafeDumper):
     """A YAML dumper that writes multi-line text as a block, so that scripts are readable."""
 
 
-def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+def _text(dumper: yaml.CSafeDumper, text: str) -> yaml.ScalarNode:
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
 
 

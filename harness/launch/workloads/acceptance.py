@@ -310,7 +310,7 @@ def _remove_probe(pod: Object) -> None:
     pod["containers"][0].pop("readinessProbe", None)
 
 
-class _Plain(yaml.SafeDumper):
+class _Plain(yaml.CSafeDumper):
     """A YAML dumper that writes equal values repeatedly instead of using aliases."""
 
     def ignore_aliases(self, _data: object) -> bool:
@@ -323,7 +323,7 @@ def _script(module: str, spec: AcceptanceSpec) -> str:
 
 
 def _read(name: str) -> list[Object]:
-    return list(yaml.safe_load_all((_FILES / name).read_text()))
+    return list(yaml.load_all((_FILES / name).read_text(), yaml.CSafeLoader))
 
 
 def _complete(pod: Object, spec: AcceptanceSpec) -> None:

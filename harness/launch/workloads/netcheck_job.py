@@ -24,7 +24,7 @@ def job(nodes: int, image: str | None = None, bandwidth: bool = False) -> Netche
 
     If `bandwidth` is true, netcheck also measures the bandwidth between each pair of pods.
     """
-    service, document = yaml.safe_load_all(_SOURCE.read_text())
+    service, document = yaml.load_all(_SOURCE.read_text(), yaml.CSafeLoader)
     spec = document["spec"]
     spec["completions"] = spec["parallelism"] = spec["maxFailedIndexes"] = nodes
     container = spec["template"]["spec"]["containers"][0]

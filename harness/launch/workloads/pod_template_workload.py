@@ -214,7 +214,10 @@ class PlainWorkload(ABC):
 
     @property
     def secrets(self) -> set[str]:
-        texts = [*self.envs.values(), yaml.safe_dump_all([self.document, *self.other_objects])]
+        texts = [
+            *self.envs.values(),
+            yaml.dump_all([self.document, *self.other_objects], Dumper=yaml.CSafeDumper),
+        ]
         return {*self.secret_envs.values()}.union(*map(secrets_in, texts))
 
     def check(self, settings: Settings) -> None:
@@ -321,7 +324,7 @@ class PlainWorkload(ABC):
     def submit(self, surroundings: Surroundings, record: Record) -> Handle:
         """Apply the manifest and return the created workload. Raises HarnessError (cause launch.rejected)."""
         documents = self.render(surroundings)
-        record("launch/manifest.yaml", yaml.safe_dump_all(documents, sort_keys=False))
+        record("launch/manifest.yaml", yaml.dump_all(documents, Dumper=yaml.CSafeDumper, sort_keys=False))
         for secret in self._pull_secrets(surroundings.kube, surroundings.context):
             apply(surroundings.kube, secret.copy(surroundings.namespace))
         for document in documents:

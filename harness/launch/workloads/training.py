@@ -276,7 +276,7 @@ def shared_folder(surroundings: Surroundings) -> SharedFolder:
 
 def workload(spec: TrainingSpec) -> PlainWorkload:
     """Return the workload for `harness train`."""
-    service, document = yaml.safe_load_all((_FILES / f"train-{spec.kind}.yaml").read_text())
+    service, document = yaml.load_all((_FILES / f"train-{spec.kind}.yaml").read_text(), yaml.CSafeLoader)
     workload_spec = document["spec"]
     if spec.kind == "statefulset":
         workload_spec["replicas"] = spec.replicas
@@ -293,7 +293,7 @@ def workload(spec: TrainingSpec) -> PlainWorkload:
 
 def etcd(image: str, namespace: str | None = None) -> list[Object]:
     """Return a Service and a pod for etcd. Its data is lost with the pod."""
-    service, pod = yaml.safe_load_all((_FILES / "train-etcd.yaml").read_text())
+    service, pod = yaml.load_all((_FILES / "train-etcd.yaml").read_text(), yaml.CSafeLoader)
     pod["spec"]["containers"][0]["image"] = image
     pod_security.harden(pod["spec"])
     for document in (service, pod):

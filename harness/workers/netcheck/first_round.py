@@ -41,6 +41,10 @@ Wait = tuple[socket.socket, int]
 
 def run(probes: Sequence[Probe], stop: threading.Event, again: Callable[[Probe], object]) -> None:
     """Probe each peer once, unless `stop` is set. Call `again` with each probe that did not succeed."""
+    if 4 not in families(recent_addresses()):
+        for probe in probes:
+            again(probe)
+        return
     waiting = list(reversed(probes))
     active: dict[int, tuple[Generator[Wait, None, bool], Probe, float]] = {}
     poll, silent = select.poll(), 0
@@ -84,7 +88,7 @@ def run(probes: Sequence[Probe], stop: threading.Event, again: Callable[[Probe],
 def _attempt(probe: Probe) -> Generator[Wait, None, bool]:
     """Probe a peer. Yield what to wait for, and return whether the probe succeeded."""
     lookup = yield from _lookup(probe.names, probe.host)
-    if lookup is None or 4 not in families(recent_addresses()):
+    if lookup is None:
         return False
     address = lookup.addresses[0]
     if ":" in address:

@@ -38,8 +38,12 @@ export TRAINING_REFUSED=${TMPDIR:-/tmp}/training-refused
 rm -f "$TRAINING_REFUSED"
 everywhere=${HARNESS_NONCE:+$OUT_DIR/.refused-$RUN_ID-$HARNESS_NONCE}
 refused() { [ -e "$TRAINING_REFUSED" ] || { [ -n "$everywhere" ] && [ -e "$everywhere" ]; }; }
-# End only ranks in this container: if pods share the node's PID namespace, /proc also lists ranks in other pods.
-end_rank() { grep -qz '^LOCAL_RANK=' "/proc/$1/environ" 2>/dev/null && kill -9 "$1" 2>/dev/null; }
+# Kill a process if it is a rank that this script's torchrun started. A user can run other ranks in the same container.
+export TRAINING_SCRIPT_PID=$$
+end_rank() {
+  grep -qz '^LOCAL_RANK=' "/proc/$1/environ" 2>/dev/null || return 0
+  ! grep -qzx "TRAINING_SCRIPT_PID=$$" "/proc/$1/environ" 2>/dev/null || kill -9 "$1" 2>/dev/null
+}
 say() { echo "[DDP] node $NODE_RANK: $*"; }
 
 # Texts on a volume belong to the user. The training uses them, and never replaces them.

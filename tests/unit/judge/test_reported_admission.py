@@ -130,9 +130,15 @@ def test_the_advice_fits_the_message_of_kueue(judged, message, cause, advice) ->
 
 def test_a_job_that_multikueue_runs_elsewhere_says_where(judged) -> None:
     checks = [{"name": "mk", "state": "Ready", "message": 'The workload got reservation on "worker1"'}]
-    verdict = judged(pending(RESERVED, cond("Admitted", "True", "Admitted"), checks=checks))
-    assert verdict.cause == "run.timed_out"
+    job = pending(RESERVED, cond("Admitted", "True", "Admitted"), checks=checks)
+    verdict = judged(job)
+    assert (verdict.verdict, verdict.cause) == ("FAIL", "admission.other_cluster")
     assert "MultiKueue runs the job in cluster worker1" in verdict.explanation
+    job.manifest = job.manifest.model_copy(update={"stages": []})
+    job.jobset(9, terminal="Completed")
+    verdict = judged(job)
+    assert (verdict.verdict, verdict.cause) == ("UNKNOWN", "run.evidence_missing")
+    assert any("MultiKueue runs the job in cluster worker1" in each.explanation for each in verdict.checks)
 
 
 def gated(*gates: str, indexes: tuple[int, ...] = (0, 1)) -> bundles.Job:

@@ -12,7 +12,7 @@ from harness.core.errors import HarnessError
 from harness.launch.konduktor.job_file import JobFile
 from harness.launch.konduktor.workload import KonduktorWorkload
 from harness.launch.workloads.netcheck_job import job
-from harness.provision.placement import eligible_nodes, require_node
+from harness.provision.placement import require_node
 from harness.settings import Settings, load
 
 TAINT = {"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}
@@ -40,10 +40,10 @@ def settings() -> Settings:
 def test_nodes_are_counted_as_the_pod_sees_them(settings: Settings) -> None:
     """Contract: a DaemonSet's pods run on cordoned nodes and on those that are not Ready, others do not."""
     there = cluster(node("a"), node("b", TAINT), node("c", cordoned=True), node("d", NOT_READY))
-    assert eligible_nodes(there, of_kind("Job"), settings) == ["a"]
+    assert require_node(there, of_kind("Job"), settings) == ["a"]
     tolerating = {"key": "nvidia.com/gpu", "operator": "Exists"}
-    assert eligible_nodes(there, of_kind("Job", tolerating), settings) == ["a", "b"]
-    assert eligible_nodes(there, of_kind("DaemonSet"), settings) == ["a", "c", "d"]
+    assert require_node(there, of_kind("Job", tolerating), settings) == ["a", "b"]
+    assert require_node(there, of_kind("DaemonSet"), settings) == ["a", "c", "d"]
 
 
 def test_the_message_has_each_taint_and_where_a_toleration_goes(settings: Settings) -> None:
@@ -75,10 +75,10 @@ def test_konduktors_pods_tolerate_what_its_config_says(settings: Settings, tmp_p
     gpus = KonduktorWorkload(JobFile.load(Path("jobs/gpu.yaml")))
     plain = KonduktorWorkload(JobFile.load(Path("jobs/multinode.yaml")))
     there = cluster(node("a", TAINT), node("b", {**TAINT, "key": "team"}))
-    assert eligible_nodes(there, gpus, settings) == ["a"]
-    assert eligible_nodes(there, plain, settings) == []
+    assert require_node(there, gpus, settings) == ["a"]
+    assert require_node(there, plain, settings) == []
     config = tmp_path / "konduktor.yaml"
     config.write_text("kubernetes: {pod_config: {spec: {tolerations: [{key: team, operator: Exists}]}}}")
     users = settings.model_copy(update={"konduktor_config": config})
-    assert eligible_nodes(there, plain, users) == ["b"]
-    assert eligible_nodes(there, gpus, users) == ["a", "b"]
+    assert require_node(there, plain, users) == ["b"]
+    assert require_node(there, gpus, users) == ["a", "b"]

@@ -40,3 +40,25 @@ def test_sigterm_ends_a_node(tmp_path: Path, torchrun: str, source: str, until: 
         assert any(until in line for line in running.stdout)
         running.terminate()
         assert running.wait(timeout=30) == 143
+
+
+def test_a_restart_kills_the_remaining_ranks_of_this_node_only(tmp_path: Path) -> None:
+    """Contract: ranks that outlive their torchrun are killed, and ranks of other trainings are not."""
+    (tmp_path / "torchrun").write_text(
+        '#!/bin/bash\n[ ! -e "$OUT_DIR/rank" ] || exit 0\nLOCAL_RANK=0 sleep 600 >/dev/null &\n'
+        'echo $! >"$OUT_DIR/rank"\nexit 1\n'
+    )
+    (tmp_path / "torchrun").chmod(0o755)
+    environment = {
+        **{"PATH": f"{tmp_path}:{os.environ['PATH']}", "HOSTNAME": "node-0", "NNODES": "1"},
+        **{"MASTER_ADDR": "node-0", "RUN_ID": "run", "DATA_DIR": str(tmp_path), "OUT_DIR": str(tmp_path)},
+        "TMPDIR": str(tmp_path),
+    }
+    with subprocess.Popen(["sleep", "600"], env={**os.environ, "LOCAL_RANK": "0"}) as other:
+        try:
+            subprocess.run(["sh", SCRIPT, "-m", "x"], env=environment, cwd=tmp_path, check=True, timeout=60)
+            assert other.poll() is None
+        finally:
+            other.kill()
+    rank = Path("/proc") / (tmp_path / "rank").read_text().strip() / "stat"
+    assert not rank.exists() or rank.read_text().rpartition(")")[2].split()[0] == "Z"
