@@ -52,7 +52,7 @@ def _restarts(case: Case) -> Iterator[Change]:
                         continue
                     terminated = mapping(status, "lastState", "terminated")
                     code = (
-                        f", it had ended with exit code {terminated['exitCode']}"
+                        f", after it had ended with exit code {terminated['exitCode']}"
                         if "exitCode" in terminated
                         else ""
                     )

@@ -18,8 +18,8 @@ from harness.judge.points import digest_records
 from harness.judge.points.digest_records import PodRecord, Record, Summary
 
 LATE_SECONDS, BEGIN_SECONDS = 60.0, 5.0
-"""A log has its beginning if the first line was written at most LATE_SECONDS after the container's start. For
-logs larger than LARGE, the limit is BEGIN_SECONDS."""
+"""A log is assumed to contain its beginning if its first line was written at most LATE_SECONDS after the
+container's start. For logs larger than LARGE, the limit is BEGIN_SECONDS."""
 LARGE = 1 << 20
 """Logs larger than this, in bytes, may have been rotated soon after the start. The kubelet keeps 10 MiB."""
 _EXISTING = re.compile(rb"Using existing sync process \(PID: (\d+)\)")

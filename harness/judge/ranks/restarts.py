@@ -254,7 +254,7 @@ def _of_containers(case: Case) -> Iterator[Restart]:
                 last_state = mapping(_status(case, after), "lastState", "terminated")
                 at = _started_at(case, after) or seconds(after.received_at) or 0.0
                 code = (
-                    f", it had ended with exit code {last_state['exitCode']}"
+                    f"; it had ended with exit code {last_state['exitCode']}"
                     if "exitCode" in last_state
                     else ""
                 )

@@ -386,7 +386,7 @@ def test_what_nobody_has_thought_of(judged: Judged) -> None:
         in verdict.explanation
     )
     text = "05:00:12Z container kube-apiserver of Pod kube-apiserver-e2e was started again, "
-    text += "it had ended with exit code 137"
+    text += "after it had ended with exit code 137"
     assert text in verdict.explanation
     assert any(text.startswith("run.timed_out") for text in verdict.consequences)
 
