@@ -16,7 +16,7 @@ ELEMENTS = {
     ("cuda", "quick"): (1 << 18, 1 << 24, 1 << 28),
     ("cuda", "full"): (1 << 18, 1 << 22, 1 << 26, 1 << 28, 1 << 30, 1 << 31, 1 << 32),
 }
-"""Maps (device, mode) to the sizes that are tested: the number of float32 elements in a rank's largest
+"""Maps (device, mode) to the tested sizes. A size is the number of float32 elements in a rank's largest
 buffer. limits.toml contains limits for sizes from 2²⁸ to 2³² elements."""
 PERIOD = 251
 """Period of the data pattern. It is a prime that does not divide any buffer size, so misplaced data is
@@ -32,7 +32,7 @@ WEIGHTS = 16
 def factor(name: str, ranks: int) -> float:
     """Return busbw / algbw for a collective over `ranks` ranks.
 
-    For a single rank it is 0, except for broadcast and send_recv.
+    The ratio is 0 for a single rank, except for broadcast and send_recv.
     """
     if name in ("broadcast", "send_recv"):
         return 1.0
@@ -76,7 +76,10 @@ def total_weight(ranks: int) -> int:
 
 
 def parts(buffer: Any) -> Iterator[Any]:
-    """Yield a buffer's indices in ascending order, in int64 chunks of PART (float32 is inexact above 2²⁴)."""
+    """Yield a buffer's indices in ascending order, in chunks of PART.
+
+    The indices are int64, because float32 is inexact above 2²⁴.
+    """
     import torch
 
     whole = buffer.numel()

@@ -28,7 +28,7 @@ GONE_SECONDS = 3.0
 
 @dataclass(frozen=True)
 class Position:
-    """A rank's progress. `step` counts the exchanges that the rank has entered, including each iteration."""
+    """A rank's progress. `step` counts the exchanges that the rank has entered, one per iteration."""
 
     step: int = 0
     doing: str = "the start"
@@ -76,7 +76,7 @@ def diagnose(before: Mapping[int, Position], now: Mapping[int, Position], ranks:
         )
     if not failed and (apart := _elsewhere(positions)):
         place = positions[apart[0]].where
-        text = f"{listed(apart)} is in {place} during {furthest.doing}, where the others wait"
+        text = f"{listed(apart)} still in {place} during {furthest.doing}, where the others wait"
         return Diagnosis("collective.hung", apart, text)
     if failed:
         rank, error = next(iter(sorted(failed.items())))

@@ -24,7 +24,7 @@ _GIB = 2**30
 
 
 class _Timex(ctypes.Structure):
-    """Linux's struct timex (adjtimex(2)). It has the fields that are read, and padding for the others."""
+    """Linux's struct timex (adjtimex(2)). Padding replaces the fields that this module does not read."""
 
     _fields_ = (
         ("modes", ctypes.c_uint),

@@ -32,7 +32,7 @@ _OWN_VARIABLES = (
     "MASTER_ADDR",
     "MASTER_PORT",
 )
-"""The pod's environment variables that belong to the job. They are removed for this run, as are torchrun's
+"""The names of the job's variables in the pod's environment. They are removed for this run, as are torchrun's
 own variables (PET_…)."""
 _FIELD_NAMES = {field.name for field in fields(Check)}
 

@@ -136,7 +136,7 @@ class Runner:
             ready, _, _ = select.select([reader], [], [], remaining)
             numbers = os.read(reader, 64) if ready else b""
             if signal.SIGTERM in numbers or signal.SIGINT in numbers:
-                return self._end("the process received a signal to end")
+                return self._end("the process received a termination signal")
         return None
 
     def _end(self, reason: str) -> None:

@@ -125,7 +125,9 @@ def parser() -> argparse.ArgumentParser:
         metavar="S",
         help="seconds to join, and then the same again to exchange data",
     )
-    result.add_argument("--limit", type=float, metavar="GB/S", help="minimum bus bandwidth of a group")
+    result.add_argument(
+        "--limit", type=float, metavar="GB/S", help="minimum bus bandwidth of a group, in GB/s"
+    )
     result.add_argument(
         "--share",
         type=float,

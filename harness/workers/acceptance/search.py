@@ -42,7 +42,7 @@ CANDIDATES = 32
 BOUND = 32
 """Upper limit for the default `bound`. Testing every pair of n suspects takes about n rounds."""
 SAMPLE = 4
-"""How many pairs are tested to distinguish a broken boundary from a bad link."""
+"""Number of pairs that are tested to distinguish a broken boundary from a bad link."""
 LINKS = 3
 """Maximum number of bad links to search for between two sets of nodes."""
 CLASSES = 6

@@ -63,7 +63,10 @@ class Screening:
         return outcomes
 
     def _controls(self, untested: Sequence[Group]) -> list[Group]:
-        """Return groups of good nodes that are idle in this round. Their results are used for comparison."""
+        """Return groups of good nodes that are idle in this round.
+
+        Their results provide the median for comparison.
+        """
         idle = sorted(self._good - {node for group in untested for node in group})
         controls: list[Group] = []
         for size in sorted({len(group) for group in untested}):
@@ -113,7 +116,9 @@ def bandwidth(coordinator: Coordinator, limit: float | None, share: float) -> Ch
     text = "no group gave a result"
     if figures:
         slowest = min(figures, key=lambda result: result.busbw or 0.0)
-        text = f"the slowest of {len(figures)} groups, {named(slowest.group)}, gave {slowest.busbw:.3f} GB/s"
+        text = (
+            f"the slowest of {len(figures)} groups, {named(slowest.group)}, reached {slowest.busbw:.3f} GB/s"
+        )
     compared = limit is not None or any(reference(figures, len(result.group)) for result in figures)
     if compared and limit is None:
         text += f"; a group is slow below {share:.2f} of the median of its size"
