@@ -103,7 +103,7 @@ def listed(ranks: tuple[int, ...]) -> str:
 
 
 class Watch:
-    """A thread that watches one rank. It calls `hung` once if the rank does not progress for `seconds`."""
+    """A thread that watches one rank. It calls `on_hang` once if the rank does not progress for `seconds`."""
 
     def __init__(self, rank: int, ranks: int, seconds: float, on_hang: Callable[[], None]) -> None:
         self._rank, self._ranks, self._seconds, self._on_hang = rank, ranks, seconds, on_hang

@@ -27,7 +27,7 @@ class Sent:
     """What the client sends for one logged value."""
 
     values: tuple[float, ...] = ()
-    """The numbers in the logged value as doubles, in order. Only the last of them remains in the run."""
+    """The numbers in the logged value as doubles, in order. Only the last number remains in the run."""
     kept: bool = True
     """Whether the last number in `values` reaches the run. False if the client or Pluto drops it."""
     why: str = ""

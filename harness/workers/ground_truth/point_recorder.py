@@ -87,7 +87,7 @@ class Recorder:
         try:
             facts = code_digest.facts(last)
         except Exception as error:
-            # Training must continue even if the code cannot be identified. The checks report this reason.
+            # Training must continue even if the code cannot be identified. The checks report the reason.
             facts = [["error", type(error).__name__, str(error)[:300]]]
         self._reports_code = True
         self._write_in_parts(facts, lambda part: {"k": "code", "facts": part})

@@ -35,7 +35,7 @@ def corrected(at: Mapping[int, Report], nodes: int) -> dict[Pair, Cell]:
 
 
 def past(cell: Cell, step: str) -> bool:
-    """Return whether the pair passed this step, which means that its cell is ok or failed at a later step."""
+    """Return whether the pair passed this step. Its cell is then ok, or failed at a later step."""
     if cell.outcome in (OK, PENDING):
         return cell.outcome == OK
     return STEPS.index(CAUSES[cell.outcome]) > STEPS.index(step)
@@ -54,7 +54,7 @@ def _advertised(cell: Cell, receiver: int, first: int | None) -> Cell:
 
 
 def _aged(cell: Cell, receiver: int, addresses: Set[str]) -> Cell:
-    """Return the cell, with the outcome dns.old_address if DNS returned an address that is not the rank's.
+    """Return the cell, with the outcome dns.old_address if DNS returned an address of another host.
 
     `addresses` contains the receiver's addresses.
     """

@@ -1,7 +1,7 @@
 """Measure how long this process waits for a CPU, because a slow process looks like a broken network.
 
-A thread sleeps in short steps and records how late it wakes up. The delay can have many causes: other
-processes on the node, a CPU limit, a paused container. If the kernel's own metrics are available, the text is
+A thread repeatedly sleeps for a short time, and records how late it wakes up. Other processes on the node, a
+CPU limit or a paused container can cause such delays. If the kernel's own metrics are available, the text is
 more specific.
 """
 
@@ -85,7 +85,7 @@ class CpuDelay:
         return Delay(round(max(0.0, delay_seconds), 3), *(round(min(1.0, share), 3) for share in shares))
 
     def since(self, start: float) -> float:
-        """Return for how many seconds since the monotonic time `start` this process was delayed."""
+        """Return for how many seconds this process has been delayed since the monotonic time `start`."""
         now, samples = time.monotonic(), list(self._delays)
         delays = sum(min(delay, at - start) for at, delay in samples if at > start)
         return delays + max(0.0, min(now - samples[-1][0] - STEP, now - start))

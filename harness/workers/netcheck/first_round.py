@@ -28,13 +28,15 @@ from .name_resolution import Lookup, Names
 from .probe import Probe
 
 SIZE = 48 * 1024
-"""Bytes of full packets per probe. They fit into the first window of a connection."""
+"""Number of bytes that each probe sends in full packets. They fit into a connection's initial window."""
 WINDOW = 8
-"""Number of probes at the same time."""
+"""Maximum number of probes that run at the same time."""
 GIVE_UP = 1.5
 """Seconds without progress after which a probe starts again in the pool."""
 MAX_SILENT = 2 * WINDOW
-"""If this many probes made no progress, the rest start in the pool, which waits for more peers at once."""
+"""If this many probes made no progress, all other probes start in the pool, which waits for more peers at
+once.
+"""
 Wait = tuple[socket.socket, int]
 """The socket and the events of poll(2) for which a probe waits."""
 

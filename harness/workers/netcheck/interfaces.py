@@ -133,7 +133,7 @@ def setup_networking(
                 f"={route.interface}" if name.startswith("NCCL") else route.interface
             )
             reasons.append(
-                f"{name}={new_variables[name]}: {route.address} on it is on the route to {route.target}"
+                f"{name}={new_variables[name]}: its address {route.address} is on the route to {route.target}"
             )
     devices = infiniband(folder)
     if devices and environ.get("NCCL_IB_DISABLE") == "1":

@@ -94,7 +94,9 @@ class Member:
         self._pool = Pool(self._stop, self._delay.since)
         self._lock = threading.Lock()
         self._listening_at: dict[int, tuple[str, int]] = {}
-        """The instance and port of each rank that is known to be listening, keyed by its place."""
+        """The instance and port of each rank that is known to be listening, keyed by the rank's index in the
+        list of peers (its place).
+        """
         self._no_verdict = b"null"
         """Rank 0's response to a report without a verdict: `_listening_at` as JSON."""
         self._reports = ReportCollection()
@@ -132,7 +134,7 @@ class Member:
         self._news.set()
 
     def _also(self) -> int:
-        """Return the additional port on which rank 0 may respond, or 0."""
+        """Return the additional port on which rank 0 may respond, or 0 if there is none."""
         return self._known.master_port if self._known.master_port != self._port else 0
 
     def _peer_probes(self, listed: Sequence[Peer], configuration: Configuration) -> dict[int, Probe]:

@@ -23,8 +23,8 @@ doubles."""
 class Pool:
     """A pool of threads that run attempts when they are due, until `stop` is set.
 
-    `delayed` returns for how many seconds since a monotonic time this process was delayed. A process that
-    does not get a CPU does not need more threads.
+    `delay_since` returns the number of seconds for which this process was delayed since a monotonic time. A
+    process that does not get a CPU does not need more threads.
     """
 
     def __init__(self, stop: threading.Event, delay_since: Callable[[float], float]) -> None:
@@ -34,7 +34,9 @@ class Pool:
         self._numbers = itertools.count()
         self._threads = self._idle = 0
         self._last_end = time.monotonic()
-        """When an attempt that took less than STUCK seconds last ended, or the number of threads doubled."""
+        """The time when an attempt that took less than STUCK seconds last ended, or when the number of
+        threads last doubled.
+        """
         self._watched = False
 
     def add(self, attempt: Callable[[], float | None]) -> None:

@@ -122,6 +122,6 @@ def is_incomplete(report: Report) -> bool:
 
 
 def _replaces(report: Report, other: Report) -> bool:
-    """Return whether a report is that of a rank that restarted. Two processes cannot listen on one port."""
+    """Return whether a report comes from a restarted rank. Two processes cannot listen on one port."""
     listens = (report.host, report.addresses, report.port) == (other.host, other.addresses, other.port)
     return report.instance != other.instance and bool(report.addresses and report.port) and listens

@@ -9,12 +9,12 @@ there. The harness's own tracker therefore also stores a digest for each block
 
 `line` and `chain` identify the last line in the log when the report was created (digest_lines.py). Later
 lines contain the number of reports that the tracker has acknowledged, and the head, which is a digest of all
-these reports. A change of only the log or only the reports can therefore be detected. If a block receives
-more points after its report, it is reported again, and the last report counts.
+these reports. If someone changes only the log or only the reports, this can therefore be detected. If a block
+receives more points after its report, it is reported again, and the last report counts.
 
 Reports are sent from a thread, using the client's URL and key. They delay the program only when a run
-finishes, by at most END_SECONDS. A failure stops the reports, but never raises an exception. This module uses
-only the standard library, and supports Python 3.9 and later.
+finishes, by at most END_SECONDS seconds. A failure stops the reports, but never raises an exception. This
+module uses only the standard library, and supports Python 3.9 and later.
 """
 
 from __future__ import annotations
@@ -94,8 +94,8 @@ class Reports:
         """The number of entries in the report `_report`."""
         self._changed = threading.Condition()
         self._requested = self._attempted = 0
-        """The number of calls to `add`, and the number of these that an attempt to send all entries has
-        followed."""
+        """The number of calls to `add`, and how many of these calls were followed by an attempt to send all
+        entries."""
         self._thread: threading.Thread | None = None
         self._has_route = False
         self._consecutive = 0
@@ -128,7 +128,7 @@ class Reports:
                 self._changed.wait_for(lambda: self.stopped or self._attempted >= target, END_SECONDS)
 
     def state(self, changed: int) -> dict[str, Any]:
-        """Return the summary's entry about the reports. `changed` is the number of unreported blocks."""
+        """Return the summary's data about the reports. `changed` is the number of unreported blocks."""
         with self._changed:
             number, head = self.acknowledged
             names = {"run": self.run[:100], "reports": number, "head": head, "why": self.stopped[:200]}
@@ -261,7 +261,7 @@ def _is_temporary(error: Exception) -> bool:
 def _reason(error: Exception) -> str:
     """Return why a request failed.
 
-    Most exceptions are reported without their text, because errors about invalid headers and URLs contain the
+    Most exceptions are reported without their text, because errors about invalid headers or URLs contain the
     key.
     """
     status = getattr(error, "code", None)

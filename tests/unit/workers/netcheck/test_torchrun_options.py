@@ -84,17 +84,17 @@ def test_literal_options_of_a_script_count(script: str, found: dict[str, str]) -
         ),
         pytest.param(
             "torchrun --nnodes=2 --rdzv_backend=c10d --rdzv_endpoint=$(hostname):29400 train.py",
-            "--rdzv_endpoint=$(hostname):29400 is the pod itself in every pod",
+            "--rdzv_endpoint=$(hostname):29400 refers to the pod itself in every pod",
             id="awslabs/ai-on-eks#240",
         ),
         pytest.param(
             'torchrun --nnodes=2 --node_rank=$RANK --master_addr "$HOSTNAME" train.py',
-            "--master_addr=$HOSTNAME is the pod itself in every pod",
+            "--master_addr=$HOSTNAME refers to the pod itself in every pod",
             id="host name",
         ),
         pytest.param(
             "torchrun --nnodes=2 --master-addr=$(hostname -i) train.py",
-            "--master_addr=$(hostname -i) is the pod itself",
+            "--master_addr=$(hostname -i) refers to the pod itself",
             id="address",
         ),
         pytest.param(
