@@ -282,7 +282,7 @@ def test_torn_checkpoints_on_the_disk_are_named_and_not_sent(
     (run / "epoch-0002-step-00000020" / "rank-0" / "training.pt").write_bytes(b"torn")
     found = transferred(server, "up", run, f"s3://{BUCKET}/{prefix}")
     assert len(found["checkpoints"]) == 2
-    assert found["torn"] == ["epoch-0002-step-00000020: rank-0/training.pt has 4 bytes of 300"]
+    assert found["torn"] == ["epoch-0002-step-00000020: rank-0/training.pt has 4 bytes; expected 300"]
     assert not [name for name in objects(client, prefix) if "step-00000020" in name]
     empty = run.with_name("empty")
     empty.mkdir()

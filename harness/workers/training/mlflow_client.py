@@ -17,9 +17,9 @@ from urllib.parse import unquote, urlsplit
 from .sender import Point
 
 TAG = "training.id"
-"""The tag that identifies the run. With it, rank 0 finds the run again, and other ranks find rank 0's run."""
+"""The tag by which rank 0 finds its run again after a restart, and other ranks find rank 0's run."""
 AT_ONCE, PARAMS_AT_ONCE, LONGEST_PARAM = 1000, 100, 500
-"""The maximum numbers of values per request, params per request, and characters per param.
+"""Maximum number of values per request, of params per request, and of characters per param.
 
 The last number is the lowest limit among MLflow's storage backends.
 """

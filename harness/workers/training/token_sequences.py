@@ -119,7 +119,7 @@ def too_large(path: Path, tokens: int, memory: int, remark: str = "") -> str:
     """Return the error message for texts whose tokens do not fit into a rank's memory."""
     return (
         f"{path}: {tokens} tokens {remark}are too many for this pod: each rank has {memory / 2**30:.1f} GiB "
-        "for them. More memory (--memory), fewer ranks in a pod or fewer texts are needed"
+        "for them. Use more memory (--memory), fewer ranks in a pod or fewer texts"
     )
 
 

@@ -237,7 +237,7 @@ def test_brackets_around_an_address_are_unknown() -> None:
     found = validate_environment({**TEAM, "MASTER_ADDR": "[fd00::1]"})
     assert (found.ok, found.master_addr) == (True, "fd00::1"), found
     assert [finding.status for finding in found.findings] == ["ok", "unknown"]
-    assert "Write fd00::1" in found.findings[1].text
+    assert "Use fd00::1" in found.findings[1].text
 
 
 def container(proc: Path, of: dict[int, tuple[int, list[str]]]) -> Path:
