@@ -32,7 +32,7 @@ class Check:
     tag: str
     verdict: Verdict
     text: str
-    """What was observed, in one sentence that contains the measurement and its unit."""
+    """The observation in one sentence, with the measurement and its unit."""
     cause: str | None = None
     """Identifier of the cause, such as `gpu.ecc` (causes.py). Set if the verdict is FAIL or WARN."""
     gpu: str | None = None

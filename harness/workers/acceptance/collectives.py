@@ -24,9 +24,11 @@ detected."""
 PART = 1 << 22
 """Number of elements that are generated or compared at a time."""
 BUFFERS, PARTS = 2, 6
-"""Each rank has BUFFERS payload-sized buffers, and PARTS buffers of PART int64 elements."""
+"""Number of payload-sized buffers, and of buffers with PART int64 elements, on each rank."""
 WEIGHTS = 16
-"""The ranks' weights cycle from 1 to WEIGHTS, so that float32 sums over hundreds of ranks are exact."""
+"""In the data pattern, the ranks' weights cycle from 1 to WEIGHTS, so that float32 sums over hundreds of
+ranks are exact.
+"""
 
 
 def factor(name: str, ranks: int) -> float:
@@ -115,7 +117,7 @@ class Exchange:
         received_size = self.each if name == "reduce_scatter" else total
         self.got: Any = self.sent if in_place else torch.empty(received_size, device=device)
         self.built = False
-        """Whether other collectives emulate this one because the backend lacks it."""
+        """Whether other collectives emulate this collective because the backend lacks it."""
 
     def fresh(self, iteration: int) -> None:
         """Generate new data, and fill the receive buffer with -1, which no collective produces."""
@@ -140,7 +142,7 @@ class Exchange:
 
     @property
     def root(self) -> int:
-        """Return the rank that broadcasts in this iteration. Each iteration has a different one."""
+        """Return the rank that broadcasts in this iteration. The rank changes with each iteration."""
         return self._iteration % self.ranks
 
     def expected(self, place: Any) -> Any:

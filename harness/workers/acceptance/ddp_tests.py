@@ -54,7 +54,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 class Rank:
-    """One rank. It joins the process group, runs the tests, and writes the report or waits for it."""
+    """One rank, which joins the process group, runs the tests, and writes the report or waits for it."""
 
     def __init__(
         self, rank: int, ranks: int, device: Device, emitter: Emitter, options: argparse.Namespace

@@ -34,7 +34,7 @@ use the GPU. An idle driver uses less."""
 
 @dataclass(frozen=True)
 class Sharing:
-    """The reason why this container does not have whole GPUs to itself."""
+    """The reason why this container does not have exclusive access to whole GPUs."""
 
     cause: Cause
     text: str
@@ -66,7 +66,7 @@ def sharing(
 def _offered_several_times(
     visible: int, expected: int, assigned: int, environ: Mapping[str, str]
 ) -> str | None:
-    """Return why sharing explains that fewer GPUs are visible than requested, or None if GPUs are missing."""
+    """Return the explanation if fewer GPUs are visible than requested because of sharing, otherwise None."""
     if 0 < assigned == visible:
         return (
             f"{expected} GPUs were requested, and the device plugin assigned {assigned} ({VISIBLE}): each "

@@ -85,7 +85,7 @@ def diagnose(before: Mapping[int, Position], now: Mapping[int, Position], ranks:
 
 
 def _elsewhere(positions: Mapping[int, Position]) -> tuple[int, ...]:
-    """Return the ranks whose main thread is executing a different function from that on most ranks.
+    """Return the ranks whose main thread is executing a different function than on most ranks.
 
     All ranks have entered the collective, but the returned ranks do not exchange data. If no function has a
     majority, no ranks are returned.
@@ -136,7 +136,7 @@ class Watch:
         self._stop.set()
 
     def positions(self) -> dict[int, Position]:
-        """Return the positions of the ranks that have written one, keyed by rank.
+        """Return the ranks' positions, keyed by rank. Ranks that have not written a position are omitted.
 
         The store's exceptions propagate.
         """

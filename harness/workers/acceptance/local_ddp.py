@@ -39,7 +39,10 @@ _FIELD_NAMES = {field.name for field in fields(Check)}
 
 @dataclass(frozen=True)
 class Ended:
-    """How torchrun ended. `code` is None if torchrun exceeded its time limit and was stopped."""
+    """The result of running torchrun.
+
+    `code`, its exit code, is None if torchrun exceeded its time limit and was stopped.
+    """
 
     code: int | None
     lines: tuple[str, ...]

@@ -52,7 +52,10 @@ class Section:
 
 
 class Runner:
-    """Runs sections, and ends early on a signal or at the deadline. Create only one, in the main thread."""
+    """Runs sections, and ends early on a signal or at the deadline.
+
+    Create only one runner, in the main thread.
+    """
 
     def __init__(self, emitter: Emitter, deadline: float) -> None:
         self.emitter = emitter

@@ -79,7 +79,7 @@ class Boundary:
 
 @dataclass(frozen=True)
 class Unknown:
-    """Nodes about which the search reached no verdict, and the reason."""
+    """Nodes for which the search did not reach a verdict, and the reason."""
 
     nodes: Group
     reason: str
@@ -244,7 +244,7 @@ class _SearchState:
             self.unknown.append(Unknown(tuple(unclear), reason))
 
     def _between(self, one: Group, other: Group) -> Search[None]:
-        """Determine why two good sets of nodes fail together: bad links, or a broken boundary."""
+        """Determine whether two good sets of nodes fail together due to bad links or a broken boundary."""
         pairs = list(zip(one, other))[:SAMPLE]
         outcomes = yield from self.tested.ask(pairs)
         bad_pairs = [pair for pair, outcome in paired(pairs, outcomes) if outcome == "bad"]

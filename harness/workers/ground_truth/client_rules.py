@@ -24,14 +24,14 @@ EXACT = 1 << 53
 
 @dataclass(frozen=True)
 class Sent:
-    """What the client sends for one logged value."""
+    """The data that the client sends for one logged value."""
 
     values: tuple[float, ...] = ()
     """The numbers in the logged value as doubles, in order. Only the last number remains in the run."""
     kept: bool = True
     """Whether the last number in `values` reaches the run. False if the client or Pluto drops it."""
     why: str = ""
-    """Why the value is changed or dropped, and how. "" if the client sends it unchanged."""
+    """How and why the client changes or drops the value. "" if the value is sent unchanged."""
 
 
 def sent_name(name: str) -> str:

@@ -95,7 +95,8 @@ def check(address: str, alone: bool = False) -> Finding:
         return failed("tcp.no_route", f"no route to {address}: {error.strerror}")
     if ipaddress.ip_address(route.address).is_loopback and not alone:
         return failed(
-            "address.loopback", f"the name of rank 0 resolves to {address}, which is this pod's loopback"
+            "address.loopback",
+            f"the name of rank 0 resolves to {address}, which is a loopback address of this pod",
         )
     return ok(
         "interface", f"{route.interface} ({route.address}, MTU {route.mtu}) is on the route to {address}"

@@ -89,7 +89,7 @@ class Member:
             self._name(known)
         self._stop = threading.Event()
         self._news = threading.Event()
-        """Set when this rank may have something to send, or rank 0 may have a verdict."""
+        """An event that is set when this rank may have something to send, or rank 0 may have a verdict."""
         self._delay = CpuDelay(self._stop).start()
         self._pool = Pool(self._stop, self._delay.since)
         self._lock = threading.Lock()
@@ -98,11 +98,11 @@ class Member:
         list of peers (its place).
         """
         self._no_verdict = b"null"
-        """Rank 0's response to a report without a verdict: `_listening_at` as JSON."""
+        """Rank 0's response to a report while there is no verdict. It contains `_listening_at` as JSON."""
         self._reports = ReportCollection()
         """On rank 0, the reports of all ranks."""
         self._sent: tuple[Any, float] = ((), 0.0)
-        """The row in this rank's newest report to rank 0, and when it was sent."""
+        """The row in this rank's newest report to rank 0, and the time when it was sent."""
         self._result: Diagnosis | None = None
         self._verdict = b"null"
         """Rank 0's result as JSON, or null."""

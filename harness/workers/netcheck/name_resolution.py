@@ -187,7 +187,7 @@ class Names:
         old = [answer.ttl or 0 for answer in answers if answer.kind == "nxdomain"]
         if old and exists.kind == "nodata":
             left = max(old)
-            text = f"{candidate} exists, but for {left} s more the DNS server caches an old 'no such name'"
+            text = f"{candidate} exists, but the DNS server caches an old 'no such name' for another {left} s"
             return Lookup(name, cause="dns.negative_cached", text=text, again=self.clock() + left)
         for answer in answers:
             if not answer.negative:
@@ -271,7 +271,9 @@ class Names:
         if kept:
             until = min(absent.until for absent in kept)
             left = max(0, until - self.clock())
-            text = f"{name} may exist, but for {left:.0f} s more the DNS server caches an old 'no such name'"
+            text = (
+                f"{name} may exist, but the DNS server caches an old 'no such name' for another {left:.0f} s"
+            )
             return Lookup(name, cause="dns.negative_cached", text=text, again=until)
         text = f"no such name: {tried}"
         for other in self._of_own_service(name, candidates):

@@ -75,7 +75,7 @@ def compare(
     }
     if small_shm:
         sizes = ", ".join(f"{_bytes(size)} on rank {rank}" for rank, size in sorted(small_shm.items()))
-        needed = f"{_bytes(SHM_PER_PROCESS * processes)} are needed for {processes} of its processes"
+        needed = f"{_bytes(SHM_PER_PROCESS)} are needed for each process ({processes} per node)"
         findings.append(failed("shm.small", f"/dev/shm has {sizes}; {needed}", small_shm))  # noqa: S108
     for rank, own in sorted(reports.items()):
         if own.get("shm") is None:
@@ -122,7 +122,7 @@ def _differ(name: str, versions: Mapping[int, str]) -> list[Finding]:
         f"{version or 'none'} on {listed(rank for rank, own in versions.items() if own == version)}"
         for version, _ in counts
     )
-    return [failed(f"versions.{name}", f"{name} differs: {text}", blamed)]
+    return [failed(f"versions.{name}", f"the ranks' {name} versions differ: {text}", blamed)]
 
 
 def _version(name: str) -> str:
