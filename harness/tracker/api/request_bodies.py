@@ -67,7 +67,7 @@ async def body(request: Request, limit: int = BODY_LIMIT) -> AsyncIterator[bytes
         async for part in chunks(request, limit):
             size, state.body_bytes = size + len(part), state.body_bytes + len(part)
             if state.body_bytes > TOTAL_BODY_LIMIT and state.body_bytes > size:
-                raise Busy("the requests that are being read use too much memory")
+                raise Busy("the requests in progress use too much memory: try again later")
             parts.append(part)
         yield b"".join(parts)
     finally:

@@ -74,13 +74,15 @@ def _tables(text: str) -> dict[str, Any]:
             continue
         key = _KEY.match(words)
         if key is None or table is None or key[1] in table:
-            raise ValueError(f"line {number} cannot be read before Python 3.11: {words[:60]!r}")
+            raise ValueError(f"line {number} cannot be parsed with Python before 3.11: {words[:60]!r}")
         try:
             value, end = json.JSONDecoder().raw_decode(words, key.end())
         except ValueError:
-            raise ValueError(f"line {number} cannot be read before Python 3.11: {words[:60]!r}") from None
+            raise ValueError(
+                f"line {number} cannot be parsed with Python before 3.11: {words[:60]!r}"
+            ) from None
         rest = words[end:].strip()
         if isinstance(value, (dict, list)) or value is None or (rest and not rest.startswith("#")):
-            raise ValueError(f"line {number} cannot be read before Python 3.11: {words[:60]!r}")
+            raise ValueError(f"line {number} cannot be parsed with Python before 3.11: {words[:60]!r}")
         table[key[1]] = value
     return tables

@@ -72,7 +72,7 @@ def without_cuda() -> str | None:
 
     if torch.version.cuda or getattr(torch.version, "hip", None):
         return None
-    return f"PyTorch {torch.__version__} of this image is built without CUDA: no GPU can be tested with it"
+    return f"this image's PyTorch {torch.__version__} is built without CUDA, so it cannot test a GPU"
 
 
 def image_check(id: str, tag: str) -> Check | None:
@@ -157,5 +157,5 @@ def version_checks(versions_by_name: dict[str, str], device: str) -> Iterator[Ch
     missing = [name for name in required if not versions_by_name.get(name)]
     text = ", ".join(f"{name} {value}" for name, value in versions_by_name.items())
     if missing:
-        text += f"; not known: {', '.join(missing)}"
+        text += f"; unknown versions: {', '.join(missing)}"
     yield Check(id="env.versions", tag=TAG, verdict="UNKNOWN" if missing else "PASS", text=text)

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 
 TAG = "ENV"
 FAILING_REASONS = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown")
-"""Throttle reasons that mean that the hardware is protecting itself, from overheating or because its power
-supply is too weak."""
+"""Throttle reasons for which the hardware protects itself from overheating or from a weak power supply."""
 WARNING_REASONS = ("sw_thermal_slowdown", "applications_clocks_setting", "sync_boost")
 AT_REST = (
     "env.ecc.mode",
@@ -126,7 +125,7 @@ def links(
         return _missing(id, "NVLink", None, **location)
     active = [speed for speed in own if speed > 0]
     text = f"{len(active)} of {len(own)} NVLinks are up" + (
-        f", {min(active):g} GB/s each or more" if active else ""
+        f", each at {min(active):g} GB/s or more" if active else ""
     )
     measurement: dict[str, Any] = {"measured": float(len(active)), "unit": "links", **location}
     if gpus < 2:

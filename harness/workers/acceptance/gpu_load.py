@@ -21,7 +21,10 @@ _PRODUCTS = 16
 
 @contextlib.contextmanager
 def busy(devices: Sequence[Device]) -> Iterator[None]:
-    """Keep every device busy with matrix products in the block. Raises RuntimeError if a device fails."""
+    """Within the block, keep every device busy with matrix products.
+
+    Raises RuntimeError if a device fails.
+    """
     stop, failed = threading.Event(), []
     running = [threading.Event() for _ in devices]
 

@@ -158,14 +158,14 @@ def judge(report: dict[str, Any] | None, ranks: int, process_end: Ended) -> Iter
     """
     tail = " | ".join(line for line in process_end.lines if line.strip())[-1200:]
     exit_text = (
-        "it was stopped because its time was up"
+        "it was stopped at its time limit"
         if process_end.code is None
         else f"torchrun ended with code {process_end.code}"
     )
     try:
         checks = [_check(document) for document in (report or {}).get("checks", ())]
     except (TypeError, ValueError, AttributeError) as error:
-        checks, exit_text = [], f"its report has a check that cannot be read ({error}); {exit_text}"
+        checks, exit_text = [], f"its report contains an invalid check ({error}); {exit_text}"
     yield from checks
     verdict = worst(check.verdict for check in checks)
     if report is None:

@@ -139,7 +139,7 @@ def search(
         yield from state.seek()
         yield from state.pursue()
     except Exhausted:
-        state.unknown.append(Unknown(nodes, f"the search stopped after {len(state.tested.outcomes)} tests"))
+        state.unknown.append(Unknown(nodes, f"the search used up its {len(state.tested.outcomes)} tests"))
     return state.conclusion()
 
 
@@ -240,7 +240,7 @@ class _SearchState:
             else:
                 unclear.append(node)
         if unclear:
-            reason = "passed with no node, and too few known-good nodes gave a result to find the reason"
+            reason = "passed with no node, and too few known-good nodes gave results to determine the reason"
             self.unknown.append(Unknown(tuple(unclear), reason))
 
     def _between(self, one: Group, other: Group) -> Search[None]:
@@ -250,7 +250,7 @@ class _SearchState:
         bad_pairs = [pair for pair, outcome in paired(pairs, outcomes) if outcome == "bad"]
         if len(bad_pairs) == len(pairs) > 1:
             self.boundaries.append(
-                Boundary(one, other, f"{len(bad_pairs)} of {len(bad_pairs)} pairs across it fail")
+                Boundary(one, other, f"{len(bad_pairs)} of {len(bad_pairs)} pairs across the boundary fail")
             )
             return
         before = len(self.links) + len(self.boundaries)

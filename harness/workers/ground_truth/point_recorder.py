@@ -42,7 +42,7 @@ class Recorder:
     """Records one rank's rows (metric, step, value) in order. Not thread-safe."""
 
     mark: ClassVar[dict[str, str]] = {}
-    """Fields added to each frame and to the digest. Empty except in recorder/client_calls.py."""
+    """Extra fields for each frame and for the digest. Only recorder/client_calls.py defines any."""
 
     def __init__(self, nonce: str, rank: int, *, row_limit: int = 200_000, fd: int = STDOUT) -> None:
         """Write the start frame.
@@ -66,7 +66,7 @@ class Recorder:
         self._in_blocks: set[str] = set()
         self._reports_code = False
         self._warned: set[tuple[str, str]] = set()
-        """Pairs (metric, reason) for which a warning has been written."""
+        """The (metric, reason) pairs for which a warning has been written."""
         self._write({"k": "start", "t": int(time.time() * 1000), **self._life()})
 
     @classmethod

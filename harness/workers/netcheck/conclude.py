@@ -215,7 +215,7 @@ def _bad(
         for rank in sorted({pair[side] for pair in bad}):
             those = {pair: cell for pair, cell in bad.items() if pair[side] == rank}
             other = sorted({pair[1 - side] for pair in those})
-            seen = f"rank {rank}: " if side == 0 else f"rank {rank}, as {listed(other)} saw it: "
+            seen = f"rank {rank}: " if side == 0 else f"rank {rank}, as seen by {listed(other)}: "
             first = those[min(those)]
             more = slow if rank in absent else ""
             found.append(failed(cause, seen + first.text + more, [rank], seconds=first.at))
@@ -235,7 +235,7 @@ def _master(reports: Sequence[Report]) -> list[Finding]:
         cell = seen[min(ranks)]
         listened = seen_as == "tcp.refused" and all(seen[place].listened for place in ranks)
         outcome = REJECTED if listened else seen_as
-        text = f"MASTER_ADDR {cell.host}, as {listed(ranks)} saw it: {cell.text}"
+        text = f"MASTER_ADDR {cell.host}, as seen by {listed(ranks)}: {cell.text}"
         nobody = outcome.startswith("tcp.") or outcome in ("peer.silent", "peer.not_netcheck")
         if outcome == PENDING or (nobody and cell.address not in known):
             if nobody:
@@ -342,7 +342,7 @@ def _proved(
     found: Sequence[Finding],
     slow: str,
 ) -> list[Finding]:
-    """Return an ok finding for each step that all pairs passed, and an unknown finding for every other."""
+    """Return a finding for each step: ok if all pairs passed the step, otherwise unknown."""
     there = {finding.step for finding in found}
     pairs = nodes * (nodes - 1)
     proved = []

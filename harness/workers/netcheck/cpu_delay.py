@@ -15,18 +15,18 @@ from pathlib import Path
 from typing import Any
 
 STEP = 0.05
-"""How long the thread sleeps each time, in seconds."""
+"""The duration of each sleep of the thread, in seconds."""
 WINDOW = 10.0
-"""The period before the current time over which delays are reported, in seconds."""
+"""The length of the most recent period for which delays are reported, in seconds."""
 PRESSURE, LIMIT = "/proc/pressure/cpu", "/sys/fs/cgroup/cpu.stat"
 
 
 @dataclass(frozen=True)
 class Delay:
-    """How slow a rank's process was during the last WINDOW seconds.
+    """The delays of a rank's process during the last WINDOW seconds.
 
     `late` is the longest wake-up delay in seconds. `waiting` is the fraction of time, from 0 to 1, during
-    which some process on the node waited for a CPU (pressure stall information). `throttled` is the fraction
+    which any process on the node waited for a CPU (pressure stall information). `throttled` is the fraction
     of time during which the container's CPU limit stopped its processes. Both are 0 if the kernel does not
     report them.
     """
@@ -92,7 +92,7 @@ class CpuDelay:
 
 
 def _totals() -> tuple[float, float]:
-    """Return how long some process waited for a CPU, and how long the container was throttled, in seconds."""
+    """Return how long any process waited for a CPU, and how long the container was throttled, in seconds."""
     waiting = throttled = 0.0
     for line in _lines(PRESSURE):
         if line.startswith("some "):

@@ -88,7 +88,7 @@ def run(probes: Sequence[Probe], stop: threading.Event, again: Callable[[Probe],
 
 
 def _attempt(probe: Probe) -> Generator[Wait, None, bool]:
-    """Probe a peer. Yield what to wait for, and return whether the probe succeeded."""
+    """Probe a peer. Yield each socket to wait for, and return whether the probe succeeded."""
     lookup = yield from _lookup(probe.names, probe.host)
     if lookup is None:
         return False
@@ -138,8 +138,8 @@ def _body(connection: socket.socket, received: bytearray) -> Generator[Wait, Non
 def _lookup(names: Names, host: str) -> Generator[Wait, None, Lookup | None]:
     """Return the IPv4 addresses of a name, or None if they are not found at once.
 
-    As in name_resolution.py, the address is not queried before the DNS replica has said that the name exists.
-    Because all ranks query each name, no second replica is asked.
+    As in name_resolution.py, the address is not queried before the DNS replica has confirmed that the name
+    exists. Because all ranks query each name, no second replica is asked.
     """
     if (known := names.known(host)) is not None:
         return known

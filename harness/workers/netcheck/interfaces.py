@@ -142,7 +142,7 @@ def setup_networking(
             f"NCCL_IB_DISABLE=1 turns off {', '.join(devices)}: unset it unless InfiniBand is broken"
         )
     elif devices:
-        reasons.append(f"InfiniBand {', '.join(devices)} is active and stays on")
+        reasons.append(f"InfiniBand {', '.join(devices)} is active and stays enabled")
     return new_variables, reasons
 
 

@@ -48,8 +48,8 @@ seconds per rank. An unreachable rank gets the verdict in response to its next r
 OWN_NAME = 2.0
 """Timeout in seconds for resolving this host's own name."""
 RESEND, PARTIAL = 0.5, 0.016
-"""Minimum seconds between two reports if nothing has changed. While cells are pending, a rank also waits
-PARTIAL seconds per rank of the job, because rank 0 reads the reports of all ranks."""
+"""Minimum number of seconds between two reports if nothing has changed. While cells are pending, a rank also
+waits PARTIAL seconds per rank of the job, because rank 0 reads the reports of all ranks."""
 FETCH = 1.2
 """If a rank has not sent a report for this many seconds, plus twice PARTIAL per rank of the job, rank 0
 fetches its report."""
@@ -501,7 +501,10 @@ class Member:
         return first or any(hello.rank == 0 and self._mine(hello) for hello, _ in list(greetings))
 
     def _exchange(self, probe: Probe, kind: bytes, data: Any, seconds: float = PATIENCE) -> Any:
-        """Send a message. Return the response, or None if there is none. Bytes in `data` are already JSON."""
+        """Send a message. Return the response, or None if there is none.
+
+        If `data` is bytes, it is already encoded as JSON.
+        """
         body = data if isinstance(data, bytes) else json.dumps(data).encode()
         reached = connect(
             probe.cell.address, probe.port, 1.0, segment=536

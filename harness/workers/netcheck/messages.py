@@ -18,7 +18,7 @@ HEADER = struct.Struct("!8s4sI")
 MOST = 64 * 1024 * 1024
 """Maximum length of a body in bytes."""
 _READ = 1 << 16
-"""Number of bytes to receive at once if fewer are needed."""
+"""Number of bytes to request from the socket at once, even if fewer are needed."""
 
 
 def header(kind: bytes, length: int) -> bytes:

@@ -40,7 +40,7 @@ class Pool:
         self._watched = False
 
     def add(self, attempt: Callable[[], float | None]) -> None:
-        """Run `attempt` when a thread is free, and again at the monotonic time that it returns, if any."""
+        """Run `attempt` when a thread is free. If it returns a monotonic time, run it again at that time."""
         with self._changed:
             self._push(time.monotonic(), attempt)
             if self._threads < FIRST:

@@ -90,7 +90,7 @@ class Cell:
     unrouted: bool = False
     """Whether the probing rank's own routing table has no route to the address."""
     withheld: str = ""
-    """The cause that the probe found, if it is not proved and the outcome is therefore pending (proof.py)."""
+    """The cause of a failure that is not proved, so that the outcome is pending (proof.py)."""
 
     def as_dict(self) -> dict[str, Any]:
         return dict(vars(self))  # A job of 64 ranks has 4096 cells, and asdict copies each value deeply.
@@ -281,7 +281,7 @@ class Probe:
         return self._named(cell) if cell.outcome == OK else cell
 
     def _named(self, cell: Cell) -> Cell:
-        """Return the cell, or a failed cell if the name that torchrun publishes does not lead to the peer."""
+        """Return the cell, or a failed cell if the name that torchrun publishes does not reach the peer."""
         name = self._published
         if not name or name.rstrip(".") == self._resolved.rstrip("."):
             return cell
@@ -305,7 +305,10 @@ class Probe:
         return replace(cell, outcome=ADVERTISED, text=text)
 
     def _elsewhere(self, address: str, cell: Cell) -> Cell:
-        """Return the result for another port if the peer responds there, otherwise for the common port."""
+        """Probe another port.
+
+        Return this result if the peer responds there, otherwise that of the common port.
+        """
         if self.listens not in (0, self._port) and self._is_it(
             other := self._ask(address, self.listens, QUICK)
         ):

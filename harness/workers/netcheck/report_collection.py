@@ -20,8 +20,9 @@ SETTLE = {
     "dns.negative_cached": 1e9,
     PENDING: 1e9,
 }
-"""For each of these failures, the number of seconds after the last rank's first report at which it is final.
-DNS records may appear late, a DNS server may be starting, and cached negative answers expire."""
+"""Maps each of these failures to the number of seconds after which it is final, counted from the last rank's
+first report. DNS records may appear late, a DNS server may be starting, and cached negative answers expire.
+"""
 SETTLED = 1.6
 """For any other failure, the number of seconds after which it is final. A retry takes less time than this."""
 SILENT_AFTER = 2.0

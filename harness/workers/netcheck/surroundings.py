@@ -17,7 +17,8 @@ from .finding import Finding, failed, listed, ok, unknown
 from .interfaces import infiniband
 
 CLOCK_SECONDS = 5.0
-"""Maximum clock offset in seconds. With larger offsets, tokens, timeouts and a tracker's time axis are wrong.
+"""Maximum clock offset in seconds. Larger offsets invalidate tokens, and distort timeouts and a tracker's
+time axis.
 """
 SHM_PER_PROCESS = 16 * 1024 * 1024
 """Required size of /dev/shm in bytes for each process on a node. This limit was chosen for this project. The

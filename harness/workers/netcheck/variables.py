@@ -254,8 +254,8 @@ class _Reader:
         elif nodes and world and per_node is None and 0 < self._gpus < world // nodes:
             self._fail(
                 "variables.world_size",
-                f"WORLD_SIZE={world} on {nodes} nodes is {world // nodes} processes on each, but this pod "
-                f"has {self._gpus} GPUs",
+                f"WORLD_SIZE={world} on {nodes} nodes means {world // nodes} processes per node, but this "
+                f"pod has {self._gpus} GPUs",
             )
 
     def _ranks(self, numbers: _Numbers) -> None:

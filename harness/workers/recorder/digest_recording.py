@@ -298,7 +298,7 @@ class Admitted(Recording):
 
     def failed(self, error: Exception) -> None:
         super().failed(error)
-        if self._ended:  # A handler that ran after the summary was written has logged points.
+        if self._ended:  # An exit handler has logged points after the summary was written.
             with self._lock:
                 self._summary()
 

@@ -136,7 +136,7 @@ def _require_file(path: Path) -> None:
         raise ValueError(f"{path}: expected a file, found a broken link") from None
     except OSError as error:
         if error.errno == errno.ELOOP:
-            raise ValueError(f"{path}: expected a file, found a loop of links") from None
+            raise ValueError(f"{path}: expected a file, found a symlink loop") from None
         raise
     if not stat.S_ISREG(mode):
         kind = next((text for is_kind, text in _KINDS.items() if is_kind(mode)), "a folder")

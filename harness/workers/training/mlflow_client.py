@@ -112,7 +112,7 @@ class Mlflow:
             self._client.log_text(self._run_id, text, name)
 
     def _validations(self) -> str:
-        """Return a CSV table of all attempts' validations, from the values on the server."""
+        """Return a CSV table with the validations of all attempts, read from the server."""
         columns = [
             {one.step: one.value for one in self._client.get_metric_history(self._run_id, f"val/{name}")}
             for name in ("loss", "perplexity")

@@ -90,7 +90,7 @@ def parser(kind: type[argparse.ArgumentParser] = argparse.ArgumentParser) -> arg
         "--deterministic",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="on GPUs, produce the same bits in every run, also after a restart",
+        help="on GPUs, produce bit-identical results in every run, even after a restart",
     )
     machine.add_argument("--log-every", type=int, default=10, help="steps between [TRAIN] lines")
     machine.add_argument("--meeting", type=float, default=60, help="seconds for all ranks to join")

@@ -153,7 +153,7 @@ def _intact(folder: Path) -> bool:
 
 
 def _repair_pointers(run: Path, newest: tuple[Path, Manifest], say: Say) -> None:
-    """Point `best` to the checkpoint with the lowest loss among the intact ones, up to the newest.
+    """Point `best` to the intact checkpoint with the lowest loss.
 
     The losses are read from the manifests, because a copy may have lost the pointers, and an attempt may have
     been killed before it moved them.

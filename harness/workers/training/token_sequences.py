@@ -47,7 +47,7 @@ class HuggingFaceTokenizer:
     """A tokenizer from transformers, loaded from a folder or by name from the hub."""
 
     def __init__(self, folder: str, *, local_only: bool) -> None:
-        """Load the tokenizer. Raises OSError if it is missing, ValueError if it has no end token."""
+        """Load the tokenizer. Raises OSError if it is missing, and ValueError if it has no end token."""
         from transformers import AutoTokenizer
 
         self._inner: Any = AutoTokenizer.from_pretrained(folder, local_files_only=local_only)
@@ -143,7 +143,7 @@ class Examined(NamedTuple):
     tokens: int
     """The number of tokens in the files if the byte tokenizer is used."""
     problems: list[str]
-    """The first problems, each with the file and, for an invalid line, its number."""
+    """The first problems. Each one names the file and, for an invalid line, the line number."""
     others: int
     """The number of further problems, which are not listed."""
 

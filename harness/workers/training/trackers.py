@@ -150,7 +150,7 @@ class Trackers:
                 if rank != self._rank:
                     self._old.append(path)
         if rows:
-            self._say(f"{client.name}: {len(rows)} steps that an earlier attempt could not send are sent now")
+            self._say(f"{client.name}: sending {len(rows)} steps that an earlier attempt could not send")
         return [self._point(*row) for row in sorted(rows, key=lambda row: row[0])]
 
     def _path(self, client: Client, rank: int) -> Path:

@@ -330,7 +330,7 @@ def test_what_is_known_says_how_many_nodes(
             {"JOB_COMPLETIONS": "2"},
             {},
             8,
-            "WORLD_SIZE=32 on 2 nodes is 16 processes on each, but this pod has 8",
+            "WORLD_SIZE=32 on 2 nodes means 16 processes per node, but this pod has 8",
         ),
         ({"JOB_COMPLETIONS": "3"}, {}, 0, "WORLD_SIZE=32 is not a multiple of 3 nodes"),
         ({"NNODES": "4", "JOB_COMPLETIONS": "2"}, {}, 0, "NNODES=4, but JOB_COMPLETIONS=2"),
