@@ -129,7 +129,7 @@ class Exchanges(OneRank):
     def _judge(self, name: str, rows: list[tuple[dict[str, Any], list[int]]], emulated: bool) -> None:
         wrong_count = sum(row["wrong"] for row, _ in rows)
         bad = tuple(sorted({rank for _, ranks in rows for rank in ranks}))
-        note = "; emulated with another collective, because this backend lacks it" if emulated else ""
+        note = "; emulated with another collective, because the backend lacks this one" if emulated else ""
         if wrong_count:
             text = (
                 f"{listed(bad)} received {wrong_count} wrong elements of {name} over {self.ranks} ranks{note}"

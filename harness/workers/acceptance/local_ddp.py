@@ -158,7 +158,7 @@ def judge(report: dict[str, Any] | None, ranks: int, process_end: Ended) -> Iter
     """
     tail = " | ".join(line for line in process_end.lines if line.strip())[-1200:]
     exit_text = (
-        "it was stopped at its time limit"
+        "torchrun was stopped at its time limit"
         if process_end.code is None
         else f"torchrun ended with code {process_end.code}"
     )

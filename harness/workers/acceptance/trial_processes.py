@@ -141,7 +141,9 @@ class _Process:
         wrong_count = self._wait("wrong", time.monotonic() + seconds) if join_message is not None else None
         if wrong_count is None:
             if not self._has_ended:
-                failure = "exchanged no data" if join_message is not None else "did not join its group"
+                failure = (
+                    "exchanged no data" if join_message is not None else "did not join its process group"
+                )
                 return {"state": "hung", "text": f"{failure} in {seconds:.0f} s"}
             return {"state": "died", "text": f"exit code {self._process.wait()}: {self._last_error()}"}
         figures = next(message for message in self._messages if "wrong" in message)

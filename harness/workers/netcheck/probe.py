@@ -391,7 +391,7 @@ class Probe:
             said += f"; this rank's run is {self.own.run or 'unnamed'!r}"
         elif 0 not in (there.nodes, self.own.nodes) and there.nodes != self.own.nodes:
             outcome = "peer.other_size"
-            said += f"; this rank expects {self.own.nodes}"
+            said += f"; this rank expects {self.own.nodes} ranks"
         return replace(
             self._of(outcome, said if outcome != OK else "", address, port),
             rank=there.rank,

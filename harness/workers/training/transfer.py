@@ -214,7 +214,9 @@ class Target:
         if size == file.size:
             size, sha256 = self._bucket.digest(self._key(file.name))
         if (size, sha256) != (file.size, file.sha256):
-            other = "other content" if size == file.size else f"{size} bytes there, {file.size} here"
+            other = (
+                "other content" if size == file.size else f"{size} bytes in the bucket, {file.size} on disk"
+            )
             end = (
                 "and is not replaced: name another prefix" if item else "although it was sent: send it again"
             )
