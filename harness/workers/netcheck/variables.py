@@ -267,7 +267,8 @@ class _Reader:
         if nodes is not None and numbers.node_rank is not None and numbers.node_rank >= nodes:
             self._fail(
                 "variables.node_rank",
-                f"the node rank is {numbers.node_rank}, but there are {nodes} nodes, numbered 0 to {nodes - 1}",
+                f"the node rank is {numbers.node_rank}, but there are {nodes} nodes, "
+                f"numbered 0 to {nodes - 1}",
             )
         if None not in (rank, world) and rank >= world > 1:  # type: ignore[operator]
             self._fail("variables.rank", f"RANK={rank}, but WORLD_SIZE={world}: 0 to {world - 1}")  # type: ignore[operator]
