@@ -46,7 +46,7 @@ class Stream:
 
     `received` contains the bytes of the next messages that have already been received. All methods raise
     OSError if the connection fails (TimeoutError if it takes too long), and ValueError if the data is not a
-    valid message. The parameter `end` is a monotonic time.
+    valid message. The parameter `ends` is a monotonic time.
     """
 
     def __init__(self, connection: socket.socket, received: bytes = b"") -> None:

@@ -305,9 +305,9 @@ class Probe:
         return replace(cell, outcome=ADVERTISED, text=text)
 
     def _elsewhere(self, address: str, cell: Cell) -> Cell:
-        """Probe another port.
+        """Probe other ports.
 
-        Return this result if the peer responds there, otherwise that of the common port.
+        Return the result for the port on which the peer responds, or else for the common port.
         """
         if self.listens not in (0, self._port) and self._is_it(
             other := self._ask(address, self.listens, QUICK)
