@@ -27,7 +27,7 @@ BODY_SECONDS = 60
 async def chunks(request: Request, limit: int) -> AsyncIterator[bytes]:
     """Yield the parts of the request's body as they arrive.
 
-    Raises Refused 413 for more than `limit` bytes, and 408 if no part arrives within BODY_SECONDS.
+    Raises Refused 413 for more than `limit` bytes, and 408 if no part arrives within BODY_SECONDS seconds.
     """
     size, stream = 0, request.stream()
     while True:

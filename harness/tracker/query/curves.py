@@ -71,7 +71,7 @@ def last(
 
 
 def overwritten(db: sqlite3.Connection, run: int, name: str) -> tuple[int, int]:
-    """Return how many rows a series has, and how many of them are hidden by another row for the same step."""
+    """Return the number of a series' rows, and of those hidden by another row for the same step."""
     steps = series.sent(db, run, name).steps
     return len(steps), len(steps) - len(set(steps))
 

@@ -71,7 +71,7 @@ class Coordinator:
     def measure(self, groups: Sequence[Group]) -> list[Result]:
         """Test the groups at the same time, and return the results.
 
-        This takes at most twice the deadline plus GRACE.
+        This takes at most twice the deadline plus GRACE seconds.
         """
         trials = {self._trials + place: tuple(group) for place, group in enumerate(groups)}
         self._trials += len(trials)

@@ -156,9 +156,9 @@ class Rank:
         time.sleep(2.0)  # This process may host the store, and the other ranks may still be reading from it.
 
     def _blame(self) -> tuple[Diagnosis, int]:
-        """Return which ranks are to blame, and the lowest rank that is alive. That rank writes the report.
+        """Return the diagnosis, and the lowest rank that is alive, which writes the report.
 
-        All positions are read twice, GONE_SECONDS apart.
+        All positions are read twice, GONE_SECONDS seconds apart.
         """
         try:
             before = self._watch.positions()

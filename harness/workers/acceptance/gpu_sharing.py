@@ -43,7 +43,7 @@ class Sharing:
 def sharing(
     devices: Sequence[Device], smi: Smi | None, expected: int | None, environ: Mapping[str, str]
 ) -> Sharing | None:
-    """Return why this container has shared GPUs or GPU partitions, or None if nothing proves that it does.
+    """Return the reason why this container has shared GPUs or GPU partitions, or None without proof.
 
     `smi` must have been read before the tests used the GPUs.
     """

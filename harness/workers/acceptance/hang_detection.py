@@ -50,10 +50,10 @@ class Diagnosis:
 
 
 def diagnose(before: Mapping[int, Position], now: Mapping[int, Position], ranks: int) -> Diagnosis:
-    """Return which ranks are to blame. `before` and `now` contain all positions, read GONE_SECONDS apart.
+    """Return a diagnosis that blames the ranks responsible for a hang or a failure.
 
-    If ranks are gone, they are blamed. Otherwise, ranks that are behind are blamed, because the other ranks
-    are waiting for them.
+    `before` and `now` contain all positions, read GONE_SECONDS seconds apart. If ranks are gone, they are
+    blamed. Otherwise, ranks that are behind are blamed, because the other ranks are waiting for them.
     """
     gone_ranks = tuple(
         r for r in range(ranks) if r not in now or (r in before and before[r].beat == now[r].beat)

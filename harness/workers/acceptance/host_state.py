@@ -38,7 +38,7 @@ class _Timex(ctypes.Structure):
 
 
 def shared_memory(path: Path) -> Check:
-    """Judge the free space in /dev/shm, which must be at least SHM_BYTES."""
+    """Judge the free space in /dev/shm, which must be at least SHM_BYTES bytes."""
     try:
         usage = shutil.disk_usage(path)
     except OSError as error:

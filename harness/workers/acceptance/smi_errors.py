@@ -78,14 +78,14 @@ class Reading:
 
     @property
     def cause(self) -> str | None:
-        """Return the cause of a failed call that its message or its exit code proves, or None."""
+        """Return the cause that a failed call's message or exit code proves, or None if there is none."""
         if not self.failed:
             return None
         return cause_of(self.error) or _CODES.get(self.code, (None, ""))[0]
 
 
 def cause_of(text: str) -> str | None:
-    """Return the cause that an nvidia-smi message proves, or None."""
+    """Return the cause that an nvidia-smi message proves, or None if it proves none."""
     for pattern, cause in ((_INFOROM, "gpu.inforom"), (_LOST_GPU, "gpu.lost"), (_DRIVER, "gpu.driver")):
         if pattern.search(text):
             return cause
@@ -93,7 +93,7 @@ def cause_of(text: str) -> str | None:
 
 
 def unparsed(text: str, code: int) -> str:
-    """Return why nvidia-smi's output contains no GPU data, in one sentence that quotes the output."""
+    """Return the reason why nvidia-smi's output has no GPU data, as a sentence that quotes the output."""
     if "<nvidia_smi_log" in text:
         return f"the XML of nvidia-smi (exit code {code}) is cut off before the end of its first GPU"
     lines = "; ".join(notes(text))[:MAX_LETTERS]

@@ -125,7 +125,7 @@ class Smi:
     attached: int | None = None
     """Number of GPUs according to the driver."""
     damage: str = ""
-    """Why only part of the document could be parsed, or "" if all of it was parsed."""
+    """The reason why only a part of the document could be parsed, or "" if the whole document was parsed."""
 
 
 def parse(text: str, code: int = 0) -> Smi | None:

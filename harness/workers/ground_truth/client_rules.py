@@ -58,7 +58,7 @@ def whole(step: Any) -> int | None:
 
 
 def sent(value: Any, step: Any = 0) -> Sent:
-    """Return what the client sends for `run.log({name: value}, step=step)`."""
+    """Return the data that the client sends for `run.log({name: value}, step=step)`."""
     reason = refused(step)
     one = _list(value) if isinstance(value, list) else _scalar(value)
     if not reason:
@@ -67,7 +67,10 @@ def sent(value: Any, step: Any = 0) -> Sent:
 
 
 def _list(items: list[Any]) -> Sent:
-    """Return what the client sends for a list. Items are logged in order, so the last number is kept."""
+    """Return the data that the client sends for a list.
+
+    Items are logged in order, so the last number is kept.
+    """
     values: list[float] = []
     reasons = [] if items else ["the list is empty, so the client sends nothing"]
     for item in items:
@@ -129,7 +132,7 @@ def _number(number: float) -> Sent:
 
 
 def refused(step: Any) -> str:
-    """Return why values logged with this step do not reach the run, or "" if the step is valid."""
+    """Return the reason why values logged with this step do not reach the run, or "" if the step is valid."""
     if isinstance(step, str):  # The client's queue converts a string of digits to a number.
         number = whole(step)
         return refused(number) if number is not None else f"Pluto refuses step {step[:40]!r}"

@@ -303,7 +303,7 @@ def take(connection: socket.socket, body: bytes) -> tuple[float, float]:
 
 
 def _waiting_seconds() -> float:
-    """Return how many seconds this thread has waited for a CPU, or 0 if the kernel does not report it."""
+    """Return the number of seconds for which this thread has waited for a CPU, or 0 if this is unknown."""
     try:
         return int(Path("/proc/thread-self/schedstat").read_text(encoding="ascii").split()[1]) / 1e9
     except (OSError, ValueError, IndexError):

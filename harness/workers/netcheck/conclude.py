@@ -327,7 +327,7 @@ def _shows_absence(cell: Cell) -> bool:
 
 
 def _absence_text(rank: int, cells: Mapping[tuple[int, int], Cell]) -> str:
-    """Return what other ranks observed about a silent rank, or "" if another cause explains its silence."""
+    """Return other ranks' observations of a silent rank, or "" if another cause explains its silence."""
     probes = [cell for (_, receiver), cell in cells.items() if receiver == rank]
     if not all(_shows_absence(cell) for cell in probes):
         return ""

@@ -92,7 +92,11 @@ class CpuDelay:
 
 
 def _totals() -> tuple[float, float]:
-    """Return how long any process waited for a CPU, and how long the container was throttled, in seconds."""
+    """Return the total waiting time and the total throttled time in seconds.
+
+    The waiting time is the time during which any process waited for a CPU. The throttled time is the
+    container's.
+    """
     waiting = throttled = 0.0
     for line in _lines(PRESSURE):
         if line.startswith("some "):

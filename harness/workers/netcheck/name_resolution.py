@@ -124,7 +124,7 @@ class Names:
     seconds: float = PATIENCE
     """The number of seconds to wait for a DNS server's answer."""
     asking: float | None = None
-    """The monotonic time at which the pending query was sent, or None."""
+    """The monotonic time at which the pending query was sent, or None if no query is pending."""
     _answered: dict[float, float] = field(default_factory=dict)
     """Maps the monotonic time of each answer to the number of seconds that the answer took."""
     _patience: float = 1.0
@@ -139,7 +139,7 @@ class Names:
         return Lookup(name, written, found=self.hosts) if written and self.written else None
 
     def record(self, seconds: float) -> None:
-        """Record how many seconds a DNS server's answer took."""
+        """Record the duration of a DNS server's answer in seconds."""
         self._answered[time.monotonic()] = seconds
 
     def look_up(self, name: str, patience: float = 1.0) -> Lookup:
@@ -246,7 +246,7 @@ class Names:
         return answer
 
     def slowest(self, since: float) -> float:
-        """Return how many seconds the slowest answer since a monotonic time took, or 0 if there was none."""
+        """Return the duration in seconds of the slowest answer since a monotonic time, or 0 without one."""
         return max((took for at, took in list(self._answered.items()) if at >= since), default=0.0)
 
     def _broken(self, name: str, answer: Answer) -> Lookup:

@@ -91,7 +91,7 @@ def _proved(cell: Cell, sender: Report, receiver: Report | None, job: _Job) -> C
 def _doubt(  # noqa: PLR0911 - one return per reason
     cell: Cell, sender: Report, receiver: Report | None, job: _Job
 ) -> str:
-    """Return why a failure is not proved, or ""."""
+    """Return the reason why a failure is not proved, or "" if it is proved."""
     reports = [sender] if receiver is None else [sender, receiver]
     if cell.outcome in SILENT:
         return _silence(cell, reports, job)
@@ -116,7 +116,7 @@ def _doubt(  # noqa: PLR0911 - one return per reason
 
 
 def _silence(cell: Cell, reports: list[Report], job: _Job) -> str:
-    """Return why a missing response does not prove a failure, or ""."""
+    """Return the reason why a missing response does not prove a failure, or "" if it does."""
     minimum = SILENT[cell.outcome]
     if cell.outcome == "dns.server_silent":
         # If the server answers any rank, the answers show its delay. Otherwise, the server may be on the

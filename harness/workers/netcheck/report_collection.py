@@ -64,7 +64,7 @@ class ReportCollection:
             return [report for report, _, _ in self._reports.values()]
 
     def arrived_at(self, instance: str) -> float | None:
-        """Return the monotonic time at which an instance's newest report arrived, or None."""
+        """Return the monotonic arrival time of an instance's newest report, or None if there is none."""
         with self._lock:
             return self._reports[instance][2] if instance in self._reports else None
 

@@ -106,7 +106,7 @@ def from_options(words: Sequence[str]) -> dict[str, str]:
 
 
 def merged(value: str) -> str:
-    """Return the torchrun option that became part of a value because a space is missing, or ""."""
+    """Return the torchrun option that a missing space makes part of a value, or "" if there is none."""
     match = _NO_SPACE.search(value)
     return match[1].partition("=")[0] if match else ""
 

@@ -203,7 +203,7 @@ class _Reader:
                 self._fail("variables.torchrun", text)
 
     def _option(self, name: str) -> str:
-        """Return the value of a torchrun option, or of the environment variable with this name, or ""."""
+        """Return the value of a torchrun option or, if it is not set, of the environment variable `name`."""
         return self._options.get(name) or self._variables.get(name, "")
 
     def _formed(self, declared: int | None) -> int | None:

@@ -455,7 +455,7 @@ def _around_log(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _unsent_reason(mode: str, finished: bool) -> str:
-    """Return why a run without an upload process sends nothing."""
+    """Return the reason why a run without an upload process sends nothing."""
     if finished:
         return "it was logged after run.finish(), so the client sends nothing"
     if mode == "noop":

@@ -105,7 +105,7 @@ class Lines:
 
     @property
     def due(self) -> bool:
-        """Return whether LINE_SECONDS have passed since the last line."""
+        """Return whether LINE_SECONDS seconds have passed since the last line."""
         return time.monotonic() >= self._next
 
     def summary(self, runs: list[dict[str, Any]], account: dict[str, Any], unreported: int = 0) -> None:

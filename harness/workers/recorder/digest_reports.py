@@ -71,7 +71,7 @@ class Reports:
         self.run = str(settings._op_id)
         self.dropped = self.failures = 0
         self.stopped = ""
-        """Why no more reports are sent, or ""."""
+        """The reason why no more reports are sent, or "" if reports are still sent."""
         self.acknowledged = 0, ""
         """Number of reports that the tracker has acknowledged, and their head."""
         self._rank, self._attempt = rank, attempt
@@ -121,7 +121,7 @@ class Reports:
             self._changed.notify_all()
 
     def wait(self) -> None:
-        """Wait up to END_SECONDS until the queued entries are acknowledged, or a request has failed."""
+        """Wait at most END_SECONDS seconds until the entries are acknowledged, or a request has failed."""
         with self._changed:
             target = self._requested
             if self._thread is not None:
@@ -187,7 +187,7 @@ class Reports:
     def _next(self) -> bytes:
         """Remove pending entries, and return them as the next report.
 
-        The report has at most MAX_ENTRIES entries, and about MAX_BYTES at most.
+        The report has at most MAX_ENTRIES entries, and at most about MAX_BYTES bytes.
         """
         entries: list[Entry] = []
         size = 0
@@ -259,7 +259,7 @@ def _is_temporary(error: Exception) -> bool:
 
 
 def _reason(error: Exception) -> str:
-    """Return why a request failed.
+    """Return the reason why a request failed.
 
     Most exceptions are reported without their text, because errors about invalid headers or URLs contain the
     key.

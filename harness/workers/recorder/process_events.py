@@ -201,7 +201,7 @@ def _is_option(words: list[str], at: int) -> bool:
 
 
 def _oom_kills() -> int:
-    """Return how many of this container's processes the OOM killer has killed, or 0 if this is unknown."""
+    """Return the number of this container's processes killed by the OOM killer, or 0 if it is unknown."""
     for path in _MEMORY_EVENTS:
         with contextlib.suppress(OSError, ValueError, KeyError):
             counts = dict(line.split() for line in Path(path).read_text().splitlines())

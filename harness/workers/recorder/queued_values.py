@@ -27,7 +27,7 @@ NOT_QUEUED = "the client did not queue the value"
 
 
 class Queued:
-    """What the client queued during one `log` call: numbers, keyed by metric name, and other values."""
+    """The data that the client queued during one `log` call: numbers keyed by metric, and other values."""
 
     __slots__ = ("metrics", "others", "steps")
 
@@ -177,7 +177,7 @@ class Account:
         """`report_new` is called with an entry when its key and reason occur for the first time."""
         self.handed = self.logged = self.past = 0
         self.unseen = ""
-        """Why the client's queue could not be watched, or ""."""
+        """The reason why the client's queue could not be watched, or "" if it is watched."""
         self._report_new = report_new
         self._dropped: dict[tuple[str, str, str], list[Any]] = {}
         """Maps (key, type, reason) to [key, type, reason, count, first step, last step]."""

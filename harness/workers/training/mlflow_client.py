@@ -28,7 +28,7 @@ CREATED_SECONDS = 30.0
 
 
 def problem(uri: str) -> str:
-    """Return why ranks on several nodes cannot log to this tracking URI, or "" if they can.
+    """Return the reason why ranks on several nodes cannot log to this tracking URI, or "" if they can.
 
     mlflow 3 rejects folders ("maintenance mode"), and ranks that share an SQLite file lock each other out.
     mlflow interprets HOST:PORT as an unknown scheme.

@@ -73,7 +73,7 @@ class Pluto:
         self._progress = time.monotonic()
 
     def send(self, points: Sequence[Point]) -> tuple[Sequence[Point], str]:
-        """Put new points into the queue. Return the unacknowledged points, and an error message or ""."""
+        """Put new points into the queue. Return the unacknowledged points, and any error message."""
         for point in points:
             if point.number not in self._rows:
                 self._rows[point.number] = self._put(point)

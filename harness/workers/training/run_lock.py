@@ -42,7 +42,7 @@ class Owner:
     process: str = field(default_factory=lambda: process(os.getpid()))
     launch: str = field(default_factory=lambda: os.environ.get("HARNESS_NONCE", ""))
     since: str = field(default_factory=lambda: time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
-    """When this attempt started, according to the owner's clock. The time is used only in messages."""
+    """The start time of this attempt, according to the owner's clock. It is used only in messages."""
     token: str = field(default_factory=lambda: secrets.token_hex(8))
     """A random identifier of the owner's attempt."""
     beat: int = 0

@@ -124,7 +124,7 @@ def too_large(path: Path, tokens: int, memory: int, remark: str = "") -> str:
 
 
 def memory_of_rank() -> int | None:
-    """Return how many bytes of memory a rank can use for tokens."""
+    """Return the number of bytes of memory that a rank can use for tokens."""
     limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         with suppress(OSError, ValueError):
