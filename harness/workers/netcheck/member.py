@@ -108,7 +108,7 @@ class Member:
         """Rank 0's result as JSON, or null."""
         self._informed: set[str] = set()
         self._fetching: set[int] = set()
-        """The places of the ranks whose reports rank 0 is fetching."""
+        """The ranks whose reports rank 0 is fetching, as indices in the list of peers."""
         self._server = self._listening()
         master = known.master_addr if known.master_addr != listed[0].host else ""
         self._first_too = self._at_master_port() if self._learning or master else None
@@ -138,7 +138,7 @@ class Member:
         return self._known.master_port if self._known.master_port != self._port else 0
 
     def _peer_probes(self, listed: Sequence[Peer], configuration: Configuration) -> dict[int, Probe]:
-        """Return a probe for each peer, keyed by place."""
+        """Return a probe for each peer, keyed by the peer's index in the list of peers."""
         kind, also = (FirstProbe, self._also()) if self._learning else (Probe, 0)
         probes: dict[int, Probe] = {}
         start = max(self._hello.rank, 0) + 1

@@ -55,7 +55,7 @@ class Stream:
         connection.setblocking(True)
 
     def send(self, message: bytes | memoryview, seconds: float) -> None:
-        """Send bytes within `seconds`."""
+        """Send all bytes of a message within `seconds` seconds."""
         self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeval(seconds))
         try:
             self.connection.sendall(message)

@@ -44,12 +44,12 @@ MAX_RESPONSE = 10_000
 
 
 def head_after(head: bytes, report: bytes) -> bytes:
-    """Return the head after a report. `head` is the previous head, which is initially `first_head`."""
+    """Return the new head after a report. `head` is the previous head, which is initially `first_head`."""
     return hashlib.sha256(head + hashlib.sha256(report).digest()).digest()
 
 
 def first_head(nonce: str, attempt: str, run: str) -> bytes:
-    """Return the head for a process that has not sent any reports."""
+    """Return the initial head, for a process that has not sent any reports."""
     return hashlib.sha256(f"{nonce}\n{attempt}\n{run}".encode()).digest()
 
 

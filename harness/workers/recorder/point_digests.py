@@ -44,7 +44,7 @@ _ROW = Struct("<qd")
 
 
 def start(metric: str, block: int) -> Any:
-    """Return the hash object for a leaf without points."""
+    """Return the initial hash object for a leaf, before any points are added."""
     return hashlib.sha256(f"{block}\n{metric}\n".encode(errors="surrogatepass"))
 
 
