@@ -250,7 +250,7 @@ class _SearchState:
         bad_pairs = [pair for pair, outcome in paired(pairs, outcomes) if outcome == "bad"]
         if len(bad_pairs) == len(pairs) > 1:
             self.boundaries.append(
-                Boundary(one, other, f"{len(bad_pairs)} of {len(bad_pairs)} pairs across the boundary fail")
+                Boundary(one, other, f"all {len(pairs)} pairs across the boundary fail")
             )
             return
         before = len(self.links) + len(self.boundaries)
