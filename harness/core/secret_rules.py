@@ -1,8 +1,8 @@
 """Rules that recognize secrets that the launch does not know, by a value's name or by its format.
 
-These rules are used for logs, bundles and the tracker's pages. `harness.evidence.io.known_secrets` finds
-known secrets in all their encodings. This module needs only the standard library, because the tracker's image
-contains little else.
+These rules are used for logs, bundles and the tracker's pages. `harness.evidence.io.known_secrets` finds the
+secrets that the launch does know, in all their encodings. This module needs only the standard library,
+because the tracker's image contains little else.
 
 A number is not considered a secret, unless its name ends with a word such as "password" or "api_key", because
 metrics are often named "token" or "secret". All patterns take linear time.
@@ -176,8 +176,8 @@ _TAILS = (
 )
 """The last words of all names that _END matches."""
 _LONGEST_NAME, _BEFORE_NAME = 64, 13
-"""The maximum number of characters of a name that are checked, and the number of characters before the name
-that are checked too. A name can consist of two words ("api key")."""
+"""The maximum number of a name's characters that are checked, and the number of characters before the name
+that are also checked, because a name can consist of two words ("api key")."""
 _OPTION_NAME = r"--?(?:passwd|(?:[a-z0-9]{1,20}[-_]){0,4}(?:token|password|secret|key))"
 _OPTIONS = rf"{_OPTION_NAME}(?:[ \t]+|\\*[\"'],[ \t\r\n]{{0,40}}|[\"']?\r?\n{PREFIX}[ \t]{{0,40}}-[ \t]+)"
 """Matches an option whose value is a secret. The value is the next word, or the next item of a JSON, Python
@@ -283,7 +283,7 @@ none."""
 def spans(text: str) -> list[Span]:
     """Return the (start, end) of the secrets that the rules find in a text.
 
-    The parts of lines that ranks write for the harness are left out.
+    Parts of the text that are frames, which ranks write for the harness, are left out.
     """
     secret_spans = [*_named(text), *_shaped(text), *_private_keys(text)]
     return without(secret_spans, frames(text)) if secret_spans else []

@@ -79,8 +79,8 @@ class Numbers(BaseModel):
     """Maps a verdict such as "FAIL rank.crashed" to the number of launches with this verdict."""
     retries: int
     seconds: dict[str, dict[str, float]]
-    """Maps "whole", "launch" and "observe" to the percentiles p50, p90 and p99 of their durations, and to the
-    maximum."""
+    """Maps "whole" (the process), and the stages "launch" and "observe", to the percentiles p50, p90 and p99
+    and the maximum of their durations."""
 
 
 def numbers(entries: Sequence[Entry]) -> Numbers:
