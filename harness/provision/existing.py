@@ -144,7 +144,7 @@ class ExistingCluster:
     def _refuse_lacks(self, needs: list[Requirement]) -> None:
         """Raise HarnessError for missing requirements.
 
-        A missing image is not an error here, because the job file can set the image.
+        A missing image is not an error here, because the job file can name another image.
         """
         lacks = [requirement for requirement in missing(needs) if requirement.what != "image"]
         if lacks:

@@ -48,7 +48,7 @@ def _pods(settings: Settings) -> Iterator[DiskUse]:
 
 def _folders(settings: Settings) -> Iterator[DiskUse]:
     cache, runs = settings.cache_dir.absolute(), settings.runs_dir.absolute()
-    description = f"{cache}, which is built or fetched again when it is needed"
+    description = f"{cache}, which the harness fills again when needed"
     yield DiskUse(
         what=description, bytes=disk_use.bytes_used(cache), command=f"rm -r {shlex.quote(str(cache))}"
     )

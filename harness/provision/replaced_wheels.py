@@ -55,7 +55,7 @@ PYTHON: Final = ("--python", sys.executable)
 """Options that select the Python interpreter for uv. Without them, uv inspects all interpreters on PATH,
 which takes up to 10 s."""
 BASE: Final = ("torch",)
-"""Packages that the base image contains. They are neither installed nor resolved."""
+"""Packages that the base image contains, and that are therefore neither resolved nor installed."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Change:
     """A change to a lock file: the resolved packages that differ from the lock, ready to be installed."""
 
     pins: str
-    """A requirements file with each package's version and hashes, or with the path of its wheel."""
+    """The content of a requirements file: each package's version and hashes, or the path of its wheel."""
     replaced: tuple[Replaced, ...]
     changed: tuple[str, ...]
     """The names of all packages that differ from the lock: the replaced packages, and dependencies that are
@@ -127,7 +127,7 @@ def install(change: Change, options: Sequence[str]) -> None:
 
 
 def version_texts(replaced: Sequence[Replaced]) -> dict[str, str]:
-    """Return the replaced packages as entries for `versions` in the bundle's manifest."""
+    """Return the replaced packages as entries for the manifest's `versions` in the bundle."""
     return {
         f"replaced {each.name}": f"{each.version} instead of {each.locked or 'nothing'}, from {each.origin}"
         + (f", sha256 {each.digest[:12]}" if each.digest else "")

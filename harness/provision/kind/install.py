@@ -42,7 +42,7 @@ from harness.provision.kind.preload import CompletedSteps
 from harness.provision.konduktor import konduktor_bin, konduktor_version
 
 SERVING_SECONDS = 180
-"""The maximum number of seconds until the controllers serve after the nodes were restarted."""
+"""The maximum number of seconds to wait until the controllers serve after a restart of the nodes."""
 
 
 @dataclass(frozen=True)
@@ -154,13 +154,13 @@ def usable(kind: KindNodes, images: Images, context: RunContext) -> template.Tem
         return None
     own_template = template.find(name)
     if own_template is not None and not own_template.fresh:
-        context.progress(f"cluster {kind.name}: its template of {own_template.made} is too old")
+        context.progress(f"cluster {kind.name}: its template, created at {own_template.made}, is too old")
         return None
     return own_template
 
 
 def lacking(kind: KindNodes, images: Images, context: RunContext) -> bool:
-    """Return whether the cluster could be created from a template if there were one, but there is none."""
+    """Return whether only the template is missing to create the cluster from a template."""
     if from_template.rejection(kind, images.stack) is not None:
         return False
     name = template.tag(kind.settings, images.stack, images.own, context)

@@ -1,6 +1,6 @@
 """Build all missing artefacts of the source stack: programs, a Debian root, images and manifests.
 
-The Debian steps mostly wait for disk and network I/O, so they run concurrently with the Go steps.
+The Debian steps run concurrently with the Go steps, because they mostly wait for disk and network I/O.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Build programs from a Go module that is not part of the cluster's images.
 
-The module has its own lock and cache key, so a change to its version does not trigger any other build.
+The module has its own lock and cache key, so a change of its version triggers no other build.
 """
 
 from __future__ import annotations
