@@ -111,7 +111,7 @@ class Kube:
             return {**direct, "http_no_proxy": [_EVERY_HOST]}
         if self.proxy.scheme != "http":
             raise UsageError(
-                f"commands in a pod need an http:// proxy, but the API server's proxy is {self.proxy}",
+                f"a command in a pod needs an http:// proxy, but the API server's proxy is {self.proxy}",
                 hint="set the kubeconfig's proxy-url, or HTTPS_PROXY, to the proxy's HTTP port",
                 cause=CAUSE,
             )

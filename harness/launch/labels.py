@@ -29,4 +29,5 @@ The other ranks must succeed and log nothing. A label cannot contain commas, so 
 there.
 """
 LOCAL_IMAGE = "pluto-multinode-test:local"
-"""In a workload's file, the placeholder for the worker image that the harness builds from the Dockerfile."""
+"""The image name in a workload's file that stands for the worker image, which the harness builds from the
+Dockerfile."""

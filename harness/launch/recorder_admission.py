@@ -19,7 +19,7 @@ _TERMINAL_PHASES = ("Succeeded", "Failed")
 
 @dataclass(frozen=True)
 class Unrecorded:
-    """A container that is not recorded, and the reason for that."""
+    """A container that is not recorded, and the reason."""
 
     namespace: str
     pod: str
@@ -39,7 +39,7 @@ class Status:
     without_files: list[str] = field(default_factory=list)
     """Namespaces that have labels or pods for the recorder, but lack its files."""
     recorded: int = 0
-    """The number of running or waiting containers that have the recorder."""
+    """The number of running or waiting containers to which the recorder was added."""
     unrecorded: list[Unrecorded] = field(default_factory=list)
 
     @property

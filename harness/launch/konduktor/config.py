@@ -36,7 +36,7 @@ class Submission:
     users: Object = field(default_factory=dict)
     """The settings from the user's config, as `users_config` returns them."""
     files: list[Object] = field(default_factory=list)
-    """The volumeMounts for scripts that differ from those in the image (provision/images/scripts.py)."""
+    """The volumeMounts for scripts that differ from the image's scripts (provision/images/scripts.py)."""
     pull_secret: str | None = None
     """The pull secret for the image, in the launch's namespace."""
     recorder: bool = False

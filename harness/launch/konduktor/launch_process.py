@@ -61,9 +61,9 @@ if line := sys.stdin.readline():  # otherwise, the harness has exited
 
 
 def early(job: Path, settings: Settings) -> AbstractContextManager[Konduktor | None]:
-    """Start konduktor's process before the harness's imports, and return its context manager.
+    """Start konduktor's process before the harness's imports, and return a context manager for it.
 
-    The context manager returns None if konduktor is not installed yet, if the file seems to be a manifest, or
+    The context manager yields None if konduktor is not installed yet, if the file seems to be a manifest, or
     if a file or folder cannot be read or written. The launch later reports these errors.
     """
     try:
@@ -97,7 +97,7 @@ class Konduktor:
         self._temporary.mkdir()
         schemas = self.home / ".konduktor" / "schemas"
         schemas.mkdir(parents=True, mode=0o700)
-        (schemas / "podspec.json").write_text("{}")  # Otherwise, konduktor downloads the schema.
+        (schemas / "podspec.json").write_text("{}")  # Without this file, konduktor would download the schema.
         self._until = ExitStack()
         self._waiting = self._start(program) if program is not None and _of_python(program) else None
 

@@ -33,8 +33,8 @@ def of(nodes: Sequence[Object], requested: int | None) -> Request:
     If GPUs are shared, each pod requests only one, because a pod that requests two may get the same GPU
     twice.
 
-    Raises UsageError with the names of the nodes that cannot be tested, or cannot be tested together with the
-    others.
+    Raises UsageError with the names of the nodes that cannot be tested at all, or not together with the other
+    nodes.
     """
     parts = {_name(node): gpu_nodes.parts(node) for node in nodes}
     if split := [(name, [one.text]) for name, one in parts.items() if one and one.cause == "gpu.mig"]:
@@ -61,7 +61,7 @@ def of(nodes: Sequence[Object], requested: int | None) -> Request:
     resources = {_name(node): _resource(node) for node in nodes}
     if len(set(resources.values())) > 1:
         each = [(name, [f"has its GPUs as {resource}"]) for name, resource in resources.items()]
-        raise UsageError(f"the nodes offer their GPUs by different names: {by_reason(each)}", hint=_OTHERS)
+        raise UsageError(f"the nodes offer their GPUs under different names: {by_reason(each)}", hint=_OTHERS)
     return Request(next(iter(resources.values())), 1, whole=False)
 
 
@@ -74,7 +74,7 @@ def no_gpus(nodes: Iterable[Object], selector: object) -> UsageError:
     ]
     scope = f" among those with the labels {selector}" if selector else ""
     return UsageError(
-        f"a node with {GPU} is expected, and there is none{scope}"
+        f"expected a node with {GPU}, but there is none{scope}"
         + (f": {by_reason(other_nodes)}" if other_nodes else ""),
         hint="`kubectl describe nodes` shows labels and capacity; --device cpu tests nodes without GPUs",
     )

@@ -87,11 +87,11 @@ def variables(words: Iterable[str]) -> dict[str, str]:
             raise UsageError(f"--env: {name} is given twice")
         if not separator and name not in os.environ:
             raise UsageError(
-                f"--env {name}: this variable is not set here", hint="--env NAME=VALUE, or export it first"
+                f"--env {name}: this variable is not set", hint="give --env NAME=VALUE, or export it first"
             )
         if separator and (is_secret_name(name) or secrets_in(value.replace("$", "_"))):
             raise UsageError(
-                f"--env {name}=…: other users of this machine see a secret on a command line",
+                f"--env {name}=…: other users of this machine can see secrets on a command line",
                 hint=f"export {name}, and give `--env {name}`",
             )
         values[name] = value if separator else os.environ[name]

@@ -352,8 +352,8 @@ def manifests(
         spec = replace(spec, max_replicas=max(MOST_REPLICAS, spec.replicas))
     for option, _ in spec.transfers():
         raise UsageError(
-            f"{option} needs a pod of the launch, which printed manifests do not have: leave it out",
-            hint="`harness train` without --print-manifests supports it",
+            f"{option} needs a helper pod, which printed manifests do not contain",
+            hint="omit this option, or use `harness train` without --print-manifests",
         )
     for on_kind, folder in (("--data", spec.data), ("--volumes", spec.volumes)):
         if folder is not None:

@@ -153,7 +153,7 @@ def _hint(mount: Mount, namespace: str) -> str:
     if mount.claim == DATASETS:
         return "--synthetic trains on generated texts, and needs no datasets-pvc"
     if mount.claim == MODELS:
-        return "an option of the trainer names a folder of /models"
+        return "a trainer option names a folder in /models"
     return f"`kubectl get pvc -n {namespace}` lists the claims; checkpoints are written to this one"
 
 
@@ -202,12 +202,12 @@ def check(folder: str | None, storage_class: str | None, namespace: str | None, 
         )
     if existing and not (storage_class or namespace):
         raise UsageError(
-            "on your own cluster, a volume for the checkpoints of all pods is required, but none was named",
-            hint=f"--storage-class NAME ({MANY}), or --claims-namespace NAMESPACE, which has {OUTPUTS} and "
-            f"{DATASETS}",
+            "on your own cluster, a volume for all pods' checkpoints is required, but no option names one",
+            hint=f"use --storage-class NAME ({MANY}), or --claims-namespace with a namespace that has "
+            f"{OUTPUTS} and {DATASETS}",
         )
     if folder and (existing or storage_class or namespace):
-        raise UsageError("--volumes names a folder of a kind cluster, but this launch uses claims")
+        raise UsageError("--volumes names a folder on a kind cluster, but this launch uses claims")
 
 
 def remove(kube: Kube, nonce: str) -> None:
