@@ -215,7 +215,7 @@ class Bundle:
         return self._states[path]
 
     def read_objects(self) -> None:
-        """Read the objects of all kinds, so that `damaged` lists the problems in all of them."""
+        """Read the objects of all kinds, so that `damaged` lists all problems in them."""
         for name in self.names("objects", ".jsonl"):
             self.history(name.removesuffix(".jsonl"))
         self.history("event")

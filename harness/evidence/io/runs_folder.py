@@ -77,8 +77,8 @@ class Past:
     def started(self) -> datetime:
         """Return the launch's start time from the manifest.
 
-        Without a readable manifest, derive it from the bundle's name, or else use the directory's
-        modification time.
+        If the manifest cannot be read, the time comes from the bundle's name or, failing that, from the
+        directory's modification time.
         """
         if self.manifest is not None and (moment := _moment(self.manifest.started_at)) is not None:
             return moment

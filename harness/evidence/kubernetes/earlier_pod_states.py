@@ -1,7 +1,8 @@
 """Reconstruct the states that a pod had before the harness first read it, from its container status.
 
 The container status contains the number of restarts and the termination of the previous instance. This is
-needed only for attached jobs: a bundle recorded from the start of a job contains these states.
+needed only for attached jobs. A bundle that was recorded from the start of a job already contains these
+states.
 """
 
 from __future__ import annotations

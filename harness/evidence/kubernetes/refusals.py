@@ -20,7 +20,7 @@ _MAKERS = (
     *("JobSet", "Job", "StatefulSet", "DaemonSet", "ReplicaSet", "TorchrunJob"),
     *("PyTorchJob", "MPIJob", "TrainJob", "LeaderWorkerSet"),
 )
-"""Kinds of objects whose controllers create pods, or create Jobs that create pods."""
+"""Kinds of objects whose controllers create pods, or create Jobs whose controller creates pods."""
 _REASONS = ("FailedCreate", "JobCreationFailed", "HeadlessServiceCreationFailed", "FailedCreatePod")
 """Event reasons used by Kubernetes controllers, JobSet 0.12 and the Training Operator 1.9 for objects that
 could not be created."""
