@@ -1,4 +1,4 @@
-"""Find out from a job's pods why they do not run, why they do not terminate, and why they ended.
+"""Find out from a job's pods why they are not running, why they do not terminate, or why they ended.
 
 Besides `trainer` and `workspace`, a pod has the init containers and helpers from its queue's template, and
 containers added by admission webhooks. Any of these containers can keep a job from starting or ending, so
@@ -18,12 +18,12 @@ from harness.torchrun_controller.api.condition_type import parsed
 from harness.torchrun_controller.decide.trainer_exit import explained
 
 RUNS_STEP = timedelta(seconds=30)
-"""An init container's run time is rounded down to a multiple of this interval in the status."""
+"""The interval to which an init container's run time is rounded down in the status."""
 LONG = timedelta(seconds=60)
-"""If an init container runs longer than this, an Event reports it."""
+"""The run time after which an Event reports an init container that is still running."""
 LINGERS = timedelta(seconds=30)
-"""If other containers are still running this long after the trainers have ended, an Event reports them. The
-time equals the default grace period of a pod, within which Kubernetes terminates native sidecars.
+"""The time after the end of the trainers after which an Event reports other containers that are still
+running. It equals a pod's default grace period, within which Kubernetes terminates native sidecars.
 """
 STARTING = (None, "ContainerCreating", "PodInitializing")
 DISRUPTIONS = {
@@ -92,8 +92,8 @@ def _waiting(pod: Object, container: Object) -> str:
 
 def _initializing(pods: list[Object], now: datetime) -> Problem:
     """Return a problem about the init container that is still running, with its run time in steps of
-    RUNS_STEP. If the run time had a resolution of one second, each reconcile would change the status, and
-    each change would trigger another reconcile.
+    RUNS_STEP. With a run time in seconds, each reconcile would change the status, and each change would
+    trigger another reconcile.
     """
     for pod in pods:
         for container in (pod.get("status") or {}).get("initContainerStatuses") or []:

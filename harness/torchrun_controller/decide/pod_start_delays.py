@@ -15,15 +15,16 @@ from harness.torchrun_controller.api.condition_type import parsed
 from harness.torchrun_controller.decide.decisions import Snapshot
 
 LATE = timedelta(seconds=5)
-"""The time after which pods that have not started are considered late. The controller then reads Events about
+"""The time after which pods that have not started count as late, so that the controller reads Events about
 them."""
 RECHECK = timedelta(seconds=10)
 CLOCKS = timedelta(seconds=5)
-"""The tolerated difference between this process's clock and the clocks of the control plane."""
+"""The tolerated difference between the clocks of this process and of the control plane."""
 UNSCHEDULED = timedelta(seconds=30)
-"""The time within which a working scheduler sets the PodScheduled condition of each pod."""
+"""The time within which a working scheduler sets each pod's PodScheduled condition."""
 IDLE = timedelta(seconds=60)
-"""If another controller does nothing for this time, a message asks whether it is running."""
+"""The time after which a message suggests checking whether another controller, which has done nothing, is
+running."""
 USUAL = ("WaitForFirstConsumer", "Provisioning", "ProvisioningSucceeded")
 """Reasons of Events about a claim that is being provisioned normally."""
 PULL_SECRET = "FailedToRetrieveImagePullSecret"  # noqa: S105 - the reason of an Event

@@ -107,8 +107,7 @@ def _open(
 def _is_open(cluster_scoped: Object | None, namespace: str) -> bool:
     """Return whether a ClusterQueue's or Queue's administrator permits TorchrunQueues in this namespace.
 
-    Without this check, the controller would use its own rights on behalf of a queue's author who does not
-    have these rights.
+    Without this check, a queue's author could use rights that only the controller has.
     """
     annotations = (cluster_scoped or {"metadata": {}})["metadata"].get("annotations") or {}
     namespaces = [name.strip() for name in str(annotations.get(names.NAMESPACES_ANNOTATION) or "").split(",")]
@@ -116,7 +115,8 @@ def _is_open(cluster_scoped: Object | None, namespace: str) -> bool:
 
 
 def _closed_kai_queue(queue: Object, spec: QueueSpec, snapshot: QueueSnapshot) -> str | None:
-    """Return the name of a kai-scheduler Queue that the TorchrunQueue refers to and may not use, or None.
+    """If the TorchrunQueue refers to a kai-scheduler Queue that it may not use, return the Queue's name, and
+    otherwise None.
 
     kai-scheduler lets the pods of any namespace use any Queue. A TorchrunQueue uses the Queue that was
     created for it, or one that is open to its namespace. A Queue that does not exist is created under the
@@ -264,14 +264,14 @@ def _local(spec: QueueSpec, local_queue: Object | None) -> tuple[str, str]:
             return "LocalQueueNotReady", "its LocalQueue is being created"
         return (
             "LocalQueueNotFound",
-            f"LocalQueue {spec.local_queue} is not there: create it, or leave localQueue out",
+            f"LocalQueue {spec.local_queue} does not exist: create it, or omit localQueue",
         )
     cluster_queue = (local_queue.get("spec") or {}).get("clusterQueue")
     if spec.local_queue is None and cluster_queue and spec.cluster_queue not in (None, cluster_queue):
         return (
             "LocalQueueNotReady",
             f"its LocalQueue belongs to ClusterQueue {cluster_queue}, and Kueue does not allow a change to "
-            f"{spec.cluster_queue}: delete the LocalQueue, and the controller creates it again",
+            f"{spec.cluster_queue}: delete the LocalQueue, and the controller will create it again",
         )
     active = condition(local_queue, "Active")
     if active.get("status") == "True":

@@ -16,7 +16,7 @@ from harness.torchrun_controller.api import names
 from harness.torchrun_controller.api.condition_type import parsed
 
 QUIET = timedelta(minutes=5)
-"""If no rank has logged a line for this time, the job's message reports the silence.
+"""The time after which the job's message reports that no rank has logged a line.
 
 Training scripts usually log about once a minute.
 """

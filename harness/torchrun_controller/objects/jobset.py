@@ -15,8 +15,8 @@ DISRUPTED = {"type": "DisruptionTarget", "status": "True"}
 """The type of the condition that marks a pod that Kubernetes is evicting or preempting, or that was lost with
 its node."""
 DEADLINE_MARGIN = 60
-"""The number of seconds by which the Job's deadline is later than the controller's. Usually the controller
-acts first, because its message contains more details.
+"""The number of seconds by which the Job's deadline is later than the controller's, so that the controller
+usually acts first. Its message contains more details.
 """
 
 

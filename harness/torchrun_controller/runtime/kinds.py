@@ -1,6 +1,6 @@
 """Define the kinds that the controller watches, and the fields that its decisions read.
 
-Only these fields are cached. This saves memory, and changes to other fields do not cause a reconcile.
+Only these fields are cached, which saves memory. Changes to other fields cause no reconcile.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A cache of the objects of one kind, updated by a watch. It never goes back to an older version.
 
-Versions are compared as numbers, within one kind. The API server sends a kind's changes in order, so after an
-event the cache is complete up to that event's version. The process's own writes are stored when the API
-server responds, before the watch reports them, so that a reconcile reads its own writes.
+Versions are compared as numbers, and only within one kind. The API server sends a kind's changes in order, so
+after an event the cache is complete up to that event's version. The process's own writes are stored when the
+API server responds, before the watch reports them, so that a reconcile reads its own writes.
 """
 
 from __future__ import annotations
