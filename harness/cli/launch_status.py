@@ -78,8 +78,7 @@ def _state(item: Object) -> str:
 
 
 def _admission(workloads: list[Object]) -> str:
-    """Return the admission status that Kueue reports for a launched object, with the message of the
-    condition."""
+    """Return the admission status that Kueue reports for a launched object, with the condition's message."""
     for workload in workloads:
         for kind in ("Finished", "Evicted", "Admitted", "QuotaReserved"):
             reported = condition(workload, kind)

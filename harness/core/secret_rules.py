@@ -27,7 +27,7 @@ PREFIX = (
 """Matches the prefix of a log line written by the kubelet or a program: a time, rank or log level. Also valid
 in RE2."""
 LINE_END = r"(?:\r\n?|\n|\\\\*(?:r\\+)?n)"
-"""Matches a line ending, also as an escape sequence in a string literal."""
+"""Matches a line ending, including one that is an escape sequence in a string literal."""
 FIRST = r"\\(?<!\\\\)\\*"
 """Matches a sequence of backslashes, but only from its first backslash. Without the lookbehind, a search
 would start at each backslash of a long sequence and take quadratic time. RE2 does not support lookbehinds and
@@ -57,8 +57,8 @@ _WEAK = (
     r"|dockerconfigjson|x-amz-(?:signature|credential)|[?&](?:sig|token)|(?-i:[A-Z0-9]_(?:KEY|PASS))"
 )
 _BARE_NAMES = "token|secrets?|credentials?"
-"""Matches the ends of names whose values are secrets only if the name has another part, such as in hf_token,
-or the value looks random."""
+"""Matches the ends of names whose values are secrets only if the name has another part (as in hf_token) or if
+the value looks random."""
 _ANYWHERE = "password|passwd|passphrase|secret|credential|api[-_.]?key|connection[-_]?string"
 _ALONE, _WITH_OTHERS = "token|authorization|cookie|dsn|jwt|pwd|pass", "key|auth"
 """Last words of names that denote a secret. In a document's keys, the words in _WITH_OTHERS denote a secret

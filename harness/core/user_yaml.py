@@ -73,7 +73,7 @@ def yaml_document(path: Path, kind: str, *, hint: str = "", max_bytes: int = MAX
     """
     documents = yaml_documents(path, kind, hint=hint, max_bytes=max_bytes)
     if len(documents) > 1:
-        raise UsageError(f"{kind} {path} has {len(documents)} documents; one is expected", hint=hint)
+        raise UsageError(f"{kind} {path}: expected one document, found {len(documents)}", hint=hint)
     return documents[0] if documents else None
 
 

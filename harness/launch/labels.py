@@ -16,7 +16,7 @@ Its value is "nodes" on a DaemonSet, and "ddp" on a StatefulSet.
 RESTARTS = "pluto-e2e-harness/restarts"
 """Annotation on a workload. Its value is the number of times that each rank may restart, for any reason.
 
-With more restarts, the verdict is FAIL.
+If a rank restarts more often, the verdict is FAIL.
 """
 TRAINING = "pluto-e2e-harness/training"
 """Annotation on a training printed by --print-manifests. The value "true" means that its checkpoints are

@@ -37,7 +37,7 @@ class Status:
     outdated: list[str] = field(default_factory=list)
     """Namespaces in `with_files` whose files are from a different version."""
     without_files: list[str] = field(default_factory=list)
-    """Namespaces that have labels or pods for the recorder, but lack its files."""
+    """Namespaces that lack the recorder's files, although they or their pods request the recorder."""
     recorded: int = 0
     """The number of running or waiting containers to which the recorder was added."""
     unrecorded: list[Unrecorded] = field(default_factory=list)

@@ -221,7 +221,7 @@ class Bundle:
         self.history("event")
 
     def _typed(self, state: ObjectState) -> ObjectState:
-        """Remove the fields that have the wrong type from an object.
+        """Remove fields with values of the wrong type from an object.
 
         Each kind of problem is recorded as damage once per file.
         """

@@ -269,7 +269,7 @@ class BundleWriter:
         self.points.extend(rows)
 
     def tracker_summary(self, summary: TrackerSummary) -> None:
-        """Write how many records of each kind the tracker has.
+        """Write the number of records of each kind that the tracker has.
 
         Call this method last, because readers use these numbers to detect truncated files in tracker/.
         """

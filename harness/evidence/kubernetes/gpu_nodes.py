@@ -58,14 +58,15 @@ class Parts:
 _REJECTED = "Pod was rejected: "
 """The beginning of a pod's status message if the kubelet refused to run the pod. Older kubelets omit it."""
 _ENDED_OTHERWISE = ("DeadlineExceeded", *ENDED_BY_NODE)
-"""Status reasons of failed pods that the kubelet accepted first, and that it or a controller ended later."""
+"""Status reasons of failed pods that the kubelet had accepted before it or a controller ended them."""
 _NONE_LEFT = re.compile(r"\bcapacity: 0\b")
 _OF_GPUS = re.compile(
     r"nvidia\.com/|nvml|\bGPU-[0-9a-f]|amd\.com/gpu|gpu\.intel\.com/|habana\.ai/"
     r"|unhealthy devices(?! [\w.-]+/)|GetPreferredAllocation",
     re.IGNORECASE,
 )
-"""Pattern for the device manager's messages about GPUs. Other device plugins offer network devices."""
+"""Pattern for the device manager's messages about GPUs. The device manager also reports other devices, such
+as network devices."""
 _SHARED_ONCE = "maximum request size for shared resources"
 """Part of the device plugin's error message if failRequestsGreaterThanOne is set. MPS implies this
 setting."""

@@ -74,8 +74,8 @@ _REFUSALS = (
     _Text(("not found",), None, "final"),
     _Text(("unavailable in ClusterQueue",), None, "final"),
 )
-"""Patterns for messages in a Workload's QuotaReserved condition. The cause is that of the first matching
-pattern that has one."""
+"""Patterns for messages in a Workload's QuotaReserved condition. The first matching pattern that has a cause
+determines the cause."""
 _UNTIL_QUOTA = "insufficient unused quota"
 """Part of Kueue's message about a flavor whose quota is in use now. This flavor might admit the job later,
 even if no other flavor ever can."""
@@ -176,7 +176,7 @@ _OF_THE_NODE: tuple[tuple[str, CauseId], ...] = tuple(
         "too many open files",
     )
 )
-"""Parts of messages, in lower case, about a fault of the node or its container runtime, with their cause."""
+"""Pairs of (part of a message in lower case, cause) for faults of the node or its container runtime."""
 _STARTS: tuple[tuple[str, CauseId], ...] = (
     ("oom-killed (memory limit too low", "rank.oom_killed"),
     ("error mounting", "scheduling.volume_failed"),

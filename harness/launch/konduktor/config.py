@@ -46,7 +46,7 @@ class Submission:
 
 
 def users_config(path: Path | None) -> Object:
-    """Return kubernetes.pod_config and kubernetes.jobset_config of a user's konduktor config.
+    """Return kubernetes.pod_config and kubernetes.jobset_config from a user's konduktor config.
 
     All other settings are ignored, because they could make the job run on another cluster. Raises UsageError
     if the file is not a konduktor config.

@@ -92,8 +92,8 @@ class Konduktor:
             self.home / name for name in ("config.yaml", "kubeconfig", "job.yaml")
         )
         self._temporary = self.home / "tmp"
-        """The folder to which the Kubernetes client writes the client key. If that process is killed, the key
-        remains there."""
+        """The folder to which the Kubernetes client writes the client key. If konduktor's process is killed,
+        the key remains there."""
         self._temporary.mkdir()
         schemas = self.home / ".konduktor" / "schemas"
         schemas.mkdir(parents=True, mode=0o700)
@@ -160,9 +160,9 @@ class Konduktor:
 
 
 def _of_python(program: Path) -> bool:
-    """Return whether a script runs in Python, according to its first two lines.
+    """Return whether a script's first two lines show that it runs in Python.
 
-    If the interpreter's path is long, the second line contains it.
+    If the interpreter's path is long, it is in the second line.
     """
     with program.open("rb") as text:
         return any(b"python" in line for line in islice(text, 2))

@@ -25,10 +25,10 @@ _HEAD = {"apiVersion": "v1", "kind": "Pod"}
 _MERGE = (*("--kubeconfig=/dev/null", "patch", "--local", "--type=strategic"), *("-f", "-", "-o", "json"))
 _SECONDS = 30
 _KEYS = ("name", "mountPath", "containerPort", "topologyKey", "key")
-"""Fields that identify an item in one of a pod's lists, such as a container's name."""
+"""Fields that identify an item in a list of a pod's spec, such as a container's name."""
 _FREE = {("spec", "tolerations"), ("spec", "topologySpreadConstraints")}
-"""Paths of values that the file can change. It can also change containers' requests and limits, except for
-GPUs."""
+"""Paths of values that the --pod file can change. The file can also change containers' requests and limits,
+except for GPUs."""
 
 
 def check(file: Path, container: str) -> None:

@@ -30,7 +30,7 @@ SPECIAL: list[tuple[str, str, type[PlainWorkload]]] = [
     (ACCEPT, "nodes", NodesWorkload),
     (ACCEPT, "ddp", DdpWorkload),
 ]
-"""The annotation and value that mark each kind of workload without a training, and the workload's class."""
+"""Tuples of (annotation, value, class). A workload with this value of the annotation has this class."""
 
 
 def of_manifest(documents: list[Any], source: str) -> PlainWorkload:

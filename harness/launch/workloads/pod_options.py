@@ -26,7 +26,8 @@ from harness.settings import Settings
 
 TAKEN_PREFIXES = ("HARNESS_", "PLUTO_URL_", "PLUTO_API_", "KONDUKTOR_")
 TAKEN = frozenset({"NO_PROXY", "PLUTO_DISABLE_TELEMETRY"})
-"""Users cannot set these variables, because a launch or a setting sets them (harness.launch.prepare)."""
+"""The environment variables that users cannot set, because a launch or a setting sets them
+(harness.launch.prepare)."""
 W = TypeVar("W", bound=PlainWorkload)
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 

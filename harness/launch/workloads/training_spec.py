@@ -199,7 +199,7 @@ class TrainingSpec:
         if self.smoke:
             raise UsageError("--max-replicas needs checkpoints to resume from; the smoke test writes none")
         if self.same_as is not None:
-            raise UsageError("--same-as compares every bit, which depends on the number of ranks")
+            raise UsageError("--same-as compares every bit of weights that depend on the number of ranks")
         if maximum < self.replicas:
             raise UsageError(
                 f"--max-replicas: expected at least {self.replicas}, the number of --replicas; "

@@ -107,9 +107,10 @@ def of_class(name: str, pod_mounts: Iterable[Mount], namespace: str | None = Non
 
 
 def of_namespace(claims: Iterable[Claimed], namespace: str, nonce: str) -> Iterable[Object]:
-    """Yield claims for the volumes that claims in another namespace use.
+    """Yield claims that use the same volumes as claims in another namespace.
 
-    Each claim is bound to a copy of the PersistentVolume object. The copies have the reclaim policy Retain.
+    Each new claim is bound to a copy of the other claim's PersistentVolume object. The copies have the
+    reclaim policy Retain.
     """
     for one in claims:
         claim = one.mount.claim

@@ -29,7 +29,7 @@ SECONDS = 120.0
 pull their images."""
 _FILES = Path(__file__).parent / "files"
 _APPLIED = "pluto-e2e-harness/applied"
-"""The annotation on the namespace that contains the hash of the applied objects. It is written last."""
+"""The namespace's annotation with the hash of the applied objects. The annotation is written last."""
 _CAUSE: Final = "controllers.logs_not_ready"
 
 

@@ -36,7 +36,7 @@ _SECONDS = 300
 def archive(image: LocalImage, context: RunContext) -> Path:
     """Return the path at which `add` stores the archive with an image's last layer.
 
-    The file need not exist.
+    The file might not exist.
     """
     return context.settings.cache_dir / "images" / f"{image.file}.layer.tar"
 

@@ -138,7 +138,8 @@ class KindCluster(KindNodes):
     def leave(self, context: RunContext, ready: Ready | None = None, owner: str = "") -> bool:
         """Release the cluster.
 
-        The cluster is removed if it is removable and no other process uses it. Return whether it was removed.
+        The cluster is removed if `removable` returns true and no other process uses the cluster. Return
+        whether it was removed.
         """
         if ready is not None:
             ready.use.release()

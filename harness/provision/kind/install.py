@@ -59,8 +59,8 @@ class Images:
 
         def build_own(bases: Bases) -> list[LocalImage]:
             own.update(worker=build_worker(bases, context), tracker=build_tracker(bases, context))
-            # An error is ignored here: a launch with konduktor repeats the installation and reports the
-            # error, and other launches do not need konduktor.
+            # An error is ignored here, because a launch with konduktor repeats the installation and reports
+            # the error, and other launches do not need konduktor.
             with suppress(HarnessError):
                 konduktor_bin(context)
             return [image.local for image in own.values()]
@@ -230,7 +230,7 @@ def _require_same(cluster: str, installed: Mapping[str, str], required: Mapping[
         if (release := _release(installed[name])) != _release(required[name]):
             raise UsageError(
                 f"cluster {cluster} has {name} {release}, but {_release(required[name])} is required",
-                hint="another version needs a new cluster: `harness down`, or set HARNESS_CLUSTER_NAME",
+                hint="another version needs a new cluster: run `harness down`, or set HARNESS_CLUSTER_NAME",
             )
 
 

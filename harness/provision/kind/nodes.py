@@ -105,9 +105,9 @@ class KindNodes:
         self._created_at = state.created_at if state else ""
 
     def deleted(self) -> str | None:
-        """Return a message if the cluster in use was deleted or replaced by a new one.
+        """Return a message if the cluster in use was deleted or replaced by a new one, and otherwise None.
 
-        Returns None otherwise, and if Docker does not respond.
+        Also returns None if Docker does not respond.
         """
         try:
             nodes = self.nodes()
@@ -122,9 +122,9 @@ class KindNodes:
         return None
 
     def stopped(self) -> str | None:
-        """Return a message if the container of the control plane is stopped.
+        """Return a message if the control plane's container is stopped, and otherwise None.
 
-        Returns None otherwise, and if Docker does not respond.
+        Also returns None if Docker does not respond.
         """
         try:
             running = self.running()

@@ -25,7 +25,7 @@ STARTING_SECONDS = 180
 """The maximum number of seconds to wait until a cluster serves after Docker or the machine has restarted its
 nodes."""
 FIRST_START = timedelta(seconds=30)
-"""If a container was last started more than this long after it was created, it has been restarted."""
+"""The time after a container's creation from which on a start of the container counts as a restart."""
 CAUSE: Final = "cluster.unhealthy"
 
 

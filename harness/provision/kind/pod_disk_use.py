@@ -17,7 +17,7 @@ from harness.core.kubernetes import Kube, Object
 from harness.core.progress import Progress
 
 KEEP_BYTES = 2**30
-"""A finished pod that uses more space than this is deleted once the bundle contains its evidence."""
+"""The disk space, in bytes, above which a finished pod is deleted once the bundle contains its evidence."""
 SECONDS = 60
 _USAGE_SCRIPT = """
 ctr --namespace k8s.io snapshots usage -b

@@ -22,8 +22,8 @@ RUNS_STEP = timedelta(seconds=30)
 LONG = timedelta(seconds=60)
 """The run time after which an Event reports an init container that is still running."""
 LINGERS = timedelta(seconds=30)
-"""The time after the end of the trainers after which an Event reports other containers that are still
-running. It equals a pod's default grace period, within which Kubernetes terminates native sidecars.
+"""The time for which other containers may outlive the trainers before an Event reports them. It equals a
+pod's default grace period, within which Kubernetes terminates native sidecars.
 """
 STARTING = (None, "ContainerCreating", "PodInitializing")
 DISRUPTIONS = {

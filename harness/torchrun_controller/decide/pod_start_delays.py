@@ -23,8 +23,7 @@ CLOCKS = timedelta(seconds=5)
 UNSCHEDULED = timedelta(seconds=30)
 """The time within which a working scheduler sets each pod's PodScheduled condition."""
 IDLE = timedelta(seconds=60)
-"""The time after which a message suggests checking whether another controller, which has done nothing, is
-running."""
+"""If another controller does nothing for this time, a message suggests checking whether it is running."""
 USUAL = ("WaitForFirstConsumer", "Provisioning", "ProvisioningSucceeded")
 """Reasons of Events about a claim that is being provisioned normally."""
 PULL_SECRET = "FailedToRetrieveImagePullSecret"  # noqa: S105 - the reason of an Event

@@ -143,7 +143,7 @@ def jobs_may_use_kai(queue: Object) -> bool:
 def _not_open(queue: Object, closed: str, another: str) -> str:
     """Return the message about a queue that is not open to this namespace.
 
-    It does not reveal whether that queue exists.
+    The message does not reveal whether that queue exists.
     """
     namespace = queue["metadata"]["namespace"]
     return (
@@ -164,7 +164,7 @@ def _of_template(queue: Object, status: QueueStatus, reason: str, message: str) 
 
 
 def kai_parent(spec: QueueSpec) -> str:
-    """Return the name of the parent of a TorchrunQueue's kai-scheduler Queue."""
+    """Return the name of the parent Queue for a TorchrunQueue's kai-scheduler Queue."""
     return spec.parent_kai_queue or (spec.queue.parent_queue if spec.queue else DEFAULT_PARENT)
 
 
@@ -177,7 +177,7 @@ def _own_labels(queue: Object) -> tuple[str, str]:
 
 
 def _created_for(kai: Object) -> tuple[str | None, str | None]:
-    """Return the namespace and the name of the TorchrunQueue for which a Queue was created."""
+    """Return the namespace and the name of the TorchrunQueue for which a kai-scheduler Queue was created."""
     labels = kai["metadata"].get("labels") or {}
     return labels.get(names.NAMESPACE_LABEL), labels.get(names.QUEUE_LABEL)
 
@@ -210,8 +210,8 @@ KAI_QUEUE_NOT_OPEN = "KaiQueueNotOpen"
 DEFAULT_PARENT = "default"
 """The kai-scheduler Queue that any TorchrunQueue may set as its parent."""
 TEMPLATE = "PodTemplateValid"
-"""The type of the condition that reports the result of the dry run of the queue's pod. The result is valid
-for one generation of the queue."""
+"""The type of the condition with the result of the dry run for the queue's pod. The result is valid for one
+generation of the queue."""
 UNCHECKED = "its pod template is being checked"
 
 

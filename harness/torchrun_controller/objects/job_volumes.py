@@ -93,7 +93,7 @@ def lasting(job: str, queue: str, storage: Storage, plan: Plan) -> list[Volume]:
 def shared_memory(storage: Storage, plan: Plan) -> Volume | None:
     """Return the volume for /dev/shm.
 
-    Its size is shmSizePerGPU times the number of GPUs, which counts as 1 for a job without GPUs.
+    Its size is shmSizePerGPU times the number of GPUs, or shmSizePerGPU for a job without GPUs.
     """
     if storage.shm_size_per_gpu is None:
         return None

@@ -17,7 +17,7 @@ from harness.torchrun_controller.api.models import QueueSpec, Scheduling
 
 GPU = "nvidia.com/gpu"
 _ALL = Decimal(2**62)
-"""A number that is larger than the number of CPUs of any node, and larger than its memory in bytes."""
+"""A number that exceeds both the number of CPUs and the memory in bytes of any node."""
 MAX_NODES = 64
 """The maximum number of pods that `best_fit` considers."""
 

@@ -37,8 +37,8 @@ from harness.torchrun_controller.runtime.kinds import Kind
 NOT_FOUND, CONFLICT = 404, 409
 LOG_SECONDS = 5.0
 ACCEPTED_SECONDS = 5.0
-"""The number of seconds for which pods that are equal to an accepted pod are not checked, for example in a
-burst of jobs."""
+"""The number of seconds for which the API server's acceptance of a pod also counts for equal pods. This saves
+dry runs in a burst of equal jobs."""
 STRICT = ("fieldValidation", "Strict")
 """A query parameter that makes the API server reject unknown and duplicate fields instead of dropping them.
 """

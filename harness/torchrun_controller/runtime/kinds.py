@@ -27,8 +27,8 @@ class Kind:
     plural: str
     trimmer: Callable[[Object], Object]
     label: str | None = None
-    """The label that indexes the objects: the `of` methods of a store and of a cluster find objects by its
-    value."""
+    """The label by which the objects are indexed. The `of` methods of a store and of a cluster find objects
+    by the label's value."""
     selector: str = ""
     """The label selector that limits which objects are watched."""
     fields: str = ""

@@ -340,9 +340,9 @@ class Reconciler:
                 raise
 
     def _failed(self, key: Key, error: Exception) -> None:
-        """Report an error in one of the conditions of a job or queue.
+        """Report an error in a condition of a job or queue.
 
-        This method does not raise the error, which is left to the caller.
+        Raising the error is left to the caller.
         """
         kind = JOBS if key.kind == "job" else QUEUES
         current = self.caches.one(kind, key.namespace, key.name)
