@@ -75,7 +75,7 @@ def read_bytes(path: Path, kind: str, *, hint: str = "", max_bytes: int = MAX_BY
     except OSError as error:
         raise UsageError(f"{kind} {path} cannot be read: {error.strerror or error}", hint=hint) from None
     if len(data) > max_bytes:
-        raise UsageError(f"{kind} {path} has {size} bytes; at most {max_bytes} are read", hint=hint)
+        raise UsageError(f"{kind} {path} has {size} bytes; expected at most {max_bytes}", hint=hint)
     return data
 
 

@@ -217,7 +217,8 @@ def _refuse_foreign(kube: Kube, lacks: Collection[str], queue: bool) -> None:
         raise UsageError(
             f"{', '.join(foreign)}: exists on this cluster, was not created by the harness, and does not "
             "serve",
-            hint="repair it: --install changes no existing objects; `harness doctor` shows what is wrong",
+            hint="repair it, because --install changes no existing objects; `harness preflight` shows what "
+            "is wrong",
         )
 
 

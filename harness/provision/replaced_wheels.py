@@ -122,7 +122,7 @@ def install(change: Change, options: Sequence[str]) -> None:
         except ToolError as error:
             raise UsageError(
                 f"--replace: {', '.join(change.changed)} cannot be installed: {reason(error.output)}",
-                hint="the wheel must be pure Python or for the platform of the image",
+                hint="the wheel must be pure Python or for the image's platform",
             ) from None
 
 

@@ -158,7 +158,7 @@ def _shortage(
     if other := parts(node):
         return Shortage("scheduling.unschedulable", other.text)
     if not capacity and resource == GPU and is_gpu_node(node):
-        text = f"is labelled as a GPU node without {GPU}: the device plugin does not run"
+        text = f"is labelled as a GPU node, but has no {GPU}: the device plugin is not running"
         return Shortage("gpu.not_allocatable", text)
     other_resources = {name: count for name, count in gpu_resources(node).items() if name != resource}
     if not capacity and other_resources:

@@ -125,7 +125,8 @@ class Refusal:
             return "compare the clock of the control plane with the dates of the webhook's certificate"
         if name := self.of_another_webhook:
             return (
-                f"see whether the pods behind webhook {name} run, or remove the webhook from this namespace"
+                f"check whether the pods behind webhook {name} are running, or remove the webhook from this "
+                "namespace"
             )
         if self.without_account:
             return "create the service account, or correct serviceAccountName"

@@ -24,7 +24,7 @@ def command(kind: KindNodes, namespace: str | None, context: RunContext) -> tupl
     """
     if kind.state() is None:
         raise UsageError(
-            f"expected a cluster {kind.name} of the harness, but there is none",
+            f"expected a harness cluster {kind.name}, but it does not exist",
             hint="`harness up --logs` creates it; --cluster-name names another cluster",
         )
     home = kind.dir / "konduktor"
@@ -56,7 +56,7 @@ def _namespace(kube: Kube, requested: str | None) -> str:
         return str(launches[-1]["metadata"]["name"]) if launches else "default"
     if kube.get("v1", "Namespace", requested) is None:
         raise UsageError(
-            f"namespace {requested} is expected on the cluster, but does not exist",
+            f"expected namespace {requested} on the cluster, but it does not exist",
             hint="`harness status` shows the namespace of each launch",
         )
     return requested

@@ -39,7 +39,7 @@ def of(nodes: Sequence[Object], requested: int | None) -> Request:
     parts = {_name(node): gpu_nodes.parts(node) for node in nodes}
     if split := [(name, [one.text]) for name, one in parts.items() if one and one.cause == "gpu.mig"]:
         raise UsageError(
-            f"whole GPUs are tested, and {by_reason(split)}",
+            f"only whole GPUs can be tested, but {by_reason(split)}",
             hint=f"disable MIG on these nodes (nvidia-smi -mig 0), or {_OTHERS}",
         )
     shared = [(name, [one.text]) for name, one in parts.items() if one]
@@ -48,13 +48,13 @@ def of(nodes: Sequence[Object], requested: int | None) -> Request:
         return Request(GPU, requested or _equal(nodes), all_whole)
     if (requested or 1) > 1:
         raise UsageError(
-            f"{requested} GPUs per pod are requested, and {by_reason(shared)}: several requests can get the "
+            f"{requested} GPUs per pod are requested, but {by_reason(shared)}: several requests can get the "
             "same GPU, or are refused",
             hint="--gpus-per-pod 1 tests one of the GPUs; disable sharing to accept all of them",
         )
     if len(shared) < len(nodes) and requested is None:
         raise UsageError(
-            f"all GPUs of each node are tested, and {by_reason(shared)}",
+            f"all GPUs on each node are to be tested, but {by_reason(shared)}",
             hint="leave these nodes out, for example with --selector nvidia.com/gpu.sharing-strategy=none, "
             "or test one GPU of each node: --gpus-per-pod 1",
         )

@@ -54,7 +54,7 @@ def of_manifest(documents: list[Any], source: str) -> PlainWorkload:
     for each in documents:
         metadata = each.get("metadata")
         if not isinstance(metadata, dict) or not isinstance(metadata.get("name"), str):
-            raise UsageError(f"manifest {source}: {each.get('kind')}: metadata.name is expected")
+            raise UsageError(f"manifest {source}: {each.get('kind')}: expected metadata.name, found nothing")
     workload, workload_class = workloads[0]
     if problems := listed(workload_problems(workload)):
         raise UsageError(f"manifest {source}: {problems}")

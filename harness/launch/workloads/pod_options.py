@@ -70,7 +70,7 @@ def pod_options(settings: Settings, words: Iterable[str] | None) -> PodOptions:
     env = {**settings.env, **variables(words or ())}
     for name in env:
         if not _NAME.fullmatch(name):
-            raise UsageError(f"--env: a variable's name has letters, digits and _; found {name[:60]!r}")
+            raise UsageError(f"--env: expected a variable name of letters, digits and _, found {name[:60]!r}")
     if problems := listed(environment_problems("--env", list(env.items()))):
         raise UsageError(problems)
     return PodOptions(file=settings.pod, env=env, kubectl=settings.kubectl_bin)

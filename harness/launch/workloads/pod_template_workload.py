@@ -224,7 +224,7 @@ class PlainWorkload(ABC):
         """Raise UsageError if a konduktor config is set, or if netcheck is set but pods lack DNS names."""
         if settings.netcheck and self.first_host is None and self.purpose != "nodes":
             raise UsageError(
-                f"manifest {self.source}: netcheck needs DNS names of pods, and this {self.kind} has none",
+                f"manifest {self.source}: netcheck needs DNS names for pods, but this {self.kind} has none",
                 hint="add a headless Service, and spec.template.spec.subdomain in an Indexed Job",
             )
         if settings.konduktor_config is not None:

@@ -226,7 +226,7 @@ class Training:
         record("launch/volumes.yaml", yaml.safe_dump_all(documents, sort_keys=False))
         if shared.one_node:
             surroundings.context.progress(
-                "all pods run on one node, because a volume is attached to one node"
+                "all pods run on one node, because a volume can be attached to only one node"
             )
         if surroundings.shared_folder is not None and self.spec.volumes is None:
             training_volumes.make_folders(surroundings.shared_folder, surroundings.namespace)

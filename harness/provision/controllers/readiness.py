@@ -154,7 +154,7 @@ def _api(kube: Kube, name: str) -> None:
     served = [v["name"] for v in crd["spec"]["versions"] if v["served"]]
     if version not in served:
         raise HarnessError(
-            f"{name} is needed in version {version}; the cluster serves {', '.join(served) or 'none'}",
+            f"expected {name} in version {version}, but the cluster serves {', '.join(served) or 'none'}",
             hint="install the versions in harness/versions.toml, or run `harness down` to get a new cluster",
             cause="controllers.version_unsupported",
         )

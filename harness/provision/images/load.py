@@ -67,7 +67,7 @@ def load_images(images: Sequence[str | LocalImage], nodes: Sequence[str], contex
     for image in to_load:
         layered.archive(image, context).unlink(missing_ok=True)
     context.progress(
-        f"nodes: {len(to_load)} images loaded into {len(nodes)} in {time.monotonic() - start:.1f} s"
+        f"nodes: loaded {len(to_load)} images into {len(nodes)} nodes in {time.monotonic() - start:.1f} s"
     )
 
 

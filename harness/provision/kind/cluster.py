@@ -77,7 +77,7 @@ class KindCluster(KindNodes):
         """
         writer = context.writer
         with self._exclusive(
-            context.progress, f"waiting for another harness that works on cluster {self.name}"
+            context.progress, f"waiting for another harness process that is changing cluster {self.name}"
         ):
             with writer.stage("docker"):
                 docker_check.daemon()

@@ -178,7 +178,7 @@ def _freeze(kind: KindNodes, images: Images, context: RecordedContext) -> None:
             with context.writer.attempt("template for the next cluster"):
                 template.make(name, kind, images.stack, images.own, context)
     except (HarnessError, OSError, ValueError, KeyError) as error:
-        context.progress(f"no template for the next cluster: {from_template.reason(error)}")
+        context.progress(f"could not create a template for the next cluster: {from_template.reason(error)}")
 
 
 def install(

@@ -163,7 +163,7 @@ class _Making:
         if os.geteuid() != 0:
             raise HarnessError(
                 "building the node image needs root: mmdebstrap makes a Debian root",
-                hint="run it once as root, or with internet use HARNESS_IMAGES=registry",
+                hint="run it once as root, or use HARNESS_IMAGES=registry if registries can be reached",
                 cause=CAUSE,
             )
         with self._step(f"debian {self.plan.versions.debian}: root from the machine's mirror") as work:

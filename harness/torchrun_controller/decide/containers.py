@@ -106,7 +106,7 @@ def _initializing(pods: list[Object], now: datetime) -> Problem:
             startup_note = ", and its startup probe has not succeeded" if sidecar else ""
             role = f"{'sidecar' if sidecar else 'init container'} {container['name']}"
             seconds = runtime.seconds + runtime.days * 86400
-            text = f"{pod['metadata']['name']}: {role} runs for {seconds} s{startup_note}"
+            text = f"{pod['metadata']['name']}: {role} has been running for {seconds} s{startup_note}"
             return Problem(text, changes_at, warning=runtime >= LONG)
     return Problem()
 
@@ -137,9 +137,9 @@ def lingering(pods: list[Object], now: datetime) -> Problem:
         else "every trainer has ended with exit code 0"
     )
     if not regular:
-        return Problem(f"{cause}; Kubernetes is ending the sidecar {_in_pods(sidecars)}")
+        return Problem(f"{cause}; Kubernetes is terminating the sidecar {_in_pods(sidecars)}")
     text = (
-        f"{cause}, and the pods wait for container {_in_pods(regular)}: make it a native sidecar (an init "
+        f"{cause}, but the pods wait for container {_in_pods(regular)}: make it a native sidecar (an init "
         "container with restartPolicy: Always)"
     )
     last = max((str(each.get("finishedAt") or "") for _, each in affected), default="")

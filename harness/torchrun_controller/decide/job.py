@@ -55,7 +55,7 @@ RENEW = timedelta(seconds=60)
 ETCD_RECHECK = timedelta(seconds=10)
 """The interval between checks whether etcd's Service exists. Services are not watched."""
 
-DEACTIVATED = "Kueue does not admit the job again: suspend and resume the job to queue it anew"
+DEACTIVATED = "Kueue does not admit the job again: suspend and resume the job to queue it again"
 STARTS = "the job starts when the API server accepts it"
 
 

@@ -194,7 +194,7 @@ def _no_pods(pods: list[Object], since: datetime, now: datetime) -> str:
         return ""
     return (
         f"no pod has been created for {IDLE.seconds} s, and no Event explains why: check that JobSet's "
-        "controller and kube-controller-manager run"
+        "controller and kube-controller-manager are running"
     )
 
 
@@ -204,7 +204,7 @@ def no_workload(since: datetime, now: datetime) -> str:
         return ""
     return (
         f"Kueue has created no Workload for the JobSet for {IDLE.seconds} s, and no Event explains why: "
-        "check that its controller runs, and that it manages jobs in this namespace"
+        "check that its controller is running, and that it manages jobs in this namespace"
     )
 
 

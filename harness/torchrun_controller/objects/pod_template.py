@@ -142,7 +142,7 @@ def pod(job: Resolved, *, kai: bool) -> Object:
     if host_fields:
         raise Refused(
             "HostName",
-            f"the ranks find each other by host names that Kubernetes gives to their pods, and the pod "
+            "the ranks find each other by host names that Kubernetes gives to their pods, but the pod "
             f"template sets {', '.join(host_fields)}: leave it out",
         )
     helpers = [*map(_with_last_lines, (spec.get("containers") or [{}])[1:])]
