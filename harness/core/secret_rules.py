@@ -283,7 +283,7 @@ none."""
 def spans(text: str) -> list[Span]:
     """Return the (start, end) of the secrets that the rules find in a text.
 
-    Parts of the text that are frames, which ranks write for the harness, are left out.
+    Frames, which ranks write for the harness, are left out.
     """
     secret_spans = [*_named(text), *_shaped(text), *_private_keys(text)]
     return without(secret_spans, frames(text)) if secret_spans else []

@@ -84,8 +84,8 @@ _HIDDEN = {
     0x7F: 0x2421,
     **dict.fromkeys([*range(0x80, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A)], 0xFFFD),
 }
-"""Maps control characters, except tab and newline, and characters that reverse the text to a visible
-character."""
+"""Maps control characters (except tab and newline), and characters that change the direction of the text, to
+a visible character."""
 
 
 def printable(text: str) -> str:

@@ -37,7 +37,7 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True)
 class Limits:
-    """The timeouts of the phases of a sync, in seconds, and the number of retries after a lost connection."""
+    """The timeouts of a sync's phases, in seconds, and the number of retries after a lost connection."""
 
     connect: float = 30
     response: float = 30

@@ -265,7 +265,7 @@ class Attached:
         return synced
 
     def _follow_logs(self, pods: Sequence[Object]) -> None:
-        """Start to print the log of each trainer container that has started."""
+        """Start printing the log of each trainer container that has started."""
         for pod in pods if self.show_logs else ():
             uid = pod["metadata"]["uid"]
             statuses = (pod.get("status") or {}).get("containerStatuses") or []

@@ -225,6 +225,6 @@ def is_stored(job: Object) -> bool:
 
 
 def generation_of(job: Object) -> int:
-    """Return the number of the latest generation of a job's code that was stored in the cluster, or 0."""
+    """Return the latest generation of a job's code that was stored in the cluster, or 0 if none was."""
     generation = (job["metadata"].get("annotations") or {}).get(names.GENERATION_ANNOTATION) or "0"
     return int(generation) if generation.isdecimal() else 0

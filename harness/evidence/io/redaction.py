@@ -301,8 +301,8 @@ class _Search:
         return self.known.spans(window)
 
     def _windows(self, text: str, start: int) -> Iterator[Span]:
-        """Yield the (start, end) of the parts of a text that might contain a secret: lines that match the
-        pattern, and their neighbours."""
+        """Yield the (start, end) of the parts of a text that might contain a secret. These are the lines that
+        match the pattern, and their neighbours."""
         data = text.encode("utf-8", "surrogatepass")
         if start and len(data) > len(text):
             start = len(text[:start].encode("utf-8", "surrogatepass"))

@@ -217,7 +217,7 @@ class BundleWriter:
         self._append("dry-runs.jsonl", record)
 
     def device_holder(self, record: DeviceHolder) -> None:
-        """Append a pod that uses devices for which one of the launch's pods is waiting."""
+        """Append a record of a pod that uses devices for which one of the launch's pods is waiting."""
         self._append("device-holders.jsonl", record)
 
     def exited(self, exit_: ContainerExit) -> None:

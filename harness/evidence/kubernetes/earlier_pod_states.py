@@ -15,8 +15,8 @@ from harness.evidence.kubernetes.objects import ObjectState, items, mapping
 
 
 def with_earlier(states: list[ObjectState], container: str) -> list[ObjectState]:
-    """Return a pod's states, preceded by the earlier states that the status of `container` in the first state
-    implies.
+    """Return a pod's states, preceded by earlier states that are derived from the status of `container` in
+    the first state.
 
     The added states show the container's previous instance, first running and then terminated. Both refer to
     the same line as the first state and have no resource version.

@@ -91,7 +91,7 @@ def offered(node: Mapping[str, Any], resource: str, *, part: str = "allocatable"
 
 
 def gpu_resources(node: Mapping[str, Any]) -> dict[str, int]:
-    """Return the node's extended resources that stand for GPUs or parts of GPUs, with their capacity."""
+    """Return the node's extended resources that represent GPUs or parts of GPUs, with their capacity."""
     names = mapping(node, "status", "capacity")
     counts = {name: offered(node, name, part="capacity") for name in names if _LIKE_GPU.search(name)}
     return {name: count for name, count in counts.items() if count}

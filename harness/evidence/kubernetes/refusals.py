@@ -98,7 +98,7 @@ class Refusal:
 
     @property
     def of_another_webhook(self) -> str:
-        """Return the name of the webhook that could not be called, or "" if it is one of JobSet or Kueue."""
+        """Return the name of the webhook that could not be called, or "" if it belongs to JobSet or Kueue."""
         match, called = _UNCALLED.search(self.message), _CALLED.search(self.message)
         is_known = _JOBSET_OR_KUEUE.search(self.message) is not None
         if called is not None:

@@ -234,7 +234,7 @@ def _part_fits_later(text: str) -> bool:
 
 
 def without_names(message: str) -> str:
-    """Return the kubelet's message without the names of objects and the paths in it."""
+    """Return the kubelet's message without object names and paths."""
     return _NAMES.sub("", message)
 
 

@@ -50,7 +50,8 @@ def command(kind: KindNodes, namespace: str | None, context: RunContext) -> tupl
 
 
 def _namespace(kube: Kube, requested: str | None) -> str:
-    """Return `requested` if it is set, else the newest launch's namespace, or "default" without a launch."""
+    """Return `requested` if it is set, else the newest launch's namespace, or "default" if there is no
+    launch."""
     if requested is None:
         launches = sorted(of_launches(kube), key=lambda item: str(item["metadata"]["creationTimestamp"]))
         return str(launches[-1]["metadata"]["name"]) if launches else "default"

@@ -182,7 +182,8 @@ class PlainWorkload(ABC):
     def fits_read_only(self) -> bool:
         """Return whether the containers run with a read-only root filesystem.
 
-        A user's image may need a writable root filesystem. The container runtime may need one to add GPUs.
+        A user's image may need a writable root filesystem. The container runtime may also need it to be
+        writable to add GPUs.
         """
         return self.uses_worker_image and _GPU not in self.resources
 

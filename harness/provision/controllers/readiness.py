@@ -27,7 +27,7 @@ APIS = {
     "clusterqueues.kueue.x-k8s.io": "v1beta2",
     "resourceflavors.kueue.x-k8s.io": "v1beta2",
 }
-"""Maps the name of a CustomResourceDefinition to the API version that the harness and its jobs use."""
+"""Maps each CustomResourceDefinition's name to the API version that the harness and its jobs use."""
 SERVING_SECONDS = 30.0
 """The maximum number of seconds to wait until a restarting controller serves again."""
 _WEBHOOK = "failed calling webhook"

@@ -67,7 +67,7 @@ def add(base: str, tag: str, command: Sequence[str], context: RunContext) -> Non
 
 
 def _run(command: Sequence[str], output: Path) -> None:
-    """Run a command and write its stdout, which is binary, to a file."""
+    """Run a command and write its binary stdout to a file."""
     with (
         output.open("wb") as target,
         processes.started(command, cause=CAUSE, stdout=target, stderr=subprocess.PIPE) as process,

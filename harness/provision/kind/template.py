@@ -120,8 +120,8 @@ class Template:
 def tag(settings: Settings, stack: Stack, own: Sequence[LocalImage], context: RunContext) -> str:
     """Return the image reference of the template for these settings.
 
-    Its tag is a digest of the template's contents, of the code that creates clusters, and of the identity of
-    the volume of unpacked images to which its layers link.
+    Its tag is a digest of the template's contents, the code that creates clusters, and the identity of the
+    volume of unpacked images to which its layers link.
     """
     from harness.provision.kind.configuration import configuration
 

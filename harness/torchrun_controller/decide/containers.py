@@ -52,7 +52,7 @@ class Problem:
 
 
 def hindrance(pods: list[Object], now: datetime) -> Problem:
-    """Return the reason why pods do not run yet, as reported by the kubelet or the scheduler.
+    """Return the reason why pods are not running yet, as reported by the kubelet or the scheduler.
 
     An init container that is still running is a reason too. In this case, the text contains its run time. A
     pod that only waits for other pods of its group counts only if no pod has another reason.

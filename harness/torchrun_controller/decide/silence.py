@@ -21,7 +21,7 @@ QUIET = timedelta(minutes=5)
 Training scripts usually log about once a minute.
 """
 READ_INTERVAL = timedelta(minutes=1)
-"""The interval between reads of the logs of a silent job."""
+"""The interval at which a silent job's logs are read."""
 LastLine = Callable[[str, str], datetime | None]
 """A function that takes a namespace and a pod's name, and returns the time of the trainer's last log line. It
 returns None if the log is empty or could not be read.

@@ -164,7 +164,7 @@ def torchrun(job: str, spec: JobSpec, plan: Plan, distributed: Distributed) -> s
     Raises Refused if the job's settings do not allow it.
     """
     parts = ["torchrun", *_group(job, plan, distributed), f"--nproc-per-node={plan.processes}"]
-    # After a failure, the JobSet restarts all pods of a job of fixed size. An elastic job continues in its
+    # After a failure, the JobSet restarts all pods of a fixed-size job. An elastic job continues in its
     # remaining pods.
     if plan.elastic and spec.reliability.restart_policy != "Never":
         parts.append(f"--max-restarts={spec.reliability.max_restarts}")

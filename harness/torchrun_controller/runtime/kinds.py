@@ -136,7 +136,7 @@ def _requesting(item: Object) -> Object:
 
 
 def _conditions_only(*kinds: str) -> Callable[[Object], Object]:
-    """Return a function that keeps an object's metadata and its conditions of the given types."""
+    """Return a function that keeps only an object's metadata and its conditions of the given types."""
 
     def trimmer(item: Object) -> Object:
         status = item.get("status") or {}
