@@ -127,7 +127,7 @@ def install(change: Change, options: Sequence[str]) -> None:
 
 
 def version_texts(replaced: Sequence[Replaced]) -> dict[str, str]:
-    """Return the replaced packages as entries for the manifest's `versions` in the bundle."""
+    """Return the replaced packages as entries for `versions` in the bundle's manifest."""
     return {
         f"replaced {each.name}": f"{each.version} instead of {each.locked or 'nothing'}, from {each.origin}"
         + (f", sha256 {each.digest[:12]}" if each.digest else "")

@@ -151,7 +151,7 @@ class Refusal:
 
 
 def rule_of(message: str) -> tuple[str, str] | None:
-    """Return the kind and name of the policy, quota or webhook in a refusal message of the API server, or
+    """Return the kind and name of the policy, quota or webhook in the API server's refusal message, or
     None."""
     rule = _rule(message)
     return rule[:2] if rule else None

@@ -292,7 +292,7 @@ def workload(spec: TrainingSpec) -> PlainWorkload:
 
 
 def etcd(image: str, namespace: str | None = None) -> list[Object]:
-    """Return a Service and a pod for etcd. Its data is lost with the pod."""
+    """Return a Service and a pod for etcd. The pod's data is lost when the pod is deleted."""
     service, pod = yaml.load_all((_FILES / "train-etcd.yaml").read_text(), yaml.CSafeLoader)
     pod["spec"]["containers"][0]["image"] = image
     pod_security.harden(pod["spec"])

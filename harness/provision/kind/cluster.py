@@ -67,7 +67,7 @@ class KindCluster(KindNodes):
         return usable(self, Images.make(context), context)
 
     def lacks_template(self, context: RunContext) -> bool:
-        """Return whether only the template is missing to create the cluster from a template."""
+        """Return whether the cluster could be created from a template, but no template exists."""
         return lacking(self, Images.make(context), context)
 
     def ready(self, context: RecordedContext) -> Ready:

@@ -160,7 +160,7 @@ def usable(kind: KindNodes, images: Images, context: RunContext) -> template.Tem
 
 
 def lacking(kind: KindNodes, images: Images, context: RunContext) -> bool:
-    """Return whether only the template is missing to create the cluster from a template."""
+    """Return whether the cluster could be created from a template, but no template exists."""
     if from_template.rejection(kind, images.stack) is not None:
         return False
     name = template.tag(kind.settings, images.stack, images.own, context)

@@ -62,7 +62,7 @@ class Store:
             return self._items.get((namespace, name))
 
     def of(self, namespace: str, value: str) -> list[Object]:
-        """Return the objects in a namespace whose label has the value `value`, sorted by name."""
+        """Return a namespace's objects in which the label has the value `value`, sorted by name."""
         with self._lock:
             objects = self._labelled.get((namespace, value)) or {}
             return [item for _, item in sorted(objects.items())]
