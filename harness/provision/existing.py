@@ -68,7 +68,7 @@ class ExistingCluster:
         """Return None, because the cluster may still exist even if its API server does not respond."""
 
     def stopped(self) -> None:
-        """Return None, because the harness cannot inspect the machine of the control plane."""
+        """Return None, because the harness cannot inspect the control plane's machine."""
 
     def kube(self) -> Kube:
         """Return a Kubernetes client for the cluster. Raises HarnessError (cause cluster.kubeconfig)."""

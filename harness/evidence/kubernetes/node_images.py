@@ -1,6 +1,6 @@
 """Find container images in the status of nodes.
 
-The kubelet reports only the 50 largest images of its node.
+Each kubelet reports only the 50 largest images on its node.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ def pause(kind: KindNodes) -> bool:
 def restarted(kind: KindNodes) -> datetime | None:
     """Return the time at which the first node was restarted.
 
-    Returns None unless all nodes were restarted, and recently.
+    Returns None unless all nodes were restarted recently.
     """
     command = ["docker", "inspect", "--format", "{{.Created}} {{.State.StartedAt}}", *kind.nodes()]
     lines = processes.run(command, timeout=30, cause="docker.daemon_down").stdout.splitlines()

@@ -74,8 +74,8 @@ def workspace(
 def lasting(job: str, queue: str, storage: Storage, plan: Plan) -> list[Volume]:
     """Return the volumes for datasets and checkpoints.
 
-    Datasets are read-only and have one claim per queue, and checkpoints have one claim per job name. Both
-    claims are kept after the job is deleted.
+    Datasets are read-only, and have one claim per queue. Checkpoints have one claim per job name. Both claims
+    are kept after the job is deleted.
     """
     volumes = []
     for kind, claim, default, read_only in (
