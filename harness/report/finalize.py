@@ -98,7 +98,7 @@ def tidy(context: RunContext, *spare: Path) -> None:
     try:
         removed = prune(settings.runs_dir, Keep.parse(settings.keep_runs), spare)
     except (HarnessError, OSError, KeyboardInterrupt) as error:
-        progress(f"not every older bundle could be removed: {str(error) or 'SIGINT'}")
+        progress(f"some older bundles could not be removed: {str(error) or 'SIGINT'}")
     else:
         for each in removed:
             progress(

@@ -35,5 +35,5 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def _cell(markdown: str) -> str:
-    """Format a table cell with escaped pipes. Backslashes before pipes are doubled: parsers differ here."""
+    """Format a table cell with escaped pipes. Backslashes before pipes are doubled, as parsers differ."""
     return re.sub(r"(\\*)\|", r"\1\1\\|", " ".join(markdown.split()))

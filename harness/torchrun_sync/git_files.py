@@ -125,7 +125,7 @@ def _git(folder: Path, *arguments: str) -> list[str]:
     trust = _TRUST.search(text)
     raise UsageError(
         f"{folder} is in a git work tree, but git cannot list its files: {reason}",
-        hint=trust[0] if trust else f"`git -C {folder} status` must work first; or sync a copy without .git",
+        hint=trust[0] if trust else f"make `git -C {folder} status` work, or sync a copy without .git",
     )
 
 
@@ -153,7 +153,7 @@ def _run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[bytes]:
     except subprocess.TimeoutExpired:
         raise UsageError(
             f"git did not list the files of {folder} within {SECONDS:g} s",
-            hint=f"`git -C {folder} ls-files --others --exclude-standard` must end",
+            hint=f"find out why `git -C {folder} ls-files --others --exclude-standard` does not end",
         ) from None
 
 

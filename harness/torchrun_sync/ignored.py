@@ -23,7 +23,7 @@ NEVER_MEANT = (
 MAX_RULES = 2000
 """The maximum number of lines in an ignore file. It is limited, because each path is compared with every
 line."""
-_HINT = "its syntax is that of .gitignore"
+_HINT = "use the syntax of .gitignore"
 _BUILT_IN = GitIgnoreSpec.from_lines(NEVER_MEANT)
 
 
@@ -102,7 +102,7 @@ def _spec(file: Path) -> GitIgnoreSpec | None:
     if len(lines) > MAX_RULES:
         raise UsageError(
             f"ignore file {file} has {len(lines)} lines; at most {MAX_RULES} are read",
-            hint="name folders in place of their files",
+            hint="list folders instead of their files",
         )
     try:
         return GitIgnoreSpec.from_lines(lines)

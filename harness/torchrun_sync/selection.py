@@ -143,7 +143,7 @@ class Selection:
         if isinstance(rules, _ByGit) and _below(path, base) in rules.files.submodules:
             if not any(os.scandir(self.top / path)):
                 self.notices.append(
-                    f"the submodule {path} is empty here, so it is sent empty: git submodule update --init"
+                    f"the submodule {path} is empty here and is sent empty; run git submodule update --init"
                 )
             return _ByFiles(Ignored(self.top / path)), path
         return (_IncludeAll(), base) if included else (rules, base)
@@ -161,7 +161,7 @@ class Selection:
                 raise UsageError(error.message, hint=hint) from None
             except NoWorkTree as no:
                 self.notices.append(
-                    f"{repository} does not decide which files are sent ({no}); {GIT} files do"
+                    f"{repository} does not decide which files are sent ({no}); the {GIT} files do"
                 )
         return _ByFiles(Ignored(folder))
 
@@ -172,4 +172,4 @@ def _below(path: str, base: str) -> str:
 
 def unreadable(path: Path, error: OSError) -> UsageError:
     """Return the error for a file or folder that cannot be read."""
-    return UsageError(f"{path} cannot be read: {error.strerror}", hint=f"chmod it, or add it to {OWN}")
+    return UsageError(f"{path} cannot be read: {error.strerror}", hint=f"make it readable or add it to {OWN}")

@@ -66,7 +66,9 @@ class Walker:
     def __post_init__(self) -> None:
         if not self.top.is_dir():
             problem = "is a file" if self.top.exists() else "does not exist"
-            raise UsageError(f"expected a folder to sync, but {self.top} {problem}", hint="--dir FOLDER")
+            raise UsageError(
+                f"expected a folder to sync, but {self.top} {problem}", hint="name it with --dir FOLDER"
+            )
 
     def scan(self) -> Tree:
         """Scan the folder and return its tree.
@@ -89,9 +91,8 @@ class Walker:
             links = ", ".join(f"{e['path']} → {e['target']}" for e in escaping_links[:SHOWN])
             suffix = f" and {len(escaping_links) - SHOWN} more" if len(escaping_links) > SHOWN else ""
             raise UsageError(
-                f"expected links inside of {self.top}, but these lead out of it, where a pod has no files: "
-                f"{links}{suffix}",
-                hint=f"add them to {OWN}, or replace them by copies of their targets",
+                f"these links lead out of {self.top}, to files that pods do not have: {links}{suffix}",
+                hint=f"add them to {OWN}, or replace them with copies of their targets",
             )
         tree = Tree(
             self.top,
@@ -140,8 +141,8 @@ class Walker:
             while piece := file.read(PIECE):
                 digest.update(piece)
                 size += len(piece)
-            # A second write in the same tick of the clock would not change the stamp, so the digest of a file
-            # that was just written is not cached.
+            # The digest of a file that was just written is not cached, because a second write in the same
+            # clock tick would not change the stamp.
             if _stamp(os.fstat(file.fileno())) == stamp and _settled(stamp):
                 self._digests[path] = (stamp, digest.hexdigest())
             return size, digest.hexdigest()

@@ -47,9 +47,9 @@ def warnings(top: Path, entries: Sequence[Entry]) -> Iterator[str]:
         descriptions = _sample([f"{e['path']} ({e['size'] / 1e6:.1f} MB)" for e in large])
         yield f"warning: large files are sent: {descriptions}; move data to a claim, or add it to {OWN}"
     if pointers := [e["path"] for e in files if e["size"] < _POINTER_BYTES and _is_pointer(top / e["path"])]:
-        yield f"warning: Git LFS pointers are sent in place of the files: {_sample(pointers)}; git lfs pull"
+        yield f"warning: Git LFS pointers are sent instead of files: {_sample(pointers)}; run `git lfs pull`"
     if not files:
-        yield f"warning: no file of {top} is sent; `--dry-run` lists the excluded files"
+        yield f"warning: no files in {top} are sent; `--dry-run` lists the excluded files"
 
 
 def summary(excluded: Sequence[tuple[str, str]]) -> str:

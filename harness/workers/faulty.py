@@ -1,4 +1,6 @@
-"""Run the main job's worker with one fault on one rank. The fault tests launch it and expect FAIL.
+"""Run the main job's worker with one fault on one rank.
+
+The fault tests launch this script and expect the verdict FAIL.
 
     torchrun … /workspace/faulty.py FAULT RANK
 
@@ -116,7 +118,7 @@ def clean_environment() -> int:
 
 @fault
 def without_site() -> int:
-    """Attach a program that runs without site-packages, and therefore without the recorder, to the run."""
+    """Attach to the run from a program that runs without site-packages, and so without the recorder."""
     return _attach_apart("-S")
 
 
@@ -151,7 +153,7 @@ def raise_during() -> int:
 
 @fault
 def raise_once() -> int:
-    """Raise an exception only in the first attempt. After torchrun restarts the rank, it has no fault."""
+    """Raise an exception, but only in the first attempt. torchrun then restarts the rank without a fault."""
     if os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0":
         return int(multinode.main())
     return raise_during()

@@ -72,7 +72,7 @@ def without_uploads() -> int:
 
 
 def bash() -> int:
-    """Send a request to the tracker from a program that is not Python."""
+    """Send a request to the tracker from a program that is not written in Python."""
     return int(at_step(STEP, lambda: subprocess.run(["bash", "-c", BASH], check=True)))
 
 

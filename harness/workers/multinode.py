@@ -135,7 +135,7 @@ def wait_for_uploader(rank: int, seconds: float) -> None:
     deadline = time.monotonic() + seconds
     while not all(map(_handles_sigterm, uploaders())):
         if time.monotonic() > deadline:
-            say(rank, f"pluto.sync has not started in {seconds:.0f} s: rows may be missing")
+            say(rank, f"pluto.sync did not start within {seconds:.0f} s: rows may be missing")
             break
         time.sleep(0.05)
 
@@ -149,7 +149,7 @@ def wait_for_sync(rank: int, seconds: float) -> None:
     deadline = time.monotonic() + seconds
     while uploaders():
         if time.monotonic() > deadline:
-            say(rank, f"pluto.sync still runs {seconds:.0f} s after finish(): rows may be missing")
+            say(rank, f"pluto.sync is still running {seconds:.0f} s after finish(): rows may be missing")
             break
         time.sleep(0.05)
     else:

@@ -16,8 +16,8 @@ PROC = Path("/proc")
 class OwnProcesses:
     """The container in which this process runs. `proc` is the mount point of the proc filesystem.
 
-    Each call reads the cgroups again, because they change if a hierarchy is mounted or the container is moved
-    to a different cgroup.
+    Each call reads the cgroups again. They change if a hierarchy is mounted, or if the container is moved to
+    a different cgroup.
     """
 
     def __init__(self, proc: Path = PROC) -> None:

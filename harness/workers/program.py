@@ -69,7 +69,7 @@ class Journal:
 
 
 def value_of(kind: str, number: float) -> tuple[Any, list[float | None]]:
-    """Return a value of the given kind, and its items as numbers. An item that is no number is None."""
+    """Return a value of the given kind, and its items as numbers. An item that is not a number is None."""
     import numpy
 
     plain: dict[str, Any] = {
@@ -113,7 +113,7 @@ def value_of(kind: str, number: float) -> tuple[Any, list[float | None]]:
         name, length = kind.split()
         numbers: list[float | None] = [number + at for at in range(int(length))]
         return {"list": list, "tuple": tuple, "set": set}[name](numbers), numbers
-    raise ValueError(f"no kind of value: {kind}")
+    raise ValueError(f"unknown kind of value: {kind}")
 
 
 def entries_of(
@@ -314,7 +314,7 @@ class Program:
         if ending.startswith("SIG"):
             os.kill(os.getpid(), getattr(signal, ending))
             time.sleep(10)
-            self.journal.write("end", how="return", code=0)  # The process ignored the signal.
+            self.journal.write("end", how="return", code=0)  # The process has ignored the signal.
         if ending.startswith("os._exit"):
             os._exit(CODES.get(ending, 0))
         if ending == "sys.exit text":

@@ -65,7 +65,7 @@ def test_a_slow_node_is_named(pods: World) -> None:
     limit(pods, "-d 10.77.2.2", "to")
     result = measure(pods)[3]
     assert (result["cause"], result["ranks"]) == ("tcp.slow", [2]), result["findings"]
-    assert "what rank 2 sends and receives is slow" in json.dumps(result, ensure_ascii=False)
+    assert "all traffic of rank 2 is slow" in json.dumps(result, ensure_ascii=False)
 
 
 @pytest.mark.nightly

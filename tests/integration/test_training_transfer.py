@@ -243,7 +243,7 @@ def test_a_signal_while_an_upload_begins_leaves_no_upload(
     ("name", "text", "says"),
     [
         ("epoch-0002-step-00000020/rank-0/training.pt", b"x" * 300, "other content"),
-        ("epoch-0002-step-00000020/rank-0/training.pt", b"short", "5 bytes there, 300 here"),
+        ("epoch-0002-step-00000020/rank-0/training.pt", b"short", "5 bytes in the bucket, 300 on disk"),
         ("best.txt", b"epoch-0009-step-00000090\n", "best.txt is not the file of this run"),
         ("trackers/id", b"another", "holds another run (trackers/id is 'another')"),
     ],
@@ -282,7 +282,7 @@ def test_torn_checkpoints_on_the_disk_are_named_and_not_sent(
     (run / "epoch-0002-step-00000020" / "rank-0" / "training.pt").write_bytes(b"torn")
     found = transferred(server, "up", run, f"s3://{BUCKET}/{prefix}")
     assert len(found["checkpoints"]) == 2
-    assert found["torn"] == ["epoch-0002-step-00000020: rank-0/training.pt has 4 bytes of 300"]
+    assert found["torn"] == ["epoch-0002-step-00000020: rank-0/training.pt has 4 bytes; expected 300"]
     assert not [name for name in objects(client, prefix) if "step-00000020" in name]
     empty = run.with_name("empty")
     empty.mkdir()

@@ -61,7 +61,7 @@ def test_ranks_that_meet_have_a_process_group(image: str) -> None:
     """
     code, output = run(image, "torchrun --standalone --nproc-per-node=2 /tmp/train.py")
     assert code == 0, output
-    assert "netcheck: 2 ranks have met (gloo)" in output
+    assert "netcheck: 2 ranks have joined (gloo)" in output
     assert all(f"rank {rank} of 2 sum 3.0" in output for rank in range(2))
     assert output.count("gloo had time: True") == 2
 
@@ -92,7 +92,7 @@ def test_ranks_without_torchrun_meet_too(image: str) -> None:
             ALONE.format(addr="job-0", world=8)
             + "".join(RANK.format(rank=rank) for rank in range(4))
             + "wait -n",
-            "peer.never_came: ranks 4, 5, 6, 7 of 8 did not come within 6 s",
+            "peer.never_came: ranks 4, 5, 6, 7 of 8 did not register within 6 s",
         ),
         (
             ALONE.format(addr="job-0", world=4) + "NODE_RANK=1 python3 /tmp/train.py",

@@ -464,7 +464,7 @@ def test_the_best_hugging_face_checkpoint_loads_in_transformers(run: Run, tiny: 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--model-local-dir", "/nothing"), "--model-local-dir must be a folder; /nothing is not one"),
+        (("--model-local-dir", "/nothing"), "--model-local-dir must be a folder; /nothing is not a folder"),
         ((*TINY, "--context", "65"), "--context can be at most 64 for this model; found 65"),
     ],
 )

@@ -32,7 +32,7 @@ from harness.report.html.page import REPORT
 
 CTRF = "ctrf.json"
 MAX_SECONDS = 10 * 365 * 86_400
-"""Maximum duration of an acceptance test in ctrf.json, in seconds. Longer durations come from damaged
+"""Maximum duration of an acceptance test in ctrf.json, in seconds. Longer durations occur only in damaged
 bundles."""
 _STATUS: dict[VerdictWord, ctrf.Status] = {"PASS": "passed", "FAIL": "failed", "UNKNOWN": "other"}
 

@@ -36,7 +36,7 @@ def launches(rows: Sequence[Row]) -> str:
     for row in ordered[:MAX_ROWS]:
         if row.launch.matrix:
             name = text(row.test or row.launch.bundle)
-            lines += [f"**Which pod reaches which** ({name}):", "", *row.launch.matrix, ""]
+            lines += [f"**Which pods can reach each other** ({name}):", "", *row.launch.matrix, ""]
         if row.launch.acceptance:
             # GitHub's Markdown needs an empty line before a list, but `acceptance` has no empty lines.
             title, *rest = row.launch.acceptance
@@ -98,7 +98,9 @@ def of_test(test: Test) -> Iterator[str]:
         yield annotation("error", test.message or "failed", title=test.name, **location)
     elif test.flaky:
         first = next(a for a in test.retry_attempts or [] if a.status == "failed")
-        message = f"passed at attempt {test.retries + 1}; before: {first.message or 'failed'}"
+        message = (
+            f"passed at attempt {test.retries + 1}; an earlier attempt failed: {first.message or 'failed'}"
+        )
         yield annotation("warning", message, title=f"flaky: {test.name}", **location)
 
 

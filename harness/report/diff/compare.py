@@ -93,7 +93,7 @@ class Diff(BaseModel):
     versions: list[Change]
     points: list[PointsChange]
     values_differ: int
-    """The number of differing values, of which `values` contains the first.
+    """The number of differing values. `values` contains the first ones.
 
     A block of rows for which only the digest is known counts as one value.
     """
@@ -232,7 +232,7 @@ def _same_values(one: Series, other: Series) -> bool:
 
 
 def _blocks(a: Facts, b: Facts) -> int:
-    """Return the number of blocks that have the same steps but different digests."""
+    """Return the number of blocks that have the same steps in both series, but different digests."""
     return sum(
         one.digests[block] != b.series[key].digests[block]
         for key, one in a.series.items()

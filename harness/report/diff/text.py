@@ -49,7 +49,7 @@ def render(diff: Diff, console: Console) -> None:
     _section(console, "job", ["", "A", "B"], map(_change, diff.job))
     _section(
         console,
-        f"seconds; ● differs by more than {NOISE_SECONDS:g} s and {NOISE_RATIO:g} times",
+        f"seconds; ● marks a difference of more than {NOISE_SECONDS:g} s and a factor of {NOISE_RATIO:g}",
         ["", "stage", "A", "B", "B/A"],
         map(_timing, diff.timings),
         right=3,
@@ -81,7 +81,7 @@ def _section(
     console.print(Text(title, style="bold"))
     console.print(table)
     if len(row_list) > MOST:
-        console.print(Text(f"and {len(row_list) - MOST} more (--json has them)", style="dim"))
+        console.print(Text(f"and {len(row_list) - MOST} more (use --json to see them)", style="dim"))
 
 
 def _change(change: Change) -> list[str]:

@@ -102,7 +102,7 @@ def of_fleet(fleet: Fleet) -> View:
 def _node(node: NodeResult) -> Node:
     columns = [gpu.index for gpu in node.gpus]
     by_id: dict[str, dict[int | None, Cell]] = {}
-    for cell in node.cells:  # The first cell of each check and GPU, which is the worst one, is shown.
+    for cell in node.cells:  # Show only the first cell of each check and GPU, which is the worst.
         by_id.setdefault(cell.id, {}).setdefault(cell.gpu, cell)
     rows = [
         Row(

@@ -26,12 +26,12 @@ class RankAttempt:
     """The pod's name, without the launched object's name as a prefix."""
     start: float
     last: float | None
-    """When the attempt recorded its last row, or None if it did not record any rows."""
+    """The time when the attempt recorded its last row, or None if it did not record any rows."""
     rows: int
     ended: bool
     """Whether the log contains this attempt's end record. If not, the attempt was interrupted."""
     reason: str = ""
-    """What restarted the rank, and when and why. Empty for the first attempt."""
+    """The cause, time and reason of the restart before this attempt. Empty for the first attempt."""
 
     def cells(self) -> tuple[str, ...]:
         """Return the cells for a table row, in the order of HEADINGS."""

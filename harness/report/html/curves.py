@@ -165,7 +165,7 @@ def _finite(rows: Iterable[tuple[int, float]]) -> Series:
 
 
 def thinned(rows: Series) -> Series:
-    """Reduce rows to at most MAX_DRAWN: the lowest and highest values in each interval."""
+    """Reduce rows to at most MAX_DRAWN by keeping the lowest and highest value in each interval."""
     if len(rows) <= MAX_DRAWN:
         return rows
     size = math.ceil(len(rows) / (MAX_DRAWN // 2))

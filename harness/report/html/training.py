@@ -57,7 +57,7 @@ class View:
     checkpoints: list[tuple[TrainedCheckpoint, bool]]
     """Pairs of (checkpoint, whether the `best` link points to it)."""
     error: str | None
-    """Why the checkpoints were not audited, or None if they were."""
+    """The reason why the checkpoints were not audited, or None if they were."""
 
 
 def view(bundle: Bundle, facts: Mapping[str, Metric]) -> View | None:

@@ -16,7 +16,7 @@ PIPE_COLUMNS = 240
 
 
 class Console(rich_console.Console):
-    """A rich console that prints the control characters of texts as visible characters.
+    """A rich console that makes control characters in text visible.
 
     rich itself prints them unchanged.
     """

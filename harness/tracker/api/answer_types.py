@@ -28,7 +28,10 @@ class Health(Struct):
 
 
 class Link(Struct):
-    """A link to the web interface. `once` is a one-time secret that opens a session within `seconds`."""
+    """A link to the web interface. `once` is a one-time secret that opens a session.
+
+    It is valid for `seconds` seconds.
+    """
 
     once: str
     seconds: int

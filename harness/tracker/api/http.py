@@ -63,8 +63,7 @@ def admitted(request: Request) -> bool:
 def without_run(request: Request) -> None:
     """Make `sender` return the run id 0, because the run that the request names does not exist.
 
-    Otherwise, a run that is created later could get the id from the request, and would receive another job's
-    rows.
+    Otherwise, a run that is created later could get the same id, and would receive another job's rows.
     """
     request.scope["state"]["no_run"] = True
 

@@ -27,7 +27,7 @@ BODY_SECONDS = 60
 async def chunks(request: Request, limit: int) -> AsyncIterator[bytes]:
     """Yield the parts of the request's body as they arrive.
 
-    Raises Refused 413 for more than `limit` bytes, and 408 if no part arrives within BODY_SECONDS.
+    Raises Refused 413 for more than `limit` bytes, and 408 if no part arrives within BODY_SECONDS seconds.
     """
     size, stream = 0, request.stream()
     while True:
@@ -67,7 +67,7 @@ async def body(request: Request, limit: int = BODY_LIMIT) -> AsyncIterator[bytes
         async for part in chunks(request, limit):
             size, state.body_bytes = size + len(part), state.body_bytes + len(part)
             if state.body_bytes > TOTAL_BODY_LIMIT and state.body_bytes > size:
-                raise Busy("the requests that are being read use too much memory")
+                raise Busy("the requests in progress use too much memory: try again later")
             parts.append(part)
         yield b"".join(parts)
     finally:

@@ -63,7 +63,7 @@ async def announce(request: Request) -> Response:
     )
     entries = body.get("files")
     if not isinstance(entries, list) or not 1 <= len(entries) <= MAX_FILES:
-        raise Refused(400, f"files: expected a list of 1 to {MAX_FILES}")
+        raise Refused(400, f"files: expected a list of 1 to {MAX_FILES} files")
     rows = [(*_row(entry), secrets.token_urlsafe(24)) for entry in entries]
     for row in rows:
         if row[1] < 0:

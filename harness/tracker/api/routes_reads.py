@@ -176,7 +176,9 @@ async def leaderboard(request: Request) -> Response:
     aggregation = request.query_params.get("aggregation", "LAST")
     direction = request.query_params.get("direction", "ASC")
     if aggregation not in series.AGGREGATIONS or direction not in {"ASC", "DESC"}:
-        raise Refused(400, f"aggregation: one of {', '.join(series.AGGREGATIONS)}; direction: ASC or DESC")
+        raise Refused(
+            400, f"aggregation: expected {', '.join(series.AGGREGATIONS)}; direction: expected ASC or DESC"
+        )
     limit, offset, base = (
         number(request, "limit", 20, 100),
         number(request, "offset", 0),

@@ -45,9 +45,9 @@ def claim(
     parts = [f"launch {one['launch']} claimed it at {one['at']}" for one in claims[:3]]
     parts += [f"its run {run['displayId']} was created at {run['createdAt']}"] if run else []
     raise HarnessError(
-        f"the run id {external_id} of project {project} is already in use: {', '.join(parts)}",
+        f"the run id {external_id} in project {project} is already in use: {', '.join(parts)}",
         hint="choose a run id that was not used on this cluster, or unset PLUTO_RUN_ID. "
-        "HARNESS_SHARE_RUN_ID=true launches anyway, and the verdict lists writes by others",
+        "HARNESS_SHARE_RUN_ID=true launches anyway, and the verdict lists writes by other launches",
         cause="launch.run_id_taken",
     )
 

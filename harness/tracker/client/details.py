@@ -17,7 +17,7 @@ _ABSENT = (403, 404)
 
 
 def is_tracker_id(word: str) -> bool:
-    """Return whether a word looks like a tracker's run id (such as 17) or a display id (such as E2E-17)."""
+    """Return whether a word has the format of a run id (such as 17) or a display id (such as E2E-17)."""
     return word.isascii() and (word.isdecimal() or _DISPLAY_ID.fullmatch(word) is not None)
 
 

@@ -74,7 +74,8 @@ class HostedAudit:
     ) -> list[TrackerRun]:
         """Return the matching runs among the project's newest runs. Pluto cannot search by external id.
 
-        If `ids` contains the run with this external id, or if there is no external id, only `ids` are read.
+        If `ids` contains the run with this external id, or if there is no external id, only the runs in `ids`
+        are read.
         """
         known_runs = by_id(self._client, ids, project, self._seconds)
         self._projects.update({run.run_id: run.project for run in known_runs})

@@ -66,7 +66,7 @@ def ask(
         response = retryer(_send, client, path, {k: v for k, v in params.items() if v is not None}, body)
     except RetryError as error:
         last_error = str(error.last_attempt.exception())
-        awaited = f"a response of the tracker at {client.base_url} to {path}"
+        awaited = f"a response from the tracker at {client.base_url} to {path}"
         raise WaitError(awaited, last_error, seconds, cause="tracker.unreachable") from None
     if response.status_code == 401:
         raise HarnessError(

@@ -92,8 +92,10 @@ def flat(value: Any) -> list[tuple[str, str]]:
 
 
 def _is_secret(path: str) -> bool:
-    """Return whether the last key of a dotted path names a secret, or an earlier key denotes a secret's
-    value."""
+    """Return whether a dotted path suggests a secret.
+
+    The last key of such a path names a secret, or an earlier key denotes a secret's value.
+    """
     *parents, key = re.sub(r"\[\d+\]", "", path).split(".")
     return is_secret_name(key) or any(map(denotes_value, parents))
 

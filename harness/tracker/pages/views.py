@@ -22,9 +22,9 @@ FILES_PAGE = 200
 IMAGES = ("png", "jpg", "jpeg", "gif", "webp", "mask")
 DATA_PAGE = 200
 MAX_COUNT = 1e18
-"""The maximum count in a histogram. A histogram with a larger count is not drawn."""
+"""The maximum count in a histogram. Histograms with larger counts are not drawn."""
 CELLS = (50, 20)
-"""The maximum numbers of rows and columns that are shown of a logged table."""
+"""The maximum number of rows, and of columns, that a page shows for a logged table."""
 
 
 def address(project: str, run: int | None = None, tab: str = "") -> str:

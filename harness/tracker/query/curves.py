@@ -71,7 +71,7 @@ def last(
 
 
 def overwritten(db: sqlite3.Connection, run: int, name: str) -> tuple[int, int]:
-    """Return how many rows a series has, and how many of them are hidden by another row for the same step."""
+    """Return the number of a series' rows, and of those hidden by another row for the same step."""
     steps = series.sent(db, run, name).steps
     return len(steps), len(steps) - len(set(steps))
 
@@ -138,11 +138,10 @@ def curve(
 
 
 def fitted(steps: array[int]) -> tuple[int, int] | None:
-    """Return the index range (begin, end) of the steps that are not far from all others, or None if it is the
-    whole range.
+    """Return the index range (begin, end) of the steps to draw, or None to draw all of them.
 
-    At most a twentieth of the steps are omitted, and only if the other steps would otherwise take up less
-    than 1/FAR of the chart's width.
+    Steps that are far from all others are omitted. At most a twentieth of the steps are omitted, and only if
+    the other steps would otherwise take up less than 1/FAR of the chart's width.
     """
     begin, end = 0, len(steps)
     limit = min(MAX_FAR, max(1, len(steps) // 20))

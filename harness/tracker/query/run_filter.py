@@ -70,7 +70,7 @@ class _Reader:
 
     def node(self, tree: Any, depth: int) -> Test:
         if depth > DEPTH:
-            raise Refused(400, f"filter: nested deeper than {DEPTH}")
+            raise Refused(400, f"filter: nested deeper than {DEPTH} levels")
         if not isinstance(tree, dict):
             raise Refused(400, f"filter: expected an object, not {type(tree).__name__}")
         tests = [self._entry(key, value, depth) for key, value in tree.items()]

@@ -37,7 +37,7 @@ def sorted_runs(runs: list[Facts], sort: str) -> list[Facts]:
         read_ = lambda run: run.metric(rest)  # noqa: E731
     else:
         fields = "createdAt, updatedAt, heartbeat_at, name, status, config.*, systemMetadata.*"
-        raise Refused(400, f"sort: this server supports {fields}, summary_metrics.*")
+        raise Refused(400, f"sort: this server supports {fields} and summary_metrics.*")
 
     def key(run: Facts) -> tuple[Any, ...]:
         value = read_(run)

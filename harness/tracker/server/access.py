@@ -47,7 +47,7 @@ class Who(Flag):
 
 
 class Scope(Enum):
-    """Where a request names the data that it accesses."""
+    """The part of a request that names the data it accesses."""
 
     NOTHING = "nothing"
     """The response contains no run data, or the route selects the data by the key's permissions."""

@@ -80,7 +80,7 @@ def build(options: Options) -> Starlette:
         routes=[
             admitted(route)
             for route in (
-                *routes_ingest.routes,  # Routes are tried in order, so these come first.
+                *routes_ingest.routes,  # Routes are tried in order, so the most frequent come first.
                 Route("/healthz", healthz),
                 *routes_runs.routes,
                 *routes_files.routes,

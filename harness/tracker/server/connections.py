@@ -19,8 +19,7 @@ HEAD_SECONDS = 20.0
 """The maximum number of seconds from the start of a connection, or from a later request's first byte, to the
 end of the request's head."""
 MAX_HEAD_BYTES = 64 << 10
-"""The maximum number of bytes in a request that are not part of its body, which are its head and the chunk
-framing."""
+"""The maximum size of a request without its body, in bytes. This covers the head and the chunk framing."""
 FRAMES = 8
 """The maximum number of bytes of chunk framing for each byte of a request body. A chunk with one byte of data
 has six bytes of framing."""

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from itertools import chain, cycle, islice
 from typing import TypeVar
 
-assert sys.byteorder == "little", "blocks are copied to the disk as they are in memory"
+assert sys.byteorder == "little", "blocks are stored in native byte order, which must be little-endian"
 assert array("I").itemsize == 4
 Number = TypeVar("Number", int, float)
 WORD = 8
@@ -58,7 +58,10 @@ class Block:
         return zip(self.metrics(), self.steps, self.times, self.values, strict=True)
 
     def places(self, name: int) -> Sequence[int]:
-        """Return the indexes of a metric's points in the block. `name` is the metric's index in `names`."""
+        """Return the indexes of a metric's points in the block.
+
+        `name` is the index of the metric in `names`.
+        """
         if self.which is None:
             return range(name, len(self), len(self.names))
         return [at for at, column_name in enumerate(self.which) if column_name == name]

@@ -35,10 +35,10 @@ def check_run_id(text: str) -> str:
     Raises UsageError if the ranks of a job could not create and share a new run with this id.
     """
     if not text.strip():
-        raise UsageError("PLUTO_RUN_ID is empty", hint="unset it, and the harness generates one")
+        raise UsageError("PLUTO_RUN_ID is empty", hint="unset it, and the harness generates a run id")
     if len(text) > MAX_LENGTH:
         raise UsageError(
-            f"PLUTO_RUN_ID has {len(text)} characters", hint=f"Pluto accepts at most {MAX_LENGTH}"
+            f"PLUTO_RUN_ID has {len(text)} characters", hint=f"Pluto accepts at most {MAX_LENGTH} characters"
         )
     if not text.isprintable():
         raise UsageError(f"PLUTO_RUN_ID {text!r} contains non-printable characters", hint="remove them")

@@ -43,7 +43,7 @@ class Full(Exception):
 
 
 class Slow(Exception):
-    """Raised if a query takes longer than QUERY_SECONDS."""
+    """Raised if a query takes longer than QUERY_SECONDS seconds."""
 
 
 def connect(path: Path) -> sqlite3.Connection:
@@ -128,7 +128,7 @@ class Store:
     async def read(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """Call `work` in a thread, with a connection that reads a consistent snapshot.
 
-        Raises Slow after QUERY_SECONDS.
+        Raises Slow after QUERY_SECONDS seconds.
         """
         return await asyncio.get_running_loop().run_in_executor(self._readers, self._read, work)
 

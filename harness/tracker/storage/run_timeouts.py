@@ -15,8 +15,8 @@ HEARTBEAT_SECONDS = 150
 """The number of seconds without a sign of life after which a run that has sent heartbeats is shown as
 FAILED."""
 NEVER_BEAT = 12
-"""For a run that never sent a heartbeat, the timeout is this many times longer, which is 30 minutes by
-default."""
+"""The factor by which the timeout is longer for a run that never sent a heartbeat. By default, this gives 30
+minutes."""
 REASON = {"reason": "heartbeat-timeout"}
 VIEW = """
 CREATE TEMP VIEW run_states AS SELECT

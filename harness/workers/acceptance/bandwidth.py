@@ -19,12 +19,15 @@ BYTES = {
     ("cuda", "quick"): 1 << 30,
     ("cuda", "full"): 4 << 30,
 }
-"""Maps (device, mode) to the size of the arrays in bytes. It is much larger than any cache."""
+"""Maps (device, mode) to the size of each array in bytes. The arrays are much larger than any cache."""
 HOST_BYTES = {"quick": 256 << 20, "full": 1 << 30}
 
 
 def memory(device: Device, mode: str, limits: Limits) -> Iterator[Check]:
-    """Measure the copy (a = b) and triad (a = b + s c) kernels. The rate counts bytes read and written."""
+    """Measure memory bandwidth with the copy (a = b) and triad (a = b + s c) kernels.
+
+    Both reads and writes count as transferred bytes.
+    """
     count = BYTES[device.kind, mode] // 4
     b = torch.arange(count, dtype=torch.float32, device=device.torch)
     a, c = torch.empty_like(b), torch.full_like(b, 2.0)
@@ -62,7 +65,7 @@ def host(device: Device, mode: str, limits: Limits) -> Iterator[Check]:
 
 
 def peers(devices: Sequence[Device], mode: str, limits: Limits) -> Iterator[Check]:
-    """Measure copies from each GPU to the next one, or in `full` mode to all others.
+    """Measure copies from each GPU to the next GPU or, in `full` mode, to all other GPUs.
 
     Each GPU is judged by its slowest copy.
     """
@@ -71,7 +74,9 @@ def peers(devices: Sequence[Device], mode: str, limits: Limits) -> Iterator[Chec
         rates = [(_rate_to(device, target, mode), target.index) for target in targets[: _targets(mode)]]
         failed = [index for rate, index in rates if rate is None]
         if failed:
-            yield _wrong("copy.peer", f"GPUs {failed} received other data than this GPU sent", device)
+            yield _wrong(
+                "copy.peer", f"GPUs {failed} received data that differs from what this GPU sent", device
+            )
             continue
         slowest = min(((rate, index) for rate, index in rates if rate is not None), default=None)
         if slowest:
@@ -103,7 +108,7 @@ def _measured(
     mode: str,
     limits: Limits,
 ) -> Check:
-    """Time a call that moves `times` × the size of `target`, verify its result, and return the check."""
+    """Time a call that transfers `times` × the size of `target`, verify the data, and return the check."""
     seconds = seconds_per_call(call, device, SPANS[device.kind, mode])
     if not same():
         return _wrong(id, "the copied data is wrong", device)

@@ -36,7 +36,7 @@ ADVICE: dict[str, str] = {
         "off and on, and replace the GPU if the warning stays."
     ),
     "gpu.smi_warning": (
-        "nvidia-smi reported a warning or an error that is not otherwise judged: read the text of the check, "
+        "nvidia-smi reported a warning or an error that no other check covers: read the check's text, "
         "and run nvidia-smi -q on the node."
     ),
     "gpu.shared": (
@@ -82,7 +82,9 @@ ADVICE: dict[str, str] = {
     "training.not_learning": (
         "A small model did not learn: the GPU or the PyTorch build computes wrong gradients."
     ),
-    "training.not_reproducible": "The same training gave two results: the GPU or its memory is unreliable.",
+    "training.not_reproducible": (
+        "The same training, run twice, gave different results: the GPU or its memory is unreliable."
+    ),
     "training.failed": "The training could not run: the check's text contains the error.",
     "collective.wrong": "A collective returned wrong data: test the named ranks' GPUs and links separately.",
     "collective.slow": (
@@ -102,6 +104,8 @@ ADVICE: dict[str, str] = {
         "Two groups of nodes fail together, but each group works by itself: check their connection, for "
         "example a spine switch or a rail."
     ),
-    "versions.differ": "Nodes run different versions: use one version of driver, CUDA, NCCL and PyTorch.",
+    "versions.differ": (
+        "Nodes run different versions: use the same driver, CUDA, NCCL and PyTorch on all nodes."
+    ),
 }
 """Maps each cause to a description of the problem and the recommended action."""

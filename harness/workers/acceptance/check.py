@@ -1,6 +1,6 @@
-"""Define the result of a check of a node, a GPU or a collective, and combine verdicts.
+"""Define the results of checks on nodes, GPUs and collectives, and combine their verdicts.
 
-A check that could not run has the verdict UNKNOWN. It never counts as passed.
+A check that could not run has the verdict UNKNOWN, and never counts as passed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ VERSION = 1
 Verdict = Literal["PASS", "WARN", "FAIL", "UNKNOWN"]
 _WORST_FIRST: tuple[Verdict, ...] = ("FAIL", "UNKNOWN", "WARN", "PASS")
 TAGS = ("ENV", "COMPUTE", "TRAIN", "DDP", "RESULT")
-"""The tags of log lines, as in `[COMPUTE] PASS …`."""
+"""The tags at the start of log lines, as in `[COMPUTE] PASS …`."""
 
 
 class Where(TypedDict, total=False):
@@ -32,7 +32,7 @@ class Check:
     tag: str
     verdict: Verdict
     text: str
-    """What was observed, in one sentence that contains the measurement and its unit."""
+    """The observation in one sentence, with the measurement and its unit."""
     cause: str | None = None
     """Identifier of the cause, such as `gpu.ecc` (causes.py). Set if the verdict is FAIL or WARN."""
     gpu: str | None = None

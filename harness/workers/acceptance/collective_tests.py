@@ -129,13 +129,13 @@ class Exchanges(OneRank):
     def _judge(self, name: str, rows: list[tuple[dict[str, Any], list[int]]], emulated: bool) -> None:
         wrong_count = sum(row["wrong"] for row, _ in rows)
         bad = tuple(sorted({rank for _, ranks in rows for rank in ranks}))
-        note = "; emulated with another collective, because this backend lacks it" if emulated else ""
+        note = "; emulated with another collective, because the backend lacks this one" if emulated else ""
         if wrong_count:
             text = (
                 f"{listed(bad)} received {wrong_count} wrong elements of {name} over {self.ranks} ranks{note}"
             )
         else:
-            text = f"every element of {len(rows)} sizes is correct on all {self.ranks} ranks{note}"
+            text = f"all elements are correct on all {self.ranks} ranks for each of {len(rows)} sizes{note}"
         self._say(f"ddp.{name}.correct", "FAIL" if wrong_count else "PASS", text, "collective.wrong", bad)
         row, id_ = rows[-1][0], f"ddp.{name}.busbw"
         if self.ranks < 2:
@@ -166,14 +166,15 @@ class Exchanges(OneRank):
         worst = max(seconds_of, key=lambda rank: seconds_of[rank])
         times = seconds_of[worst] / usual
         text = (
-            f"rank {worst} takes {times:.2f} × the median time for equal work; above {share:g} × it is slow"
+            f"rank {worst} takes {times:.2f} × the median time for the same work; "
+            f"a rank above {share:g} × is slow"
         )
         self._say("ddp.stragglers", "FAIL" if slow else "PASS", text, "straggler.rank", slow)
 
     def _work(self) -> float:
         """Return the duration in seconds of the fastest of 12 matrix products.
 
-        That is the product that other processes disturb the least.
+        Other processes disturb the fastest product the least.
         """
         import torch
 

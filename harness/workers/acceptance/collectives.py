@@ -16,7 +16,7 @@ ELEMENTS = {
     ("cuda", "quick"): (1 << 18, 1 << 24, 1 << 28),
     ("cuda", "full"): (1 << 18, 1 << 22, 1 << 26, 1 << 28, 1 << 30, 1 << 31, 1 << 32),
 }
-"""Maps (device, mode) to the sizes that are tested: the number of float32 elements in a rank's largest
+"""Maps (device, mode) to the tested sizes. A size is the number of float32 elements in a rank's largest
 buffer. limits.toml contains limits for sizes from 2²⁸ to 2³² elements."""
 PERIOD = 251
 """Period of the data pattern. It is a prime that does not divide any buffer size, so misplaced data is
@@ -24,15 +24,17 @@ detected."""
 PART = 1 << 22
 """Number of elements that are generated or compared at a time."""
 BUFFERS, PARTS = 2, 6
-"""Each rank has BUFFERS payload-sized buffers, and PARTS buffers of PART int64 elements."""
+"""Number of payload-sized buffers, and of buffers with PART int64 elements, on each rank."""
 WEIGHTS = 16
-"""The ranks' weights cycle from 1 to WEIGHTS, so that float32 sums over hundreds of ranks are exact."""
+"""In the data pattern, the ranks' weights cycle from 1 to WEIGHTS, so that float32 sums over hundreds of
+ranks are exact.
+"""
 
 
 def factor(name: str, ranks: int) -> float:
     """Return busbw / algbw for a collective over `ranks` ranks.
 
-    For a single rank it is 0, except for broadcast and send_recv.
+    The ratio is 0 for a single rank, except for broadcast and send_recv.
     """
     if name in ("broadcast", "send_recv"):
         return 1.0
@@ -76,7 +78,10 @@ def total_weight(ranks: int) -> int:
 
 
 def parts(buffer: Any) -> Iterator[Any]:
-    """Yield a buffer's indices in ascending order, in int64 chunks of PART (float32 is inexact above 2²⁴)."""
+    """Yield a buffer's indices in ascending order, in chunks of PART.
+
+    The indices are int64, because float32 is inexact above 2²⁴.
+    """
     import torch
 
     whole = buffer.numel()
@@ -112,7 +117,7 @@ class Exchange:
         received_size = self.each if name == "reduce_scatter" else total
         self.got: Any = self.sent if in_place else torch.empty(received_size, device=device)
         self.built = False
-        """Whether other collectives emulate this one because the backend lacks it."""
+        """Whether other collectives emulate this collective because the backend lacks it."""
 
     def fresh(self, iteration: int) -> None:
         """Generate new data, and fill the receive buffer with -1, which no collective produces."""
@@ -137,7 +142,7 @@ class Exchange:
 
     @property
     def root(self) -> int:
-        """Return the rank that broadcasts in this iteration. Each iteration has a different one."""
+        """Return the rank that broadcasts in this iteration. The rank changes with each iteration."""
         return self._iteration % self.ranks
 
     def expected(self, place: Any) -> Any:

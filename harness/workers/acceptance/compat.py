@@ -17,14 +17,14 @@ class LackingError(Exception):
 
 
 def lacks(feature: str, version: str) -> LackingError:
-    """Return a LackingError for `feature`, which PyTorch has since `version`."""
+    """Return a LackingError for `feature`, which PyTorch has had since `version`."""
     import torch
 
     return LackingError(f"PyTorch {torch.__version__} has no {feature}: PyTorch {version} and later have it")
 
 
 def store_without_libuv() -> dict[str, bool]:
-    """Return the TCPStore option that disables libuv if this PyTorch has it.
+    """Return the TCPStore option that disables libuv, if this PyTorch version has the option.
 
     Before PyTorch 2.2, stores never use libuv.
     """
@@ -36,7 +36,7 @@ def store_without_libuv() -> dict[str, bool]:
 def paired(one: Sequence[A], other: Sequence[B]) -> Iterator[tuple[A, B]]:
     """Return the pairs of corresponding items in two sequences. Raises ValueError if their lengths differ."""
     if len(one) != len(other):
-        raise ValueError(f"{len(one)} and {len(other)} cannot be paired")
+        raise ValueError(f"sequences of {len(one)} and {len(other)} items cannot be paired")
     return zip(one, other)
 
 
@@ -74,13 +74,15 @@ def _tables(text: str) -> dict[str, Any]:
             continue
         key = _KEY.match(words)
         if key is None or table is None or key[1] in table:
-            raise ValueError(f"line {number} cannot be read before Python 3.11: {words[:60]!r}")
+            raise ValueError(f"line {number} cannot be parsed with Python before 3.11: {words[:60]!r}")
         try:
             value, end = json.JSONDecoder().raw_decode(words, key.end())
         except ValueError:
-            raise ValueError(f"line {number} cannot be read before Python 3.11: {words[:60]!r}") from None
+            raise ValueError(
+                f"line {number} cannot be parsed with Python before 3.11: {words[:60]!r}"
+            ) from None
         rest = words[end:].strip()
         if isinstance(value, (dict, list)) or value is None or (rest and not rest.startswith("#")):
-            raise ValueError(f"line {number} cannot be read before Python 3.11: {words[:60]!r}")
+            raise ValueError(f"line {number} cannot be parsed with Python before 3.11: {words[:60]!r}")
         table[key[1]] = value
     return tables

@@ -51,7 +51,7 @@ class Coordinator:
         set."""
         self.addresses: dict[int, str] = {}
         self.doubled: set[int] = set()
-        """Node ranks for which two agents connected. Their results cannot be distinguished."""
+        """Node ranks for which two agents connected, so that their results cannot be distinguished."""
         self.results: list[Result] = []
         self.rounds = 0
         threading.Thread(target=self._accept, daemon=True).start()
@@ -71,12 +71,13 @@ class Coordinator:
     def measure(self, groups: Sequence[Group]) -> list[Result]:
         """Test the groups at the same time, and return the results.
 
-        This takes at most twice the deadline plus GRACE.
+        This takes at most twice the deadline plus GRACE seconds.
         """
         trials = {self._trials + place: tuple(group) for place, group in enumerate(groups)}
         self._trials += len(trials)
         responses: dict[int, dict[int, dict[str, Any]]] = {trial: {} for trial in trials}
-        # Nodes that have not responded yet. A group's other nodes start once the first one has sent its port.
+        # Nodes that have not responded yet. A group's other nodes start once the first node has sent its
+        # port.
         pending = {
             (trial, group[0]) for trial, group in trials.items() if self._start(trial, group, 0, None, None)
         }

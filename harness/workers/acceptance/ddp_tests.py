@@ -40,13 +40,13 @@ def main(arguments: list[str] | None = None) -> int:
     kind = "cpu" if options.device == "cpu" else "cuda"
     emitter = Emitter("ddp", kind, options.mode, options.report_dir if rank == 0 else None, framed=rank == 0)
     if kind == "cuda" and (image_error := image_check("ddp.image", "DDP")) is not None:
-        if rank:  # If this rank exited with an error, torchrun would stop rank 0 before it reports.
+        if rank:  # If this rank exited with an error, torchrun would stop rank 0 before rank 0 can report.
             return 0
         emitter.say(image_error)
         return emitter.finish(ranks=ranks, hosts={rank: _node()})
     local = int(os.environ.get("LOCAL_RANK", "0"))
     if kind == "cuda" and local >= len(devices):
-        text = f"rank {rank} has no GPU: {len(devices)} are visible, and this is local rank {local}"
+        text = f"rank {rank} has no GPU: its local rank is {local}, and only {len(devices)} GPUs are visible"
         cause = "gpu.absent" if not devices else "gpu.fewer"
         emitter.say(Check(id="ddp.gpu", tag="DDP", verdict="FAIL", cause=cause, text=text, ranks=(rank,)))
         return emitter.finish(ranks=ranks, hosts={rank: _node()})
@@ -54,7 +54,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 class Rank:
-    """One rank. It joins the process group, runs the tests, and writes the report or waits for it."""
+    """One rank, which joins the process group, runs the tests, and writes the report or waits for it."""
 
     def __init__(
         self, rank: int, ranks: int, device: Device, emitter: Emitter, options: argparse.Namespace
@@ -101,7 +101,7 @@ class Rank:
         self._watch.publish("reported", True)
         self._watch.wait_for(
             f"read/{self.ranks}", 1.0
-        )  # Rank 0 may host the store, so the other ranks get time to read from it.
+        )  # Rank 0 may host the store, so it waits until the other ranks have read from the store.
         return code
 
     def _await_report(self) -> int:
@@ -156,9 +156,9 @@ class Rank:
         time.sleep(2.0)  # This process may host the store, and the other ranks may still be reading from it.
 
     def _blame(self) -> tuple[Diagnosis, int]:
-        """Return which ranks are to blame, and the lowest rank that is alive. That rank writes the report.
+        """Return the diagnosis, and the lowest rank that is alive, which writes the report.
 
-        All positions are read twice, GONE_SECONDS apart.
+        All positions are read twice, GONE_SECONDS seconds apart.
         """
         try:
             before = self._watch.positions()

@@ -72,7 +72,7 @@ def without_cuda() -> str | None:
 
     if torch.version.cuda or getattr(torch.version, "hip", None):
         return None
-    return f"PyTorch {torch.__version__} of this image is built without CUDA: no GPU can be tested with it"
+    return f"this image's PyTorch {torch.__version__} is built without CUDA, so it cannot test a GPU"
 
 
 def image_check(id: str, tag: str) -> Check | None:
@@ -112,7 +112,7 @@ def uuid(text: str) -> str:
 
 
 def of(smi: Smi | None, device: Device) -> Gpu | None:
-    """Return nvidia-smi's data about a device, or None if nvidia-smi does not list the device.
+    """Return nvidia-smi's data for a device, or None if nvidia-smi does not list the device.
 
     GPUs are matched by UUID, because PyTorch may number them differently.
     """
@@ -135,7 +135,7 @@ def requested(option: int | None) -> int | None:
 def versions(smi: Smi | None) -> dict[str, str]:
     """Return the versions of the installed software, keyed by name.
 
-    These are Python and PyTorch and, if present, CUDA, NCCL, cuDNN and the driver.
+    The software is Python, PyTorch and, if present, CUDA, NCCL, cuDNN and the GPU driver.
     """
     import torch
 
@@ -152,10 +152,10 @@ def versions(smi: Smi | None) -> dict[str, str]:
 
 
 def version_checks(versions_by_name: dict[str, str], device: str) -> Iterator[Check]:
-    """Yield one check that lists the versions. It is UNKNOWN if a required version is missing."""
+    """Yield one check that lists the versions. The check is UNKNOWN if a required version is missing."""
     required = ("python", "torch", *(("cuda", "nccl", "driver") if device == "cuda" else ()))
     missing = [name for name in required if not versions_by_name.get(name)]
     text = ", ".join(f"{name} {value}" for name, value in versions_by_name.items())
     if missing:
-        text += f"; not known: {', '.join(missing)}"
+        text += f"; unknown versions: {', '.join(missing)}"
     yield Check(id="env.versions", tag=TAG, verdict="UNKNOWN" if missing else "PASS", text=text)

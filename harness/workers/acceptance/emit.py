@@ -36,7 +36,7 @@ TERMINATION_BYTES = 3500
 class Emitter:
     """Collects the checks for one report. Thread-safe.
 
-    If `framed` is true, this process prints frames, which only one rank does.
+    `framed` is true if this process prints frames. Only one rank does so.
     """
 
     def __init__(

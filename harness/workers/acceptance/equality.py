@@ -42,7 +42,7 @@ def checks(id: str, results: Mapping[Device, Sequence[str]], cause: str) -> Iter
                 cause,
             )
         else:
-            text = f"{len(digests)} runs gave the same bits"
+            text = f"{len(digests)} runs gave bit-identical results"
             text += f", and so did {other_results.count(digests[0])} other GPUs" if other_results else ""
         yield Check(id=id, tag=TAG, verdict=verdict, text=text, cause=check_cause or None, **device.where)  # type: ignore[arg-type]
 

@@ -51,12 +51,15 @@ TF32_MASK = -(1 << 13)
 
 
 def factor(precision: Precision, k: int) -> float:
-    """Return the factor by which |A| |B| is multiplied in the bound."""
+    """Return the factor for |A| |B| in the error bound."""
     return MARGIN * math.sqrt(k) * precision.u_sum
 
 
 def offered(kind: str, capability: tuple[int, int]) -> list[Precision]:
-    """Return a device's precisions. tf32 needs Ampere, fp8 needs Ada, and CPUs have neither."""
+    """Return a device's precisions.
+
+    tf32 requires Ampere or later, and fp8 requires Ada or later. CPUs support neither.
+    """
     if kind == "cpu":
         left_out = {"tf32", "fp8"}
     else:

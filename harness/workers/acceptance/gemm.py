@@ -21,7 +21,7 @@ RIGHT_SHAPE = {"cpu": (128, 128, 512), "cuda": (1024, 1024, 2048)}
 """Maps each kind of device to the dimensions (M, N, K) of the product that is compared with a float64
 reference on the CPU."""
 FAST_SIZE = {"cpu": 256, "cuda": 8192}
-"""Maps each kind of device to the size M = N = K of the product that is timed."""
+"""Maps each kind of device to the size (M = N = K) of the timed product."""
 EQUAL_SIZE = {"cpu": 256, "cuda": 4096}
 EQUAL_RUNS = 3
 
@@ -85,7 +85,7 @@ def digests(device: Device) -> list[str]:
 
 @contextmanager
 def exactly(precision: Precision) -> Iterator[None]:
-    """Compute matrix products in exactly this precision within the block, never in a lower one."""
+    """Within the block, compute matrix products in exactly this precision, never in a lower one."""
     matmul = torch.backends.cuda.matmul
     names = ("allow_tf32", "allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_precision_reduction")
     before = {name: getattr(matmul, name) for name in names}
@@ -123,7 +123,7 @@ def _product(precision: Precision, a: Any, b: Any) -> Callable[[], Any]:
             except RuntimeError as error:
                 if "not implemented" not in str(error):
                     raise
-                raise lacks(f"product of {precision.name} on CPUs", "2.6") from None
+                raise lacks(f"matrix product in {precision.name} on CPUs", "2.6") from None
 
         return product
     one = torch.ones((), device=a.device)

@@ -55,7 +55,7 @@ def _none(reading: Reading, lost: Sequence[str], expected: int | None, measureme
             text += f"; the state of the NVLink fabric is {state}: check the fabric manager"
         cause = "gpu.driver"
     else:
-        text, cause = f"no GPU is visible; {expected or 'at least 1'} should be", "gpu.absent"
+        text, cause = f"no GPU is visible; expected {expected or 'at least 1'}", "gpu.absent"
         if reading.failed and reading.error:
             text, cause = f"{text}; {reading.error}", reading.cause or cause
     if lost:

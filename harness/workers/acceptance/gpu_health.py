@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 
 TAG = "ENV"
 FAILING_REASONS = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown")
-"""Throttle reasons that mean that the hardware is protecting itself from overheating or a weak power
-supply."""
+"""Throttle reasons for which the hardware protects itself from overheating or from a weak power supply."""
 WARNING_REASONS = ("sw_thermal_slowdown", "applications_clocks_setting", "sync_boost")
 AT_REST = (
     "env.ecc.mode",
@@ -91,7 +90,7 @@ def _rows(gpu: Gpu, limits: Limits, /, **location: Unpack[Where]) -> Iterator[Ch
 
 
 def under_load(gpu: Gpu, limits: Limits, /, **location: Unpack[Where]) -> Iterator[Check]:
-    """Yield the checks listed in UNDER_LOAD for one GPU. It must have been busy while nvidia-smi ran."""
+    """Yield the checks listed in UNDER_LOAD for one GPU. The GPU must have been busy while nvidia-smi ran."""
     yield _link(
         gpu,
         "env.pcie.generation",
@@ -105,7 +104,7 @@ def under_load(gpu: Gpu, limits: Limits, /, **location: Unpack[Where]) -> Iterat
 
 
 def not_reported(ids: Iterable[str], reason: str, **location: Unpack[Where]) -> Iterator[Check]:
-    """Yield an UNKNOWN check for each check id. The GPU is missing from nvidia-smi's output."""
+    """Yield an UNKNOWN check for each check id, for a GPU that is missing from nvidia-smi's output."""
     for id in ids:
         yield Check(id=id, tag=TAG, verdict="UNKNOWN", text=reason, **location)
 
@@ -120,18 +119,20 @@ def links(
     """
     id, own = "env.nvlink", all_links.get(gpu.uuid)
     if own is None and gpus < 2:
-        text = "nvidia-smi reports no NVLink, and a single GPU uses none"
+        text = "nvidia-smi reports no NVLink, but a single GPU does not use NVLinks"
         return Check(id=id, tag=TAG, verdict="PASS", text=text, **location)
     if own is None:
         return _missing(id, "NVLink", None, **location)
     active = [speed for speed in own if speed > 0]
     text = f"{len(active)} of {len(own)} NVLinks are up" + (
-        f", {min(active):g} GB/s each or more" if active else ""
+        f", each at {min(active):g} GB/s or more" if active else ""
     )
     measurement: dict[str, Any] = {"measured": float(len(active)), "unit": "links", **location}
     if gpus < 2:
         # Cloud providers disable the links on machines with a single GPU, so inactive links are correct here.
-        return Check(id=id, tag=TAG, verdict="PASS", text=f"{text}; a single GPU uses none", **measurement)
+        return Check(
+            id=id, tag=TAG, verdict="PASS", text=f"{text}; a single GPU does not use them", **measurement
+        )
     fastest = max((speed for speeds in all_links.values() for speed in speeds), default=0.0)
     most_links = max(sum(speed > 0 for speed in speeds) for speeds in all_links.values())
     row = limits.row(model=gpu.name, check=id)
@@ -139,11 +140,11 @@ def links(
         return judged(id, TAG, float(len(active)), "links", row, "gpu.nvlink", text, **location)
     verdict: Verdict
     if active and min(active) < 0.99 * fastest:
-        verdict, text = "FAIL", f"{text}; the fastest link of this node runs at {fastest:g} GB/s"
+        verdict, text = "FAIL", f"{text}; the fastest link on this node runs at {fastest:g} GB/s"
     elif len(active) < most_links:
-        verdict, text = "FAIL", f"{text}; another GPU of this node has {most_links}"
+        verdict, text = "FAIL", f"{text}; another GPU on this node has {most_links} active links"
     else:
-        verdict, text = "UNKNOWN", f"{text}; the expected number for a {gpu.name} is unknown"
+        verdict, text = "UNKNOWN", f"{text}; the expected number of links for a {gpu.name} is unknown"
     cause = "gpu.nvlink" if verdict == "FAIL" else None
     return Check(id=id, tag=TAG, verdict=verdict, text=text, cause=cause, **measurement)
 
@@ -189,7 +190,10 @@ def _count(
 def _link(
     gpu: Gpu, id: str, current: Number, maximum: Number, words: str, /, **location: Unpack[Where]
 ) -> Check:
-    """Judge the PCIe link's width or generation. It matters less for a GPU that uses NVLink-C2C instead."""
+    """Judge the width or the generation of the PCIe link.
+
+    A slow link is only a WARN for a GPU that uses NVLink-C2C.
+    """
     if gpu.c2c == "Enabled" and (current in (None, NOT_SUPPORTED) or maximum in (None, NOT_SUPPORTED)):
         text = f"{words}: not reported, because NVLink-C2C connects this GPU to its CPU"
         return Check(id=id, tag=TAG, verdict="PASS", text=text, **location)
@@ -209,7 +213,7 @@ def _link(
         expected=maximum,
         limit=maximum,
         limit_kind="peak",
-        limit_source="nvidia-smi: the maximum of GPU and host together",
+        limit_source="nvidia-smi: the maximum that GPU and host both support",
         **location,
     )
 

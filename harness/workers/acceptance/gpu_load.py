@@ -21,7 +21,10 @@ _PRODUCTS = 16
 
 @contextlib.contextmanager
 def busy(devices: Sequence[Device]) -> Iterator[None]:
-    """Keep every device busy with matrix products in the block. Raises RuntimeError if a device fails."""
+    """Within the block, keep every device busy with matrix products.
+
+    Raises RuntimeError if a device fails.
+    """
     stop, failed = threading.Event(), []
     running = [threading.Event() for _ in devices]
 
@@ -46,7 +49,7 @@ def busy(devices: Sequence[Device]) -> Iterator[None]:
         deadline = time.monotonic() + _START_SECONDS
         for device, ready in paired(devices, running):
             if not ready.wait(max(0.0, deadline - time.monotonic())):
-                failed.append(f"GPU {device.index} did not start to compute in {_START_SECONDS:.0f} s")
+                failed.append(f"GPU {device.index} did not start computing within {_START_SECONDS:.0f} s")
         time.sleep(SECONDS_BEFORE)
         yield
     finally:

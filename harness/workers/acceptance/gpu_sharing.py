@@ -25,7 +25,7 @@ UNPROVED = frozenset(
 """Causes that are not judged on shared GPUs, because sharing also affects the speed and number of GPUs."""
 VISIBLE, MPS = "NVIDIA_VISIBLE_DEVICES", "CUDA_MPS_PIPE_DIRECTORY"
 WHOLE = "ACCEPT_WHOLE"
-"""Environment variable that is set to 1 by the launch if all tested nodes' labels prove that no GPU is
+"""Environment variable that the launch sets to 1 if the labels of all tested nodes prove that no GPU is
 shared."""
 USED_SHARE, USED_BYTES = 0.02, 1 << 30
 """If a GPU's memory use before the tests exceeds both this fraction and this number of bytes, other processes
@@ -34,7 +34,7 @@ use the GPU. An idle driver uses less."""
 
 @dataclass(frozen=True)
 class Sharing:
-    """The reason why this container does not have whole GPUs to itself."""
+    """The reason why this container does not have exclusive access to whole GPUs."""
 
     cause: Cause
     text: str
@@ -43,7 +43,7 @@ class Sharing:
 def sharing(
     devices: Sequence[Device], smi: Smi | None, expected: int | None, environ: Mapping[str, str]
 ) -> Sharing | None:
-    """Return why this container has shared GPUs or GPU partitions, or None if nothing proves that it does.
+    """Return the reason why this container has shared GPUs or GPU partitions, or None without proof.
 
     `smi` must have been read before the tests used the GPUs.
     """
@@ -66,7 +66,7 @@ def sharing(
 def _offered_several_times(
     visible: int, expected: int, assigned: int, environ: Mapping[str, str]
 ) -> str | None:
-    """Return why sharing explains that fewer GPUs are visible than requested, or None if GPUs are missing."""
+    """Return the explanation if fewer GPUs are visible than requested because of sharing, otherwise None."""
     if 0 < assigned == visible:
         return (
             f"{expected} GPUs were requested, and the device plugin assigned {assigned} ({VISIBLE}): each "
@@ -94,18 +94,18 @@ def _assigned_uuids(environ: Mapping[str, str]) -> set[str]:
 
 
 def _usage_text(device: Device, smi: Smi | None) -> str | None:
-    """Return a clause about the GPU memory that other processes use, or None if they do not use the GPU."""
+    """Return a clause about GPU memory that other processes use, or None if there are no such processes."""
     gpu = of(smi, device)
     if gpu is None or not isinstance(gpu.memory_used, float) or not gpu.memory:
         return None
     if gpu.memory_used <= max(USED_BYTES, USED_SHARE * gpu.memory):
         return None
     used, total = gpu.memory_used / 2**30, gpu.memory / 2**30
-    return f"other processes used {used:.1f} of {total:.1f} GiB of GPU {device.index} before the tests"
+    return f"other processes used {used:.1f} of {total:.1f} GiB on GPU {device.index} before the tests"
 
 
 def excuse(verdict: str, cause: str | None) -> bool:
-    """Return whether a result proves nothing if the GPU is shared."""
+    """Return whether a result does not count if the GPU is shared."""
     return verdict in ("FAIL", "WARN") and cause in UNPROVED
 
 

@@ -42,7 +42,7 @@ class Tested:
         """
         nodes = frozenset(group)
         good, bad = self.passed(nodes), any(other <= nodes for other in self._bad)
-        if good == bad:  # Either nothing is known about the group, or the fault is intermittent.
+        if good == bad:  # Either nothing is known about the group, or its fault is intermittent.
             return None
         return "good" if good else "bad"
 
@@ -60,7 +60,10 @@ class Tested:
         return sorted({tuple(sorted(group)) for group in self._bad}, key=lambda group: (len(group), group))
 
     def record(self, group: Group, outcome: Outcome) -> None:
-        """Record an outcome. A group is good after `repeats` good outcomes. A bad one restarts the count."""
+        """Record an outcome.
+
+        A group is good after `repeats` good outcomes. A bad outcome restarts the count.
+        """
         self.outcomes.append((group, outcome))
         if outcome == "bad":
             self._good_counts[group] = 0
@@ -78,7 +81,7 @@ class Tested:
         """
         requested = [tuple(sorted(group)) for group in groups]
         if len({node for group in requested for node in group}) != sum(map(len, requested)):
-            raise ValueError(f"groups of one round share a node: {requested}")
+            raise ValueError(f"groups in the same round share a node: {requested}")
         answers: dict[Group, Outcome | None] = {
             group: None if again else self.known(group) for group in requested
         }

@@ -15,7 +15,7 @@ SHARE = 0.67
 """A group is slow if its bandwidth is below this fraction of the median. nccl-tests calls 1.5 times the usual
 time slow."""
 CPU_SHARE = 0.02
-"""The fraction that is used instead of SHARE on CPUs. It is lower because other processes use the CPUs too.
+"""On CPUs, this fraction is used instead of SHARE. It is lower because other processes also use the CPUs.
 
 Trials on healthy nodes were as slow as 0.14 of the median.
 """

@@ -28,7 +28,7 @@ GONE_SECONDS = 3.0
 
 @dataclass(frozen=True)
 class Position:
-    """A rank's progress. `step` counts the exchanges that the rank has entered, including each iteration."""
+    """A rank's progress. `step` counts the exchanges that the rank has entered, one per iteration."""
 
     step: int = 0
     doing: str = "the start"
@@ -50,10 +50,10 @@ class Diagnosis:
 
 
 def diagnose(before: Mapping[int, Position], now: Mapping[int, Position], ranks: int) -> Diagnosis:
-    """Return which ranks are to blame. `before` and `now` contain all positions, read GONE_SECONDS apart.
+    """Return a diagnosis that blames the ranks responsible for a hang or a failure.
 
-    If ranks are gone, they are blamed. Otherwise, ranks that are behind are blamed, because the other ranks
-    are waiting for them.
+    `before` and `now` contain all positions, read GONE_SECONDS seconds apart. If ranks are gone, they are
+    blamed. Otherwise, ranks that are behind are blamed, because the other ranks are waiting for them.
     """
     gone_ranks = tuple(
         r for r in range(ranks) if r not in now or (r in before and before[r].beat == now[r].beat)
@@ -76,7 +76,7 @@ def diagnose(before: Mapping[int, Position], now: Mapping[int, Position], ranks:
         )
     if not failed and (apart := _elsewhere(positions)):
         place = positions[apart[0]].where
-        text = f"{listed(apart)} is in {place} during {furthest.doing}, where the others wait"
+        text = f"{listed(apart)} still in {place} during {furthest.doing}, where the others wait"
         return Diagnosis("collective.hung", apart, text)
     if failed:
         rank, error = next(iter(sorted(failed.items())))
@@ -85,7 +85,7 @@ def diagnose(before: Mapping[int, Position], now: Mapping[int, Position], ranks:
 
 
 def _elsewhere(positions: Mapping[int, Position]) -> tuple[int, ...]:
-    """Return the ranks whose main thread is executing a different function from that on most ranks.
+    """Return the ranks whose main thread is executing a different function than on most ranks.
 
     All ranks have entered the collective, but the returned ranks do not exchange data. If no function has a
     majority, no ranks are returned.
@@ -103,7 +103,7 @@ def listed(ranks: tuple[int, ...]) -> str:
 
 
 class Watch:
-    """A thread that watches one rank. It calls `hung` once if the rank does not progress for `seconds`."""
+    """A thread that watches one rank. It calls `on_hang` once if the rank does not progress for `seconds`."""
 
     def __init__(self, rank: int, ranks: int, seconds: float, on_hang: Callable[[], None]) -> None:
         self._rank, self._ranks, self._seconds, self._on_hang = rank, ranks, seconds, on_hang
@@ -136,7 +136,7 @@ class Watch:
         self._stop.set()
 
     def positions(self) -> dict[int, Position]:
-        """Return the positions of the ranks that have written one, keyed by rank.
+        """Return the ranks' positions, keyed by rank. Ranks that have not written a position are omitted.
 
         The store's exceptions propagate.
         """

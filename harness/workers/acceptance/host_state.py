@@ -24,7 +24,7 @@ _GIB = 2**30
 
 
 class _Timex(ctypes.Structure):
-    """Linux's struct timex (adjtimex(2)). It has the fields that are read, and padding for the others."""
+    """Linux's struct timex (adjtimex(2)). Padding replaces the fields that this module does not read."""
 
     _fields_ = (
         ("modes", ctypes.c_uint),
@@ -38,7 +38,7 @@ class _Timex(ctypes.Structure):
 
 
 def shared_memory(path: Path) -> Check:
-    """Judge the free space in /dev/shm, which must be at least SHM_BYTES."""
+    """Judge the free space in /dev/shm, which must be at least SHM_BYTES bytes."""
     try:
         usage = shutil.disk_usage(path)
     except OSError as error:

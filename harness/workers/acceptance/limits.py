@@ -161,9 +161,7 @@ def judged(
             id=id, tag=tag, verdict="UNKNOWN", text=f"{text}; no limit is known for it", **measurement
         )
     if row.unit != unit:
-        words = (
-            f"{text}; the unit of the limit is {row.unit or 'none'}, that of the measurement {unit or 'none'}"
-        )
+        words = f"{text}; the limit's unit is {row.unit or 'none'}, but the measurement's is {unit or 'none'}"
         return Check(id=id, tag=tag, verdict="UNKNOWN", text=words, **measurement)
     verdict = _verdict(measured, row.relation, row.limit)
     return Check(
@@ -212,7 +210,7 @@ def _read(path: Path) -> list[Row]:
         raise ValueError(f"{path.name} is not valid TOML: {error}") from error
     tables = document.get("row")
     if not isinstance(tables, list) or set(document) != {"row"}:
-        raise ValueError(f"{path.name} must have [[row]] tables, at least one, and nothing else")
+        raise ValueError(f"{path.name} must contain at least one [[row]] table, and nothing else")
     rows = []
     for number, table in enumerate(tables, 1):
         try:

@@ -32,14 +32,17 @@ _OWN_VARIABLES = (
     "MASTER_ADDR",
     "MASTER_PORT",
 )
-"""The pod's environment variables that belong to the job. They are removed for this run, as are torchrun's
+"""The names of the job's variables in the pod's environment. They are removed for this run, as are torchrun's
 own variables (PET_…)."""
 _FIELD_NAMES = {field.name for field in fields(Check)}
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How torchrun ended. `code` is None if torchrun exceeded its time limit and was stopped."""
+    """The result of running torchrun.
+
+    `code`, its exit code, is None if torchrun exceeded its time limit and was stopped.
+    """
 
     code: int | None
     lines: tuple[str, ...]
@@ -155,14 +158,14 @@ def judge(report: dict[str, Any] | None, ranks: int, process_end: Ended) -> Iter
     """
     tail = " | ".join(line for line in process_end.lines if line.strip())[-1200:]
     exit_text = (
-        "it was stopped because its time was up"
+        "torchrun was stopped at its time limit"
         if process_end.code is None
         else f"torchrun ended with code {process_end.code}"
     )
     try:
         checks = [_check(document) for document in (report or {}).get("checks", ())]
     except (TypeError, ValueError, AttributeError) as error:
-        checks, exit_text = [], f"its report has a check that cannot be read ({error}); {exit_text}"
+        checks, exit_text = [], f"its report contains an invalid check ({error}); {exit_text}"
     yield from checks
     verdict = worst(check.verdict for check in checks)
     if report is None:

@@ -69,7 +69,7 @@ class Node:
             yield Step(name, "ENV", _one(make))
 
     def _look(self) -> Iterator[Check]:
-        """Find the devices for the COMPUTE and TRAIN sections. Yield checks of their number and versions."""
+        """Find the devices for the COMPUTE and TRAIN sections. Yield the checks of devices and versions."""
         if self.device == "cpu":
             devices.calm()
             self.extra["versions"] = devices.versions(None)

@@ -106,7 +106,8 @@ class Pairs(OneRank):
             a, b = suspicion.links[0]
             ranks = tuple(sorted({n * local for link in suspicion.links for n in link}))
             words = (
-                f"ranks {a * local} and {b * local} are slow together, but each is fast with others; {text}"
+                f"ranks {a * local} and {b * local} are slow together, "
+                f"but each is fast with other ranks; {text}"
             )
             self._say("ddp.pairs", "FAIL", words, "link.slow", ranks)
         elif suspicion.open:

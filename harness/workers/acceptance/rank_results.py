@@ -34,7 +34,7 @@ class OneRank:
         for rank in range(self.ranks):
             values[rank] = self._watch.wait_for(f"result/{name}/{rank}", RESULT_SECONDS)
             if values[rank] is None:
-                raise RuntimeError(f"rank {rank} sent no result of {name} within {RESULT_SECONDS:.0f} s")
+                raise RuntimeError(f"rank {rank} sent no result for {name} within {RESULT_SECONDS:.0f} s")
         return values
 
     def _say(self, id_: str, verdict: Verdict, text: str, cause: str, ranks: tuple[int, ...]) -> None:

@@ -52,7 +52,10 @@ class Section:
 
 
 class Runner:
-    """Runs sections, and ends early on a signal or at the deadline. Create only one, in the main thread."""
+    """Runs sections, and ends early on a signal or at the deadline.
+
+    Create only one runner, in the main thread.
+    """
 
     def __init__(self, emitter: Emitter, deadline: float) -> None:
         self.emitter = emitter
@@ -136,7 +139,7 @@ class Runner:
             ready, _, _ = select.select([reader], [], [], remaining)
             numbers = os.read(reader, 64) if ready else b""
             if signal.SIGTERM in numbers or signal.SIGINT in numbers:
-                return self._end("the process received a signal to end")
+                return self._end("the process received a termination signal")
         return None
 
     def _end(self, reason: str) -> None:

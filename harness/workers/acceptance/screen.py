@@ -42,14 +42,18 @@ def coordinate(options: argparse.Namespace, emitter: Emitter) -> int:
     nodes = coordinator.gather(options.deadline)
     missing = [node for node in range(options.nodes) if node not in nodes]
     text = f"{len(nodes)} of {options.nodes} agents connected"
-    text += f"; none from {named(missing)} in {options.deadline:.0f} s" if missing else ""
+    text += f"; no agent connected from {named(missing)} within {options.deadline:.0f} s" if missing else ""
     emitter.say(
         Check(
             id="screen.nodes",
             tag="DDP",
             verdict="UNKNOWN" if missing or coordinator.doubled else "PASS",
             text=text
-            + (f"; two agents from {named(sorted(coordinator.doubled))}" if coordinator.doubled else ""),
+            + (
+                f"; two agents connected from {named(sorted(coordinator.doubled))}"
+                if coordinator.doubled
+                else ""
+            ),
             ranks=tuple(missing) or tuple(sorted(coordinator.doubled)),
         )
     )
@@ -125,7 +129,9 @@ def parser() -> argparse.ArgumentParser:
         metavar="S",
         help="seconds to join, and then the same again to exchange data",
     )
-    result.add_argument("--limit", type=float, metavar="GB/S", help="minimum bus bandwidth of a group")
+    result.add_argument(
+        "--limit", type=float, metavar="GB/S", help="minimum bus bandwidth of a group, in GB/s"
+    )
     result.add_argument(
         "--share",
         type=float,

@@ -42,7 +42,7 @@ CANDIDATES = 32
 BOUND = 32
 """Upper limit for the default `bound`. Testing every pair of n suspects takes about n rounds."""
 SAMPLE = 4
-"""How many pairs are tested to distinguish a broken boundary from a bad link."""
+"""Number of pairs that are tested to distinguish a broken boundary from a bad link."""
 LINKS = 3
 """Maximum number of bad links to search for between two sets of nodes."""
 CLASSES = 6
@@ -79,7 +79,7 @@ class Boundary:
 
 @dataclass(frozen=True)
 class Unknown:
-    """Nodes about which the search reached no verdict, and the reason."""
+    """Nodes for which the search did not reach a verdict, and the reason."""
 
     nodes: Group
     reason: str
@@ -139,7 +139,7 @@ def search(
         yield from state.seek()
         yield from state.pursue()
     except Exhausted:
-        state.unknown.append(Unknown(nodes, f"the search stopped after {len(state.tested.outcomes)} tests"))
+        state.unknown.append(Unknown(nodes, f"the search used up its {len(state.tested.outcomes)} tests"))
     return state.conclusion()
 
 
@@ -240,18 +240,16 @@ class _SearchState:
             else:
                 unclear.append(node)
         if unclear:
-            reason = "passed with no node, and too few known-good nodes gave a result to find the reason"
+            reason = "passed with no node, and too few known-good nodes gave results to determine the reason"
             self.unknown.append(Unknown(tuple(unclear), reason))
 
     def _between(self, one: Group, other: Group) -> Search[None]:
-        """Determine why two good sets of nodes fail together: bad links, or a broken boundary."""
+        """Determine whether two good sets of nodes fail together due to bad links or a broken boundary."""
         pairs = list(zip(one, other))[:SAMPLE]
         outcomes = yield from self.tested.ask(pairs)
         bad_pairs = [pair for pair, outcome in paired(pairs, outcomes) if outcome == "bad"]
         if len(bad_pairs) == len(pairs) > 1:
-            self.boundaries.append(
-                Boundary(one, other, f"{len(bad_pairs)} of {len(bad_pairs)} pairs across it fail")
-            )
+            self.boundaries.append(Boundary(one, other, f"all {len(pairs)} pairs across the boundary fail"))
             return
         before = len(self.links) + len(self.boundaries)
         for _ in range(LINKS):

@@ -63,7 +63,10 @@ class Screening:
         return outcomes
 
     def _controls(self, untested: Sequence[Group]) -> list[Group]:
-        """Return groups of good nodes that are idle in this round. Their results are used for comparison."""
+        """Return groups of good nodes that are idle in this round.
+
+        Their results provide the median for comparison.
+        """
         idle = sorted(self._good - {node for group in untested for node in group})
         controls: list[Group] = []
         for size in sorted({len(group) for group in untested}):
@@ -113,12 +116,14 @@ def bandwidth(coordinator: Coordinator, limit: float | None, share: float) -> Ch
     text = "no group gave a result"
     if figures:
         slowest = min(figures, key=lambda result: result.busbw or 0.0)
-        text = f"the slowest of {len(figures)} groups, {named(slowest.group)}, gave {slowest.busbw:.3f} GB/s"
+        text = (
+            f"the slowest of {len(figures)} groups, {named(slowest.group)}, reached {slowest.busbw:.3f} GB/s"
+        )
     compared = limit is not None or any(reference(figures, len(result.group)) for result in figures)
     if compared and limit is None:
-        text += f"; a group is slow below {share:.2f} of the median of its size"
+        text += f"; a group is slow below {share:.2f} of the median for its size"
     elif figures and not compared:
-        text += f"; there is no limit (--limit), and fewer than {FIGURES} groups of a size to compare"
+        text += f"; there is no limit (--limit), and fewer than {FIGURES} groups of the same size to compare"
     return Check(
         id="screen.bandwidth",
         tag="DDP",

@@ -46,7 +46,7 @@ def halve(tested: Tested, groups: Sequence[Group]) -> Search[tuple[list[Group], 
 
 
 def join(tested: Tested, parts: Sequence[Group]) -> Search[list[Group]]:
-    """Merge good groups that pass together, and return the merged groups. No two of these pass together.
+    """Merge good groups that pass together, and return the merged groups, no two of which pass together.
 
     If all groups pass together, a single test is enough. Otherwise, merge the groups within each half of the
     list, then merge the results.
@@ -96,7 +96,7 @@ def meet(
 
 
 def pair_up(tested: Tested, nodes: Sequence[int], max_rounds: int | None = None) -> Search[list[Group]]:
-    """Find a partner for each node, and return the good pairs. No two of them share a node.
+    """Find a partner for each node, and return the good pairs. No two pairs share a node.
 
     If all nodes pass together, return them as one group. Otherwise, test pairs in rounds until every node has
     passed in a pair. Give up if no pair was good in the first `max_rounds` rounds.
@@ -142,7 +142,7 @@ def across(tested: Tested, one: Group, other: Group) -> Search[tuple[int, int] |
 def _witness(
     witnesses: Sequence[int], taken: Iterable[int | None], met: Iterable[int], first: int
 ) -> int | None:
-    """Return the next witness, starting at index `first`, that is in neither `taken` nor `met`, or None."""
+    """Return the first witness that is in neither `taken` nor `met`, starting at index `first`, or None."""
     unavailable = {*taken, *met}
     rotated = (witnesses[(first + step) % len(witnesses)] for step in range(len(witnesses)))
     return next((witness for witness in rotated if witness not in unavailable), None)

@@ -24,7 +24,7 @@ class Suspicion:
     nodes: tuple[int, ...] = ()
     """Nodes that are slow with every other node."""
     links: tuple[tuple[int, int], ...] = ()
-    """Pairs of nodes that are slow together, although each node is fast with others."""
+    """Pairs of nodes that are slow together, although each node is fast with other nodes."""
     open: tuple[tuple[int, int], ...] = ()
     """Slow pairs that cannot be attributed to a single node or a single link."""
     usual: float = 0.0

@@ -1,4 +1,4 @@
-"""Judge nvidia-smi's exit code, and the warnings, errors and lost GPUs that it reports besides the values.
+"""Judge nvidia-smi's exit code, warnings and errors, and the lost GPUs that it reports.
 
 nvidia-smi reports a corrupted infoROM or a lost GPU in a line before or after its data, or only through its
 exit code. Scripts that read only the values overlook this. All functions are pure.
@@ -56,7 +56,7 @@ _HINTS = (
         "in the kernel log of the node",
     ),
 )
-"""Maps messages of nvidia-smi, which do not name their reason, to the usual reason and what to do."""
+"""Maps nvidia-smi messages that do not give a reason to the usual reason and the recommended action."""
 _RECOVERED = ("none", "n/a")
 _FABRIC_READY = ("completed", "n/a")
 _REGISTERED = ("success", "n/a", "")
@@ -67,7 +67,7 @@ _MISCONFIGURED, _CORRECT = "incorrect_configuration", ("none", "false", "no")
 
 @dataclass(frozen=True)
 class Reading:
-    """The outcome of an `nvidia-smi -q -x` call. `error` is the reason if `smi` is None."""
+    """The outcome of an `nvidia-smi -q -x` call. If `smi` is None, `error` contains the reason."""
 
     smi: Smi | None
     error: str = ""
@@ -78,14 +78,14 @@ class Reading:
 
     @property
     def cause(self) -> str | None:
-        """Return the cause of a failed call that its message or its exit code proves, or None."""
+        """Return the cause that a failed call's message or exit code proves, or None if there is none."""
         if not self.failed:
             return None
         return cause_of(self.error) or _CODES.get(self.code, (None, ""))[0]
 
 
 def cause_of(text: str) -> str | None:
-    """Return the cause that an nvidia-smi message proves, or None."""
+    """Return the cause that an nvidia-smi message proves, or None if it proves none."""
     for pattern, cause in ((_INFOROM, "gpu.inforom"), (_LOST_GPU, "gpu.lost"), (_DRIVER, "gpu.driver")):
         if pattern.search(text):
             return cause
@@ -93,7 +93,7 @@ def cause_of(text: str) -> str | None:
 
 
 def unparsed(text: str, code: int) -> str:
-    """Return why nvidia-smi's output does not contain GPU data, in one sentence that quotes the output."""
+    """Return the reason why nvidia-smi's output has no GPU data, as a sentence that quotes the output."""
     if "<nvidia_smi_log" in text:
         return f"the XML of nvidia-smi (exit code {code}) is cut off before the end of its first GPU"
     lines = "; ".join(notes(text))[:MAX_LETTERS]
@@ -128,7 +128,7 @@ def checks(reading: Reading, devices: Sequence[Device]) -> Iterator[Check]:
 
 
 def under_load(at_rest: Reading, loaded: Reading, devices: Sequence[Device]) -> Check:
-    """Return the UNDER_LOAD check: the worst problem that nvidia-smi reports only while the GPUs compute."""
+    """Return the UNDER_LOAD check: the worst problem that nvidia-smi reports only during GPU load."""
     before = {(one.id, one.gpu, one.verdict, one.text) for one in checks(at_rest, devices)}
     new = [
         one
@@ -155,7 +155,7 @@ def fabric_problem(smi: Smi | None) -> str | None:
 
 
 def _of_node(smi: Smi, general: Sequence[str]) -> Check:
-    """Return the check of the output as a whole. `general` are the lines that do not concern a tested GPU."""
+    """Return the check for the node's nvidia-smi output. `general` has the lines not about a tested GPU."""
     causes = [(cause, note) for note in general if (cause := cause_of(note)) is not None]
     if causes:
         cause = causes[0][0]
@@ -168,7 +168,7 @@ def _of_node(smi: Smi, general: Sequence[str]) -> Check:
         text = f"the XML of nvidia-smi is damaged ({smi.damage}); {len(smi.gpus)} GPUs could be read"
         return Check(id=SMI, tag=TAG, verdict="UNKNOWN", text=text)
     if smi.attached is not None and smi.attached > len(smi.gpus):
-        text = f"the driver counts {smi.attached} GPUs, but nvidia-smi describes {len(smi.gpus)}"
+        text = f"the driver counts {smi.attached} GPUs, but nvidia-smi lists only {len(smi.gpus)}"
         return Check(id=SMI, tag=TAG, verdict="UNKNOWN", text=text)
     if general or (smi.code and not any(map(cause_of, smi.notes))):
         words = [_quoted(general)] if general else []
@@ -180,7 +180,10 @@ def _of_node(smi: Smi, general: Sequence[str]) -> Check:
 
 
 def _of_gpu(gpu: Gpu, own: Sequence[str], device: Device) -> Check:
-    """Return the check of one GPU, based on warnings that name it, errors in its data, and needed repairs."""
+    """Return the check for one GPU.
+
+    The check covers warnings that name the GPU, errors in its data, and required repairs.
+    """
     faults = [(cause, note) for note in own if (cause := cause_of(note)) is not None]
     faults += [
         (cause, f"{field}: {text}")
@@ -188,7 +191,7 @@ def _of_gpu(gpu: Gpu, own: Sequence[str], device: Device) -> Check:
         if (cause := cause_of(text)) is not None
     ]
     if gpu.recovery and gpu.recovery.lower() not in _RECOVERED and "recovery" not in gpu.errors:
-        faults.append(("gpu.lost", f"the driver recommends for this GPU: {gpu.recovery}"))
+        faults.append(("gpu.lost", f"the driver's recommended action for this GPU: {gpu.recovery}"))
     if gpu.reset_required == "Yes":
         faults.append(("gpu.lost", "this GPU requires a reset"))
     faults += [("gpu.nvlink", text) for text in _fabric_faults(gpu)]
@@ -207,14 +210,14 @@ def _of_gpu(gpu: Gpu, own: Sequence[str], device: Device) -> Check:
     if doubts:
         text, warning = _quoted(doubts), "gpu.smi_warning"
         return Check(id=HEALTH, tag=TAG, verdict="WARN", text=text, cause=warning, **device.where)
-    text = "nvidia-smi reports no error of this GPU"
+    text = "nvidia-smi reports no error for this GPU"
     if gpu.recovery and gpu.recovery != NOT_SUPPORTED:
         text += ", and the driver recommends no recovery"
     return Check(id=HEALTH, tag=TAG, verdict="PASS", text=text, **device.where)
 
 
 def _fabric_faults(gpu: Gpu) -> Iterator[str]:
-    """Yield the problems in the NVLink fabric of a GPU whose registration is complete."""
+    """Yield the problems that a GPU has with the NVLink fabric after its registration is complete."""
     status = gpu.fabric_status or ""
     if (gpu.fabric or "").lower() == "completed" and status.lower() not in _REGISTERED:
         yield f"the registration with the NVLink fabric ended with {status}"

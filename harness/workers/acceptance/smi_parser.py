@@ -69,7 +69,9 @@ class Gpu:
     sram_corrected: Number = None
     sram_uncorrected: Number = None
     sram_threshold: Word = None
-    """Whether the number of uncorrectable SRAM errors exceeds the threshold for replacing the GPU."""
+    """Whether the number of uncorrectable SRAM errors exceeds the threshold above which the GPU should be
+    replaced.
+    """
     rows_uncorrectable: Number = None
     """Number of memory rows that were remapped after an uncorrectable error."""
     rows_pending: Word = None
@@ -80,11 +82,11 @@ class Gpu:
     """Number of retired memory pages. GPUs before Ampere retire pages, because they cannot remap rows."""
     pages_pending: Word = None
     repairs: Mapping[str, str] = field(default_factory=dict)
-    """The fields that report a pending or impossible memory repair, with their text: Yes, or a text other
-    than Yes and No."""
+    """The fields that report a pending or impossible memory repair, with their values. A value is "Yes" or
+    some other text, but never "No"."""
     pcie_generation: Number = None
     pcie_generation_max: Number = None
-    """The highest generation that both the GPU and the host support."""
+    """The highest PCIe generation that both the GPU and the host support."""
     pcie_width: Number = None
     pcie_width_max: Number = None
     sm_clock: Number = None
@@ -104,7 +106,7 @@ class Gpu:
     """The result of a completed registration with the NVLink fabric, such as Success or Insufficient
     Resources."""
     fabric_health: Mapping[str, str] = field(default_factory=dict)
-    """Maps each health field of the fabric, such as bandwidth, to its text, such as Full or Degraded."""
+    """Maps each health field of the fabric, such as bandwidth, to its value, such as Full or Degraded."""
     errors: Mapping[str, str] = field(default_factory=dict)
     """Maps the path of a field to the NVML error that nvidia-smi prints instead of a value."""
 
@@ -123,7 +125,7 @@ class Smi:
     attached: int | None = None
     """Number of GPUs according to the driver."""
     damage: str = ""
-    """Why only part of the document could be parsed, or "" if all of it was parsed."""
+    """The reason why only a part of the document could be parsed, or "" if the whole document was parsed."""
 
 
 def parse(text: str, code: int = 0) -> Smi | None:
@@ -170,7 +172,10 @@ def notes(text: str) -> list[str]:
 
 
 def bus(text: str) -> Bus | None:
-    """Return the PCIe address in a text, or None. The domain may have any number of digits or be missing."""
+    """Return the PCIe address that a string contains, or None.
+
+    The domain may have any number of digits, or be missing.
+    """
     match = _BUS.search(text)
     if match is None:
         return None
@@ -354,11 +359,11 @@ _ERRORS = frozenset(
         *("interrupt request issue", "insufficient external power", "system is not in ready state"),
     }
 )
-"""NVML error messages that concern a whole GPU, in lower case and without brackets."""
+"""NVML error messages that concern the GPU as a whole, in lower case and without brackets."""
 
 
 def _word(text: str | None) -> Word:
-    """Return a text without surrounding spaces and brackets, NOT_SUPPORTED for N/A, or None if empty."""
+    """Return a string without surrounding spaces and brackets, NOT_SUPPORTED for N/A, or None for ""."""
     if text is None or not text.strip():
         return None
     stripped = text.strip()
@@ -392,7 +397,7 @@ def _number(text: str | None) -> Number:
 
 
 def _errors(element: ElementTree.Element, names: tuple[str, ...], old: str) -> Number:
-    """Return the larger sum of the counters: over the GPU's lifetime, or since the driver was loaded.
+    """Return the number of errors since the driver was loaded, or over the GPU's lifetime if that is larger.
 
     GPUs before Turing have different counters (`old`). For those, only errors since the driver was loaded
     count, because the pages with older errors have been retired.
@@ -411,7 +416,7 @@ def _errors(element: ElementTree.Element, names: tuple[str, ...], old: str) -> N
 
 
 def _total(numbers: Sequence[Number]) -> Number:
-    """Return the sum of the numbers, or NOT_SUPPORTED or None if there are no numbers.
+    """Return the sum of the numbers, or NOT_SUPPORTED or None if there are none.
 
     If the sum is 0 and a number is unreadable, return Unreadable, because the sum may be greater.
     """

@@ -12,7 +12,7 @@ from .devices import Device
 
 @dataclass(frozen=True)
 class Span:
-    """The warm-up's duration and the measurement's minimum duration, in seconds."""
+    """The duration of the warm-up and the minimum duration of the measurement, in seconds."""
 
     warm: float
     measure: float
@@ -24,13 +24,13 @@ SPANS = {
     ("cuda", "quick"): Span(0.5, 0.5),
     ("cuda", "full"): Span(10.0, 10.0),
 }
-"""Maps (device, mode) to the durations of warm-up and measurement. A GPU takes seconds to reach the clocks
-and temperature of real work."""
+"""Maps (device, mode) to the durations of the warm-up and the measurement. A GPU takes seconds to reach the
+clocks and temperature of real work."""
 BATCHES = 5
 
 
 def seconds_per_call(call: Callable[[], object], device: Device, span: Span) -> float:
-    """Return the time that one call takes in seconds: the median of the mean times of BATCHES batches.
+    """Return the duration of one call in seconds: the median of the means of BATCHES batches.
 
     A batch takes about `span.measure` / BATCHES seconds, and consists of at least one call.
     """

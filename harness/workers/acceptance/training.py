@@ -35,7 +35,7 @@ def checks(device: Device, mode: str) -> Iterator[Check]:
         id="train.learns",
         tag=TAG,
         verdict="PASS" if has_learnt else "FAIL",
-        text=f"loss on unseen data {start:.3f} → {loss:.3f} in {STEPS[mode]} steps; a guess: {CHANCE:.3f}",
+        text=f"loss on unseen data {start:.3f} → {loss:.3f} in {STEPS[mode]} steps; by chance: {CHANCE:.3f}",
         cause=None if has_learnt else "training.not_learning",
         measured=loss,
         unit="nats",
@@ -50,9 +50,9 @@ def checks(device: Device, mode: str) -> Iterator[Check]:
         id="train.reproducible",
         tag=TAG,
         verdict="PASS" if same else "FAIL",
-        text="two trainings ended with the same bits"
+        text="two training runs ended with the same bits"
         if same
-        else f"two trainings ended with {digest} and {second[2]}",
+        else f"two training runs ended with different digests, {digest} and {second[2]}",
         cause=None if same else "training.not_reproducible",
         **device.where,
     )

@@ -1,7 +1,6 @@
 """Run the agent on one node, which starts the node's processes for each trial that the coordinator requests.
 
-Each trial has its own processes. If the processes hang or crash, the agent kills them, and itself keeps
-running.
+Each trial has its own processes. If the processes hang or crash, the agent kills them and keeps running.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ CONNECT_PAUSE = 0.5
 
 
 def connect(host: str, port: int, deadline: float) -> Line | None:
-    """Return a connection to the coordinator, or None if connecting fails for `deadline` seconds."""
+    """Return a connection to the coordinator, or None if there is no connection within `deadline` seconds."""
     give_up_at = time.monotonic() + deadline
     while time.monotonic() < give_up_at:
         try:
@@ -128,20 +127,23 @@ class _Process:
         threading.Thread(target=self._read, daemon=True).start()
 
     def port(self, deadline: float) -> int | None:
-        """Return the store's port, or None if the process does not print it before the time `deadline`."""
+        """Return the store's port, or None if the process does not print the port by the time `deadline`."""
         port: int | None = self._wait("port", deadline)
         return port
 
     def result(self, deadline: float, seconds: float) -> dict[str, Any]:
         """Wait for the process's result, and return it.
 
-        The process must join its process group before the time `deadline`, and then report within `seconds`.
+        The process must join its process group by the time `deadline`, and then report within `seconds`
+        seconds.
         """
         join_message = self._wait("joined", deadline)
         wrong_count = self._wait("wrong", time.monotonic() + seconds) if join_message is not None else None
         if wrong_count is None:
             if not self._has_ended:
-                failure = "exchanged no data" if join_message is not None else "did not join its group"
+                failure = (
+                    "exchanged no data" if join_message is not None else "did not join its process group"
+                )
                 return {"state": "hung", "text": f"{failure} in {seconds:.0f} s"}
             return {"state": "died", "text": f"exit code {self._process.wait()}: {self._last_error()}"}
         figures = next(message for message in self._messages if "wrong" in message)
@@ -195,6 +197,6 @@ class _Process:
 
 
 def _worst(results: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the worst result of this node's processes. If all of them are ok, return the slowest result."""
+    """Return the worst result of this node's processes. If all results are ok, return the slowest one."""
     order = ("wrong", "died", "hung", "ok")
     return min(results, key=lambda result: (order.index(result["state"]), result.get("busbw", 0.0)))

@@ -2,7 +2,7 @@
 
     from ground_truth import Recorder  # in a worker, before the Pluto client is initialised
 
-The recorder that wraps the client, and the harness, import the individual modules instead, because importing
+The harness, and the recorder that wraps the client, import the individual modules instead, because importing
 point_recorder duplicates stdout and reads the worker's files.
 """
 

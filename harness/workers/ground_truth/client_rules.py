@@ -24,14 +24,14 @@ EXACT = 1 << 53
 
 @dataclass(frozen=True)
 class Sent:
-    """What the client sends for one logged value."""
+    """The data that the client sends for one logged value."""
 
     values: tuple[float, ...] = ()
-    """The numbers in the logged value as doubles, in order. Only the last of them remains in the run."""
+    """The numbers in the logged value as doubles, in order. Only the last number remains in the run."""
     kept: bool = True
     """Whether the last number in `values` reaches the run. False if the client or Pluto drops it."""
     why: str = ""
-    """Why the value is changed or dropped, and how. "" if the client sends it unchanged."""
+    """How and why the client changes or drops the value. "" if the value is sent unchanged."""
 
 
 def sent_name(name: str) -> str:
@@ -58,7 +58,7 @@ def whole(step: Any) -> int | None:
 
 
 def sent(value: Any, step: Any = 0) -> Sent:
-    """Return what the client sends for `run.log({name: value}, step=step)`."""
+    """Return the data that the client sends for `run.log({name: value}, step=step)`."""
     reason = refused(step)
     one = _list(value) if isinstance(value, list) else _scalar(value)
     if not reason:
@@ -67,7 +67,10 @@ def sent(value: Any, step: Any = 0) -> Sent:
 
 
 def _list(items: list[Any]) -> Sent:
-    """Return what the client sends for a list. Items are logged in order, so the last number is kept."""
+    """Return the data that the client sends for a list.
+
+    Items are logged in order, so the last number is kept.
+    """
     values: list[float] = []
     reasons = [] if items else ["the list is empty, so the client sends nothing"]
     for item in items:
@@ -129,7 +132,7 @@ def _number(number: float) -> Sent:
 
 
 def refused(step: Any) -> str:
-    """Return why values logged with this step do not reach the run, or "" if the step is valid."""
+    """Return the reason why values logged with this step do not reach the run, or "" if the step is valid."""
     if isinstance(step, str):  # The client's queue converts a string of digits to a number.
         number = whole(step)
         return refused(number) if number is not None else f"Pluto refuses step {step[:40]!r}"

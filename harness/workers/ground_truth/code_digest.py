@@ -38,7 +38,9 @@ IMAGE = "/etc/pluto-e2e-harness.image"
 """The file that contains the worker image's tag, written when the image is built (Dockerfile)."""
 CLIENT = "pluto-ml"
 MOST_FILES, MOST_BYTES = 500, 32 << 20
-"""Maximum number and total size of the files that are read in PLACES. Imported files are always read."""
+"""Maximum number of files that are read in PLACES, and their maximum total size in bytes. Imported files are
+always read.
+"""
 LONGEST = 400
 """Maximum length of a name or value in characters, so that a fact fits into a frame even if it is escaped."""
 _PYC_HEADER = 16
@@ -227,5 +229,5 @@ def _client() -> Iterator[Fact]:
 
 
 _FILES = Files(() if os.environ.get("HARNESS_RECORDER_MODE") == "admitted" else PLACES)
-"""The files of this process. In an admitted pod, no files are read, because they do not belong to the
-harness."""
+"""The files of this process. In a pod to which the admission policy added the recorder, no files are read,
+because they do not belong to the harness."""

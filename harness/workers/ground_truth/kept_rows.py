@@ -18,9 +18,9 @@ class KeptRows:
     def __init__(self) -> None:
         self._steps, self._values, self._times = array("q"), array("d"), array("q")
         self.ascending = True
-        """Whether each step so far was higher than the previous one."""
+        """Whether each step so far was higher than the previous step."""
         self.known = True
-        """False if a row was omitted because its step does not fit into 64 bits."""
+        """Whether no row was omitted. A row is omitted if its step does not fit into 64 bits."""
 
     def put(self, step: int, value: float, time_ms: int) -> None:
         """Add the row that the rank logged next."""

@@ -42,7 +42,7 @@ class Recorder:
     """Records one rank's rows (metric, step, value) in order. Not thread-safe."""
 
     mark: ClassVar[dict[str, str]] = {}
-    """Fields added to each frame and to the digest. Empty except in recorder/client_calls.py."""
+    """Extra fields for each frame and for the digest. Only recorder/client_calls.py defines any."""
 
     def __init__(self, nonce: str, rank: int, *, row_limit: int = 200_000, fd: int = STDOUT) -> None:
         """Write the start frame.
@@ -66,7 +66,7 @@ class Recorder:
         self._in_blocks: set[str] = set()
         self._reports_code = False
         self._warned: set[tuple[str, str]] = set()
-        """Pairs (metric, reason) for which a warning has been written."""
+        """The (metric, reason) pairs for which a warning has been written."""
         self._write({"k": "start", "t": int(time.time() * 1000), **self._life()})
 
     @classmethod
@@ -87,7 +87,7 @@ class Recorder:
         try:
             facts = code_digest.facts(last)
         except Exception as error:
-            # Training must continue even if the code cannot be identified. The checks report this reason.
+            # Training must continue even if the code cannot be identified. The checks report the reason.
             facts = [["error", type(error).__name__, str(error)[:300]]]
         self._reports_code = True
         self._write_in_parts(facts, lambda part: {"k": "code", "facts": part})

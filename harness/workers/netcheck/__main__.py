@@ -47,7 +47,7 @@ def parser() -> argparse.ArgumentParser:
         type=_number,
         metavar="P",
         default=_port(os.environ.get("NETCHECK_PORT", "")),
-        help="port of netcheck on every rank (default: NETCHECK_PORT, or MASTER_PORT + 1)",
+        help="port on which netcheck listens on every rank (default: NETCHECK_PORT, or MASTER_PORT + 1)",
     )
     result.add_argument(
         "--deadline",
@@ -59,7 +59,7 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument(
         "--bandwidth",
         action="store_true",
-        help="also measure each pair's MB/s and latency, in at most 30 s. Pass it to all ranks or to none",
+        help="also measure each pair's bandwidth and latency, in at most 30 s. Set this on all ranks or none",
     )
     result.add_argument(
         "--strict", action="store_true", help="exit with code 3 if no check failed but a result is unknown"

@@ -1,4 +1,7 @@
-"""Run and check an all-reduce over all ranks. This is the last step and the only one that needs PyTorch."""
+"""Run and check an all-reduce over all ranks.
+
+This is netcheck's last step, and the only one that requires PyTorch.
+"""
 
 from __future__ import annotations
 
@@ -49,4 +52,4 @@ def self_test(seconds: float = 60.0, elements: int = 1 << 16) -> Finding:
             [rank],
             seconds=duration,
         )
-    return ok("all-reduce", f"{elements} sums over {world} ranks are right ({backend})", duration)
+    return ok("all-reduce", f"{elements} sums over {world} ranks are correct ({backend})", duration)

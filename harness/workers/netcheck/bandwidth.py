@@ -44,8 +44,8 @@ WAITED = 0.2
 """If the sender or the receiver of a stream waited for a CPU for more than this fraction of the time, a low
 rate proves nothing."""
 AGAIN, AGAIN_IF_BUSY = 3, 10
-"""How often a pair is measured again: at most AGAIN times if it is slow, or AGAIN_IF_BUSY times if the
-machine was too busy."""
+"""Maximum number of times a pair is measured again: AGAIN if it is slow, or AGAIN_IF_BUSY if the machine was
+too busy."""
 _CHUNK = 1 << 20
 
 
@@ -224,13 +224,13 @@ def judge(measurements: Mapping[Pair, Measured], machines: Mapping[int, str]) ->
             (pair for pair in bad if pair in pattern.cells()), key=lambda pair: measurements[pair].rate
         )
         words = {
-            "isolated": f"what rank {pattern.senders[0]} sends and receives is slow",
-            "egress": f"what rank {pattern.senders[0]} sends is slow",
-            "ingress": f"what rank {pattern.receivers[0]} receives is slow",
+            "isolated": f"all traffic of rank {pattern.senders[0]} is slow",
+            "egress": f"traffic from rank {pattern.senders[0]} is slow",
+            "ingress": f"traffic to rank {pattern.receivers[0]} is slow",
         }
         text = words.get(pattern.kind, f"the link {pattern} is slow")
         rate_text = f"{worst[0]} → {worst[1]} carries {megabytes(measurements[worst].rate)}"
-        message = f"{text}: {rate_text}, other links {megabytes(bad[worst])}"
+        message = f"{text}: {rate_text}, other links carry {megabytes(bad[worst])}"
         findings.append(failed("tcp.slow", message, pattern.accused, pattern.kind))
     if not bad and measurements and not findings:
         rates, trips = (
@@ -279,7 +279,7 @@ def take(connection: socket.socket, body: bytes) -> tuple[float, float]:
     """
     seconds = float(json.loads(body))
     if not 0 < seconds <= 2 * LONGEST:
-        raise ValueError(f"a stream takes more than 0 s and at most {2 * LONGEST:.0f} s, not {seconds} s")
+        raise ValueError(f"a stream must last more than 0 s and at most {2 * LONGEST:.0f} s, not {seconds} s")
     buffer, received = bytearray(_CHUNK), 0
     start, waited_before = time.monotonic(), _waiting_seconds()
     warm_at, deadline = start + seconds * WARM_UP, start + seconds
@@ -303,7 +303,7 @@ def take(connection: socket.socket, body: bytes) -> tuple[float, float]:
 
 
 def _waiting_seconds() -> float:
-    """Return how many seconds this thread has waited for a CPU, or 0 if the kernel does not report it."""
+    """Return the number of seconds for which this thread has waited for a CPU, or 0 if this is unknown."""
     try:
         return int(Path("/proc/thread-self/schedstat").read_text(encoding="ascii").split()[1]) / 1e9
     except (OSError, ValueError, IndexError):

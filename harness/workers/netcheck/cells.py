@@ -35,14 +35,14 @@ def corrected(at: Mapping[int, Report], nodes: int) -> dict[Pair, Cell]:
 
 
 def past(cell: Cell, step: str) -> bool:
-    """Return whether the pair passed this step, which means that its cell is ok or failed at a later step."""
+    """Return whether the pair passed this step. Its cell is then ok, or failed at a later step."""
     if cell.outcome in (OK, PENDING):
         return cell.outcome == OK
     return STEPS.index(CAUSES[cell.outcome]) > STEPS.index(step)
 
 
 def _advertised(cell: Cell, receiver: int, first: int | None) -> Cell:
-    """Return the cell, ignoring failures for a name that torchrun would not publish.
+    """Return a pair's cell, ignoring failures for a name that torchrun would not publish.
 
     `first` is the rank whose name torchrun would publish, or None if that is unknown.
     """
@@ -54,7 +54,7 @@ def _advertised(cell: Cell, receiver: int, first: int | None) -> Cell:
 
 
 def _aged(cell: Cell, receiver: int, addresses: Set[str]) -> Cell:
-    """Return the cell, with the outcome dns.old_address if DNS returned an address that is not the rank's.
+    """Return a pair's cell, with the outcome dns.old_address if DNS returned another host's address.
 
     `addresses` contains the receiver's addresses.
     """
@@ -68,7 +68,7 @@ def _aged(cell: Cell, receiver: int, addresses: Set[str]) -> Cell:
 def _rejected(
     pair: Pair, cell: Cell, cells: Mapping[Pair, Cell], at: Mapping[int, Report], addresses: Set[str]
 ) -> Cell:
-    """Return the cell, with the outcome tcp.rejected if a firewall caused the failure.
+    """Return a pair's cell, with the outcome tcp.rejected if a firewall caused the failure.
 
     A reset looks as if nothing were listening, and "host unreachable" as if there were no route. The rank's
     own reports show that it was listening all the time, and a connection in the opposite direction shows that
@@ -89,7 +89,7 @@ def _rejected(
 
 
 def _unanswered(cell: Cell, opposite: Cell | None) -> Cell:
-    """Return the cell, with the outcome of the opposite direction if that explains the missing response.
+    """Return a pair's cell, with the opposite direction's outcome if it explains the missing response.
 
     A connection gets no response if the responding rank's packets are rejected or have no route.
     """

@@ -52,10 +52,10 @@ TAKEN = "port.taken"
 NOT_ITS_OWN = ("tcp.refused", "tcp.reset", "peer.silent", "peer.not_netcheck")
 """Outcomes that other ranks observe at a port that the rank itself could not open."""
 _ALONE = {
-    "pods": "whether every pod exists and runs is known only to the API server",
-    "service": "whether the Service selects the pods is known only to the API server",
+    "pods": "only the API server knows whether every pod exists and is running",
+    "service": "only the API server knows whether the Service selects the pods",
     "bandwidth": "not requested (--bandwidth)",
-    "all-reduce": "not asked for (netcheck.self_test)",
+    "all-reduce": "not requested (netcheck.self_test)",
 }
 
 
@@ -112,7 +112,7 @@ def conclude(
         }
         found += compare({place: report.facts for place, report in at.items()}, offsets, processes)
     if measured is not None:
-        not_measured = [unknown("bandwidth", "not measured: requires that every pair is ok", at)]
+        not_measured = [unknown("bandwidth", "not measured, because not all pairs are ok", at)]
         found += bandwidth.judge(measured, machines) or (not_measured if nodes > 1 else [])
     found += _proved(cells, reports, nodes if certain else max(nodes, 2), found, slow)
     findings = in_order(found)
@@ -146,7 +146,7 @@ def _run_ids(reports: Sequence[Report]) -> list[Finding]:
         f"{run_id} on {listed(place for place, own in ids.items() if own == run_id)}"
         for run_id in dict.fromkeys(ids.values())
     )
-    return [failed("variables.torchrun", f"the ranks' --rdzv_id differs: {differences}", ids)]
+    return [failed("variables.torchrun", f"the ranks have different values of --rdzv_id: {differences}", ids)]
 
 
 def _places(reports: Sequence[Report], cells: Mapping[tuple[int, int], Cell]) -> list[Finding]:
@@ -192,9 +192,9 @@ def _bad(
     slow: str,
     alone: bool,
 ) -> list[Finding]:
-    """Return findings for the failed cells in the matrix. `alone` means that only one row is known.
+    """Return findings for the failed cells in the matrix. `alone` means that only one row of it is known.
 
-    `slow` is a clause about busy nodes, because a rank may be missing for that reason.
+    `slow` is a clause about busy nodes, which may be the reason why a rank is missing.
     """
     absent, found = set(missing), []
     for cause in CAUSES:
@@ -215,7 +215,7 @@ def _bad(
         for rank in sorted({pair[side] for pair in bad}):
             those = {pair: cell for pair, cell in bad.items() if pair[side] == rank}
             other = sorted({pair[1 - side] for pair in those})
-            seen = f"rank {rank}: " if side == 0 else f"rank {rank}, as {listed(other)} saw it: "
+            seen = f"rank {rank}: " if side == 0 else f"rank {rank}, as seen by {listed(other)}: "
             first = those[min(those)]
             more = slow if rank in absent else ""
             found.append(failed(cause, seen + first.text + more, [rank], seconds=first.at))
@@ -235,7 +235,7 @@ def _master(reports: Sequence[Report]) -> list[Finding]:
         cell = seen[min(ranks)]
         listened = seen_as == "tcp.refused" and all(seen[place].listened for place in ranks)
         outcome = REJECTED if listened else seen_as
-        text = f"MASTER_ADDR {cell.host}, as {listed(ranks)} saw it: {cell.text}"
+        text = f"MASTER_ADDR {cell.host}, as seen by {listed(ranks)}: {cell.text}"
         nobody = outcome.startswith("tcp.") or outcome in ("peer.silent", "peer.not_netcheck")
         if outcome == PENDING or (nobody and cell.address not in known):
             if nobody:
@@ -297,7 +297,7 @@ def _it(one: bool) -> str:
 def _by_service(reports: Sequence[Report]) -> bool:
     """Return whether the only report is from a rank that knows only rank 0, possibly by a Service name.
 
-    A Service name does not resolve if rank 0 does not exist or is not selected by the Service.
+    A Service name does not resolve if rank 0 does not exist, or if the Service does not select it.
     """
     return len(reports) == 1 and reports[0].place != 0 and set(reports[0].row) == {0}
 
@@ -327,7 +327,7 @@ def _shows_absence(cell: Cell) -> bool:
 
 
 def _absence_text(rank: int, cells: Mapping[tuple[int, int], Cell]) -> str:
-    """Return what other ranks observed about a silent rank, or "" if another cause explains its silence."""
+    """Return other ranks' observations of a silent rank, or "" if another cause explains its silence."""
     probes = [cell for (_, receiver), cell in cells.items() if receiver == rank]
     if not all(_shows_absence(cell) for cell in probes):
         return ""
@@ -342,7 +342,7 @@ def _proved(
     found: Sequence[Finding],
     slow: str,
 ) -> list[Finding]:
-    """Return an ok finding for each step that all pairs passed, and an unknown one for each other step."""
+    """Return a finding for each step: ok if all pairs passed the step, otherwise unknown."""
     there = {finding.step for finding in found}
     pairs = nodes * (nodes - 1)
     proved = []

@@ -1,7 +1,7 @@
 """Measure how long this process waits for a CPU, because a slow process looks like a broken network.
 
-A thread sleeps in short steps and records how late it wakes up. The delay can have many causes: other
-processes on the node, a CPU limit, a paused container. If the kernel's own metrics are available, the text is
+A thread repeatedly sleeps for a short time, and records how late it wakes up. Other processes on the node, a
+CPU limit or a paused container can cause such delays. If the kernel's own metrics are available, the text is
 more specific.
 """
 
@@ -15,18 +15,18 @@ from pathlib import Path
 from typing import Any
 
 STEP = 0.05
-"""How long the thread sleeps each time, in seconds."""
+"""The duration of each sleep of the thread, in seconds."""
 WINDOW = 10.0
-"""The period before the current time over which delays are reported, in seconds."""
+"""The length of the most recent period for which delays are reported, in seconds."""
 PRESSURE, LIMIT = "/proc/pressure/cpu", "/sys/fs/cgroup/cpu.stat"
 
 
 @dataclass(frozen=True)
 class Delay:
-    """How slow a rank's process was during the last WINDOW seconds.
+    """The delays of a rank's process during the last WINDOW seconds.
 
     `late` is the longest wake-up delay in seconds. `waiting` is the fraction of time, from 0 to 1, during
-    which some process on the node waited for a CPU (pressure stall information). `throttled` is the fraction
+    which any process on the node waited for a CPU (pressure stall information). `throttled` is the fraction
     of time during which the container's CPU limit stopped its processes. Both are 0 if the kernel does not
     report them.
     """
@@ -85,14 +85,18 @@ class CpuDelay:
         return Delay(round(max(0.0, delay_seconds), 3), *(round(min(1.0, share), 3) for share in shares))
 
     def since(self, start: float) -> float:
-        """Return for how many seconds since the monotonic time `start` this process was delayed."""
+        """Return for how many seconds this process has been delayed since the monotonic time `start`."""
         now, samples = time.monotonic(), list(self._delays)
         delays = sum(min(delay, at - start) for at, delay in samples if at > start)
         return delays + max(0.0, min(now - samples[-1][0] - STEP, now - start))
 
 
 def _totals() -> tuple[float, float]:
-    """Return how long some process waited for a CPU, and how long the container was throttled, in seconds."""
+    """Return the total waiting time and the total throttled time in seconds.
+
+    The waiting time is the time during which any process waited for a CPU. The throttled time is the
+    container's.
+    """
     waiting = throttled = 0.0
     for line in _lines(PRESSURE):
         if line.startswith("some "):

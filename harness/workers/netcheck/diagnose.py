@@ -50,7 +50,7 @@ def diagnose(
 
 
 def alone(environment: Environment) -> Diagnosis:
-    """Return a diagnosis of only the variables, without contacting other ranks."""
+    """Diagnose only the environment variables, without contacting other ranks."""
     findings = tuple(in_order(environment.findings))
     cause, ranks = findings[0].cause, (environment.node_rank or 0,)
     return Diagnosis(

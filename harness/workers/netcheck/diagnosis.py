@@ -30,7 +30,10 @@ class Diagnosis:
 
     @property
     def recommendations(self) -> list[str]:
-        """The advice for each cause, in the same order. Empty if and only if the verdict is ok."""
+        """The causes with their advice, and the reasons for unknown results.
+
+        Empty if and only if the verdict is ok.
+        """
         if self.verdict == "ok":
             return []
         causes = [f"{f.cause}: {f.advice}" for f in self.findings if f.status == "failed"]
@@ -41,7 +44,10 @@ class Diagnosis:
         return list(dict.fromkeys([*causes, *doubts])) or ["Start netcheck in every pod at the same time."]
 
     def as_message(self) -> dict[str, Any]:
-        """Return the fields of `of` as a dictionary, without defaults because a matrix has many cells."""
+        """Return the arguments of `of` as a dictionary.
+
+        Default values are omitted, because a matrix has many cells.
+        """
         rows = {s: {r: cell.as_message() for r, cell in row.items()} for s, row in self.rows.items()}
         return {**self._as_dict(), "rows": rows}
 

@@ -117,7 +117,10 @@ def parse(reply: bytes, kind: int) -> Answer | None:
 
 
 def question(number: int, name: str, kind: int) -> bytes:
-    """Return the DNS message that queries the records of a full name. Raises ValueError if it is none."""
+    """Return the DNS message that queries the records of a full name.
+
+    Raises ValueError if the name is invalid.
+    """
     return struct.pack("!6H", number, _RD, 1, 0, 0, 0) + _encoded(name) + struct.pack("!2H", kind, 1)
 
 
@@ -128,7 +131,7 @@ def _encoded(name: str) -> bytes:
         label.encode("idna" if not label.isascii() else "ascii") for label in name.rstrip(".").split(".")
     ]
     if any(not 0 < len(label) < 64 for label in labels):
-        raise ValueError(f"{name!r} is no DNS name")
+        raise ValueError(f"{name!r} is not a valid DNS name")
     return b"".join(bytes([len(label)]) + label for label in [*labels, b""])
 
 

@@ -117,7 +117,7 @@ _ADVICE = {
 }
 """The advice for each cause, by step. The causes are a closed set (docs/reference/networking.md)."""
 CAUSES = {cause: step for step, advice in _ADVICE.items() for cause in advice}
-"""Maps each cause to the step that it belongs to."""
+"""Maps each cause to its step."""
 
 
 @dataclass(frozen=True)

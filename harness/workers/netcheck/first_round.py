@@ -28,13 +28,15 @@ from .name_resolution import Lookup, Names
 from .probe import Probe
 
 SIZE = 48 * 1024
-"""Bytes of full packets per probe. They fit into the first window of a connection."""
+"""Number of bytes that each probe sends in full packets. They fit into a connection's initial window."""
 WINDOW = 8
-"""Number of probes at the same time."""
+"""Maximum number of probes that run at the same time."""
 GIVE_UP = 1.5
 """Seconds without progress after which a probe starts again in the pool."""
 MAX_SILENT = 2 * WINDOW
-"""If this many probes made no progress, the rest start in the pool, which waits for more peers at once."""
+"""If this many probes made no progress, all other probes start in the pool, which waits for more peers at
+once.
+"""
 Wait = tuple[socket.socket, int]
 """The socket and the events of poll(2) for which a probe waits."""
 
@@ -86,7 +88,7 @@ def run(probes: Sequence[Probe], stop: threading.Event, again: Callable[[Probe],
 
 
 def _attempt(probe: Probe) -> Generator[Wait, None, bool]:
-    """Probe a peer. Yield what to wait for, and return whether the probe succeeded."""
+    """Probe a peer. Yield each socket to wait for, and return whether the probe succeeded."""
     lookup = yield from _lookup(probe.names, probe.host)
     if lookup is None:
         return False
@@ -136,8 +138,8 @@ def _body(connection: socket.socket, received: bytearray) -> Generator[Wait, Non
 def _lookup(names: Names, host: str) -> Generator[Wait, None, Lookup | None]:
     """Return the IPv4 addresses of a name, or None if they are not found at once.
 
-    As in name_resolution.py, the address is not queried before the DNS replica has said that the name exists.
-    Because all ranks query each name, no second replica is asked.
+    As in name_resolution.py, the address is not queried before the DNS replica has confirmed that the name
+    exists. Because all ranks query each name, no second replica is asked.
     """
     if (known := names.known(host)) is not None:
         return known

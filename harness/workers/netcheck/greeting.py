@@ -95,14 +95,15 @@ def greeting(own: Hello) -> bytes:
 
 @dataclass
 class _Incoming:
-    """A connection to the server, and what has arrived on it since the last message."""
+    """A connection to the server, and the data that has arrived since the last message."""
 
     connection: socket.socket
     address: str
     since: float
     received: bytearray = field(default_factory=bytearray)
     filling: int = 0
-    """How many bytes of the message FILL are still to arrive, and `length` how many it has."""
+    """The number of bytes of a FILL message that have not arrived yet. `length` is its total number of bytes.
+    """
     length: int = 0
 
 
@@ -160,7 +161,7 @@ class Server:
     def _run(self) -> None:
         """Accept connections and respond to HELO and FILL, until the server is closed.
 
-        All other messages, and all messages after the server was closed, get a thread for their connection.
+        A connection with any other message gets its own thread, as do all connections when the server closes.
         """
         with selectors.DefaultSelector() as selector:
             selector.register(self._listening, selectors.EVENT_READ)

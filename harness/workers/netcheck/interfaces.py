@@ -95,7 +95,8 @@ def check(address: str, alone: bool = False) -> Finding:
         return failed("tcp.no_route", f"no route to {address}: {error.strerror}")
     if ipaddress.ip_address(route.address).is_loopback and not alone:
         return failed(
-            "address.loopback", f"the name of rank 0 resolves to {address}, which is this pod's loopback"
+            "address.loopback",
+            f"the name of rank 0 resolves to {address}, which is a loopback address of this pod",
         )
     return ok(
         "interface", f"{route.interface} ({route.address}, MTU {route.mtu}) is on the route to {address}"
@@ -133,7 +134,7 @@ def setup_networking(
                 f"={route.interface}" if name.startswith("NCCL") else route.interface
             )
             reasons.append(
-                f"{name}={new_variables[name]}: {route.address} on it is on the route to {route.target}"
+                f"{name}={new_variables[name]}: its address {route.address} is on the route to {route.target}"
             )
     devices = infiniband(folder)
     if devices and environ.get("NCCL_IB_DISABLE") == "1":
@@ -141,7 +142,7 @@ def setup_networking(
             f"NCCL_IB_DISABLE=1 turns off {', '.join(devices)}: unset it unless InfiniBand is broken"
         )
     elif devices:
-        reasons.append(f"InfiniBand {', '.join(devices)} is active and stays on")
+        reasons.append(f"InfiniBand {', '.join(devices)} is active and stays enabled")
     return new_variables, reasons
 
 

@@ -43,11 +43,13 @@ def wait_for_rank_0(seconds: float) -> None:
             raise failure(finding.cause or "", finding.text)
     if os.environ.get("MASTER_ADDR", "").startswith("["):
         address = os.environ["MASTER_ADDR"]
-        text = f"MASTER_ADDR={address} has brackets, and PyTorch looks up a name with them"
+        text = (
+            f"MASTER_ADDR={address} has brackets, and PyTorch would look up the name with them: remove them"
+        )
         raise failure("variables.master_addr", f"{text}: write {address.strip('[]')}")
     missing = [name for name in NEEDED if not os.environ.get(name)]
     if missing:
-        text = f"{', '.join(missing)} not set: a process that torchrun starts has RANK and the others"
+        text = f"{', '.join(missing)} not set: start this script with torchrun, which sets them"
         raise failure("variables.rank", text)
     if os.environ["RANK"] != "0" or _agent_listens():
         result = wait_for_master(deadline=seconds, greeting=False)
@@ -64,8 +66,8 @@ def launch(ready: float, timeout: float, backend: str | None = None, verbose: bo
     """Start the default process group and check it with an all-reduce. Raises RuntimeError with the cause.
 
     `ready` is the number of seconds within which rank 0, and then all ranks, must start. `timeout` is
-    PyTorch's own timeout in seconds. `backend` defaults to nccl with CUDA and to gloo without. The process
-    group remains open.
+    PyTorch's own timeout in seconds. `backend` defaults to nccl with CUDA, and to gloo without CUDA. The
+    process group remains open.
     """
     try:
         import torch
@@ -91,7 +93,7 @@ def launch(ready: float, timeout: float, backend: str | None = None, verbose: bo
     if finding.status != OK:
         raise failure(finding.cause or "unknown", finding.text)
     if verbose and dist.get_rank() == 0:
-        print(f"netcheck: {dist.get_world_size()} ranks have met ({dist.get_backend()})", flush=True)
+        print(f"netcheck: {dist.get_world_size()} ranks have joined ({dist.get_backend()})", flush=True)
 
 
 def _leave() -> None:
@@ -145,7 +147,7 @@ def _all_come(dist: Any, seconds: float) -> Any:
     while missing:
         missing = {other for other in missing if not store.check([f"{prefix}/{other}"])}
         if missing and time.monotonic() >= deadline:
-            text = f"{listed(missing)} of {world} did not come within {seconds:.0f} s"
+            text = f"{listed(missing)} of {world} did not register within {seconds:.0f} s"
             if rank == 0:
                 time.sleep(TELL)
             raise failure("peer.never_came", text)

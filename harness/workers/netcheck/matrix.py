@@ -43,7 +43,7 @@ class Pattern:
 
     @property
     def where(self) -> str:
-        """Return text that names the blamed ranks' node, " (all on node NAME)", or ""."""
+        """Return a clause such as " (all on node NAME)" if the blamed ranks share a node, otherwise ""."""
         if not self.machine or len(self.accused) < 2:
             return ""
         return " (all on one node)" if _BOOT_ID.fullmatch(self.machine) else f" (all on node {self.machine})"

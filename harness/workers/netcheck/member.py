@@ -48,8 +48,8 @@ seconds per rank. An unreachable rank gets the verdict in response to its next r
 OWN_NAME = 2.0
 """Timeout in seconds for resolving this host's own name."""
 RESEND, PARTIAL = 0.5, 0.016
-"""Minimum seconds between two reports if nothing has changed. While cells are pending, a rank also waits
-PARTIAL seconds per rank of the job, because rank 0 reads the reports of all ranks."""
+"""Minimum number of seconds between two reports if nothing has changed. While cells are pending, a rank also
+waits PARTIAL seconds per rank of the job, because rank 0 reads the reports of all ranks."""
 FETCH = 1.2
 """If a rank has not sent a report for this many seconds, plus twice PARTIAL per rank of the job, rank 0
 fetches its report."""
@@ -89,24 +89,26 @@ class Member:
             self._name(known)
         self._stop = threading.Event()
         self._news = threading.Event()
-        """Set when this rank may have something to send, or rank 0 may have a verdict."""
+        """An event that is set when this rank may have something to send, or rank 0 may have a verdict."""
         self._delay = CpuDelay(self._stop).start()
         self._pool = Pool(self._stop, self._delay.since)
         self._lock = threading.Lock()
         self._listening_at: dict[int, tuple[str, int]] = {}
-        """The instance and port of each rank that is known to be listening, keyed by its place."""
+        """The instance and port of each rank that is known to be listening, keyed by the rank's index in the
+        list of peers (its place).
+        """
         self._no_verdict = b"null"
-        """Rank 0's response to a report without a verdict: `_listening_at` as JSON."""
+        """Rank 0's response to a report while there is no verdict. It contains `_listening_at` as JSON."""
         self._reports = ReportCollection()
         """On rank 0, the reports of all ranks."""
         self._sent: tuple[Any, float] = ((), 0.0)
-        """The row in this rank's newest report to rank 0, and when it was sent."""
+        """The row in this rank's newest report to rank 0, and the time when it was sent."""
         self._result: Diagnosis | None = None
         self._verdict = b"null"
         """Rank 0's result as JSON, or null."""
         self._informed: set[str] = set()
         self._fetching: set[int] = set()
-        """The places of the ranks whose reports rank 0 is fetching."""
+        """The ranks whose reports rank 0 is fetching, as indices in the list of peers."""
         self._server = self._listening()
         master = known.master_addr if known.master_addr != listed[0].host else ""
         self._first_too = self._at_master_port() if self._learning or master else None
@@ -132,11 +134,11 @@ class Member:
         self._news.set()
 
     def _also(self) -> int:
-        """Return the additional port on which rank 0 may respond, or 0."""
+        """Return the additional port on which rank 0 may respond, or 0 if there is none."""
         return self._known.master_port if self._known.master_port != self._port else 0
 
     def _peer_probes(self, listed: Sequence[Peer], configuration: Configuration) -> dict[int, Probe]:
-        """Return a probe for each peer, keyed by place."""
+        """Return a probe for each peer, keyed by the peer's index in the list of peers."""
         kind, also = (FirstProbe, self._also()) if self._learning else (Probe, 0)
         probes: dict[int, Probe] = {}
         start = max(self._hello.rank, 0) + 1
@@ -499,7 +501,10 @@ class Member:
         return first or any(hello.rank == 0 and self._mine(hello) for hello, _ in list(greetings))
 
     def _exchange(self, probe: Probe, kind: bytes, data: Any, seconds: float = PATIENCE) -> Any:
-        """Send a message. Return the response, or None if there is none. Bytes in `data` are already JSON."""
+        """Send a message. Return the response, or None if there is none.
+
+        If `data` is bytes, it is already encoded as JSON.
+        """
         body = data if isinstance(data, bytes) else json.dumps(data).encode()
         reached = connect(
             probe.cell.address, probe.port, 1.0, segment=536

@@ -18,7 +18,7 @@ HEADER = struct.Struct("!8s4sI")
 MOST = 64 * 1024 * 1024
 """Maximum length of a body in bytes."""
 _READ = 1 << 16
-"""Bytes to receive at once, if less is needed."""
+"""Number of bytes to request from the socket at once, even if fewer are needed."""
 
 
 def header(kind: bytes, length: int) -> bytes:
@@ -46,7 +46,7 @@ class Stream:
 
     `received` contains the bytes of the next messages that have already been received. All methods raise
     OSError if the connection fails (TimeoutError if it takes too long), and ValueError if the data is not a
-    valid message. Ends are monotonic times.
+    valid message. The parameter `ends` is a monotonic time.
     """
 
     def __init__(self, connection: socket.socket, received: bytes = b"") -> None:
@@ -55,7 +55,7 @@ class Stream:
         connection.setblocking(True)
 
     def send(self, message: bytes | memoryview, seconds: float) -> None:
-        """Send bytes within `seconds`."""
+        """Send all bytes of a message within `seconds` seconds."""
         self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeval(seconds))
         try:
             self.connection.sendall(message)

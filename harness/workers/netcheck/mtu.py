@@ -66,7 +66,7 @@ def fill(
         return Filled("peer.silent", f"responds to greetings, but not to {PAYLOAD} bytes in any packet size")
     largest = max(segments)
     header = 60 if ":" in address else 40
-    text = f"packets of {largest + header} bytes pass, full-size packets are dropped silently"
+    text = f"packets of {largest + header} bytes pass, but full-size packets are silently dropped"
     return Filled("mtu.black_hole", text, segment=largest)
 
 

@@ -124,7 +124,7 @@ class Names:
     seconds: float = PATIENCE
     """The number of seconds to wait for a DNS server's answer."""
     asking: float | None = None
-    """The monotonic time at which the pending query was sent, or None."""
+    """The monotonic time at which the pending query was sent, or None if no query is pending."""
     _answered: dict[float, float] = field(default_factory=dict)
     """Maps the monotonic time of each answer to the number of seconds that the answer took."""
     _patience: float = 1.0
@@ -139,7 +139,7 @@ class Names:
         return Lookup(name, written, found=self.hosts) if written and self.written else None
 
     def record(self, seconds: float) -> None:
-        """Record how many seconds a DNS server's answer took."""
+        """Record the duration of a DNS server's answer in seconds."""
         self._answered[time.monotonic()] = seconds
 
     def look_up(self, name: str, patience: float = 1.0) -> Lookup:
@@ -187,7 +187,7 @@ class Names:
         old = [answer.ttl or 0 for answer in answers if answer.kind == "nxdomain"]
         if old and exists.kind == "nodata":
             left = max(old)
-            text = f"{candidate} exists, but for {left} s more the DNS server caches an old 'no such name'"
+            text = f"{candidate} exists, but the DNS server caches an old 'no such name' for another {left} s"
             return Lookup(name, cause="dns.negative_cached", text=text, again=self.clock() + left)
         for answer in answers:
             if not answer.negative:
@@ -246,7 +246,7 @@ class Names:
         return answer
 
     def slowest(self, since: float) -> float:
-        """Return how many seconds the slowest answer since a monotonic time took, or 0 if there was none."""
+        """Return the duration in seconds of the slowest answer since a monotonic time, or 0 without one."""
         return max((took for at, took in list(self._answered.items()) if at >= since), default=0.0)
 
     def _broken(self, name: str, answer: Answer) -> Lookup:
@@ -271,7 +271,9 @@ class Names:
         if kept:
             until = min(absent.until for absent in kept)
             left = max(0, until - self.clock())
-            text = f"{name} may exist, but for {left:.0f} s more the DNS server caches an old 'no such name'"
+            text = (
+                f"{name} may exist, but the DNS server caches an old 'no such name' for another {left:.0f} s"
+            )
             return Lookup(name, cause="dns.negative_cached", text=text, again=until)
         text = f"no such name: {tried}"
         for other in self._of_own_service(name, candidates):

@@ -23,8 +23,8 @@ doubles."""
 class Pool:
     """A pool of threads that run attempts when they are due, until `stop` is set.
 
-    `delayed` returns for how many seconds since a monotonic time this process was delayed. A process that
-    does not get a CPU does not need more threads.
+    `delay_since` returns the number of seconds for which this process was delayed since a monotonic time. A
+    process that does not get a CPU does not need more threads.
     """
 
     def __init__(self, stop: threading.Event, delay_since: Callable[[float], float]) -> None:
@@ -34,11 +34,13 @@ class Pool:
         self._numbers = itertools.count()
         self._threads = self._idle = 0
         self._last_end = time.monotonic()
-        """When an attempt that took less than STUCK seconds last ended, or the number of threads doubled."""
+        """The time when an attempt that took less than STUCK seconds last ended, or when the number of
+        threads last doubled.
+        """
         self._watched = False
 
     def add(self, attempt: Callable[[], float | None]) -> None:
-        """Run `attempt` when a thread is free, and again at the monotonic time that it returns, if any."""
+        """Run `attempt` when a thread is free. If it returns a monotonic time, run it again at that time."""
         with self._changed:
             self._push(time.monotonic(), attempt)
             if self._threads < FIRST:

@@ -90,7 +90,7 @@ class Cell:
     unrouted: bool = False
     """Whether the probing rank's own routing table has no route to the address."""
     withheld: str = ""
-    """The cause that the probe found, if it is not proved and the outcome is therefore pending (proof.py)."""
+    """The cause of a failure that is not proved, so that the outcome is pending (proof.py)."""
 
     def as_dict(self) -> dict[str, Any]:
         return dict(vars(self))  # A job of 64 ranks has 4096 cells, and asdict copies each value deeply.
@@ -137,10 +137,10 @@ class Probe:
         self.listens = 0
         """The port on which the peer is known to listen, or 0."""
         self.delayed: Callable[[float], float] = lambda _: 0.0
-        """Returns for how many seconds since a monotonic time this process was delayed."""
+        """Returns the number of seconds for which this process was delayed since a monotonic time."""
         self._cell = Cell(PENDING, peer.host, "not tried yet")
         self._pause = 0.1
-        """How many seconds the probe waits before its next attempt."""
+        """The number of seconds before the probe's next attempt."""
         self._greeted: Stream | None = None
         """The connection on which the peer has just responded to the greeting."""
         self._resolved, self._published = "", ""
@@ -190,7 +190,7 @@ class Probe:
         return cell
 
     def succeed(self, lookup: Lookup, address: str, greeted: Greeted, rate: float) -> bool:
-        """Set the result if the peer has responded and needs no further check. Return whether that is so.
+        """Set the result if the peer has responded and needs no further check. Return whether it was set.
 
         `rate` is the rate in bytes per second at which full packets were sent to it.
         """
@@ -233,7 +233,7 @@ class Probe:
         fit = [address for address in found.addresses if ipaddress.ip_address(address).version in own]
         if not fit:
             has = " and ".join(f"IPv{version}" for version in sorted(own)) or "no"
-            text = f"its addresses are {', '.join(found.addresses)}; this host has {has} addresses"
+            text = f"its addresses are {', '.join(found.addresses)}; this host has only {has} addresses"
             self._cell = self._of("address.family", text, found.addresses[0])
             return 0.0
         self._resolved = found.found
@@ -281,7 +281,7 @@ class Probe:
         return self._named(cell) if cell.outcome == OK else cell
 
     def _named(self, cell: Cell) -> Cell:
-        """Return the cell, or a failed cell if the name that torchrun publishes does not lead to the peer."""
+        """Return the cell, or a failed cell if the name that torchrun publishes does not reach the peer."""
         name = self._published
         if not name or name.rstrip(".") == self._resolved.rstrip("."):
             return cell
@@ -294,18 +294,21 @@ class Probe:
         for address in found.addresses:
             reached = connect(address, cell.port, QUICK)
             if reached.connection is None:
-                said = f"it leads to {address}, and there it does not respond: {reached.text}"
+                said = f"the name resolves to {address}, where the pod does not respond: {reached.text}"
                 continue
             with reached.connection as connection:
                 greeted = greet(Stream(connection), self.own)
             if greeted.hello is not None and greeted.hello.instance == cell.instance:
                 return cell
-            said = f"it leads to {address}, and there {greeted.text or 'another process responds'}"
+            said = f"the name resolves to {address}: {greeted.text or 'another process responds there'}"
         text = f"torchrun would give all workers this pod's own name {name} as MASTER_ADDR; {said}"
         return replace(cell, outcome=ADVERTISED, text=text)
 
     def _elsewhere(self, address: str, cell: Cell) -> Cell:
-        """Return the result for another port if the peer responds there, otherwise for the common port."""
+        """Probe other ports.
+
+        Return the result for the port on which the peer responds, or else for the common port.
+        """
         if self.listens not in (0, self._port) and self._is_it(
             other := self._ask(address, self.listens, QUICK)
         ):
@@ -370,7 +373,7 @@ class Probe:
             if greeted.hello is not None and greeted.hello.instance == there.instance:
                 return cell
             said = greeted.text or "another process responds there"
-        text = f"{there.why} of {there.host}, and there it does not respond: {said}"
+        text = f"{there.why} of {there.host}, but the rank does not respond there: {said}"
         return replace(cell, outcome="address.advertised", text=text)
 
     def _judged(self, cell: Cell) -> Cell:
@@ -385,10 +388,10 @@ class Probe:
         outcome = OK
         if there.run != self.own.run:
             outcome = "peer.other_job"
-            said += f"; this one is run {self.own.run or 'unnamed'!r}"
+            said += f"; this rank's run is {self.own.run or 'unnamed'!r}"
         elif 0 not in (there.nodes, self.own.nodes) and there.nodes != self.own.nodes:
             outcome = "peer.other_size"
-            said += f"; this one expects {self.own.nodes}"
+            said += f"; this rank expects {self.own.nodes} ranks"
         return replace(
             self._of(outcome, said if outcome != OK else "", address, port),
             rank=there.rank,

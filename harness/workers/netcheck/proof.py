@@ -81,7 +81,7 @@ class _Job:
 
 
 def _proved(cell: Cell, sender: Report, receiver: Report | None, job: _Job) -> Cell:
-    """Return the cell, or a pending one if the failure is not proved."""
+    """Return the cell, or a pending cell if the failure is not proved."""
     doubt = _doubt(cell, sender, receiver, job) if cell.outcome not in (OK, PENDING) else ""
     if not doubt:
         return cell
@@ -91,7 +91,7 @@ def _proved(cell: Cell, sender: Report, receiver: Report | None, job: _Job) -> C
 def _doubt(  # noqa: PLR0911 - one return per reason
     cell: Cell, sender: Report, receiver: Report | None, job: _Job
 ) -> str:
-    """Return why a failure is not proved, or ""."""
+    """Return the reason why a failure is not proved, or "" if it is proved."""
     reports = [sender] if receiver is None else [sender, receiver]
     if cell.outcome in SILENT:
         return _silence(cell, reports, job)
@@ -116,11 +116,11 @@ def _doubt(  # noqa: PLR0911 - one return per reason
 
 
 def _silence(cell: Cell, reports: list[Report], job: _Job) -> str:
-    """Return why a missing response does not prove a failure, or ""."""
+    """Return the reason why a missing response does not prove a failure, or "" if it does."""
     minimum = SILENT[cell.outcome]
     if cell.outcome == "dns.server_silent":
-        # If the server answers any rank, the answers show its delay.
-        # Otherwise, it may be on the busiest node.
+        # If the server answers any rank, the answers show its delay. Otherwise, the server may be on the
+        # busiest node.
         rank, delay, slowest = job.rank, job.delay, job.dns or job.delay.late
         explanation = f"the DNS server took up to {slowest:.1f} s to answer" if job.dns else ""
     else:

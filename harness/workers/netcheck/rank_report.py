@@ -35,9 +35,9 @@ class Report:
     age: float = 0.0
     """Seconds since this rank started."""
     delay: Delay = field(default_factory=Delay)
-    """How slow this rank's process has been recently."""
+    """The recent delays of this rank's process."""
     dns: float = 0.0
-    """How many seconds the DNS server's slowest recent answer took, or 0 if there was no answer."""
+    """The duration of the DNS server's slowest recent answer in seconds, or 0 if there was none."""
 
     def with_rates(self, measured: Mapping[tuple[int, int], Measured]) -> Report:
         """Return the report with the measured bandwidth added to this rank's row."""

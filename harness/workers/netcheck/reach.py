@@ -149,7 +149,7 @@ def _by_icmp(icmp: Icmp, address: str, error: OSError, duration: float) -> Reach
         # A pod's own kernel generates "host unreachable" if no machine on its link has the address.
         is_denied = bool(icmp.rejected)
         text = (
-            f"{message}, so a firewall of this pod rejects it"
+            f"{message}, so a firewall in this pod rejects it"
             if is_denied
             else f"{message}, which is this pod"
         )

@@ -20,8 +20,9 @@ SETTLE = {
     "dns.negative_cached": 1e9,
     PENDING: 1e9,
 }
-"""For each of these failures, the number of seconds after the last rank's first report at which it is final.
-DNS records may appear late, a DNS server may be starting, and cached negative answers expire."""
+"""Maps each of these failures to the number of seconds after which it is final, counted from the last rank's
+first report. DNS records may appear late, a DNS server may be starting, and cached negative answers expire.
+"""
 SETTLED = 1.6
 """For any other failure, the number of seconds after which it is final. A retry takes less time than this."""
 SILENT_AFTER = 2.0
@@ -63,7 +64,7 @@ class ReportCollection:
             return [report for report, _, _ in self._reports.values()]
 
     def arrived_at(self, instance: str) -> float | None:
-        """Return the monotonic time at which an instance's newest report arrived, or None."""
+        """Return the monotonic arrival time of an instance's newest report, or None if there is none."""
         with self._lock:
             return self._reports[instance][2] if instance in self._reports else None
 
@@ -122,6 +123,6 @@ def is_incomplete(report: Report) -> bool:
 
 
 def _replaces(report: Report, other: Report) -> bool:
-    """Return whether a report is that of a rank that restarted. Two processes cannot listen on one port."""
+    """Return whether a report comes from a restarted rank. Two processes cannot listen on one port."""
     listens = (report.host, report.addresses, report.port) == (other.host, other.addresses, other.port)
     return report.instance != other.instance and bool(report.addresses and report.port) and listens

@@ -63,7 +63,9 @@ def nccl(variables: Mapping[str, str], own: Mapping[str, str]) -> Binding | None
         for address, name in candidates.items():
             if name in names:
                 reason = (
-                    f"{NCCL}={setting} selects {name}" if setting else f"{name} is the interface it selects"
+                    f"{NCCL}={setting} selects {name}"
+                    if setting
+                    else f"{name} is the interface that it selects"
                 )
                 return Binding("NCCL", address, reason)
     return None
@@ -87,7 +89,9 @@ def gloo(variables: Mapping[str, str], own: Mapping[str, str]) -> Binding | None
     bindable = next((address for address in addresses if _binds(address)), None)
     if bindable is None:
         return Binding(
-            "gloo", "127.0.0.1", f"this host's own name resolves to {addresses[0]}, which is another host"
+            "gloo",
+            "127.0.0.1",
+            f"this host's own name resolves to {addresses[0]}, which belongs to another host",
         )
     return Binding("gloo", bindable.partition("%")[0], f"this host's own name resolves to {bindable}")
 

@@ -17,9 +17,11 @@ from .finding import Finding, failed, listed, ok, unknown
 from .interfaces import infiniband
 
 CLOCK_SECONDS = 5.0
-"""Maximum clock offset in seconds. Larger offsets break tokens, timeouts and a tracker's time axis."""
+"""Maximum clock offset in seconds. Larger offsets invalidate tokens, and distort timeouts and a tracker's
+time axis.
+"""
 SHM_PER_PROCESS = 16 * 1024 * 1024
-"""Required size of /dev/shm in bytes for each process on a node. This project has chosen the limit. The
+"""Required size of /dev/shm in bytes for each process on a node. This limit was chosen for this project. The
 container default of 64 MiB is enough for four processes, but not for eight (nccl #525, #290;
 ai-cloud-validation #643).
 """
@@ -29,7 +31,7 @@ _NCCL = ("nvidia-nccl-cu13", "nvidia-nccl-cu12", "nvidia-nccl-cu11")
 def facts(shm: str = "/dev/shm") -> dict[str, Any]:  # noqa: S108
     """Return the properties of this process's environment that `compare` needs.
 
-    None is an unknown value. "" means that a package is not installed.
+    None means that a value is unknown, and "" means that a package is not installed.
     """
     return {
         "python": ".".join(map(str, sys.version_info[:3])),
@@ -59,8 +61,8 @@ def compare(
     """Return findings about environments that differ between ranks or are unsuitable.
 
     `offsets` maps each rank to its clock's offset from rank 0's clock, and the error of that offset, in
-    seconds. A finding blames the ranks that differ from the most common value, or all ranks if no value is
-    the most common one.
+    seconds. A finding blames the ranks that differ from the most common value, or all ranks if no single
+    value is the most common.
     """
     findings: list[Finding] = []
     for name in ("python", "torch", "nccl"):
@@ -74,7 +76,7 @@ def compare(
     }
     if small_shm:
         sizes = ", ".join(f"{_bytes(size)} on rank {rank}" for rank, size in sorted(small_shm.items()))
-        needed = f"{_bytes(SHM_PER_PROCESS * processes)} are needed for {processes} of its processes"
+        needed = f"{_bytes(SHM_PER_PROCESS)} are needed for each process ({processes} per node)"
         findings.append(failed("shm.small", f"/dev/shm has {sizes}; {needed}", small_shm))  # noqa: S108
     for rank, own in sorted(reports.items()):
         if own.get("shm") is None:
@@ -82,7 +84,11 @@ def compare(
         if own.get("infiniband") and 0 <= own["memlock"] < 1 << 30:
             limit = _bytes(own["memlock"])
             findings.append(
-                failed("memlock.low", f"InfiniBand is available, but only {limit} may be locked", [rank])
+                failed(
+                    "memlock.low",
+                    f"InfiniBand is available, but only {limit} of memory may be locked",
+                    [rank],
+                )
             )
     findings += _clocks({0: (0.0, 0.0), **offsets})
     if not any(finding.status == "failed" for finding in findings) and reports:
@@ -117,7 +123,7 @@ def _differ(name: str, versions: Mapping[int, str]) -> list[Finding]:
         f"{version or 'none'} on {listed(rank for rank, own in versions.items() if own == version)}"
         for version, _ in counts
     )
-    return [failed(f"versions.{name}", f"{name} differs: {text}", blamed)]
+    return [failed(f"versions.{name}", f"the ranks' {name} versions differ: {text}", blamed)]
 
 
 def _version(name: str) -> str:

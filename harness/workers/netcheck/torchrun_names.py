@@ -39,7 +39,7 @@ def compared(torchrun: Mapping[str, str], master: str) -> bool:
 def own(torchrun: Mapping[str, str], master: str) -> dict[str, Any]:
     """Return the facts about this pod that `published_by` and `unhosted` need. `master` is MASTER_ADDR.
 
-    This may take several seconds, because it resolves the pod's own name.
+    Resolving the pod's own name may take several seconds.
     """
     facts: dict[str, Any] = {}
     if published(torchrun):
@@ -56,7 +56,7 @@ def own(torchrun: Mapping[str, str], master: str) -> dict[str, Any]:
 
 
 def published_by(at: Mapping[int, Report], nodes: int) -> int | None:
-    """Return the rank whose name the workers would get, or None if a rank's name is unknown."""
+    """Return the rank whose name torchrun would pass to the workers, or None if a rank's name is unknown."""
     names = {place: str(report.facts.get("published") or "") for place, report in at.items()}
     if len(names) < nodes or not all(names.values()):
         return None
@@ -64,7 +64,7 @@ def published_by(at: Mapping[int, Report], nodes: int) -> int | None:
 
 
 def unhosted(reports: Sequence[Report], nodes: int) -> list[Finding]:
-    """Return a finding if no pod would open torchrun's c10d store, although MASTER_ADDR leads to rank 0.
+    """Return a finding if no pod would open torchrun's c10d store, although MASTER_ADDR resolves to rank 0.
 
     MASTER_ADDR may be the name of a Service. If neither that name nor its addresses match any pod's own name,
     every torchrun connects to the store, and none opens it.
@@ -85,7 +85,7 @@ def unhosted(reports: Sequence[Report], nodes: int) -> list[Finding]:
     store = hosts[min(hosts)]
     text = (
         f"no torchrun would open its c10d store at {store}, because no pod has this name or address: "
-        "every torchrun would connect to it, and none would listen; "
-        "name the pod of rank 0, or pass --rdzv_conf=is_host=1 there and is_host=0 elsewhere"
+        "every torchrun would connect to it, and none would listen. "
+        "Name the pod of rank 0, or pass --rdzv_conf=is_host=1 there and is_host=0 elsewhere"
     )
     return [failed("variables.torchrun", text, hosts)]

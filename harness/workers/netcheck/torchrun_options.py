@@ -106,7 +106,7 @@ def from_options(words: Sequence[str]) -> dict[str, str]:
 
 
 def merged(value: str) -> str:
-    """Return the torchrun option that is part of a value because the space before it is missing, or ""."""
+    """Return the torchrun option that a missing space makes part of a value, or "" if there is none."""
     match = _NO_SPACE.search(value)
     return match[1].partition("=")[0] if match else ""
 
@@ -157,9 +157,9 @@ def from_script(text: str) -> dict[str, str]:
 def of_container(proc: Path = PROC, own: int | None = None) -> dict[str, str]:
     """Return torchrun's options, keyed by the environment variables that correspond to them.
 
-    The options are those of the torchrun that started this process, otherwise of the first torchrun in this
-    container, otherwise of the torchrun command in the script that the container's first process runs.
-    Outside a pod, only the ancestors of this process are examined.
+    The options are those of the torchrun that started this process, or else of the first torchrun in this
+    container, or else of the torchrun command in the script that the container's first process runs. Outside
+    a pod, only the ancestors of this process are examined.
     """
     for pid in _parents(proc, os.getpid() if own is None else own):
         if is_torchrun(words := command_line(proc, pid)):

@@ -25,7 +25,7 @@ RUN_ID = (
     "HARNESS_NONCE",
     "PLUTO_RUN_ID",
 )
-"""Of the variables in each of NODES, PROCESSES, NODE_RANK and RUN_ID, the first one that is set is used."""
+"""In each of NODES, PROCESSES, NODE_RANK and RUN_ID, the first variable that is set is used."""
 RDZV_ID = ("RDZV_ID", "PET_RDZV_ID")
 OWN_HOST = ("PET_RDZV_ENDPOINT", "PET_MASTER_ADDR")
 TORCHRUN = {
@@ -145,7 +145,7 @@ class _Reader:
         per_node = self._number(
             PROCESSES, "variables.nproc_per_node", 0 if self._first(PROCESSES)[0] == PROCESSES[3] else 1
         )
-        per_node = per_node or None  # konduktor sets this to 0 for one process without GPU.
+        per_node = per_node or None  # konduktor sets this to 0 for a single process without a GPU.
         world = self._number(("WORLD_SIZE",), "variables.world_size", 1)
         each = per_node or self._gpus
         if nodes is None and world and each and world % each == 0:
@@ -180,7 +180,7 @@ class _Reader:
         )
 
     def _missing_spaces(self) -> None:
-        """Add a failed finding for each option that torchrun reads as part of another option's value."""
+        """Add a failed finding for each option that a missing space makes part of another option's value."""
         for name, option in TORCHRUN.items():
             value = self._option(name)
             if other := merged(value):
@@ -199,11 +199,11 @@ class _Reader:
         for name in OWN_HOST:
             value = self._option(name)
             if is_own_host(value):
-                text = f"{TORCHRUN[name]}={value} is the pod itself in every pod, so the ranks cannot meet"
+                text = f"{TORCHRUN[name]}={value} refers to the pod itself in every pod, so ranks cannot meet"
                 self._fail("variables.torchrun", text)
 
     def _option(self, name: str) -> str:
-        """Return the value of a torchrun option, or of the environment variable with this name, or ""."""
+        """Return the value of a torchrun option or, if it is not set, of the environment variable `name`."""
         return self._options.get(name) or self._variables.get(name, "")
 
     def _formed(self, declared: int | None) -> int | None:
@@ -254,8 +254,8 @@ class _Reader:
         elif nodes and world and per_node is None and 0 < self._gpus < world // nodes:
             self._fail(
                 "variables.world_size",
-                f"WORLD_SIZE={world} on {nodes} nodes is {world // nodes} processes on each, but this pod "
-                f"has {self._gpus} GPUs",
+                f"WORLD_SIZE={world} on {nodes} nodes means {world // nodes} processes per node, but this "
+                f"pod has {self._gpus} GPUs",
             )
 
     def _ranks(self, numbers: _Numbers) -> None:
@@ -267,7 +267,8 @@ class _Reader:
         if nodes is not None and numbers.node_rank is not None and numbers.node_rank >= nodes:
             self._fail(
                 "variables.node_rank",
-                f"the node rank is {numbers.node_rank}, but there are {nodes} nodes: 0 to {nodes - 1}",
+                f"the node rank is {numbers.node_rank}, but there are {nodes} nodes, "
+                f"numbered 0 to {nodes - 1}",
             )
         if None not in (rank, world) and rank >= world > 1:  # type: ignore[operator]
             self._fail("variables.rank", f"RANK={rank}, but WORLD_SIZE={world}: 0 to {world - 1}")  # type: ignore[operator]
@@ -297,8 +298,10 @@ class _Reader:
         addr = self._variables.get("MASTER_ADDR", "")
         if not addr.startswith("["):
             return []
-        text = f"MASTER_ADDR={addr} has brackets: torchrun removes them, but env:// looks up a name with them"
-        return [unknown("variables", f"{text}. Write {addr.strip('[]')}")]
+        text = (
+            f"MASTER_ADDR={addr} has brackets: torchrun removes them, but env:// looks up the name with them"
+        )
+        return [unknown("variables", f"{text}. Use {addr.strip('[]')}")]
 
     def _number(
         self, names: Sequence[str], cause: str, minimum: int, text: str | None = None, maximum: int = 10**9

@@ -21,7 +21,7 @@ from .variables import port_after, validate_environment
 class Waited:
     """Whether rank 0 responded within the deadline. If not, `cause` and `text` describe the last failure.
 
-    `history` lists each cause with the time in seconds at which it first occurred. For example,
+    `history` lists each cause, and when it first occurred in seconds since the start. For example,
     "dns.no_record" followed by "tcp.refused" means that the name was initially missing from DNS, and now
     resolves.
     """

@@ -133,7 +133,7 @@ class Call:
     def __init__(self, data: Any, step: Any, unsent_reason: str) -> None:
         self.data, self.step, self.unsent_reason = data, step, unsent_reason
         self.passed: list[Leaf] | None = None
-        """The values that were passed, or None for a dictionary of plain numbers, which needs no check."""
+        """The values that were passed, or None for a dictionary of plain numbers, which needs no checks."""
         self.queued: Queued | None = None
 
 
@@ -164,7 +164,7 @@ class Recording:
 
     @property
     def here(self) -> bool:
-        """Return whether the current process created this object, rather than inheriting it by fork."""
+        """Return whether the current process created this object, rather than inheriting it from a fork."""
         return self._pid == os.getpid()
 
     def run_entry(self, op: Any) -> tuple[int, bool, Queue | None]:
@@ -191,7 +191,7 @@ class Recording:
     def record_call(self, op: Any, data: Any, step: Any, timestamp: Any) -> Call:
         """Record one call to `log`, and return the call to pass to the client.
 
-        In the returned data, each tensor is replaced by the number that the client would read. Each tensor is
+        Each tensor in the returned data is replaced by the number that the client would read. Each tensor is
         read only here, because every read waits for the device.
         """
         number, same_run, queue = self.run_entry(op)
@@ -227,7 +227,7 @@ class Recording:
                 call.data = ClientData([(name, _read(value, read)) for name, value in entries])
         with self._lock:
             if self._ended and (rows or call.passed):
-                raise RuntimeError("points were logged after the end of the process's own code")
+                raise RuntimeError("points were logged after the process's own code had ended")
             self.stream.call(rows, _milliseconds(timestamp), number, same_run)
         call.queued = queue.begin() if queue is not None else None
         return call
@@ -286,10 +286,10 @@ class Recording:
             with self._lock:
                 self.stream.fault(text)
         except Exception as another:
-            hooks.say(f"could not record this failure: {another!r}")
+            hooks.say(f"could not record this failure in the evidence: {another!r}")
 
     def end(self) -> None:
-        """Finish recording. After an uncaught exception, omit the end frame, as points may be missing."""
+        """Finish recording. After an uncaught exception, omit the end frame: points may be missing."""
         with self._lock:
             if self._ended:
                 return
@@ -316,7 +316,7 @@ class Recording:
 
 _recording: Recording | None = None
 _NO_FREQUENCY = [{"current": 0, "min": 0, "max": 0}]
-"""The CPU frequency that the Pluto client itself uses as a fallback if psutil raises an exception."""
+"""The CPU frequency that the Pluto client itself falls back to if psutil raises an exception."""
 
 
 def wrap_system(module: ModuleType) -> None:
@@ -398,10 +398,7 @@ def _begin_admitted(rank: int | None) -> None:
 
 
 def recording_here() -> Recording | None:
-    """Return the recording of this process, or None.
-
-    A forked child starts its own recording. Never raises.
-    """
+    """Return the recording of this process, or None. A forked child starts a new one. Never raises."""
     if _recording is not None and not _recording.here:
         try:
             begin()
@@ -434,10 +431,9 @@ def _around_log(original: Callable[..., Any]) -> Callable[..., Any]:
     def log(op: Any, data: Any, step: Any = None, *rest: Any, **options: Any) -> Any:
         recording = recording_here()
         if recording is not None:
-            # The client stores the step in the run object until it queues the point.
-            # Meanwhile, another thread could change the step.
-            # The lock prevents this for steps that the client assigns.
-            # If the caller passed the step, the recorder must not prevent such a change, but detect it.
+            # Until the client queues the point, it stores the step in the run object, where another thread
+            # could change it. The lock prevents this for steps that the client assigns. If the caller passed
+            # the step, the recorder must only detect such a change, not prevent it.
             with recording.counting if step is None else nullcontext():
                 try:
                     timestamp = options.get("timestamp", rest[1] if len(rest) > 1 else None)
@@ -459,7 +455,7 @@ def _around_log(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _unsent_reason(mode: str, finished: bool) -> str:
-    """Return the reason for which a run without an upload process sends nothing."""
+    """Return the reason why a run without an upload process sends nothing."""
     if finished:
         return "it was logged after run.finish(), so the client sends nothing"
     if mode == "noop":
@@ -498,7 +494,7 @@ def _number(read: dict[int, Any], value: Any) -> Any:
     except Exception:  # The value is not a tensor or contains several numbers. The client drops it too.
         return None
     if isinstance(number, (int, float)):
-        if not isinstance(number, bool):  # The client queues a tensor of a bool, but not a bool.
+        if not isinstance(number, bool):  # The client queues a bool in a tensor, but not a plain bool.
             read[id(value)] = number
         return number
     return None

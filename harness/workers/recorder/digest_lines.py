@@ -48,12 +48,14 @@ MAX_LINE = 100
 MAX_SUMMARY = 100_000
 """Maximum size of a summary in bytes."""
 MAX_JSON = 70_000
-"""Maximum size of a summary's JSON in bytes. If it does not compress, base64 makes it a third larger."""
+"""Maximum size of a summary's JSON in bytes. If the JSON cannot be compressed, base64 makes it a third
+larger.
+"""
 PART = 3600
 GROUPS = 64
 DIGEST_BYTES, NODE_BYTES = 16, 6
 LINE_BYTES, HEAD_BYTES = 12, 9
-"""The number of bytes of each digest in a @rec1 line and in a @rec2 line."""
+"""Lengths in bytes of the digest in a @rec1 line and in a @rec2 line."""
 _REPORTED_MAC_BYTES = 6
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 _LINE = re.compile(
@@ -139,7 +141,7 @@ def chained(before: str, line: Line) -> str:
 
 
 def line_bytes(line: Line) -> int:
-    """Return how many bytes the digest and the chain each have in this line."""
+    """Return the length in bytes that both the digest and the chain have in this line."""
     return HEAD_BYTES if line.reports else LINE_BYTES
 
 
@@ -169,7 +171,7 @@ def encode_summary(
 
 
 def decode(nonce: str, lines: Iterable[str]) -> Iterator[Line | Part | None]:
-    """Yield each authentic line or part, and None for each one whose MAC does not match the nonce.
+    """Yield each authentic line or part, and None in place of one whose MAC does not match the nonce.
 
     Other text may precede a line or part, because several processes share one pipe.
     """

@@ -38,7 +38,7 @@ MAX_AT_FINISH = 3
 """Maximum number of summaries that are written after calls of `run.finish()`. Another one is written at
 exit."""
 MAX_NAME = 400
-"""Metrics with names longer than this many characters are recorded only as part of a group."""
+"""Maximum length of a metric's name in characters. Metrics with longer names are recorded only in groups."""
 MAX_OMITTED, MAX_MERGED, MAX_RENAMED = 20, 20, 1000
 OWN_METRICS = "sys/"
 """Prefix of the client's own metrics, which ranks do not log."""
@@ -46,7 +46,7 @@ _ALPHABET = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
 class Lines:
-    """Writes one process's log lines. It has the methods of client_calls.Stream that `Recording` calls."""
+    """Writes one process's log lines. Has the methods of client_calls.Stream that `Recording` calls."""
 
     def __init__(self, nonce: str, rank: int | None, parent: int | None) -> None:
         """Write the first line. `parent` is the rank's pid if this process is a child of a rank."""
@@ -64,7 +64,8 @@ class Lines:
         A rank may form a group of its own before or after the training, for example to evaluate the model.
         """
         self.reports: Reports | None = None
-        """The reports to the tracker about the first run that had a complete block, or None."""
+        """The reports to the tracker about the first run with a complete block, or None if there is none yet.
+        """
         self.line({})
 
     def line(self, digests: Mapping[Any, Digests]) -> None:
@@ -104,7 +105,7 @@ class Lines:
 
     @property
     def due(self) -> bool:
-        """Return whether LINE_SECONDS have passed since the last line."""
+        """Return whether LINE_SECONDS seconds have passed since the last line."""
         return time.monotonic() >= self._next
 
     def summary(self, runs: list[dict[str, Any]], account: dict[str, Any], unreported: int = 0) -> None:
@@ -228,7 +229,7 @@ class Admitted(Recording):
         try:
             whole_step = client_rules.whole(step or 0)
             if whole_step is None or client_rules.refused(step or 0):
-                return  # `Account` (queued_values.py) reports values whose step is not valid.
+                return  # `Account` (queued_values.py) reports values with an invalid step.
             with self._lock:
                 self.lines.group = self.lines.group or process_group()
                 digests = self._digests.get(run)
@@ -256,7 +257,7 @@ class Admitted(Recording):
                 try:
                     self.lines.report(digests, op, at_end=at_end)
                 except Exception as error:
-                    hooks.say(f"could not send digests to the tracker: {type(error).__name__}")
+                    hooks.say(f"could not send the digests to the tracker: {type(error).__name__}")
                 return
 
     def _report_the_rest(self) -> None:
@@ -297,7 +298,7 @@ class Admitted(Recording):
 
     def failed(self, error: Exception) -> None:
         super().failed(error)
-        if self._ended:  # A handler that ran after the summary was written has logged points.
+        if self._ended:  # An exit handler has logged points after the summary was written.
             with self._lock:
                 self._summary()
 

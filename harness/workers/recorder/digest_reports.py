@@ -9,12 +9,12 @@ there. The harness's own tracker therefore also stores a digest for each block
 
 `line` and `chain` identify the last line in the log when the report was created (digest_lines.py). Later
 lines contain the number of reports that the tracker has acknowledged, and the head, which is a digest of all
-these reports. A change of only the log or only the reports can therefore be detected. If a block receives
-more points after its report, it is reported again, and the last report counts.
+these reports. If someone changes only the log or only the reports, this can therefore be detected. If a block
+receives more points after its report, it is reported again, and the last report counts.
 
 Reports are sent from a thread, using the client's URL and key. They delay the program only when a run
-finishes, by at most END_SECONDS. A failure stops the reports, but never raises an exception. This module uses
-only the standard library, and supports Python 3.9 and later.
+finishes, by at most END_SECONDS seconds. A failure stops the reports, but never raises an exception. This
+module uses only the standard library, and supports Python 3.9 and later.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ MAX_RESPONSE = 10_000
 
 
 def head_after(head: bytes, report: bytes) -> bytes:
-    """Return the head after a report. `head` is the previous head, which is initially `first_head`."""
+    """Return the new head after a report. `head` is the previous head, which is initially `first_head`."""
     return hashlib.sha256(head + hashlib.sha256(report).digest()).digest()
 
 
 def first_head(nonce: str, attempt: str, run: str) -> bytes:
-    """Return the head for a process that has not sent any reports."""
+    """Return the initial head, for a process that has not sent any reports."""
     return hashlib.sha256(f"{nonce}\n{attempt}\n{run}".encode()).digest()
 
 
@@ -71,7 +71,7 @@ class Reports:
         self.run = str(settings._op_id)
         self.dropped = self.failures = 0
         self.stopped = ""
-        """Why no more reports are sent, or ""."""
+        """The reason why no more reports are sent, or "" if reports are still sent."""
         self.acknowledged = 0, ""
         """Number of reports that the tracker has acknowledged, and their head."""
         self._rank, self._attempt = rank, attempt
@@ -94,8 +94,8 @@ class Reports:
         """The number of entries in the report `_report`."""
         self._changed = threading.Condition()
         self._requested = self._attempted = 0
-        """The number of calls to `add`, and the number of these that an attempt to send all entries has
-        followed."""
+        """The number of calls to `add`, and how many of these calls were followed by an attempt to send all
+        entries."""
         self._thread: threading.Thread | None = None
         self._has_route = False
         self._consecutive = 0
@@ -121,14 +121,14 @@ class Reports:
             self._changed.notify_all()
 
     def wait(self) -> None:
-        """Wait up to END_SECONDS until the queued entries are acknowledged, or a request has failed."""
+        """Wait at most END_SECONDS seconds until the entries are acknowledged, or a request has failed."""
         with self._changed:
             target = self._requested
             if self._thread is not None:
                 self._changed.wait_for(lambda: self.stopped or self._attempted >= target, END_SECONDS)
 
     def state(self, changed: int) -> dict[str, Any]:
-        """Return the summary's entry about the reports. `changed` is the number of unreported blocks."""
+        """Return the summary's data about the reports. `changed` is the number of unreported blocks."""
         with self._changed:
             number, head = self.acknowledged
             names = {"run": self.run[:100], "reports": number, "head": head, "why": self.stopped[:200]}
@@ -187,7 +187,7 @@ class Reports:
     def _next(self) -> bytes:
         """Remove pending entries, and return them as the next report.
 
-        The report has at most MAX_ENTRIES entries, and about MAX_BYTES at most.
+        The report has at most MAX_ENTRIES entries, and at most about MAX_BYTES bytes.
         """
         entries: list[Entry] = []
         size = 0
@@ -259,9 +259,9 @@ def _is_temporary(error: Exception) -> bool:
 
 
 def _reason(error: Exception) -> str:
-    """Return why a request failed.
+    """Return the reason why a request failed.
 
-    Most exceptions are reported without their text, because errors about invalid headers and URLs contain the
+    Most exceptions are reported without their text, because errors about invalid headers or URLs contain the
     key.
     """
     status = getattr(error, "code", None)

@@ -20,7 +20,7 @@ from types import ModuleType
 from typing import Any
 
 CLIENT = "pluto.op"
-"""The client module that defines the run class."""
+"""The Pluto client's module that defines the run class."""
 RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "JOB_COMPLETION_INDEX")
 MODE = "HARNESS_RECORDER_MODE"
 """The environment variable with the recorder's mode. An admission policy sets it to ADMITTED."""
@@ -62,8 +62,8 @@ def install() -> None:
     _installed = True
     _launch_variables.update({name: os.environ[name] for name in (*LAUNCH, *RANKS) if name in os.environ})
     is_rank = started_by_torchrun(os.environ)
-    # Exit handlers run in reverse order, so this one is registered early to run late.
-    # `is_rank` is computed now, because the parent process can end before this one.
+    # Exit handlers run in reverse order, so this one is registered early to run late. `is_rank` is computed
+    # now, because the parent process may end before this process.
     atexit.register(_at_exit, os.getpid(), is_rank)
     for name in _wrapped():
         if name in sys.modules:

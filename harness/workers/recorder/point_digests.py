@@ -7,9 +7,9 @@ is their sum modulo 2**128, so it does not depend on the order in which the bloc
 uses only the standard library, and supports Python 3.9 and later.
 
 For each step, Pluto keeps the point with the latest time, or the last one logged if the times are equal.
-Recent blocks therefore keep their points. If they contain more than `max_rows` points in total, the oldest
-blocks are reduced to their digests. If another point for such a block arrives later, it cannot be added to
-the digest. The block is then unknown, while all other blocks remain exact.
+Recent blocks therefore keep their points. If these blocks contain more than `max_rows` points in total, the
+oldest blocks are reduced to their digests. If another point for such a block arrives later, it cannot be
+added to the digest. The block's digest is then unknown, while all other digests remain exact.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ BLOCK_STEPS = 1000
 MAX_ROWS = 50_000
 """Maximum total number of points in the recent blocks of all metrics."""
 MAX_METRICS = 10_000
-"""Maximum number of metrics with digests. For all further metrics, only the points are counted."""
+"""Maximum number of metrics with digests. For all further metrics, only the number of points is recorded."""
 MAX_NODES = 2048
 """Maximum number of digests (nodes) per metric. If there are more, each pair of neighbouring nodes is merged
 into one."""
@@ -38,13 +38,13 @@ MAX_CLOSED = 10_000
 """Maximum number of entries that are kept for blocks that were reduced to digests, until `take` returns
 them."""
 Entry = tuple[str, int, int, str, int, int]
-"""What is reported about a block: (metric, block, number of points, digest, time of the metric's first point,
-time of its last point so far)."""
+"""The data that is reported about a block: (metric, block, number of points, digest, time of the metric's
+first point, time of its last point so far)."""
 _ROW = Struct("<qd")
 
 
 def start(metric: str, block: int) -> Any:
-    """Return the hash object for a leaf without points."""
+    """Return the initial hash object for a leaf, before any points are added."""
     return hashlib.sha256(f"{block}\n{metric}\n".encode(errors="surrogatepass"))
 
 
@@ -155,7 +155,7 @@ class Metric:
         """Each node is the sum of the leaves for 2**level neighbouring blocks."""
         self.nodes: dict[int, int] = {}
         self.unknown: set[int] = set()
-        """The nodes that are unknown, because a point could not be added to them."""
+        """The nodes whose digests are unknown, because a point could not be added to them."""
         self.closed: list[Entry] = []
         """The entries of blocks that were closed before `take` returned them."""
         self._closed = -1
@@ -163,7 +163,7 @@ class Metric:
         self.changed: set[int] = set()
         """The blocks with points that are not yet in any entry returned by `take`."""
         self._latest = -1
-        """The block of the last point, if it is in `_changed`."""
+        """The block of the last point, if it is in `changed`."""
 
     def at(self, block: int, step: int, time_ms: int) -> Block | None:
         """Return the block for a new point, or None if it has been closed."""
@@ -195,7 +195,7 @@ class Metric:
     def take(self, *, at_end: bool) -> list[Entry]:
         """Return an entry for each complete block that has changed since its last entry.
 
-        A block is complete if a later block has points. At the end of a run, all blocks are.
+        A block is complete if a later block has points. At the end of a run, all blocks are complete.
         """
         entries, self.closed = self.closed, []
         newest = max(self.open, default=-1)
@@ -277,7 +277,7 @@ class Digests:
                 self._shrink()
 
     def _shrink(self) -> None:
-        """Reduce the oldest blocks to their digests until at most half of `max_rows` are left."""
+        """Reduce the oldest blocks to their digests until at most `max_rows` / 2 points are left."""
         while self._rows > self._max_rows // 2 and self._by_age:
             name, block = next(iter(self._by_age))
             del self._by_age[name, block]

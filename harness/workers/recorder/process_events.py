@@ -35,13 +35,14 @@ from typing import Any
 from . import exit_status, hooks, rank_stacks
 
 MAX_COMMAND, MAX_ARGUMENT = 1200, 200
-"""Maximum length in characters of a command line and of each argument, so that they fit into a frame."""
+"""Maximum length in characters of a command line and of each of its arguments, so that they fit into a frame.
+"""
 WORLD = (
     *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE"),
     *("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS"),
     *("TORCHELASTIC_RUN_ID", "PET_NNODES", "PET_STANDALONE", "PET_NPROC_PER_NODE"),
 )
-"""Environment variables that contain a process's rank, world size and rendezvous."""
+"""Environment variables that contain a process's rank, world size and rendezvous settings."""
 HEADER = "X-Harness-Process"
 """The request header that identifies the process (harness/tracker/api/http.py)."""
 MAX_ANCESTORS = 8
@@ -95,7 +96,7 @@ def _identity_of(pid: str) -> str:
 
 
 def start(role: str = "python") -> None:
-    """Record that this process is running, and make sure that its exit is recorded. Never raises.
+    """Record that this process is running, and ensure that its exit is recorded. Never raises.
 
     `role` is "rank" for a process that torchrun started as a rank, and "agent" for torchrun or another
     launcher. Any other process is recorded when it initialises torch.distributed or starts the Pluto client.
@@ -200,7 +201,7 @@ def _is_option(words: list[str], at: int) -> bool:
 
 
 def _oom_kills() -> int:
-    """Return how many of this container's processes the OOM killer has killed, or 0 if unknown."""
+    """Return the number of this container's processes killed by the OOM killer, or 0 if it is unknown."""
     for path in _MEMORY_EVENTS:
         with contextlib.suppress(OSError, ValueError, KeyError):
             counts = dict(line.split() for line in Path(path).read_text().splitlines())
@@ -375,7 +376,7 @@ def _watch_stacks() -> None:
 
 
 def _stacks() -> None:
-    """Record where the agent's ranks were when they received SIGTERM."""
+    """Record the stacks that the agent's ranks had when they received SIGTERM."""
     workers = {local: (pid, rank) for pid, local, rank, _ in _current().workers}
     for local, text in rank_stacks.taken():
         pid, rank = workers.get(local, (0, -1))

@@ -1,8 +1,8 @@
 """Record whether the Pluto client queued each value that was passed to `run.log`, and if not, why.
 
 `leaves` lists the values in a call, a `Queue` records what the client adds to its own queue during the call,
-and `Account.close_call` compares the two. The outcome is observed and not predicted. client_rules.py only
-provides the wording for the reasons. This module uses only the standard library, and supports Python 3.9 and
+and `Account.close_call` compares the two. The outcome is observed, not predicted. client_rules.py provides
+only the wording of the reasons. This module uses only the standard library, and supports Python 3.9 and
 later.
 """
 
@@ -15,17 +15,19 @@ from typing import Any, Callable  # noqa: UP035 - Python 3.9
 from ..ground_truth import client_rules
 
 MAX_DEPTH, MAX_LEAVES = 20, 10_000
-"""The containers in a value are examined up to this nesting depth and this number of leaves."""
+"""Limits for examining the containers in a value: the maximum nesting depth, and the maximum number of
+leaves.
+"""
 MAX_ENTRIES = 1000
-"""Maximum number of entries for dropped values. There is one per key and reason, and all further values share
-one."""
+"""Maximum number of entries for dropped values. There is one entry per key and reason, and all further values
+share one entry."""
 METRIC = 0
 """The value that marks metrics in the client's queue: RecordType.METRIC in pluto.sync.store."""
 NOT_QUEUED = "the client did not queue the value"
 
 
 class Queued:
-    """What the client queued during one `log` call: numbers, keyed by metric name, and other values."""
+    """The data that the client queued during one `log` call: numbers keyed by metric, and other values."""
 
     __slots__ = ("metrics", "others", "steps")
 
@@ -175,7 +177,7 @@ class Account:
         """`report_new` is called with an entry when its key and reason occur for the first time."""
         self.handed = self.logged = self.past = 0
         self.unseen = ""
-        """Why the client's queue could not be watched, or ""."""
+        """The reason why the client's queue could not be watched, or "" if it is watched."""
         self._report_new = report_new
         self._dropped: dict[tuple[str, str, str], list[Any]] = {}
         """Maps (key, type, reason) to [key, type, reason, count, first step, last step]."""

@@ -1,9 +1,9 @@
-"""Record where the main thread of each rank was when the rank received SIGTERM.
+"""Record the stack of each rank's main thread when the rank receives SIGTERM.
 
 After a rank has failed, torchrun or the kubelet sends SIGTERM to the ranks that are still running. A rank
 that is waiting in C code, such as a collective operation, cannot run a Python signal handler. Therefore,
-faulthandler writes its stack into a memory file that belongs to torchrun's agent and outlives the rank. The
-agent records the stack (process_events.py). Only ranks started by torchrun have such a file.
+faulthandler writes the rank's stack into a memory file that belongs to torchrun's agent and outlives the
+rank. The agent records the stack (process_events.py). Only ranks started by torchrun have such a file.
 
 The program's own handlers run as before, because faulthandler calls them. faulthandler writes the stack of
 only one thread, because the other threads keep running in the meantime. This is the main thread: Linux
@@ -95,7 +95,7 @@ def register() -> None:
 
 
 class _Registration:
-    """Faulthandler's registration for SIGTERM, which must be the last handler that is installed."""
+    """The registration of faulthandler for SIGTERM, whose handler must always be the last one installed."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor, self._process = descriptor, os.getpid()
@@ -120,7 +120,7 @@ class _Registration:
         def install_below(number: int, handler: Any) -> Any:
             if number != signal.SIGTERM or not self._active():
                 return install(number, handler)
-            # Faulthandler calls the handler that it replaced, so it has to be registered again.
+            # faulthandler calls the handler that it replaced, so faulthandler must be registered again.
             faulthandler.unregister(signal.SIGTERM)
             try:
                 return install(number, handler)

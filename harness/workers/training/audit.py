@@ -111,7 +111,8 @@ def _model(folder: Path, manifest: Manifest) -> nn.Module:
 def _best(run: Path, data: Path) -> Found | None:
     """Return the target, manifest losses and recomputed loss of `best`, or None if `best` is missing.
 
-    If the link and best.txt differ, the target is the worse of the two, because users may read either one.
+    If the link and best.txt differ, the target is the worse of the two, because users may read either of
+    them.
     """
     folder = max(checkpoint.pointers(run).values(), key=_loss, default=None)
     if folder is None:

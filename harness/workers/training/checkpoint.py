@@ -39,12 +39,12 @@ VERSION = 1
 MANIFEST = "manifest.json"
 BEST, BEST_NAME = "best", "best.txt"
 TRACKERS, IDENTITY, RUN_NAME = "trackers", "id", "run"
-"""A run's subfolder for trackers.py, and two files in it: one identifies the run in the trackers, and the
-other contains the name of the run for which that identifier was created."""
+"""A run's subfolder for trackers.py, and two files in it. One file contains the run's identifier in the
+trackers. The other contains the name of the run for which that identifier was created."""
 DEFAULT_KEPT = 3
 """Default number of checkpoints to keep (`--keep`)."""
 KEPT = 2
-"""Minimum number of checkpoints to keep. If the newest is damaged, the previous one is used."""
+"""Minimum number of checkpoints to keep. If the newest checkpoint is damaged, the previous one is used."""
 NAME = re.compile(r"epoch-\d{4,}-step-(\d{8,})")
 """Matches the name of a checkpoint's folder, and captures the step. It does not match a user's backup, such
 as `epoch-0001-step-00000034.bak`."""
@@ -57,14 +57,14 @@ class Manifest:
     """The contents of a checkpoint's manifest."""
 
     epoch: int
-    """The epoch in which the training continues, starting at 0."""
+    """The epoch in which the training continues. The first epoch is 0."""
     step: int
     """The number of completed steps over all epochs."""
     place: int
     """The number of sequences in this epoch on which the model has already been trained."""
     world: int
     order: dict[str, int]
-    """The values that determine the data order: seed, sequences, batch, context, texts."""
+    """The values that determine the data order: seed, sequences, batch, context and texts."""
     options: dict[str, Any] = field(default_factory=dict)
     """All training options, keyed by name (options.py)."""
     files: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -119,9 +119,9 @@ def verified(folder: Path) -> Manifest:
             if not path.is_file():
                 raise Torn(f"{folder.name}: {name} is missing")
             if path.stat().st_size != entry["size"]:
-                raise Torn(f"{folder.name}: {name} has {path.stat().st_size} bytes of {entry['size']}")
+                raise Torn(f"{folder.name}: {name} has {path.stat().st_size} bytes; expected {entry['size']}")
             if digest(path) != entry["sha256"]:
-                raise Torn(f"{folder.name}: {name} does not contain what was written")
+                raise Torn(f"{folder.name}: {name} does not match its digest in the manifest")
         except PermissionError as error:
             raise Unreadable(f"user {os.getuid()} cannot read {path}") from error
         except OSError as error:
@@ -130,7 +130,7 @@ def verified(folder: Path) -> Manifest:
 
 
 def newest(run: Path, say: Callable[[str], None]) -> tuple[Path, Manifest] | None:
-    """Return a run's newest intact checkpoint, or None. Report defects of newer ones through `say`.
+    """Return a run's newest intact checkpoint, or None. Report defects of newer checkpoints through `say`.
 
     Raises Unreadable instead of skipping a checkpoint that this user is not allowed to read.
     """
@@ -170,7 +170,7 @@ def complete(partial: Path, manifest: Manifest) -> Path:
     for folder in (*(each for each in partial.iterdir() if each.is_dir()), partial):
         flush(folder)
     final = partial.parent / manifest.name
-    if final.exists():  # It is damaged. Otherwise, the run would have resumed from it.
+    if final.exists():  # A damaged checkpoint. An intact one would have been resumed.
         discard(final)
     partial.rename(final)
     flush(final.parent)
@@ -228,7 +228,7 @@ def best(run: Path) -> Path | None:
 
 
 def pointers(run: Path) -> dict[str, Path]:
-    """Return the checkpoints that `best` and best.txt name, keyed by pointer, in this order."""
+    """Return the checkpoints that `best` and best.txt name, in this order, keyed by BEST and BEST_NAME."""
     names: dict[str, str] = {}
     with suppress(OSError):
         names[BEST] = Path(os.readlink(run / BEST)).name
@@ -261,7 +261,7 @@ def discard(folder: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a folder, or a link to a folder. NFS keeps files that are open. `tidy` removes those later."""
+    """Remove a folder, or a link to a folder. On NFS, open files remain, and `tidy` removes them later."""
     if path.is_symlink():
         path.unlink()
     else:

@@ -29,7 +29,9 @@ from typing import Any
 
 SPLITS = ("train", "val")
 MAX_LINE = 256 << 20
-"""Maximum length of a line. Without this limit, a file that has no line breaks would fill the memory."""
+"""Maximum length of a line in bytes. Without this limit, a file that has no line breaks would fill the
+memory.
+"""
 _NAMES, _COMPRESSIONS = (".jsonl", ".ndjson", ".json"), ("", ".gz", ".zst")
 _SHARDS = tuple(f"{name}{compression}" for name in _NAMES for compression in _COMPRESSIONS)
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
@@ -134,7 +136,7 @@ def _require_file(path: Path) -> None:
         raise ValueError(f"{path}: expected a file, found a broken link") from None
     except OSError as error:
         if error.errno == errno.ELOOP:
-            raise ValueError(f"{path}: expected a file, found a loop of links") from None
+            raise ValueError(f"{path}: expected a file, found a symlink loop") from None
         raise
     if not stat.S_ISREG(mode):
         kind = next((text for is_kind, text in _KINDS.items() if is_kind(mode)), "a folder")

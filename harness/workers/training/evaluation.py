@@ -62,7 +62,7 @@ def evaluate(
 
 
 def chunks(stream: Stream, size: int) -> list[range]:
-    """Return the sequence indices in each chunk. A shorter last sequence is a separate chunk."""
+    """Return the sequence indices in each chunk. A shorter last sequence forms a separate chunk."""
     whole = stream.whole
     ranges = [range(first, min(first + size, whole)) for first in range(0, whole, size)]
     return ranges if stream.sequences == whole else [*ranges, range(whole, whole + 1)]

@@ -1,4 +1,4 @@
-"""Train like train_framework.py, with one defect that the training checks must find.
+"""Train like train_framework.py, with one defect that the training checks must detect.
 
     torchrun … -m training.faulty KIND[:NUMBER] [options of train_framework.py]
 

@@ -11,7 +11,7 @@ GLOO = "GLOO_SOCKET_IFNAME"
 
 
 def problem(value: str) -> str:
-    """Return why a GLOO_SOCKET_IFNAME value is invalid, or "" if it is valid.
+    """Return the reason why a GLOO_SOCKET_IFNAME value is invalid, or "" if it is valid.
 
     gloo accepts a comma-separated list of names. NCCL_SOCKET_IFNAME also accepts `^NAME` and `=NAME`.
     """
@@ -28,7 +28,7 @@ def problem(value: str) -> str:
 
 
 def missing(environment: Mapping[str, str] = os.environ, interfaces: Iterable[str] | None = None) -> str:
-    """Return why gloo cannot use the interfaces in GLOO_SOCKET_IFNAME in this pod, or "" if it can.
+    """Return the reason why gloo cannot use the interfaces in GLOO_SOCKET_IFNAME, or "" if it can.
 
     `interfaces` contains the names of the pod's interfaces. If it is None, they are read from this host.
     """

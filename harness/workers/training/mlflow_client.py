@@ -17,9 +17,9 @@ from urllib.parse import unquote, urlsplit
 from .sender import Point
 
 TAG = "training.id"
-"""The tag that identifies the run. With it, rank 0 finds the run again, and other ranks find rank 0's run."""
+"""The tag by which rank 0 finds its run again after a restart, and other ranks find rank 0's run."""
 AT_ONCE, PARAMS_AT_ONCE, LONGEST_PARAM = 1000, 100, 500
-"""The maximum numbers of values per request, params per request, and characters per param.
+"""Maximum number of values per request, of params per request, and of characters per param.
 
 The last number is the lowest limit among MLflow's storage backends.
 """
@@ -28,7 +28,7 @@ CREATED_SECONDS = 30.0
 
 
 def problem(uri: str) -> str:
-    """Return why ranks on several nodes cannot log to this tracking URI, or "" if they can.
+    """Return the reason why ranks on several nodes cannot log to this tracking URI, or "" if they can.
 
     mlflow 3 rejects folders ("maintenance mode"), and ranks that share an SQLite file lock each other out.
     mlflow interprets HOST:PORT as an unknown scheme.
@@ -112,7 +112,7 @@ class Mlflow:
             self._client.log_text(self._run_id, text, name)
 
     def _validations(self) -> str:
-        """Return a CSV table of all attempts' validations, from the values on the server."""
+        """Return a CSV table with the validations of all attempts, read from the server."""
         columns = [
             {one.step: one.value for one in self._client.get_metric_history(self._run_id, f"val/{name}")}
             for name in ("loss", "perplexity")

@@ -134,7 +134,7 @@ class Bucket:
                         take(piece)
                 if content_length is None or size == int(content_length):
                     return size, hasher.hexdigest()
-                failure: object = f"it ended after {size} of {content_length} bytes"
+                failure: object = f"the response ended after {size} of {content_length} bytes"
             except (OSError, http.client.HTTPException) as error:
                 failure = error
             if not tries_left:

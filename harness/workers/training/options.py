@@ -90,7 +90,7 @@ def parser(kind: type[argparse.ArgumentParser] = argparse.ArgumentParser) -> arg
         "--deterministic",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="on GPUs, produce the same bits in every run, also after a restart",
+        help="on GPUs, produce bit-identical results in every run, even after a restart",
     )
     machine.add_argument("--log-every", type=int, default=10, help="steps between [TRAIN] lines")
     machine.add_argument("--meeting", type=float, default=60, help="seconds for all ranks to join")
@@ -120,12 +120,15 @@ def parsed(arguments: list[str] | None = None) -> argparse.Namespace:
     for name in ("model_local_dir", "tokenizer_local_dir"):
         folder = getattr(options, name)
         if folder and not Path(folder).is_dir():
-            command_parser.error(f"--{name.replace('_', '-')} must be a folder; {folder} is not one")
+            command_parser.error(f"--{name.replace('_', '-')} must be a folder; {folder} is not a folder")
     return options
 
 
 def sensible(command_parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Return the options, after all checks that need no files. Errors are passed to `made.error`."""
+    """Return the options after all checks that do not need files.
+
+    Errors are passed to the parser's `error`.
+    """
     options = command_parser.parse_args(arguments)
     for name in ("context", "layers", "heads", "width", "epochs", "batch", "micro_batch", "save_every"):
         if getattr(options, name) < 1:

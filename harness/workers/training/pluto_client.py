@@ -22,8 +22,8 @@ from ground_truth import client_state
 from .sender import Point
 
 SETTINGS = {
-    # Output must reach the container log immediately.
-    # If the client captures it, it stays in a pipe, and is lost if the process is killed.
+    # Output must reach the container log immediately. Output that the client captures stays in a pipe, and is
+    # lost if the process is killed.
     "disable_console": True,
     # A status that arrives after the next attempt has started would persist, and mark the run as TERMINATED.
     "x_sigterm_status_enabled": False,
@@ -73,7 +73,7 @@ class Pluto:
         self._progress = time.monotonic()
 
     def send(self, points: Sequence[Point]) -> tuple[Sequence[Point], str]:
-        """Put new points into the queue. Return the unacknowledged points, and an error message or ""."""
+        """Put new points into the queue. Return the unacknowledged points, and any error message."""
         for point in points:
             if point.number not in self._rows:
                 self._rows[point.number] = self._put(point)

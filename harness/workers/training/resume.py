@@ -65,7 +65,7 @@ def _not_writable(path: Path, error: OSError | None) -> str:
     if error is not None and error.errno == errno.EROFS:
         return f"{expected}; found a read-only file system. Mount the volume for writing"
     owner = f"user {status.st_uid} with mode {stat.S_IMODE(status.st_mode):04o}"
-    return f"{expected}; found one of {owner}. Run as that user, or give the run to this one with `chown -R`"
+    return f"{expected}; found a folder of {owner}. Run as that user, or change the owner with `chown -R`"
 
 
 def resumable(run: Path, say: Say) -> tuple[Path, Manifest] | None:
@@ -153,7 +153,7 @@ def _intact(folder: Path) -> bool:
 
 
 def _repair_pointers(run: Path, newest: tuple[Path, Manifest], say: Say) -> None:
-    """Point `best` to the checkpoint with the lowest loss among the intact ones, up to the newest.
+    """Point `best` to the intact checkpoint with the lowest loss.
 
     The losses are read from the manifests, because a copy may have lost the pointers, and an attempt may have
     been killed before it moved them.
@@ -175,5 +175,5 @@ def _repair_pointers(run: Path, newest: tuple[Path, Manifest], say: Say) -> None
         if folder == newest[0] or _intact(folder):
             checkpoint.point_best(run, folder)
             if pointers and pointers.get(BEST) != folder:
-                say(f"`best` names {folder.name}, which has the lowest validation loss")
+                say(f"`best` now points to {folder.name}, which has the lowest validation loss")
             return

@@ -2,9 +2,9 @@
 
 The file is in the run's folder. Rank 0 holds the lock. A thread changes the heartbeat in the file every
 second. Another launch watches the file: if the heartbeat changes, the launch is refused. If it does not
-change for STALE_SECONDS, the launch takes over the lock. The nodes' clocks therefore need not agree. If an
-owner was only slow and its lock was taken over, it detects this before its next checkpoint and exits. The
-heartbeat is written in place, because NFS clients see a modified file sooner than a renamed one.
+change for STALE_SECONDS seconds, the launch takes over the lock. The nodes' clocks therefore need not agree.
+If an owner was only slow and its lock was taken over, it detects this before its next checkpoint and exits.
+The heartbeat is written in place, because NFS clients see a modified file sooner than a renamed one.
 
 A later attempt of the same launch takes over the lock immediately. So does an attempt on the owner's machine
 if the owner's process has ended.
@@ -42,7 +42,7 @@ class Owner:
     process: str = field(default_factory=lambda: process(os.getpid()))
     launch: str = field(default_factory=lambda: os.environ.get("HARNESS_NONCE", ""))
     since: str = field(default_factory=lambda: time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
-    """When this attempt started, according to the owner's clock. The time is used only in messages."""
+    """The start time of this attempt, according to the owner's clock. It is used only in messages."""
     token: str = field(default_factory=lambda: secrets.token_hex(8))
     """A random identifier of the owner's attempt."""
     beat: int = 0

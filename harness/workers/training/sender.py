@@ -35,7 +35,10 @@ class Client(Protocol):
         """Open the run that all ranks and attempts share. After an error, `connect` is called again."""
 
     def send(self, points: Sequence[Point]) -> tuple[Sequence[Point], str]:
-        """Send all unsent points. Return the unacknowledged points, and an error message or ""."""
+        """Send all unsent points.
+
+        Return the unacknowledged points, and an error message ("" if there was no error).
+        """
 
     def close(self, ok: bool) -> None:
         """Close the run. `ok` means that the training has finished and no point is missing."""
@@ -84,7 +87,7 @@ class Sender:
             return acknowledged
 
     def trouble(self) -> str:
-        """Return the tracker's current error, or ""."""
+        """Return the tracker's current error, or "" if there is none."""
         with self._changed:
             return self._trouble
 

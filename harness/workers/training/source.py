@@ -110,7 +110,9 @@ def main(arguments: list[str] | None = None) -> int:
         (options.out_dir / f"{name}.jsonl").write_text(lines)
     figures = {"entropy": source.entropy(), "val": source.loss(texts["val"])}
     (options.out_dir / "source.json").write_text(json.dumps(figures))
-    print(f"{options.out_dir}: {figures['entropy']:.4f} nats per byte; val.jsonl {figures['val']:.4f}")
+    print(
+        f"{options.out_dir}: entropy {figures['entropy']:.4f} nats per byte; val.jsonl: {figures['val']:.4f}"
+    )
     return 0
 
 

@@ -67,7 +67,7 @@ def restore(
     except ValueError as error:
         raise Unusable(f"{folder}: the optimizer's state belongs to a different model: {error}") from error
     if scaler.is_enabled() and not training["scaler"]:
-        raise Unusable(f"{folder} was written without --amp fp16, so it has no scale for the gradients")
+        raise Unusable(f"{folder} was written without --amp fp16, so it has no state for the gradient scaler")
     scaler.load_state_dict(training["scaler"])
     if manifest.world == ranks.world:
         give_back(torch.load(folder / f"rank-{ranks.rank}" / GENERATORS, weights_only=True))
@@ -96,7 +96,8 @@ def load(model: nn.Module, weights: dict[str, torch.Tensor], folder: Path) -> No
             name for name in expected.keys() | stored.keys() if expected.get(name) != stored.get(name)
         )
         raise Unusable(f"{folder}: the weights belong to a different model: {', '.join(differing[:4])}")
-    model.load_state_dict(weights, strict=False)  # Of weights that share memory, the file has only one.
+    # If several weights share memory, the file contains only one of them.
+    model.load_state_dict(weights, strict=False)
 
 
 def generators() -> dict[str, Any]:

@@ -47,7 +47,7 @@ class HuggingFaceTokenizer:
     """A tokenizer from transformers, loaded from a folder or by name from the hub."""
 
     def __init__(self, folder: str, *, local_only: bool) -> None:
-        """Load the tokenizer. Raises OSError if it is missing, ValueError if it has no end token."""
+        """Load the tokenizer. Raises OSError if it is missing, and ValueError if it has no end token."""
         from transformers import AutoTokenizer
 
         self._inner: Any = AutoTokenizer.from_pretrained(folder, local_files_only=local_only)
@@ -119,12 +119,12 @@ def too_large(path: Path, tokens: int, memory: int, remark: str = "") -> str:
     """Return the error message for texts whose tokens do not fit into a rank's memory."""
     return (
         f"{path}: {tokens} tokens {remark}are too many for this pod: each rank has {memory / 2**30:.1f} GiB "
-        "for them. More memory (--memory), fewer ranks in a pod or fewer texts are needed"
+        "for them. Use more memory (--memory), fewer ranks in a pod or fewer texts"
     )
 
 
 def memory_of_rank() -> int | None:
-    """Return how many bytes of memory a rank can use for tokens."""
+    """Return the number of bytes of memory that a rank can use for tokens."""
     limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         with suppress(OSError, ValueError):
@@ -143,7 +143,7 @@ class Examined(NamedTuple):
     tokens: int
     """The number of tokens in the files if the byte tokenizer is used."""
     problems: list[str]
-    """The first problems, each with the file and, for an invalid line, its number."""
+    """The first problems. Each one names the file and, for an invalid line, the line number."""
     others: int
     """The number of further problems, which are not listed."""
 

@@ -46,7 +46,8 @@ class Trackers:
         self._folder, self._rank, self._say = folder / checkpoint.TRACKERS, rank, say
         identity = share(_identity(self._folder, run, say) if rank == 0 else None)
         self._number, self._has_warned = 0, False
-        # This must precede the import of the Pluto client, because it uses the process's original stdout.
+        # This must precede the import of the Pluto client, because the recorder uses the process's original
+        # stdout.
         self._truth: Any = None
         if os.environ.get("HARNESS_NONCE"):
             import ground_truth
@@ -136,9 +137,10 @@ class Trackers:
             self._old.remove(old)
 
     def _saved_points(self, client: Client, step: int, world: int) -> list[Point]:
-        """Return the points before `step` that earlier attempts could not send. Later ones are logged again.
+        """Return the points before `step` that earlier attempts could not send.
 
-        If an earlier attempt had more ranks, the missing ranks' files are divided among the current ranks.
+        Later points are logged again. If an earlier attempt had more ranks, the missing ranks' files are
+        divided among the current ranks.
         """
         rows = []
         for path in sorted(self._folder.glob(f"{client.name.lower()}-rank-*.json")):
@@ -148,7 +150,7 @@ class Trackers:
                 if rank != self._rank:
                     self._old.append(path)
         if rows:
-            self._say(f"{client.name}: {len(rows)} steps that an earlier attempt could not send are sent now")
+            self._say(f"{client.name}: sending {len(rows)} steps that an earlier attempt could not send")
         return [self._point(*row) for row in sorted(rows, key=lambda row: row[0])]
 
     def _path(self, client: Client, rank: int) -> Path:

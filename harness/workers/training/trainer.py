@@ -236,10 +236,10 @@ class Trainer:
             self._lock.release()
 
     def _still_writer(self) -> None:
-        """Raise Refused on every rank if another launch has taken the run over."""
+        """Raise an error on every rank if another attempt or launch has taken over the run."""
         lock = self._lock
         if other := self._on_rank_0(lambda: lock.lost() if lock else ""):
-            raise RuntimeError(f"a later attempt of this launch writes {self.run}: {other}")
+            raise RuntimeError(f"a later attempt of this launch is writing to {self.run}: {other}")
 
     def _on_rank_0(self, call: Callable[[], Any]) -> Any:
         """Run a function on rank 0, and return its result on every rank.

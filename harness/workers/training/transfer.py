@@ -41,7 +41,7 @@ VERSION = 1
 OWNER = f"{TRACKERS}/{IDENTITY}"
 """The file with a run's random identifier. In a bucket, it shows which run a prefix belongs to."""
 MANIFEST_BYTES, SMALL_BYTES = 64 << 20, 4096
-"""The maximum size in bytes of a manifest, and that of the small files best.txt and trackers/id."""
+"""Maximum size in bytes of a manifest, and of each of the small files best.txt and trackers/id."""
 Found = dict[str, Any]
 Say = Callable[[str], None]
 
@@ -214,8 +214,12 @@ class Target:
         if size == file.size:
             size, sha256 = self._bucket.digest(self._key(file.name))
         if (size, sha256) != (file.size, file.sha256):
-            other = "other content" if size == file.size else f"{size} bytes there, {file.size} here"
-            end = "and is not replaced: name another prefix" if item else "though it was sent: send it again"
+            other = (
+                "other content" if size == file.size else f"{size} bytes in the bucket, {file.size} on disk"
+            )
+            end = (
+                "and is not replaced: name another prefix" if item else "although it was sent: send it again"
+            )
             raise Failed(f"{self.at(file.name)} is not the file of this run ({other}), {end}")
         self._verified.add(file.name)
 
@@ -262,7 +266,7 @@ def _manifest(name: str, text: bytes, sizes: Mapping[str, int]) -> Manifest:
         if any(part in ("", ".", "..") for part in file.split("/")):
             raise Torn(f"{name}: {file!r} is not a file in a checkpoint")
         if sizes.get(f"{name}/{file}") != size:
-            raise Torn(f"{name}: {file} has {sizes.get(f'{name}/{file}', 'no')} bytes of {size}")
+            raise Torn(f"{name}: {file} has {sizes.get(f'{name}/{file}', 'no')} bytes; expected {size}")
     return manifest
 
 
@@ -362,7 +366,7 @@ def _download_checkpoint(bucket: Bucket, at: str, one: Stored, folder: Path) -> 
             file.flush()
             os.fsync(file.fileno())
         if (size, sha256) != (entry["size"], entry["sha256"]):
-            raise Torn(f"{folder.name}: {name} does not contain what was written")
+            raise Torn(f"{folder.name}: {name} does not match its digest in the manifest")
     checkpoint.write(folder / MANIFEST, partial(_save, one.text))
     checkpoint.verified(folder)
 

@@ -176,7 +176,7 @@ def test_values_are_compared_to_the_last_bit_and_counted() -> None:
 
 def test_a_long_table_is_cut_and_says_so() -> None:
     checks = {f"check-{n}": "PASS" for n in range(MOST + 5)}
-    assert "and 5 more (--json has them)" in text(compare(side(checks=checks), side()))
+    assert "and 5 more (use --json to see them)" in text(compare(side(checks=checks), side()))
 
 
 # of bundles ----------------------------------------------------------------------------------------------

@@ -78,7 +78,7 @@ def test_a_pointer_of_git_lfs_is_not_the_file(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("")
     said: list[str] = []
     Walker(tmp_path, said.append).scan()
-    assert said == ["warning: Git LFS pointers are sent in place of the files: weights.bin; git lfs pull"]
+    assert said == ["warning: Git LFS pointers are sent instead of files: weights.bin; run `git lfs pull`"]
 
 
 def test_a_warning_comes_once_and_before_the_file_is_sent(tmp_path: Path) -> None:

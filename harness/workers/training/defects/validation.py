@@ -108,7 +108,7 @@ def easy(_: int) -> None:
 
 def _keep_easiest(path: Path, chain: source.Chain) -> None:
     lines = path.read_text().splitlines(keepends=True)
-    # Consider only long documents, because the mean loss of a short one is mostly chance.
+    # Consider only long documents, because the mean loss of a short document is mostly chance.
     long_lines = sorted(lines, key=len)[len(lines) // 2 :]
     path.write_text(
         "".join(sorted(long_lines, key=lambda line: chain.loss([json.loads(line)["text"]]))[:EASY])

@@ -34,12 +34,12 @@ def test_a_good_run_is_taken_as_it_is() -> None:
         (None, Ended(1, ("Segmentation fault",)), "Segmentation fault"),
         (report(), WELL, "no checks"),
         (report(GOOD), Ended(1, ("RuntimeError: NCCL",)), "RuntimeError: NCCL"),
-        (report(GOOD), Ended(None, ()), "time was up"),
+        (report(GOOD), Ended(None, ()), "stopped at its time limit"),
         (report(GOOD, ranks=1), WELL, "has world size 1"),
-        (report(GOOD, checks=[{"id": "x"}]), WELL, "cannot be read"),
-        (report(GOOD, checks=[{**GOOD.as_dict(), "verdict": "GREAT"}]), WELL, "cannot be read"),
-        (report(GOOD, checks=[{**GOOD.as_dict(), "more": 1}]), WELL, "cannot be read"),
-        (report(GOOD, checks=["x"]), WELL, "cannot be read"),
+        (report(GOOD, checks=[{"id": "x"}]), WELL, "contains an invalid check"),
+        (report(GOOD, checks=[{**GOOD.as_dict(), "verdict": "GREAT"}]), WELL, "contains an invalid check"),
+        (report(GOOD, checks=[{**GOOD.as_dict(), "more": 1}]), WELL, "contains an invalid check"),
+        (report(GOOD, checks=["x"]), WELL, "contains an invalid check"),
     ],
 )
 def test_what_is_not_the_whole_story_is_unknown(

@@ -103,7 +103,7 @@ def test_the_limits_are_the_same_without_tomllib(python_3_10: None) -> None:
 )
 def test_what_needs_the_parser_is_refused(python_3_10: None, text: str) -> None:
     """Contract: nothing is guessed; the message has the line and the version."""
-    with pytest.raises(ValueError, match=r"line \d cannot be read before Python 3.11"):
+    with pytest.raises(ValueError, match=r"line \d cannot be parsed with Python before 3.11"):
         compat.toml(text)
 
 

@@ -112,7 +112,9 @@ def test_an_early_end_leaves_a_report(tmp_path: Path, end: str) -> None:
         ("later", "UNKNOWN"),
     ]
     assert report["versions"] == {"torch": "2"}
-    assert ("received a signal" if end == "SIGTERM" else "deadline") in report["checks"][1]["text"]
+    assert ("received a termination signal" if end == "SIGTERM" else "deadline") in report["checks"][1][
+        "text"
+    ]
 
 
 def test_the_handlers_are_as_they_were(tmp_path: Path) -> None:

@@ -47,9 +47,9 @@ def column(rank: int, ranks: int) -> set[tuple[int, int]]:
     ("ranks", "slow", "accused", "text"),
     [
         (2, {(1, 0)}, (0, 1), "the link rank 1 → rank 0 is slow"),
-        (3, row(2, 3) | column(2, 3), (2,), "what rank 2 sends and receives is slow"),
-        (4, row(1, 4), (1,), "what rank 1 sends is slow"),
-        (8, column(5, 8), (5,), "what rank 5 receives is slow"),
+        (3, row(2, 3) | column(2, 3), (2,), "all traffic of rank 2 is slow"),
+        (4, row(1, 4), (1,), "traffic from rank 1 is slow"),
+        (8, column(5, 8), (5,), "traffic to rank 5 is slow"),
         (4, {(0, 3), (3, 0)}, (0, 3), "the link rank 0 ↔ rank 3 is slow"),
         (
             8,
@@ -65,7 +65,7 @@ def test_what_is_slow_is_named(
     (finding,) = judge(found(ranks, slow), {})
     assert (finding.cause, finding.ranks) == ("tcp.slow", accused)
     assert text in finding.text
-    assert "10 MB/s, other links 1000 MB/s" in finding.text
+    assert "10 MB/s, other links carry 1000 MB/s" in finding.text
 
 
 def test_pairs_on_one_node_are_compared_with_each_other_alone() -> None:

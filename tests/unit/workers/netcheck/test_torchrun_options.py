@@ -84,17 +84,17 @@ def test_literal_options_of_a_script_count(script: str, found: dict[str, str]) -
         ),
         pytest.param(
             "torchrun --nnodes=2 --rdzv_backend=c10d --rdzv_endpoint=$(hostname):29400 train.py",
-            "--rdzv_endpoint=$(hostname):29400 is the pod itself in every pod",
+            "--rdzv_endpoint=$(hostname):29400 refers to the pod itself in every pod",
             id="awslabs/ai-on-eks#240",
         ),
         pytest.param(
             'torchrun --nnodes=2 --node_rank=$RANK --master_addr "$HOSTNAME" train.py',
-            "--master_addr=$HOSTNAME is the pod itself in every pod",
+            "--master_addr=$HOSTNAME refers to the pod itself in every pod",
             id="host name",
         ),
         pytest.param(
             "torchrun --nnodes=2 --master-addr=$(hostname -i) train.py",
-            "--master_addr=$(hostname -i) is the pod itself",
+            "--master_addr=$(hostname -i) refers to the pod itself",
             id="address",
         ),
         pytest.param(
@@ -237,7 +237,7 @@ def test_brackets_around_an_address_are_unknown() -> None:
     found = validate_environment({**TEAM, "MASTER_ADDR": "[fd00::1]"})
     assert (found.ok, found.master_addr) == (True, "fd00::1"), found
     assert [finding.status for finding in found.findings] == ["ok", "unknown"]
-    assert "Write fd00::1" in found.findings[1].text
+    assert "Use fd00::1" in found.findings[1].text
 
 
 def container(proc: Path, of: dict[int, tuple[int, list[str]]]) -> Path:
@@ -330,7 +330,7 @@ def test_what_is_known_says_how_many_nodes(
             {"JOB_COMPLETIONS": "2"},
             {},
             8,
-            "WORLD_SIZE=32 on 2 nodes is 16 processes on each, but this pod has 8",
+            "WORLD_SIZE=32 on 2 nodes means 16 processes per node, but this pod has 8",
         ),
         ({"JOB_COMPLETIONS": "3"}, {}, 0, "WORLD_SIZE=32 is not a multiple of 3 nodes"),
         ({"NNODES": "4", "JOB_COMPLETIONS": "2"}, {}, 0, "NNODES=4, but JOB_COMPLETIONS=2"),

@@ -237,7 +237,7 @@ def _socket(path: Path) -> None:
         (os.mkfifo, "a FIFO"),
         (_socket, "a socket"),
         (lambda path: path.symlink_to("/dev/null"), "a device"),
-        (lambda path: path.symlink_to(path.name), "a loop of links"),
+        (lambda path: path.symlink_to(path.name), "a symlink loop"),
         (lambda path: path.symlink_to("nowhere"), "a broken link"),
     ],
 )

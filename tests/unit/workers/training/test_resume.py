@@ -306,7 +306,7 @@ def test_a_folder_that_this_user_cannot_change_is_refused(place: str) -> None:
         finally:
             (run / place).chmod(0o777)
     assert f"{(run / place)}: expected a folder that user" in message
-    assert f"found one of user {os.getuid()} with mode 0" in message
+    assert f"found a folder of user {os.getuid()} with mode 0" in message
 
 
 def test_an_unreadable_checkpoint_is_refused_and_not_skipped() -> None:
