@@ -104,7 +104,7 @@ class Trainer:
         if self.ranks.rank == 0:
             if is_best:
                 checkpoint.point_best(self.run, folder)
-            checkpoint.retain(self.run, self.options.keep)
+            checkpoint.retain(self.run, self.options.keep, self.step)
         return folder
 
     def weights(self) -> str:
