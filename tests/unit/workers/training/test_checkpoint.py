@@ -190,7 +190,7 @@ def test_a_best_that_is_there_stays(tmp_path: Path) -> None:
 def test_damaged_newer_checkpoints_do_not_displace_the_one_just_written(
     is_cut_off: bool, tmp_path: Path
 ) -> None:
-    """Contract: after a resume from step 1, what was written since is kept, also with many torn later ones."""
+    """Contract: after a resume from step 1, what was written since is kept, also with later torn ones."""
     for step in (1, 4, 5, 6):
         save(tmp_path, step)
     for folder in checkpoint.all_of(tmp_path):

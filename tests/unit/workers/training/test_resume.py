@@ -236,9 +236,45 @@ def all_torn(run: Path) -> None:
         (folder / "rank-0/model").unlink()
 
 
+def nested(run: Path) -> None:
+    """Copy the run into its own folder, as `cp -r` and `kubectl cp` do if the folder exists."""
+    run.rename(run.with_name("x"))
+    run.mkdir()
+    run.with_name("x").rename(run / "a")
+
+
+def nested_by_tar(run: Path) -> None:
+    run.rename(run.with_name("x"))
+    (run / "mnt/out").mkdir(parents=True)
+    run.with_name("x").rename(run / "mnt/out/a")
+
+
+def broken_links(run: Path) -> None:
+    """Keep the checkpoints on a volume that is not mounted."""
+    for folder in list(checkpoint.all_of(run)):
+        shutil.rmtree(folder)
+        folder.symlink_to(f"/not/mounted/{folder.name}")
+
+
+def newest_is_a_broken_link(run: Path) -> None:
+    shutil.rmtree(run / "epoch-0003-step-00000003")
+    (run / "epoch-0003-step-00000003").symlink_to("/not/mounted/3")
+
+
+def links_as_text(run: Path) -> None:
+    for folder in list(checkpoint.all_of(run)):
+        shutil.rmtree(folder)
+        folder.write_text(f"/elsewhere/{folder.name}")
+
+
 @pytest.mark.parametrize(
     ("copy", "message"),
     [
+        (nested, "has no checkpoints, but its subfolder a has some"),
+        (nested_by_tar, "has no checkpoints, but its subfolder mnt/out/a has some"),
+        (broken_links, "expected the folder of a checkpoint, found a broken link to /not/mounted/epoch-000"),
+        (newest_is_a_broken_link, "found a broken link to /not/mounted/3. Put the folder back, or remove"),
+        (links_as_text, "expected the folder of a checkpoint, found a file"),
         (other_folder, "found a folder that is not a complete checkpoint"),
         (torn_folder, "found a folder that is not a complete checkpoint"),
         (folder_with_notes, "is a copy of epoch-0002-step-00000002, but notes is not part of it"),
