@@ -7,6 +7,7 @@ import os
 import stat
 import time
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import sha256
@@ -16,7 +17,7 @@ from harness.core.errors import UsageError
 from harness.core.progress import Progress
 from harness.torchrun_sync.ignored import OWN
 from harness.torchrun_sync.pod.entries import Entry, leaves, tree_digest
-from harness.torchrun_sync.selection import Selection, unreadable
+from harness.torchrun_sync.selection import Selection, printable, unreadable
 from harness.torchrun_sync.warnings import warnings
 
 PIECE = 1 << 20
@@ -86,14 +87,7 @@ class Walker:
             except OSError as error:
                 raise unreadable(self.top / path, error) from None
         self._forget({entry["path"] for entry in entries})
-        escaping_links = [e for e in entries if e["kind"] == "link" and leaves(e["path"], e["target"])]
-        if escaping_links:
-            links = ", ".join(f"{e['path']} → {e['target']}" for e in escaping_links[:SHOWN])
-            suffix = f" and {len(escaping_links) - SHOWN} more" if len(escaping_links) > SHOWN else ""
-            raise UsageError(
-                f"these links lead out of {self.top}, to files that pods do not have: {links}{suffix}",
-                hint=f"add them to {OWN}, or replace them with copies of their targets",
-            )
+        self._require_links_inside(entries)
         tree = Tree(
             self.top,
             tuple(sorted(entries, key=lambda e: str(e["path"]))),
@@ -118,6 +112,29 @@ class Walker:
             path: f"{status.st_mode}" if stat.S_ISDIR(status.st_mode) else _stamp(status)
             for path, status in Selection(self.top).walk()
         }
+
+    def _require_links_inside(self, entries: Sequence[Entry]) -> None:
+        """Raise UsageError if a link leads out of the folder, or has an absolute target."""
+        leaving = [e for e in entries if e["kind"] == "link" and leaves(e["path"], e["target"])]
+        outside = [e for e in leaving if not self._is_inside(e["target"])]
+        shown = outside or leaving
+        links = ", ".join(f"{printable(e['path'])} → {printable(e['target'])}" for e in shown[:SHOWN])
+        suffix = f" and {len(shown) - SHOWN} more" if len(shown) > SHOWN else ""
+        if outside:
+            raise UsageError(
+                f"these links lead out of {self.top}, to files that pods do not have: {links}{suffix}",
+                hint=f"add them to {OWN}, or replace them with copies of their targets",
+            )
+        if leaving:
+            raise UsageError(
+                f"expected relative links, because a pod has the files of {self.top} in another folder: "
+                f"{links}{suffix}",
+                hint=f"`ln -sfnr TARGET LINK` makes a link relative; or add them to {OWN}",
+            )
+
+    def _is_inside(self, target: str) -> bool:
+        """Return whether an absolute link target is in the folder."""
+        return target.startswith("/") and Path(os.path.realpath(target)).is_relative_to(self.top.resolve())
 
     def _entry(self, path: str, status: os.stat_result) -> Entry:
         mode = stat.S_IMODE(status.st_mode) & 0o777
