@@ -105,27 +105,37 @@ def resumable(run: Path, say: Say) -> tuple[Path, Manifest] | None:
         )
     for defect in defects:
         say(defect)
-    if newest is None and (nested := _nested(run)) is not None:
-        raise Unusable(
-            f"{run} has no checkpoints, but its subfolder {nested.relative_to(run)} has some, as after a "
-            f"copy into an existing folder: move the content of {nested} to {run} to resume, or move the "
-            "subfolder out of the run to start over"
-        )
+    _report_nested(run, newest and newest[1].step, say)
     if newest is not None:
         _repair_pointers(run, newest, say)
     return newest
 
 
-def _nested(run: Path) -> Path | None:
-    """Return a folder inside a run that contains checkpoints, or None.
+def _report_nested(run: Path, newest: int | None, say: Say) -> None:
+    """Report a subfolder of a run that contains checkpoints of later steps than those in the run.
 
     `cp -r` and `kubectl cp` copy into a folder that already exists, and tar keeps the folders above the run.
+    Raises Unusable if the subfolder seems to be such a copy. Another one may contain checkpoints that a user
+    has put aside to resume from an earlier step.
     """
-    for above in ("*", "*/*", "*/*/*"):
-        for manifest in sorted(run.glob(f"{above}/epoch-*-step-*/{MANIFEST}")):
-            if checkpoint.NAME.fullmatch(manifest.parent.name):
-                return manifest.parent.parent
-    return None
+    manifests = [
+        path
+        for above in ("*", "*/*", "*/*/*")
+        for path in run.glob(f"{above}/epoch-*-step-*/{MANIFEST}")
+        if checkpoint.NAME.fullmatch(path.parent.name)
+    ]
+    last = max(manifests, key=lambda path: checkpoint.step_of(path.parent), default=None)
+    if last is None or (newest is not None and checkpoint.step_of(last.parent) <= newest):
+        return
+    nested, step = last.parent.parent, checkpoint.step_of(last.parent)
+    has = "no checkpoints" if newest is None else f"checkpoints up to step {newest}"
+    found = f"{run} has {has}, but its subfolder {nested.relative_to(run)} has one of step {step}"
+    if newest is None or nested.name == run.name:
+        raise Unusable(
+            f"{found}, as after a copy into an existing folder: move the content of {nested} to {run} to "
+            "resume from it, or move the subfolder out of the run"
+        )
+    say(f"{found}, which is not used")
 
 
 def _replace_best(run: Path, say: Say) -> None:
