@@ -6,6 +6,7 @@ file in an ignored folder cannot be included again. Folder paths end with a slas
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from pathspec import GitIgnoreSpec, RegexPattern
@@ -32,6 +33,9 @@ class OwnRules:
 
     def __init__(self, top: Path) -> None:
         self._spec = _spec(top / OWN)
+        patterns = [f"{rule.pattern}" for rule in self._spec.patterns] if self._spec else []
+        self.mistaken = [pattern for pattern in patterns if _is_mistaken(pattern.strip(), top)]
+        """The rules that match no path. They are not relative to the folder, or contain backslashes."""
 
     def decision(self, path: str) -> bool | None:
         """Return True if the rules exclude a path, False if they include it again, and None if no rule
@@ -67,6 +71,18 @@ class Ignored:
             if ignored is not None:
                 return ignored
         return None
+
+
+def _is_mistaken(pattern: str, top: Path) -> bool:
+    """Return whether a rule is written like a path in a shell or on Windows, and therefore matches nothing.
+
+    A backslash is legitimate as the first character of a rule, and before the characters in the expression.
+    """
+    if pattern.startswith("#"):
+        return False
+    rule = pattern.removeprefix("!")
+    is_path = rule.startswith(("./", "../", f"{top.resolve()}/")) or re.match(r"[A-Za-z]:[/\\]", rule)
+    return bool(is_path or re.search(r"[^\\]\\(?![ #!\[\]?\\])", rule))
 
 
 def is_never_meant(path: str) -> bool:

@@ -93,6 +93,11 @@ class Selection:
         Raises UsageError if a file cannot be read.
         """
         self._own_rules = OwnRules(self.top)
+        if mistaken := self._own_rules.mistaken:
+            self.notices.append(
+                f"{OWN} has rules that match nothing: {', '.join(map(printable, mistaken))}; a rule is "
+                "relative to the folder, without ./, and has forward slashes"
+            )
         yield from self._folder("", self._rules(""), "")
 
     def _folder(self, folder: str, rules: _Rules, base: str) -> Iterator[tuple[str, os.stat_result]]:

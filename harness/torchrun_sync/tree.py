@@ -114,9 +114,10 @@ class Walker:
         }
 
     def _require_links_inside(self, entries: Sequence[Entry]) -> None:
-        """Raise UsageError if a link leads out of the folder, or has an absolute target."""
+        """Raise UsageError if a link leads out of the folder, or has a target that contains its name."""
         leaving = [e for e in entries if e["kind"] == "link" and leaves(e["path"], e["target"])]
-        outside = [e for e in leaving if not self._is_inside(e["target"])]
+        top = self.top.resolve()
+        outside = [e for e in leaving if not Path(os.path.realpath(top / e["path"])).is_relative_to(top)]
         shown = outside or leaving
         links = ", ".join(f"{printable(e['path'])} → {printable(e['target'])}" for e in shown[:SHOWN])
         suffix = f" and {len(shown) - SHOWN} more" if len(shown) > SHOWN else ""
@@ -127,14 +128,10 @@ class Walker:
             )
         if leaving:
             raise UsageError(
-                f"expected relative links, because a pod has the files of {self.top} in another folder: "
-                f"{links}{suffix}",
+                f"expected links relative to files in {self.top}, because a pod has its files in another "
+                f"folder: {links}{suffix}",
                 hint=f"`ln -sfnr TARGET LINK` makes a link relative; or add them to {OWN}",
             )
-
-    def _is_inside(self, target: str) -> bool:
-        """Return whether an absolute link target is in the folder."""
-        return target.startswith("/") and Path(os.path.realpath(target)).is_relative_to(self.top.resolve())
 
     def _entry(self, path: str, status: os.stat_result) -> Entry:
         mode = stat.S_IMODE(status.st_mode) & 0o777

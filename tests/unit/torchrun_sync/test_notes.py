@@ -175,7 +175,9 @@ def test_a_link_with_an_absolute_target_in_the_folder_does_not_lead_out(tmp_path
     """Contract: refused with the remedy for it; one that leads out is named first, safe to print."""
     (tmp_path / "a.py").write_text("")
     (tmp_path / "b.py").symlink_to(tmp_path / "a.py")
-    with pytest.raises(UsageError, match=f"expected relative links, .*: b.py → {tmp_path}/a.py") as refused:
+    (tmp_path / "c.py").symlink_to(f"../{tmp_path.name}/a.py")
+    links = f"b.py → {tmp_path}/a.py, c.py → ../{tmp_path.name}/a.py"
+    with pytest.raises(UsageError, match=f"expected links relative to files in .*: {links}") as refused:
         Walker(tmp_path).scan()
     assert "ln -sfnr" in refused.value.hint
     (tmp_path / "e\x1b[31m").symlink_to("/etc")
@@ -195,3 +197,14 @@ def test_a_virtual_environment_of_any_name_is_not_sent(marker: str, tmp_path: Pa
     assert tree.excluded == (("my env/", BUILT_IN),)
     (tmp_path / ".torchrunignore").write_text("!my env/\nmy env/python\n")
     assert f"my env/{marker}" in {entry["path"] for entry in Walker(tmp_path).scan().entries}
+
+
+def test_rules_that_are_written_like_paths_are_named(tmp_path: Path) -> None:
+    """Contract: they match nothing, so what the user meant to keep here is sent."""
+    mistaken = ["./data", "!../x", "data\\raw", "data\\*.csv", "C:/data", f"{tmp_path}/data"]
+    right = ["data2/", "/data3", "!a/**", "# ./data", "\\#x", "\\!x", "name\\ with space", "[a-c]\\[", "."]
+    (tmp_path / ".torchrunignore").write_text("\n".join((*mistaken, *right)))
+    [line] = warned(tmp_path)
+    assert line.startswith(
+        f"note: .torchrunignore has rules that match nothing: {', '.join(mistaken)}; a rule"
+    )
