@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from harness.core.causes import CauseId
 from harness.evidence.schema.ground_truth import TruthRow, TruthStart
-from harness.evidence.schema.training import AUDIT, RESUMED_FROM
+from harness.evidence.schema.training import AUDIT, RESUMED_FROM, TrainingAudit
 from harness.judge.case import names
 from harness.judge.context import Facts
 from harness.judge.finding import Finding, counted, not_passed, passed, unknown
@@ -62,7 +62,7 @@ def data(facts: Facts) -> Finding:
     plan = Order(audit.order["seed"], audit.order["batch"], audit.order["sequences"])
     worlds = facts.truths[0].rows.get(RANKS, NONE)
     if not worlds:
-        return unknown("training-data", "no step was logged", ranks=[0])
+        return unknown("training-data", _no_step(audit), ranks=[0])
     first, last = int(min(worlds)), int(max(worlds))
     missing = [step for step in range(first, last + 1) if step not in worlds]
     used = {step: _reported_sums(facts, step, int(world)) for step, world in worlds.items()}
@@ -98,6 +98,17 @@ def data(facts: Facts) -> Finding:
     )
     steps = f"all {counted(last + 1 - first, 'step')} used the data of the seed{before}"
     return passed("training-data", f"{each}, and {steps}" if epochs else steps, [AUDIT])
+
+
+def _no_step(audit: TrainingAudit) -> str:
+    """Return the text for a launch without steps, such as one of a run that had ended before."""
+    if not audit.checkpoints:
+        return "no step was logged"
+    step = audit.checkpoints[-1].step
+    return (
+        f"no step was logged, and the last checkpoint of run {audit.run!r} is of step {step}. If the run had "
+        "ended before this launch, use another --run, or more steps or epochs to continue it"
+    )
 
 
 def resume(facts: Facts) -> Finding:

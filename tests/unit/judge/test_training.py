@@ -255,6 +255,15 @@ def test_the_data_that_was_used_instead_is_named(checked: Any, take: Any, cause:
     assert re.search(says, found.explanation), found.explanation
 
 
+def test_a_launch_of_a_run_that_had_ended_is_explained(checked: Any) -> None:
+    """Contract: no PASS without a step, and the sentence names the last checkpoint and what to do."""
+    other = [TruthRow(metric="other", step=0, value=1.0, time_ms=BEGAN)]
+    found = checked({0: other, 1: other}, audit())["training-data"]
+    assert found.result == "UNKNOWN"
+    assert "No step was logged, and the last checkpoint of run 'train' is of step 6" in found.explanation
+    assert "use another --run, or more steps or epochs" in found.explanation
+
+
 def test_steps_that_nobody_logged(checked: Any) -> None:
     gone = {
         rank: [row for row in rows(rank, lambda s, rank=rank: mine(s, rank), LOSSES) if row.step != 3]
