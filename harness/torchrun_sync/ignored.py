@@ -33,8 +33,10 @@ class OwnRules:
 
     def __init__(self, top: Path) -> None:
         self._spec = _spec(top / OWN)
-        patterns = [f"{rule.pattern}" for rule in self._spec.patterns] if self._spec else []
-        self.mistaken = [pattern for pattern in patterns if _is_mistaken(pattern.strip(), top)]
+        patterns = [rule.pattern for rule in self._spec.patterns] if self._spec else []
+        self.mistaken = [
+            each for each in patterns if isinstance(each, str) and _is_mistaken(each.strip(), top)
+        ]
         """The rules that match no path. They are not relative to the folder, or contain backslashes."""
 
     def decision(self, path: str) -> bool | None:

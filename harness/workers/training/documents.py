@@ -382,7 +382,8 @@ def _position(line: bytes | str, error: Exception) -> str:
 
 
 def _excerpt(line: bytes | str) -> str:
-    nul_count = len(line) - len(line.lstrip("\0" if isinstance(line, str) else b"\0"))
+    rest = line.lstrip("\0") if isinstance(line, str) else line.lstrip(b"\0")
+    nul_count = len(line) - len(rest)
     if nul_count > 16:
         return f"{nul_count} NUL characters, as after a crash or an incomplete copy"
     if isinstance(line, str):
