@@ -17,6 +17,7 @@ CONTROL = "/dev/shm/torchrun-sync"  # noqa: S108
 """The folder with a pod's control files. Each pod has its own. The folder is writable even if the container's
 root filesystem is read-only."""
 STORE = ".torchrun"
+"""The folder in a workspace that contains the code. The top folder of a tree has no entry of this name."""
 
 
 @dataclass(frozen=True)

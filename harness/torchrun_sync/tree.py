@@ -17,6 +17,7 @@ from harness.core.errors import UsageError
 from harness.core.progress import Progress
 from harness.torchrun_sync.ignored import OWN
 from harness.torchrun_sync.pod.entries import Entry, leaves, tree_digest
+from harness.torchrun_sync.pods import STORE
 from harness.torchrun_sync.selection import Selection, printable, unreadable
 from harness.torchrun_sync.warnings import warnings
 
@@ -88,6 +89,11 @@ class Walker:
                 raise unreadable(self.top / path, error) from None
         self._forget({entry["path"] for entry in entries})
         self._require_links_inside(entries)
+        if any(entry["path"] == STORE for entry in entries):
+            raise UsageError(
+                f"{self.top / STORE} cannot be sent, because a pod keeps the code in a folder of this name",
+                hint=f"rename it, or add it to {OWN}",
+            )
         tree = Tree(
             self.top,
             tuple(sorted(entries, key=lambda e: str(e["path"]))),

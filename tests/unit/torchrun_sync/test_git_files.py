@@ -229,6 +229,20 @@ def test_a_tracked_virtual_environment_is_sent(proj: Path, git: Git) -> None:
     assert scan(proj)[0] == ALL | {"env/pyvenv.cfg"}
 
 
+def test_what_has_the_name_of_the_store_is_refused_before_the_launch(proj: Path, git: Git) -> None:
+    """Contract: not by the pods, after they have started. An untracked folder of that name is not sent."""
+    (proj / ".torchrun").mkdir()
+    (proj / ".torchrun/x").write_text("")
+    assert scan(proj)[0] == ALL
+    git(proj, "add", "-f", ".torchrun/x")
+    with pytest.raises(
+        UsageError, match=r"proj/\.torchrun cannot be sent, because a pod keeps the code in a"
+    ):
+        scan(proj)
+    (proj / ".torchrunignore").write_text("/.torchrun\n")
+    assert scan(proj)[0] == ALL | {".torchrunignore"}
+
+
 def test_a_file_with_the_markers_of_a_conflict_is_named(proj: Path, git: Git) -> None:
     """Contract: a training would end with a SyntaxError in every pod. A resolved file is not named."""
     git(proj, "checkout", "-qb", "other")
