@@ -200,7 +200,7 @@ class Attempt:
         return all(self._digests[metric].hexdigest() == self.metrics[metric][1] for metric in unblocked)
 
 
-_READ: WeakKeyDictionary[Bundle, dict[tuple[int, str], Truth]] = WeakKeyDictionary()
+_READ: WeakKeyDictionary[Bundle, dict[tuple[int, str, bool], Truth]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -289,18 +289,27 @@ class Truth:
         return f"truth/{self.rank}{self.suffix}.jsonl"
 
 
-def read(case: Case, rank: int, suffix: str = "") -> Truth:
-    """Return a rank's ground truth. It is cached, because the report needs it again."""
+def read(case: Case, rank: int, suffix: str = "", children: bool = True) -> Truth:
+    """Return a rank's ground truth, with or without the points of its child processes.
+
+    It is cached, because the report needs it again.
+    """
     cache = _READ.setdefault(case.bundle, {})
-    if (rank, suffix) not in cache:
-        cache[rank, suffix] = _read(case, rank, suffix)
-    return cache[rank, suffix]
+    key = rank, suffix, children
+    if key not in cache:
+        cache[key] = _read(case, *key)
+    return cache[key]
 
 
-def _read(case: Case, rank: int, suffix: str) -> Truth:
+def _read(case: Case, rank: int, suffix: str, children: bool) -> Truth:
     truth, mark = Truth(rank, suffix=suffix, scaled_down=rank not in case.ranks), 0
     has_blocks = any(b'"kind":"block"' in line for _, line in case.bundle.lines(truth.path))
+    skipped = False
     for number, line in case.bundle.truth_parts(rank, suffix):
+        if isinstance(line, TruthStart):
+            skipped = not children and line.parent is not None
+        if skipped:
+            continue
         if isinstance(line, TruthStart):
             truth.attempts.append(Attempt(line))
             mark = _live(truth, Life(len(truth.attempts) - 1))
