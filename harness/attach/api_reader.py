@@ -21,7 +21,7 @@ PAGE = 500
 SECONDS = 20.0
 """Timeout of a request, in seconds."""
 RETRY_SECONDS, PAUSE_SECONDS = 20.0, 0.5
-"""Time for which a request is retried if the API server is busy, and the pause before each retry. Both are in
+"""Total time for which a request is retried if the API server is busy, and the pause before each retry, in
 seconds."""
 BUSY = (429, 500, 502, 503, 504)
 """HTTP statuses that mean that the API server is overloaded, restarting, or unable to reach its database."""
@@ -128,8 +128,8 @@ class Reader:
             except ApiException as error:
                 if error.status != _EXPIRED or "continue" not in query:
                     raise
-                # The list starts again from its first page, so the caller may get objects twice.
-                # For each object, the last state counts.
+                # The list starts again from its first page, so the caller may get an object twice. The last
+                # state of each object counts.
                 query.pop("limit"), query.pop("continue")
                 page = self._json(path, query)
             for item in page.get("items") or []:

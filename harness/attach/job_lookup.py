@@ -173,7 +173,7 @@ def _by_name(target: Target, reader: Reader, waiting: bool) -> AttachedJob:
 
 
 def _of_konduktor(name: str, reader: Reader, waiting: bool) -> Object | None:
-    """Return the JobSet of the konduktor job with this name in its job file, or None if there is none.
+    """Return the JobSet of the konduktor job that has this name in its job file, or None if there is none.
 
     With `waiting`, JobSets that have ended are ignored. Raises UsageError if several JobSets match.
     """
@@ -216,7 +216,7 @@ def _by_kind(resource: Resource, name: str, target: Target, reader: Reader, wait
         return _described(JOBSET, jobset_item, target, reader)
     if item is None:
         raise _missing(resource, name, reader)
-    if resource in (TRAIN_JOB, TORCHRUN_JOB):  # The controllers of both kinds name the JobSet after the job.
+    if resource in (TRAIN_JOB, TORCHRUN_JOB):  # The controllers of both kinds give the JobSet the job's name.
         jobset = reader.get(JOBSET, name)
         if jobset is not None:
             _check_owner(resource, item, jobset)
@@ -257,7 +257,7 @@ def _check_owner(resource: Resource, job: Object, jobset: Object) -> None:
             and created > at
         ):
             raise UsageError(
-                f"the pods of {kind} {name} are gone: it was {state} before its JobSet was created",
+                f"the pods of {kind} {name} are gone: the {kind} was {state} before its JobSet was created",
                 hint=instead,
             )
 
@@ -290,7 +290,7 @@ def _missing(resource: Resource, name: str, reader: Reader) -> UsageError:
     kind = resource.kind.kind
     if resource.kind.name in reader.absent:
         return _Absent(f"the cluster has no {kind} {name}, because it does not serve the kind {kind}")
-    hint = f"{kind}s there: {names or 'none'}"
+    hint = f"existing {kind}s: {names or 'none'}"
     if label := _POD_LABELS.get(kind):
         pods = reader.all(POD, f"{label}={name}")
         hint = f"its pods still exist: `harness attach -l {label}={name}` judges them" if pods else hint

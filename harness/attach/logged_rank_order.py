@@ -28,8 +28,8 @@ class RankOrder:
     known: dict[int, int] = field(default_factory=dict)
     """Maps the index of a pod to its position in the rank order."""
     text: str = ""
-    """A clause that names the source of the order, or explains why the order is unknown. Empty if the ranks
-    follow the pod order."""
+    """A clause that names the source of the order, or explains why the order is unknown. Empty if the rank
+    order is the pod order."""
     contradiction: str = ""
     """A clause about pods that claim the same rank, or a rank that is not below the job's world size."""
 
@@ -93,7 +93,7 @@ def of_pods(bundle: Bundle, pods: Sequence[Object], container: str, expected: Ex
 def _of_logs(positions: dict[int, int], nodes: int, source: str) -> RankOrder:
     if rank_count.whole_order(positions, nodes) is None:
         return RankOrder()
-    text = f"the order of ranks is that in {source}"
+    text = f"the order of ranks is taken from {source}"
     text += "" if len(positions) >= nodes - 1 else f", which shows {len(positions)} of {nodes} pods"
     return RankOrder(positions, text)
 
@@ -106,7 +106,7 @@ def _of_variables(bundle: Bundle, pods: Sequence[Object], container: str, expect
     }
     if not by_index:
         if any(pod_variables.has_rank(pod, container) for pod in pods):
-            return RankOrder(text="the value of RANK is not in the pods, so a pod has the rank of its index")
+            return RankOrder(text="the pods do not show the value of RANK, so each pod's rank is its index")
         return RankOrder()
     nodes, per_pod = expected.num_nodes, expected.ranks // expected.num_nodes
     duplicates = [rank for rank, count in Counter(by_index.values()).items() if count > 1]
@@ -122,5 +122,5 @@ def _of_variables(bundle: Bundle, pods: Sequence[Object], container: str, expect
         return RankOrder(contradiction=f"RANK is {high} in a pod, but WORLD_SIZE is {expected.ranks}")
     if max(by_index.values()) >= nodes:  # Here, RANK is the rank of the pod's first process.
         by_index = {index: rank // per_pod for index, rank in by_index.items()}
-    text = "the pods are ordered by their variable RANK"
+    text = "the pods are ordered by their RANK variable"
     return RankOrder(by_index, text if rank_count.whole_order(by_index, nodes) is not None else "")

@@ -100,13 +100,13 @@ def _logs(pod: Object, container: str, tail: int | None) -> Iterator[_Log]:
         last_state = mapping(status, "lastState", "terminated")
         if not (state.keys() & {"running", "terminated"} or last_state):
             continue
-        # While a container waits to be restarted, its current log is that of the previous instance.
+        # While a container waits to be restarted, its current log is still the log of the previous instance.
         previous = bool(last_state) and "waiting" not in state
         yield _Log(name, str(status.get("name")), previous, tail if own else TAIL_LINES)
 
 
 def _read(reader: Reader, log: _Log, previous_alone: bool) -> tuple[str, list[str]]:
-    """Return the log, preceded by the log of the previous instance if it is wanted, and the gaps."""
+    """Return the log and its gaps. If requested, the log of the previous instance comes first."""
     texts, gaps = list[str](), list[str]()
     for previous in [*([True] * log.previous), *([False] * (not previous_alone))]:
         log_name = f"{log.pod}-{log.container}" + (" (previous)" if previous else "")

@@ -113,7 +113,7 @@ class Recording:
 
 
 def without_fields(item: Object) -> Object:
-    """Return the object with only the names and times of its field managers, without the managed fields."""
+    """Return the object without its managed fields, except the names and times of the field managers."""
     metadata = mapping(item, "metadata")
     entries = [
         {name: value for name, value in entry.items() if not name.startswith("fields")}

@@ -57,7 +57,7 @@ class RecordedLines:
         self._events: set[str] = set()
         self._lock = threading.Lock()
         self.admitted = False
-        """Whether an injected recorder wrote lines. The judge reads these lines from the log."""
+        """Whether an injected recorder wrote lines. The judge reads these lines directly from the log."""
 
     def know(self, nonces: Iterable[str]) -> None:
         """Add nonces. They apply only to lines that are fed afterwards."""

@@ -302,7 +302,7 @@ def _key(
     )
     origin = f"; the pods have it from Secret {next(iter(names))}" if names else ""
     raise HarnessError(
-        f"a key of the tracker is expected, but there is none{origin}",
+        f"an API key for the tracker is expected, but there is none{origin}",
         hint=f"--secret {next(iter(names), 'NAME')} reads it from the Secret, or set PLUTO_API_KEY",
         cause="tracker.unreachable",
     )
@@ -371,7 +371,7 @@ def _not_proxied(service: service_proxy.Service, reader: Reader, response: httpx
             cause="tracker.unreachable",
         )
     return HarnessError(
-        f"the tracker is expected at {subject}, but the API server does not reach it: {message}",
+        f"the tracker is expected at {subject}, but the API server cannot reach it: {message}",
         hint="check the URL, or name another one with --tracker-url",
         cause="tracker.unreachable",
     )

@@ -49,7 +49,9 @@ def key_in(reader: Reader, secret_key: SecretKey, referred: str = "") -> str:
         text = f"{subject} has {len(names)} keys ({', '.join(names[:8])}), so it is not known which to use"
         raise _problem(text, f"name one of them, as in --secret {secret_key.name}/{names[0]}")
     if key not in data:
-        raise _problem(f"{subject} has no key {key}, but {', '.join(names[:8])}", "name one with --secret")
+        raise _problem(
+            f"{subject} has no key {key}. Its keys are {', '.join(names[:8])}", "name one with --secret"
+        )
     try:
         value = base64.b64decode(data[key], validate=True).decode("ascii").strip()
     except (binascii.Error, ValueError):

@@ -13,7 +13,8 @@ from harness.cli.launch_options import NOTHING, Launch, launching
 from harness.core.errors import UsageError
 
 REPLICAS, GPUS = 64, 8
-"""The default number of pods and the default number of GPUs per pod, as in the guide (docs/guides.md)."""
+"""The default number of pods, and the default number of GPUs per pod. Both are those in the guide
+(docs/guides.md)."""
 FULL_SECONDS = 3600.0
 """The maximum number of seconds from launch to verdict with --full."""
 
@@ -110,7 +111,7 @@ def accept(
     if [nodes, ddp, screen].count(True) != 1:
         raise UsageError(
             "exactly one of --nodes, --ddp or --screen is required",
-            hint="harness accept --nodes --device cpu",
+            hint="for example: harness accept --nodes --device cpu",
         )
     if replicas is not None and nodes:
         raise UsageError("--replicas applies only to --ddp and --screen. --nodes runs one pod on each node.")
@@ -132,8 +133,8 @@ def accept(
     settings = launch.settings(pod=pod, wait_seconds=launch.wait or (FULL_SECONDS if full else None))
     if device != "cpu" and image is None and settings.worker_image is None:
         raise UsageError(
-            "an image whose PyTorch has CUDA is expected, and the worker image that is built here has none",
-            hint="--image IMAGE, or HARNESS_WORKER_IMAGE; --device cpu tests nodes without their GPUs",
+            "expected an image whose PyTorch has CUDA, but the worker image that is built here has no CUDA",
+            hint="use --image IMAGE or HARNESS_WORKER_IMAGE; --device cpu tests nodes without their GPUs",
         )
     of_many = acceptance.ddp if ddp else acceptance.screen
     plain = acceptance.nodes(spec) if nodes else of_many(spec, replicas or REPLICAS)
@@ -166,7 +167,7 @@ def accept(
 
 def _device(word: str) -> Literal["auto", "cpu", "cuda"]:
     if word not in ("auto", "cpu", "cuda"):
-        raise UsageError(f"--device: auto, cpu or cuda is expected, not {word!r}")
+        raise UsageError(f"--device: expected auto, cpu or cuda, found {word!r}")
     return word  # type: ignore[return-value] # mypy does not narrow a str by `in`
 
 
@@ -177,5 +178,5 @@ def _selector(pairs: list[str]) -> tuple[tuple[str, str], ...]:
     """
     for pair in pairs:
         if not pair.partition("=")[0] or "=" not in pair:
-            raise UsageError(f"--selector: LABEL=VALUE is expected, not {pair!r}")
+            raise UsageError(f"--selector: expected LABEL=VALUE, found {pair!r}")
     return tuple((pair.partition("=")[0], pair.partition("=")[2]) for pair in pairs)

@@ -89,7 +89,10 @@ def mark_nodes(
     settings = load(cluster_name=cluster_name, kubeconfig=kubeconfig, context=context)
     fleet = None if undo else fleet_of(opened(bundle))
     if fleet and (reason := image_at_fault(fleet)) is not None:
-        raise HarnessError(f"{reason}; no node is marked", hint="harness accept --image IMAGE, with CUDA")
+        raise HarnessError(
+            f"{reason}; no node is marked",
+            hint="test again with `harness accept --image IMAGE`, where IMAGE has CUDA",
+        )
     verdicts = {node.node: node.verdict for node in fleet.nodes} if fleet else {}
     doubts = doubtful(fleet, force=force) if fleet and taint else {}
     with reached():
@@ -104,7 +107,7 @@ def mark_nodes(
         for name in marks.changed:
             print(f"{name}: {verdicts.get(name, 'restored')}")
         for name in marks.unchanged:
-            print(f"{name}: {verdicts.get(name, '')}, as before")
+            print(f"{name}: {verdicts.get(name, '')}, unchanged")
         for name, reason in doubts.items():
             print(f"{name}: not tainted: {reason}")
         for name in marks.absent:
@@ -132,7 +135,7 @@ def write_limits(fleet: "Fleet", bundle: "Bundle", file: Path, share: float | No
 
     if fleet.verdict in ("FAIL", "UNKNOWN"):
         raise HarnessError(
-            f"limits need a fleet that passed, and this one is {fleet.verdict}: {fleet.text}",
+            f"limits need a fleet that passed, but this fleet's verdict is {fleet.verdict}: {fleet.text}",
             hint="repair or exclude the nodes that did not pass, and test again",
         )
     share = SHARE if share is None else share

@@ -92,7 +92,7 @@ def _report(cluster: str, changed: bool, as_json: bool, texts: tuple[str, str]) 
     """Print whether a command changed the cluster.
 
     `texts` contains the message to print after a change, and the message to print if nothing changed. The
-    name of the JSON field is the beginning of the first message, up to a comma.
+    JSON field is named after the first message, or after the part of it that precedes a comma.
     """
     if as_json:
         dump({"cluster": cluster, texts[0].partition(",")[0]: changed})

@@ -10,7 +10,7 @@ from harness.cli.options import progress
 from harness.cli.view.lazy import load, run_context
 
 SETTINGS = {"ignore_unknown_options": True, "allow_interspersed_args": False}
-"""With these settings for the command, options after the first argument are passed to konduktor."""
+"""Settings that make typer pass all options after the first argument to konduktor."""
 
 
 def konduktor(

@@ -33,7 +33,7 @@ def of_namespace(
     if not objects:
         # The namespace is created before the launched object. It remains if an object that restarts pods,
         # such as a StatefulSet, is deleted at the end of the launch.
-        return LaunchStatus(namespace=name, state="not launched yet, or over and deleted")
+        return LaunchStatus(namespace=name, state="not launched yet, or ended and deleted")
     item = objects[-1]
     per_pod = int((namespace["metadata"].get("annotations") or {}).get(RANKS_PER_POD, 1))
     return LaunchStatus(
@@ -78,8 +78,7 @@ def _state(item: Object) -> str:
 
 
 def _admission(workloads: list[Object]) -> str:
-    """Return the admission status that Kueue reports for a launched object, with the message of the
-    condition."""
+    """Return the admission status that Kueue reports for a launched object, with the condition's message."""
     for workload in workloads:
         for kind in ("Finished", "Evicted", "Admitted", "QuotaReserved"):
             reported = condition(workload, kind)

@@ -1,4 +1,4 @@
-"""The fields of the launches that `harness status` shows, and their text.
+"""The data that `harness status` shows about launches, and its conversion to text.
 
 This module imports little, so that `harness status` starts quickly if there are no launches.
 """

@@ -184,7 +184,7 @@ def images_build(
     try:
         image_refs |= running.template(context)
     except HarnessError as error:
-        context.progress(f"no template of new clusters: {error.message}")
+        context.progress(f"no template was created for new clusters: {error.message}")
     dump(image_refs) if as_json else print("\n".join(f"{name:8} {ref}" for name, ref in image_refs.items()))
     return 0
 

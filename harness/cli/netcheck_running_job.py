@@ -63,7 +63,7 @@ class NetcheckResults:
             raise UsageError(
                 f"rank {rank} has no diagnosis: {state}", hint=f"ranks with a diagnosis: {available}"
             )
-        own = replace(self.results[rank], rank=rank)  # The matrix of all pairs is the one from rank 0.
+        own = replace(self.results[rank], rank=rank)  # The matrix of all pairs comes from rank 0.
         from_server = self.findings()
         steps = {each.step for each in from_server}
         other_findings = [each for each in own.findings if each.step not in steps]
@@ -76,7 +76,7 @@ class NetcheckResults:
         if problem and cause in (
             None,
             *headless_service.NAMES,
-        ):  # A verdict, too, reports the Service's problem as the cause if a DNS name does not exist.
+        ):  # If a DNS name does not exist, verdicts also report the Service's problem as the cause.
             cause, ranks = problem.cause, tuple(problem.nodes)
         absent = tuple(sorted(set(range(self.nodes)) - self.running))
         missing = absent or own.missing
@@ -123,7 +123,8 @@ def run_netcheck(bundle: Bundle, context: RunContext, deadline: float = DEADLINE
     launch, expected = (manifest.launch, manifest.expected) if manifest else (None, None)
     if launch is None or expected is None:
         raise UsageError(
-            f"{bundle.path} has launched nothing yet", hint="`harness status` shows why the launch waits"
+            f"the run {bundle.path} has not launched anything yet",
+            hint="`harness status` shows why the launch waits",
         )
     with TemporaryDirectory() as folder:
         if launch.attached:

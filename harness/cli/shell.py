@@ -45,7 +45,7 @@ def shell(bundle: Bundle, rank: int, command: Sequence[str], context: RunContext
     pod_object = kube.get("v1", "Pod", pod.name, namespace)
     if pod_object is None:
         raise UsageError(
-            f"pod {namespace}/{pod.name} of rank {rank} is gone",
+            f"pod {namespace}/{pod.name} of rank {rank} no longer exists",
             hint="a cluster keeps only the newest few launches; run the job again",
         )
     if pod_object["status"].get("phase") == "Running":
@@ -125,23 +125,23 @@ def cluster_of(bundle: Bundle, settings: Settings) -> tuple[Kube, list[str]]:
     if not kubeconfig or not Path(kubeconfig).is_file():
         if attached:
             raise UsageError(
-                f"the kubeconfig {kubeconfig} with which the harness attached does not exist any more",
+                f"the kubeconfig {kubeconfig} with which the harness attached no longer exists",
                 hint="attach to the job again, with --kubeconfig",
             )
         raise UsageError(
-            f"the cluster of {bundle.path} is gone",
-            hint="run with KEEP_CLUSTER=true, which keeps the cluster, and use `harness shell` then",
+            f"the cluster of {bundle.path} no longer exists",
+            hint="run again with KEEP_CLUSTER=true, which keeps the cluster, and then use `harness shell`",
         )
     is_named = settings.kubeconfig is not None and settings.kubeconfig.absolute() == Path(kubeconfig)
     if not is_named and not is_known(settings.state_dir, Path(kubeconfig)):
         raise UsageError(
-            f"the bundle names the kubeconfig {kubeconfig}, with which nothing was launched on this machine",
+            f"the bundle names the kubeconfig {kubeconfig}, which the harness has not used on this machine",
             hint=f"if you trust this file, set HARNESS_KUBECONFIG={kubeconfig} and run the command again",
         )
     digest = sha256(f"{kubeconfig} {context}".encode()).hexdigest()[:12]
     kube = Kube(Path(kubeconfig), context or None, settings.state_dir / "shell" / f"{digest}.json")
     if (silence := kube.silence()) is not None:
-        hint = "check with `kubectl get pods`" if attached else "`harness resume`, if it is paused"
+        hint = "check with `kubectl get pods`" if attached else "run `harness resume` if it is paused"
         raise HarnessError(f"the cluster does not respond: {silence}", hint=hint)
     return kube, ["--kubeconfig", str(kubeconfig), *(["--context", str(context)] if context else [])]
 

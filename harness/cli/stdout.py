@@ -50,7 +50,7 @@ def in_utf8() -> None:
 def reader_closed() -> bool:
     """Return whether the program that reads stdout has closed the pipe.
 
-    A command that only prints can then stop.
+    In that case, a command that only prints can stop.
     """
     poll = select.poll()
     poll.register(STDOUT, 0)

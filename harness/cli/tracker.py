@@ -65,7 +65,9 @@ def open_(
             response = httpx.post(f"{address}/api/pages/link", headers=headers, timeout=30, trust_env=False)
         except httpx.HTTPError as error:
             raise HarnessError(
-                f"the tracker does not respond: {error}", hint="harness status", cause="tracker.unreachable"
+                f"the tracker does not respond: {error}",
+                hint="check with `harness status`",
+                cause="tracker.unreachable",
             ) from None
         if response.status_code != 200:
             raise HarnessError(
@@ -80,7 +82,7 @@ def open_(
             return 0
     raise HarnessError(
         f"kubectl port-forward ended with exit code {code}",
-        hint="check with `harness status` that the tracker and the cluster run, then open it again",
+        hint="check with `harness status` that the cluster and the tracker are running, then try again",
         cause="tracker.unreachable",
     )
 

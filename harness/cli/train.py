@@ -179,7 +179,7 @@ def _words(trainer: str) -> tuple[str, ...]:
         raise UsageError(f"--trainer {trainer!r}: {error}") from None
     if not words or not all(part.isidentifier() for part in words[0].split(".")):
         raise UsageError(
-            f"--trainer: the name of a Python module is expected, as for `python -m`, not {trainer!r}",
+            f"--trainer: expected the name of a Python module, as for `python -m`, found {trainer!r}",
             hint="the module must be in the image and accept the options of training.train_framework",
         )
     return words
@@ -187,5 +187,5 @@ def _words(trainer: str) -> tuple[str, ...]:
 
 def _one_of(option: str, word: str, *choices: str) -> Any:
     if word not in choices:
-        raise UsageError(f"{option}: {' or '.join(choices)} is expected, not {word!r}")
+        raise UsageError(f"{option}: expected {' or '.join(choices)}, found {word!r}")
     return word

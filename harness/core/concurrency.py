@@ -1,7 +1,7 @@
 """Run functions in threads.
 
-There are helpers for one function during a `with` block, for several short functions, and for functions that
-may hang.
+`in_background` runs one function during a `with` block, `run_all` runs several short functions, and `within`
+calls functions that may hang.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from harness.core.deadlines import Deadline
 T = TypeVar("T")
 K = TypeVar("K")
 AT_ONCE = 6
-"""The maximum number of functions that `run_all` runs concurrently. Each uses its own connection to the API
-server."""
+"""The maximum number of functions that `run_all` runs concurrently. Each function uses its own connection to
+the API server."""
 _INTERRUPTION = "a concurrent task failed"
 
 

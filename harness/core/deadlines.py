@@ -1,4 +1,4 @@
-"""Nested deadlines. The innermost deadline expires first, so that the component that set it gives the reason.
+"""Nested deadlines. The innermost deadline expires first, so that the component that set it can report why.
 
     netcheck < rendezvous < rank < job (Kueue's max execution time) < harness wait < test timeout
 
@@ -68,8 +68,8 @@ class Budget:
         return self.wait * 0.6
 
     def test(self, provision: float) -> float:
-        """Return a test's timeout in seconds: the wait, `provision` seconds for setup, and time to collect
-        evidence."""
+        """Return a test's timeout in seconds. It includes the wait, `provision` seconds for setup, and time
+        to collect evidence."""
         return self.wait + provision + 120
 
 

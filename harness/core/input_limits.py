@@ -91,7 +91,7 @@ def ranks_problem(nodes: int, per_node: int) -> str | None:
 
 
 def text_problem(field: str, text: str, limit: int) -> str | None:
-    """Return an error message if the text has more than `limit` bytes in UTF-8, and otherwise None."""
+    """Return an error message if the text is longer than `limit` bytes in UTF-8, and otherwise None."""
     size = len(text.encode(errors="replace"))
     return f"{field}: at most {limit} bytes; found {size}" if size > limit else None
 

@@ -111,8 +111,8 @@ class Kube:
             return {**direct, "http_no_proxy": [_EVERY_HOST]}
         if self.proxy.scheme != "http":
             raise UsageError(
-                f"a command in a pod needs an http:// proxy, but the proxy of the API server is {self.proxy}",
-                hint="use the HTTP port of the proxy in proxy-url of the kubeconfig, or in HTTPS_PROXY",
+                f"a command in a pod needs an http:// proxy, but the API server's proxy is {self.proxy}",
+                hint="set the kubeconfig's proxy-url, or HTTPS_PROXY, to the proxy's HTTP port",
                 cause=CAUSE,
             )
         through = {"http_proxy_host": self.proxy.host, "http_proxy_port": self.proxy.port}
@@ -140,7 +140,7 @@ class Kube:
     @property
     def dynamic(self) -> dynamic.DynamicClient:
         if self._dynamic is None:
-            self._cache.parent.mkdir(parents=True, exist_ok=True)  # The client's own default is in /tmp.
+            self._cache.parent.mkdir(parents=True, exist_ok=True)  # The client's default cache is in /tmp.
             self._dynamic = dynamic.DynamicClient(self.api, cache_file=str(self._cache))
         return self._dynamic
 
@@ -392,7 +392,7 @@ def request_error(error: Exception) -> HarnessError | None:
     if no_response:
         return HarnessError(
             f"expected the API server to answer, but got {reason_of(error)}",
-            hint="check with `harness status` and `docker ps` that the control plane runs",
+            hint="check with `harness status` and `docker ps` that the control plane is running",
             cause="cluster.unreachable",
         )
     if isinstance(error, ApiException):

@@ -41,7 +41,7 @@ class Requests(rest.RESTClientObject):  # type: ignore[misc]
 
     def __init__(self, configuration: client.Configuration) -> None:
         super().__init__(configuration)
-        with suppress(OSError):  # Each connection raises an error for an unreadable file.
+        with suppress(OSError):  # If a file is unreadable, each connection reports it.
             _share_context(self.pool_manager.connection_pool_kw)
         self.on_retry: OnRetry = _ignore
         self.on_response: OnResponse = _ignore
@@ -114,7 +114,7 @@ def as_kubectl(context: ssl.SSLContext) -> ssl.SSLContext:
 def reason_of(error: ApiException | HTTPError) -> str:
     """Return the error message of the API server.
 
-    Without a response, return urllib3's reason, without the connection pool and URL.
+    If there was no response, return urllib3's reason without the connection pool and URL.
     """
     if isinstance(error, ApiException):
         if not error.status:  # If the TLS handshake fails, the error has no status.

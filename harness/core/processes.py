@@ -34,7 +34,8 @@ being started, the program is killed as soon as it is running.
 _INTERRUPTING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 CHOOSING = ("HARNESS_", "PLUTO_", "KEEP_CLUSTER", "KUBECONFIG")
-"""Prefixes of the environment variables with which users choose a cluster, a run or a tracker."""
+"""Prefixes of the environment variables with which users choose a cluster, a run or a tracker. Callers of
+`environment` can exclude them."""
 
 
 def environment(

@@ -85,7 +85,7 @@ class Proxy:
 
     @property
     def headers(self) -> dict[str, str]:
-        """Return the header Proxy-Authorization, or {} if the proxy needs no credentials.
+        """Return the Proxy-Authorization header, or {} if the proxy needs no credentials.
 
         The header's name is in lower case, as in urllib3.
         """

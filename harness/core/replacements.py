@@ -46,9 +46,9 @@ _OF_DAY: Final = {
     "<": "<{0}000000",
     ">": ">{0}235959",
 }
-"""Maps an operator before a day, as in >=dev20261001, to the version specifiers for all builds of that day. A
-nightly version ends with its build time, as in dev20261001031956. By PEP 440, dev20261001 would precede all
-nightly versions, because it is a smaller number.
+"""Maps an operator that precedes a date, as in >=dev20261001, to version specifiers that cover all builds of
+that day. A nightly version ends with its build time, as in dev20261001031956. By PEP 440, dev20261001 would
+precede all nightly versions, because it is a smaller number.
 """
 
 Kind = Literal["versions", "wheel", "source", "git"]
@@ -103,7 +103,7 @@ def python_package(name: str) -> str:
     if str(canonicalize_name(name)) in CONTROLLERS:
         raise UsageError(
             f"{name} is not a Python package, so its versions cannot be listed",
-            hint=f"--replace {name}=VERSION launches with one version, and needs a new cluster for each",
+            hint=f"use --replace {name}=VERSION to launch with one version. Each one needs a new cluster.",
         )
     return parse(name, "latest").name
 
@@ -170,7 +170,7 @@ def _versions(spec: str) -> str | None:
 def _of_day(specifier: str) -> str:
     """Return a version specifier.
 
-    A day at its end, such as dev20261001, is replaced by a range of all builds of that day.
+    A date at its end, such as dev20261001, is replaced by a range that covers all builds of that day.
     """
     operator = next(iter(re.findall(r"^(?:[=<>]=|[<>])", specifier)), "")
     day = _DAY.fullmatch(specifier.removeprefix(operator))

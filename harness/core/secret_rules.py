@@ -1,8 +1,8 @@
 """Rules that recognize secrets that the launch does not know, by a value's name or by its format.
 
-These rules are used for logs, bundles and the tracker's pages. `harness.evidence.io.known_secrets` finds
-known secrets in all their encodings. This module needs only the standard library, because the tracker's image
-contains little else.
+These rules are used for logs, bundles and the tracker's pages. `harness.evidence.io.known_secrets` finds the
+secrets that the launch does know, in all their encodings. This module needs only the standard library,
+because the tracker's image contains little else.
 
 A number is not considered a secret, unless its name ends with a word such as "password" or "api_key", because
 metrics are often named "token" or "secret". All patterns take linear time.
@@ -27,7 +27,7 @@ PREFIX = (
 """Matches the prefix of a log line written by the kubelet or a program: a time, rank or log level. Also valid
 in RE2."""
 LINE_END = r"(?:\r\n?|\n|\\\\*(?:r\\+)?n)"
-"""Matches a line ending, also as an escape sequence in a string literal."""
+"""Matches a line ending, including one that is an escape sequence in a string literal."""
 FIRST = r"\\(?<!\\\\)\\*"
 """Matches a sequence of backslashes, but only from its first backslash. Without the lookbehind, a search
 would start at each backslash of a long sequence and take quadratic time. RE2 does not support lookbehinds and
@@ -57,8 +57,8 @@ _WEAK = (
     r"|dockerconfigjson|x-amz-(?:signature|credential)|[?&](?:sig|token)|(?-i:[A-Z0-9]_(?:KEY|PASS))"
 )
 _BARE_NAMES = "token|secrets?|credentials?"
-"""Matches the ends of names whose values are secrets only if the name has another part, such as in hf_token,
-or the value looks random."""
+"""Matches the ends of names whose values are secrets only if the name has another part (as in hf_token) or if
+the value looks random."""
 _ANYWHERE = "password|passwd|passphrase|secret|credential|api[-_.]?key|connection[-_]?string"
 _ALONE, _WITH_OTHERS = "token|authorization|cookie|dsn|jwt|pwd|pass", "key|auth"
 """Last words of names that denote a secret. In a document's keys, the words in _WITH_OTHERS denote a secret
@@ -176,8 +176,8 @@ _TAILS = (
 )
 """The last words of all names that _END matches."""
 _LONGEST_NAME, _BEFORE_NAME = 64, 13
-"""The maximum number of characters of a name that are checked, and the number of characters before the name
-that are checked too. A name can consist of two words ("api key")."""
+"""The maximum number of a name's characters that are checked, and the number of characters before the name
+that are also checked, because a name can consist of two words ("api key")."""
 _OPTION_NAME = r"--?(?:passwd|(?:[a-z0-9]{1,20}[-_]){0,4}(?:token|password|secret|key))"
 _OPTIONS = rf"{_OPTION_NAME}(?:[ \t]+|\\*[\"'],[ \t\r\n]{{0,40}}|[\"']?\r?\n{PREFIX}[ \t]{{0,40}}-[ \t]+)"
 """Matches an option whose value is a secret. The value is the next word, or the next item of a JSON, Python
@@ -283,7 +283,7 @@ none."""
 def spans(text: str) -> list[Span]:
     """Return the (start, end) of the secrets that the rules find in a text.
 
-    The parts of lines that ranks write for the harness are left out.
+    Frames, which ranks write for the harness, are left out.
     """
     secret_spans = [*_named(text), *_shaped(text), *_private_keys(text)]
     return without(secret_spans, frames(text)) if secret_spans else []

@@ -32,8 +32,8 @@ class Service:
 
     @property
     def proxied(self) -> str:
-        """Return the Service's name in the form that the API server's proxy uses in paths, and RBAC in
-        resourceNames."""
+        """Return the Service's name as it appears in the API server's proxy paths and in the resourceNames of
+        RBAC rules."""
         return f"{'https:' if self.scheme == 'https' else ''}{self.name}:{self.port}"
 
 
@@ -58,7 +58,7 @@ def client(kube: Kube, service: Service, headers: dict[str, str]) -> httpx.Clien
     """
     c = kube.configuration
     context = as_kubectl(ssl.create_default_context(cafile=c.ssl_ca_cert))
-    if not c.verify_ssl:  # In this case, the kubeconfig sets insecure-skip-tls-verify.
+    if not c.verify_ssl:  # The kubeconfig sets insecure-skip-tls-verify.
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     if c.cert_file:
         context.load_cert_chain(c.cert_file, c.key_file)

@@ -6,7 +6,7 @@ the input size.
 
 The result contains two things that a terminal's screen does not show:
 
-- Each row counts how often its text was replaced, for example by a progress bar.
+- Each row counts how often its text was replaced, as happens with a progress bar.
 - Replaced text is returned as a separate row if it contains words that appear neither in the final row nor in
   the next rows, such as an error message below a progress bar.
 
@@ -55,7 +55,8 @@ _LETTERS_BEFORE = re.compile(r"[^\W\d_]*\Z")
 
 
 class Row(NamedTuple, Generic[Mark]):
-    """A line as a terminal shows it, with the marks of the first and the last output that changed it."""
+    """A line as a terminal shows it. `first` and `last` are the marks that were passed to `write` with the
+    first and the last output that changed the line."""
 
     text: str
     first: Mark
@@ -83,8 +84,8 @@ _HIDDEN = {
     0x7F: 0x2421,
     **dict.fromkeys([*range(0x80, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A)], 0xFFFD),
 }
-"""Maps control characters, except tab and newline, and characters that reverse the text to a visible
-character."""
+"""Maps control characters (except tab and newline), and characters that change the direction of the text, to
+a visible character."""
 
 
 def printable(text: str) -> str:
@@ -116,7 +117,7 @@ class Terminal(Generic[Mark]):
         self._rows: list[_Row[Mark]] = []
         self._at = self._column = 0
         self._home: int | None = None
-        """The index of the row in which the cursor's home position is, or None before the first move to an
+        """The index of the row that contains the cursor's home position, or None before the first move to an
         absolute position."""
         self._saved_cursor = (0, 0)
         self._jumps = 0
@@ -124,7 +125,7 @@ class Terminal(Generic[Mark]):
         one update."""
         self._rest = ""
         self._joined: list[_Row[Mark]] = []
-        """The rows of a line that is wider than the screen."""
+        """The rows so far of a line that is wider than the screen, to be joined into one returned line."""
         self._before = ""
 
     def write(self, text: str, mark: Mark) -> Iterator[Row[Mark]]:
@@ -154,8 +155,8 @@ class Terminal(Generic[Mark]):
         self._home = None
 
     def _is_simple(self, text: str) -> bool:
-        """Return whether a text is a short line without control characters that only fills a new row at the
-        end."""
+        """Return whether a text is a short line without control characters that only fills the empty last
+        row."""
         return (
             text.endswith("\n")
             and len(text) <= COLUMNS

@@ -19,7 +19,8 @@ from harness.core.errors import UsageError
 MAX_BYTES: Final = 1 << 20
 """Default maximum size of a user's file in bytes. Kubernetes objects are limited to 1.5 MiB."""
 MAX_RECORD_BYTES: Final = 64 << 20
-"""Maximum size in bytes of data written by the harness: a ledger, or a document or line in a bundle."""
+"""Maximum size in bytes of a file or line that the harness itself wrote: a ledger, or a document or line in a
+bundle."""
 MAX_DEPTH: Final = 64
 """Maximum depth of nested lists and mappings in a file. A pod template with affinities has a depth of about
 20."""
@@ -74,7 +75,7 @@ def read_bytes(path: Path, kind: str, *, hint: str = "", max_bytes: int = MAX_BY
     except OSError as error:
         raise UsageError(f"{kind} {path} cannot be read: {error.strerror or error}", hint=hint) from None
     if len(data) > max_bytes:
-        raise UsageError(f"{kind} {path} has {size} bytes; at most {max_bytes} are read", hint=hint)
+        raise UsageError(f"{kind} {path} has {size} bytes; expected at most {max_bytes}", hint=hint)
     return data
 
 

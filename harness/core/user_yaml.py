@@ -18,7 +18,7 @@ from harness.core.user_files import MAX_BYTES, MAX_DEPTH, read_text
 MAX_VALUES: Final = 50_000
 """Maximum number of keys, strings, numbers and collections in a file.
 
-For each alias, all values to which it refers are counted again.
+The values to which an alias refers are counted again for each alias.
 """
 MAX_ALIASES: Final = 1_000
 MAX_KEY: Final = 1_024
@@ -44,7 +44,7 @@ class _Loader(yaml.CSafeLoader):
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         try:
             return super().construct_object(node, deep=deep)
-        except (ValueError, LookupError, TypeError, AttributeError):  # The value contradicts its YAML tag.
+        except (ValueError, LookupError, TypeError, AttributeError):  # The value does not match its YAML tag.
             raise _Wrong(f"{_line(node)}: {_tag(node)} is expected") from None
 
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
@@ -73,7 +73,7 @@ def yaml_document(path: Path, kind: str, *, hint: str = "", max_bytes: int = MAX
     """
     documents = yaml_documents(path, kind, hint=hint, max_bytes=max_bytes)
     if len(documents) > 1:
-        raise UsageError(f"{kind} {path} has {len(documents)} documents; one is expected", hint=hint)
+        raise UsageError(f"{kind} {path}: expected one document, found {len(documents)}", hint=hint)
     return documents[0] if documents else None
 
 

@@ -12,7 +12,7 @@ from harness.core.errors import HarnessError, UsageError
 def exists(path: Path) -> bool:
     """Return whether a path exists.
 
-    Unlike Path.exists(), this function raises OSError if it cannot find out.
+    Unlike Path.exists(), this function raises OSError if this cannot be determined.
     """
     try:
         path.stat()

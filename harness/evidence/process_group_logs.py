@@ -25,8 +25,8 @@ _BARRIER = re.compile(
 def logged(log: Iterable[bytes]) -> LoggedRanks | None:
     """Return the ranks of the largest process group in a log, or None if the log shows no group.
 
-    The result describes the job's global ranks only if the group has as many ranks as the job. In a smaller
-    group, ranks have other numbers. `log` yields the lines of the log.
+    The result contains the job's global ranks only if the group has as many ranks as the job. In a smaller
+    group, the ranks are numbered differently. `log` yields the lines of the log.
     """
     groups: dict[int, set[int]] = {}
     for line in log:

@@ -15,8 +15,8 @@ from harness.evidence.schema.bundle import Process, RendezvousSnapshot
 _MODULES = {"torch.distributed.run", "torch.distributed.launch"}
 _FLAGS = {"standalone", "no_python", "run_path", "m", "module", "use_env", "virtual_local_rank"}
 DEFAULT_PORT, C10D_PORT = "29500", "29400"
-"""torchrun's default ports. It uses DEFAULT_PORT without --master_port, and C10D_PORT if --rdzv_endpoint has
-no port."""
+"""torchrun's default ports. torchrun uses DEFAULT_PORT if --master_port is not set, and C10D_PORT if
+--rdzv_endpoint has no port."""
 IDLE_TICKS = 20
 """An agent counts as idle if it uses at most this many CPU ticks in two seconds (200 ticks).
 

@@ -1,8 +1,8 @@
 """Determine which ranks ran in which pod, their worlds, and how each rank ended, using processes.jsonl.
 
 A rank's world is the process group with which it initialised torch.distributed. If it did not initialise
-torch.distributed, its world is the one that torchrun's rendezvous assigned. A process with neither trains in
-a world of size 1.
+torch.distributed, its world is the one that torchrun's rendezvous assigned. A process that has neither of
+them trains in a world of size 1.
 """
 
 from __future__ import annotations
@@ -81,8 +81,7 @@ class ProcessRecord:
         return self.start.argv if self.start else []
 
     def env(self, name: str) -> int | None:
-        """Return the value of an environment variable of the process as a number, or None if it is not a
-        number."""
+        """Return an environment variable of the process as a number, or None if its value is not a number."""
         text = self.start.env.get(name, "") if self.start else ""
         return int(text) if text.isdecimal() else None
 
@@ -224,8 +223,8 @@ class PodProcesses:
     @property
     def commands(self) -> list[ProcessRecord]:
         """Return the processes outside torchrun that were not started by another recorded process."""
-        # If a shell calls exec for its last command, that command has the shell's pid.
-        # It did not start the child processes that the shell had started earlier.
+        # If a shell calls exec for its last command, that command has the shell's pid. The command did not
+        # start the child processes that the shell had started earlier.
         processes = self._outside_torchrun
         start_times = {process.pid: process.began for process in reversed(processes)}
         return [p for p in processes if p.start and start_times.get(p.start.ppid, p.began + 1) > p.began]

@@ -2,8 +2,8 @@
 
 Faults with the scope `launch` disturb only their own launch, so several of them run at the same time, with
 controls between them. Every other fault runs alone, and a control runs after one or a few of these faults. If
-a control does not PASS, the results of the faults before it do not count as right, because one of these
-faults was not undone, or it disturbed another launch.
+a control does not PASS, the results of the faults before it do not count as right. One of these faults was
+not undone, or it disturbed another launch.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ CONTROL = Fault(
 
 
 CONTROL_EVERY = 6
-"""A control runs after this number of faults that run concurrently."""
+"""Number of faults that run concurrently before a control runs."""
 
 
 class Matrix:
@@ -54,7 +54,7 @@ class Matrix:
     ) -> None:
         """Prepare the injections.
 
-        A control runs after `alone_between_controls` faults that run alone.
+        A control runs after every `alone_between_controls` faults that run alone.
         """
         self._control = control
         self.faults = [fault for fault in faults if fault.expect is not None]
@@ -81,7 +81,7 @@ class Matrix:
         return self._rows[name].result()
 
     def stop(self) -> None:
-        """Start no further faults, end the running harness processes as with Ctrl-C, and undo their
+        """Start no further faults, stop the running harness processes as Ctrl-C does, and undo their
         faults."""
         self._stopped.set()
         for command in self._commands:

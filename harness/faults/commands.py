@@ -28,7 +28,7 @@ from harness.report.terminal.console import Console
 from harness.settings import Settings
 
 DRAWS_BETWEEN_CONTROLS = 4
-"""A control runs after this number of random faults that run alone. After each of these faults, the injector
+"""Number of random faults that run alone before a control runs. After each of these faults, the injector
 waits until the cluster works again."""
 
 

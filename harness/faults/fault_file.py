@@ -44,9 +44,9 @@ Target = Literal[
     "harness",
 ]
 Scope = Literal["launch", "cluster", "machine", "own"]
-"""What a fault disturbs. A `launch` fault disturbs only its own launch, so other faults can run at the same
-time. A `cluster` or `machine` fault runs alone. An `own` fault runs alone, on a cluster that it creates and
-removes."""
+"""The scope of a fault's disturbance. A `launch` fault disturbs only its own launch, so other faults can run
+at the same time. A `cluster` or `machine` fault runs alone. An `own` fault runs alone, on a cluster that it
+creates and removes."""
 
 
 class Strict(BaseModel):
@@ -85,8 +85,8 @@ class Job(Strict):
 
     manifest: str | None = Field(
         None,
-        description="in place of jobs/multinode.yaml: a manifest of harness/faults/files, manifests/NAME, or "
-        "accept-nodes or accept-ddp: the acceptance tests on CPUs",
+        description="the manifest to use instead of jobs/multinode.yaml: a file in harness/faults/files, "
+        "manifests/NAME, or accept-nodes or accept-ddp for the acceptance tests on CPUs",
     )
     worker: str | None = Field(
         None, description="replaces multinode.py: a file in /workspace, and its arguments"
@@ -95,8 +95,8 @@ class Job(Strict):
     before: str = Field("", description="shell lines to insert before the run script")
     set: dict[str, Any] = Field(
         {},
-        description="path → value, parts joined by /; of a manifest the kind of the object comes first. "
-        "The index after the last item of a list appends to it",
+        description="path → value. The parts of a path are joined by /, and a path in a manifest begins with "
+        "the object's kind. The index after a list's last item appends to the list",
     )
     text: str | None = Field(None, description="the whole file, verbatim, which need not be YAML")
 
@@ -109,7 +109,7 @@ class Train(Strict):
     )
     kind: Literal["statefulset", "job"] = "statefulset"
     restarts: int = 3
-    options: list[str] = Field([], description="trainer options, after those in fault_job.TRAINER")
+    options: list[str] = Field([], description="trainer options, added after those in fault_job.TRAINER")
 
 
 class When(Strict):

@@ -37,7 +37,7 @@ def variant(job: JobFile, change: Job) -> str:
     # The acceptance tests have several ConfigMaps, so these are identified by name instead of kind.
     objects = {_name(each) if each["kind"] == "ConfigMap" else each["kind"]: each for each in documents}
     if len(objects) != len(documents):
-        raise UsageError(f"{source} has two objects of a kind: a path could mean either")
+        raise UsageError(f"{source} has two objects of the same kind, so a path could refer to either")
     kind = next((kind for kind, each in objects.items() if "template" in each.get("spec", {})), None)
     _change(objects, [kind, *SCRIPT_OF_A_MANIFEST] if kind else None, change, source)
     return yaml.dump_all(objects.values(), Dumper=yaml.CSafeDumper, sort_keys=False)
@@ -54,7 +54,7 @@ def training(change: Train) -> list[str]:
 def _manifest(name: str) -> tuple[str, str]:
     """Return the source and text of a manifest, which is a file or is generated for acceptance tests on CPUs.
 
-    manifests/NAME is a file of the current folder, as jobs/multinode.yaml is.
+    manifests/NAME is relative to the current folder, like jobs/multinode.yaml.
 
     The pods of acceptance tests also get files/wrong_torch.py, in a folder that Python uses only if a fault
     adds this folder to the path.

@@ -188,7 +188,7 @@ def _await(when: When, run: Command, runs: Path) -> None:
         pattern = re.compile(when.log.encode(), re.MULTILINE)
         logs = "latest/logs/*.log"
         _await_effect(
-            f"a log line like {when.log!r} of {when.pods} pods",
+            f"a log line like {when.log!r} from {when.pods} pods",
             run,
             lambda: sum(bool(pattern.search(log.read_bytes())) for log in runs.glob(logs)) >= when.pods,
         )

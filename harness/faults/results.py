@@ -86,7 +86,7 @@ def judge_row(fault: Fault, verdict: Verdict | None, exit_code: int | None, outp
         # A PASS mentions a disturbance only in its checks' explanations.
         message = "\n".join(check.explanation for check in verdict.checks)
     if expectation.message_pattern and not re.search(expectation.message_pattern, message, re.DOTALL):
-        differences.append(f"its explanation does not say {expectation.message_pattern!r}")
+        differences.append(f"its explanation does not match {expectation.message_pattern!r}")
     return Row(
         fault=fault.name,
         target=fault.target,
@@ -103,8 +103,7 @@ def judge_row(fault: Fault, verdict: Verdict | None, exit_code: int | None, outp
 
 
 def visible_seconds(bundle: Bundle, verdict: Verdict) -> float | None:
-    """Return the number of seconds from the earliest evidence of the fault in the cluster to the end of the
-    run.
+    """Return the seconds from the earliest evidence of the fault in the cluster to the end of the run.
 
     Evidence from the tracker and the ground truth is dated to the end of the job, because a missing point
     could still arrive until then. Returns None for a PASS, and for a fault that no object or log line shows.

@@ -39,7 +39,7 @@ class Shard:
         if match is None or int(match[1]) > int(match[2]):
             raise UsageError(
                 f"--shard: I/N with I from 1 to N is expected, found {text!r}",
-                hint="--shard 2/4 is the second of 4",
+                hint="--shard 2/4 is the second of four shards",
             )
         return cls(int(match[1]), int(match[2]))
 

@@ -1,6 +1,6 @@
 """Change findings about an attached job to UNKNOWN if the reason may have occurred before attaching.
 
-The state of a job shows how a rank ended, but often not why. For example, somebody may have stopped a queue,
+The state of a job shows how a rank ended, but often not why. For example, someone may have stopped a queue,
 drained a node or deleted a pod before the harness attached. Such a finding keeps its cause, but its result
 becomes UNKNOWN.
 """
@@ -35,7 +35,7 @@ def downgrade(case: Case, finding: Finding) -> Finding:
     """Return the finding, changed to UNKNOWN if its reason may have occurred before the harness attached."""
     cause = finding.cause
     if finding.result == "PASS" and finding.name in _OF_EVERY_POD and (missing_ranks := _missing_ranks(case)):
-        head = f"{finding.head}, but the pod of {names(missing_ranks)} does not exist, so it was not judged"
+        head = f"{finding.head}, but the pod of {names(missing_ranks)} does not exist and was not judged"
         return replace(finding, result="UNKNOWN", head=head)
     if not case.launch.attached or finding.result != "FAIL" or cause not in CAUSES or case.by_signal:
         return finding
@@ -45,7 +45,7 @@ def downgrade(case: Case, finding: Finding) -> Finding:
     ):
         return replace(finding, result="UNKNOWN", head=f"so far, {finding.head}")
     if cause == "admission.max_execution_time" and not case.recorded:
-        reason = "whether a rank hung or only needed more time was not recorded"
+        reason = "it was not recorded whether a rank hung or only needed more time"
         return replace(finding, result="UNKNOWN", why=[*finding.why, reason])
     if reason := _before_attaching(case, finding):
         return replace(finding, result="UNKNOWN", why=[*finding.why, reason])
@@ -57,7 +57,7 @@ def _before_attaching(case: Case, finding: Finding) -> str:
     if finding.cause in _OF_EARLIER:
         return _before_these_pods(case, str(finding.cause))
     if finding.cause in _BY_OTHERS and not _watched(case, finding):
-        return "its reason may have occurred before the harness attached, so the reason is not known"
+        return "its reason is not known, because it may have occurred before the harness attached"
     return ""
 
 
@@ -65,9 +65,9 @@ def _before_these_pods(case: Case, cause: str) -> str:
     """Return a clause about an older job or earlier pods that may have written to the run, or ""."""
     created, launched = seconds(_created_at(case)), seconds(case.manifest.launched_at)
     if cause == "unification.stale_run" or (created is not None and launched and created < launched):
-        return "whether this job was meant to continue an older run is not known"
+        return "it is not known whether this job was meant to continue an older run"
     if next(earlier_attempts.restarts(case), None) is not None:
-        return "earlier pods of this job, which no longer exist, may have written to it"
+        return "earlier pods of this job, which no longer exist, may have written to the run"
     return ""
 
 

@@ -99,7 +99,7 @@ class Entry:
     passes_with: Need | None = None
     """The check can pass only if this need is met, but it can fail without it."""
     objects: tuple[str, ...] = ()
-    """The object kinds that the check requires, named by their evidence files."""
+    """The kinds of objects that the check requires. Each kind is also the name of its evidence file."""
     applies: Applies = "always"
     """The launches to which the check applies. Verdicts on other launches do not list it.
 

@@ -160,7 +160,7 @@ class Facts:
 
     @property
     def tracked(self) -> bool:
-        """Return whether the ranks' points were recorded. If the manifest is missing, they are assumed to be.
+        """Return whether the ranks' points were recorded. Without a manifest, this is assumed.
 
         In an attached job, they were recorded if its ranks have a recorder and the tracker was read.
         """

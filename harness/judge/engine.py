@@ -208,7 +208,7 @@ def _replaced(bundle: Bundle) -> list[str]:
     """Return a sentence for each package that the user replaced."""
     return [
         f"the package {each.name} was replaced: {each.version} from {each.origin}, instead of "
-        f"{each.locked or 'no version'} of the lock"
+        f"the lock file's {each.locked or 'no version'}"
         for each in (bundle.manifest.replaced if bundle.manifest else ())
     ]
 

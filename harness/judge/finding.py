@@ -24,13 +24,14 @@ class Finding:
     name: str
     result: VerdictWord
     head: str
-    """One sentence that states what was proved, or the problem."""
+    """One sentence that states the proven fact or the problem."""
     cause: str | None = None
     ranks: Collection[int] = ()
     evidence: Texts = ()
     """References into the bundle, in the form file:line."""
     details: Texts = ()
-    """Examples of the problem in `head`, or its individual items. Only the first LIMIT are shown."""
+    """Examples of the problem in `head`, or the individual items that `head` counts. Only the first LIMIT are
+    shown."""
     why: Texts = ()
     """Additional sentences for the explanation."""
     phase: float = END

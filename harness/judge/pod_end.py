@@ -54,9 +54,10 @@ class End:
     unexplained: bool = False
     """Whether the log does not show why the pod's container failed."""
     detected_late: bool = False
-    """Whether `at` is when a controller detected that the pod's node was gone, possibly minutes later."""
+    """Whether `at` is when a controller detected that the pod's node was gone. This can be minutes after the
+    loss."""
     by_controller: bool = False
-    """Whether `text` gives the reason for which one of the job's controllers stopped the pod."""
+    """Whether `text` explains why one of the job's controllers stopped the pod."""
     evidence: tuple[str, ...] = ()
 
 

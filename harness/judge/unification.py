@@ -114,7 +114,7 @@ def _stopped(stopped_ranks: list[stopped_early.Stopped]) -> Finding:
     text = f"{names(ranks)} ended with exit code 0, but logged less than the others and printed an exception"
     details = [
         f"rank {one.rank} logged {one.metric} until step {one.step}, the others until step {one.others}, and "
-        f"between these its log has: {one.error}"
+        f"in between, its log shows: {one.error}"
         for one in stopped_ranks
     ]
     refs = [*(one.ref for one in stopped_ranks), f"truth/{first.rank}.jsonl"]
@@ -227,12 +227,12 @@ def values(facts: Facts) -> Finding:
         return passed("values", f"the values of {counted(arrived, 'row')} are exactly those logged")
     ranks = [one.rank for one in wrong] + [rank for rank, _ in blocks]
     differ = [
-        f"rank {w.rank} logged {w.metric} = {w.logged!r} at step {w.step}, the run has {w.recorded!r}"
+        f"rank {w.rank} logged {w.metric} = {w.logged!r} at step {w.step}, but the run has {w.recorded!r}"
         for w in wrong
     ]
     differ += [
         f"rank {rank} logged {block.count} points of {block.metric} at steps {block.first}–{block.last}, "
-        "the run has as many points with other values or steps"
+        "but the run has as many points with other values or steps"
         for rank, block in blocks
     ]
     first = [_line_of(facts.case, one.rank, one.metric, one.step) for one in wrong[:1]]
@@ -352,6 +352,6 @@ def _past(facts: Facts, origin: lost_points.Origin) -> list[str]:
     """Return a sentence for each pod of the job that sent points outside recorded calls to `run.log`."""
     return [
         f"{counted(count, 'point')} came from the pod of {names(facts.case.ranks_of(node))} without run.log: "
-        "they are in no recorded call"
+        "no recorded call logged them"
         for node, count in sorted(origin.nodes.items())
     ]

@@ -129,7 +129,7 @@ def _checked(check: object) -> Check:
     # A judge can create a check without validation, so it is validated here.
     validated = Check.model_validate(check.model_dump())
     if not _SHAPE.fullmatch(validated.name):
-        raise ValueError(f"a check's name has only a-z, 0-9 and hyphens; got {validated.name!r:.80}")
+        raise ValueError(f"a check's name may contain only a-z, 0-9 and hyphens; got {validated.name!r:.80}")
     if validated.result == "PASS" and validated.cause is not None:
         raise ValueError(f"{validated.name} passed, but has the cause {validated.cause!r:.80}")
     if validated.result != "PASS" and not _SHAPE.fullmatch(validated.cause or ""):

@@ -35,7 +35,7 @@ NAME = "ephemeral-storage"
 def limit(kube: Kube, cluster: Cluster, settings: Settings, namespace: str) -> None:
     """Limit the ephemeral storage of each container in the namespace.
 
-    The limit comes from the user's setting, or else from the cluster's default. A limit in a container's own
+    The limit is the user's setting or, if there is none, the cluster's default. A limit in a container's own
     spec takes precedence. The kubelet evicts a pod that exceeds its limit, and reports the limit.
     """
     amount = cluster.ephemeral_storage if settings.ephemeral_storage is None else settings.ephemeral_storage

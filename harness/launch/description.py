@@ -1,4 +1,5 @@
-"""Describe a launch in its bundle before it starts: workload, versions and the conditions for a PASS."""
+"""Describe a launch in its bundle before it starts: its workload, its versions and the conditions for a
+PASS."""
 
 from __future__ import annotations
 
@@ -63,7 +64,8 @@ def ranks_that_log(workload: Workload, settings: Settings) -> list[int] | None:
 
 
 def ranks_in(text: str) -> list[int]:
-    """Return the ranks in a string such as "0", "0,4", "0_4" or "0-3". Raises UsageError for other text."""
+    """Return the ranks in a string such as "0", "0,4", "0_4" or "0-3". Raises UsageError for any other
+    string."""
     ranks: set[int] = set()
     for part in re.split(r"[,_]", text):
         range_ = re.fullmatch(r"\s*(\d{1,5})(?:-(\d{1,5}))?\s*", part, re.ASCII)
@@ -77,7 +79,7 @@ def check_ranks_that_log(workload: Workload, settings: Settings) -> None:
     """Raise UsageError if the list of ranks that must log is empty or invalid."""
     ranks = ranks_that_log(workload, settings)
     if ranks is not None and not ranks:
-        raise UsageError("no rank is expected to log", hint="name at least one, or leave it out")
+        raise UsageError("no rank is expected to log", hint="name at least one rank, or omit the list")
 
 
 def _device(workload: Workload) -> Literal["cpu", "cuda"] | None:
@@ -119,7 +121,7 @@ def _netcheck(workload: Workload, settings: Settings) -> Literal["before", "alon
 
 
 def _of_training(workload: Workload) -> dict[str, Any]:
-    """Return the fields that describe a training with audited checkpoints, or {} for other workloads."""
+    """Return the fields that describe a training whose checkpoints are audited, or {} for other workloads."""
     if not isinstance(workload, Training) or workload.spec.smoke:
         return {}
     spec = workload.spec

@@ -1,6 +1,6 @@
 """Check before a launch whether the ranks have access to a model on the Hugging Face hub.
 
-The hub rejects requests for a gated model's files with 401 or 403, and the header X-Error-Code contains the
+The hub rejects requests for a gated model's files with 401 or 403, and the X-Error-Code header contains the
 reason (huggingface_hub, utils/_http.py). If this machine cannot reach the hub, the launch continues, because
 the ranks might be able to reach it.
 """
@@ -27,7 +27,7 @@ def check(
         raise UsageError(
             f"--model: expected the name of a model on the hub, such as OWNER/NAME, found {model!r}"
         )
-    import httpx  # The import is slow, and few trainings use a model from the hub.
+    import httpx  # The import is slow, and few trainings use a hub model.
 
     from harness.core.http_client import client
 
@@ -45,9 +45,9 @@ def check(
         raise UsageError(f"--model {model}: the hub has no such model", hint="name it as OWNER/NAME")
     if response.status_code in (401, 403):
         if token is None:
-            detail = "it is gated or private, and the ranks have no token"
+            detail = "the model is gated or private, and the ranks have no token"
         else:
-            detail = "the token in hf-token is not permitted to read it"
+            detail = "the token in hf-token is not permitted to read the model"
         raise UsageError(
-            f"--model {model}: the hub refuses it with {response.status_code}: {detail}", hint=_HINT
+            f"--model {model}: the hub refuses access with HTTP {response.status_code}: {detail}", hint=_HINT
         )

@@ -12,7 +12,7 @@ from harness.core.own_processes import OWN_PROCESSES, without_comments
 
 _FILES = Path(__file__).parent / "files"
 _TRAP = "ended=''\ntrap 'ended=1; terminate_own' TERM\n"
-"""The SIGTERM trap. It is set first, because a shell with PID 1 ignores SIGTERM without a trap."""
+"""The SIGTERM trap. It is set first, because without a trap, a shell with PID 1 ignores SIGTERM."""
 
 
 def _init(name: str) -> str:

@@ -16,7 +16,7 @@ Its value is "nodes" on a DaemonSet, and "ddp" on a StatefulSet.
 RESTARTS = "pluto-e2e-harness/restarts"
 """Annotation on a workload. Its value is the number of times that each rank may restart, for any reason.
 
-With more restarts, the verdict is FAIL.
+If a rank restarts more often, the verdict is FAIL.
 """
 TRAINING = "pluto-e2e-harness/training"
 """Annotation on a training printed by --print-manifests. The value "true" means that its checkpoints are
@@ -29,4 +29,5 @@ The other ranks must succeed and log nothing. A label cannot contain commas, so 
 there.
 """
 LOCAL_IMAGE = "pluto-multinode-test:local"
-"""In a workload's file, the placeholder for the worker image that the harness builds from the Dockerfile."""
+"""The image name in a workload's file that stands for the worker image, which the harness builds from the
+Dockerfile."""

@@ -1,7 +1,7 @@
-"""Find out which of a cluster's launch namespaces are in use, and which can be deleted.
+"""Determine which of a cluster's launch namespaces are in use, and which can be deleted.
 
 A launch locks <state>/clusters/<cluster>/launches/<nonce> while it uses its namespace. The kernel releases
-the lock even if the harness is killed, so a namespace without a locked file is a leftover.
+the lock even if the harness is killed, so a namespace whose file is missing or not locked is a leftover.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def namespace_of(nonce: str) -> str:
 
 
 class NamespaceLeases:
-    """Leases on the launch namespaces that are in use on a cluster."""
+    """Manages the leases on a cluster's launch namespaces. A namespace with a lease is in use."""
 
     def __init__(self, folder: Path, mine_only: bool = False) -> None:
         """Use the leases in `folder`.

@@ -92,8 +92,8 @@ def prepare(
         envs={
             **environment(expected, nonce, budget, url),
             **({"HARNESS_NETCHECK": "before"} if netcheck_first(workload, settings) else {}),
-            # Without this variable, the job might not start on an existing cluster.
-            # A PASS would hide this, so HARNESS_CPU_FREQUENCY is not set there.
+            # With this variable, pluto.init works on machines that report no CPU frequency. It is not set on
+            # existing clusters, where a PASS would hide that the job fails without the harness.
             **({"HARNESS_CPU_FREQUENCY": "0"} if ready.cluster.owns_namespaces else {}),
         },
         secret_env={name: (SECRET, name) for name in secret_values},
@@ -131,8 +131,8 @@ def _namespace(ready: Ready, context: RecordedContext, undo: ExitStack, workload
     namespace = namespaces.namespace_of(nonce)
     leases = namespaces.NamespaceLeases(cluster.dir / "launches", mine_only=not cluster.owns_namespaces)
     namespaces.sweep(kube, leases, context.progress)
-    # Namespaces are deleted only at the end of the launch.
-    # Each deletion takes a second of the controllers' CPU time, and would delay the ranks' startup.
+    # Namespaces are deleted only at the end of the launch. Each deletion takes a second of the controllers'
+    # CPU time, which would delay the ranks' startup.
     undo.callback(namespaces.prune, kube, leases)
     leases.acquire(nonce)
     undo.callback(leases.release, nonce)

@@ -19,7 +19,7 @@ _TERMINAL_PHASES = ("Succeeded", "Failed")
 
 @dataclass(frozen=True)
 class Unrecorded:
-    """A container that is not recorded, and the reason for that."""
+    """A container that is not recorded, and the reason."""
 
     namespace: str
     pod: str
@@ -37,9 +37,9 @@ class Status:
     outdated: list[str] = field(default_factory=list)
     """Namespaces in `with_files` whose files are from a different version."""
     without_files: list[str] = field(default_factory=list)
-    """Namespaces that have labels or pods for the recorder, but lack its files."""
+    """Namespaces that lack the recorder's files, although they or their pods request the recorder."""
     recorded: int = 0
-    """The number of running or waiting containers that have the recorder."""
+    """The number of running or waiting containers to which the recorder was added."""
     unrecorded: list[Unrecorded] = field(default_factory=list)
 
     @property

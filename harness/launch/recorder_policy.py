@@ -35,15 +35,15 @@ SINCE = "1.36"
 NAME = "pluto-e2e-harness-recorder"
 """The name of the policy, the ConfigMaps and the volume."""
 RECORD = "pluto-e2e-harness/record"
-"""The label that selects what is recorded. Its value is "true" on namespaces, and "true", "env" or "false" on
-pods."""
+"""The label that selects the pods to record. Its value is "true" on namespaces, and "true", "env" or "false"
+on pods."""
 FILES = {"pluto-e2e-harness/recorder": "files"}
 """The label on the ConfigMaps that `harness recorder install` creates."""
 JOBSET_UID = "jobset.sigs.k8s.io/jobset-uid"
 MAX_CONTAINERS = 4
 WAY = "way"
-"""The prefix of the policy variables that state how each container is recorded. The container's index follows
-it."""
+"""The prefix of the policy variables that state how a container is recorded. The container's index is
+appended to it."""
 NONCE = "HARNESS_NONCE"
 MOUNTED = replace(
     recorder.MOUNTED,
@@ -56,7 +56,8 @@ IN_SHELL = (
     f"[ ! -d {recorder.FOLDER} ] || export "
     f'PYTHONPATH="{recorder.FOLDER}${{PYTHONPATH:+:$PYTHONPATH}}" HARNESS_LOG="/proc/$$$$/fd/1"; exec "$@"'
 )
-"""The kubelet replaces each `$$` in a command with `$`."""
+"""The shell script that sets the recorder's variables and then executes the command. It contains `$$$$`,
+because the kubelet replaces each `$$` in a command with `$`."""
 IN_PYTHON = "\n".join(
     [
         "import os, sys",

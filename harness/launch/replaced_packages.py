@@ -58,9 +58,9 @@ def unusable(workload: Workload, settings: Settings) -> dict[str, UsageError]:
     problems: dict[str, UsageError] = {}
     packages = [name for name in settings.replace if name not in (KONDUKTOR, *CONTROLLERS)]
     if settings.kubeconfig is not None:
-        hint = "install that version there"
+        hint = "install that version on the cluster yourself"
         problems |= {
-            name: UsageError(f"--replace cannot change {name} on a cluster of your own", hint=hint)
+            name: UsageError(f"--replace cannot change {name} on your own cluster", hint=hint)
             for name in CONTROLLERS
             if name in settings.replace
         }
@@ -69,7 +69,7 @@ def unusable(workload: Workload, settings: Settings) -> dict[str, UsageError]:
     if packages and (settings.kubeconfig is not None or not workload.uses_worker_image):
         image = settings.worker_image if settings.kubeconfig is not None else None
         error = UsageError(
-            f"--replace cannot change {', '.join(packages)} in {image or 'an image of your own'}",
+            f"--replace cannot change {', '.join(packages)} in {image or 'your own image'}",
             hint="--replace applies only to the worker image on a kind cluster; "
             "install the package in your own image instead",
         )

@@ -16,7 +16,7 @@ def code(image: str, worker_image: ImageRef | None, mounted: Mapping[str, bytes]
     """Return the ranks' code: the image, and the digests of its files and the mounted files.
 
     `mounted` maps paths in /workspace to the content of the files that are mounted there. `worker_image` is
-    the worker image if the ranks use it, otherwise None. The files in other images are unknown.
+    the worker image if the ranks use it, otherwise None. The content of other images is unknown.
     """
     is_own = worker_image is not None and bool(worker_image.scripts)
     files = {**(worker_image.scripts if worker_image else {}), **scripts.digests(mounted)}

@@ -29,7 +29,7 @@ _SYNTAX = "expected NAME or NAMESPACE/NAME of a Secret, or NAME=VARIABLE of this
 
 @dataclass(frozen=True)
 class Wanted:
-    """A Secret that the user requests. Its values come from the cluster or an environment variable."""
+    """A Secret that the user requests. Its values come from the cluster or from an environment variable."""
 
     name: str
     namespace: str | None = None

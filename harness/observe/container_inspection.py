@@ -66,8 +66,8 @@ def inspect_pods(
 ) -> list[RendezvousSnapshot]:
     """Inspect the container named `container` in every pod, in parallel. Return one snapshot per pod.
 
-    In pods without such a container, the first container is inspected. If `network` is true, the rendezvous
-    address is also resolved and probed, which takes a few more seconds.
+    In a pod without such a container, the pod's first container is inspected. If `network` is true, the
+    rendezvous address is also resolved and probed, which takes a few more seconds.
 
     A daemon thread per pod is used, because the Kubernetes client's `exec` has no timeout and blocks forever
     if the API server is frozen.
@@ -144,9 +144,9 @@ def _exec(kube: Kube, pod: Object, container: str, script: str, *arguments: str)
 
 
 def _limited(receive: Callable[..., tuple[int, Any]]) -> Callable[..., tuple[int, Any]]:
-    """Return `receive` with a limit for its total output and time, beyond which it raises OSError.
+    """Wrap `receive` so that it raises OSError after MAX_OUTPUT bytes or EXEC_SECONDS.
 
-    Without this limit, the Kubernetes client reads as long as frames arrive, even after its own timeout.
+    Without this limit, the Kubernetes client reads for as long as data arrives, even after its own timeout.
     """
     remaining, deadline = MAX_OUTPUT, time.monotonic() + EXEC_SECONDS
 

@@ -45,7 +45,7 @@ def record(kube: Kube, pods: Iterable[Object], namespace: str, writer: BundleWri
 
 
 def holders(nodes: Iterable[Object], pods: Iterable[Object], resources: set[str]) -> list[DeviceHolder]:
-    """Return the pods on `nodes` that request `resources` resources, those with the most devices first.
+    """Return the pods on `nodes` that request `resources`, ordered by their number of devices, highest first.
 
     Pods that have ended are omitted.
     """

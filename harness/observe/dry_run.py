@@ -23,7 +23,7 @@ from harness.evidence.kubernetes.objects import mapping
 from harness.evidence.schema.bundle import DryRun
 
 SUFFIX = "-dry-run"
-"""The suffix of object names in dry runs, so that they are not the names of existing objects."""
+"""The suffix that is added to object names in dry runs, so that they do not match existing objects."""
 QUEUE = "kueue.x-k8s.io/queue-name"
 VERSIONS = {"Workload": "kueue.x-k8s.io/v1beta2", "Job": "batch/v1", "Pod": "v1"}
 
@@ -37,13 +37,14 @@ class Awaited:
     of: Object
     """The object for which the controller must take the action."""
     creates: Literal["Workload", "Job", "Pod"] | None = None
-    """The kind of object that the action creates. None means that the action updates `of`."""
+    """The kind of object that the action creates. None means that the action updates `of` instead of creating
+    an object."""
     user: str | None = None
     """The user name with which the controller authenticates to the API server."""
 
 
 def dry_runs(kube: Kube, awaited: Awaited, launched: Object) -> Iterator[DryRun]:
-    """Send the awaited request, and a copy of the launched object under another name. Yield the responses.
+    """Send the missing request, and a copy of the launched object under another name. Yield the responses.
 
     Nothing is yielded for a request without a response, because the heartbeat already reports an unresponsive
     API server.

@@ -54,7 +54,7 @@ class LaunchState:
         self._changed.clear()
 
     def out_of_reach(self) -> set[str]:
-        """Return the names of running pods on nodes that are not Ready. Their state is no longer updated."""
+        """Return the running pods on nodes that are not Ready. Their states are no longer updated."""
         nodes = {n["metadata"]["name"] for n in self.all("node") if not_ready(n)}
         return {p["metadata"]["name"] for p in self.running() if p.get("spec", {}).get("nodeName") in nodes}
 

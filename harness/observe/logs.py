@@ -81,7 +81,7 @@ class LogFollower:
         self._ended: dict[Life, float] = {}
         self._leaving: set[Life] = set()
         self._whole: set[Life] = set()
-        """The container lifetimes whose logs were read up to the end of the command."""
+        """The container lifetimes whose logs were read to the end of the command's output."""
         self._stop = threading.Event()
         self._whys: dict[Life, str] = {}
         """Why the last attempt to read the log of each container lifetime failed."""
@@ -112,17 +112,17 @@ class LogFollower:
                 thread.start()
 
     def command_ended(self, life: Life) -> None:
-        """Record that the log was read up to the end of the command. Later errors do not count as gaps.
+        """Record that the log was read to the end of the command's output. Later errors do not count as gaps.
 
-        After its command has ended, a container that is kept alive only waits to be deleted. The kubelet may
-        then remove the container and its log before the stream has ended, which interrupts the stream.
+        A container that is kept alive after its command only waits to be deleted. The kubelet may remove the
+        container and its log before the stream has ended, which interrupts the stream.
         """
         self._whole.add(life)
 
     def finish(self, seconds: float, unreachable: Collection[str] = ()) -> None:
         """Wait until all logs have been read to the end. A log that takes longer than `seconds` is a gap.
 
-        Logs of the pods in `unreachable` are not waited for.
+        This method does not wait for the logs of pods in `unreachable`.
         """
         deadline, late_deadline = Deadline.after(seconds), Deadline.after(min(seconds, LATE_SECONDS))
         threads = list(self._threads.items())

@@ -46,7 +46,7 @@ the meantime.
 SILENT_SECONDS = 10.0
 """After this many seconds without a response, a progress line says that the harness is waiting."""
 TELL_SECONDS = 15.0
-"""How many seconds the other pods have to end after one pod has reported the final netcheck or collective
+"""Time, in seconds, for the other pods to end after one pod has reported the final netcheck or collective
 test result."""
 MANY_SECONDS, PAUSE_SECONDS = 2.0, 0.2
 """For a job with many pods, progress lines are at least MANY_SECONDS apart, and checks of whether the launch
@@ -99,7 +99,7 @@ class LaunchObserver:
         self._truth = TruthCollector(writer.current.nonce)
         self._inspected = self._inspected_late = False
         self._doubted = ""
-        """The overdue controller action for which dry runs were last sent."""
+        """The overdue controller action for which the last dry runs were sent."""
         self._late_seconds = budget.rank
         self._collectors: dict[tuple[str, str], frames.Collector] = {}
         self._end_deadline: Deadline | None = None

@@ -15,7 +15,7 @@ from harness.observe.completion import CompletionDetector
 from harness.observe.launch_state import container_statuses
 
 REJECTIONS = 2
-"""A node counts as unable to run its pod once its kubelet has rejected this many pods."""
+"""After its kubelet has rejected this many pods, a node counts as unable to run its pod."""
 
 
 @dataclass
@@ -54,7 +54,7 @@ class IndependentPods(CompletionDetector):
         absent = self.members - len(self.all("pod")) if refused else 0
         if 0 < self.members <= len(self.exits) + len(stuck_pods) + absent:
             each = [f"{name}: {cause}" for name, cause in sorted(stuck_pods.items())]
-            text = f"{len(self.exits)} of {self.members} pods have ended their command"
+            text = f"{len(self.exits)} of {self.members} commands have ended"
             return "; ".join([text, *each, *([refused] if refused else [])])
         return self._idle()
 

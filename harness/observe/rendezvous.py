@@ -65,7 +65,7 @@ class RendezvousMonitor:
     def reason(self) -> str | None:
         """Return one sentence that explains why the rendezvous failed, or None if it has not failed.
 
-        If the deadline has just passed, this call inspects the containers, which takes a few seconds.
+        If the deadline has just passed, this method inspects the containers, which takes a few seconds.
         """
         if self._next is not None and self._clock.monotonic() >= self._next and (pods := self._due()):
             self._judge(container_inspection.inspect_pods(self._kube, pods))

@@ -104,7 +104,8 @@ class Watcher:
                 self._give_up(kind, "it is not served")
                 return
             except ApiException as error:
-                # Later rejections do not count. After a restart, the API server rejects some requests.
+                # Later rejections do not count, because a restarted API server rejects some requests for a
+                # while.
                 first = not self._listed[kind.name].is_set()
                 if kind.optional and first and error.status in _REFUSED:
                     self._give_up(kind, f"HTTP {error.status} {error.reason}")

@@ -1,4 +1,5 @@
-"""Define the interface to a cluster (`Cluster`), and a cluster that passed its checks (`Ready`)."""
+"""Define the interface to a cluster (`Cluster`), and the class for a cluster that passed its readiness checks
+(`Ready`)."""
 
 from __future__ import annotations
 
@@ -36,7 +37,8 @@ class Cluster(Protocol):
 
     @property
     def owns_namespaces(self) -> bool:
-        """Return whether only this machine launches on the cluster, and therefore owns its namespaces."""
+        """Return whether only this machine launches jobs on the cluster, so that it owns all launch
+        namespaces."""
 
     @property
     def retains_namespaces(self) -> bool:
@@ -64,11 +66,12 @@ class Cluster(Protocol):
         """
 
     def deleted(self) -> str | None:
-        """Return a message if the cluster is known to have been deleted since it became ready, and otherwise
-        None."""
+        """Return a message if the cluster has been deleted since it became ready, and otherwise None. Also
+        returns None if this cannot be determined."""
 
     def stopped(self) -> str | None:
-        """Return a message if the machine of the control plane is known to be stopped, and otherwise None."""
+        """Return a message if the control plane's machine is stopped, and otherwise None. Also returns None
+        if this cannot be determined."""
 
     def kube(self) -> Kube:
         """Return a Kubernetes client for the cluster. Raises HarnessError (cause cluster.kubeconfig)."""
@@ -82,8 +85,8 @@ class Cluster(Protocol):
     def ready(self, context: RecordedContext) -> Ready:
         """Create, reuse or attach to the cluster, and return once it is ready.
 
-        A failure is recorded with its cause in the bundle's stages. If creating the cluster fails, the
-        cluster is deleted, unless it is to be kept.
+        If this fails, the stage in the bundle contains the cause. If creating the cluster fails, the cluster
+        is deleted, unless it is to be kept.
         """
 
     def removable(self, ready: Ready | None, owner: str) -> bool:

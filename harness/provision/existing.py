@@ -68,7 +68,7 @@ class ExistingCluster:
         """Return None, because the cluster may still exist even if its API server does not respond."""
 
     def stopped(self) -> None:
-        """Return None, because the harness cannot inspect the machine of the control plane."""
+        """Return None, because the harness cannot inspect the control plane's machine."""
 
     def kube(self) -> Kube:
         """Return a Kubernetes client for the cluster. Raises HarnessError (cause cluster.kubeconfig)."""
@@ -144,7 +144,7 @@ class ExistingCluster:
     def _refuse_lacks(self, needs: list[Requirement]) -> None:
         """Raise HarnessError for missing requirements.
 
-        A missing image is not an error here, because the job file can set the image.
+        A missing image is not an error here, because the job file can name another image.
         """
         lacks = [requirement for requirement in missing(needs) if requirement.what != "image"]
         if lacks:
@@ -217,7 +217,8 @@ def _refuse_foreign(kube: Kube, lacks: Collection[str], queue: bool) -> None:
         raise UsageError(
             f"{', '.join(foreign)}: exists on this cluster, was not created by the harness, and does not "
             "serve",
-            hint="repair it: --install changes no existing objects; `harness doctor` shows what is wrong",
+            hint="repair it, because --install changes no existing objects; `harness preflight` shows what "
+            "is wrong",
         )
 
 

@@ -12,7 +12,7 @@ from harness.provision.kind.cluster import KindCluster
 from harness.settings import Settings
 
 FULL = frozenset({"docker.disk_full", "run.evidence_disk_full"})
-"""The causes of errors that mean that a disk of this machine is full."""
+"""The causes that errors have if one of this machine's disks is full."""
 LARGEST = 5
 _UNITS = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 
@@ -48,7 +48,7 @@ def _pods(settings: Settings) -> Iterator[DiskUse]:
 
 def _folders(settings: Settings) -> Iterator[DiskUse]:
     cache, runs = settings.cache_dir.absolute(), settings.runs_dir.absolute()
-    description = f"{cache}, which is built or fetched again when it is needed"
+    description = f"{cache}, which the harness fills again when needed"
     yield DiskUse(
         what=description, bytes=disk_use.bytes_used(cache), command=f"rm -r {shlex.quote(str(cache))}"
     )

@@ -44,7 +44,7 @@ class ClusterUse:
         try:
             self._leave()
         except KeyboardInterrupt:
-            self._context.progress("the cluster is being deleted; interrupt once more to leave it")
+            self._context.progress("the cluster is being deleted; interrupt again to stop the deletion")
             self._leave()
 
     def leave_recorded(self) -> None:

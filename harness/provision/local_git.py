@@ -14,10 +14,8 @@ _REPOSITORY: Final = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_
 
 
 def environment() -> dict[str, str]:
-    """Return the environment for a Git command.
-
-    Its messages are in English, and it takes no optional locks.
-    """
+    """Return the environment for a Git command. It makes Git print messages in English and take no optional
+    locks."""
     changes = {"GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C", "LANGUAGE": None}
     return processes.environment(changes, without=_REPOSITORY)
 

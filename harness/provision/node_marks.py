@@ -1,8 +1,8 @@
 """Mark a cluster's nodes with their acceptance verdicts, and remove the marks.
 
     label       pluto-e2e-harness/accepted=PASS | WARN | FAIL | UNKNOWN
-    taint       pluto-e2e-harness/not-accepted=FAIL:NoSchedule, if requested, on nodes proved to be faulty
-    annotation  pluto-e2e-harness/before-acceptance: the values of label and taint before the first mark
+    taint       pluto-e2e-harness/not-accepted=FAIL:NoSchedule, if requested, on nodes proven to be faulty
+    annotation  pluto-e2e-harness/before-acceptance: the label's and taint's values before the first mark
 
 Other fields of a node are not changed. Each change includes the node's resourceVersion, so that the API
 server rejects the change after a concurrent write. The harness then reads the node again and repeats the
@@ -40,8 +40,8 @@ PatchOf = Callable[[Object], Object | None]
 
 @dataclass
 class Marked:
-    """The result of a change: the names of changed nodes, of unchanged nodes, and of nodes that do not exist
-    in the cluster."""
+    """The result of a change: the names of the changed nodes, the unchanged nodes, and the nodes that do not
+    exist in the cluster."""
 
     changed: list[str] = field(default_factory=list)
     unchanged: list[str] = field(default_factory=list)

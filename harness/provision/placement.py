@@ -34,7 +34,7 @@ class Placed(Protocol):
 
     @property
     def queue(self) -> str | None:
-        """Return the name of the workload's LocalQueue, or None."""
+        """Return the name of the workload's LocalQueue, or None if it has none."""
 
     def placed(self, settings: Settings, /) -> Object:
         """Return a pod with the fields that determine its placement: node selector, affinity and

@@ -45,7 +45,7 @@ def admitted(kube: Kube, spec: Object, standard: Standard | None = None) -> str:
     if message is None:
         return "the API server admits a pod in a dry run"
     raise HarnessError(
-        f"the API server rejects it: {message}", hint=hint_for(message), cause="launch.pods_refused"
+        f"the API server rejects the pod: {message}", hint=hint_for(message), cause="launch.pods_refused"
     )
 
 

@@ -126,8 +126,8 @@ def _nodes(kube: Kube, settings: Settings, job: JobProperties | None) -> str:
     open_ = [node for node in ready if not node["spec"].get("unschedulable")]
     if not open_:
         raise HarnessError(
-            f"no node is Ready and not cordoned; {len(ready)} are Ready",
-            hint="`kubectl get nodes`",
+            f"no node is both Ready and uncordoned; {len(ready)} nodes are Ready",
+            hint="see `kubectl get nodes`",
             cause="cluster.unhealthy",
         )
     if job is not None:
@@ -145,7 +145,7 @@ def _rights(kube: Kube) -> str:
             hint="bind a ClusterRole with these rights, or use other credentials",
             cause=FORBIDDEN,
         )
-    return f"all {len(_RIGHTS)} that a launch needs"
+    return f"all {len(_RIGHTS)} permissions that a launch needs"
 
 
 def _is_allowed(kube: Kube, group: str, resource: str, verb: str) -> bool:
@@ -183,12 +183,15 @@ def _queue(kube: Kube, settings: Settings, job: JobProperties | None) -> str:
     missing = sorted(set(job.resources) - covered) if job else []
     if missing:
         raise HarnessError(
-            f"ClusterQueue {settings.cluster_queue} has no quota of {', '.join(missing)}, only of "
+            f"ClusterQueue {settings.cluster_queue} has no quota for {', '.join(missing)}, only for "
             f"{', '.join(sorted(covered))}",
             hint="use another ClusterQueue (HARNESS_CLUSTER_QUEUE), or add quota for it",
             cause="admission.resource_not_covered",
         )
-    return f"ClusterQueue {settings.cluster_queue} admits; quota of {', '.join(sorted(covered))}"
+    return (
+        f"ClusterQueue {settings.cluster_queue} admits workloads; it has quota for "
+        f"{', '.join(sorted(covered))}"
+    )
 
 
 def _tracker(kube: Kube, settings: Settings) -> str:
@@ -197,7 +200,7 @@ def _tracker(kube: Kube, settings: Settings) -> str:
     try:
         embedded.check_serving(kube)
     except HarnessError as error:
-        hint = "--install with HARNESS_TRACKER_IMAGE, or --tracker hosted"
+        hint = "use --install with HARNESS_TRACKER_IMAGE, or --tracker hosted"
         raise HarnessError(error.message, hint=hint, cause="tracker.not_ready") from None
     return f"embedded, serves in {embedded.NAMESPACE}"
 
@@ -225,8 +228,8 @@ def pull_secret(kube: Kube, settings: Settings) -> Object | None:
     secret = kube.get("v1", "Secret", name, namespace)
     if secret is None:
         raise HarnessError(
-            f"there is no Secret {settings.image_pull_secret}",
-            hint="HARNESS_IMAGE_PULL_SECRET=NAMESPACE/NAME",
+            f"the image pull Secret {settings.image_pull_secret} does not exist",
+            hint="set HARNESS_IMAGE_PULL_SECRET to an existing NAMESPACE/NAME",
             cause="image.pull_failed",
         )
     return secret
@@ -240,7 +243,7 @@ def image(job: JobProperties | None, worker: str | None) -> str:
     reference = job.image if job and not job.uses_worker_image else worker
     if not reference:
         raise HarnessError(
-            "the worker image was built on this machine, and no node of this cluster has it",
+            "no node in this cluster has the worker image, because it was built on this machine",
             hint="push it to a registry that the nodes can use, and set HARNESS_WORKER_IMAGE=…@sha256:…",
             cause="image.not_found",
         )

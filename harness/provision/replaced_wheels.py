@@ -55,7 +55,7 @@ PYTHON: Final = ("--python", sys.executable)
 """Options that select the Python interpreter for uv. Without them, uv inspects all interpreters on PATH,
 which takes up to 10 s."""
 BASE: Final = ("torch",)
-"""Packages that the base image contains. They are neither installed nor resolved."""
+"""Packages that the base image contains, and that are therefore neither resolved nor installed."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Change:
     """A change to a lock file: the resolved packages that differ from the lock, ready to be installed."""
 
     pins: str
-    """A requirements file with each package's version and hashes, or with the path of its wheel."""
+    """The content of a requirements file: each package's version and hashes, or the path of its wheel."""
     replaced: tuple[Replaced, ...]
     changed: tuple[str, ...]
     """The names of all packages that differ from the lock: the replaced packages, and dependencies that are
@@ -122,7 +122,7 @@ def install(change: Change, options: Sequence[str]) -> None:
         except ToolError as error:
             raise UsageError(
                 f"--replace: {', '.join(change.changed)} cannot be installed: {reason(error.output)}",
-                hint="the wheel must be pure Python or for the platform of the image",
+                hint="the wheel must be pure Python or for the image's platform",
             ) from None
 
 

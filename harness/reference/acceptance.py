@@ -1,4 +1,4 @@
-"""Document the acceptance tests: the limits with their sources, the causes, and the report schema."""
+"""Document the acceptance tests: the limits and their sources, the causes, and the report schema."""
 
 from __future__ import annotations
 

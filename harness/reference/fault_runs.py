@@ -15,7 +15,8 @@ RECORDED = TESTS / "recorded"
 
 
 def runs(fault: Fault) -> str:
-    """Return the first `make` target that injects the fault into a real launch, or why there is none."""
+    """Return the first `make` target that injects the fault into a real launch, or the reason why none
+    does."""
     if fault.expect is None:
         return f"nowhere: {fault.cannot}"
     if fault.nightly:
@@ -29,7 +30,7 @@ def _smoke() -> list[str]:
 
 
 def judged(fault: Fault) -> str:
-    """Describe whether `make test` judges a recorded bundle of the fault."""
+    """Return how `make test` covers the fault without a cluster, for example with a recorded bundle."""
     if (RECORDED / f"{fault.name}.tar.xz").is_file():
         return "recorded bundle"
     if fault.expect is not None and fault.expect.exit == 64:

@@ -1,4 +1,4 @@
-"""Document every setting with its environment variable, pyproject.toml key and default."""
+"""Document the environment variable, pyproject.toml key and default of every setting."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Find leaks: growth during a soak that the number of launches does not explain."""
+"""Find leaks, that is, growth during a soak that the number of launches does not explain."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class Growth(BaseModel):
 
 
 class Allowed(BaseModel):
-    """The growth that the launches explain, and which is therefore not a leak."""
+    """The growth that is expected after the launches, and is therefore not a leak."""
 
     more: dict[str, tuple[int, str]]
-    """Maps a kind of object to the maximum number of its objects after the soak, and the reason why they are
+    """Maps a kind of object to the maximum number of such objects after the soak, and the reason why they are
     allowed."""
     bytes: dict[str, tuple[int, float, str]]
     """Maps a name prefix in `sizes` to (bytes, fraction, reason).

@@ -79,8 +79,8 @@ class Numbers(BaseModel):
     """Maps a verdict such as "FAIL rank.crashed" to the number of launches with this verdict."""
     retries: int
     seconds: dict[str, dict[str, float]]
-    """Maps "whole", "launch" and "observe" to the percentiles p50, p90 and p99 of their durations, and to the
-    maximum."""
+    """Maps "whole" (the process), and the stages "launch" and "observe", to the percentiles p50, p90 and p99
+    and the maximum of their durations."""
 
 
 def numbers(entries: Sequence[Entry]) -> Numbers:
@@ -100,7 +100,7 @@ def numbers(entries: Sequence[Entry]) -> Numbers:
 def percentiles(values: Sequence[float]) -> dict[str, float]:
     """Return the percentiles p50, p90 and p99, and the maximum.
 
-    A percentile is the smallest value such that at least this percentage of values does not exceed it.
+    A percentile is the smallest value that at least this percentage of the values do not exceed.
     """
     ordered = sorted(values)
     result = {f"p{p}": ordered[max(0, math.ceil(len(ordered) * p / 100) - 1)] for p in (50, 90, 99)}

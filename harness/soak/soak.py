@@ -24,8 +24,8 @@ from harness.soak.growth import Growth, compare, explained
 from harness.soak.ledger import Entry, Ledger, Numbers, numbers
 
 SETTLE_SECONDS = 120.0
-"""The maximum number of seconds until deleted namespaces and their containers, which are cleaned up
-automatically after a launch, are gone."""
+"""The maximum number of seconds to wait until the namespaces deleted after launches, and their containers,
+are gone."""
 AFTER_WAIT_SECONDS = 300.0
 """The maximum number of seconds that a launch can take in addition to `wait_seconds`."""
 
@@ -104,7 +104,7 @@ class Soak:
         return result
 
     def stop(self) -> None:
-        """Start no further launches, and end the running ones as with Ctrl-C."""
+        """Start no further launches, and interrupt the running ones as Ctrl-C does."""
         self._stopped.set()
         for command in list(self._running):
             if command.process.poll() is None:
@@ -138,7 +138,7 @@ class Soak:
             try:
                 command.end(self._settings.wait_seconds + AFTER_WAIT_SECONDS)
             except subprocess.TimeoutExpired:
-                problem = "the harness did not end in time, and was terminated"
+                problem = "`harness run` did not end in time and was terminated"
         self._running.discard(command)
         (self._folder / "logs" / f"{number:04}.log").write_text(command.stderr)
         entry = Entry(

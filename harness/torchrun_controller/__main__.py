@@ -59,14 +59,16 @@ def own_kubeconfig(folder: Path) -> Path:
 
 def options(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m harness.torchrun_controller", description=__doc__)
-    parser.add_argument("--kubeconfig", type=Path, help="kubeconfig, required outside the cluster")
+    parser.add_argument("--kubeconfig", type=Path, help="kubeconfig, which is required outside the cluster")
     parser.add_argument("--context", help="context in the kubeconfig")
     parser.add_argument("--namespace", help="watch only this namespace")
     parser.add_argument(
-        "--lease-namespace", help="namespace of the Lease (default: the pod's, or torchrun-system)"
+        "--lease-namespace", help="namespace of the Lease (default: the pod's namespace, or torchrun-system)"
     )
     parser.add_argument(
-        "--cluster-queue", default="cluster-queue", help="ClusterQueue for TorchrunQueues without one"
+        "--cluster-queue",
+        default="cluster-queue",
+        help="ClusterQueue for TorchrunQueues that name none",
     )
     parser.add_argument(
         "--gang", choices=["kueue", "kai"], default="kueue", help="component that admits a job's pods"

@@ -30,8 +30,7 @@ from harness.torchrun_sync.channel import ContainerGone, Cut, Open, PodRefused
 STDIN, STDOUT, STDERR, ERROR = range(4)
 PROTOCOLS = ["v5.channel.k8s.io", "v4.channel.k8s.io"]
 STDERR_BYTES = 4000
-"""The last bytes of the command's stderr are kept, up to this number, because they explain why the command
-ended."""
+"""The number of bytes to keep from the end of the command's stderr. They explain why the command ended."""
 NO_PYTHON = "the container needs python3, 3.9 or later, on its PATH"
 NOT_RUNNING = re.compile(
     r"container not found|pod does not exist|in a completed pod|does not have a host assigned"
@@ -77,7 +76,7 @@ class ExecChannel:
 
     def _cut(self, error: Exception) -> Cut:
         reason = (
-            "nothing moved before the deadline"
+            "no data was transferred before the deadline"
             if isinstance(error, WebSocketTimeoutException | TimeoutError)
             else f"the exec stream ended: {error or type(error).__name__}"
         )
@@ -97,7 +96,7 @@ class ExecChannel:
         if NOT_RUNNING.search(message):
             raise ContainerGone(f"{self._name}: {message}")
         if "executable file not found" in message or "no such file" in message:
-            raise PodRefused(f"{self._name}: there is no python3 in the container", hint=NO_PYTHON)
+            raise PodRefused(f"{self._name}: the container has no python3", hint=NO_PYTHON)
         text = f"{message or 'ended'}{self._last_lines()}"
         if "exit code 1" in message and "Traceback" in text:
             raise PodRefused(f"{self._name}: the receiver did not start: {text}", hint=NO_PYTHON)
@@ -140,7 +139,9 @@ def _socket(
             raise ContainerGone(text) from None
         if error.status_code >= 500:
             raise Cut(text) from None
-        raise PodRefused(text, hint="check that you may `create` pods/exec and that the pod runs") from None
+        raise PodRefused(
+            text, hint="check that you have permission to create pods/exec, and that the pod is running"
+        ) from None
     except (WebSocketException, OSError) as error:
         raise Cut(f"{pod}: the exec stream could not be opened: {error or type(error).__name__}") from None
     return socket

@@ -45,6 +45,8 @@ class GitFiles:
     repositories: frozenset[str]
     """Folders inside the work tree that contain another repository and are not submodules."""
     ignored_folders: frozenset[str]
+    unmerged: frozenset[str] = frozenset()
+    """Tracked files with a merge conflict that git does not treat as resolved."""
     _tracked_folders: frozenset[str] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -73,6 +75,7 @@ def git_files(folder: Path) -> GitFiles:
     untracked: set[str] = set()
     submodules: set[str] = set()
     repositories: set[str] = set()
+    unmerged: set[str] = set()
     for record in indexed:
         tag, rest = record[0], record[2:]
         if tag == "?":
@@ -80,6 +83,8 @@ def git_files(folder: Path) -> GitFiles:
             continue
         entry, _, path = rest.partition("\t")
         (submodules if entry.startswith(GITLINK) else tracked).add(path)
+        if tag == "M":
+            unmerged.add(path)
     known_paths = tracked or untracked or submodules or repositories
     if not known_paths and not os.path.lexists(folder / ".git") and _is_ignored(folder):
         raise NoWorkTree(f"git ignores the folder {folder} itself")
@@ -92,7 +97,7 @@ def git_files(folder: Path) -> GitFiles:
     parents = _parents(ignored)
     ignored_folders = {path[:-1] for path in ignored if path.endswith("/") and path[:-1] not in parents}
     return GitFiles(
-        *(frozenset(each) for each in (tracked, untracked, submodules, repositories, ignored_folders))
+        *map(frozenset, (tracked, untracked, submodules, repositories, ignored_folders, unmerged))
     )
 
 
@@ -125,7 +130,7 @@ def _git(folder: Path, *arguments: str) -> list[str]:
     trust = _TRUST.search(text)
     raise UsageError(
         f"{folder} is in a git work tree, but git cannot list its files: {reason}",
-        hint=trust[0] if trust else f"`git -C {folder} status` must work first; or sync a copy without .git",
+        hint=trust[0] if trust else f"make `git -C {folder} status` work, or sync a copy without .git",
     )
 
 
@@ -153,7 +158,7 @@ def _run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[bytes]:
     except subprocess.TimeoutExpired:
         raise UsageError(
             f"git did not list the files of {folder} within {SECONDS:g} s",
-            hint=f"`git -C {folder} ls-files --others --exclude-standard` must end",
+            hint=f"find out why `git -C {folder} ls-files --others --exclude-standard` does not end",
         ) from None
 
 

@@ -6,6 +6,7 @@ file in an ignored folder cannot be included again. Folder paths end with a slas
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from pathspec import GitIgnoreSpec, RegexPattern
@@ -23,7 +24,7 @@ NEVER_MEANT = (
 MAX_RULES = 2000
 """The maximum number of lines in an ignore file. It is limited, because each path is compared with every
 line."""
-_HINT = "its syntax is that of .gitignore"
+_HINT = "use the syntax of .gitignore"
 _BUILT_IN = GitIgnoreSpec.from_lines(NEVER_MEANT)
 
 
@@ -32,6 +33,11 @@ class OwnRules:
 
     def __init__(self, top: Path) -> None:
         self._spec = _spec(top / OWN)
+        patterns = [rule.pattern for rule in self._spec.patterns] if self._spec else []
+        self.mistaken = [
+            each for each in patterns if isinstance(each, str) and _is_mistaken(each.strip(), top)
+        ]
+        """The rules that match no path. They are not relative to the folder, or contain backslashes."""
 
     def decision(self, path: str) -> bool | None:
         """Return True if the rules exclude a path, False if they include it again, and None if no rule
@@ -69,6 +75,18 @@ class Ignored:
         return None
 
 
+def _is_mistaken(pattern: str, top: Path) -> bool:
+    """Return whether a rule is written like a path in a shell or on Windows, and therefore matches nothing.
+
+    A backslash is legitimate as the first character of a rule, and before the characters in the expression.
+    """
+    if pattern.startswith("#"):
+        return False
+    rule = pattern.removeprefix("!")
+    is_path = rule.startswith(("./", "../", f"{top.resolve()}/")) or re.match(r"[A-Za-z]:[/\\]", rule)
+    return bool(is_path or re.search(r"[^\\]\\(?![ #!\[\]?\\])", rule))
+
+
 def is_never_meant(path: str) -> bool:
     """Return whether a built-in rule excludes a path, such as a cache, a virtual environment or git's own
     files."""
@@ -102,7 +120,7 @@ def _spec(file: Path) -> GitIgnoreSpec | None:
     if len(lines) > MAX_RULES:
         raise UsageError(
             f"ignore file {file} has {len(lines)} lines; at most {MAX_RULES} are read",
-            hint="name folders in place of their files",
+            hint="list folders instead of their files",
         )
     try:
         return GitIgnoreSpec.from_lines(lines)

@@ -24,7 +24,7 @@ from harness.torchrun_sync.tree import Tree, Walker
 
 MAX_SCANS = 5
 STOPPING_SECONDS = 60.0
-"""During a switch, a command that fails does not end its pod for this number of seconds. The commands in the
+"""The number of seconds for which a failed command does not end its pod during a switch. The commands in the
 pods do not stop at the same moment, so a rank may fail because another rank has already stopped.
 """
 _Result = TypeVar("_Result")
@@ -140,7 +140,7 @@ class Fleet:
                 staged = self._each(_writers(states, tree.digest), partial(Sender.send, tree=tree))
             except Changed as change:
                 changed = change.path
-                self._progress(f"{changed} was written to while it was read: scanning the folder again")
+                self._progress(f"{changed} was written to while it was being read; scanning the folder again")
                 continue
             if mismatches := {name: digest for name, digest in staged.items() if digest != tree.digest}:
                 raise PodRefused(f"expected the tree {tree.digest} in every pod, found {mismatches}")
@@ -186,8 +186,8 @@ class Fleet:
 def always_changes(path: str) -> HarnessError:
     """Return the error for a file that was written to during each of MAX_SCANS scans."""
     return HarnessError(
-        f"{path} was written to while it was read, {MAX_SCANS} times",
-        hint=f"a file that always changes is not code: add it to {OWN}",
+        f"{path} was written to while it was being read, {MAX_SCANS} times",
+        hint=f"a file that keeps changing is probably not code: add it to {OWN}",
     )
 
 

@@ -95,8 +95,8 @@ def archive_server_command(folder: str, root: str, ready: str, port: int) -> lis
 
 
 def s3_fetch(url: str, root: str, ready: str, seconds: int) -> list[str]:
-    """Return the command that downloads a workspace from S3 to `root`, and prints a digest of the listing of
-    the downloaded objects.
+    """Return the command that downloads a workspace from S3 to `root`, and prints a digest of the list of
+    downloaded objects.
     """
     return [*_carried(S3, OBJECT_STORE), url, root, ready, str(seconds)]
 

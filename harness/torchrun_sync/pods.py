@@ -17,6 +17,7 @@ CONTROL = "/dev/shm/torchrun-sync"  # noqa: S108
 """The folder with a pod's control files. Each pod has its own. The folder is writable even if the container's
 root filesystem is read-only."""
 STORE = ".torchrun"
+"""The folder in a workspace that contains the code. The top folder of a tree has no entry of this name."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +34,8 @@ class Target:
 
 
 def target(pod: Object) -> Target | None:
-    """Return the running container in a pod to which code can be sent, or None if there is none, as in a
-    terminating pod."""
+    """Return the running container in a pod to which code can be sent, or None if there is none, for example
+    because the pod is terminating."""
     metadata, status = pod["metadata"], pod.get("status") or {}
     if metadata.get("deletionTimestamp") or status.get("phase") in ("Succeeded", "Failed"):
         return None
@@ -74,9 +75,9 @@ def wait(
 
     def done(pods: Mapping[str, Object]) -> str | None:
         if reason := end_reason():
-            raise UsageError(f"no pod to sync into: {reason}")
+            raise UsageError(f"no pod can receive the code: {reason}")
         ready = [each for each in map(target, pods.values()) if each]
-        return None if len(ready) == count else f"{len(ready)} of {count} pods run: {_phases(pods)}"
+        return None if len(ready) == count else f"{len(ready)} of {count} pods are running: {_phases(pods)}"
 
     awaited = f"{count} pods that can receive code"
     pods = kube.wait(awaited, "v1", "Pod", done, seconds=seconds, namespace=namespace, selector=selector)

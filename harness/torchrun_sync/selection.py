@@ -3,7 +3,8 @@
 1. the folder's .torchrunignore; a folder that it includes again is sent with all its content;
 2. in a git work tree, git (git_files.py): tracked files are sent, ignored files are not;
    elsewhere, the .gitignore files (ignored.py);
-3. built-in rules that exclude caches and virtual environments, except for files that git tracks.
+3. built-in rules that exclude caches and virtual environments, except for files that git tracks. A virtual
+   environment, also of conda, is detected by its content if it has another name.
 
 Submodules and other repositories below the folder are work trees with their own rules.
 """
@@ -92,6 +93,11 @@ class Selection:
         Raises UsageError if a file cannot be read.
         """
         self._own_rules = OwnRules(self.top)
+        if mistaken := self._own_rules.mistaken:
+            self.notices.append(
+                f"{OWN} has rules that match nothing: {', '.join(map(printable, mistaken))}; a rule is "
+                "relative to the folder, without ./, and has forward slashes"
+            )
         yield from self._folder("", self._rules(""), "")
 
     def _folder(self, folder: str, rules: _Rules, base: str) -> Iterator[tuple[str, os.stat_result]]:
@@ -124,6 +130,9 @@ class Selection:
                 if own
                 else ""
             )
+            if is_folder and own is None and not reason and _is_environment(self.top / path):
+                is_tracked = isinstance(rules, _ByGit) and rules.files.is_tracked(_below(rule_path, base))
+                reason = "" if is_tracked else BUILT_IN
             if not any(is_kind(status.st_mode) for is_kind in _KINDS):
                 # Git lists no sockets, pipes and devices, so they seem to be ignored.
                 if reason in ("", IGNORED):
@@ -143,7 +152,7 @@ class Selection:
         if isinstance(rules, _ByGit) and _below(path, base) in rules.files.submodules:
             if not any(os.scandir(self.top / path)):
                 self.notices.append(
-                    f"the submodule {path} is empty here, so it is sent empty: git submodule update --init"
+                    f"the submodule {path} is empty here and is sent empty; run git submodule update --init"
                 )
             return _ByFiles(Ignored(self.top / path)), path
         return (_IncludeAll(), base) if included else (rules, base)
@@ -155,15 +164,46 @@ class Selection:
         repository = is_in_repository(folder)
         if repository is not None:
             try:
-                return _ByGit(git_files(folder))
+                files = git_files(folder)
             except UsageError as error:
                 hint = f"{error.hint}; or add {path}/ to {OWN}" if path else error.hint
                 raise UsageError(error.message, hint=hint) from None
             except NoWorkTree as no:
                 self.notices.append(
-                    f"{repository} does not decide which files are sent ({no}); {GIT} files do"
+                    f"{repository} does not decide which files are sent ({no}); the {GIT} files do"
                 )
+            else:
+                self.notices += [
+                    f"{printable(f'{path}/{each}'.lstrip('/'))} is sent with the markers of a merge conflict"
+                    for each in sorted(files.unmerged)
+                    if _has_markers(folder / each)
+                ]
+                return _ByGit(files)
         return _ByFiles(Ignored(folder))
+
+
+def _is_environment(folder: Path) -> bool:
+    """Return whether a folder is a virtual environment of Python or conda. Its programs have absolute paths.
+
+    It is of no use in a pod, and its links to the Python of this machine would be refused.
+    """
+    return (folder / "pyvenv.cfg").is_file() or (folder / "conda-meta").is_dir()
+
+
+def _has_markers(file: Path) -> bool:
+    try:
+        with file.open("rb") as lines:
+            return any(line.startswith((b"<<<<<<< ", b">>>>>>> ")) for line in lines)
+    except OSError:
+        return False
+
+
+def printable(path: str) -> str:
+    """Return a path in a form that is safe to print.
+
+    File names can contain line breaks, escape sequences and invalid UTF-8.
+    """
+    return path if path.isprintable() else ascii(path)
 
 
 def _below(path: str, base: str) -> str:
@@ -172,4 +212,4 @@ def _below(path: str, base: str) -> str:
 
 def unreadable(path: Path, error: OSError) -> UsageError:
     """Return the error for a file or folder that cannot be read."""
-    return UsageError(f"{path} cannot be read: {error.strerror}", hint=f"chmod it, or add it to {OWN}")
+    return UsageError(f"{path} cannot be read: {error.strerror}", hint=f"make it readable or add it to {OWN}")

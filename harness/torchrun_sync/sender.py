@@ -24,10 +24,10 @@ WINDOW = 16 << 20
 """The maximum number of bytes that are sent before the pod acknowledges them. The pod sends four acks for
 this many bytes."""
 CONTENT = ("data", "zdata")
-"""The types of frames that contain a piece of a file: uncompressed, then compressed."""
+"""The types of frames that contain an uncompressed and a compressed piece of a file."""
 WORTH = 0.9
-"""A piece is sent compressed only if the ratio of its compressed to its uncompressed size is at most this
-value."""
+"""The maximum ratio of a piece's compressed size to its uncompressed size at which the piece is sent
+compressed."""
 PROBE = 4096
 """The number of bytes at the beginning of a piece that are compressed first, as a trial. Images and model
 weights, for example, do not become smaller.
@@ -37,7 +37,7 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True)
 class Limits:
-    """The timeouts of the phases of a sync, in seconds, and the number of retries after a lost connection."""
+    """The timeouts of a sync's phases, in seconds, and the number of retries after a lost connection."""
 
     connect: float = 30
     response: float = 30
@@ -147,7 +147,7 @@ class Sender:
                 if not attempts_left:
                     raise Cut(
                         f"{self.name}: {cut.message}, {self._limits.retries + 1} times",
-                        hint=cut.hint or "sync again: the pod keeps the received data",
+                        hint=cut.hint or "sync again; the pod keeps the received data",
                     ) from None
                 self.reconnects += 1
             except HarnessError:
@@ -156,7 +156,8 @@ class Sender:
             except BadFrame as bad:
                 self.close()
                 raise PodRefused(
-                    f"{self.name}: {bad}", hint="does the container's python3 print at its start?"
+                    f"{self.name}: {bad}",
+                    hint="does the container's python3 print anything at its start?",
                 ) from None
         raise AssertionError("unreachable")
 

@@ -7,6 +7,7 @@ import os
 import stat
 import time
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import sha256
@@ -16,7 +17,8 @@ from harness.core.errors import UsageError
 from harness.core.progress import Progress
 from harness.torchrun_sync.ignored import OWN
 from harness.torchrun_sync.pod.entries import Entry, leaves, tree_digest
-from harness.torchrun_sync.selection import Selection, unreadable
+from harness.torchrun_sync.pods import STORE
+from harness.torchrun_sync.selection import Selection, printable, unreadable
 from harness.torchrun_sync.warnings import warnings
 
 PIECE = 1 << 20
@@ -66,7 +68,9 @@ class Walker:
     def __post_init__(self) -> None:
         if not self.top.is_dir():
             problem = "is a file" if self.top.exists() else "does not exist"
-            raise UsageError(f"expected a folder to sync, but {self.top} {problem}", hint="--dir FOLDER")
+            raise UsageError(
+                f"expected a folder to sync, but {self.top} {problem}", hint="name it with --dir FOLDER"
+            )
 
     def scan(self) -> Tree:
         """Scan the folder and return its tree.
@@ -84,14 +88,11 @@ class Walker:
             except OSError as error:
                 raise unreadable(self.top / path, error) from None
         self._forget({entry["path"] for entry in entries})
-        escaping_links = [e for e in entries if e["kind"] == "link" and leaves(e["path"], e["target"])]
-        if escaping_links:
-            links = ", ".join(f"{e['path']} → {e['target']}" for e in escaping_links[:SHOWN])
-            suffix = f" and {len(escaping_links) - SHOWN} more" if len(escaping_links) > SHOWN else ""
+        self._require_links_inside(entries)
+        if any(entry["path"] == STORE for entry in entries):
             raise UsageError(
-                f"expected links inside of {self.top}, but these lead out of it, where a pod has no files: "
-                f"{links}{suffix}",
-                hint=f"add them to {OWN}, or replace them by copies of their targets",
+                f"{self.top / STORE} cannot be sent, because a pod keeps the code in a folder of this name",
+                hint=f"rename it, or add it to {OWN}",
             )
         tree = Tree(
             self.top,
@@ -118,6 +119,26 @@ class Walker:
             for path, status in Selection(self.top).walk()
         }
 
+    def _require_links_inside(self, entries: Sequence[Entry]) -> None:
+        """Raise UsageError if a link leads out of the folder, or has a target that contains its name."""
+        leaving = [e for e in entries if e["kind"] == "link" and leaves(e["path"], e["target"])]
+        top = self.top.resolve()
+        outside = [e for e in leaving if not Path(os.path.realpath(top / e["path"])).is_relative_to(top)]
+        shown = outside or leaving
+        links = ", ".join(f"{printable(e['path'])} → {printable(e['target'])}" for e in shown[:SHOWN])
+        suffix = f" and {len(shown) - SHOWN} more" if len(shown) > SHOWN else ""
+        if outside:
+            raise UsageError(
+                f"these links lead out of {self.top}, to files that pods do not have: {links}{suffix}",
+                hint=f"add them to {OWN}, or replace them with copies of their targets",
+            )
+        if leaving:
+            raise UsageError(
+                f"expected links relative to files in {self.top}, because a pod has its files in another "
+                f"folder: {links}{suffix}",
+                hint=f"`ln -sfnr TARGET LINK` makes a link relative; or add them to {OWN}",
+            )
+
     def _entry(self, path: str, status: os.stat_result) -> Entry:
         mode = stat.S_IMODE(status.st_mode) & 0o777
         if stat.S_ISDIR(status.st_mode):
@@ -140,8 +161,8 @@ class Walker:
             while piece := file.read(PIECE):
                 digest.update(piece)
                 size += len(piece)
-            # A second write in the same tick of the clock would not change the stamp, so the digest of a file
-            # that was just written is not cached.
+            # The digest of a file that was just written is not cached, because a second write in the same
+            # clock tick would not change the stamp.
             if _stamp(os.fstat(file.fileno())) == stamp and _settled(stamp):
                 self._digests[path] = (stamp, digest.hexdigest())
             return size, digest.hexdigest()

@@ -1,18 +1,24 @@
-"""Warn about a folder's content before it is sent: secrets, large files, and files that are excluded."""
+"""Warn about a folder's content before it is sent: secrets, large files, files that are excluded, and files
+that do not work in a pod."""
 
 from __future__ import annotations
 
+import codecs
+import os
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from harness.torchrun_sync.ignored import OWN
+from harness.torchrun_sync.ignored import GIT, OWN
 from harness.torchrun_sync.pod.entries import Entry
-from harness.torchrun_sync.selection import BUILT_IN
+from harness.torchrun_sync.selection import BUILT_IN, printable
 
 LARGE_BYTES = 10_000_000
 """The minimum size, in bytes, of a file that causes a warning about its size."""
+LARGE_TOTAL_BYTES, MANY_FILES = 100_000_000, 10_000
+"""The total size of smaller files, in bytes, and their number, each of which causes a warning."""
 SHOWN = 5
 _DATA = ("json", "yaml", "yml", "toml", "ini", "csv", "env", "txt")
 _SECRETS = (
@@ -31,6 +37,7 @@ _BACKUP = re.compile(r"(?:\.(?:bak|backup|old|orig|save|swp)|~)+$")
 """Matches the extensions that editors and people append to the names of backup copies."""
 _CERTIFICATE, _PRIVATE = b"-----BEGIN CERTIFICATE-----", b"PRIVATE KEY-----"
 _PEM_BYTES = 1 << 20
+_UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _POINTER, _POINTER_BYTES = b"version https://git-lfs.github.com/spec/", 1024
 
 
@@ -46,10 +53,33 @@ def warnings(top: Path, entries: Sequence[Entry]) -> Iterator[str]:
     if large:
         descriptions = _sample([f"{e['path']} ({e['size'] / 1e6:.1f} MB)" for e in large])
         yield f"warning: large files are sent: {descriptions}; move data to a claim, or add it to {OWN}"
+    small = [entry for entry in files if entry["size"] < LARGE_BYTES]
+    # Whole multiples only, because Walker repeats a warning whose text changes.
+    total = sum(entry["size"] for entry in small) // LARGE_TOTAL_BYTES * (LARGE_TOTAL_BYTES // 1_000_000)
+    count = len(small) // MANY_FILES * MANY_FILES
+    amounts = [f"more than {count} files"] * bool(count) + [f"more than {total} MB"] * bool(total)
+    if amounts:
+        yield (
+            f"warning: {' and '.join(amounts)} are sent, most of them in "
+            f"{printable(_largest_folder(small))}; move data to a claim, or add it to {OWN}"
+        )
     if pointers := [e["path"] for e in files if e["size"] < _POINTER_BYTES and _is_pointer(top / e["path"])]:
-        yield f"warning: Git LFS pointers are sent in place of the files: {_sample(pointers)}; git lfs pull"
+        yield f"warning: Git LFS pointers are sent instead of files: {_sample(pointers)}; run `git lfs pull`"
+    if scripts := [e["path"] for e in files if _is_script(e) and _has_dos_lines(top / e["path"])]:
+        yield (
+            f"warning: scripts whose first line ends with CRLF do not start in a pod: {_sample(scripts)}; "
+            "`dos2unix` converts them"
+        )
+    if links := [f"{e['path']} → {e['target']}" for e in _links_to_unsent(top, entries)]:
+        yield (
+            f"warning: links to files that are not sent are broken in a pod: {_sample(links)}; "
+            f"`!PATH` in {OWN} sends the target"
+        )
+    ignore_files = [e["path"] for e in files if e["path"].rpartition("/")[2] == GIT]
+    if ignored := [path for path in ignore_files if _starts_with(top / path, _UTF_16)]:
+        yield f"warning: git cannot read {_sample(ignored)}, which is in UTF-16: save it as UTF-8"
     if not files:
-        yield f"warning: no file of {top} is sent; `--dry-run` lists the excluded files"
+        yield f"warning: no files in {top} are sent; `--dry-run` lists the excluded files"
 
 
 def summary(excluded: Sequence[tuple[str, str]]) -> str:
@@ -63,7 +93,7 @@ def summary(excluded: Sequence[tuple[str, str]]) -> str:
 def listing(excluded: Sequence[tuple[str, str]]) -> Iterator[str]:
     """Yield one line for each path that is not sent, with the reason."""
     for path, reason in sorted(excluded):
-        yield f"not sent: {_printable(path)} ({reason})"
+        yield f"not sent: {printable(path)} ({reason})"
 
 
 def _is_secret(top: Path, path: str) -> bool:
@@ -80,11 +110,50 @@ def _is_secret(top: Path, path: str) -> bool:
 
 def _is_pointer(file: Path) -> bool:
     """Return whether a file is a Git LFS pointer, which git writes if LFS has not fetched the content."""
+    return _starts_with(file, (_POINTER,))
+
+
+def _starts_with(file: Path, starts: tuple[bytes, ...]) -> bool:
     try:
         with file.open("rb") as stream:
-            return stream.read(len(_POINTER)) == _POINTER
+            return stream.read(max(map(len, starts))).startswith(starts)
     except OSError:
         return False
+
+
+def _is_script(entry: Entry) -> bool:
+    return bool(entry["mode"] & 0o111) or entry["path"].endswith((".sh", ".bash"))
+
+
+def _has_dos_lines(file: Path) -> bool:
+    """Return whether a file's first line names an interpreter and ends with CRLF."""
+    try:
+        with file.open("rb") as stream:
+            line = stream.readline(256)
+    except OSError:
+        return False
+    return line.startswith(b"#!") and line.endswith(b"\r\n")
+
+
+def _links_to_unsent(top: Path, entries: Sequence[Entry]) -> Iterator[Entry]:
+    """Yield the links whose target exists in the folder but is not sent."""
+    sent_paths = {entry["path"] for entry in entries}
+    root = top.resolve()
+    for entry in entries:
+        if entry["kind"] == "link":
+            target = Path(os.path.realpath(root / entry["path"]))
+            is_here = target != root and target.is_relative_to(root) and target.exists()
+            if is_here and f"{target.relative_to(root)}" not in sent_paths:
+                yield entry
+
+
+def _largest_folder(files: Sequence[Entry]) -> str:
+    """Return the name of the top-level folder, or file, with the most content. Each file has a cost."""
+    costs: Counter[str] = Counter()
+    for entry in files:
+        folder, slash, _ = entry["path"].partition("/")
+        costs[f"{folder}{slash}"] += entry["size"] + LARGE_TOTAL_BYTES // MANY_FILES
+    return costs.most_common(1)[0][0]
 
 
 def _is_certificate(file: Path) -> bool:
@@ -99,12 +168,4 @@ def _is_certificate(file: Path) -> bool:
 
 def _sample(paths: Sequence[str]) -> str:
     suffix = f" and {len(paths) - SHOWN} more" if len(paths) > SHOWN else ""
-    return f"{', '.join(map(_printable, paths[:SHOWN]))}{suffix}"
-
-
-def _printable(path: str) -> str:
-    """Return a path in a form that is safe to print.
-
-    File names can contain line breaks, escape sequences and invalid UTF-8.
-    """
-    return path if path.isprintable() else ascii(path)
+    return f"{', '.join(map(printable, paths[:SHOWN]))}{suffix}"

@@ -59,7 +59,9 @@ def bisect(
     folder.mkdir(parents=True, exist_ok=True)
 
     def refuse() -> None:
-        raise UsageError(f"another process is searching in {folder}", hint="wait for it, or stop it")
+        raise UsageError(
+            f"another process is searching in {folder}", hint="wait for the other search to end, or stop it"
+        )
 
     with locked(folder / "lock", refuse):
         if repository is None:

@@ -42,8 +42,8 @@ def headline(result: Result) -> str:
             first = "ends" if result.fix else "begins"
             return (
                 f"{prefix}{bad.verdict} {first} in one of {len(result.suspects)} versions of {package} after "
-                f"{(bad if result.fix else good).label}, up to {(good if result.fix else bad).label}: those "
-                "between could not be judged"
+                f"{(bad if result.fix else good).label}, up to {(good if result.fix else bad).label}: the "
+                "versions in between could not be judged"
             )
         if result.fix:
             return (

@@ -72,7 +72,7 @@ def of_index(name: str, good: str | None, bad: str, context: RunContext) -> Vers
     """Return the versions in the package index. Raises UsageError if an end does not exist.
 
     Yanked versions, and those without a wheel for this Python and platform, are left out. Pre-releases are
-    included if an end is one, or if there are no other versions.
+    included if one of the ends is a pre-release, or if there are no other versions.
     """
     return with_versions_between(ends_of_index(name, good, bad, context), context)
 

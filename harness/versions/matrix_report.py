@@ -61,7 +61,7 @@ def write(document: Document) -> None:
 
 
 def as_markdown(document: Document) -> str:
-    """Return the results as Markdown: the table, the cells that did not pass, and the excluded cells."""
+    """Return the results as Markdown: the table, the cells that did not pass and the excluded cells."""
     components = f" {text(document.others)}" if document.others else ""
     lines = ["## Versions", "", f"**{document.summary}** of `{document.job}`{components}", ""]
     lines += grid_table(layout) if (layout := grid(document)) is not None else _list(document)

@@ -41,7 +41,7 @@ class PipeChannel:
     def _write(self, left: memoryview, deadline: Deadline) -> None:
         while left:
             if not select.select([], [self._in], [], deadline.remaining)[1]:
-                raise Cut("nothing moved before the deadline")
+                raise Cut("no data was transferred before the deadline")
             try:
                 done = os.write(self._in, left[:65536])
             except BrokenPipeError:
@@ -51,7 +51,7 @@ class PipeChannel:
 
     def receive(self, deadline: Deadline) -> bytes:
         if not select.select([self._out], [], [], deadline.remaining)[0]:
-            raise Cut("nothing moved before the deadline")
+            raise Cut("no data was transferred before the deadline")
         if not (piece := os.read(self._out, 65536)):
             raise Cut("the receiver has ended")
         return piece

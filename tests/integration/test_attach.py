@@ -110,7 +110,7 @@ def test_a_rank_that_torchrun_put_into_another_pod(api, attached):
     assert short(outcome.verdict) == ("FAIL", "rank.crashed", [1])
     assert "Its log contains only torchrun's report" in outcome.verdict.explanation
     expected = next(check for check in outcome.verdict.checks if check.name == "expected")
-    assert "the order of ranks is that in torchrun's log" in expected.explanation
+    assert "the order of ranks is taken from torchrun's log" in expected.explanation
 
 
 def test_a_running_job_shows_who_is_silent_for_the_longest_time(api, attached):

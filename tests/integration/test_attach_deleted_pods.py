@@ -168,7 +168,11 @@ AGAIN = "attach again, or with --follow"
     [
         (completed, "The Job controller keeps the pods of a completed Job, so a person", LATER),
         (failed, "The Job controller deletes the pods that still run when the Job fails", LATER),
-        (completed_jobset, "The Jobs of JobSet train are deleted 600 s after they have ended", LATER),
+        (
+            completed_jobset,
+            "The Jobs of JobSet train and their pods are deleted 600 s after the Jobs have ended",
+            LATER,
+        ),
         (restarting_jobset, "The JobSet controller has restarted the job (2 so far)", AGAIN),
         (scaled, "The StatefulSet controller has not created it yet, or is about to", AGAIN),
         (finished_pytorch_job, "deletes pods when the PyTorchJob has ended (cleanPodPolicy: All)", LATER),

@@ -65,7 +65,7 @@ def test_a_container_that_no_pod_has(api, settings):
     assert error.value.hint == "containers of its pods: main"
 
 
-@pytest.mark.parametrize(("namespace", "said"), [("gone", "does not exist"), ("team", "Jobs there: none")])
+@pytest.mark.parametrize(("namespace", "said"), [("gone", "does not exist"), ("team", "existing Jobs: none")])
 def test_a_namespace_that_does_not_exist(namespace, said, api, attached):
     """Contract: its absence is the reason, and not that of the job."""
     with pytest.raises(UsageError, match=f"there is no Job train in namespace {namespace}") as error:
@@ -221,7 +221,7 @@ def test_a_trainjob_whose_jobset_was_created_again(api, attached):
     again["metadata"]["creationTimestamp"] = jobs.at(120)
     api.objects["jobset"] = [again]
     api.objects["trainjob"] = [train_job(jobs.condition("Failed", "JobsFailed", when=60))]
-    with pytest.raises(UsageError, match="it was Failed before its JobSet was created"):
+    with pytest.raises(UsageError, match="the TrainJob was Failed before its JobSet was created"):
         attached("trainjob/train")
     again["metadata"]["creationTimestamp"] = jobs.at(0)
     assert attached("trainjob/train").verdict.verdict == "UNKNOWN"

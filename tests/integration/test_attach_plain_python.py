@@ -75,7 +75,7 @@ def test_rank_of_the_environment_names_the_rank_that_failed(
     verdict = attached().verdict
     assert short(verdict) == ("FAIL", "rank.crashed", [1])
     assert "2 ranks on 2 nodes, from WORLD_SIZE=2" in explanation(verdict, "expected")
-    assert "the pods are ordered by their variable RANK" in explanation(verdict, "expected")
+    assert "the pods are ordered by their RANK variable" in explanation(verdict, "expected")
 
 
 def test_the_completion_index_is_the_rank(api: BundleApi, attached: Attach) -> None:
@@ -99,7 +99,7 @@ def test_the_completion_index_is_the_rank(api: BundleApi, attached: Attach) -> N
                 {"name": "RANK", "valueFrom": {"configMapKeyRef": {"name": "r", "key": "k"}}},
                 value("WORLD_SIZE", 2),
             ],
-            "the value of RANK is not in the pods, so a pod has the rank of its index",
+            "the pods do not show the value of RANK, so each pod's rank is its index",
         ),
     ],
 )
@@ -172,4 +172,6 @@ def test_the_process_group_in_the_logs_shows_the_order_of_ranks(api: BundleApi, 
     serve_pods(api, *pods, **texts)
     verdict = attached().verdict
     assert short(verdict) == ("FAIL", "rank.crashed", [1])
-    assert "the order of ranks is that in the process group in the logs" in explanation(verdict, "expected")
+    assert "the order of ranks is taken from the process group in the logs" in explanation(
+        verdict, "expected"
+    )

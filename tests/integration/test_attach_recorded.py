@@ -306,9 +306,9 @@ def test_a_tracker_that_cannot_be_read_costs_only_the_points(logged: Recorded) -
         ({"secret": "wrong", "url": logged.server.url}, "does not accept the key"),
         ({"secret": "none"}, "there is no Secret none in namespace team"),
         ({"secret": "two"}, "Secret two in namespace team has 2 keys (one, other), so it is not known which"),
-        ({"secret": "two/third"}, "has no key third, but one, other"),
+        ({"secret": "two/third"}, "has no key third. Its keys are one, other"),
         ({"secret": "binary"}, "is not a tracker's key"),
-        ({"url": SERVICE}, "is expected at Service tracker in namespace tools, but the API server does not"),
+        ({"url": SERVICE}, "is expected at Service tracker in namespace tools, but the API server cannot"),
         ({"run": "E2E-9999"}, "it has no run E2E-9999 in project e2e; the recorders of the job name shared-"),
         ({"project": "other"}, "in project other; the recorders of the job name shared-"),
     ]
@@ -334,7 +334,8 @@ def test_a_tracker_that_cannot_be_read_costs_only_the_points(logged: Recorded) -
     logged.settings = settings.model_copy(update={"pluto_api_key": None})
     verdict = logged.attach(secret="").verdict
     assert (
-        "a key of the tracker is expected, but there is none" in check(verdict, "tracker").explanation.lower()
+        "an api key for the tracker is expected, but there is none"
+        in check(verdict, "tracker").explanation.lower()
     )
 
 

@@ -229,5 +229,5 @@ def test_a_pod_that_blocks_the_update_of_its_statefulset(
     api.objects["pod"] = [jobs.pod(0, None, name="train-0", owners=owners), bad]
     verdict = attached("sts/train").verdict
     assert short(verdict) == ("FAIL", "image.pull_failed", [1])
-    named = "The template of the StatefulSet has image train:1 by now" in verdict.explanation
+    named = "The StatefulSet's template now has image train:1" in verdict.explanation
     assert named == ("delete pod train-1" in verdict.next[-1]) == (policy == "OrderedReady")

@@ -331,7 +331,7 @@ def test_a_job_that_kueue_admitted_again_was_not_restarted_by_somebody(
     [
         ("10.0.0.3", "The lost peer, 10.0.0.3, is rank 2 (pod train-2-abcd2"),
         ("::ffff:10.0.0.3", "The lost peer, 10.0.0.3, is rank 2 (pod train-2-abcd2"),
-        ("10.0.0.2", "The lost peer had the address 10.0.0.2, which no pod of the job has now in its status"),
+        ("10.0.0.2", "The lost peer had the address 10.0.0.2, which the status of no existing pod contains"),
     ],
 )
 def test_the_address_of_a_lost_peer_names_its_pod(

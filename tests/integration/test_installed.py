@@ -93,7 +93,7 @@ def test_a_bundle_is_judged(bin_: Path, tmp_path: Path) -> None:
     [
         (["run", "jobs/multinode.yaml"], 64, "the repository of the harness has working job files in jobs/"),
         (["soak", "1"], 64, "the repository of the harness has working job files in jobs/"),
-        (["faults", "rank-killed"], 64, "in the repository of the harness is a working job file"),
+        (["faults", "rank-killed"], 64, "in the harness's repository is a working job file"),
         (["faults", "--list"], 0, "rank-killed"),
         (["accept"], 64, "harness accept --nodes"),
         (["runs"], 0, ""),

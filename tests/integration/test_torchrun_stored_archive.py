@@ -135,7 +135,7 @@ def test_a_sync_comes_while_nothing_is_kept(here: Path, to: Pod, tmp_path: Path)
         job.sync(Walker(here))
     code, said = ended(process)
     assert code == 0, said
-    assert "by a sync" in said
+    assert "from a sync" in said
     to.end()
 
 

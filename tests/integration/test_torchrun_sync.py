@@ -218,7 +218,7 @@ class Silent:
             try:
                 return left.recv(1)
             except TimeoutError:
-                raise Cut("nothing moved before the deadline") from None
+                raise Cut("no data was transferred before the deadline") from None
 
     def close(self) -> None:
         pass

@@ -101,7 +101,7 @@ def test_a_single_archive_is_unpacked(server: S3Server, client: Minio, tmp_path:
 @pytest.mark.parametrize(
     ("url", "changed", "says"),
     [
-        ("s3://code/nothing", {}, "expected objects there, seen none"),
+        ("s3://code/nothing", {}, "expected objects, found none"),
         ("s3://nowhere/code", {}, "HTTP 404 NoSuchBucket"),
         ("s3://code/proj", {"AWS_SECRET_ACCESS_KEY": "another"}, "HTTP 403 SignatureDoesNotMatch"),
         ("s3://code/proj", {"AWS_ACCESS_KEY_ID": ""}, "HTTP 403 AccessDenied"),

@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.attach, pytest.mark.nightly, pytest.mark.timeout(600)]
 PROBE = True
 SEEN_SECONDS = 120.0
 """Maximum seconds until a fault of a waiting job is visible in its objects."""
-BEFORE = "its reason may have occurred before the harness attached"
+BEFORE = "its reason is not known, because it may have occurred before the harness attached"
 
 
 @dataclass(frozen=True)

@@ -60,7 +60,7 @@ def test_interrupted_again_and_again_the_cluster_is_still_known(env: dict[str, s
     with Harness("run", JOB, *arguments(cluster), "--fresh", env=env) as run:
         run.until_stage("cluster")
         until_container(cluster)
-        for said in ("keeping its logs", "deleting cluster", "interrupt once more"):
+        for said in ("keeping its logs", "deleting cluster", "interrupt again"):
             run.interrupt()
             run.until(said)
         run.interrupt()

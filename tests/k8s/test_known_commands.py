@@ -164,5 +164,5 @@ def test_a_namespace_that_is_not_there_is_one_sentence(logged_launch: LoggedLaun
         cwd=tmp_path,
     )
     assert done.returncode == 64
-    assert "namespace nowhere is expected on the cluster" in done.stderr
+    assert "expected namespace nowhere on the cluster" in done.stderr
     assert "Traceback" not in done.stderr

@@ -219,7 +219,7 @@ def test_a_failed_job_s_code_is_passed_on(team: Team, here: Path) -> None:
     assert code == 1, said  # torchrun's own, for a rank that failed
     assert re.search(r"exit code 1 of torchrun, because rank [01] ended with exit code 5", said), said
     code, said = submit(team, here, "bad").ends()
-    assert (code, "there is a TorchrunJob bad already" in said) == (64, True), said
+    assert (code, "TorchrunJob bad already exists" in said) == (64, True), said
     code, said = submit(team, here, "Not_A_Name").ends()
     assert (code, "the cluster refuses the job" in said) == (64, True), said
 

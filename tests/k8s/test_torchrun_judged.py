@@ -31,7 +31,7 @@ def test_a_healthy_torchrun_job_passes(launch: Launch, cluster: Ready) -> None:
     assert all(check.result == "PASS" for check in checks.values())
     assert "The TorchrunJob was Succeeded" in checks["job-status"].explanation
     assert checks["disturbances"].explanation.startswith(
-        "No change by others was recorded of the job, its pods, "
+        "No changes by other clients were recorded for the job, its pods, "
     )
 
 

@@ -81,7 +81,7 @@ def test_what_a_queue_names_is_missing(team: Team) -> None:
         "runtime": ({"podTemplate": {"spec": {"runtimeClassName": "late"}}}, 'RuntimeClass "late" not found'),
         "storage": (
             {"storage": {"checkpoints": {"enabled": True, "size": "1Gi", "storageClass": "late"}}},
-            "StorageClass late of spec.storage.checkpoints.storageClass is not there",
+            "StorageClass late of spec.storage.checkpoints.storageClass does not exist",
         ),
     }
     for queue, (spec, text) in missing.items():
@@ -126,7 +126,7 @@ def test_a_claim_without_its_class(team: Team) -> None:
 def test_a_local_queue_that_is_missing(team: Team) -> None:
     """Contract: the queue says so, and the job says it in Kueue's words."""
     team.queue("elsewhere", localQueue="late")
-    until_queue_said(team, "elsewhere", "LocalQueue late is not there")
+    until_queue_said(team, "elsewhere", "LocalQueue late does not exist")
     team.job("elsewhere", jobQueue="elsewhere")
     until_said(team, "elsewhere", "LocalQueue", "late")
 

@@ -217,7 +217,7 @@ def test_what_keeps_the_code_goes_with_the_job(team: Team, here: Path) -> None:
     metadata = {"name": name, "namespace": team.namespace}
     team.kube.apply({"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": data})
     code, said = submit(team, here, "theirs").ends()
-    assert (code, f"there is a Secret {name} already" in said) == (0, True), said
+    assert (code, f"Secret {name} already exists" in said) == (0, True), said
     left = team.kube.get("v1", "Secret", name, team.namespace)
     assert left is not None
     assert left["data"] == data

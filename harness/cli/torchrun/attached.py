@@ -130,7 +130,8 @@ class Attached:
         status = ": ".join(filter(None, [phase(job), reason(job)]))
         if not job.get("status") and time.monotonic() - self._began > STATUS_SECONDS:
             status += (
-                f": no controller has set a status for {STATUS_SECONDS:g} s: does one run for its namespace?"
+                f": no controller has set a status for {STATUS_SECONDS:g} s; "
+                "check that one runs for its namespace"
             )
         if status != self._phase:
             self._phase = status
@@ -264,7 +265,7 @@ class Attached:
         return synced
 
     def _follow_logs(self, pods: Sequence[Object]) -> None:
-        """Start to print the log of each trainer container that has started."""
+        """Start printing the log of each trainer container that has started."""
         for pod in pods if self.show_logs else ():
             uid = pod["metadata"]["uid"]
             statuses = (pod.get("status") or {}).get("containerStatuses") or []

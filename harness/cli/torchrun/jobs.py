@@ -35,8 +35,8 @@ PROGRAM = "kubectl torchrun" if Path(sys.argv[0]).stem == names.PLUGIN else "har
 LATER = (429, 503, 504)
 _Result = TypeVar("_Result")
 FAILED = 1
-"""The exit code for a failed job whose pods no longer exist, so that the trainers' exit codes are not
-known."""
+"""The exit code for a failed job whose trainers' exit codes are not known, because its pods no longer
+exist."""
 
 
 def cluster(kubeconfig: Path | None, context: str | None) -> Kube:
@@ -108,8 +108,8 @@ class Jobs:
         self.all()
         if self.find(name) is not None:
             raise UsageError(
-                f"there is a TorchrunJob {name} already in namespace {self.namespace}",
-                hint=f"use another --name, or `{PROGRAM} delete {name}`",
+                f"TorchrunJob {name} already exists in namespace {self.namespace}",
+                hint=f"use another --name, or run `{PROGRAM} delete {name}`",
             )
         return self._written(lambda: self.kube.apply(document, dry_run=dry_run))
 

@@ -24,10 +24,10 @@ from harness.torchrun_sync.tree import Tree, Walker
 SHOWN = 3
 POLL_SECONDS = 0.5
 POD_CREATED_SECONDS = 20.0
-"""If a job has a pod that stores its code, the controller creates the pod within this number of seconds."""
+"""The maximum number of seconds to wait until the controller has created the pod that stores a job's code."""
 POD_RUNNING_SECONDS = 300.0
-"""The maximum number of seconds until the pod that stores the code runs, including the time to pull its image
-and to bind its volume claim."""
+"""The maximum number of seconds to wait until the pod that stores the code is running, including the time to
+pull its image and to bind its volume claim."""
 PART_BYTES = 1_000_000
 """The maximum number of bytes of code in one Secret. Kubernetes limits the size of a Secret to 1 MiB."""
 
@@ -79,7 +79,7 @@ class CodeStore:
                 self._put(job, index, part)
         except HarnessError as error:
             parts = ()
-            reason = f"{error.message}; the rights to get, create, patch and delete Secrets are required"
+            reason = f"{error.message}; permission to get, create, patch and delete Secrets is required"
         for index in range(len(parts), parts_of(job)):
             if self._is_ours(job, index):
                 self._delete(job, index)
@@ -157,7 +157,7 @@ class CodeStore:
         owner_uid = _job_uid(existing)
         if existing is not None and owner_uid is None:
             raise UsageError(
-                f"there is a Secret {name} already, which belongs to no job: rename it, or the job"
+                f"Secret {name} already exists, but belongs to no job: rename the Secret or the job"
             )
         # This Secret is left from a deleted job with the same name.
         if existing is not None and owner_uid != metadata["uid"]:
@@ -225,6 +225,6 @@ def is_stored(job: Object) -> bool:
 
 
 def generation_of(job: Object) -> int:
-    """Return the number of the latest generation of a job's code that was stored in the cluster, or 0."""
+    """Return the latest generation of a job's code that was stored in the cluster, or 0 if none was."""
     generation = (job["metadata"].get("annotations") or {}).get(names.GENERATION_ANNOTATION) or "0"
     return int(generation) if generation.isdecimal() else 0

@@ -1,7 +1,7 @@
 """Write and read column files, which store large numbers of rows.
 
-A rank's ground truth is written after the rank has ended, and the tracker's points are written as they
-arrive.
+A rank's ground truth is written to a column file after the rank has ended. The tracker's points are written
+as they arrive.
 """
 
 from __future__ import annotations

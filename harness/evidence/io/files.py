@@ -98,7 +98,7 @@ def inside(folder: Path, relative_path: str) -> Path:
     path = Path(relative_path)
     try:
         within = Path(os.path.realpath(folder / path)).is_relative_to(os.path.realpath(folder))
-    except ValueError:  # The path has a NUL character, or one that cannot be encoded.
+    except ValueError:  # The path contains a NUL character, or a character that cannot be encoded.
         within = False
     if not within or path.is_absolute() or ".." in path.parts:
         raise NotInsideError(errno.EPERM, "is outside the bundle", ascii(relative_path))

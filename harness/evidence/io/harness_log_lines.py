@@ -23,7 +23,7 @@ _PREFIX = re.compile(rf"{PREFIX}\s*")
 
 
 def is_own(line: str) -> bool:
-    """Return whether a log line, or its end, was written for the harness to read."""
+    """Return whether a log line, or its last part, was written for the harness to read."""
     return "@" in line and any(mark in line for mark in MARKS)
 
 

@@ -54,8 +54,8 @@ _BLOCK, _LONG_BLOCK, _LONG_PLAIN_BLOCK = 6, 8, 10
 """The lengths, in characters, of the blocks into which forms are divided. They apply, in this order, to forms
 of up to 2 * _LONG characters, longer encoded forms and longer plain forms."""
 _PART = 2 * _LONG_BLOCK - 1
-"""The minimum length, in characters, of a part of an encoded form that is replaced even without the rest.
-Each part of this length contains a whole block."""
+"""The minimum length, in characters, of the parts of an encoded form that are replaced even if the rest of
+the form is missing. Each part of this length contains a whole block."""
 _DEPTH = 4
 """The number of nested levels of escape sequences that are decoded."""
 _MAX_QUOTED = 256
@@ -184,7 +184,7 @@ def _encodings(raw: bytes) -> Iterator[str]:
 
 
 def _quoted(secret: str) -> Iterator[str]:
-    """Yield a secret in the forms in which URLs, JSON, HTML, Python and the shell escape it."""
+    """Yield a secret as it is escaped in URLs, JSON, HTML, Python and the shell."""
     yield secret
     for url in (quote(secret, safe=""), quote_plus(secret), quote(secret)):
         lower = re.sub("%..", lambda match: match[0].lower(), url)
@@ -209,8 +209,7 @@ def _quoted(secret: str) -> Iterator[str]:
 
 
 def _one_line(secret: str) -> Iterator[str]:
-    """Yield a multi-line secret in the forms it has after a shell has replaced or removed the line
-    endings."""
+    """Yield a multi-line secret as it appears after a shell has replaced or removed its line endings."""
     for joint in ("", " "):
         yield re.sub(r"\s*\n\s*", joint, secret)
         yield secret.replace("\n", joint)
@@ -264,8 +263,8 @@ class KnownSecrets:
     # -- first step: find lines that might contain a secret --------------------------------------------
     @cached_property
     def pattern(self) -> bytes:
-        """Return an RE2 pattern, in Latin-1, that matches wherever a secret's form, or part of it, might
-        be."""
+        """Return an RE2 pattern, in Latin-1, that matches wherever a form of a secret, or part of a form,
+        might be."""
         special = {*"+/=-_&#;%", *(each for form in self._plain for each in form if not each.isalnum())}
         anywhere, endings, beginnings, middles = [], [], [], []
         if self._plain:

@@ -215,13 +215,13 @@ class Bundle:
         return self._states[path]
 
     def read_objects(self) -> None:
-        """Read the objects of all kinds, so that `damaged` lists the problems in all of them."""
+        """Read the objects of all kinds, so that `damaged` lists all problems in them."""
         for name in self.names("objects", ".jsonl"):
             self.history(name.removesuffix(".jsonl"))
         self.history("event")
 
     def _typed(self, state: ObjectState) -> ObjectState:
-        """Remove the fields that have the wrong type from an object.
+        """Remove fields with values of the wrong type from an object.
 
         Each kind of problem is recorded as damage once per file.
         """

@@ -1,7 +1,7 @@
 """Replace secrets with *** before evidence is written.
 
 Two kinds of secrets are replaced: known secrets in any encoding (`known_secrets.py`), and values that look
-like secrets because of their name or form (`harness/core/secret_rules.py`). An RE2 pattern finds the lines
+like secrets because of their name or format (`harness/core/secret_rules.py`). An RE2 pattern finds the lines
 that might contain a secret. Only these lines and their neighbours are searched in detail.
 """
 
@@ -34,8 +34,8 @@ _VALUED = re.compile(r'(?a)(\{"name":"([-.\w]+)","value":)"[^"\\]*(?:\\.[^"\\]*)
 _LISTED = re.compile(r'"(--?[-\w]{1,120})",(?=("[^"\\]*(?:\\.[^"\\]*)*"))')
 _STRING = re.compile(r'"([^"\\]*(?:\\.[^"\\]*)*)"')
 _MAX_CLEAN = 4_000_000
-"""The maximum total length, in characters, of the strings that are cached as containing no secret. A cache
-helps because the states of an object mostly contain the same strings."""
+"""The maximum total length, in characters, of the strings that are cached as containing no secret. The cache
+helps, because an object's states mostly contain the same strings."""
 _SAFE = re.compile(
     r'\{"name":"[^"\\]*",(?:"value":"\*\*\*"|"valueFrom":\{"\w+":\{(?![^{}]*"value":)[^{}]*\}\})\}'
 )
@@ -301,8 +301,8 @@ class _Search:
         return self.known.spans(window)
 
     def _windows(self, text: str, start: int) -> Iterator[Span]:
-        """Yield the (start, end) of the parts of a text that might contain a secret: lines that match the
-        pattern, and their neighbours."""
+        """Yield the (start, end) of the parts of a text that might contain a secret. These are the lines that
+        match the pattern, and their neighbours."""
         data = text.encode("utf-8", "surrogatepass")
         if start and len(data) > len(text):
             start = len(text[:start].encode("utf-8", "surrogatepass"))

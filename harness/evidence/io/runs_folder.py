@@ -77,8 +77,8 @@ class Past:
     def started(self) -> datetime:
         """Return the launch's start time from the manifest.
 
-        Without a readable manifest, derive it from the bundle's name, or else use the directory's
-        modification time.
+        If the manifest cannot be read, the time comes from the bundle's name or, failing that, from the
+        directory's modification time.
         """
         if self.manifest is not None and (moment := _moment(self.manifest.started_at)) is not None:
             return moment
@@ -96,7 +96,7 @@ class Past:
     def job(self) -> str:
         """Return the job's name in the job file, or "" if nothing was launched.
 
-        For a bundle from an older harness, this is the launched object's name.
+        In a bundle from an older harness, it is the launched object's name.
         """
         if self.manifest is None:
             return ""
@@ -192,7 +192,7 @@ _T = TypeVar("_T")
 
 
 class Keep(BaseModel):
-    """The setting for how many bundles with a PASS verdict to keep. The newest bundles are kept."""
+    """The setting that determines how many bundles with a PASS verdict are kept. The newest are kept."""
 
     last: int | None
     """The number of bundles to keep. None means all."""

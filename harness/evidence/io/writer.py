@@ -73,9 +73,9 @@ TrackerKind = Literal["runs", "attachments", "points", "writers", "digests"]
 class BundleWriter:
     """Writes the files of a bundle. All code that writes to a bundle uses this class.
 
-    If the disk is full, methods set `full` and raise HarnessError with the cause run.evidence_disk_full. No
-    records are written after that, because records with a gap prove nothing. The manifest and the verdict are
-    still written.
+    If the disk is full, methods set `full` and raise HarnessError with the cause run.evidence_disk_full.
+    After that, no records are written, because records with a gap prove nothing. The manifest and the verdict
+    are still written.
     """
 
     def __init__(
@@ -217,7 +217,7 @@ class BundleWriter:
         self._append("dry-runs.jsonl", record)
 
     def device_holder(self, record: DeviceHolder) -> None:
-        """Append a pod that uses devices for which one of the launch's pods is waiting."""
+        """Append a record of a pod that uses devices for which one of the launch's pods is waiting."""
         self._append("device-holders.jsonl", record)
 
     def exited(self, exit_: ContainerExit) -> None:
@@ -269,7 +269,7 @@ class BundleWriter:
         self.points.extend(rows)
 
     def tracker_summary(self, summary: TrackerSummary) -> None:
-        """Write how many records of each kind the tracker has.
+        """Write the number of records of each kind that the tracker has.
 
         Call this method last, because readers use these numbers to detect truncated files in tracker/.
         """
@@ -355,7 +355,8 @@ def timed(
     """Call `on_start()` before the block and `on_end(stage, error)` after it. `error` can be None."""
     started_at, start, exception = clock.now(), clock.monotonic(), None
     try:
-        on_start()  # This call is inside `try`, so that `on_end` is called even if a signal interrupts it.
+        # `on_start` is called inside `try`, so that `on_end` is called even if a signal interrupts it.
+        on_start()
         yield
     except BaseException as error:
         exception = error

@@ -50,7 +50,7 @@ class Report:
 
     @property
     def advice(self) -> str:
-        """Return how to obtain a node, or "" if the message does not show it."""
+        """Return advice on how to obtain a node, or "" if the message does not suggest any."""
         if self.outcome == "adding":
             return "raise --wait: a new node with GPUs can take more than ten minutes"
         if any(part in self.message for part in _LIMITS):
@@ -59,11 +59,11 @@ class Report:
                 "other jobs release its nodes"
             )
         if any(part in self.message for part in _NO_CAPACITY):
-            return "the cloud has no such machine now: use another zone, another type, or a reservation"
+            return "the cloud has no such machine at the moment: use another zone, type or reservation"
         if self.outcome == "failed" and any(part in self.message for part in _QUOTA):
-            return "raise the quota of the cloud account for this type of machine"
+            return "raise the cloud account's quota for this type of machine"
         if _IN_BACKOFF in self.message:
-            return "read why the last scale-up failed in the status of the node group or NodeClaim"
+            return "read in the status of the node group or NodeClaim why the last scale-up failed"
         return ""
 
 

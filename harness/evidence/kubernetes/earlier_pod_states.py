@@ -1,7 +1,8 @@
 """Reconstruct the states that a pod had before the harness first read it, from its container status.
 
 The container status contains the number of restarts and the termination of the previous instance. This is
-needed only for attached jobs: a bundle recorded from the start of a job contains these states.
+needed only for attached jobs. A bundle that was recorded from the start of a job already contains these
+states.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from harness.evidence.kubernetes.objects import ObjectState, items, mapping
 
 
 def with_earlier(states: list[ObjectState], container: str) -> list[ObjectState]:
-    """Return a pod's states, preceded by the earlier states that the status of `container` in the first state
-    implies.
+    """Return a pod's states, preceded by earlier states that are derived from the status of `container` in
+    the first state.
 
     The added states show the container's previous instance, first running and then terminated. Both refer to
     the same line as the first state and have no resource version.

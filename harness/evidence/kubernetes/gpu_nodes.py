@@ -58,14 +58,15 @@ class Parts:
 _REJECTED = "Pod was rejected: "
 """The beginning of a pod's status message if the kubelet refused to run the pod. Older kubelets omit it."""
 _ENDED_OTHERWISE = ("DeadlineExceeded", *ENDED_BY_NODE)
-"""Status reasons of failed pods that the kubelet accepted first, and that it or a controller ended later."""
+"""Status reasons of failed pods that the kubelet had accepted before it or a controller ended them."""
 _NONE_LEFT = re.compile(r"\bcapacity: 0\b")
 _OF_GPUS = re.compile(
     r"nvidia\.com/|nvml|\bGPU-[0-9a-f]|amd\.com/gpu|gpu\.intel\.com/|habana\.ai/"
     r"|unhealthy devices(?! [\w.-]+/)|GetPreferredAllocation",
     re.IGNORECASE,
 )
-"""Pattern for the device manager's messages about GPUs. Other device plugins offer network devices."""
+"""Pattern for the device manager's messages about GPUs. The device manager also reports other devices, such
+as network devices."""
 _SHARED_ONCE = "maximum request size for shared resources"
 """Part of the device plugin's error message if failRequestsGreaterThanOne is set. MPS implies this
 setting."""
@@ -90,7 +91,7 @@ def offered(node: Mapping[str, Any], resource: str, *, part: str = "allocatable"
 
 
 def gpu_resources(node: Mapping[str, Any]) -> dict[str, int]:
-    """Return the node's extended resources that stand for GPUs or parts of GPUs, with their capacity."""
+    """Return the node's extended resources that represent GPUs or parts of GPUs, with their capacity."""
     names = mapping(node, "status", "capacity")
     counts = {name: offered(node, name, part="capacity") for name in names if _LIKE_GPU.search(name)}
     return {name: count for name, count in counts.items() if count}
@@ -157,7 +158,7 @@ def _shortage(
     if other := parts(node):
         return Shortage("scheduling.unschedulable", other.text)
     if not capacity and resource == GPU and is_gpu_node(node):
-        text = f"is labelled as a GPU node without {GPU}: the device plugin does not run"
+        text = f"is labelled as a GPU node, but has no {GPU}: the device plugin is not running"
         return Shortage("gpu.not_allocatable", text)
     other_resources = {name: count for name, count in gpu_resources(node).items() if name != resource}
     if not capacity and other_resources:

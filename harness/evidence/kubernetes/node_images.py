@@ -1,6 +1,6 @@
 """Find container images in the status of nodes.
 
-The kubelet reports only the 50 largest images of its node.
+Each kubelet reports only the 50 largest images on its node.
 """
 
 from __future__ import annotations
@@ -58,14 +58,16 @@ def instead(image: str, node: str | None, nodes: Sequence[dict[str, Any]]) -> tu
     if nodes_with_image := holders(nodes).get(normal(image), []):
         if node in nodes_with_image:
             return "", ""
-        return f"this image is on {in_words(nodes_with_image)}, and not on {node}", (
+        return f"this image is on {in_words(nodes_with_image)}, but not on {node}", (
             f"load {image} into every node that can run the pods, or push it to a registry"
         )
     if tags := other_tags(image, nodes):
         description = f"the nodes have it under other tags: {in_words(tags, 'tags')}"
         return description, f"use one of the tags that the nodes have, or load {image} into the nodes"
     if similar := same_name(image, nodes):
-        description = f"the nodes have {in_words(similar, 'images')}, which is another image to Kubernetes"
+        description = (
+            f"the nodes have {in_words(similar, 'images')}, which Kubernetes treats as a different image"
+        )
         return description, f"use the name that the nodes have: {similar[0]}"
     return "", ""
 

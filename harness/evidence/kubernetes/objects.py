@@ -68,7 +68,7 @@ class ObjectState:
 
 
 def changed_by(before: ObjectState, after: ObjectState) -> list[str]:
-    """Return the field managers that wrote to the object, other than its status, between two states.
+    """Return the field managers that, between two states, wrote to any part of the object except its status.
 
     If managedFields has no new entries, the managers that are no longer listed are returned, because a
     manager disappears when it removes the only field that it has written.

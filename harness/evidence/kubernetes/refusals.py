@@ -20,7 +20,7 @@ _MAKERS = (
     *("JobSet", "Job", "StatefulSet", "DaemonSet", "ReplicaSet", "TorchrunJob"),
     *("PyTorchJob", "MPIJob", "TrainJob", "LeaderWorkerSet"),
 )
-"""Kinds of objects whose controllers create pods, or create Jobs that create pods."""
+"""Kinds of objects whose controllers create pods, or create Jobs whose controller creates pods."""
 _REASONS = ("FailedCreate", "JobCreationFailed", "HeadlessServiceCreationFailed", "FailedCreatePod")
 """Event reasons used by Kubernetes controllers, JobSet 0.12 and the Training Operator 1.9 for objects that
 could not be created."""
@@ -98,7 +98,7 @@ class Refusal:
 
     @property
     def of_another_webhook(self) -> str:
-        """Return the name of the webhook that could not be called, or "" if it is one of JobSet or Kueue."""
+        """Return the name of the webhook that could not be called, or "" if it belongs to JobSet or Kueue."""
         match, called = _UNCALLED.search(self.message), _CALLED.search(self.message)
         is_known = _JOBSET_OR_KUEUE.search(self.message) is not None
         if called is not None:
@@ -125,7 +125,8 @@ class Refusal:
             return "compare the clock of the control plane with the dates of the webhook's certificate"
         if name := self.of_another_webhook:
             return (
-                f"see whether the pods behind webhook {name} run, or remove the webhook from this namespace"
+                f"check whether the pods behind webhook {name} are running, or remove the webhook from this "
+                "namespace"
             )
         if self.without_account:
             return "create the service account, or correct serviceAccountName"
@@ -150,7 +151,7 @@ class Refusal:
 
 
 def rule_of(message: str) -> tuple[str, str] | None:
-    """Return the kind and name of the policy, quota or webhook in a refusal message of the API server, or
+    """Return the kind and name of the policy, quota or webhook in the API server's refusal message, or
     None."""
     rule = _rule(message)
     return rule[:2] if rule else None

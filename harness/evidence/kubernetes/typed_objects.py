@@ -60,7 +60,8 @@ _USERS_NAMES: Final[dict[str, tuple[type, ...]]] = {
     **dict.fromkeys(("allocatable", "capacity", "hard", "limits", "requests", "used"), (*_SCALAR, dict)),
     "selector": (str, dict, list),
 }
-"""The accepted types of the values in each mapping whose keys users can choose."""
+"""Maps each field that contains a mapping with user-defined keys to the accepted types of the mapping's
+values."""
 _OPAQUE = frozenset({"fieldsV1", "properties", "data", "binaryData"})
 _MAX_NUMBER = 2**63 - 1
 _NAMES = {

@@ -1,8 +1,10 @@
-"""Find out why no node could run a pod even if there were no other pods: resources, labels, affinity, taints
-or cordons. The recorded pod and nodes are compared by the rules of the scheduler's filter plugins. Pod
-affinities, topology spread constraints and other pods' requests are ignored, because other pods can end.
+"""Find out why no node could run a pod even if there were no other pods. The reasons are resources, labels,
+affinity, taints and cordons. The recorded pod and nodes are compared by the rules of the scheduler's filter
+plugins. Pod affinities, topology spread constraints and other pods' requests are ignored, because other pods
+can end.
 
-Two functions recognize messages that report only that a pod waits. Another message then has the reason.
+Two functions recognize messages that report only that a pod waits, without the reason, which is in another
+message.
 """
 
 from __future__ import annotations
@@ -54,7 +56,7 @@ def waits_for_group(message: str) -> bool:
 
 
 def waits_for_volumes(message: str) -> bool:
-    """Return whether the kubelet reports only that it waits for a volume. Other Events have the reason."""
+    """Return whether the kubelet reports only that it waits for a volume. The reason is in other Events."""
     return message.startswith(_VOLUMES) and message.rstrip(". ").endswith(_ONLY_LATE)
 
 
@@ -208,7 +210,7 @@ def _too_much(pod: dict[str, Any], nodes: list[dict[str, Any]]) -> Iterable[str]
         highest = max(quantity(mapping(node, "status", "allocatable").get(name, 0)) for node in nodes)
         if requested > highest:
             amount, largest = _amount(name, requested), _amount(name, highest, unit=False)
-            if amount.startswith(f"{largest} "):  # The two amounts look equal because of rounding.
+            if amount.startswith(f"{largest} "):  # Because of rounding, the two amounts look equal.
                 amount, largest = f"{requested.normalize():f} {name}", f"{highest.normalize():f}"
             limit_text = f"the most that a node has is {largest}" if highest else "no node has any"
             yield f"a pod requests {amount}; {limit_text}"

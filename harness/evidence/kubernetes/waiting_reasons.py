@@ -74,8 +74,8 @@ _REFUSALS = (
     _Text(("not found",), None, "final"),
     _Text(("unavailable in ClusterQueue",), None, "final"),
 )
-"""Patterns for messages in a Workload's QuotaReserved condition. The cause is that of the first matching
-pattern that has one."""
+"""Patterns for messages in a Workload's QuotaReserved condition. The first matching pattern that has a cause
+determines the cause."""
 _UNTIL_QUOTA = "insufficient unused quota"
 """Part of Kueue's message about a flavor whose quota is in use now. This flavor might admit the job later,
 even if no other flavor ever can."""
@@ -123,8 +123,7 @@ _CONTAINER_REASONS = {
     "ContainerCannotRun": Meaning("image.entrypoint"),
     "PostStartHookError": Meaning("image.config", "retried"),
 }
-"""Maps the reason in a container's status, if it is waiting or did not start, to the meaning of the
-reason."""
+"""Maps the reason in the status of a container that is waiting or did not start to the reason's meaning."""
 _PULLS = (
     # Denials come first, because their messages can also contain "does not exist".
     _Text(("pull access denied",), "image.pull_denied", "final"),
@@ -149,7 +148,7 @@ _PULLS = (
 """Patterns for messages about failed image pulls. They match messages in lower case. The first match with a
 cause determines the cause."""
 _GPU_DRIVER = ("nvidia-container-cli", "nvidia-ctk", "nvml error", "inject cdi devices")
-"""Parts of messages from NVIDIA's container runtime, in lower case. This runtime fails if the node's driver
+"""Parts of messages, in lower case, from NVIDIA's container runtime, which fails if the node's driver
 fails."""
 _GPU_LOST = re.compile(r"nvidia-container-cli: device error: .{0,200}unknown device")
 """Pattern for a message, in lower case, about a GPU that the device plugin assigned and the driver no longer
@@ -176,7 +175,7 @@ _OF_THE_NODE: tuple[tuple[str, CauseId], ...] = tuple(
         "too many open files",
     )
 )
-"""Parts of messages, in lower case, about a fault of the node or its container runtime, with their cause."""
+"""Pairs of (part of a message in lower case, cause) for faults of the node or its container runtime."""
 _STARTS: tuple[tuple[str, CauseId], ...] = (
     ("oom-killed (memory limit too low", "rank.oom_killed"),
     ("error mounting", "scheduling.volume_failed"),
@@ -191,7 +190,7 @@ _CREATIONS: tuple[tuple[str, CauseId], ...] = (
 )
 """Pairs of (part of a message in lower case, cause) for containers that could not be created."""
 _NAMES = re.compile(r'"[^"\s]*"|(?<!\S)/(?!sys/fs/cgroup)\S*')
-"""Pattern for names and paths, which users choose, so that any word can be in them."""
+"""Pattern for names and paths. Users choose them, so they can contain any word."""
 _WRONG_ARCHITECTURE = ("exec format error", "no match for platform")
 _NO_IMAGE = ("image.pull_failed", "image.not_found")
 PULL_REASONS = tuple(reason for reason, means in _CONTAINER_REASONS.items() if means.cause in _NO_IMAGE)
@@ -212,10 +211,11 @@ def refusal(message: str, reason: str = "") -> Meaning:
 
 
 def _fits_later(message: str) -> bool:
-    """Return whether each pod set can get its quota in some flavor when other jobs have released theirs.
+    """Return whether each pod set can get quota in some flavor once other jobs have released their quota.
 
-    Kueue lists why each flavor does not fit. A flavor that only lacks unused quota makes the reasons of the
-    other flavors irrelevant: their taints and node affinities, and their maximum of the same resource.
+    Kueue lists why each flavor does not fit. If one flavor only lacks unused quota, the reasons for the other
+    flavors are irrelevant. These reasons are their taints, their node affinities, and their maximum of the
+    same resource.
     """
     first, *others = message.split(_POD_SET)
     parts = [first + others[0], *others[1:]] if others else [first]
@@ -233,7 +233,7 @@ def _part_fits_later(text: str) -> bool:
 
 
 def without_names(message: str) -> str:
-    """Return the kubelet's message without the names of objects and the paths in it."""
+    """Return the kubelet's message without object names and paths."""
     return _NAMES.sub("", message)
 
 

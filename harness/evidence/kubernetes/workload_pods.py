@@ -58,7 +58,7 @@ def _index(launch: Launch, own: list[States]) -> Callable[[States], int | None]:
 
 
 def group_index(groups: Iterable[PodGroup], pod: dict[str, Any]) -> int | None:
-    """Return the node index of a pod of an attached job, or None if the pod does not run ranks."""
+    """Return the node index of an attached job's pod, or None if the pod does not run ranks."""
     metadata = mapping(pod, "metadata")
     labels = mapping(metadata, "labels")
     values = {**labels, **mapping(metadata, "annotations")}

@@ -52,8 +52,8 @@ SCHEMA_VERSION = 2
 
 
 Purpose = Literal["training", "netcheck", "nodes", "ddp"]
-"""What the pods of a launch run: a training job that logs with Pluto, netcheck, or acceptance tests:
-"nodes" tests each node separately, and "ddp" tests collective operations across all nodes.
+"""What the pods of a launch run: a training job that logs with Pluto, netcheck, or acceptance tests. "nodes"
+tests each node separately, and "ddp" tests collective operations across all nodes.
 """
 
 

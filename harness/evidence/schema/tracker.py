@@ -80,8 +80,8 @@ class RunWriter(Record):
     run_id: int
     kind: str
     """The kind of request: attach, metrics, logs, data, files, status, heartbeat, names, tags, config, alert,
-    graph or claim. With a claim, a launch announced before it started that it would write to this run
-    (harness/tracker/storage/claims.py).
+    graph or claim. A claim is a launch's announcement, made before it started, that it would write to this
+    run (harness/tracker/storage/claims.py).
     """
     launch: str | None = None
     """The nonce of the launch, as in `Attachment.launch`."""

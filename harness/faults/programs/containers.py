@@ -59,7 +59,7 @@ class Container:
 
 
 def workload(script: str, nodes: int, image: str) -> IndexedJobWorkload:
-    """Return an Indexed Job whose pods run a shell script, like a manifest that a user wrote."""
+    """Return an Indexed Job whose pods run a shell script, as in a manifest written by a user."""
     container = {"name": "worker", "image": image, "command": ["bash", "-c"], "args": [script]}
     template = {
         "metadata": {"labels": {"app": NAME}},

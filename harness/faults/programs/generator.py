@@ -1,6 +1,6 @@
 """Generate random training programs from grammar.yaml.
 
-A program combines logged data, processes, a way to end, shell code and a way to start the ranks.
+A program combines logged data, processes, shell code, a way to start the ranks and a way to end them.
 
 A seed and a number always determine the same program, so that a wrong verdict can be reproduced from them.
 """

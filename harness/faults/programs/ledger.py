@@ -40,7 +40,7 @@ class Outcome(BaseModel):
 
 
 class Seed(BaseModel):
-    """The results of all programs that were generated from one seed."""
+    """The results of the programs that were generated from one seed."""
 
     programs: int = 0
     """The number of programs that ran, in order from program 0."""

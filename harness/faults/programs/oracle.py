@@ -52,7 +52,7 @@ class Decision:
 
 @dataclass
 class Account:
-    """What the oracle finds in the evidence about a program.
+    """The oracle's findings about a program.
 
     If there are `reasons`, a PASS is wrong. If there are only `doubts`, both a PASS and another verdict can
     be right.
@@ -100,16 +100,16 @@ class Account:
                     Reason(f"rank {journal.rank} did not end by itself", ("rank.", "rendezvous."))
                 )
             elif end["code"] != 0:
-                text = f"rank {journal.rank} ended with {end['code']} ({end['how']})"
+                text = f"rank {journal.rank} ended with exit code {end['code']} ({end['how']})"
                 self.reasons.append(Reason(text, ("rank.",)))
             elif end["how"] == "os._exit 0":
-                self.doubts.append(f"rank {journal.rank} ended by os._exit(0)")
+                self.doubts.append(f"rank {journal.rank} ended through os._exit(0)")
         for container in self.containers:
             if container.timed_out:
                 causes = ("rank.", "rendezvous.", "run.timed_out", "unification.")
                 self.reasons.append(Reason(f"pod {container.index} did not end in time", causes))
             elif container.exit_code:
-                text = f"pod {container.index} ended with {container.exit_code}"
+                text = f"pod {container.index} ended with exit code {container.exit_code}"
                 self.reasons.append(Reason(text, ("rank.", "rendezvous.")))
 
     def _values(self) -> None:
@@ -162,7 +162,7 @@ class Account:
                 self.doubts.append(f"{name} was logged at step {step} with several values")
 
     def _missing_number(self, at: Point, any_step: bool) -> str:
-        """Return where a logged number is missing, as text, or "" if it is not missing."""
+        """Return a description of where a logged number is missing, or "" if it is not missing."""
         names = {at[0], at[0].replace("/", ".")}
         for place, points in (("the run", self.tracked), ("the ground truth", self.recorded)):
             is_present = any((name, at[1], at[2]) in points for name in names)
@@ -209,7 +209,7 @@ class Account:
 def account(
     program: Program, bundle: Path, journals: Path, containers: Sequence[Container], tracked: set[Point]
 ) -> Account:
-    """Return the oracle's account of a program. `tracked` contains the program's points in the tracker."""
+    """Return the oracle's findings. `tracked` contains the program's points in the tracker."""
     lines = [line for path in sorted(journals.rglob("*.jsonl")) for line in path.read_text().splitlines()]
     journal_list = read(lines)
     return Account(program, journal_list, containers, tracked, set(_truth_points(Bundle.open(bundle))))

@@ -40,8 +40,8 @@ The operating system closes the pipe even if the harness is killed and cannot st
 SERVER = (sys.executable, "-c", _WITH_THE_HARNESS)
 """The command that starts a session's tracker, without its options."""
 FATAL = ("wrong PASS", "judge error")
-"""The oracle decisions that make a session fail. Other decisions that a verdict is not right are still
-frequent, so they are only counted."""
+"""The oracle decisions that make a session fail. Other decisions against a verdict are still frequent, so
+they are only counted."""
 _FIND_TORCH = "import importlib.util as u; print(u.find_spec('torch').origin)"
 
 

@@ -1,6 +1,6 @@
 """Generate random faults from grammar.yaml.
 
-Each fault combines an object in the cluster, a verb that says what happens to the object, a moment in the
+Each fault combines an object in the cluster, a verb that describes what happens to it, a moment in the
 launch, and a behaviour of the job's worker. A seed and a number always determine the same fault, so that a
 run can be continued and a fault repeated.
 """

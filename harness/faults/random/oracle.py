@@ -86,7 +86,7 @@ def ask(ready: Ready, bundle: Bundle | None, verdict: Verdict | None, output: st
         return Decision("wrong PASS", missing, missing) if missing else Decision("borne")
     if names(verdict, output, pattern):
         return Decision("named", missing=missing)
-    return Decision("not named", f"neither its cause nor its text says {pattern!r}", missing)
+    return Decision("not named", f"neither its cause nor its text matches {pattern!r}", missing)
 
 
 def _missing(ready: Ready, manifest: Manifest) -> str:
@@ -96,11 +96,11 @@ def _missing(ready: Ready, manifest: Manifest) -> str:
     """
     expected = manifest.expected
     if expected is None:
-        raise HarnessError("the manifest does not record the run of the ranks")
+        raise HarnessError("the manifest does not record the run to which the ranks log")
     expected_points, end_messages = _files(ready, manifest.nonce)
     without_points = [rank for rank in range(expected.ranks) if not expected_points.get(rank)]
     if without_points:
-        raise HarnessError(f"there is no file of ranks {without_points} in {FILES}/{manifest.nonce}")
+        raise HarnessError(f"ranks {without_points} have no file in {FILES}/{manifest.nonce}")
     return "; ".join(
         filter(
             None,

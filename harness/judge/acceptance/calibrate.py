@@ -53,7 +53,7 @@ class Calibration:
 def baselines(fleet: Fleet, share: float = SHARE) -> Calibration:
     """Return one baseline for each GPU model and each check with measured values.
 
-    Nodes that did not report or that contain several GPU models are ignored. Raises ValueError if `share` is
+    Nodes that did not report, and nodes with several GPU models, are ignored. Raises ValueError if `share` is
     out of range.
     """
     if not 0 < share * (1 + MARGIN) <= 1:
@@ -97,8 +97,8 @@ def baselines(fleet: Fleet, share: float = SHARE) -> Calibration:
 def stable(values: Sequence[float], share: float) -> list[float]:
     """Return the values that are at least `share` and at most 1 / `share` times their common mean.
 
-    Values near the median are selected first, because distant outliers move the mean away from good values.
-    The selection is then repeated around the mean of the selected values until it no longer changes.
+    The first selection is made around the median, because outliers move the mean away from good values. The
+    selection is then repeated around the mean of the selected values until it no longer changes.
     """
     centre, agreeing = median(values), list(values)
     while True:

@@ -74,7 +74,7 @@ def reports(case: Case) -> Finding:
         return _one_report(case, node_answers)
     expected = case.expected.node_names
     if not expected:
-        return unknown("reports", "the nodes that must report were not recorded")
+        return unknown("reports", "the bundle does not list the nodes that must report")
     by_node = {one.node: one for one in node_answers.values() if one.report is not None}
     missing_nodes = [name for name in expected if name not in by_node]
     refs = [by_node[name].ref for name in expected if name in by_node]
@@ -128,7 +128,7 @@ def _silent(
             "reports",
             "scheduling.devices_held",
             f"{counted(len(missing_nodes), 'node')} of {len(expected)} could not be tested: "
-            "others use the devices",
+            "other pods use the devices",
             details=[*(one.sentence for _, one in holders), *details],
             evidence=[ref for ref, _ in holders],
         )
@@ -201,7 +201,7 @@ def accepted(case: Case) -> Finding:
 
 
 def _shared_gpus(case: Case, node_answers: dict[int, Answer]) -> dict[int, Parts]:
-    """Map the index of each pod with shared or split GPUs to a description of the sharing or splitting.
+    """Map the index of each pod with shared or split GPUs to a description of how they are shared or split.
 
     In collective tests, the result is the same for all pods, because one such pod affects them all.
     """
@@ -315,8 +315,8 @@ def _doubts_of(case: Case, one: Answer, check_ids: set[str]) -> Iterable[str]:
     own = {check.id for check in report.checks}
     if case.launch.acceptance == "nodes":
         tags = {check.tag for check in report.checks}
-        yield from (f"it reported nothing of {tag}" for tag in sorted(_NODE_TAGS - tags))
-        yield from (f"{id_} was not reported, but other nodes have it" for id_ in sorted(check_ids - own))
+        yield from (f"it reported no {tag} check" for tag in sorted(_NODE_TAGS - tags))
+        yield from (f"{id_} was not reported, but other nodes reported it" for id_ in sorted(check_ids - own))
     for check in report.checks:
         if check.verdict == "UNKNOWN":
             yield f"{check.id}: {check.text}"

@@ -39,7 +39,7 @@ class Pair:
 class Fleet:
     """The verdict on a cluster. `nodes` lists nodes without a report first, then the rest, worst first.
 
-    `checks` are the results that concern all nodes: missing reports, differing versions, and collectives.
+    `checks` contains the results for the whole cluster: missing reports, differing versions and collectives.
     """
 
     verdict: Verdict
@@ -118,7 +118,7 @@ def _node(
     """Return a node's results from its own tests and from multinode tests, before any comparison.
 
     `one_world` means that all ranks form one world. `owing` means that at least one node tested itself, so
-    this node should have done so too. `parts` describes how the node's GPUs are shared or split.
+    this node should have tested itself too. `parts` describes how the node's GPUs are shared or split.
     """
     cells, report, gpus = list(shared), None, list[GpuResult]()
     if records is not None:
@@ -164,7 +164,7 @@ def _verdict_of(report: AcceptanceReport) -> list[Cell]:
 
 
 def _no_gpu(report: AcceptanceReport, cells: Sequence[Cell]) -> list[Cell]:
-    """Return an UNKNOWN result if no GPU of the node was tested and no check has a GPU cause yet."""
+    """Return an UNKNOWN result if no GPU of the node was tested and no check failed with a GPU cause."""
     if (report.device == "cuda" and report.gpus) or any(
         cell.verdict != "PASS" and (cell.cause or "").startswith("gpu.") for cell in cells
     ):

@@ -132,7 +132,7 @@ def _expected_checks(nodes: Sequence[NodeResult]) -> dict[Kind | None, set[Place
 
 
 def _not_reported(node: NodeResult, expected: dict[Kind | None, set[Place]]) -> list[Cell]:
-    """Return an UNKNOWN result for each check that other nodes of its kind reported but this one did not."""
+    """Return an UNKNOWN result for each check that only other nodes of this node's kind reported."""
     if node.kind is None:
         return []
     reported = {(cell.id, cell.gpu) for cell in node.cells}

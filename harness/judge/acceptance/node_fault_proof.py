@@ -28,7 +28,7 @@ fault only if most other nodes do not fail with them."""
 
 
 def doubtful(fleet: Fleet, *, force: bool = False) -> dict[str, str]:
-    """Map each failed node that may not be at fault itself to the reason.
+    """Map each failed node that is not proved to be at fault itself to the reason.
 
     If more than half of the nodes fail with the same cause, all failed nodes are included. With `force`, such
     a cause counts as each node's own fault.
@@ -51,7 +51,7 @@ class Shared:
 
     @property
     def sentence(self) -> str:
-        return f"{self.cause} is on {self.count} of {self.answered} nodes: look at what they have in common"
+        return f"{self.count} of {self.answered} nodes have {self.cause}: look at what they have in common"
 
 
 def shared_cause(fleet: Fleet) -> Shared | None:
@@ -79,7 +79,7 @@ def _doubt(node: NodeResult, reporting: list[NodeResult], force: bool = False) -
     for cause in causes:
         failed_count = sum(_fails(other, cause) for other in reporting)
         if cause not in OWN | COMPARED:
-            reasons.append(f"{cause or 'a failure without a cause'} may not be the node's own fault")
+            reasons.append(f"{cause or 'a failure without a cause'} might not be the node's own fault")
         elif _majority(failed_count, reporting) and not force:
             reasons.append(Shared(cause, failed_count, len(reporting)).sentence)
         elif cause in COMPARED and len(reporting) < 2:

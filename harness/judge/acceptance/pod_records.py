@@ -18,7 +18,7 @@ Key = tuple[str, int | None, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class Member:
-    """A node that should report, with what the cluster shows about its pod.
+    """A node that should report, and the information from the cluster about its pod.
 
     `pod` is the node's last pod, or "" if it is unknown. `ranks` are the node's ranks in the world that spans
     all nodes, or () if each node tests only itself.
@@ -95,11 +95,11 @@ class PodRecords:
             return "there is no report: the tests were cut off"
         if self.loose:
             ids = sorted({check.id for check in self.loose})
-            return f"{', '.join(ids[:3])}{' …' if len(ids) > 3 else ''}: in no report, so it was cut off"
+            return f"its report was cut off: it lacks {', '.join(ids[:3])}{' …' if len(ids) > 3 else ''}"
         if self.contradicted:
             return f"the report contradicts the log about {', '.join(sorted(set(self.contradicted))[:3])}"
         if self.starts <= restarts:
-            return f"its container started {restarts + 1} times, but only {self.starts} reports came"
+            return f"its container started {restarts + 1} times, but it sent only {self.starts} reports"
         return None
 
 

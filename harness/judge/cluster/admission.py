@@ -82,8 +82,8 @@ def _without_queue(case: Case) -> list[Finding]:
 
 
 _TOLERATE = (
-    "add a toleration for the taint to the pod template (a konduktor job's: HARNESS_KONDUKTOR_CONFIG), or to "
-    "spec.tolerations of the ResourceFlavor for all its jobs"
+    "add a toleration for the taint to the pod template (for konduktor jobs, in HARNESS_KONDUKTOR_CONFIG) "
+    "or, for all its jobs, to spec.tolerations of the ResourceFlavor"
 )
 
 _ADVICE = (
@@ -106,7 +106,7 @@ _ADVICE = (
 )
 """Pairs of (part of Kueue's message, advice)."""
 _EXCLUDED_NODES = re.compile(r'(taint|nodeSelector|affinity|resource|topologyDomain)(?: "[^"]*")?: (\d{1,9})')
-"""Pattern for the numbers of nodes that topology-aware scheduling excluded, by the reason."""
+"""Pattern for the number of nodes that topology-aware scheduling excluded for each reason."""
 _OF_TOPOLOGY = {
     "taint": _TOLERATE,
     "nodeSelector": "correct the job's nodeSelector, or the labels of the nodes",
@@ -127,7 +127,7 @@ def _refused(case: Case, last: ObjectState) -> list[Finding]:
     queue_exists = passed("queue", f"queue {case.queue} exists", [last.ref])
     has_quota = reserved.get("status") == "True"
     if has_quota and not checks and _without_topology(last):
-        message = "quota is reserved, but Kueue has not found nodes for its pods in the topology"
+        message = "quota is reserved, but Kueue has not found nodes for the job's pods in the topology"
         cause: CauseId = "admission.topology"
     elif has_quota and not checks and controllers.waited(case):
         text = f"quota is reserved for Workload {last.name}, but Kueue has not admitted it"
@@ -161,7 +161,7 @@ def _without_topology(workload: ObjectState) -> bool:
 
 
 def _pending_checks(workload: ObjectState) -> list[str]:
-    """Return a clause for each admission check of a Workload that is not Ready, with its message."""
+    """Return a clause for each of the Workload's admission checks that is not Ready, with its message."""
     checks = [
         each for each in items(workload.object, "status", "admissionChecks") if each.get("state") != "Ready"
     ]
@@ -244,7 +244,7 @@ def eviction(case: Case) -> Finding:
     The check also passes if the job was evicted and completed later.
     """
     if not case.queue and (case.jobset is not None or case.launch.kind == "Pod"):
-        return passed("eviction", "the job is in no queue")
+        return passed("eviction", "the job is not in a queue")
     if not case.workload:
         return unknown("eviction", "no Workload of the job was recorded")
     if not ever_admitted(case):
@@ -299,7 +299,7 @@ def _silent(case: Case, over: float, advice: list[str]) -> list[str]:
 
 
 def _slow_start(case: Case, over: float) -> list[str]:
-    """Return a one-item list if more than half of the time passed before every rank had logged, or []."""
+    """Return a one-item list about a slow start if it took more than half of the job's time, or []."""
     admissions = [condition(state, "Admitted") for state in case.workload if _is(state, "Admitted")]
     admitted_at = max((seconds(one.get("lastTransitionTime")) or over for one in admissions), default=over)
     logged = {rank: case.first_logged(rank) or over for rank in case.logging}
@@ -330,4 +330,4 @@ def _allowed(case: Case, workload: ObjectState) -> tuple[str, list[str]]:
 def _workload_name(case: Case, message: str) -> list[str]:
     """Return a one-item list with the name of the Workload whose UID is in Kueue's message, or []."""
     names = [state.name for uid, state in case.bundle.last("workload").items() if uid in message]
-    return [f"this UID is that of Workload {', '.join(names)}"] if names else []
+    return [f"this UID belongs to Workload {', '.join(names)}"] if names else []

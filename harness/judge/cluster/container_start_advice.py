@@ -1,4 +1,4 @@
-"""Advice for a container that could not start, if its message shows more than its cause does."""
+"""Advice for a container that could not start, if its message is more specific than the cause."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ADVICE = (
     ),
     (
         ("has expired or is not yet valid",),
-        "compare the clock of the node with the dates of the registry's certificate",
+        "compare the node's clock with the validity dates of the registry's certificate",
     ),
     (
         ("signed by unknown authority",),
@@ -49,7 +49,7 @@ _ADVICE = (
     (("cgroup",), "look at the logs of the kubelet and the container runtime on this node, or reboot it"),
     (
         ("context deadline exceeded", "context canceled"),
-        "the container runtime of the node is slow or hangs: look at its log, and at the load of the disk",
+        "the node's container runtime is slow or hangs: look at its log and at the disk load",
     ),
 )
 """Pairs of (parts of a message in lower case, advice)."""

@@ -1,8 +1,7 @@
 """Judge whether the nodes could provide the GPUs that a launch's pods request, and if not, why.
 
-The possible reasons are on the nodes: GPUs that the device plugin reports as unhealthy, a device plugin that
-is not running, GPUs that are split or shared, or a resource with a different name. pod_start.py handles the
-case that other pods use the GPUs.
+Possible reasons on a node are unhealthy GPUs, a device plugin that is not running, GPUs that are split or
+shared, and GPUs under another resource name. pod_start.py handles GPUs that other pods use.
 """
 
 from __future__ import annotations
@@ -96,7 +95,7 @@ def of_nodes(case: Case, names: Collection[str]) -> Supply | None:
 def _never_started(case: Case) -> list[tuple[int | None, Sequence[ObjectState]]]:
     """Return the node index and the states of each pod that never started.
 
-    The index is None for a DaemonSet's pods, which have an index only once they have an address.
+    The index is None for a DaemonSet's pods, because these get their index only after their address.
     """
     if case.launch.kind != "DaemonSet":
         return [

@@ -63,7 +63,7 @@ def healthy(case: Case) -> str | None:
     if not _watched(case, "service") or not case.bundle.has("objects/endpointslice.jsonl"):
         return None
     service = next(iter(subdomains))
-    return f"Service {service} selects all {len(case.pods)} pods, and each of them was its endpoint"
+    return f"Service {service} selects all {len(case.pods)} pods, and all of them were its endpoints"
 
 
 def _readable(case: Case, kind: str) -> bool:
@@ -150,8 +150,8 @@ def _endpoints(case: Case, service: ObjectState, pods: dict[int, Pod]) -> Servic
     rank_names = names(case.ranks_of(*absent))
     if not mapping(service.object, "spec", "selector"):
         text = (
-            f"Service {service.name} has no selector, so Kubernetes made the pod of {rank_names} no endpoint "
-            "of it"
+            f"Service {service.name} has no selector, so Kubernetes did not add the pod of {rank_names} "
+            "to its endpoints"
         )
         return ServiceProblem("service.selector", text, service.name, absent, [service.ref])
     text = f"Service {service.name} selects the pod of {rank_names}, but the pod was never an endpoint of it"

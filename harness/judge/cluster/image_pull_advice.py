@@ -26,7 +26,7 @@ def secrets(case: Case, index: int) -> list[str]:
 
 
 def outdated(case: Case, index: int) -> str:
-    """Return a clause about a StatefulSet that has another image by now but does not replace the pod, or "".
+    """Return a clause about a StatefulSet that now has another image but does not replace the pod, or "".
 
     With OrderedReady, the controller waits until the pod is ready before it updates it
     (kubernetes/kubernetes#67250).
@@ -43,6 +43,6 @@ def outdated(case: Case, index: int) -> str:
     if new is None or old is None or new == old:
         return ""
     return (
-        f"the template of the StatefulSet has image {new} by now, but the controller waits until the pod is "
-        "Ready before it replaces it"
+        f"the StatefulSet's template now has image {new}, but the controller does not replace the pod until "
+        "the pod is Ready"
     )

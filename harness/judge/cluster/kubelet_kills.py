@@ -18,7 +18,7 @@ _PROBES = ("liveness", "startup")
 _HOOK = "FailedPostStartHook"
 _PROBE_ADVICE = (
     "raise timeoutSeconds and failureThreshold of this probe, or remove it: a rank that computes or waits "
-    "for its peers may not answer in time"
+    "for its peers might not answer in time"
 )
 _OF_TORCHRUN = (
     "the torchrun controller's probe ends node 0 if all its processes hang or its store never listens: see "
@@ -39,9 +39,9 @@ class Kill:
 
 
 def of_container(case: Case, index: int, terminated: dict[str, object]) -> Kill | None:
-    """Return why the kubelet killed the rank's container of a node, or None.
+    """Return why the kubelet killed the rank container of a node, or None.
 
-    `terminated` is the state of the container, whose times are those of the same kubelet as the Events'.
+    `terminated` is the container's terminated state. The kubelet that set its times also reported the Events.
     """
     start, end = (seconds(terminated.get(name)) for name in ("startedAt", "finishedAt"))
     events = [
@@ -67,7 +67,7 @@ def of_container(case: Case, index: int, terminated: dict[str, object]) -> Kill 
 
 
 def _is_of_the_ranks(case: Case, event: PodEvent) -> bool:
-    """Return whether an Event can be about the ranks' container, and not about another one of the pod."""
+    """Return whether an Event can be about the rank's container rather than another one in the pod."""
     path = mapping(event.state.object, "involvedObject").get("fieldPath")
     return path in (None, "", f"spec.containers{{{case.launch.container}}}")
 

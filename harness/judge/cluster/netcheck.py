@@ -21,8 +21,8 @@ ABSENT = "peer.never_came"
 class PodDiagnosis:
     """The last netcheck diagnosis from one pod.
 
-    `index` is the pod's actual node index. The index in `record` is what the pod itself reported, and it can
-    be wrong.
+    `index` is the pod's actual node index. The index in `record` was reported by the pod itself and can be
+    wrong.
     """
 
     index: int
@@ -93,7 +93,7 @@ def check(case: Case) -> Finding:
 def steps(case: Case, diagnosis: NetcheckDiagnosis) -> list[NetcheckStep]:
     """Return the diagnosis steps.
 
-    If the pods could not decide the `pods` and `service` steps, API objects do.
+    If the pods could not decide the `pods` and `service` steps, the API objects decide them.
     """
     corrected = {"pods": _pods(case), "service": _service(case, diagnosis.verdict == "ok")}
     return [
@@ -193,8 +193,8 @@ def _blind(diagnoses: Mapping[int, NetcheckDiagnosis]) -> set[int]:
 def _homeless(case: Case, first: PodDiagnosis, nodes: list[int]) -> tuple[str, str] | None:
     """Return (reason, reference) for pods that were scheduled too late, or None.
 
-    Other pods had waited for them, and had already ended when they were scheduled. The `scheduling` check
-    judges pods that were never scheduled.
+    The other pods had waited for these pods, but had already ended when these were scheduled. The
+    `scheduling` check judges pods that were never scheduled.
     """
     until = seconds(first.record.at) or 0.0
     reasons = [reason for index in nodes if (reason := _unscheduled(case, index, until)) is not None]

@@ -130,12 +130,13 @@ def check(case: Case, ends: dict[int, End]) -> Finding:
     """Run the `containers` check: no other container in a pod blocked the start or end of a rank or job."""
     others = [other for index in sorted(case.pods) for other in of(case, index)]
     if not others:
-        return passed(CHECK, "no pod has a container besides that of its rank")
+        return passed(CHECK, "no pod has a container other than its rank's container")
     for judged in (_init_failed, _init_unended, _failed, _unended):
         if (finding := judged(case, ends, others)) is not None:
             return finding
     text = (
-        f"{counted(len(others), 'other container')} in the ranks' pods kept no rank from starting or ending"
+        f"{counted(len(others), 'other container')} in the ranks' pods did not keep any rank from starting "
+        "or ending"
     )
     return passed(CHECK, text, list(dict.fromkeys(other.state.ref for other in others)))
 

@@ -13,7 +13,7 @@ from harness.judge.finding import LATE
 from harness.judge.pod_end import SAME_MOMENT
 
 _BY_POD_GC, _BY_TAINT = "DeletionByPodGC", "DeletionByTaintManager"
-"""Reasons in a pod's DisruptionTarget condition. The pod's node no longer exists, or a taint on that node
+"""Reasons in a pod's DisruptionTarget condition if the pod's node no longer exists, or if a taint on the node
 evicts the pod."""
 _STOPPED_BY = {"Suspended": "{} was suspended", "SuccessCriteriaMet": "the success policy of {} was met"}
 """Conditions of a Job or JobSet that make its controller delete running pods, with their meanings."""
@@ -187,7 +187,7 @@ def too_many_restarts(case: Case, pod: Pod) -> dict[str, Any] | None:
 
 
 def by_its_controller(case: Case, removed: ObjectState) -> str:
-    """Return a clause with the reason for which a controller of an attached job deleted the pod, or "".
+    """Return a clause that explains why a controller deleted an attached job's pod, or "".
 
     The reason is taken from the job's conditions, which a controller can write after it deletes the pods.
     """

@@ -37,8 +37,8 @@ class PodEvent:
 def of_pod(case: Case, index: int) -> list[PodEvent]:
     """Return the Events about a node's pod before the harness stopped waiting, the oldest first.
 
-    An Event that recurs is listed once for each recorded state. The times are those at which the harness
-    received it, because the clocks of nodes can differ. For an attached job, they are those in the Event.
+    An Event that recurs is listed once for each recorded state. The harness's receive times are used, because
+    the nodes' clocks can differ. For an attached job, the Event's own times are used.
     """
     uid, limit = case.pods[index].last.uid, case.stopped_at or float("inf")
     events = []

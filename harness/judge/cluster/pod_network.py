@@ -61,7 +61,7 @@ def _reason(pod: Pod) -> str:
 
 
 def host_ports(case: Case, waiting: Collection[int]) -> str:
-    """Return a sentence about a host port that a pod in `waiting` and another pod of the job need, or ""."""
+    """Return a sentence about a host port that a pod in `waiting` shares with another pod, or ""."""
     users: dict[int, list[int]] = defaultdict(list)
     for index, pod in case.pods.items():
         for port in sorted(_host_ports(pod.last.object)):
@@ -72,7 +72,7 @@ def host_ports(case: Case, waiting: Collection[int]) -> str:
         if unplaced and len(indexes) > 1:
             locations = ", ".join(f"{case.pods[i].name} on {case.pods[i].node}" for i in placed[:3])
             return (
-                f"{len(indexes)} pods of the job need host port {port}, which each node has once"
+                f"{len(indexes)} pods of the job need host port {port}, which only one pod on a node can use"
                 + (f", and it is taken by {locations}" if locations else "")
                 + ". Use at least as many nodes as pods, no hostPort, or no containerPort with hostNetwork"
             )

@@ -170,15 +170,15 @@ def image(case: Case) -> Finding:
     if waiting:
         event = start_events.last(case, waiting[0]) if waiting[0] in case.pods else None
         last_event = f": the last Event of its pod is {event.text}" if event else ""
-        text = f"the container of {case.place(waiting[0])} is not recorded as started{last_event}"
+        text = f"nothing shows that the container of {case.place(waiting[0])} started{last_event}"
         return unknown("image", text)
     return passed("image", "every rank's container started", [pod.last.ref for pod in case.pods.values()])
 
 
 def _on_nodes(case: Case, obstacle: Blocked, node: str | None) -> tuple[str, str]:
-    """Return a clause about nodes that have the image that could not be pulled, and advice.
+    """Return a clause about nodes that have the image that could not be pulled, and advice. Either can be "".
 
-    Both can be "". `node` is the name of the pod's node.
+    `node` is the name of the pod's node.
     """
     if obstacle.reason not in waiting_reasons.PULL_REASONS:
         return "", ""
@@ -226,7 +226,7 @@ def _not_started(case: Case, blocked_by: dict[int, PodEvent]) -> Finding:
         "scheduling",
         start_events.BLOCKERS[event.reason],
         f"no container of {case.place(index)} could start: {event.text}",
-        details=[f"neither could one of {other_ranks}"] if same_reason[1:] else [],
+        details=[f"no container of {other_ranks} could start either"] if same_reason[1:] else [],
         why=others[:2],
         ranks=case.ranks_of(*same_reason),
         evidence=[blocked_by[i].state.ref for i in same_reason],
@@ -249,7 +249,7 @@ def _never_started(case: Case, idle: list[int]) -> Finding:
         "scheduling",
         "scheduling.not_started",
         f"{case.place(index)} was bound to its node, but its container never started",
-        details=[f"neither did that of {other_ranks}"] if same_reason[1:] else [],
+        details=[f"the containers of {other_ranks} did not start either"] if same_reason[1:] else [],
         why=[f"the last Event of its pod is {event.text}"] if event else [],
         ranks=case.ranks_of(*(same_reason or [index])),
         evidence=[case.pods[index].last.ref, *([event.state.ref] if event else [])],
@@ -342,7 +342,7 @@ _NUMBER = re.compile(r"\d+")
 
 
 def _other_messages(case: Case, index: int, messages: dict[int, str]) -> list[str]:
-    """Return the scheduler's messages about other pods that differ in more than numbers, at most two."""
+    """Return at most two of the scheduler's messages about other pods that differ in more than numbers."""
     known, texts = {_NUMBER.sub("", messages[index])}, list[str]()
     for other, message in messages.items():
         if (pattern := _NUMBER.sub("", message)) not in known:

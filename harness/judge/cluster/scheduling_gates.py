@@ -1,4 +1,4 @@
-"""Judge pods with a scheduling gate, which no scheduler looks at until a controller removes the gate."""
+"""Judge pods with a scheduling gate, which schedulers ignore until a controller removes the gate."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ADVICE = (
 def not_removed(case: Case) -> Finding | None:
     """Return the finding for pods whose scheduling gates were not removed, or None if no pod has a gate.
 
-    Kueue removes only its own gates. Another gate remains although Kueue has admitted the job.
+    Kueue removes only its own gates. Other gates remain even if Kueue has admitted the job.
     """
     pods = {index: pods[-1].last for index, pods in case.pod_attempts.items() if gated(pods[-1].last)}
     if not pods:

@@ -1,7 +1,7 @@
 """Find the Event that explains why a scheduled pod does not start a container.
 
-The kubelet prepares devices and volumes first, then the sandbox with its network, and then the containers.
-An Event about a later step shows that the earlier steps have succeeded meanwhile.
+The kubelet prepares devices and volumes first, then the sandbox with its network, and then the containers. An
+Event about a later step shows that the earlier steps have since succeeded.
 """
 
 from __future__ import annotations
@@ -40,10 +40,12 @@ STEPS = {
     **dict.fromkeys(("FailedCreatePodSandBox", "AddedInterface"), 2),
     **dict.fromkeys(("Pulling", "Pulled", "Created", "Started", "Failed", "BackOff"), 3),
 }
-"""The kubelet's step in which an Event with this reason occurs, in the order of the steps."""
+"""Maps the reason of an Event to the kubelet's startup step in which the Event occurs. The steps are numbered
+in order."""
 _WITHOUT_EFFECT = ("Scheduled", "FailedScheduling", "DNSConfigForming", "FailedToRetrieveImagePullSecret")
-"""Reasons of Events that do not show what the kubelet waits for. It repeats some of them with each attempt,
-although the pod can start: too many DNS servers, and a missing pull Secret of an image that needs none."""
+"""Reasons of Events that do not show what the kubelet is waiting for. The kubelet can repeat some of them
+although the pod can start. Examples are a warning about too many DNS servers, and a missing pull Secret for
+an image that needs none."""
 _ATTACHED = "SuccessfulAttachVolume"
 _STAMPS = ("firstTimestamp", "lastTimestamp")
 _REPORTED_ONCE = "Multi-Attach error"
@@ -92,8 +94,8 @@ def blocking(case: Case, index: int) -> PodEvent | None:
     """Return the warning Event that explains why a scheduled pod's containers do not start, or None.
 
     Warnings that did not recur over at least LASTING_SECONDS are ignored, and so are warnings about a step
-    that the kubelet has completed since then. The message with a reason is preferred to the kubelet's summary
-    that a volume is not mounted.
+    that the kubelet has since completed. A message that gives a reason takes precedence over the kubelet's
+    summary that a volume is not mounted.
     """
     events = of_pod(case, index)
     warnings = [event for event in events if event.reason in BLOCKERS and not _outdated(event, events)]

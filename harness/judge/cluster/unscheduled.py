@@ -19,9 +19,9 @@ from harness.judge.cluster import pod_deletion, pod_events
 _REASON = re.compile(r"(?:^|, )(\d+) ((?:(?!, \d+ ).)+)")
 _END = re.compile(r"[.;] (?:preemption|no new claims|still not schedulable)\b.*|\.$", re.DOTALL)
 _ON_PURPOSE = re.compile(r"taint(?!.*(?:node\.kubernetes\.io/|not-ready))|affinity/selector|node selector")
-"""Pattern for reasons that exclude a node on purpose, so that another reason is decisive for the other nodes.
+"""Pattern for reasons with which the pod itself excludes a node. Only the other reasons are decisive.
 
-Kubernetes itself taints nodes that are cordoned or not ready.
+Taints that Kubernetes itself adds to cordoned or unready nodes do not match.
 """
 _OF_VOLUMES = (
     (
@@ -32,7 +32,7 @@ _OF_VOLUMES = (
     ("PersistentVolume's node affinity", ""),
     ("no available volume zone", ""),
     ("exceed max volume count", "these nodes cannot attach more volumes: use fewer volumes, or other nodes"),
-    ("ReadWriteOncePod", "one pod only can use this claim: use ReadWriteMany, or a claim for each pod"),
+    ("ReadWriteOncePod", "only one pod can use this claim: use ReadWriteMany, or a claim for each pod"),
     (
         "find available persistent volumes to bind",
         "create a volume for the claim on one of these nodes",
@@ -64,7 +64,8 @@ _ADVICE = (
     ),
     (
         re.compile(r"Too many pods"),
-        "these nodes run as many pods as they may (maxPods of the kubelet): remove pods, or use more nodes",
+        "these nodes already run the kubelet's maximum number of pods (maxPods): remove pods, or use more "
+        "nodes",
     ),
     (
         re.compile(r"topology spread constraints"),
@@ -89,7 +90,7 @@ IGNORED_SECONDS = 30.0
 
 @dataclass(frozen=True)
 class Volume:
-    """The reason of a volume that is decisive for a pod's nodes, and advice."""
+    """The reason why a volume keeps a pod off the nodes, and advice."""
 
     reason: str
     advice: str
@@ -117,7 +118,7 @@ def reasons(message: str) -> list[str]:
 
 
 def volume(message: str) -> Volume | None:
-    """Return the reason that a volume causes, or None if another reason is decisive for some node.
+    """Return the volume problem that keeps a pod off the nodes, or None if another reason excludes some node.
 
     Nodes that the pod excludes by taints or selectors do not count.
     """
@@ -131,7 +132,7 @@ def volume(message: str) -> Volume | None:
 
 
 def advice(message: str) -> str:
-    """Return advice for the reasons that the pod itself does not cause on purpose, or ""."""
+    """Return advice for the reasons other than the pod's own taints and selectors, or ""."""
     decisive = [reason for reason in reasons(message) if not _is_on_purpose(reason)]
     return next((text for pattern, text in _ADVICE for reason in decisive if pattern.search(reason)), "")
 
@@ -145,7 +146,7 @@ def _is_on_purpose(reason: str) -> bool:
 
 
 def notes(case: Case, pending: Collection[int]) -> Notes:
-    """Return what autoscalers and controllers report in Events about unscheduled pods.
+    """Return the reports of autoscalers and controllers in Events about unscheduled pods.
 
     For each outcome, the newest report counts. The last two are quoted. A node that is being added is not
     mentioned if a later report contradicts it.
@@ -170,8 +171,8 @@ def notes(case: Case, pending: Collection[int]) -> Notes:
 def group(case: Case) -> list[ObjectState]:
     """Return the newest Event about the pods' PodGroup as a one-item list, or [] if there is none.
 
-    The namespace can contain the groups of other jobs. If the pods do not name their group, and there are
-    several, none of them counts.
+    The namespace can contain the groups of other jobs. If the pods do not name their group and several groups
+    exist, none of them counts.
     """
     limit = case.stopped_at or float("inf")
     own = {group_name(pod.last.object) for pod in case.pods.values()} - {""}

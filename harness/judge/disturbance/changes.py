@@ -56,7 +56,8 @@ def changes(case: Case) -> list[Change]:
 
 
 def _window(case: Case) -> tuple[float, float]:
-    """Return when the launch began and when the harness stopped waiting. It then deletes its objects."""
+    """Return when the launch began and when the harness stopped waiting. After that, the harness deletes its
+    objects."""
     end = case.waited_until
     return case.since or LATE, LATE if end is None else end
 
@@ -149,8 +150,8 @@ def _created(case: Case, kind: str, first: ObjectState) -> Iterator[Change]:
 def _differences(before: dict[str, Any], after: dict[str, Any]) -> tuple[str, ...]:
     """Return the fields, other than status fields, in which two states of an object differ.
 
-    The content of Secrets and ConfigMaps is not recorded. For these, the result is only that the content was
-    written.
+    The content of Secrets and ConfigMaps is not recorded. For these, the result shows only that the content
+    was written.
     """
     if "spec" not in after and "status" not in after:
         return ("its content",)

@@ -102,10 +102,10 @@ def _changes_text(case: Case, changed: list[Change]) -> str:
         return f"changes outside the job: {_listed(changed)}"
     watched = case.manifest.watched
     if not watched:  # Older versions of the harness did not record which kinds they watched.
-        return "no change of the cluster by others was recorded"
+        return "no changes to the cluster by other clients were recorded"
     watched_parts = [part for part, kinds in PARTS.items() if set(kinds) & set(watched)]
     unwatched = [part for part in PARTS if part not in watched_parts]
-    text = f"no change by others was recorded of {', '.join(watched_parts)}"
+    text = f"no changes by other clients were recorded for {', '.join(watched_parts)}"
     return text + (f"; not watched: {', '.join(unwatched)}" if unwatched else "")
 
 

@@ -19,7 +19,8 @@ CONTROL_PLANE = {
 }
 """The name used in messages for each control plane component, keyed by the pods' component label."""
 CLOCK_SECONDS = 30.0
-"""If a lease shows a larger clock error, in seconds, the clock jumped. A delayed request can explain 10."""
+"""Clock error in a node's lease, in seconds, above which the clock is assumed to have jumped. A delayed
+request can explain an error of 10 seconds."""
 
 
 def outages(case: Case) -> Iterator[Change]:
@@ -51,7 +52,7 @@ def _restarts(case: Case) -> Iterator[Change]:
                         continue
                     terminated = mapping(status, "lastState", "terminated")
                     code = (
-                        f", it had ended with exit code {terminated['exitCode']}"
+                        f", after it had ended with exit code {terminated['exitCode']}"
                         if "exitCode" in terminated
                         else ""
                     )

@@ -268,7 +268,7 @@ def _without_proxy(case: Case, change: Change) -> Iterator[Disturbance]:
     on_node = [index for index, pod in case.pods.items() if pod.node == change.name]
     ranks = case.ranks_of(*on_node)
     if ranks:
-        text = ", so the addresses of Services (DNS, the tracker) led to no pod there"
+        text = ", so connections from this node to Services (DNS, the tracker) reached no pod"
         crashed = [index for index in _unresolved(case, change.at) if index in on_node]
         explains = _one_of(*_UNSERVICED, *(("rank.crashed",) if crashed else ()))
         yield Disturbance("cluster.service_proxy_down", change, explains, tuple(ranks), text)
@@ -290,7 +290,7 @@ def _unserved(case: Case, change: Change) -> Iterator[Disturbance]:
     waiting = [rank for index, each in pods.items() if not each[-1].node for rank in case.ranks_of(index)]
     missing = [rank for i in range(case.expected.num_nodes) if i not in pods for rank in case.ranks_of(i)]
     if change.name == CONTROL_PLANE["kube-scheduler"]:
-        ranks, text = waiting, ", and pods wait for a node"
+        ranks, text = waiting, ", and pods are waiting for a node"
     else:
         phases = {mapping(each[-1].last.object, "status").get("phase") for each in pods.values()}
         unended = list(case.ranks) if phases <= {"Succeeded", "Failed"} and case.terminal is None else []

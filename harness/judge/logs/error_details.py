@@ -22,20 +22,21 @@ _NCCL_DETAIL = re.compile(r"^(?:\[rank\d+\]: ?)?Last error:$")
 code."""
 _NCCL_ERROR = re.compile(r"NCCL error|nccl\w+Error: |unhandled (system|cuda) error", re.IGNORECASE)
 _NCCL_WARNING = re.compile(r"\[(\d{1,4})\] (?:[\w/.]+:\d+ )?NCCL WARN (.+)")
-"""Pattern for a warning of NCCL. The number is that of the GPU within the pod."""
+"""Pattern for an NCCL warning. The number is the GPU's index within the pod."""
 _ASSERTED = "device-side assert triggered"
 _ASSERTION = re.compile(r"Assertion `[^`]{1,200}` failed")
 _LISTED = re.compile(r"\d validation errors? for ")
-"""Pattern for an exception of Pydantic, whose reasons follow in pairs of lines."""
+"""Pattern for a Pydantic exception. Its reasons follow in pairs of lines."""
 _REPEATED = re.compile(r"DataLoader worker \(pid\(s\) [\d, ]+\) exited unexpectedly")
-"""Pattern for an exception that PyTorch raises from the exception about the signal that ended the worker."""
+"""Pattern for the exception that PyTorch raises when a DataLoader worker exits. It repeats an earlier
+exception, which names the worker's signal."""
 _BOX = re.compile(r"^╭─+ (?!Traceback)[^─]{0,60}[Ee]rror ─")
 """Pattern for the border above the message of a command-line parser, such as Typer and tyro."""
 _WORKER_KILLED = re.compile(r"DataLoader worker \(pid \d+\) is killed by signal: ")
 
 
 def unboxed(lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
-    """Yield the lines of a log, without the frame around the messages of command-line parsers."""
+    """Yield the lines of a log, without the boxes that command-line parsers draw around their messages."""
     inside = False
     for number, text in lines:
         inside = bool(_BOX.match(text)) or (inside and text.startswith("│"))

@@ -101,7 +101,7 @@ AT_ANY_TIME: tuple[CauseId, ...] = (
     *("training.loss_not_finite", "rank.write_failed", "shm.small"),
     *("gpu.ecc", "gpu.lost", "gpu.nvlink", "gpu.absent", "gpu.driver"),
 )
-"""Causes that can end a rank at any time, provided that its last error matches. Others occur only at
+"""Causes that can end a rank at any time, provided that its last error matches. Other causes occur only at
 startup."""
 _RAISED_FROM = re.compile(r"DataLoader worker \(pid\(s\) [\d, ]+\) exited unexpectedly")
 """Pattern for an error that was raised from the previous error and only repeats it."""
@@ -115,7 +115,7 @@ _MAX_CHARACTERS = 1000
 """Maximum number of characters that are read at the beginning of a line, and at its end. Some patterns take
 quadratic time."""
 _MAX_OF_A_LIST = 1 << 16
-"""As _MAX_CHARACTERS, for messages that list the ranks of a job."""
+"""Like _MAX_CHARACTERS, but for messages that list the ranks of a job."""
 RECENT_LINES = 200
 """Number of lines at the end of a log, without C++ stacks, that are searched for a cause. Errors in earlier
 lines did not end the program."""
@@ -136,7 +136,7 @@ _PEER_ABSENT = re.compile(
     r"|Received a dump signal due to a collective timeout from rank"
     r"|Observed flight recorder dump signal from another rank"
     r"|failed to pass monitoredBarrier|Detected mismatch between collectives on ranks"
-    # A rank that waits for the key of a peer in the store, or for a peer's connection.
+    # Errors of a rank that waited for a peer's key in the store, or for a peer's connection.
     r"|retrieving ncclUniqueId from \[\d+\]|(Runtime|DistStore)Error: Socket Timeout|Timeout waiting for key"
     r"|in store based barrier on rank|connectFullMesh failed with .*timed out"
     r"(?!.*remote=\[(127\.|::1\]|fe80:))|Getting socket times out"
@@ -149,7 +149,7 @@ _REPORT = re.compile(
     r"|Sending process \d+ closing signal|failed \(exitcode: |elastic/multiprocessing/api\.py"
 )
 _SIGNALLED = re.compile(r"SignalException: Process \d+ got signal: (\d+)$")
-"""Pattern for the last line that torchrun logs after it receives a signal. Its exit code is then 1."""
+"""Pattern for the last line that torchrun logs after it receives a signal. torchrun's exit code is then 1."""
 _SIGTERM = re.compile(r"SIGTERM|SystemExit|\b[Ss]ignal:? 15\b")
 """Pattern for an error that reports that the program was asked to stop, such as Lightning's
 SIGTERMException."""
@@ -340,7 +340,7 @@ def _cause(lines: Lines, last: str, last_number: int) -> tuple[CauseId | None, s
 
 
 def of_last_attempt(tail: Lines) -> Lines:
-    """Return the plain lines that the ranks wrote after torchrun had restarted them for the last time."""
+    """Return the ranks' own lines since torchrun restarted them for the last time."""
     return _latest(_plain(tail, _MAX_OF_A_LIST))
 
 
@@ -350,7 +350,7 @@ def _latest(lines: Lines) -> Lines:
 
 
 def _reported(lines: Lines, rank: int | None) -> torchrun_report.Failure | None:
-    """Return the failure in torchrun's report that shows more than the rest of the log, or None.
+    """Return the failure in torchrun's report that explains more than the rest of the log, or None.
 
     `rank` is the rank that torchrun names as the root cause, or None if it is the only one in the log.
     """
@@ -432,14 +432,14 @@ def _shortened(text: str, limit: int) -> str:
 
 
 def _of_the_client(lines: Lines, error: int) -> bool:
-    """Return whether the client read the CPU frequency in the innermost frame above the error's line."""
+    """Return whether the client read the CPU frequency in the last stack frame above the error's line."""
     stack_lines = [text for number, text in lines if error - _FRAME_LINES <= number < error]
     files = [text for text in stack_lines if _FILE_OF_A_STACK.match(text)]
     return bool(files) and _READS_CPU_FREQUENCY.search(files[-1]) is not None
 
 
 def _ends_with(lines: Lines) -> bool:
-    """Return whether the log ends with torchrun's report, except for konduktor's success message."""
+    """Return whether the log ends with torchrun's report, ignoring konduktor's success message."""
     for _, text in reversed(lines):
         if text.startswith("Root Cause"):
             return True
@@ -480,7 +480,7 @@ def _last_of_an_attempt(lines: Lines) -> tuple[str, int]:
 
 
 def _without_stacks(lines: Lines) -> Lines:
-    """Return the lines except those of Python stacks: the "File …" lines and the source lines below them."""
+    """Return the lines outside Python stacks. A stack has "File …" lines with source lines below them."""
     outside, inside = [], False
     for number, text in lines:
         of_a_stack = _FILE_OF_A_STACK.match(text) is not None

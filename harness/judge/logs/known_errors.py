@@ -16,8 +16,8 @@ _ADVICE = (
     ),
     (
         r"unable to open shared memory object .*No such file",
-        "the process that had created the tensor was gone: see whether a DataLoader worker, or the process "
-        "that sent the tensor, had ended before",
+        "the process that created the tensor no longer exists: see whether a DataLoader worker, or the "
+        "process that sent the tensor, had ended before",
     ),
     (
         r"DataLoader worker .* killed by signal: Killed",
@@ -46,12 +46,12 @@ _ADVICE = (
     ),
     (
         r"Expected to have finished reduction in the prior iteration",
-        "some parameters had no part in the loss of this rank: pass find_unused_parameters=True to "
+        "some parameters were not used in the loss on this rank: pass find_unused_parameters=True to "
         "DistributedDataParallel, or use all parameters in each step",
     ),
     (
         r"ibv_reg_mr\w* failed|ibv_create_\w+ failed with error Cannot allocate memory",
-        "RDMA needs locked memory: run `ulimit -l unlimited` in the container or at its runtime, and grant "
+        "RDMA needs locked memory: run `ulimit -l unlimited` in the container or its runtime, and grant "
         "the capability IPC_LOCK to the pod",
     ),
     (
@@ -83,7 +83,7 @@ _ADVICE = (
     ),
     (
         r"CUDA-capable device\(s\) is/are busy or unavailable|cudaErrorDevicesUnavailable",
-        "another process has the GPU, or the GPU has failed: `nvidia-smi` and `dmesg | grep Xid` on the node",
+        "another process uses the GPU, or it has failed: `nvidia-smi` and `dmesg | grep Xid` on the node",
     ),
     (
         r"invalid device ordinal",
@@ -98,13 +98,13 @@ _ADVICE = (
     ),
     (
         r"driver/library version mismatch",
-        "the driver of the node was updated while its old kernel module is still loaded: drain and reboot "
+        "the driver of the node was updated, but its old kernel module is still loaded: drain and reboot "
         "the node",
     ),
     (
         r"system not yet initialized",
         "the GPUs are not yet connected by NVSwitches: start nvidia-fabricmanager on the node, in the "
-        "version of the driver, and see the state of the fabric in `nvidia-smi -q`",
+        "driver's version, and see the state of the fabric in `nvidia-smi -q`",
     ),
     (
         r"CUDA error: MPS ",
@@ -130,13 +130,13 @@ _ADVICE = (
     (
         r"can't start new thread|blas_thread_init: pthread_create failed|pthread_create.*Resource temporarily"
         r"|fork: (retry: )?Resource temporarily unavailable|BlockingIOError: \[Errno 11\]",
-        "the pod may have no more threads: raise the kubelet's podPidsLimit, or set OMP_NUM_THREADS and use "
-        "fewer DataLoader workers",
+        "the pod cannot create more threads: raise the kubelet's podPidsLimit, or set OMP_NUM_THREADS and "
+        "use fewer DataLoader workers",
     ),
     (
         r"^(\[rank\d+\]: ?)?MemoryError|std::bad_alloc|Cannot allocate memory"
         r"|DefaultCPUAllocator: can't allocate memory",
-        "the memory of the pod is full: raise its memory limit, or load less at once",
+        "the pod's memory is full: raise its memory limit, or load less at once",
     ),
     (
         r"undefined symbol: |version `(GLIBC|GLIBCXX|CXXABI)_[\d.]+' not found"
@@ -158,7 +158,7 @@ _ADVICE = (
     ),
     (
         r"can't open file '",
-        "the file is not in the container: see the working directory, and the mount or the code that is sent",
+        "the file is not in the container: check the working directory, the mount and the code that was sent",
     ),
     (
         r"\[Errno (107|112)\]|\[Errno (19|110)\] .*: '/|Transport endpoint is not connected",
@@ -177,12 +177,12 @@ _ADVICE = (
     ),
     (
         r"\[Errno 5\]|Input/output error",
-        "the storage failed, it is not full: see the status of the volume, and `dmesg` on the node",
+        "the storage failed but is not full: see the status of the volume, and `dmesg` on the node",
     ),
     (
         r"\[Errno 37\]|No locks available",
-        "the file system of this file has no locks, as some NFS servers: set HF_HOME, or the folder in the "
-        "message, to a local disk or an emptyDir",
+        "the file system of this file, such as NFS, does not support locks: set HF_HOME, or the folder in "
+        "the message, to a local disk or an emptyDir",
     ),
     (
         r"Parent directory .* does not exist",
@@ -191,7 +191,7 @@ _ADVICE = (
     ),
     (
         r"Missing key in checkpoint state_dict|Error\(s\) in loading state_dict|size mismatch for ",
-        "the checkpoint has other names or other shapes than the model: use the configuration, the wrappers "
+        "the names or shapes in the checkpoint differ from the model's: use the configuration, the wrappers "
         "and the number of ranks with which it was saved",
     ),
     (
@@ -209,13 +209,13 @@ _ADVICE = (
     ),
     (
         r"PermissionError: \[Errno 13\]",
-        "the user of the container may not use that path: set securityContext.fsGroup or runAsUser, or write "
-        "elsewhere",
+        "the container's user is not allowed to use that path: set securityContext.fsGroup or runAsUser, or "
+        "write elsewhere",
     ),
     (
         r"(couldn't connect to|Max retries exceeded .*|Cannot reach) '?(https://)?huggingface\.co"
         r"|LocalEntryNotFoundError|OfflineModeIsEnabled",
-        "the pod does not reach huggingface.co: allow it, or bring the files into the image or a volume and "
+        "the pod cannot reach huggingface.co: allow this, or put the files into the image or a volume and "
         "set HF_HUB_OFFLINE=1",
     ),
     (
@@ -234,8 +234,8 @@ _ADVICE = (
     (
         r"Unable to locate credentials"
         r"|An error occurred \((403|AccessDenied|ExpiredToken|InvalidAccessKeyId)\)",
-        "the pod may not use this object storage: give its service account access, or mount the credentials "
-        "from a Secret in every pod",
+        "the pod is not allowed to use this object storage: give its service account access, or mount the "
+        "credentials from a Secret in every pod",
     ),
     (
         r"^(\[rank\d+\]: ?)?StopIteration",

@@ -37,7 +37,7 @@ class _Chain:
     lines: list[str] = field(default_factory=list)
     raised_from: bool = False
     continued: bool = False
-    """Whether the program printed more output after the exception, so it did not end because of it."""
+    """Whether the program continued after the exception, as shown by further output."""
 
 
 def first(

@@ -40,7 +40,7 @@ class Frame:
 
 
 def _of_torch(frame: Frame) -> bool:
-    """Return whether the frame is in torch's collective code, either installed or in the source tree."""
+    """Return whether a stack frame is in torch's collective code, either installed or in the source tree."""
     return any(part in frame.file for part in _COLLECTIVE)
 
 

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 
 Lines = Sequence[tuple[int, str]]
 _OF_ITSELF = {-signal.SIGKILL, -signal.SIGSEGV, -signal.SIGBUS, -signal.SIGILL, -signal.SIGFPE}
-"""Exit codes of ranks that no other rank ended: torchrun sends SIGTERM, and NCCL's watchdog SIGABRT."""
+"""Exit codes of ranks that were not ended by torchrun or by NCCL's watchdog. torchrun sends SIGTERM, and the
+watchdog sends SIGABRT."""
 _BEGIN = re.compile(r"^Failures:$")
 _ENTRY = re.compile(r"^\[\d+\]:$")
 _END = re.compile(r"^={20,}$|^-{20,}$|^Root Cause|^===== ")

@@ -1,4 +1,4 @@
-"""Find the log line in which PyTorch reports that it could not resolve the host of a timeout error."""
+"""Find the log line in which PyTorch reports that it could not resolve the host named in a timeout error."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Judge whether a rank's two recorders agree: the worker's own, and the one that wraps the Pluto client.
 
 If a worker records its own points, its record is compared with the tracker, and the wrapping recorder must
-have recorded the same points. A point that only the wrapping recorder has was passed to the client, so the
-run must contain this point too.
+have recorded the same points. If only the wrapping recorder has a point, the point was still passed to the
+client, so the run must contain it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Agreement:
             return not_passed(
                 CHECK,
                 "unification.recorders_disagree",
-                f"the points that {names(self.apart)} recorded differ from those recorded around the client",
+                f"the points that {names(self.apart)} recorded differ from those passed to the client",
                 details=[_difference(rank, *difference) for rank, difference in self.apart.items()],
                 ranks=self.apart,
                 evidence=refs,
@@ -56,7 +56,7 @@ class Agreement:
         if self.cut:
             return unknown(CHECK, f"the ground truth of {names(self.cut)} is incomplete", ranks=self.cut)
         rows = sum(other.count for _, other in self.pairs)
-        text = f"{names(ranks)} recorded and handed to the client the same {rows} rows"
+        text = f"{names(ranks)} recorded exactly the {rows} rows that were passed to the client"
         return passed(CHECK, text, [other.path for _, other in self.pairs])
 
 
@@ -104,7 +104,7 @@ def differences(own: Truth, other: Truth) -> Iterator[tuple[str, int, str]]:
             if own_metrics.get(metric) != other_metrics.get(metric)
         ):
             counts = [f"{(side.get(metric) or (0, ''))[0]} rows" for side in (own_metrics, other_metrics)]
-            yield metric, -1, f"{counts[0]} recorded, {counts[1]} handed over, or other values"
+            yield metric, -1, f"{counts[0]} recorded, {counts[1]} passed to the client, or different values"
         if not own_metrics or not other_metrics:
             yield "", -1, "one record has no digests of its metrics"
         return
@@ -114,11 +114,15 @@ def differences(own: Truth, other: Truth) -> Iterator[tuple[str, int, str]]:
             continue
         for step in sorted({*own_rows, *other_rows}):
             if step not in other_rows:
-                yield metric, step, "recorded by the worker, but not handed to the client"
+                yield metric, step, "recorded by the worker, but not passed to the client"
             elif step not in own_rows:
-                yield metric, step, "handed to the client, but not recorded by the worker"
+                yield metric, step, "passed to the client, but not recorded by the worker"
             elif not same(own_rows[step], other_rows[step]):
-                yield metric, step, f"recorded as {own_rows[step]!r}, handed over as {other_rows[step]!r}"
+                yield (
+                    metric,
+                    step,
+                    f"recorded as {own_rows[step]!r}, passed to the client as {other_rows[step]!r}",
+                )
 
 
 def _difference(rank: int, other: Truth, differing: Differences) -> str:
@@ -126,4 +130,4 @@ def _difference(rank: int, other: Truth, differing: Differences) -> str:
     place = metric + (f" at step {step}" if step >= 0 else "")
     text = f"rank {rank}: {place}{': ' if place else ''}{description}"
     text += f"; and {len(differing) - 1} more points" if len(differing) > 1 else ""
-    return text + (f" (the record around the client: {other.incomplete})" if other.incomplete else "")
+    return text + (f" (the record of the client's calls: {other.incomplete})" if other.incomplete else "")

@@ -49,8 +49,8 @@ def points(truths: Iterable[Truth], comparison: Comparison, recorded: Recorded) 
             sentences.append(f"{text} ({metric!r} of rank {rank})")
         elif min(steps) < 0:
             sentences.append(
-                f"{metric!r} of rank {rank} has a negative step, and Pluto's ingest refuses a request with "
-                "one: a counter of 32 bits may have overflowed"
+                f"{metric!r} of rank {rank} has a negative step, and Pluto's ingest refuses requests with "
+                "negative steps: a 32-bit counter may have overflowed"
             )
     return sentences
 
@@ -131,5 +131,5 @@ def _other_steps(
         if all(
             b - a == shift and same(rows[a], series[b]) for a, b in zip(logged, recorded_steps, strict=True)
         ):
-            return f"the run has every step {shift:+d}"
+            return f"every step in the run is shifted by {shift:+d}"
     return None

@@ -1,4 +1,4 @@
-"""Read what injected recorders wrote to an attached job's logs, and the points in the job's run."""
+"""Read the injected recorders' lines in an attached job's logs, and the points in the job's run."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from harness.judge.points import digest_records
 from harness.judge.points.digest_records import PodRecord, Record, Summary
 
 LATE_SECONDS, BEGIN_SECONDS = 60.0, 5.0
-"""A log has its beginning if the first line was written at most LATE_SECONDS after the container's start. For
-logs larger than LARGE, the limit is BEGIN_SECONDS."""
+"""A log is assumed to contain its beginning if its first line was written at most LATE_SECONDS after the
+container's start. For logs larger than LARGE, the limit is BEGIN_SECONDS."""
 LARGE = 1 << 20
 """Logs larger than this, in bytes, may have been rotated soon after the start. The kubelet keeps 10 MiB."""
 _EXISTING = re.compile(rb"Using existing sync process \(PID: (\d+)\)")
 _TAIL = "only its last"
-"""Part of the gap message for a log of which only the end was read (harness/attach/logs.py)."""
+"""Part of the gap message for a log that was read only in part, from its end (harness/attach/logs.py)."""
 
 
 def is_admitted(case: Case) -> bool:
@@ -80,7 +80,7 @@ def _absent(case: Case, pod: Pod, path: str, begins_late: bool, *, is_last: bool
     """Return why the log of a pod contains no lines of the recorder that was injected into it."""
     gap = _gap(case, pod)
     if _TAIL in gap:
-        return f"{gap.partition(': ')[2]}, and none of them is the recorder's"
+        return f"{gap.partition(': ')[2]}, and the recorder wrote none of them"
     if gap:
         return f"its log could not be read: {gap.partition(': ')[2]}"
     if not case.bundle.has(path):

@@ -13,7 +13,7 @@ from harness.judge.points.digest_records import PodRecord
 def recorded(case: Case, pods: Sequence[PodRecord] | None) -> Finding:
     """Run the `recorded` check: a recorder ran in every rank, so that the points in the run can be compared.
 
-    `pods` contains what injected recorders wrote, or is None if no recorder was injected into any pod.
+    `pods` contains the injected recorders' records, or is None if no recorder was injected into any pod.
     """
     if not any(map(case.started, range(case.expected.num_nodes))):
         return unknown("recorded", "no rank is recorded as running")

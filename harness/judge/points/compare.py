@@ -225,7 +225,7 @@ def _compare_block(
         result.undecided.append((truth.rank, block))  # The run does not show which attempt logged a point.
         return
     if block.ordered is False or block.count > block.last - block.first + 1:
-        # Some of the block's points replaced others at the same step, and it is not known which ones.
+        # Some of the block's points replaced others at the same step. The run does not show which ones.
         result.undecided.append((truth.rank, block))
         return
     for other in holders:

@@ -119,10 +119,10 @@ def _earlier(pod: PodRecord, record: Record) -> str:
         return pod.lost
     first = min(record.lines)
     if first and pod.whole:
-        return f"the first {counted(first, 'line')} of its recorder are missing in the log"
+        return f"the first {counted(first, 'line')} of its recorder are missing from the log"
     if pod.whole or record.summary.restart == 0 or record.is_child:
         return ""
-    return "the beginning of its log was rotated away or not read, and with it possibly an earlier process"
+    return "the beginning of its log was rotated away or not read, so the log may lack an earlier process"
 
 
 def _complete(
@@ -234,7 +234,7 @@ def _points(differences: Differences, problems: dict[int, str], label: str) -> I
     ]
     facts = {
         "no-lost-points": f"all {counted(differences.arrived, 'point')} of the ranks are in {label}",
-        "values": f"the digests of {counted(differences.arrived, 'point')} are those of the logged values",
+        "values": f"the digests of {counted(differences.arrived, 'point')} match the logged values",
         "collisions": "no two ranks logged different values for one metric and step",
         "no-unexpected-points": "every point in the run was logged by a rank",
     }
@@ -319,7 +319,7 @@ def _of_others(record: Record, records: list[Record], all_known: bool) -> Contai
 
 
 class _Everything:
-    """A container that contains every metric name."""
+    """A collection that contains every metric name."""
 
     def __contains__(self, _: object) -> bool:
         return True

@@ -179,9 +179,9 @@ def _total(rows: Rows) -> str:
 
 
 def _outside(rows: Rows, matched: list[Claim], all_known: bool, result: Differences) -> None:
-    """Report points logged outside the times in which processes logged.
+    """Report points whose times lie outside the periods in which processes logged.
 
-    `matched` has all processes' claims.
+    `matched` contains all processes' claims.
     """
     times = [(claim.began_ms, claim.ended_ms) for claim in matched]
     steps = [
@@ -196,7 +196,7 @@ def _outside(rows: Rows, matched: list[Claim], all_known: bool, result: Differen
 
 
 def _overwritten(owners: list[Owned], raw: Rows, result: Differences) -> None:
-    """Report a collision if ranks logged one after another, and one rank overwrote another rank's points."""
+    """Report a collision if ranks logged one after another and one rank overwrote another rank's points."""
     own: dict[int, Rows] = {}
     for one in owners:
         rows = own.setdefault(one.rank, Rows(raw.metric))
@@ -262,7 +262,7 @@ def _explain(one: Owned, view: Rows, *, alone: bool, result: Differences) -> Non
 
 @dataclass(frozen=True)
 class Where:
-    """The step ranges whose digests differ (`ranges`), and those without a recorder's digest (`unknown`)."""
+    """The step ranges with different digests (`ranges`) or without a recorder's digest (`unknown`)."""
 
     ranges: list[tuple[int, int]]
     unknown: list[tuple[int, int]]

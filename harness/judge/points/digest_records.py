@@ -1,4 +1,4 @@
-"""Read what an injected recorder wrote to a pod's log (harness/workers/recorder/digest_lines.py).
+"""Read an injected recorder's lines from a pod's log (harness/workers/recorder/digest_lines.py).
 
     pod = read(log_lines, nonce=owner_uid, pod="train-0")
 
@@ -190,7 +190,7 @@ class Record:
             parts = self.parts[max(self.parts)]
             count = max(part.parts for part in parts.values())
             if sorted(parts) != [*range(1, count + 1)]:
-                problem = f"its summary is torn: {len(parts)} of {counted(count, 'part')} are in the log"
+                problem = f"its summary is incomplete: the log has {len(parts)} of {counted(count, 'part')}"
             else:
                 try:
                     body = digest_lines.decode_summary(parts[at].body for at in sorted(parts))
@@ -207,9 +207,7 @@ class Record:
         for number in sorted(self.lines):
             line = self.lines[number]
             if previous is not None and number != previous.number + 1:
-                return (
-                    f"its lines {previous.number + 1} to {number - 1} are missing in the log: torn or rotated"
-                )
+                return f"its lines {previous.number + 1} to {number - 1} are missing from the log"
             chain = previous.chain if previous is not None else "" if number == 0 else None
             if chain is not None and line.chain != digest_lines.chained(chain, line):
                 return f"line {number} does not continue the lines before it, so one of them is forged"
@@ -222,7 +220,7 @@ class Record:
             return ""
         last = self.last
         if last is None:
-            return "its summary and all its lines are missing in the log"
+            return "its summary and all its lines are missing from the log"
         at = datetime.fromtimestamp(last.time_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
         return (
             f"it ended without a summary. Its last line is of {at}, after {counted(last.points, 'point')}; "
@@ -235,7 +233,7 @@ class Record:
             return ""
         if last is not None and (summary.lines, summary.chain) == (last.number + 1, last.chain):
             return ""
-        return "its summary does not continue its lines: torn, rotated or forged"
+        return "its summary does not continue its lines, so lines are missing or forged"
 
     def _summary_problem(self) -> str:
         summary = self.summary
@@ -246,7 +244,7 @@ class Record:
             return summary.unseen
         if summary.handed != summary.logged + summary.left:
             counts = f"{summary.logged} were logged and {summary.left} left out"
-            return f"run.log got {summary.handed} values; {counts}"
+            return f"run.log received {summary.handed} values; {counts}"
         return ""
 
 
@@ -262,7 +260,7 @@ class PodRecord:
     whole: bool = True
     """Whether the log contains the container's output from the beginning."""
     lost: str = ""
-    """Why all logs may lack an earlier process of these ranks, or ""."""
+    """Why an earlier process of these ranks may be missing from all logs, or ""."""
     ranks: Collection[int] = ()
     """The ranks that the pod is expected to have."""
     absent: str = ""

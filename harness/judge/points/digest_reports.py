@@ -125,8 +125,8 @@ def _fitting(record: Record, stored: _Stored) -> Blocks | str:
         for line in heads.get(number + 1, ()):
             if digest_reports.head_text(head) != line.head:
                 return (
-                    f"the first {counted(number + 1, 'report')} of its digests in the tracker are not those "
-                    f"to which line {line.number} of its log commits: one of them was changed"
+                    f"the first {counted(number + 1, 'report')} of its digests in the tracker do not fit "
+                    f"line {line.number} of its log: one of them was changed"
                 )
         if number < last_report:
             for metric, block, leaf in leaves:

@@ -44,7 +44,7 @@ _COUNTED_ELSEWHERE = {"attach", "metrics", "status"}
 
 @dataclass(frozen=True)
 class Trace:
-    """A record in the evidence of one or more requests with which another job wrote to the shared run."""
+    """Evidence of one or more requests with which another job wrote to the shared run."""
 
     ref: str
     kind: str
@@ -83,7 +83,7 @@ class ForeignWriter:
 
     @property
     def text(self) -> str:
-        """Return a sentence about the job's ranks and senders, what it sent and when."""
+        """Return a sentence about the job's ranks, its senders, the data that they sent, and the times."""
         launch = f" of launch {self.launch}" if self.launch else ""
         writer = f"job {self.job}{launch}" if self.job else f"another job{launch}"
         writer += f", {names(self.ranks)}" if self.ranks else ""
@@ -142,7 +142,7 @@ def check(attached: Attached) -> Finding:
     _, run = attached.shared[0]
     label = attached.label(run.run_id)
     if attached.attachments is None:
-        text = f"this tracker does not report who sent what to {label}, so other jobs cannot be found"
+        text = f"this tracker does not report who sent what to {label}, so foreign data cannot be detected"
         return passed(CHECK, text)
     own_attachments = [(number, one) for number, one in attached.attachments if one.run_id == run.run_id]
     own = Own(attached.case, (one for _, one in own_attachments))

@@ -204,7 +204,7 @@ def rejected(truths: list[Truth]) -> list[int]:
 
 
 def _cut_off(case: Case, ranks: Iterable[int]) -> list[str]:
-    """Return a list with a sentence that names the ranks whose upload process did not finish, or [].
+    """Return a one-item list that names the ranks whose upload processes did not finish, or [].
 
     The upload process logs one line when it starts and another when it exits.
     """

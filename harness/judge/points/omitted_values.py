@@ -173,8 +173,8 @@ def _open(truth: Truth | None) -> str:
         explained = sum(count for count, _, _ in attempt.omissions.values())
         if account.handed != account.logged + account.left or account.left != explained:
             return (
-                f"run.log got {_values(account.handed)}; {account.logged} were logged, and {explained} of "
-                f"the {account.left} that were left out have a reason"
+                f"run.log received {_values(account.handed)}; {account.logged} were logged, and {explained} "
+                f"of the {account.left} that were left out have a reason"
             )
     return ""
 
@@ -191,7 +191,7 @@ def _notes(records: Records) -> list[str]:
         if truth is not None
         and (count := sum(attempt.account.past for attempt in truth.attempts if attempt.account))
     }
-    notes += [f"{_values(count)} of rank {rank} came without run.log" for rank, count in bypassing.items()]
+    notes += [f"rank {rank} logged {_values(count)} without run.log" for rank, count in bypassing.items()]
     affected_ranks = [
         rank
         for rank, truth in records.items()

@@ -26,7 +26,7 @@ class How(Enum):
     SAME_LIFE = "the same process logged it again"
     RESTART = "a restart that the job allows logged it again"
     BY_SCRIPT = "the run script started the rank again, which logged it again"
-    OTHER_LIFE = "another life of the rank overwrote it"
+    OTHER_LIFE = "another life (run object) of the rank overwrote it"
     AT_ONCE = "two processes of the rank logged it at the same time"
     OLDER_STAYS = "the client's clock went back, so the run shows the value that was logged first"
 

@@ -1,4 +1,4 @@
-"""Identify the shared run, and judge whether all ranks attached only to it and what its final status is."""
+"""Identify the shared run, and judge its final status and whether all ranks attached only to this run."""
 
 from __future__ import annotations
 
@@ -210,13 +210,13 @@ def run_fresh(attached: Attached) -> Finding:
     label, early = attached.label(run.run_id), launched - created
     own = [a for nodes in attached.by_node.get(run.run_id, {}).values() for _, a in nodes]
     if early > CLOCK_ERROR or (early > 0 and own and all(a.resumed for a in own)):
-        text = f"{label} is older than this launch: it was created at {run.created_at}, {early:.1f} s before"
+        text = f"{label} is older than this launch: it was created {early:.1f} s before, at {run.created_at}"
         return not_passed("run-not-stale", "unification.stale_run", text, ranks=case.ranks, evidence=refs)
     return passed("run-not-stale", f"{label} was created {max(0.0, -early):.1f} s after the launch", refs)
 
 
 def in_mode_noop(truths: list[Truth], ranks: Iterable[int]) -> list[str]:
-    """Return a list with a sentence naming the ranks whose client was created with mode='noop', or []."""
+    """Return a one-item list that names the ranks whose client was created with mode='noop', or []."""
     noop = {t.rank for t in truths for a in t.attempts for one in a.settings if one.mode == "noop"}
     noop_ranks = noop.intersection(ranks)
     return (

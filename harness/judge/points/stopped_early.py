@@ -31,7 +31,7 @@ _TAIL_LINES = 400
 
 @dataclass(frozen=True)
 class Stopped:
-    """A rank that stopped early: its last step, the others' last step, and the error in its pod's log."""
+    """A rank that stopped early, its last step, the other ranks' last step, and the error in its log."""
 
     rank: int
     step: int

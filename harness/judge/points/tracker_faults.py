@@ -17,7 +17,7 @@ _LACKS = {
     *("unification.no_run", "unification.not_attached", "unification.lost_points"),
     *("unification.wrong_status", "unification.split_runs"),
 }
-"""Causes that can be consequences if the tracker does not store data or loses it."""
+"""Causes that can result if the tracker does not store data or loses it."""
 _FULL = "disk is full"
 
 
@@ -87,17 +87,17 @@ def tracker_kept(case: Case, truths: list[Truth], before: list[Finding]) -> Find
     if not data_losses or not (full or replacement or rejected_ranks):
         text = "no data was found missing on the tracker"
         text = "nothing shows that the tracker lost the missing data" if data_losses else text
-        failed = [f"it failed {counted(f.count, 'request')} ({f.reason})" for f in failures[:2]]
+        failed = [f"{counted(f.count, 'request')} failed ({f.reason})" for f in failures[:2]]
         return passed("tracker-kept", text, why=[*failed, *outages])
     ranks = {rank for finding in data_losses for rank in finding.ranks} or set(case.ranks)
     reasons, refs = [data_losses[0].check.explanation], [*data_losses[0].evidence]
     if full:
         count, since = sum(f.count for f in full), min(f.first for f in full)
-        text = f"the tracker's disk is full: it failed {counted(count, 'request')} from {since} on"
+        text = f"the tracker's disk is full: {counted(count, 'request')} failed from {since} on"
         text += f" ({full[0].reason})"
         cause, refs = "tracker.disk_full", ["tracker/summary.json", *refs]
     elif replacement is not None:
-        text = f"pod {replacement.name} of the tracker replaced another one at {_clock(replacement)}, "
+        text = f"tracker pod {replacement.name} replaced another pod at {_clock(replacement)}, "
         text += "with an empty database"
         cause, reasons, refs = "tracker.data_lost", [*outages, *reasons], [replacement.ref, *refs]
     else:

@@ -79,7 +79,7 @@ def _launcher(case: Case) -> list[str]:
 
 
 def _deleted_by_its_controller(case: Case, launched: ObjectState) -> list[str]:
-    """Return a one-item list if the Job controller deleted the failed Job's pods, or [].
+    """Return a one-item list that reports that the Job controller deleted a failed Job's pods, or [].
 
     With restartPolicy OnFailure, the controller deletes a pod, and with it the log, when the Job fails.
     """
@@ -125,7 +125,7 @@ def _open(case: Case, text: str, ends: dict[int, End], reasons: list[str], refs:
 def _ended_before(case: Case) -> list[str]:
     """Return a sentence for each of the first MAX_SILENT failed previous instances of rank containers.
 
-    If ranks hang after restarts, the first of these failures is the reason.
+    If ranks hang after restarts, the earliest of these failures is the reason.
     """
     sentences: list[tuple[float, str]] = []
     for index, pod in case.pods.items():

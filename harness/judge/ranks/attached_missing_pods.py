@@ -32,7 +32,7 @@ def advice(case: Case) -> str:
 
 
 def reason(case: Case) -> str:
-    """Return a clause that names what may have deleted a pod, according to the job's objects."""
+    """Return a clause with the possible reasons for a pod's deletion, according to the job's objects."""
     launched = case.jobset
     if launched is None:
         return "a controller of the pods, a person, a program or the removal of their node deleted it"
@@ -53,7 +53,7 @@ def _of_ended(case: Case, launched: ObjectState) -> Iterator[str]:
         limit = mapping(job.object, "spec").get("activeDeadlineSeconds")
         yield f"the Job controller deleted the pods of Job {job.name} at its deadline ({limit} s)"
     if seconds := _seconds_to_live(launched):
-        yield f"the Jobs of JobSet {name} are deleted {seconds} s after they have ended, with their pods"
+        yield f"the Jobs of JobSet {name} and their pods are deleted {seconds} s after the Jobs have ended"
     if kind == "Job" and case.terminal == "Completed":
         yield (
             "the Job controller keeps the pods of a completed Job, so a person, a program, the pod garbage "
@@ -62,7 +62,7 @@ def _of_ended(case: Case, launched: ObjectState) -> Iterator[str]:
     if kind == "Job":
         yield "the Job controller deletes the pods that still run when the Job fails"
     if kind == "JobSet" and case.terminal == "Failed":
-        text = "the JobSet controller deletes the Jobs that still run, with their pods, when the JobSet fails"
+        text = "when the JobSet fails, the JobSet controller deletes its running Jobs and their pods"
         failed_job = _FIRST_FAILED.search(str(condition(launched, "Failed").get("message")))
         yield f"{text}; according to its status, Job {failed_job[1]} failed first" if failed_job else text
     yield f"the controller of {kind} {name}, a person or a program may have deleted it"
@@ -81,7 +81,7 @@ def _of_unended(case: Case, launched: ObjectState) -> Iterator[str]:
     if mapping(launched.object, "spec").get("suspend") is True:
         yield f"{kind} {name} is suspended, and its controller deletes the pods of a suspended job"
     if pod_deletion.leaving(launched):
-        yield f"{kind} {name} is being deleted, with its pods"
+        yield f"{kind} {name} and its pods are being deleted"
     restarts = mapping(launched.object, "status").get("restarts")
     if kind == "JobSet" and restarts:
         yield f"the JobSet controller has restarted the job ({restarts} so far): it deletes all pods first"
@@ -89,10 +89,10 @@ def _of_unended(case: Case, launched: ObjectState) -> Iterator[str]:
     if failure_target.get("status") == "True":
         yield f"its controller deletes the pods that still run: {failure_target.get('message')}"
     if not case.pods:
-        yield "whether they had one before is not known"
+        yield "it is not known whether they had pods before"
     if kind in ("StatefulSet", "DaemonSet"):
         yield f"the {kind} controller has not created it yet, or is about to create it again"
-    yield "a person, a program or a controller deleted it, and it was not replaced yet"
+    yield "a person, a program or a controller deleted it, and it has not been replaced yet"
 
 
 def events(case: Case) -> tuple[list[str], list[str]]:

@@ -110,7 +110,7 @@ def read(truth: Truth, attempt: Attempt) -> Ran:
 
 
 def _of_files(sent_code: SentCode, report: Ran) -> Iterator[tuple[str, bool]]:
-    """Yield each difference between an attempt's files and those sent, and whether it arose after startup."""
+    """Yield (difference between an attempt's files and the sent files, whether it arose after startup)."""
     for path, digest in sent_code.files.items():
         at_startup, now = report.files.get(path, set()), report.ran.get(path, set())
         if other := at_startup - {digest}:

@@ -54,7 +54,7 @@ _LOST = re.compile(
 )
 _NUMBER = re.compile(r"\d+")
 _PEER = re.compile(r"(?:by peer \[|peer )([0-9A-Fa-f.:]+)(?:\]:|<)\d")
-"""gloo and NCCL write the peer's address like this if a connection is closed."""
+"""Pattern for the peer's address in a gloo or NCCL message about a closed connection."""
 _NETWORK_ADVICE = (
     "suspect the network between the nodes, or a GPU: run the job with --netcheck, look for Xid errors "
     "(`dmesg | grep Xid` on the nodes), and set NCCL_DEBUG=INFO; if an operation may take that long, raise "
@@ -87,7 +87,8 @@ class Timeout:
 
     @property
     def call(self) -> tuple[str, ...]:
-        """What must be the same for all ranks: the operation, and its size if the sizes must not differ."""
+        """The properties that must be the same for all ranks: the operation and, for some operations, its
+        size."""
         return (self.operation, *(self.sizes if self.operation in SAME_SIZE else ()))
 
     @property
@@ -203,9 +204,9 @@ def of_peers(case: Case, cause: End, all_: Iterable[End]) -> list[str]:
 
 
 def _last_before(case: Case, end: End, at: float) -> list[str]:
-    """Return a clause that quotes the last line that a pod had logged before another rank failed.
+    """Return a clause that quotes a pod's last log line from before another rank failed.
 
-    Errors are left out, because the pod's ranks may have logged them only after they lost this rank.
+    Errors are left out, because the pod's ranks may have logged them only after they lost that rank.
     """
     log = case.bundle.log(case.pods[end.index].name, case.launch.container)
     lines = case.bundle.tail(log, TAIL_LINES)
@@ -228,7 +229,7 @@ def lost_peer(case: Case, cause: End) -> str:
     if address.startswith("127.") or address == "::1":
         return ""
     # The pod may be gone, or gloo may use a network whose addresses are not in the pods' status.
-    return f"the lost peer had the address {address}, which no pod of the job has now in its status"
+    return f"the lost peer had the address {address}, which the status of no existing pod contains"
 
 
 def _without_part(end: End, place: str, ref: str) -> End:
@@ -282,7 +283,7 @@ def _fingerprints(case: Case, cause: End, logs: Mapping[int, list[tuple[str, str
 
 
 def _compared(case: Case, cause: End, logs: Mapping[int, list[tuple[str, str]]]) -> End | None:
-    """Return the End for the ranks that differ from the others, according to the numbers in the timeouts."""
+    """Return the End for the ranks that called fewer or other operations, according to the timeouts."""
     timeouts = _of_one_group(_timeouts(case, logs))
     waiting = [each for each in timeouts if each.number is not None]
     if len(timeouts) < 2 or not waiting or any(each.operation in BETWEEN_TWO for each in waiting):
@@ -316,7 +317,7 @@ def _compared(case: Case, cause: End, logs: Mapping[int, list[tuple[str, str]]])
 
 
 def _timeouts(case: Case, logs: Mapping[int, list[tuple[str, str]]]) -> list[Timeout]:
-    """Return the timeouts in the logs, each put together from the lines that the rank logged about it."""
+    """Return the timeouts in the logs. Each is assembled from all lines that its rank logged about it."""
     timeouts: dict[tuple[int, int | None], Timeout] = {}
     for index, lines in logs.items():
         of_pod = case.ranks_of(index)
@@ -342,7 +343,11 @@ def _timeouts(case: Case, logs: Mapping[int, list[tuple[str, str]]]) -> list[Tim
 
 
 def _rank(text: str, of_pod: list[int]) -> int | None:
-    """Return the rank that logged a line: its label, the only rank of its pod, or its rank in its group."""
+    """Return the rank that logged a line, or None if unknown.
+
+    The line's label identifies the rank. Without a label, it is the pod's only rank, or the rank that the
+    line names within its process group.
+    """
     if label := _LABEL.match(text):
         return int(label[1])
     if len(of_pod) == 1:
@@ -353,7 +358,7 @@ def _rank(text: str, of_pod: list[int]) -> int | None:
 
 
 def _of_one_group(timeouts: Iterable[Timeout]) -> list[Timeout]:
-    """Return one timeout for each rank, all of the process group in which most ranks timed out."""
+    """Return each rank's timeout in the process group in which most ranks timed out."""
     timeouts = list(timeouts)
     groups = Counter(each.group for each in timeouts if each.number is not None)
     if not groups:
@@ -378,7 +383,7 @@ def _outvoted(calls: Mapping[int, tuple[str, ...]]) -> list[int]:
 
 
 def _examples(calls: Mapping[int, tuple[str, ...]]) -> list[tuple[int, tuple[str, ...]]]:
-    """Return the lowest rank for each of the two most common calls, with the call."""
+    """Return the two most common calls, each with the lowest rank that made it."""
     first = {call: rank for rank, call in sorted(calls.items(), reverse=True)}
     common = [call for call, _ in Counter(calls.values()).most_common(2)]
     return sorted((first[call], call) for call in common)
@@ -395,7 +400,7 @@ def _places(case: Case, ranks: list[int]) -> str:
 def _end(
     cause: End, id_: CauseId, ranks: list[int], text: str, refs: tuple[str, ...], advice: str = ""
 ) -> End:
-    """Return an End with the cause `id_` at the time of `cause`. It is no consequence of another End."""
+    """Return an End with the cause `id_` at the time of `cause`. It does not follow from another End."""
     return replace(
         cause,
         cause=id_,

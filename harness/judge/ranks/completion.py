@@ -97,7 +97,7 @@ def _unended(case: Case, jobset: ObjectState, ends: dict[int, End]) -> Finding:
     if (job := pod_deletion.first_out_of_time(case)) is not None and not case.by_signal:
         return _too_long(case, job)
     if mapping(jobset.object, "spec").get("suspend") is True and admission.evicted(case):
-        text = f"Kueue suspended {_object_name(case, jobset)}, so it did not end: see eviction"
+        text = f"Kueue suspended {_object_name(case, jobset)}, so it did not end: see the eviction check"
         return unknown("completed", text, evidence=refs)
     not_ended = attached_ends.not_ended if case.launch.attached else _waited_for
     return not_ended(case, jobset, ends)

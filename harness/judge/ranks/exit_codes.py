@@ -122,7 +122,7 @@ def _of_ranks(case: Case, index: int, repeated: set[str]) -> Iterator[BadEnd]:
             text = f"{subject} left with exit code 0 before its work was done: its record{step} has no end"
             yield BadEnd("rank.exited_early", [life.rank], text, at, None, False, life.ref)
         elif any(end.how == "os._exit" and end.open for end in life.ends):
-            text = f"{subject} left by os._exit(0){step}, before it had finished its run of Pluto's client"
+            text = f"{subject} called os._exit(0){step}, before it had finished its Pluto run"
             yield BadEnd("rank.exited_early", [life.rank], text, at, None, False, life.ref)
 
 

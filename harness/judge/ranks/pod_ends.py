@@ -38,21 +38,22 @@ _WITH_A_DRIVER = re.compile(
     r"system not yet initialized|driver on your system is too old|driver/library version mismatch"
     r"|forward compatibility was attempted|unsupported display driver"
 )
-"""Pattern for errors of a loaded driver. A pod can see the GPUs of its node without requesting any, if the
-container runtime of NVIDIA is the default and the image sets NVIDIA_VISIBLE_DEVICES."""
+"""Pattern for errors of a loaded driver. A pod can see the GPUs of its node without requesting any, if
+NVIDIA's container runtime is the default and the image sets NVIDIA_VISIBLE_DEVICES."""
 _WITH_OWN_ADVICE: tuple[CauseId, ...] = (*_WITHOUT_GPU, "rank.write_failed")
 """Causes whose action depends on the error."""
 _REQUEST_ADVICE = (
-    "request GPUs: set the limit nvidia.com/gpu of the container, or resources.accelerators of konduktor"
+    "request GPUs: set the container's nvidia.com/gpu limit, or konduktor's resources.accelerators"
 )
 _FAULT_ADVICE = "look for a fault of its code or libraries in the log or a core dump"
 _BUS_ADVICE = (
     "see whether /dev/shm is full (mount an emptyDir with medium: Memory), or a mapped file was truncated"
 )
 _KILLED_ADVICE = (
-    "if nobody sent it, the kernel did, out of memory: it can kill one process of a container, and then the "
-    "pod's status does not say OOMKilled. Compare the memory limit with what the ranks and their DataLoader "
-    "workers use, and look at `dmesg` on the node; else find out who sent it: `kubectl get events`"
+    "if nobody sent SIGKILL, the kernel did, because memory ran out: it can kill one process of a container, "
+    "and the pod's status then does not show OOMKilled. Compare the memory limit with what the ranks and "
+    "their DataLoader workers use, and look at `dmesg` on the node; otherwise, find out who sent the signal: "
+    "`kubectl get events`"
 )
 _WATCHDOG_ADVICE = (
     "PyTorch ended this rank because another rank did not respond: find out in the other logs what that rank "
@@ -74,9 +75,7 @@ LOST_CONTAINER = 255
 _DEADLINE_ADVICE = "raise activeDeadlineSeconds in the pod template, or find where the ranks hang"
 _LOST_ADVICE = "see whether the node was rebooted: `kubectl get events -n default` lists it for an hour"
 _CONTROLLER_ADVICE = "read the conditions of the job: its controller stopped the pod"
-_NOT_0_ADVICE = (
-    "exit with another code than 0 on SIGTERM, so that the Job does not count the rank as completed"
-)
+_NOT_0_ADVICE = "exit with a nonzero code on SIGTERM, so that the Job does not count the rank as completed"
 _FINALIZATION_ADVICE = (
     "end the script with torch.distributed.barrier() and destroy_process_group(): otherwise a gloo thread "
     "that still holds a tensor can abort the process while Python exits (pytorch#179291)"
@@ -178,7 +177,7 @@ def _evicted(case: Case, pod: Pod, end: End) -> End | None:
 
 
 def _with_event(case: Case, end: End, known: str = "") -> End:
-    """Return the End of a removed pod with the Event that reports who removed it, and advice."""
+    """Return the End of a removed pod, completed with the Event about the removal and with advice."""
     event = removal_events.of_pod(case, end.index, end.at, known)
     text, refs = (f"{end.text}; {event.text}", (*end.evidence, event.evidence)) if event else ("", ())
     advice = removal_events.advice(text or end.text) or end.advice
@@ -191,7 +190,7 @@ def _job_deleted(case: Case, pod: Pod, end: End) -> End:
 
 
 def _out_of_time(case: Case, pod: Pod, end: End, deadline: float) -> End:
-    """Return the End for a pod that its Job deleted at the Job's deadline, with a time after the deadline."""
+    """Return the End for a pod that its Job deleted at the Job's deadline. Its time is after the deadline."""
     text = f"{case.place(pod.index)} was taken down at the deadline of its Job"
     return replace(end, at=max(end.at, deadline + 0.001), cause="run.timed_out", text=text, follows=True)
 
@@ -443,7 +442,7 @@ def _exited(case: Case, end: End, clues: Clues, terminated: dict[str, object]) -
     if known_errors.is_killed_worker(clues.last) and exit_codes.out_of_memory(case, end.index, end.exit_code):
         return replace(end, cause="rank.oom_killed", text=f"{text}: {_OOM}", follows=False)
     advice = end.advice or stale_store_addresses.advice(case, end.index) or known_errors.advice(clues.last)
-    # A rank that had logged, and later cannot meet or reach a peer, has a peer that did not come back.
+    # If a rank that had logged points later cannot reach a peer, the peer did not come back.
     follows = end.follows or clues.cause in ("rendezvous.timeout", "rendezvous.unreachable")
     return replace(end, cause="rank.crashed", text=text, advice=advice, follows=follows)
 

@@ -57,14 +57,14 @@ def rank_pods(case: Case) -> Finding:
             return not_passed("rank-pods", "run.evidence_missing", text, evidence=refs, advice=advice)
         return passed("rank-pods", f"{names(case.ranks)} had a pod")
     if case.launch.acceptance == "nodes":  # In acceptance tests, the `reports` check names the nodes.
-        return unknown("rank-pods", f"{names(ranks)} never had a pod: see reports", ranks=ranks)
+        return unknown("rank-pods", f"{names(ranks)} never had a pod: see the reports check", ranks=ranks)
     if (finding := scheduling_gates.not_removed(case)) is not None:
         return finding
     return _never_had(case, missing, ranks)
 
 
 def _missing(case: Case) -> list[int]:
-    """Return the indices of the job's nodes that have no pod."""
+    """Return the indexes of the job's nodes that have no pod."""
     return [index for index in range(case.expected.num_nodes) if index not in case.pods]
 
 
@@ -288,7 +288,7 @@ def _culprit(case: Case, ends: dict[int, End], cause: End, failures: list[End]) 
 def _origin(case: Case, cause: End) -> tuple[list[str], str]:
     """Return why the original failure in an attached job is unknown, and advice.
 
-    It led to the failure of `cause`.
+    The original failure led to the failure in `cause`.
     """
     peer, text = (
         collectives.lost_peer(case, cause),

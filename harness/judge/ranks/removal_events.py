@@ -19,9 +19,9 @@ _OF_OTHERS = (
     *("Scheduled", "FailedScheduling", "NotTriggerScaleUp", "TriggeredScaleUp", "Nominated"),
     *("FailedEvict", "EvictionThresholdMet", "ScaleDownFailed", "Killing"),
 )
-"""Reasons of Events that can mention evictions or preemptions although they do not report that of the pod.
+"""Reasons of Events that can mention evictions or preemptions without reporting the removal of this pod.
 
-The messages contain names that users choose, such as that of a namespace for preemptible jobs.
+Their messages can contain names that users choose, such as the name of a namespace for preemptible jobs.
 """
 NEAR_SECONDS = 120.0
 """Maximum time, in seconds, between a pod's removal and the Event about it."""

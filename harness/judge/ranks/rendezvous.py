@@ -86,7 +86,7 @@ class Scene:
 
 
 Diagnosis = tuple[CauseId, list[Node], str] | None
-"""A detected problem as (cause, affected nodes, sentence), or None if it was not detected."""
+"""A detected problem as (cause, affected nodes, sentence), or None if no problem was detected."""
 
 
 def diagnose_rendezvous(case: Case, ends: dict[int, End]) -> Finding | None:
@@ -345,7 +345,7 @@ def too_many(case: Case) -> Finding | None:
     path = f"truth/{rank_count}.jsonl"
     if not case.bundle.has(path):
         return None
-    text = f"more ranks took part than the {rank_count} of the job"
+    text = f"more ranks took part than the job's {rank_count}"
     for index, pod in case.pods.items():
         log = case.bundle.log(pod.name, case.launch.container)
         ranks = set(_ranks_in(case, log))

@@ -254,7 +254,7 @@ def _of_containers(case: Case) -> Iterator[Restart]:
                 last_state = mapping(_status(case, after), "lastState", "terminated")
                 at = _started_at(case, after) or seconds(after.received_at) or 0.0
                 code = (
-                    f", it had ended with exit code {last_state['exitCode']}"
+                    f"; it had ended with exit code {last_state['exitCode']}"
                     if "exitCode" in last_state
                     else ""
                 )
@@ -287,7 +287,7 @@ def _restart_count(case: Case, state: ObjectState) -> int:
 def _container_missing(status: dict[str, object]) -> bool:
     """Return whether the kubelet counted a restart only because the container no longer exists.
 
-    This happens for evicted pods, whose container is not restarted.
+    This happens if a pod is evicted. Its container is not restarted.
     """
     reason = mapping(status, "lastState", "terminated").get("reason")
     return not status.get("containerID") and reason == "ContainerStatusUnknown"

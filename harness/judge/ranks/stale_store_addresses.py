@@ -1,6 +1,6 @@
 """Find torchrun restarts that failed because the ranks read addresses from the previous attempt.
 
-From version 2.5 on, the ranks share torchrun's store, which outlives a restart. A rank can then read an
+From PyTorch 2.5 on, the ranks share torchrun's store, which outlives a restart. A rank can then read an
 address that its peer wrote in the previous attempt (pytorch#135712).
 """
 

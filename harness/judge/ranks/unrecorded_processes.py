@@ -94,7 +94,7 @@ def _who(attached: Attached, one: Attachment) -> str:
 def _process(id_: str) -> tuple[str, str]:
     """Return the pod's UID and the process id from a process's identifier.
 
-    The start time is dropped, because it may be unknown after the process ended.
+    The start time is dropped, because it may be unknown once the process has ended.
     """
     uid, _, rest = id_.partition("/")
     return uid, rest.partition("/")[0]

@@ -19,7 +19,8 @@ EXACT = 1e-9
 """Maximum difference, in nats, between two evaluations on the same kind of machine, due to summation
 order."""
 OTHER_MACHINE = 1e-3
-"""Maximum difference, in nats, between the loss of a training on GPUs and its second evaluation on a CPU."""
+"""Maximum difference, in nats, between the validation loss of a training run on GPUs and its second
+evaluation on a CPU."""
 BELOW = 0.01
 """Maximum fraction by which a loss can fall below the data's known entropy by chance."""
 OTHER_TOKENS = ("model", "model_local_dir", "tokenizer_local_dir")
@@ -57,7 +58,7 @@ def _problems(audit: TrainingAudit, launch: Launch) -> Iterator[Problem]:
     """Yield the problems with the checkpoints, such as incomplete ones or weights that are not finite."""
     saved = audit.checkpoints
     if not saved:
-        text = f"the training left no checkpoint of run {audit.run!r}"
+        text = f"the training wrote no checkpoint of run {audit.run!r}"
         yield Problem("training.checkpoint_missing", text, [])
         return
     if unusable := [one.why or one.name for one in saved if not one.whole or one.weights is None]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from harness.core.causes import CauseId
 from harness.evidence.schema.ground_truth import TruthRow, TruthStart
-from harness.evidence.schema.training import AUDIT, RESUMED_FROM
+from harness.evidence.schema.training import AUDIT, RESUMED_FROM, TrainingAudit
 from harness.judge.case import names
 from harness.judge.context import Facts
 from harness.judge.finding import Finding, counted, not_passed, passed, unknown
@@ -46,7 +46,7 @@ class Order:
 
 
 def sums(numbers: list[int]) -> Sums:
-    """Return how many numbers there are, their sum, and the sum of their squares."""
+    """Return the count of the numbers, their sum, and the sum of their squares."""
     return float(len(numbers)), float(sum(numbers)), float(sum(number * number for number in numbers))
 
 
@@ -62,7 +62,7 @@ def data(facts: Facts) -> Finding:
     plan = Order(audit.order["seed"], audit.order["batch"], audit.order["sequences"])
     worlds = facts.truths[0].rows.get(RANKS, NONE)
     if not worlds:
-        return unknown("training-data", "no step was logged", ranks=[0])
+        return unknown("training-data", _no_step(audit), ranks=[0])
     first, last = int(min(worlds)), int(max(worlds))
     missing = [step for step in range(first, last + 1) if step not in worlds]
     used = {step: _reported_sums(facts, step, int(world)) for step, world in worlds.items()}
@@ -100,6 +100,17 @@ def data(facts: Facts) -> Finding:
     return passed("training-data", f"{each}, and {steps}" if epochs else steps, [AUDIT])
 
 
+def _no_step(audit: TrainingAudit) -> str:
+    """Return the text for a launch without steps, such as one of a run that had ended before."""
+    if not audit.checkpoints:
+        return "no step was logged"
+    step = audit.checkpoints[-1].step
+    return (
+        f"no step was logged, and the last checkpoint of run {audit.run!r} is of step {step}. If the run had "
+        "ended before this launch, use another --run, or more steps or epochs to continue it"
+    )
+
+
 def resume(facts: Facts) -> Finding:
     """Run the `training-resume` check: steps that ran twice logged exactly the same values both times.
 
@@ -120,7 +131,7 @@ def resume(facts: Facts) -> Finding:
                 differs.append((step, rank, f"{metric} at step {step}: {' then '.join(map(repr, values))}"))
     if differs and not cuda:
         step, rank, _ = min(differs)
-        text = f"{names({r for _, r, _ in differs})} logged other values when steps ran again"
+        text = f"{names({r for _, r, _ in differs})} logged different values when steps ran again"
         details = [detail for *_, detail in sorted(differs)]
         return not_passed(
             "training-resume",
@@ -137,7 +148,7 @@ def resume(facts: Facts) -> Finding:
         return passed("training-resume", text)
     if not repeated_count:
         return passed("training-resume", "no step ran twice")
-    return passed("training-resume", f"{repeated_count} values of steps that ran again are equal bit for bit")
+    return passed("training-resume", f"{repeated_count} values from repeated steps are the same bit for bit")
 
 
 def _not_resumed(facts: Facts) -> Finding | None:
@@ -213,17 +224,17 @@ def _wrong(
     cause: CauseId
     if always_wrong and len(always_wrong) < facts.case.expected.ranks and len(always_wrong) == len(deviates):
         cause, ranks = "training.rank_with_other_seed", always_wrong
-        text = f"{names(always_wrong)} used other sequences than those of the seed from the start"
+        text = f"{names(always_wrong)} used sequences other than those of the seed, from the start"
     else:
         used_count = sum(_total(plan, epoch, used)[0] for epoch in wrong_epochs)
         are_missing = (
             bool(wrong_epochs) and used_count < len(wrong_epochs) * plan.sequences and not is_repeated
         )
         cause = "training.data_missed" if are_missing else "training.data_repeated"
-        text = f"{names(ranks)} used other sequences than those of the seed"
+        text = f"{names(ranks)} used sequences other than those of the seed"
     details += [
         f"epoch {epoch}: {_total(plan, epoch, used)[0]:.0f} of {plan.sequences} sequences were used, and "
-        "not each once"
+        "not each exactly once"
         for epoch in wrong_epochs
     ]
     refs = [f"truth/{rank}.jsonl" for rank in ranks]
@@ -234,7 +245,7 @@ def _wrong(
 def _instead(
     plan: Order, used: dict[int, dict[int, Sums | None]], worlds: Series, deviates: dict[int, list[int]]
 ) -> list[str]:
-    """Return a list with one sentence that says which ranks' or steps' sequences were used instead, or [].
+    """Return a one-item list that names the rank or the step whose sequences were used instead, or [].
 
     The sentence is returned only if it holds for the first LOOKED deviating steps of every rank.
     """
@@ -259,9 +270,9 @@ def _instead(
         return [f"these are the sequences of rank {number}: give each rank its own share of each batch"]
     epochs, remainder = divmod(number, plan.per_epoch)
     if remainder:
-        text = f"these are the sequences of {counted(number, 'step')} before"
-        return [f"{text}: a resumed training must skip the data that it has used"]
-    text = f"these are the sequences of the same step {counted(epochs, 'epoch')} before"
+        text = f"these are the sequences of {counted(number, 'step')} earlier"
+        return [f"{text}: a resumed training must skip the data that it has already used"]
+    text = f"these are the sequences of the same step {counted(epochs, 'epoch')} earlier"
     return [f"{text}: tell the sampler the epoch (DistributedSampler.set_epoch)"]
 
 

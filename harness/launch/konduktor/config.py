@@ -36,7 +36,7 @@ class Submission:
     users: Object = field(default_factory=dict)
     """The settings from the user's config, as `users_config` returns them."""
     files: list[Object] = field(default_factory=list)
-    """The volumeMounts for scripts that differ from those in the image (provision/images/scripts.py)."""
+    """The volumeMounts for scripts that differ from the image's scripts (provision/images/scripts.py)."""
     pull_secret: str | None = None
     """The pull secret for the image, in the launch's namespace."""
     recorder: bool = False
@@ -46,7 +46,7 @@ class Submission:
 
 
 def users_config(path: Path | None) -> Object:
-    """Return kubernetes.pod_config and kubernetes.jobset_config of a user's konduktor config.
+    """Return kubernetes.pod_config and kubernetes.jobset_config from a user's konduktor config.
 
     All other settings are ignored, because they could make the job run on another cluster. Raises UsageError
     if the file is not a konduktor config.

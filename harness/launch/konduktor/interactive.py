@@ -24,7 +24,7 @@ def command(kind: KindNodes, namespace: str | None, context: RunContext) -> tupl
     """
     if kind.state() is None:
         raise UsageError(
-            f"expected a cluster {kind.name} of the harness, but there is none",
+            f"expected a harness cluster {kind.name}, but it does not exist",
             hint="`harness up --logs` creates it; --cluster-name names another cluster",
         )
     home = kind.dir / "konduktor"
@@ -50,13 +50,14 @@ def command(kind: KindNodes, namespace: str | None, context: RunContext) -> tupl
 
 
 def _namespace(kube: Kube, requested: str | None) -> str:
-    """Return `requested` if it is set, else the newest launch's namespace, or "default" without a launch."""
+    """Return `requested` if it is set, else the newest launch's namespace, or "default" if there is no
+    launch."""
     if requested is None:
         launches = sorted(of_launches(kube), key=lambda item: str(item["metadata"]["creationTimestamp"]))
         return str(launches[-1]["metadata"]["name"]) if launches else "default"
     if kube.get("v1", "Namespace", requested) is None:
         raise UsageError(
-            f"namespace {requested} is expected on the cluster, but does not exist",
+            f"expected namespace {requested} on the cluster, but it does not exist",
             hint="`harness status` shows the namespace of each launch",
         )
     return requested

@@ -19,7 +19,7 @@ from harness.launch.konduktor.job_file_mistakes import DURATION_LABEL, mistakes
 from harness.launch.labels import LOCAL_IMAGE, QUEUE_LABEL
 from harness.launch.workloads import nproc_per_node
 
-_ONE_THAT_WORKS = "jobs/multinode.yaml in the repository of the harness is a working job file"
+_ONE_THAT_WORKS = "jobs/multinode.yaml in the harness's repository is a working job file"
 
 
 @dataclass(frozen=True)

@@ -139,7 +139,7 @@ def _labels(labels: Any) -> Iterator[str]:
         return
     for key, value in labels.items():
         if not isinstance(key, str) or not _LABEL_KEY.fullmatch(key):
-            yield f"resources.labels: {shown(key)} is not a valid name of a Kubernetes label"
+            yield f"resources.labels: {shown(key)} is not a valid Kubernetes label name"
         elif not _LABEL_VALUE.fullmatch(value):
             yield (
                 f"resources.labels.{key}: expected at most 63 letters, digits, '-', '_' and '.', with a "

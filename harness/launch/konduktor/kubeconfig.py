@@ -20,8 +20,8 @@ _PROGRAMS = ("exec", "auth-provider")
 def for_launch(kube: Kube, namespace: str) -> Object:
     """Return the kubeconfig for a launch.
 
-    Raises HarnessError (cause cluster.kubeconfig) if the context, its cluster or its user is missing from the
-    user's file.
+    Raises HarnessError (cause cluster.kubeconfig) if the user's kubeconfig lacks the context, or the
+    context's cluster or user.
     """
     document = document_of(kube.kubeconfig)
     context_name = str(kube.context or document.get("current-context"))

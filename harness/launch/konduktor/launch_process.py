@@ -61,9 +61,9 @@ if line := sys.stdin.readline():  # otherwise, the harness has exited
 
 
 def early(job: Path, settings: Settings) -> AbstractContextManager[Konduktor | None]:
-    """Start konduktor's process before the harness's imports, and return its context manager.
+    """Start konduktor's process before the harness's imports, and return a context manager for it.
 
-    The context manager returns None if konduktor is not installed yet, if the file seems to be a manifest, or
+    The context manager yields None if konduktor is not installed yet, if the file seems to be a manifest, or
     if a file or folder cannot be read or written. The launch later reports these errors.
     """
     try:
@@ -92,12 +92,12 @@ class Konduktor:
             self.home / name for name in ("config.yaml", "kubeconfig", "job.yaml")
         )
         self._temporary = self.home / "tmp"
-        """The folder to which the Kubernetes client writes the client key. If that process is killed, the key
-        remains there."""
+        """The folder to which the Kubernetes client writes the client key. If konduktor's process is killed,
+        the key remains there."""
         self._temporary.mkdir()
         schemas = self.home / ".konduktor" / "schemas"
         schemas.mkdir(parents=True, mode=0o700)
-        (schemas / "podspec.json").write_text("{}")  # Otherwise, konduktor downloads the schema.
+        (schemas / "podspec.json").write_text("{}")  # Without this file, konduktor would download the schema.
         self._until = ExitStack()
         self._waiting = self._start(program) if program is not None and _of_python(program) else None
 
@@ -160,9 +160,9 @@ class Konduktor:
 
 
 def _of_python(program: Path) -> bool:
-    """Return whether a script runs in Python, according to its first two lines.
+    """Return whether a script's first two lines show that it runs in Python.
 
-    If the interpreter's path is long, the second line contains it.
+    If the interpreter's path is long, it is in the second line.
     """
     with program.open("rb") as text:
         return any(b"python" in line for line in islice(text, 2))

@@ -68,7 +68,7 @@ class KonduktorLauncher:
             raise HarnessError(
                 f"konduktor launch ended with exit code 0 and printed {match and match.group(0)!r}, "
                 f"but the JobSets of this launch are {names}",
-                hint="is the JobSet CRD installed? launch/konduktor.log has konduktor's output",
+                hint="check that the JobSet CRD is installed; launch/konduktor.log has konduktor's output",
                 cause="launch.jobset_not_found",
             )
         metadata = jobs[0]["metadata"]
@@ -101,7 +101,7 @@ class KonduktorLauncher:
 
 
 def reason(returncode: int, output: str) -> tuple[CauseId, str]:
-    """Return the cause and an error message for a failed `konduktor launch`, derived from its output."""
+    """Return the cause and the error message for a failed `konduktor launch`, based on its output."""
     lines = [line.strip() for line in _ANSI.sub("", output).splitlines() if line.strip()]
     last = lines[-1] if lines else "it printed nothing"
     if last.startswith("still running after "):

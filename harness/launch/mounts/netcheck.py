@@ -35,7 +35,7 @@ _ADDR, _PORT = (re.compile(_OPTION.format(part)) for part in ("addr", "port"))
 
 
 def master(command: str, first_host: str | None) -> dict[str, str]:
-    """Return the environment variables that give netcheck the address and port of rank 0.
+    """Return the environment variables with rank 0's address and port for netcheck.
 
     The values come from torchrun's options in the command. If there is no address option, `first_host` is the
     address. Options that contain shell variables are ignored.

@@ -25,10 +25,10 @@ _HEAD = {"apiVersion": "v1", "kind": "Pod"}
 _MERGE = (*("--kubeconfig=/dev/null", "patch", "--local", "--type=strategic"), *("-f", "-", "-o", "json"))
 _SECONDS = 30
 _KEYS = ("name", "mountPath", "containerPort", "topologyKey", "key")
-"""Fields that identify an item in one of a pod's lists, such as a container's name."""
+"""Fields that identify an item in a list of a pod's spec, such as a container's name."""
 _FREE = {("spec", "tolerations"), ("spec", "topologySpreadConstraints")}
-"""Paths of values that the file can change. It can also change containers' requests and limits, except for
-GPUs."""
+"""Paths of values that the --pod file can change. The file can also change containers' requests and limits,
+except for GPUs."""
 
 
 def check(file: Path, container: str) -> None:
@@ -40,7 +40,7 @@ def check(file: Path, container: str) -> None:
     document = yaml_document(file, "--pod", hint=EXAMPLE)
     if not isinstance(document, dict) or not set(document) <= {*_HEAD, "metadata", "spec"}:
         content = shown(sorted(map(str, document)) if isinstance(document, dict) else document)
-        raise UsageError(f"{option} is not part of a pod; found {content}", hint=EXAMPLE)
+        raise UsageError(f"{option}: expected part of a pod, found {content}", hint=EXAMPLE)
     if (kind := document.get("kind", "Pod")) != "Pod" or document.get("apiVersion", "v1") != "v1":
         raise UsageError(
             f"{option}: expected a Pod of v1, found {shown(kind)}", hint="keep only its pod template"
@@ -84,7 +84,7 @@ def merged(template: Object, file: Path, kubectl: str) -> Object:
             hint="remove it from the file; image, GPUs and command have their own options",
         )
     if problem := _gpus(template, result):
-        raise UsageError(f"--pod {file}: {problem}", hint="--gpus-per-pod sets the number of GPUs of a pod")
+        raise UsageError(f"--pod {file}: {problem}", hint="use --gpus-per-pod to set a pod's number of GPUs")
     _add_tolerations(template, result)
     return result
 

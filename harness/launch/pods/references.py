@@ -60,7 +60,7 @@ def pull_secrets(
 
 
 def _missing(kube: Kube, version: str, kind: str, name: str) -> list[str] | None:
-    """Return the names of all objects of a kind if none of them has the name `name`.
+    """If no object of a kind has the name `name`, return the names of all objects of this kind.
 
     Return None if the object exists, or if this user is not permitted to read the kind.
     """

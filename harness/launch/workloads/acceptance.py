@@ -70,7 +70,7 @@ _LABELLED = {
 """Labels that identify GPU nodes. They are set by GPU feature discovery, node feature discovery, GKE, EKS or
 AKS.
 
-If a label has a list of values here, a node with any other value has no GPU. Otherwise, any value counts.
+If this table lists values for a label, a node with any other value has no GPU. Otherwise, any value counts.
 """
 _GPU_NODES = [
     {

@@ -33,13 +33,13 @@ def of(nodes: Sequence[Object], requested: int | None) -> Request:
     If GPUs are shared, each pod requests only one, because a pod that requests two may get the same GPU
     twice.
 
-    Raises UsageError with the names of the nodes that cannot be tested, or cannot be tested together with the
-    others.
+    Raises UsageError with the names of the nodes that cannot be tested at all, or not together with the other
+    nodes.
     """
     parts = {_name(node): gpu_nodes.parts(node) for node in nodes}
     if split := [(name, [one.text]) for name, one in parts.items() if one and one.cause == "gpu.mig"]:
         raise UsageError(
-            f"whole GPUs are tested, and {by_reason(split)}",
+            f"only whole GPUs can be tested, but {by_reason(split)}",
             hint=f"disable MIG on these nodes (nvidia-smi -mig 0), or {_OTHERS}",
         )
     shared = [(name, [one.text]) for name, one in parts.items() if one]
@@ -48,20 +48,20 @@ def of(nodes: Sequence[Object], requested: int | None) -> Request:
         return Request(GPU, requested or _equal(nodes), all_whole)
     if (requested or 1) > 1:
         raise UsageError(
-            f"{requested} GPUs per pod are requested, and {by_reason(shared)}: several requests can get the "
+            f"{requested} GPUs per pod are requested, but {by_reason(shared)}: several requests can get the "
             "same GPU, or are refused",
             hint="--gpus-per-pod 1 tests one of the GPUs; disable sharing to accept all of them",
         )
     if len(shared) < len(nodes) and requested is None:
         raise UsageError(
-            f"all GPUs of each node are tested, and {by_reason(shared)}",
+            f"all GPUs on each node are to be tested, but {by_reason(shared)}",
             hint="leave these nodes out, for example with --selector nvidia.com/gpu.sharing-strategy=none, "
             "or test one GPU of each node: --gpus-per-pod 1",
         )
     resources = {_name(node): _resource(node) for node in nodes}
     if len(set(resources.values())) > 1:
         each = [(name, [f"has its GPUs as {resource}"]) for name, resource in resources.items()]
-        raise UsageError(f"the nodes offer their GPUs by different names: {by_reason(each)}", hint=_OTHERS)
+        raise UsageError(f"the nodes offer their GPUs under different names: {by_reason(each)}", hint=_OTHERS)
     return Request(next(iter(resources.values())), 1, whole=False)
 
 
@@ -74,7 +74,7 @@ def no_gpus(nodes: Iterable[Object], selector: object) -> UsageError:
     ]
     scope = f" among those with the labels {selector}" if selector else ""
     return UsageError(
-        f"a node with {GPU} is expected, and there is none{scope}"
+        f"expected a node with {GPU}, but there is none{scope}"
         + (f": {by_reason(other_nodes)}" if other_nodes else ""),
         hint="`kubectl describe nodes` shows labels and capacity; --device cpu tests nodes without GPUs",
     )

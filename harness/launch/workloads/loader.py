@@ -30,7 +30,7 @@ SPECIAL: list[tuple[str, str, type[PlainWorkload]]] = [
     (ACCEPT, "nodes", NodesWorkload),
     (ACCEPT, "ddp", DdpWorkload),
 ]
-"""The annotation and value that mark each kind of workload without a training, and the workload's class."""
+"""Tuples of (annotation, value, class). A workload with this value of the annotation has this class."""
 
 
 def of_manifest(documents: list[Any], source: str) -> PlainWorkload:
@@ -54,7 +54,7 @@ def of_manifest(documents: list[Any], source: str) -> PlainWorkload:
     for each in documents:
         metadata = each.get("metadata")
         if not isinstance(metadata, dict) or not isinstance(metadata.get("name"), str):
-            raise UsageError(f"manifest {source}: {each.get('kind')}: metadata.name is expected")
+            raise UsageError(f"manifest {source}: {each.get('kind')}: expected metadata.name, found nothing")
     workload, workload_class = workloads[0]
     if problems := listed(workload_problems(workload)):
         raise UsageError(f"manifest {source}: {problems}")

@@ -26,7 +26,8 @@ from harness.settings import Settings
 
 TAKEN_PREFIXES = ("HARNESS_", "PLUTO_URL_", "PLUTO_API_", "KONDUKTOR_")
 TAKEN = frozenset({"NO_PROXY", "PLUTO_DISABLE_TELEMETRY"})
-"""Users cannot set these variables, because a launch or a setting sets them (harness.launch.prepare)."""
+"""The environment variables that users cannot set, because a launch or a setting sets them
+(harness.launch.prepare)."""
 W = TypeVar("W", bound=PlainWorkload)
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -69,7 +70,7 @@ def pod_options(settings: Settings, words: Iterable[str] | None) -> PodOptions:
     env = {**settings.env, **variables(words or ())}
     for name in env:
         if not _NAME.fullmatch(name):
-            raise UsageError(f"--env: a variable's name has letters, digits and _; found {name[:60]!r}")
+            raise UsageError(f"--env: expected a variable name of letters, digits and _, found {name[:60]!r}")
     if problems := listed(environment_problems("--env", list(env.items()))):
         raise UsageError(problems)
     return PodOptions(file=settings.pod, env=env, kubectl=settings.kubectl_bin)
@@ -87,11 +88,11 @@ def variables(words: Iterable[str]) -> dict[str, str]:
             raise UsageError(f"--env: {name} is given twice")
         if not separator and name not in os.environ:
             raise UsageError(
-                f"--env {name}: this variable is not set here", hint="--env NAME=VALUE, or export it first"
+                f"--env {name}: this variable is not set", hint="give --env NAME=VALUE, or export it first"
             )
         if separator and (is_secret_name(name) or secrets_in(value.replace("$", "_"))):
             raise UsageError(
-                f"--env {name}=…: other users of this machine see a secret on a command line",
+                f"--env {name}=…: other users of this machine can see secrets on a command line",
                 hint=f"export {name}, and give `--env {name}`",
             )
         values[name] = value if separator else os.environ[name]

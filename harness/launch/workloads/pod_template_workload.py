@@ -182,7 +182,8 @@ class PlainWorkload(ABC):
     def fits_read_only(self) -> bool:
         """Return whether the containers run with a read-only root filesystem.
 
-        A user's image may need a writable root filesystem. The container runtime may need one to add GPUs.
+        A user's image may need a writable root filesystem. The container runtime may also need it to be
+        writable to add GPUs.
         """
         return self.uses_worker_image and _GPU not in self.resources
 
@@ -224,7 +225,7 @@ class PlainWorkload(ABC):
         """Raise UsageError if a konduktor config is set, or if netcheck is set but pods lack DNS names."""
         if settings.netcheck and self.first_host is None and self.purpose != "nodes":
             raise UsageError(
-                f"manifest {self.source}: netcheck needs DNS names of pods, and this {self.kind} has none",
+                f"manifest {self.source}: netcheck needs DNS names for pods, but this {self.kind} has none",
                 hint="add a headless Service, and spec.template.spec.subdomain in an Indexed Job",
             )
         if settings.konduktor_config is not None:

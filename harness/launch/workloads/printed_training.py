@@ -79,7 +79,7 @@ class PrintedTraining(Training):
             raise UsageError(
                 f"the pods mount {', '.join(unknown or names)}: expected the claims in the file, or their "
                 "namespace in metadata.namespace of the workload; found neither",
-                hint="--print-manifests prints one of them with --storage-class or --claims-namespace",
+                hint="print the manifests again with --storage-class or --claims-namespace",
             )
 
     def install(self, kube: Kube, context: RunContext) -> None:

@@ -39,7 +39,7 @@ from harness.torchrun_controller.plan.gpu_layout import Refused
 _Spec = TypeVar("_Spec", bound=BaseModel)
 OTHER_KINDS = {"Service", "ConfigMap", "ServiceAccount", "PersistentVolumeClaim", names.QUEUE_KIND}
 CREATE_SECONDS = 60.0
-"""How many seconds the controller has to create the JobSet, which normally takes about 1 s."""
+"""The number of seconds within which the controller must create the JobSet. This normally takes about 1 s."""
 SETUP = """export KONDUKTOR_OUTPUT_DIR="${KONDUKTOR_OUTPUT_DIR:-/tmp/harness-output}"
 if [ -d /opt/harness/recorder ]; then
   read -r harness_shell _ </proc/self/stat  # process 1 may be another container's

@@ -226,7 +226,7 @@ class Training:
         record("launch/volumes.yaml", yaml.safe_dump_all(documents, sort_keys=False))
         if shared.one_node:
             surroundings.context.progress(
-                "all pods run on one node, because a volume is attached to one node"
+                "all pods run on one node, because a volume can be attached to only one node"
             )
         if surroundings.shared_folder is not None and self.spec.volumes is None:
             training_volumes.make_folders(surroundings.shared_folder, surroundings.namespace)
@@ -292,7 +292,7 @@ def workload(spec: TrainingSpec) -> PlainWorkload:
 
 
 def etcd(image: str, namespace: str | None = None) -> list[Object]:
-    """Return a Service and a pod for etcd. Its data is lost with the pod."""
+    """Return a Service and a pod for etcd. The pod's data is lost when the pod is deleted."""
     service, pod = yaml.load_all((_FILES / "train-etcd.yaml").read_text(), yaml.CSafeLoader)
     pod["spec"]["containers"][0]["image"] = image
     pod_security.harden(pod["spec"])
@@ -352,8 +352,8 @@ def manifests(
         spec = replace(spec, max_replicas=max(MOST_REPLICAS, spec.replicas))
     for option, _ in spec.transfers():
         raise UsageError(
-            f"{option} needs a pod of the launch, which printed manifests do not have: leave it out",
-            hint="`harness train` without --print-manifests supports it",
+            f"{option} needs a helper pod, which printed manifests do not contain",
+            hint="omit this option, or use `harness train` without --print-manifests",
         )
     for on_kind, folder in (("--data", spec.data), ("--volumes", spec.volumes)):
         if folder is not None:

@@ -16,7 +16,7 @@ from harness.launch.workloads.training_pod import Program
 FILE = "training-audit.json"
 NAME = "training-audit"
 SECONDS = 240.0
-"""The pod has this many seconds to start, and the audit itself has as many seconds."""
+"""The timeout, in seconds, for starting the pod, and also for the audit itself."""
 
 
 def audit(trained: Training, surroundings: Surroundings, progress: Progress) -> str:

@@ -34,7 +34,7 @@ class _Refusing(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         hint = "`harness train -- --help` lists the trainer's options"
-        raise UsageError(f"an option of the trainer, after `--`: {message}", hint=hint)
+        raise UsageError(f"invalid trainer option after `--`: {message}", hint=hint)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,9 +91,9 @@ class TrainingSpec:
     """The name of a bundle, and the digest of its final weights. This training's final weights must have the
     same digest."""
     upload: str | None = None
-    """s3://BUCKET/PREFIX to which the run is uploaded after the training."""
+    """The URL s3://BUCKET/PREFIX to which the run is uploaded after the training."""
     resume_from: str | None = None
-    """s3://BUCKET/PREFIX of a run that is restored before the training."""
+    """The URL s3://BUCKET/PREFIX of a run that is restored before the training."""
 
     def __post_init__(self) -> None:
         training_volumes.check(self.volumes, self.storage_class, self.claims_namespace, existing=False)
@@ -136,7 +136,8 @@ class TrainingSpec:
             raise UsageError("--data applies only to kind: copy the texts to the cluster's datasets-pvc")
         if self.synthetic:
             raise UsageError(
-                "--data and --synthetic exclude each other: one copies your texts, the other generates texts"
+                "--data and --synthetic cannot be combined: --data copies your texts, and --synthetic "
+                "generates texts"
             )
         try:
             for split in documents.SPLITS:
@@ -198,7 +199,7 @@ class TrainingSpec:
         if self.smoke:
             raise UsageError("--max-replicas needs checkpoints to resume from; the smoke test writes none")
         if self.same_as is not None:
-            raise UsageError("--same-as compares every bit, which depends on the number of ranks")
+            raise UsageError("--same-as compares every bit of weights that depend on the number of ranks")
         if maximum < self.replicas:
             raise UsageError(
                 f"--max-replicas: expected at least {self.replicas}, the number of --replicas; "

@@ -118,7 +118,7 @@ def _reason(error: Failed, bucket: Bucket) -> str:
 
 def _hint(error: Failed) -> str:
     if error.status in (401, 403):
-        return "the keys need the rights to list the bucket, and to read and write below the prefix"
+        return "the keys need permission to list the bucket, and to read and write below the prefix"
     return "AWS_ENDPOINT_URL and AWS_REGION determine where the bucket is"
 
 
@@ -150,7 +150,7 @@ def restore(
     if error := result.get("error"):
         raise HarnessError(f"--resume-from {url}: {error}", cause="training.resume_from_failed")
     for text in result["torn"]:
-        progress(f"{url}: {text}: it is not used")
+        progress(f"{url}: {text}; this checkpoint is not used")
     return document
 
 

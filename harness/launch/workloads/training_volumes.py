@@ -107,9 +107,10 @@ def of_class(name: str, pod_mounts: Iterable[Mount], namespace: str | None = Non
 
 
 def of_namespace(claims: Iterable[Claimed], namespace: str, nonce: str) -> Iterable[Object]:
-    """Yield claims for the volumes that claims in another namespace use.
+    """Yield claims that use the same volumes as claims in another namespace.
 
-    Each claim is bound to a copy of the PersistentVolume object. The copies have the reclaim policy Retain.
+    Each new claim is bound to a copy of the other claim's PersistentVolume object. The copies have the
+    reclaim policy Retain.
     """
     for one in claims:
         claim = one.mount.claim
@@ -153,7 +154,7 @@ def _hint(mount: Mount, namespace: str) -> str:
     if mount.claim == DATASETS:
         return "--synthetic trains on generated texts, and needs no datasets-pvc"
     if mount.claim == MODELS:
-        return "an option of the trainer names a folder of /models"
+        return "a trainer option names a folder in /models"
     return f"`kubectl get pvc -n {namespace}` lists the claims; checkpoints are written to this one"
 
 
@@ -202,12 +203,12 @@ def check(folder: str | None, storage_class: str | None, namespace: str | None, 
         )
     if existing and not (storage_class or namespace):
         raise UsageError(
-            "on your own cluster, a volume for the checkpoints of all pods is required, but none was named",
-            hint=f"--storage-class NAME ({MANY}), or --claims-namespace NAMESPACE, which has {OUTPUTS} and "
-            f"{DATASETS}",
+            "on your own cluster, a volume for all pods' checkpoints is required, but no option names one",
+            hint=f"use --storage-class NAME ({MANY}), or --claims-namespace with a namespace that has "
+            f"{OUTPUTS} and {DATASETS}",
         )
     if folder and (existing or storage_class or namespace):
-        raise UsageError("--volumes names a folder of a kind cluster, but this launch uses claims")
+        raise UsageError("--volumes names a folder on a kind cluster, but this launch uses claims")
 
 
 def remove(kube: Kube, nonce: str) -> None:

@@ -10,8 +10,8 @@ from harness.evidence.kubernetes.waiting_reasons import PULL_REASONS
 from harness.provision.controllers.readiness import serves
 
 POLL_SECONDS = 5.0
-"""The interval, in seconds, between checks of why a Deployment is not Available. If image pulls fail in two
-successive checks, the wait ends with an error.
+"""The interval, in seconds, at which a wait checks why Deployments are not Available yet. If two successive
+checks find failed image pulls, the wait ends with an error.
 """
 
 
@@ -29,7 +29,7 @@ def wait_available(
         return (
             None
             if deployments and not unavailable
-            else f"Deployments not Available: {unavailable or 'none is there'}"
+            else f"Deployments not Available: {unavailable or 'none exists'}"
         )
 
     def filled(slices: dict[str, Object]) -> str | None:
@@ -37,14 +37,14 @@ def wait_available(
         return (
             None
             if slices and not empty
-            else f"EndpointSlices without a ready endpoint: {empty or 'no slice'}"
+            else f"EndpointSlices without a ready endpoint: {empty or 'none exists'}"
         )
 
     deadline, unpulled = Deadline.after(seconds), set[str]()
     while True:
         try:
             kube.wait(
-                f"Deployments of {namespace} Available",
+                f"Deployments in {namespace} to be Available",
                 "apps/v1",
                 "Deployment",
                 available,
@@ -99,9 +99,7 @@ def _why_not_available(deployment: Object) -> str:
     desired, updated = deployment.get("spec", {}).get("replicas", 1), status.get("updatedReplicas", 0)
     if updated < desired or status.get("replicas", 0) > updated:
         outdated = status.get("replicas", 0) - updated
-        return (
-            f"{updated} of {desired} pods are of the latest generation, {outdated} of an older one still run"
-        )
+        return f"{updated} of {desired} pods have the latest generation, {outdated} older ones still exist"
     available = condition(deployment, "Available")
     if not available:
         return "no Available condition yet"

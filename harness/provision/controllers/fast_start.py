@@ -31,7 +31,8 @@ which kubeadm's API server listens.
 A pod's own variables override those that the kubelet sets.
 """
 _VALUES = ("default", "enum", "example")
-"""Schema fields that contain values instead of schemas. A `description` inside them is data."""
+"""Schema fields that contain values instead of schemas. A `description` inside them is data, and is therefore
+kept."""
 
 
 def quick(document: Object) -> Object:
@@ -78,9 +79,10 @@ def _mount_certificates(spec: Object) -> None:
 def single_replica(configuration: Object) -> Object:
     """Return a controller's configuration for a single replica with certificates that already exist.
 
-    Without leader election, the controller continues immediately after a pause. Otherwise, it would wait 15 s
-    for the old lease to expire. If Kueue manages its own certificates, it starts twice: first to create them,
-    and 2 s later to serve. The existing certificates outlive any cluster (certificates.SERVER_DAYS).
+    Without leader election, the controller continues immediately after the cluster was paused. With leader
+    election, it would wait 15 s for the old lease to expire. If Kueue manages its own certificates, it starts
+    twice: first to create them, and 2 s later to serve. The existing certificates outlive any cluster
+    (certificates.SERVER_DAYS).
     """
     if _FILE not in configuration.get("data", {}):
         return configuration

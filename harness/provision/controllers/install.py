@@ -35,7 +35,7 @@ SERVED = (*WEBHOOKS, "APIService")
 """The kinds of objects that make the API server call a controller. Such calls fail or hang until the
 controller serves."""
 ONCE_SECONDS = 1.0
-"""The timeout, in seconds, of a check that reads each Deployment only once."""
+"""The timeout, in seconds, of a check that does not wait, but reads each Deployment only once."""
 Change = Callable[[Object], Object]
 """A function that takes an object from a manifest and returns the object to apply."""
 
@@ -156,11 +156,11 @@ def _wait_created(kube: Kube, namespace: str, seconds: float, cause: CauseId) ->
         return (
             None
             if deployments and not missing
-            else f"Deployments without a pod: {missing or 'none is there'}"
+            else f"Deployments without a pod: {missing or 'no Deployment exists'}"
         )
 
     kube.wait(
-        f"pods of the Deployments of {namespace}",
+        f"pods for the Deployments in {namespace}",
         "apps/v1",
         "Deployment",
         created,
@@ -206,5 +206,5 @@ def _serve_now(kube: Kube) -> bool:
     try:
         run_all(tests)
     except (HarnessError, ApiException, NOT_SERVED):
-        return False  # The caller then waits, and reports what fails.
+        return False  # The caller then waits, and reports failures.
     return True

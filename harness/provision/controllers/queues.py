@@ -48,9 +48,9 @@ def quotas(nodes: list[Object], pods: list[Object]) -> dict[str, Decimal]:
 
 
 def fitting_request(request: Decimal, pods: int, quota: Decimal, node: Decimal) -> Decimal | None:
-    """Return the largest CPU request per pod, in steps of 10m, with which all `pods` pods on one node fit
-    into `quota`. Returns None if the pods fit with their own `request`. Also returns None if `request` is
-    larger than the node's CPUs, because such a job is supposed to fail.
+    """Return the largest CPU request per pod, in steps of 10m, at which all `pods` pods fit into the quota
+    `quota` of a single node. Returns None if the pods fit with their own `request`. Also returns None if
+    `request` is larger than the node's CPUs, because such a job is supposed to fail.
     """
     share = (quota / pods).quantize(Decimal("0.01"), rounding=ROUND_DOWN)
     return share if request > share > 0 and request <= node else None

@@ -27,9 +27,9 @@ APIS = {
     "clusterqueues.kueue.x-k8s.io": "v1beta2",
     "resourceflavors.kueue.x-k8s.io": "v1beta2",
 }
-"""Maps the name of a CustomResourceDefinition to the API version that the harness and its jobs use."""
+"""Maps each CustomResourceDefinition's name to the API version that the harness and its jobs use."""
 SERVING_SECONDS = 30.0
-"""The maximum number of seconds until a restarting controller serves again."""
+"""The maximum number of seconds to wait until a restarting controller serves again."""
 _WEBHOOK = "failed calling webhook"
 SERVICE = "kubernetes.io/service-name"
 
@@ -77,7 +77,7 @@ def explain(kube: Kube, error: Exception) -> HarnessError | None:
     except (ApiException, HTTPError, OSError):
         return None
     if _WEBHOOK in message:
-        hint = "controllers/ logs; `kubectl get endpointslices -A`"
+        hint = "read the logs in the bundle's controllers/ folder, and run `kubectl get endpointslices -A`"
         return HarnessError(message, hint=hint, cause="controllers.webhook_not_serving")
     if isinstance(error, NOT_SERVED):
         text = f"the API server does not know the kind: {error}"
@@ -148,14 +148,14 @@ def _api(kube: Kube, name: str) -> None:
     if crd is None or crd["metadata"].get("deletionTimestamp"):
         raise HarnessError(
             f"the cluster has no CustomResourceDefinition {name}",
-            hint="install it again, or `harness down` for a new cluster",
+            hint="install it again, or run `harness down` to get a new cluster",
             cause="controllers.crd_missing",
         )
     served = [v["name"] for v in crd["spec"]["versions"] if v["served"]]
     if version not in served:
         raise HarnessError(
-            f"{name} is needed in version {version}; the cluster serves {', '.join(served) or 'none'}",
-            hint="install the versions of harness/versions.toml, or `harness down` for a new cluster",
+            f"expected {name} in version {version}, but the cluster serves {', '.join(served) or 'none'}",
+            hint="install the versions in harness/versions.toml, or run `harness down` to get a new cluster",
             cause="controllers.version_unsupported",
         )
 
@@ -199,13 +199,14 @@ def _endpoints(kube: Kube, name: Controller) -> None:
         raise HarnessError(
             f"Service {services} in {namespace} has no endpoint, because its selector matches no pod, so "
             "none of its webhooks can be called",
-            hint=f"compare its selector with the labels: `kubectl -n {namespace} get pods --show-labels`",
+            hint="compare its selector with the pods' labels: "
+            f"`kubectl -n {namespace} get pods --show-labels`",
             cause="controllers.webhook_not_serving",
         )
 
 
 def _unserved(kube: Kube, name: Controller) -> list[Object]:
-    """Return the Services of a controller's webhooks that have no ready endpoint."""
+    """Return those Services of a controller's webhooks that have no ready endpoint."""
     namespace = CONTROLLERS[name]
     filled = {
         (each["metadata"].get("labels") or {}).get(SERVICE)

@@ -39,7 +39,7 @@ def require(kube: Kube) -> None:
         raise HarnessError(
             f"the cluster has no torchrun controller that serves: Deployment {manifests.NAMESPACE}/"
             f"{manifests.NAME}: {missing}",
-            hint="`kubectl apply --server-side -k manifests/torchrun-controller`, with your image",
+            hint="run `kubectl apply --server-side -k manifests/torchrun-controller` with your image",
         )
 
 
@@ -60,5 +60,7 @@ def _unavailable(deployment: Object) -> str | None:
     ready, updated = status.get("readyReplicas") or 0, status.get("updatedReplicas") or 0
     replicas = deployment["spec"].get("replicas", 1)
     return (
-        None if ready >= replicas <= updated else f"{ready} of {replicas} pods are ready, {updated} are new"
+        None
+        if ready >= replicas <= updated
+        else f"{ready} of {replicas} pods are ready, {updated} have the latest generation"
     )

@@ -41,7 +41,7 @@ class EmbeddedTracker:
 
 
 def permanent_fault(kube: Kube) -> str | None:
-    """Return why the tracker cannot become ready without help, or None if it still may."""
+    """Return why the tracker cannot become ready by itself, or None if it still might."""
     deployment = kube.get("apps/v1", "Deployment", NAME, NAMESPACE)
     if deployment is None:
         return f"there is no Deployment {NAME} in {NAMESPACE}"
@@ -138,9 +138,10 @@ def _deployment(image: str, selector: dict[str, str]) -> Object:
 
 
 def _network_policy(selector: dict[str, str]) -> Object:
-    """Return a NetworkPolicy with which the pod accepts connections only on the tracker's port, and opens
-    none. Sources are not restricted, because the harness connects through the API server, and a NetworkPolicy
-    cannot select the API server's address on every cluster. The tracker checks the key in each request.
+    """Return a NetworkPolicy that allows connections to the pod only on the tracker's port, and no
+    connections from the pod. Sources are not restricted, because the harness connects through the API server,
+    and a NetworkPolicy cannot select the API server's address on every cluster. The tracker checks the key in
+    each request.
     """
     return {
         "podSelector": {"matchLabels": selector},

@@ -25,11 +25,11 @@ AGENT = "vlagent"
 ROLE = f"{NAMESPACE}-{AGENT}"
 """The name of the ClusterRole and the ClusterRoleBinding that allow vlagent to list the pods on its node."""
 SECONDS = 120.0
-"""The maximum number of seconds until VictoriaLogs and vlagent run, including the time to pull their
-images."""
+"""The maximum number of seconds to wait until VictoriaLogs and vlagent are running, including the time to
+pull their images."""
 _FILES = Path(__file__).parent / "files"
 _APPLIED = "pluto-e2e-harness/applied"
-"""The annotation on the namespace that contains the hash of the applied objects. It is written last."""
+"""The namespace's annotation with the hash of the applied objects. The annotation is written last."""
 _CAUSE: Final = "controllers.logs_not_ready"
 
 

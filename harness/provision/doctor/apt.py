@@ -125,7 +125,7 @@ def specs(packages: Iterable[str], release: str) -> list[str]:
     if release not in _RELEASES:
         raise HarnessError(
             f"Debian {release} is older than bookworm, or unknown to the harness",
-            hint="install Docker ≥ 23 with buildx and kind ≥ 0.33 yourself, then `harness doctor`",
+            hint="install Docker ≥ 23 with buildx and kind ≥ 0.33 yourself, then run `harness doctor`",
         )
     age = _RELEASES.index(release)
     newer = {name: suite for name, suite in _NEWER.items() if _RELEASES.index(suite) > age}
@@ -133,7 +133,8 @@ def specs(packages: Iterable[str], release: str) -> list[str]:
 
 
 def missing_suites(package_specs: Sequence[str], sources: Iterable[Source]) -> list[str]:
-    """Return the suites that the package specs need and no enabled source of Debian's archive provides."""
+    """Return the suites that the package specs need but that no enabled source of Debian's archive
+    provides."""
     suites = dict.fromkeys(spec.partition("/")[2] for spec in package_specs if "/" in spec)
     available = {suite for source in sources if source.is_archive for suite in source.suites}
     return [suite for suite in suites if not ALIASES.get(suite, {suite}) & available]
@@ -148,7 +149,7 @@ def our_source(suites: Sequence[str], sources: Iterable[Source], release: str, r
     if base is None:
         raise HarnessError(
             f"no source of Debian {release}'s main archive in /etc/apt/sources.list or sources.list.d",
-            hint="add one, `apt-get update`, then `harness doctor --fix` again",
+            hint="add one, run `apt-get update`, then run `harness doctor --fix` again",
         )
     fields = {"Types": "deb", "URIs": " ".join(base.uris), "Suites": " ".join(suites), "Components": "main"}
     options = {name: value for name, value in base.options.items() if name in COPIED}

@@ -45,8 +45,8 @@ def version_of(text: str) -> Version | None:
 def at_least(version: Version | None, minimum: Version) -> bool:
     """Return whether a version is at least `minimum`.
 
-    Only the parts that `minimum` has are compared. A missing part counts as 0, and an unknown version (None)
-    counts as too old.
+    Only as many parts are compared as `minimum` has. A missing part counts as 0, and an unknown version
+    (None) counts as too old.
     """
     if version is None:
         return False

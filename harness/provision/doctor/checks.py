@@ -63,7 +63,7 @@ def _python() -> Check:
         sys.version_info >= PYTHON,
         platform.python_version(),
         "≥ 3.11",
-        f"{advice('python')}, `make clean`, and run make again with PYTHON=python3.11",
+        f"{advice('python')}, run `make clean`, and run make again with PYTHON=python3.11",
     )
 
 
@@ -203,7 +203,7 @@ def _disk(settings: Settings, info: dict[str, Any], source: bool) -> list[Check]
         other = (
             "`docker system prune`, or move Docker's `data-root`"
             if place == root
-            else "or set HARNESS_CACHE_DIR to a folder on a larger disk"
+            else "delete files, or set HARNESS_CACHE_DIR to a folder on a larger disk"
         )
         fix = f"free {(needed - free) / GIB:.1f} GiB there: {other}"
         results.append(Check(name, free >= needed, text, f"≥ {needed // GIB} GiB free", fix))
@@ -219,7 +219,7 @@ def _memory(info: dict[str, Any]) -> Check:
 def _cores(info: dict[str, Any]) -> Check:
     cores = info.get("NCPU") or os.cpu_count() or 0
     return Check(
-        "cores", cores >= CORES, str(cores), f"≥ {CORES}", "give the machine (or Docker Desktop) more"
+        "cores", cores >= CORES, str(cores), f"≥ {CORES}", "give the machine (or Docker Desktop) more CPUs"
     )
 
 
@@ -244,10 +244,10 @@ def _images(image_origin: Origin) -> Check:
     state = "; ".join(
         filter(None, (f"from {image_origin.image_source}", *image_origin.missing, image_origin.obstacle))
     )
-    fix = "give this machine access to the hosts, or set HTTPS_PROXY; or use Debian as root, to build them"
+    fix = "give this machine access to the hosts, or set HTTPS_PROXY; or build the images on Debian as root"
     if image_origin.image_source == "source" and not image_origin.missing:
-        fix = "unset HARNESS_IMAGES, or use a machine with Debian and root"
-    expected = "registries and manifests are reached, or images can be built from source"
+        fix = "unset HARNESS_IMAGES, or use a Debian machine on which you are root"
+    expected = "registries and manifest hosts can be reached, or images can be built from source"
     return Check(
         "images",
         image_origin.usable and not image_origin.missing,
@@ -263,7 +263,7 @@ def _proxy(info: dict[str, Any], image_origin: Origin) -> list[Check]:
     variables = [name for name in proxies.names(os.environ) if name.upper() in proxies.VARIABLES]
     if not variables:
         return []
-    expected = "http:// or https://; Docker and nodes that pull images need it too"
+    expected = "an http:// or https:// proxy, also for Docker and for nodes that pull images"
     try:
         state = ", ".join(f"{name} is {Proxy.parse(os.environ[name], name)}" for name in variables)
     except UsageError as error:
@@ -279,6 +279,6 @@ def _proxy(info: dict[str, Any], image_origin: Origin) -> list[Check]:
             "set `proxies` in Docker's daemon.json and restart Docker, unless it reaches registries directly"
         )
     elif image_origin.image_source == "registry" and proxies.unreachable_from_containers(os.environ):
-        state += "; nodes cannot reach a loopback address and get no proxy"
+        state += "; nodes cannot reach a loopback address, so they get no proxy"
         fix = "set the address at which containers reach the proxy, unless nodes reach registries directly"
     return [Check("HTTP proxy", not fix, state, expected, fix, required=False)]

@@ -108,7 +108,7 @@ _OF_THE_IMAGE = ("no such file", "not found", "exec format error")
 def privileged_run() -> tuple[bool | None, str]:
     """Run a privileged container from a local image. Return whether it worked, and a description.
 
-    The first value is None if no container could be run.
+    If no container could be run, the first value is None.
     """
     images = run("docker", "image", "ls", "--quiet", "--no-trunc", "--filter", "dangling=false")
     if not images.ok:

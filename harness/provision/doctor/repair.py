@@ -128,7 +128,7 @@ def _apt(*arguments: str) -> None:
     result = probe.run(*command, seconds=APT_SECONDS)
     if not result.ok:
         raise ToolError(
-            command, result.code, result.text, hint="repair apt, then `harness doctor --fix` again"
+            command, result.code, result.text, hint="repair apt, then run `harness doctor --fix` again"
         )
 
 
@@ -146,14 +146,14 @@ def start_daemon(context: RunContext) -> None:
                 ["systemctl", "start", "docker"],
                 result.code,
                 result.text,
-                hint="journalctl -u docker",
+                hint="see `journalctl -u docker`",
                 cause=DOWN,
             )
         _wait_for_daemon(lambda: None)
         return
     _remove_stale_pid_files(progress)
     log = settings.state_dir / "dockerd.log"
-    progress(f"starting dockerd, log in {log}")
+    progress(f"starting dockerd, which logs to {log}")
     with log.open("ab") as output:
         daemon = subprocess.Popen(
             [probe.which("dockerd") or "dockerd"],
@@ -167,7 +167,7 @@ def start_daemon(context: RunContext) -> None:
 
     def ended() -> None:
         if daemon.poll() is not None:
-            hint = f"the whole log is {log}"
+            hint = f"the whole log is in {log}"
             raise ToolError(["dockerd"], daemon.returncode, apt.text_of(log), hint=hint, cause=DOWN)
 
     _wait_for_daemon(ended)
@@ -184,7 +184,7 @@ def _remove_stale_pid_files(progress: Progress) -> None:
         pid = probe.kernel_number(path)
         if pid is not None and apt.text_of(Path(f"/proc/{pid}/comm")).strip() != program:
             path.unlink()
-            progress(f"removed {path}: process {pid} is no {program}")
+            progress(f"removed {path}, because process {pid} is not {program}")
 
 
 def _wait_for_daemon(still_running: Callable[[], None]) -> None:
@@ -213,7 +213,7 @@ def _link_go(packages: Sequence[str], progress: Progress) -> None:
 def _raise_inotify(before: Sequence[Check], progress: Progress) -> None:
     """Raise the inotify limits until the next boot.
 
-    If the kernel rejects the change, the rejection is reported as progress, and the check still fails.
+    If the kernel rejects the change, this is reported as progress, and the check still fails.
     """
     low = {check.name.removeprefix("inotify ") for check in before if not check.ok}
     for name in low & INOTIFY.keys():

@@ -34,7 +34,7 @@ class ImageRef:
     tag: str
     image_id: str
     changed: Mapping[str, bytes] = field(default_factory=dict)
-    """Scripts to mount over the image, keyed by path in /workspace."""
+    """Scripts to mount over those in the image, keyed by path in /workspace."""
     components: Mapping[str, str] = field(default_factory=dict)
     """The version of each component in the image, for the evidence. Empty if the image was not built on this
     machine.
@@ -63,7 +63,7 @@ class Recipe:
     lock: Path
     parts: tuple[Path, ...]
     uses: tuple[Path, ...] = ()
-    """Files in ROOT that the Dockerfile mounts during the build."""
+    """Files in ROOT that the Dockerfile mounts during the build without copying them."""
 
     def tag(self, arguments: Mapping[str, str], python: str, platform: Platform) -> str:
         """Return `repository:<12 hex digits>`.

@@ -36,7 +36,7 @@ _SECONDS = 300
 def archive(image: LocalImage, context: RunContext) -> Path:
     """Return the path at which `add` stores the archive with an image's last layer.
 
-    The file need not exist.
+    The file might not exist.
     """
     return context.settings.cache_dir / "images" / f"{image.file}.layer.tar"
 
@@ -67,7 +67,7 @@ def add(base: str, tag: str, command: Sequence[str], context: RunContext) -> Non
 
 
 def _run(command: Sequence[str], output: Path) -> None:
-    """Run a command and write its stdout, which is binary, to a file."""
+    """Run a command and write its binary stdout to a file."""
     with (
         output.open("wb") as target,
         processes.started(command, cause=CAUSE, stdout=target, stderr=subprocess.PIPE) as process,

@@ -42,7 +42,7 @@ sets."""
 def load_images(images: Sequence[str | LocalImage], nodes: Sequence[str], context: RunContext) -> None:
     """Load every image into every node. `nodes` contains container names. Docker resolves tags to image ids.
 
-    Raises ToolError or HarnessError, cause image.load_failed.
+    Raises ToolError or HarnessError (cause image.load_failed).
     """
     local = [i if isinstance(i, LocalImage) else LocalImage.of(i) for i in dict.fromkeys(images)]
     if not local or not nodes:
@@ -67,7 +67,7 @@ def load_images(images: Sequence[str | LocalImage], nodes: Sequence[str], contex
     for image in to_load:
         layered.archive(image, context).unlink(missing_ok=True)
     context.progress(
-        f"nodes: {len(to_load)} images loaded into {len(nodes)} in {time.monotonic() - start:.1f} s"
+        f"nodes: loaded {len(to_load)} images into {len(nodes)} nodes in {time.monotonic() - start:.1f} s"
     )
 
 
@@ -93,7 +93,7 @@ class _Node:
 def _inspect(node: str, images: Sequence[LocalImage]) -> _Node:
     """Inspect a node: which images it already has, its snapshotter, and whether it mounts the volume of
     unpacked images."""
-    # The listing is filtered, because ctr adds up the layer sizes of every image that it lists.
+    # The listing is filtered to save time, because ctr adds up the layer sizes of every image that it lists.
     names = [name for image in images for name in (node_name(image.tag), image.image_id)]
     listing = " ".join([*CTR, "images", "ls", *(f"'name==\"{name}\"'" for name in names)])
     script = f"{listing} && {_SNAPSHOTTER} && if mountpoint -q {unpacked.MOUNT}; then echo MOUNTED; fi"

@@ -33,7 +33,7 @@ GLIBC = (28, 27, 17, 5)
 images have glibc 2.28 or newer. uv also accepts wheels for older versions.
 """
 _SECONDS = 600
-_INDEX = "this needs a package index; uv reads UV_DEFAULT_INDEX, and pip, where there is no uv, PIP_INDEX_URL"
+_INDEX = "a package index is needed: uv uses UV_DEFAULT_INDEX. Without uv, pip uses PIP_INDEX_URL."
 _HASHED = ("--quiet", "--require-hashes", "--no-deps", "--only-binary=:all:")
 
 

@@ -26,15 +26,15 @@ CONFIG_MAP = "scripts"
 MAKING = "pluto-e2e-harness.making"
 SCRIPTS = "pluto-e2e-harness.scripts"
 MAX_FILES = 500
-"""The maximum number of scripts, which is limited because each script needs its own mount."""
+"""The maximum number of scripts. It is limited, because each script needs its own mount."""
 MAX_BYTES = 900_000
 """The maximum total size of the scripts in bytes. A ConfigMap is limited to 1 MiB."""
 
 
 @dataclass(frozen=True)
 class Near:
-    """An image that was built from the same inputs, and the current scripts that it lacks or that differ from
-    its own."""
+    """An image that was built from the same inputs except for the scripts, and the current scripts that
+    differ from the image's or that it lacks."""
 
     tag: str
     image_id: str
@@ -75,7 +75,7 @@ def near(repository: str, making: str, scripts: Mapping[str, bytes]) -> Near | N
 def changed_since(hashes: Mapping[str, str], scripts: Mapping[str, bytes]) -> dict[str, bytes] | None:
     """Return the scripts to mount over an image whose scripts have these `hashes`.
 
-    None means that scripts were deleted after the image was built, or that the changes are too large.
+    Return None if scripts were deleted after the image was built, or if the changes are too large.
     """
     if not set(hashes) <= set(scripts):
         return None
@@ -84,7 +84,7 @@ def changed_since(hashes: Mapping[str, str], scripts: Mapping[str, bytes]) -> di
 
 
 def fits(scripts: Mapping[str, bytes]) -> bool:
-    """Return whether the scripts together fit into a ConfigMap."""
+    """Return whether all scripts fit into one ConfigMap."""
     return sum(map(len, scripts.values())) <= MAX_BYTES
 
 

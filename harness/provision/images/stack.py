@@ -33,8 +33,8 @@ _DOWNLOAD_SECONDS = 60.0
 
 
 Own = Callable[[Bases], Sequence[LocalImage]]
-"""A function that builds and returns the harness's own images, which every cluster runs, on top of the base
-images."""
+"""A function that takes the base images, and returns the harness's own images, which it builds on top of
+them. Every cluster runs these images."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Stack:
     """Local Docker images that every node needs before the controllers start. It is empty if the nodes pull
     published images."""
     torch_base: str
-    """The base image of the worker image. `python_base` is the base image of the tracker image."""
+    """The worker image's base image. `python_base` is the tracker image's."""
     python_base: str
     versions: dict[str, str]
     containerd_patches: tuple[str, ...] = ()
@@ -63,7 +63,7 @@ class Stack:
 
     @property
     def controllers(self) -> tuple[Path, Path]:
-        """Return the paths of the manifests of JobSet and Kueue."""
+        """Return the paths of JobSet's and Kueue's manifests."""
         return self.jobset_manifest, self.kueue_manifest
 
 
@@ -85,7 +85,7 @@ def resolve(context: RunContext, then: Own = lambda _bases: ()) -> Stack:
             f"both Kubernetes {settings.kubernetes} and the node image {settings.node_image} are set",
             hint="unset HARNESS_KUBERNETES, because the image determines the version",
         )
-    if settings.images == "registry":  # If a host cannot be reached, the download or the pull fails.
+    if settings.images == "registry":  # A host that cannot be reached makes the download or pull fail.
         image_origin, reason = Origin("registry"), "set by HARNESS_IMAGES"
     else:
         image_origin = origin(locked, context)
@@ -110,8 +110,8 @@ def _require_version(context: RunContext) -> None:
     requested, available = context.settings.kubernetes, source_versions.load(context.settings).kubernetes
     if not versions.is_of(available, requested):
         raise UsageError(
-            f"Kubernetes {requested} cannot be built from source, only {available}",
-            hint="use HARNESS_IMAGES=registry if a registry can be reached, or change [source] of the lock",
+            f"only Kubernetes {available} can be built from source, not {requested}",
+            hint="use HARNESS_IMAGES=registry if a registry responds, or change [source] in versions.toml",
         )
 
 
@@ -192,7 +192,7 @@ def download(url: str) -> bytes:
     except httpx.HTTPError as error:
         raise HarnessError(
             f"the manifest {url} could not be downloaded: {error or type(error).__name__}",
-            hint="check the network, or build it: HARNESS_IMAGES=source",
+            hint="check the network, or build the controllers from source with HARNESS_IMAGES=source",
             cause=_MANIFEST_CAUSE,
         ) from None
 
@@ -205,9 +205,9 @@ def verified(content: bytes, controller: Controller) -> bytes:
     digest = hashlib.sha256(content).hexdigest()
     if controller.sha256 is not None and digest != controller.sha256:
         raise HarnessError(
-            f"{controller.manifest}: sha256 {controller.sha256} was expected, {digest} was seen "
+            f"{controller.manifest}: expected sha256 {controller.sha256}, found {digest} "
             f"({len(content)} bytes)",
-            hint="a proxy may have answered instead; if the release really changed, read it, then set its "
+            hint="a proxy may have answered instead; if the release really changed, review it, then set its "
             "sha256 in versions.toml",
             cause=_MANIFEST_CAUSE,
         )

@@ -54,7 +54,7 @@ printf %s '{_CONFIGURATION}' >/run/unpack.toml
 exec containerd --config /run/unpack.toml --root {MOUNT}/containerd --state /run/unpack --log-level warn
 """
 TRIAL_SECONDS = 300
-"""The time limit, in seconds, of the container with which `mountable` tests the volume. Docker may have to
+"""The time limit, in seconds, for the container with which `mountable` tests the volume. Docker may have to
 pull the node image first."""
 _TRIAL = """set -e
 mkdir -p {own}/trial
@@ -90,7 +90,7 @@ exit 1
 def volume(context: RunContext) -> str:
     """Return the name of the volume of unpacked images.
 
-    Each cache folder has its own volume, and contains the volume's lock.
+    Each cache folder has its own volume, whose lock is in that folder.
     """
     return f"harness-unpacked-{key(str(context.settings.cache_dir.resolve()))}"
 
@@ -129,7 +129,7 @@ def mountable(node_image: str, context: RunContext) -> Path | None:
 def created_at(context: RunContext) -> str:
     """Return the creation time of the volume of unpacked images.
 
-    A new volume contains the same layers in other folders.
+    Templates depend on this time, because a new volume contains the same layers in different folders.
     """
     folder(context)
     return _docker("volume", "inspect", "--format", "{{.CreatedAt}}", volume(context)).strip()

@@ -40,14 +40,15 @@ class Controller(_Table):
     sha256: Sha256 | None
 
     def of(self, version: str) -> Controller:
-        """Return another version of this controller. The hash of that version's manifest is not known."""
+        """Return this controller at another version, for which the manifest's hash is not known."""
         image = self.image.partition("@")[0].replace(self.version, version)
         manifest = self.manifest.replace(self.version, version)
         return Controller(version=version, image=image, manifest=manifest, sha256=None)
 
 
 class Registry(_Table):
-    """References to published images. `mirrors` maps a registry host to its base URL for the nodes."""
+    """References to published images. `mirrors` maps a registry host to the base URL at which the nodes reach
+    it."""
 
     kubernetes: str
     node: str
@@ -70,12 +71,12 @@ class Registry(_Table):
             if is_of(version, requested):
                 return version, image
         raise UsageError(
-            f"no node image of Kubernetes {requested} is known, only of {', '.join(images)}",
-            hint="add it to [registry.nodes] of versions.toml, or set HARNESS_NODE_IMAGE",
+            f"there is no known node image for Kubernetes {requested}, only for {', '.join(images)}",
+            hint="add it to [registry.nodes] in versions.toml, or set HARNESS_NODE_IMAGE",
         )
 
     def images(self) -> list[str]:
-        """Return all image references except `nodes`."""
+        """Return all image references except those in `nodes`."""
         return [self.node, self.torch_base, self.python_base, self.jobset.image, self.kueue.image]
 
 

@@ -26,12 +26,13 @@ class KindCluster(KindNodes):
 
     owns_namespaces = True
     retains_namespaces = True
-    """Always true, because only this machine launches on the cluster. Namespaces are deleted with the
-    cluster. On a kept cluster, the newest namespaces are kept for inspection."""
+    """`owns_namespaces` and `retains_namespaces` are true, because only this machine launches on the cluster,
+    and namespaces are deleted with the cluster. On a kept cluster, the newest namespaces are kept for
+    inspection."""
 
     ephemeral_storage = "10Gi"
     """The default ephemeral-storage limit of each container. Nodes use this machine's disk, so a pod that
-    filled the disk would stop Docker and all launches."""
+    filled it would stop Docker and all launches."""
 
     def owned(self) -> OwnedCluster:
         return self
@@ -66,8 +67,7 @@ class KindCluster(KindNodes):
         return usable(self, Images.make(context), context)
 
     def lacks_template(self, context: RunContext) -> bool:
-        """Return whether the cluster could be created from a template if there were one, but there is
-        none."""
+        """Return whether the cluster could be created from a template, but no template exists."""
         return lacking(self, Images.make(context), context)
 
     def ready(self, context: RecordedContext) -> Ready:
@@ -77,7 +77,7 @@ class KindCluster(KindNodes):
         """
         writer = context.writer
         with self._exclusive(
-            context.progress, f"waiting for another harness that works on cluster {self.name}"
+            context.progress, f"waiting for another harness process that is changing cluster {self.name}"
         ):
             with writer.stage("docker"):
                 docker_check.daemon()
@@ -138,14 +138,15 @@ class KindCluster(KindNodes):
     def leave(self, context: RunContext, ready: Ready | None = None, owner: str = "") -> bool:
         """Release the cluster.
 
-        The cluster is removed if it is removable and no other process uses it. Return whether it was removed.
+        The cluster is removed if `removable` returns true and no other process uses the cluster. Return
+        whether it was removed.
         """
         if ready is not None:
             ready.use.release()
         if not self.removable(ready, owner):
             return False
         with self._exclusive(context.progress):
-            if not self.removable(ready, owner):  # Another process removed it or marked it as kept.
+            if not self.removable(ready, owner):  # Another process removed the cluster or marked it as kept.
                 return False
             if self.used():
                 context.progress(f"cluster {self.name} is kept, because another harness process uses it")
@@ -161,7 +162,7 @@ class KindCluster(KindNodes):
         with self._exclusive(progress):
             if self.state() is None:
                 return False
-            warning = "; a harness that uses it will fail" if self.used() else ""
+            warning = "; other harness processes that use it will fail" if self.used() else ""
             progress(f"deleting cluster {self.name}{warning}")
             return self._delete_all()
 

@@ -11,13 +11,13 @@ from harness.provision.images import unpacked
 from harness.settings import Settings
 
 VOLUMES_MOUNT = "/harness-volumes"
-"""The path at which nodes mount the folder that all nodes share. This folder takes the place of a
-ReadWriteMany volume in a real cluster."""
+"""The path at which nodes mount the folder that all nodes share. This folder replaces the ReadWriteMany
+volume of a real cluster."""
 
 _ALONE = {"leader-elect": "false"}
 """The option that disables leader election, which a single control plane does not need. At the first start,
 an election would take seconds, because its roles do not exist yet. After a pause of the cluster, it would
-wait 15 s for the old lease to expire. Renewing the leases would also take two writes every two seconds.
+wait 15 s for the old lease to expire. Renewing the leases would also cause two writes every two seconds.
 """
 _UNTHROTTLED = {"kube-api-qps": "200", "kube-api-burst": "400"}
 """The client's request limit for the controller manager, which first creates a service account for each of

@@ -21,8 +21,8 @@ NO_PODMAN = (
     "is Podman's socket"
 )
 CONTROL_PLANE_GIB, WORKER_GIB, SPARE_GIB = 1.2, 3.0, 1.0
-"""The required disk space in GiB: for the control plane, for each worker, and in reserve. The values were
-measured after a run. Each node has its own copy of the images.
+"""The disk space, in GiB, that a new cluster requires for the control plane and for each worker, and that
+must stay free. The values were measured after a run. Each node has its own copy of the images.
 """
 _CAUSES: tuple[tuple[str, CauseId], ...] = (
     ("permission denied", "docker.permission"),
@@ -40,7 +40,7 @@ def daemon() -> None:
         podman_note = ", and Podman cannot replace it" if shutil.which("podman") else ""
         raise HarnessError(
             f"`docker` is not on PATH{podman_note}",
-            hint="`harness doctor --fix`",
+            hint="run `harness doctor --fix` to install it",
             cause="docker.not_installed",
         )
     if (provider := os.environ.get(PROVIDER) or "docker") != "docker":
@@ -73,7 +73,7 @@ def tools(settings: Settings) -> None:
     """Check that kind is installed. Raises HarnessError (cause cluster.tool_missing)."""
     if shutil.which(settings.kind_bin) is None:
         raise HarnessError(
-            f"`{settings.kind_bin}` is not a program that can be run: kind is needed to create a cluster",
+            f"creating a cluster needs kind, but `{settings.kind_bin}` cannot be run",
             hint="`harness doctor --fix` installs it, or set HARNESS_KIND_BIN to its path",
             cause="cluster.tool_missing",
         )
@@ -86,7 +86,7 @@ def check_disk_space(settings: Settings) -> None:
     """
     result = processes.run(["docker", "info", "--format", "{{.DockerRootDir}}"], timeout=20, check=False)
     root = Path(result.stdout.strip() or "/var/lib/docker")
-    if not root.is_dir():  # As with Docker Desktop, the folder is in a virtual machine.
+    if not root.is_dir():  # The folder is in a virtual machine, as with Docker Desktop.
         return
     needed = CONTROL_PLANE_GIB + WORKER_GIB * (settings.workers or 1) + SPARE_GIB
     free = shutil.disk_usage(root).free / GIB

@@ -58,7 +58,7 @@ _START_ERRORS = (HarnessError, ApiException, HTTPError, OSError, ValueError, Key
 def rejection(kind: KindNodes, stack: Stack) -> str | None:
     """Return the reason why kind must create the cluster, or None if it can be started from a template.
 
-    In the usual cases, the reason is "", and nothing is reported to the user.
+    The reason is "" if it need not be reported to the user, as in the usual cases.
     """
     if kind.settings.fresh:
         return "as asked"
@@ -269,8 +269,8 @@ class _Copy:
 
 
 def _placed(pods: dict[str, Object]) -> str | None:
-    """Return None if all CoreDNS pods have been assigned to a node, and otherwise a message with their
-    number."""
+    """Return None if all CoreDNS pods have been assigned to a node, and otherwise a message with the number
+    of assigned pods."""
     dns = [pod for name, pod in pods.items() if name.startswith("coredns-")]
     placed = [pod for pod in dns if pod["spec"].get("nodeName")]
     return None if len(placed) >= DNS_PODS else f"{len(placed)} of {DNS_PODS} pods have a node"

@@ -42,7 +42,7 @@ from harness.provision.kind.preload import CompletedSteps
 from harness.provision.konduktor import konduktor_bin, konduktor_version
 
 SERVING_SECONDS = 180
-"""The maximum number of seconds until the controllers serve after the nodes were restarted."""
+"""The maximum number of seconds to wait until the controllers serve after a restart of the nodes."""
 
 
 @dataclass(frozen=True)
@@ -59,8 +59,8 @@ class Images:
 
         def build_own(bases: Bases) -> list[LocalImage]:
             own.update(worker=build_worker(bases, context), tracker=build_tracker(bases, context))
-            # An error is ignored here: a launch with konduktor repeats the installation and reports the
-            # error, and other launches do not need konduktor.
+            # An error is ignored here, because a launch with konduktor repeats the installation and reports
+            # the error, and other launches do not need konduktor.
             with suppress(HarnessError):
                 konduktor_bin(context)
             return [image.local for image in own.values()]
@@ -154,13 +154,13 @@ def usable(kind: KindNodes, images: Images, context: RunContext) -> template.Tem
         return None
     own_template = template.find(name)
     if own_template is not None and not own_template.fresh:
-        context.progress(f"cluster {kind.name}: its template of {own_template.made} is too old")
+        context.progress(f"cluster {kind.name}: its template, created at {own_template.made}, is too old")
         return None
     return own_template
 
 
 def lacking(kind: KindNodes, images: Images, context: RunContext) -> bool:
-    """Return whether the cluster could be created from a template if there were one, but there is none."""
+    """Return whether the cluster could be created from a template, but no template exists."""
     if from_template.rejection(kind, images.stack) is not None:
         return False
     name = template.tag(kind.settings, images.stack, images.own, context)
@@ -178,7 +178,7 @@ def _freeze(kind: KindNodes, images: Images, context: RecordedContext) -> None:
             with context.writer.attempt("template for the next cluster"):
                 template.make(name, kind, images.stack, images.own, context)
     except (HarnessError, OSError, ValueError, KeyError) as error:
-        context.progress(f"no template for the next cluster: {from_template.reason(error)}")
+        context.progress(f"could not create a template for the next cluster: {from_template.reason(error)}")
 
 
 def install(
@@ -230,7 +230,7 @@ def _require_same(cluster: str, installed: Mapping[str, str], required: Mapping[
         if (release := _release(installed[name])) != _release(required[name]):
             raise UsageError(
                 f"cluster {cluster} has {name} {release}, but {_release(required[name])} is required",
-                hint="another version needs a new cluster: `harness down`, or set HARNESS_CLUSTER_NAME",
+                hint="another version needs a new cluster: run `harness down`, or set HARNESS_CLUSTER_NAME",
             )
 
 

@@ -105,9 +105,9 @@ class KindNodes:
         self._created_at = state.created_at if state else ""
 
     def deleted(self) -> str | None:
-        """Return a message if the cluster in use was deleted or replaced by a new one.
+        """Return a message if the cluster in use was deleted or replaced by a new one, and otherwise None.
 
-        Returns None otherwise, and if Docker does not respond.
+        Also returns None if Docker does not respond.
         """
         try:
             nodes = self.nodes()
@@ -115,16 +115,16 @@ class KindNodes:
             return None  # Docker does not respond.
         if not any("control-plane" in node for node in nodes):
             remaining = f" (left: {', '.join(nodes)})" if nodes else ""
-            return f"Docker has no container of the control plane of cluster {self.name}{remaining}"
+            return f"Docker has no container for the control plane of cluster {self.name}{remaining}"
         state = self.state()
         if state is not None and self._created_at not in ("", state.created_at):
             return f"cluster {self.name} was created again at {state.created_at}"
         return None
 
     def stopped(self) -> str | None:
-        """Return a message if the container of the control plane is stopped.
+        """Return a message if the control plane's container is stopped, and otherwise None.
 
-        Returns None otherwise, and if Docker does not respond.
+        Also returns None if Docker does not respond.
         """
         try:
             running = self.running()
@@ -133,7 +133,7 @@ class KindNodes:
         node = next((node for node, runs in running.items() if "control-plane" in node and not runs), None)
         if node is None:
             return None
-        return f"container {node} of the control plane is stopped; `docker start {node}` starts it"
+        return f"the control plane's container {node} is stopped; `docker start {node}` starts it"
 
     def pools(self) -> list[str]:
         """Return the names of the nodes that accept pods: the workers, or the only node."""

@@ -22,10 +22,10 @@ write that it acknowledged, and the pods' files are kept.
 """
 SERVE_SECONDS = 120
 STARTING_SECONDS = 180
-"""The maximum number of seconds until a cluster serves after Docker or the machine has restarted its
+"""The maximum number of seconds to wait until a cluster serves after Docker or the machine has restarted its
 nodes."""
 FIRST_START = timedelta(seconds=30)
-"""If a container was last started more than this long after it was created, it has been restarted."""
+"""The time after a container's creation from which on a start of the container counts as a restart."""
 CAUSE: Final = "cluster.unhealthy"
 
 
@@ -37,7 +37,7 @@ def paused(kind: KindNodes) -> bool:
 def stopped(running: Mapping[str, bool]) -> bool:
     """Return whether a cluster has nodes and none of them is running.
 
-    `running` maps each node to whether it runs.
+    `running` maps each node's name to whether the node runs.
     """
     return bool(running) and not any(running.values())
 
@@ -49,7 +49,9 @@ def pause(kind: KindNodes) -> bool:
     """
     owned(kind)
     if kind.used():
-        raise UsageError(f"cluster {kind.name} is in use by another harness", hint="wait until it has ended")
+        raise UsageError(
+            f"cluster {kind.name} is in use by another harness process", hint="wait until it ends"
+        )
     if paused(kind):
         return False
     nodes = kind.nodes()
@@ -61,7 +63,7 @@ def pause(kind: KindNodes) -> bool:
 def restarted(kind: KindNodes) -> datetime | None:
     """Return the time at which the first node was restarted.
 
-    Returns None unless all nodes were restarted, and recently.
+    Returns None unless all nodes were restarted recently.
     """
     command = ["docker", "inspect", "--format", "{{.Created}} {{.State.StartedAt}}", *kind.nodes()]
     lines = processes.run(command, timeout=30, cause="docker.daemon_down").stdout.splitlines()

@@ -17,7 +17,7 @@ from harness.core.kubernetes import Kube, Object
 from harness.core.progress import Progress
 
 KEEP_BYTES = 2**30
-"""A finished pod that uses more space than this is deleted once the bundle contains its evidence."""
+"""The disk space, in bytes, above which a finished pod is deleted once the bundle contains its evidence."""
 SECONDS = 60
 _USAGE_SCRIPT = """
 ctr --namespace k8s.io snapshots usage -b
@@ -61,7 +61,7 @@ def remove_large(kube: Kube, namespace: str, progress: Progress) -> None:
         if pod.ended and pod.bytes > KEEP_BYTES:
             kube.delete("v1", "Pod", pod.name, namespace)
             size = f"{pod.bytes / 2**30:.1f} GiB on node {pod.node}"
-            progress(f"removed pod {pod.name}, which had ended and kept {size}: the bundle has its evidence")
+            progress(f"removed pod {pod.name}, which had ended and used {size}; the bundle has its evidence")
 
 
 def _written(node: str) -> dict[str, int]:

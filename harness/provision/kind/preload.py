@@ -30,7 +30,7 @@ from harness.provision.kind.nodes import KindNodes
 
 POLL_SECONDS = 0.3
 CHECK_SECONDS, PAUSE_SECONDS = 4.0, 0.2
-"""The number of seconds for which one `docker exec` repeats a check on a node, and the number of seconds
+"""CHECK_SECONDS is the time for which one `docker exec` repeats a check on a node. PAUSE_SECONDS is the pause
 between two checks."""
 _AUTHORITY = "/etc/kubernetes/pki/ca.crt"
 _CONFIGURED = "test -e /kind/kubeadm.conf && ctr version >/dev/null"

@@ -62,7 +62,7 @@ _COPIED_PREFIXES = (
     "storageclasses/",
     *(f"{kind}/{namespace}/" for kind in _OF_A_NAMESPACE for namespace in NAMESPACES),
 )
-"""Prefixes of the etcd keys, below /registry/, that a template contains."""
+"""Prefixes, below /registry/, of the etcd keys that a template contains."""
 _OMITTED_PREFIXES = (
     "certificatesigningrequests/",
     "controllerrevisions/kube-system/",
@@ -85,7 +85,7 @@ _OMITTED_PREFIXES = (
     "services/endpoints/",
     "validatingwebhookconfigurations/",
 )
-"""Prefixes of the etcd keys, below /registry/, that a template does not contain, because each cluster creates
+"""Prefixes, below /registry/, of the etcd keys that a template does not contain, because each cluster creates
 these objects itself."""
 _CLUSTER_SPECIFIC_KEYS = (
     "configmaps/kube-public/cluster-info",
@@ -107,7 +107,7 @@ class Template:
     made: str
     """The time at which the template was created, in ISO 8601 format."""
     configurations: dict[str, str]
-    """The kubeadm.conf that kind wrote for each node role, keyed by role."""
+    """Maps each node role to the kubeadm.conf that kind wrote for it."""
     dns: Object
     """The CoreDNS Deployment, which is applied to each copy."""
 
@@ -120,8 +120,8 @@ class Template:
 def tag(settings: Settings, stack: Stack, own: Sequence[LocalImage], context: RunContext) -> str:
     """Return the image reference of the template for these settings.
 
-    Its tag is a digest of the template's contents, of the code that creates clusters, and of the identity of
-    the volume of unpacked images to which its layers link.
+    Its tag is a digest of the template's contents, the code that creates clusters, and the identity of the
+    volume of unpacked images to which its layers link.
     """
     from harness.provision.kind.configuration import configuration
 
@@ -159,7 +159,7 @@ def attempts_exhausted(image: str, context: RunContext) -> bool:
 
 
 def record_result(image: str, context: RunContext, *, well: bool) -> None:
-    """Record whether a cluster was started successfully from a template (`well`). If it was not, remove the
+    """Record whether a cluster was started successfully from a template (`well`). If not, remove the
     template."""
     before = _failures(context)
     after = {**before, image: 0 if well else before.get(image, 0) + 1}

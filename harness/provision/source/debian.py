@@ -13,7 +13,7 @@ from harness.provision.source.store import FILES
 
 _APT = ('Acquire::Languages "none"',)
 _DPKG = (
-    "force-unsafe-io",  # An incomplete image is discarded, so no sync is needed.
+    "force-unsafe-io",  # No sync is needed, because an incomplete image is discarded.
     *(f"path-exclude=/usr/share/{folder}/*" for folder in ("doc", "man", "locale", "info", "lintian")),
 )
 _CLOSED = 'for fd in /proc/$$/fd/*; do fd=${fd##*/}; [ $fd -le 2 ] || eval "exec $fd>&-"; done; exec "$@"'

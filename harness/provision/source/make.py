@@ -1,6 +1,6 @@
 """Build all missing artefacts of the source stack: programs, a Debian root, images and manifests.
 
-The Debian steps mostly wait for disk and network I/O, so they run concurrently with the Go steps.
+The Debian steps run concurrently with the Go steps, because they mostly wait for disk and network I/O.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ class _Making:
         if os.geteuid() != 0:
             raise HarnessError(
                 "building the node image needs root: mmdebstrap makes a Debian root",
-                hint="run it once as root, or with internet use HARNESS_IMAGES=registry",
+                hint="run it once as root, or use HARNESS_IMAGES=registry if registries can be reached",
                 cause=CAUSE,
             )
         with self._step(f"debian {self.plan.versions.debian}: root from the machine's mirror") as work:

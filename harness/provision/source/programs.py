@@ -1,6 +1,6 @@
 """Build programs from a Go module that is not part of the cluster's images.
 
-The module has its own lock and cache key, so a change to its version does not trigger any other build.
+The module has its own lock and cache key, so a change of its version triggers no other build.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def pinned(section: str, name: str) -> str:
     try:
         return str(tomllib.loads(LOCK.read_text())[section][name])
     except (OSError, KeyError, tomllib.TOMLDecodeError) as error:
-        raise UsageError(f"{LOCK}: [{section}] does not contain a version of {name}: {error!r}") from None
+        raise UsageError(f"{LOCK}: [{section}] does not contain a version for {name}: {error!r}") from None
 
 
 def program(module: Module, context: RunContext, architecture: str = "") -> Path:

@@ -15,7 +15,7 @@ from harness.core.errors import ToolError
 from harness.core.processes import environment, started
 
 CAUSE: Final = "cluster.node_image"
-"""The cause that an error gets if a build fails (docs/causes.md)."""
+"""The cause of the error that is raised if a build fails (docs/causes.md)."""
 
 _BUILD = ["docker", "build", "--network", "host", "--provenance=false", "--progress", "plain"]
 """The BuildKit build command.

@@ -48,7 +48,7 @@ def code_input(module_file: str) -> str:
 def _code(text: str) -> str:
     """Return a module's code without comments and docstrings.
 
-    Results are cached, because every launch calls this function 47 times for a few modules.
+    Results are cached, because every launch calls this function 47 times for only a few modules.
     """
     tree = ast.parse(text)
     for node in ast.walk(tree):

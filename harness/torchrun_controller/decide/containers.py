@@ -1,4 +1,4 @@
-"""Find out from a job's pods why they do not run, why they do not terminate, and why they ended.
+"""Find out from a job's pods why they are not running, why they do not terminate, or why they ended.
 
 Besides `trainer` and `workspace`, a pod has the init containers and helpers from its queue's template, and
 containers added by admission webhooks. Any of these containers can keep a job from starting or ending, so
@@ -18,12 +18,12 @@ from harness.torchrun_controller.api.condition_type import parsed
 from harness.torchrun_controller.decide.trainer_exit import explained
 
 RUNS_STEP = timedelta(seconds=30)
-"""An init container's run time is rounded down to a multiple of this interval in the status."""
+"""The interval to which an init container's run time is rounded down in the status."""
 LONG = timedelta(seconds=60)
-"""If an init container runs longer than this, an Event reports it."""
+"""The run time after which an Event reports an init container that is still running."""
 LINGERS = timedelta(seconds=30)
-"""If other containers are still running this long after the trainers have ended, an Event reports them. The
-time equals the default grace period of a pod, within which Kubernetes terminates native sidecars.
+"""The time for which other containers may outlive the trainers before an Event reports them. It equals a
+pod's default grace period, within which Kubernetes terminates native sidecars.
 """
 STARTING = (None, "ContainerCreating", "PodInitializing")
 DISRUPTIONS = {
@@ -52,7 +52,7 @@ class Problem:
 
 
 def hindrance(pods: list[Object], now: datetime) -> Problem:
-    """Return the reason why pods do not run yet, as reported by the kubelet or the scheduler.
+    """Return the reason why pods are not running yet, as reported by the kubelet or the scheduler.
 
     An init container that is still running is a reason too. In this case, the text contains its run time. A
     pod that only waits for other pods of its group counts only if no pod has another reason.
@@ -92,8 +92,8 @@ def _waiting(pod: Object, container: Object) -> str:
 
 def _initializing(pods: list[Object], now: datetime) -> Problem:
     """Return a problem about the init container that is still running, with its run time in steps of
-    RUNS_STEP. If the run time had a resolution of one second, each reconcile would change the status, and
-    each change would trigger another reconcile.
+    RUNS_STEP. With a run time in seconds, each reconcile would change the status, and each change would
+    trigger another reconcile.
     """
     for pod in pods:
         for container in (pod.get("status") or {}).get("initContainerStatuses") or []:
@@ -106,7 +106,7 @@ def _initializing(pods: list[Object], now: datetime) -> Problem:
             startup_note = ", and its startup probe has not succeeded" if sidecar else ""
             role = f"{'sidecar' if sidecar else 'init container'} {container['name']}"
             seconds = runtime.seconds + runtime.days * 86400
-            text = f"{pod['metadata']['name']}: {role} runs for {seconds} s{startup_note}"
+            text = f"{pod['metadata']['name']}: {role} has been running for {seconds} s{startup_note}"
             return Problem(text, changes_at, warning=runtime >= LONG)
     return Problem()
 
@@ -137,9 +137,9 @@ def lingering(pods: list[Object], now: datetime) -> Problem:
         else "every trainer has ended with exit code 0"
     )
     if not regular:
-        return Problem(f"{cause}; Kubernetes is ending the sidecar {_in_pods(sidecars)}")
+        return Problem(f"{cause}; Kubernetes is terminating the sidecar {_in_pods(sidecars)}")
     text = (
-        f"{cause}, and the pods wait for container {_in_pods(regular)}: make it a native sidecar (an init "
+        f"{cause}, but the pods wait for container {_in_pods(regular)}: make it a native sidecar (an init "
         "container with restartPolicy: Always)"
     )
     last = max((str(each.get("finishedAt") or "") for _, each in affected), default="")

@@ -28,8 +28,8 @@ class Check:
 
     After a rejection, the remaining actions are skipped.
 
-    `alike` is the same object, but with a fixed name in place of the job's name. If the API server has
-    recently accepted an object with an equal `alike`, the dry run is skipped.
+    `alike` is the same object, with a fixed name in place of the job's name. The dry run is skipped if the
+    API server has recently accepted an object with an equal `alike`.
     """
 
     document: Object
@@ -106,7 +106,7 @@ class Snapshot:
     rejected: Rejected | None = None
     """The API server's rejection of one of the job's objects, if it rejected one during this reconcile."""
     no_etcd: bool = False
-    """Whether the job needs the default etcd although the Service of that etcd does not exist."""
+    """Whether the job needs the default etcd, but that etcd's Service does not exist."""
     silent: tuple[datetime | None, datetime] | None = None
     """The result of a check for silent ranks, or None if the logs were not checked. The first value is the
     time of the last log line if all ranks are silent, and otherwise None. The second value is the time of the
@@ -122,7 +122,7 @@ class QueueSnapshot:
 
     local_queue: Object | None = None
     resources: dict[tuple[str, str], Object] = field(default_factory=dict)
-    """The objects that exist for the queue's resource templates, keyed by (kind, name)."""
+    """The existing objects from the queue's resource templates, keyed by (kind, name)."""
     kai_queue: Object | None = None
     kai_parent: Object | None = None
     """The parent of the kai-scheduler Queue. None if the parent does not exist, or if the Queue itself

@@ -38,8 +38,8 @@ class Event:
     """The time of the transition. None means now."""
     warning: bool = False
     scope: str = ""
-    """Events with different scopes have different names, so `order` starts again. For example, the scope is
-    the UID of the JobSet whose restarts `order` counts."""
+    """Events with different scopes have different names, so `order` starts again in each scope. For example,
+    the scope is the UID of the JobSet whose restarts `order` counts."""
     not_before: timedelta = timedelta(0)
     """The minimum age of the transition before the Event is posted."""
 

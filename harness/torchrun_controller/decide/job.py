@@ -55,7 +55,7 @@ RENEW = timedelta(seconds=60)
 ETCD_RECHECK = timedelta(seconds=10)
 """The interval between checks whether etcd's Service exists. Services are not watched."""
 
-DEACTIVATED = "Kueue does not admit the job again: suspend and resume the job to queue it anew"
+DEACTIVATED = "Kueue does not admit the job again: suspend and resume the job to queue it again"
 STARTS = "the job starts when the API server accepts it"
 
 
@@ -94,7 +94,9 @@ class _Job(JobEnd):
         self.status.workers, self.status.workers_status = Workers(), None
         self._condition("PodsReady", False, "Suspended")
         is_deleted = self.ours is None
-        message = "no pod runs; set suspend: false to resume" if is_deleted else "its pods are terminating"
+        message = (
+            "no pod is running; set suspend: false to resume" if is_deleted else "its pods are terminating"
+        )
         self._condition("Suspended", True, "Suspended" if is_deleted else "Suspending", message)
         actions: list[Action] = []
         if self.ours is not None and not ending(self.ours):
@@ -114,12 +116,12 @@ class _Job(JobEnd):
             return self._finish("Failed", "JobSetDeleted", "its JobSet was deleted: create a new TorchrunJob")
         if self.snapshot.jobset is not None:
             name = self.job["metadata"]["name"]
-            message = f"there is another JobSet {name}: delete it, or rename the job"
+            message = f"another JobSet {name} exists: delete it, or rename the job"
             if ending(self.snapshot.jobset) or owned_by_job(self.snapshot.jobset, name):
                 message = "the pods of an earlier job of this name are terminating"
             return self._decision("Pending", message)
         if self.snapshot.queue is None or ending(self.snapshot.queue):
-            return self._wait_for_queue("QueueNotFound", "is not there: the job starts when it comes")
+            return self._wait_for_queue("QueueNotFound", "does not exist; the job starts once it is created")
         return self._make(self.snapshot.queue)
 
     def _make(self, queue: Object) -> Decision:
@@ -177,7 +179,7 @@ class _Job(JobEnd):
         """
         before = found(self.old.conditions, "Accepted")
         if before is not None and before.status == "False":
-            # The message is kept until the API server accepts the job's objects.
+            # The message stays until the API server accepts the job's objects.
             return self._decision("Pending", f"{before.message}; {STARTS}", actions)
         if not jobset["spec"]["suspend"]:
             return self._decision("Pending", "its pods are being created", actions)
@@ -203,13 +205,13 @@ class _Job(JobEnd):
         ):
             # Without the class, the API server rejects every pod, and reports this only in an Event about the
             # Job.
-            message = f"PriorityClass {priority} is not there: the job starts when it comes"
+            message = f"PriorityClass {priority} does not exist; the job starts once it is created"
             self._condition("QueueReady", False, "PriorityClassNotFound", message)
             return self._decision("Pending", message)
         if self.snapshot.no_etcd:
             message = (
-                f"rdzvBackend etcd-v2 expects the Service {etcd.NAME} in the namespace {etcd.NAMESPACE}, and "
-                f"it is not there: `{etcd.INSTALL}`, or set rdzvEndpoint, or rdzvBackend: c10d"
+                f"rdzvBackend etcd-v2 needs the Service {etcd.NAME} in namespace {etcd.NAMESPACE}, which "
+                f"does not exist: run `{etcd.INSTALL}`, or set rdzvEndpoint or rdzvBackend: c10d"
             )
             self._condition("EtcdReady", False, "ServiceNotFound", message)
             return self._decision("Pending", message, requeue_at=self.now + ETCD_RECHECK)
@@ -219,7 +221,7 @@ class _Job(JobEnd):
 
     def _rejected(self, rejected: Rejected) -> Decision:
         """Fail the job if the rejection is final. Otherwise wait until the API server accepts the object."""
-        # Without a JobSet, there is nothing that Kueue could admit.
+        # Without a JobSet, Kueue has nothing to admit.
         self.status.conditions = [each for each in self.status.conditions if each.type != "Admitted"]
         if rejected.final:
             return self._reject("Rejected", f"{rejected}; change the job, and create it again")
@@ -383,8 +385,8 @@ class _Job(JobEnd):
         return replace(decision, unexplained=is_late and warnings is None)
 
     def _late_since(self) -> datetime:
-        """Return the time from which the pods' delay is measured: the job's admission, or the loss of a ready
-        pod."""
+        """Return the time from which the pods' delay is measured. This is the job's admission, or the loss of
+        a ready pod."""
         pods = found(self.status.conditions, "PodsReady")
         times = [self.status.start_time, pods.last_transition_time if pods else None]
         return max((parsed(time) for time in times if time), default=self.now)

@@ -15,15 +15,15 @@ from harness.torchrun_controller.api.condition_type import parsed
 from harness.torchrun_controller.decide.decisions import Snapshot
 
 LATE = timedelta(seconds=5)
-"""The time after which pods that have not started are considered late. The controller then reads Events about
+"""The time after which pods that have not started count as late, so that the controller reads Events about
 them."""
 RECHECK = timedelta(seconds=10)
 CLOCKS = timedelta(seconds=5)
-"""The tolerated difference between this process's clock and the clocks of the control plane."""
+"""The tolerated difference between the clocks of this process and of the control plane."""
 UNSCHEDULED = timedelta(seconds=30)
-"""The time within which a working scheduler sets the PodScheduled condition of each pod."""
+"""The time within which a working scheduler sets each pod's PodScheduled condition."""
 IDLE = timedelta(seconds=60)
-"""If another controller does nothing for this time, a message asks whether it is running."""
+"""If another controller does nothing for this time, a message suggests checking whether it is running."""
 USUAL = ("WaitForFirstConsumer", "Provisioning", "ProvisioningSucceeded")
 """Reasons of Events about a claim that is being provisioned normally."""
 PULL_SECRET = "FailedToRetrieveImagePullSecret"  # noqa: S105 - the reason of an Event
@@ -194,7 +194,7 @@ def _no_pods(pods: list[Object], since: datetime, now: datetime) -> str:
         return ""
     return (
         f"no pod has been created for {IDLE.seconds} s, and no Event explains why: check that JobSet's "
-        "controller and kube-controller-manager run"
+        "controller and kube-controller-manager are running"
     )
 
 
@@ -204,7 +204,7 @@ def no_workload(since: datetime, now: datetime) -> str:
         return ""
     return (
         f"Kueue has created no Workload for the JobSet for {IDLE.seconds} s, and no Event explains why: "
-        "check that its controller runs, and that it manages jobs in this namespace"
+        "check that its controller is running, and that it manages jobs in this namespace"
     )
 
 

@@ -107,8 +107,7 @@ def _open(
 def _is_open(cluster_scoped: Object | None, namespace: str) -> bool:
     """Return whether a ClusterQueue's or Queue's administrator permits TorchrunQueues in this namespace.
 
-    Without this check, the controller would use its own rights on behalf of a queue's author who does not
-    have these rights.
+    Without this check, a queue's author could use rights that only the controller has.
     """
     annotations = (cluster_scoped or {"metadata": {}})["metadata"].get("annotations") or {}
     namespaces = [name.strip() for name in str(annotations.get(names.NAMESPACES_ANNOTATION) or "").split(",")]
@@ -116,7 +115,8 @@ def _is_open(cluster_scoped: Object | None, namespace: str) -> bool:
 
 
 def _closed_kai_queue(queue: Object, spec: QueueSpec, snapshot: QueueSnapshot) -> str | None:
-    """Return the name of a kai-scheduler Queue that the TorchrunQueue refers to and may not use, or None.
+    """If the TorchrunQueue refers to a kai-scheduler Queue that it may not use, return the Queue's name, and
+    otherwise None.
 
     kai-scheduler lets the pods of any namespace use any Queue. A TorchrunQueue uses the Queue that was
     created for it, or one that is open to its namespace. A Queue that does not exist is created under the
@@ -143,7 +143,7 @@ def jobs_may_use_kai(queue: Object) -> bool:
 def _not_open(queue: Object, closed: str, another: str) -> str:
     """Return the message about a queue that is not open to this namespace.
 
-    It does not reveal whether that queue exists.
+    The message does not reveal whether that queue exists.
     """
     namespace = queue["metadata"]["namespace"]
     return (
@@ -164,7 +164,7 @@ def _of_template(queue: Object, status: QueueStatus, reason: str, message: str) 
 
 
 def kai_parent(spec: QueueSpec) -> str:
-    """Return the name of the parent of a TorchrunQueue's kai-scheduler Queue."""
+    """Return the name of the parent Queue for a TorchrunQueue's kai-scheduler Queue."""
     return spec.parent_kai_queue or (spec.queue.parent_queue if spec.queue else DEFAULT_PARENT)
 
 
@@ -177,7 +177,7 @@ def _own_labels(queue: Object) -> tuple[str, str]:
 
 
 def _created_for(kai: Object) -> tuple[str | None, str | None]:
-    """Return the namespace and the name of the TorchrunQueue for which a Queue was created."""
+    """Return the namespace and the name of the TorchrunQueue for which a kai-scheduler Queue was created."""
     labels = kai["metadata"].get("labels") or {}
     return labels.get(names.NAMESPACE_LABEL), labels.get(names.QUEUE_LABEL)
 
@@ -210,8 +210,8 @@ KAI_QUEUE_NOT_OPEN = "KaiQueueNotOpen"
 DEFAULT_PARENT = "default"
 """The kai-scheduler Queue that any TorchrunQueue may set as its parent."""
 TEMPLATE = "PodTemplateValid"
-"""The type of the condition that reports the result of the dry run of the queue's pod. The result is valid
-for one generation of the queue."""
+"""The type of the condition with the result of the dry run for the queue's pod. The result is valid for one
+generation of the queue."""
 UNCHECKED = "its pod template is being checked"
 
 
@@ -264,14 +264,14 @@ def _local(spec: QueueSpec, local_queue: Object | None) -> tuple[str, str]:
             return "LocalQueueNotReady", "its LocalQueue is being created"
         return (
             "LocalQueueNotFound",
-            f"LocalQueue {spec.local_queue} is not there: create it, or leave localQueue out",
+            f"LocalQueue {spec.local_queue} does not exist: create it, or omit localQueue",
         )
     cluster_queue = (local_queue.get("spec") or {}).get("clusterQueue")
     if spec.local_queue is None and cluster_queue and spec.cluster_queue not in (None, cluster_queue):
         return (
             "LocalQueueNotReady",
             f"its LocalQueue belongs to ClusterQueue {cluster_queue}, and Kueue does not allow a change to "
-            f"{spec.cluster_queue}: delete the LocalQueue, and the controller creates it again",
+            f"{spec.cluster_queue}: delete the LocalQueue, and the controller will create it again",
         )
     active = condition(local_queue, "Active")
     if active.get("status") == "True":

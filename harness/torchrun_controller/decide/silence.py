@@ -16,12 +16,12 @@ from harness.torchrun_controller.api import names
 from harness.torchrun_controller.api.condition_type import parsed
 
 QUIET = timedelta(minutes=5)
-"""If no rank has logged a line for this time, the job's message reports the silence.
+"""The time after which the job's message reports that no rank has logged a line.
 
 Training scripts usually log about once a minute.
 """
 READ_INTERVAL = timedelta(minutes=1)
-"""The interval between reads of the logs of a silent job."""
+"""The interval at which a silent job's logs are read."""
 LastLine = Callable[[str, str], datetime | None]
 """A function that takes a namespace and a pod's name, and returns the time of the trainer's last log line. It
 returns None if the log is empty or could not be read.

@@ -28,8 +28,8 @@ Ranks connect to the IP of rank 0, because the name of rank 0 might still resolv
 NAMES_SECONDS = 300
 JOIN_SECONDS = 600
 ASK_SECONDS, SILENT_SECONDS = 15, 90
-"""The number of seconds between pings from each pod to the c10d rendezvous store, and the maximum number of
-seconds without a response from the store.
+"""ASK_SECONDS is the time between two pings from a pod to the c10d rendezvous store. SILENT_SECONDS is the
+maximum time without a response from the store.
 """
 SHELL = re.compile(r"[;&|<>$`\n()*?\[\]{}~#!]")
 RESERVED = re.compile(names.RESERVED)
@@ -164,7 +164,7 @@ def torchrun(job: str, spec: JobSpec, plan: Plan, distributed: Distributed) -> s
     Raises Refused if the job's settings do not allow it.
     """
     parts = ["torchrun", *_group(job, plan, distributed), f"--nproc-per-node={plan.processes}"]
-    # After a failure, the JobSet restarts all pods of a job of fixed size. An elastic job continues in its
+    # After a failure, the JobSet restarts all pods of a fixed-size job. An elastic job continues in its
     # remaining pods.
     if plan.elastic and spec.reliability.restart_policy != "Never":
         parts.append(f"--max-restarts={spec.reliability.max_restarts}")

@@ -9,7 +9,7 @@ from harness.torchrun_controller.objects import pod_template
 from harness.torchrun_controller.objects.pod_template import Resolved, resolve
 
 ANY_NAME = "job"
-"""A job name that is used for all jobs, so that jobs that differ only in their names have equal pods."""
+"""A fixed job name for dry runs, so that jobs that differ only in their names have equal pods."""
 COMMAND = "python train.py"
 IMAGE = "image-of-the-job"
 """The image of the pod for a queue that has no image. Each job of such a queue specifies its own image."""

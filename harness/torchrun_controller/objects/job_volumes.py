@@ -74,8 +74,8 @@ def workspace(
 def lasting(job: str, queue: str, storage: Storage, plan: Plan) -> list[Volume]:
     """Return the volumes for datasets and checkpoints.
 
-    Datasets are read-only and have one claim per queue, and checkpoints have one claim per job name. Both
-    claims are kept after the job is deleted.
+    Datasets are read-only, and have one claim per queue. Checkpoints have one claim per job name. Both claims
+    are kept after the job is deleted.
     """
     volumes = []
     for kind, claim, default, read_only in (
@@ -93,7 +93,7 @@ def lasting(job: str, queue: str, storage: Storage, plan: Plan) -> list[Volume]:
 def shared_memory(storage: Storage, plan: Plan) -> Volume | None:
     """Return the volume for /dev/shm.
 
-    Its size is shmSizePerGPU times the number of GPUs, which counts as 1 for a job without GPUs.
+    Its size is shmSizePerGPU times the number of GPUs, or shmSizePerGPU for a job without GPUs.
     """
     if storage.shm_size_per_gpu is None:
         return None
@@ -115,7 +115,7 @@ def _claimed(name: str) -> Object:
 def _claim(name: str, claim: Claim, plan: Plan, access_mode: str | None = None) -> Object:
     """Return a claim for the job's pods.
 
-    If only a single pod uses the claim, `access_mode` is the claim's access mode.
+    `access_mode` is set only if a single pod uses the claim, and is then the claim's access mode.
     """
     mode = access_mode or claim.access_mode or ("ReadWriteMany" if plan.nodes > 1 else "ReadWriteOnce")
     if access_mode is None and plan.nodes > 1 and mode in ("ReadWriteOnce", "ReadWriteOncePod"):
@@ -130,7 +130,7 @@ def _claim(name: str, claim: Claim, plan: Plan, access_mode: str | None = None) 
     else:
         raise Refused("ClaimSize", f"claim {name} has no size: expected size, sizePerGPU or claimName")
     if parse_quantity(size) <= Decimal(0):
-        raise Refused("ClaimSize", f"claim {name} has size {size}: expected more than nothing")
+        raise Refused("ClaimSize", f"claim {name} has size {size}: expected more than 0")
     storage_class = {"storageClassName": claim.storage_class} if claim.storage_class else {}
     return {
         "apiVersion": "v1",

@@ -12,11 +12,11 @@ from harness.torchrun_controller.objects.permission_check import check_pod
 from harness.torchrun_controller.objects.pod_template import Resolved
 
 DISRUPTED = {"type": "DisruptionTarget", "status": "True"}
-"""The type of the condition that marks a pod that Kubernetes is evicting or preempting, or that was lost with
+"""The pod condition that Kubernetes sets before it evicts or preempts a pod, and on a pod that was lost with
 its node."""
 DEADLINE_MARGIN = 60
-"""The number of seconds by which the Job's deadline is later than the controller's. Usually the controller
-acts first, because its message contains more details.
+"""The number of seconds by which the Job's deadline is later than the controller's, so that the controller
+usually acts first. The controller's message contains more details.
 """
 
 

@@ -21,7 +21,7 @@ GROUPS = ("image", "distributed", "scheduling", "storage", "env", "volumes")
 """The groups of fields that `overrides.allowed` can list. If a group is not listed, no job of the queue may
 set its fields."""
 SOURCES = ("zip", "git")
-"""Sources of a job's code that need no entry in the queue's `overrides`."""
+"""The sources of a job's code that need no entry in the queue's `overrides`."""
 OWN_VOLUMES = frozenset({"workspace", "workspace-kept", "datasets", "checkpoints", "dshm"})
 """The names of the volumes that the controller adds."""
 _VOLUME = "volumes.additionalVolumes[]."

@@ -21,8 +21,8 @@ from harness.torchrun_sync.pod_script import supervised
 from harness.torchrun_sync.pods import CONTROL, STORE
 
 HOST_NAMES = ("hostname", "hostnameOverride", "subdomain", "setHostnameAsFQDN")
-"""Pod fields that are not permitted, because they would replace each rank's host name, or make it longer than
-Linux permits."""
+"""Pod fields that are not permitted, because they would replace the host names of the ranks' pods, or make
+them longer than Linux permits."""
 WHOLE = re.compile("[0-9]{1,6}")
 
 
@@ -65,7 +65,7 @@ def resolve(
     """Return the job merged with the settings of its queue.
 
     Raises Refused if the job cannot run. If the queue's distribution is BestFit, the number of pods depends
-    on `now`, the current capacity of the nodes.
+    on `now`, the nodes' current capacity.
     """
     _permitted(spec, queue)
     node_gpus = capacity(queue)
@@ -142,7 +142,7 @@ def pod(job: Resolved, *, kai: bool) -> Object:
     if host_fields:
         raise Refused(
             "HostName",
-            f"the ranks find each other by host names that Kubernetes gives to their pods, and the pod "
+            "the ranks find each other by host names that Kubernetes gives to their pods, but the pod "
             f"template sets {', '.join(host_fields)}: leave it out",
         )
     helpers = [*map(_with_last_lines, (spec.get("containers") or [{}])[1:])]

@@ -1,4 +1,4 @@
-"""Find the free GPUs on nodes, the job layouts that fit on them, and the jobs that use the other GPUs.
+"""Find the nodes' free GPUs, the job layouts that fit on them, and the jobs that use the other GPUs.
 
 The data is a snapshot of the watch caches and does not reserve resources. A layout that fits now might not
 fit when the pods are scheduled.
@@ -17,7 +17,7 @@ from harness.torchrun_controller.api.models import QueueSpec, Scheduling
 
 GPU = "nvidia.com/gpu"
 _ALL = Decimal(2**62)
-"""A number that is larger than any node's number of CPUs and its memory in bytes."""
+"""A number that exceeds both the number of CPUs and the memory in bytes of any node."""
 MAX_NODES = 64
 """The maximum number of pods that `best_fit` considers."""
 

@@ -12,15 +12,14 @@ from harness.torchrun_controller.decide.pod_start_delays import starts_on_a_node
 
 LIFETIME = timedelta(seconds=5)
 SHARE = 60
-"""Events are reused for this many times the duration of the request that read them. Even in a namespace with
-many Events, the controller therefore spends at most 1/20 of its time on the requests for the three kinds of
-Events.
+"""Events are reused for SHARE times the duration of the request that read them. Even in a namespace with many
+Events, the controller therefore spends at most 1/20 of its time on requests for the three kinds of Events.
 """
 SELECTOR = "type=Warning"
 OF_CLAIMS = "type!=Warning,involvedObject.kind=PersistentVolumeClaim"
 OF_PULLS = "type!=Warning,reason=Pulling"
-"""The field selector for Events about image pulls. Once a pod pulls its image, older warnings about it are
-obsolete."""
+"""The field selector for Events about image pulls. Once a pod pulls its image, older warnings about the pod
+are obsolete."""
 
 
 def needed(pods: list[Object]) -> list[str]:

@@ -37,8 +37,8 @@ from harness.torchrun_controller.runtime.kinds import Kind
 NOT_FOUND, CONFLICT = 404, 409
 LOG_SECONDS = 5.0
 ACCEPTED_SECONDS = 5.0
-"""The number of seconds for which a pod is not checked again if an equal pod was accepted, for example in a
-burst of jobs."""
+"""The number of seconds for which the API server's acceptance of a pod also counts for equal pods. This saves
+dry runs in a burst of equal jobs."""
 STRICT = ("fieldValidation", "Strict")
 """A query parameter that makes the API server reject unknown and duplicate fields instead of dropping them.
 """
@@ -61,8 +61,8 @@ class Cluster:
     kai: bool = False
     wrote: Callable[[Object], None] = lambda _: None
     created_jobsets: set[str] = field(default_factory=set)
-    """The UIDs of the JobSets that this process created and has not yet written to the statuses of their
-    jobs."""
+    """The UIDs of the JobSets that this process has created, but has not yet written to their jobs'
+    statuses."""
     monotonic: Callable[[], float] = time.monotonic
     _accepted: dict[str, float] = field(default_factory=dict)
     """The time at which each pod was last accepted. The key is the pod's JSON, with a fixed name in place of
@@ -78,7 +78,7 @@ class Cluster:
         return kind.trim(item) if item is not None else None
 
     def of(self, kind: Kind, namespace: str, value: str) -> list[Object]:
-        """Return the current objects whose `kind.label` label has the value `value`."""
+        """Return the current objects in which the label `kind.label` has the value `value`."""
         objects = self.kube.objects(kind.api, kind.kind, namespace, f"{kind.label}={value}")
         return [kind.trim(item) for item in objects]
 

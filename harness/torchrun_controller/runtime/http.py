@@ -21,7 +21,7 @@ server that does not respond fails earlier, even with its retry.
 class Health:
     """Records the progress of the process's components.
 
-    A component is monitored from its first report of progress on.
+    A component is monitored as soon as it has reported progress once.
     """
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:

@@ -1,6 +1,6 @@
 """Define the kinds that the controller watches, and the fields that its decisions read.
 
-Only these fields are cached. This saves memory, and changes to other fields do not cause a reconcile.
+Only these fields are cached, which saves memory. Changes to other fields cause no reconcile.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class Kind:
     plural: str
     trimmer: Callable[[Object], Object]
     label: str | None = None
-    """The label that indexes the objects: the `of` methods of a store and of a cluster find objects by its
-    value."""
+    """The label by which the objects are indexed. The `of` methods of a store and of a cluster find objects
+    by the label's value."""
     selector: str = ""
     """The label selector that limits which objects are watched."""
     fields: str = ""
@@ -136,7 +136,7 @@ def _requesting(item: Object) -> Object:
 
 
 def _conditions_only(*kinds: str) -> Callable[[Object], Object]:
-    """Return a function that keeps an object's metadata and its conditions of the given types."""
+    """Return a function that keeps only an object's metadata and its conditions of the given types."""
 
     def trimmer(item: Object) -> Object:
         status = item.get("status") or {}

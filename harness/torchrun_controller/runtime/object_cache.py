@@ -1,8 +1,8 @@
 """A cache of the objects of one kind, updated by a watch. It never goes back to an older version.
 
-Versions are compared as numbers, within one kind. The API server sends a kind's changes in order, so after an
-event the cache is complete up to that event's version. The process's own writes are stored when the API
-server responds, before the watch reports them, so that a reconcile reads its own writes.
+Versions are compared as numbers, and only within one kind. The API server sends a kind's changes in order, so
+after an event the cache is complete up to that event's version. The process's own writes are stored when the
+API server responds, before the watch reports them, so that a reconcile reads its own writes.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Store:
             return self._items.get((namespace, name))
 
     def of(self, namespace: str, value: str) -> list[Object]:
-        """Return the objects in a namespace whose label has the value `value`, sorted by name."""
+        """Return a namespace's objects in which the label has the value `value`, sorted by name."""
         with self._lock:
             objects = self._labelled.get((namespace, value)) or {}
             return [item for _, item in sorted(objects.items())]

@@ -1,7 +1,7 @@
 """Reconcile one object: read, decide, write the status, execute the actions, post Events.
 
-A reconcile reads the watch caches, which may be outdated. This is safe: a status replaces only the job's
-newest version, an object is created only if its name is unused, and irreversible decisions
+A reconcile reads the watch caches, which may be outdated. This is safe for three reasons. A status replaces
+only the job's newest version, an object is created only if its name is unused, and irreversible decisions
 (see `is_irreversible`) are repeated using the API server's current state.
 """
 
@@ -75,8 +75,8 @@ def is_irreversible(before: JobStatus, decision: Decision, created_jobsets: set[
     """Return whether a decision is irreversible, and must therefore not be based on an outdated cache.
 
     A decision is irreversible if a job ends, if an object is deleted, or if a job gets a new JobSet. Two
-    decisions are safe with an outdated cache: one about a JobSet that this process created, and one that a
-    job has succeeded because all of its pods have succeeded, which is final.
+    kinds of decisions are safe with an outdated cache. One concerns a JobSet that this process created. The
+    other is that a job has succeeded because all of its pods have succeeded, which is final.
     """
     status = decision.status
     if any(not isinstance(action, Check | Create) for action in decision.actions):
@@ -127,8 +127,8 @@ def _seconds_until(requeue_at: datetime | None, now: datetime) -> float | None:
 class Reconciler:
     """Reconciles jobs and queues.
 
-    Its state consists of the watch caches, its own writes and the posted Events, and can be rebuilt if it is
-    lost.
+    The state of this class consists of the watch caches, its own writes and the posted Events, and can be
+    rebuilt if it is lost.
     """
 
     def __init__(
@@ -318,7 +318,7 @@ class Reconciler:
             pod = dry_run_pods.of_queue(queue, spec, kai=self.cluster.kai)
             for field, name in dry_run_pods.storage_classes(spec):
                 if self.cluster.kube.get("storage.k8s.io/v1", "StorageClass", name) is None:
-                    return f"StorageClass {name} of {field} is not there: create it, or name another one"
+                    return f"StorageClass {name} of {field} does not exist: create it, or name another one"
             self._check_pod(pod)
             check_pod(pod, spec)
         except Refused as refused:
@@ -340,9 +340,9 @@ class Reconciler:
                 raise
 
     def _failed(self, key: Key, error: Exception) -> None:
-        """Report an error in one of the conditions of a job or queue.
+        """Report an error in a condition of a job or queue.
 
-        This method does not raise the error, which is left to the caller.
+        Raising the error is left to the caller.
         """
         kind = JOBS if key.kind == "job" else QUEUES
         current = self.caches.one(kind, key.namespace, key.name)

@@ -1,8 +1,8 @@
 """A work queue that schedules an object's reconcile after an event, at a requested time, or after a failure.
 
-An object is never reconciled twice at the same time, and events for a queued object are merged. Events that
-only report progress are delayed by a second, or longer if many objects make progress. Without the delay, a
-burst of jobs would overload the API server, because each job reconcile writes the job's status.
+An object is never reconciled by two threads at the same time, and events for a queued object are merged.
+Events that only report progress are delayed by a second, or longer if many objects make progress. Without the
+delay, a burst of jobs would overload the API server, because each job reconcile writes the job's status.
 """
 
 from __future__ import annotations

@@ -30,8 +30,8 @@ def save(bucket: Bucket, item: Item, path: str) -> None:
             digest = item.etag.strip('"')
             if temporary.tell() != item.size or (plain and len(digest) == 32 and md5.hexdigest() != digest):
                 raise Failed(
-                    f"{item.key}: expected {item.size} bytes with MD5 {digest}, seen {temporary.tell()} with "
-                    f"{md5.hexdigest()}: try again"
+                    f"{item.key}: expected {item.size} bytes with MD5 {digest}, found {temporary.tell()} "
+                    f"with {md5.hexdigest()}; try again"
                 )
             os.chmod(temporary.name, 0o644)
             os.replace(temporary.name, path)
@@ -54,7 +54,7 @@ def fetch(url: str, root: str, environment: Mapping[str, str]) -> str:
         prefix = prefix and f"{prefix.rstrip('/')}/"
         items = [item for item in items if item.key.startswith(prefix)]
     if not items:
-        raise Failed(f"{url}: expected objects there, seen none")
+        raise Failed(f"{url}: expected objects, found none")
     workspace = Workspace(root)
     workspace.counted(sum(item.size for item in one or items), len(one or items))
     if one and prefix.endswith(ARCHIVES):

@@ -220,7 +220,7 @@ class Store:
         name = self._staged or self._built(tree) or before.get("name", "")
         record = read_json(os.path.join(self.trees, f"{name}.json")) if name else {}
         if record.get("tree") != tree:
-            raise Refused(f"expected the tree {tree[:12]}, and {record.get('tree', 'none')[:12]} is here")
+            raise Refused(f"expected the tree {tree[:12]}, found {record.get('tree', 'none')[:12]}")
         write_json(os.path.join(self.trees, f"{name}.json"), {**record, "generation": generation})
         if name != before.get("name"):
             link = os.path.join(self.root, f"current.{os.urandom(6).hex()}")

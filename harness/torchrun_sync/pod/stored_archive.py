@@ -93,7 +93,7 @@ class ArchiveReader:
             line += b"".join(self._read_unpacked(1))
         length = int(line)
         if length > MAX_HEAD:
-            raise Refused(f"the head of the kept code has {length} bytes; expected at most {MAX_HEAD}")
+            raise Refused(f"the head of the stored code has {length} bytes; expected at most {MAX_HEAD}")
         self.head: dict[str, Any] = json.loads(b"".join(self._read_unpacked(length)))
 
     def contents(self) -> Iterator[tuple[str, int, Iterator[bytes]]]:
@@ -112,7 +112,7 @@ class ArchiveReader:
                 self._unpacked = self._decompressor.decompress(self._packed, PIECE)
                 self._packed = self._decompressor.unconsumed_tail
                 if not self._unpacked and at_end:
-                    raise Refused("the kept code ends before its last content")
+                    raise Refused("the stored code ends before its last content")
             piece, self._unpacked = self._unpacked[:count], self._unpacked[count:]
             count -= len(piece)
             yield piece
@@ -131,7 +131,7 @@ def restore(store: Store, archive: ArchiveReader, ready: str) -> None:
             content.finish()
     staged = store.stage()
     if staged != head["tree"]:
-        raise Refused(f"expected the tree {head['tree'][:12]} in the kept archive, found {staged[:12]}")
+        raise Refused(f"expected the tree {head['tree'][:12]} in the stored archive, found {staged[:12]}")
     store.switch(head["tree"], head["generation"])
     store.write_ready(ready)
 
@@ -180,7 +180,7 @@ def fetch_code(store: Store, folder: str, ready: str, server: str = "") -> str:
             connection.close()
         source = f"from {host}"
     else:
-        source = "by a sync, or on the volume"
+        source = "from a sync, or from the volume"
     if not _is_ready(store, ready):
         return ""
     current = store.current()

@@ -123,7 +123,7 @@ class Supervisor:
                 self.command, cwd=folder, env={**os.environ, **variables}, start_new_session=True
             )
         except FileNotFoundError:
-            _log(f"there is no {self.command[0]} in this image, nor in the tree")
+            _log(f"{self.command[0]} is neither in this image nor in the tree")
             self.code = NOT_FOUND
         except OSError as error:
             _log(f"cannot run {self.command[0]}: {error}")

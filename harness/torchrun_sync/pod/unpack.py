@@ -32,6 +32,9 @@ PIECE = 1 << 20
 STORE = ".torchrun"
 """The folder in the workspace that contains the marker file of a complete download. Archives must not write
 to this folder."""
+FAT = 0
+"""The system in the entries of a zip archive from Windows. Windows PowerShell separates the parts of a path
+by backslashes, which the format does not permit."""
 OPENERS = {".tar": "io", ".tar.gz": "gzip", ".tgz": "gzip", ".tar.bz2": "bz2", ".tar.xz": "lzma"}
 """Maps a file name's extension to the module whose `open` function reads such an archive. An image may lack
 some of these modules."""
@@ -156,8 +159,13 @@ def unpack(archive: str, workspace: Workspace) -> None:
             with importlib.import_module(module).open(archive, "rb") as content, _tar(content) as tar:
                 _untar(tar, workspace)
         workspace.make_links()
-    except (Failed, OSError):
+    except Failed:
         raise
+    except OSError as error:
+        if error.errno is not None:
+            raise
+        # gzip and bz2 raise such an error for a file in another format.
+        raise Failed(f"the archive cannot be unpacked: {type(error).__name__}: {error}") from None
     except Exception as error:  # The error type for a damaged or encrypted archive depends on the format.
         raise Failed(f"the archive cannot be unpacked: {type(error).__name__}: {error}") from None
 
@@ -174,15 +182,18 @@ def _parts(name: str) -> list[str]:
 def _unzip(archive: str, workspace: Workspace) -> None:
     with zipfile.ZipFile(archive) as zip_file:
         for info in zip_file.infolist():
-            if info.is_dir():
-                workspace.make_folder(info.filename)
+            name = info.filename
+            if info.create_system == FAT:
+                name = name.replace("\\", "/")
+            if name.endswith("/"):
+                workspace.make_folder(name)
                 continue
             mode = info.external_attr >> 16
             with zip_file.open(info) as content:
                 if stat.S_ISLNK(mode):
-                    workspace.link(info.filename, content.read(MAX_PATH + 1).decode(errors="replace"))
+                    workspace.link(name, content.read(MAX_PATH + 1).decode(errors="replace"))
                 else:
-                    workspace.write(info.filename, content, mode)
+                    workspace.write(name, content, mode)
 
 
 def _tar(content: IO[bytes]) -> tarfile.TarFile:

@@ -249,9 +249,7 @@ class _SearchState:
         outcomes = yield from self.tested.ask(pairs)
         bad_pairs = [pair for pair, outcome in paired(pairs, outcomes) if outcome == "bad"]
         if len(bad_pairs) == len(pairs) > 1:
-            self.boundaries.append(
-                Boundary(one, other, f"all {len(pairs)} pairs across the boundary fail")
-            )
+            self.boundaries.append(Boundary(one, other, f"all {len(pairs)} pairs across the boundary fail"))
             return
         before = len(self.links) + len(self.boundaries)
         for _ in range(LINKS):

@@ -98,13 +98,18 @@ def manifest_of(folder: Path) -> Manifest:
     """Return a checkpoint's manifest without checking the other files. Raises Torn if it is invalid."""
     path = folder / MANIFEST
     try:
-        manifest = Manifest(**json.loads(path.read_text()))
+        document = json.loads(path.read_text())
+        version = document.get("version", VERSION)
+        if version != VERSION:
+            raise Torn(f"{folder.name} has version {version}; expected {VERSION}")
+        manifest = Manifest(**document)
+        sizes = [int(entry["size"]) for entry in manifest.files.values() if entry["sha256"]]
     except PermissionError as error:
         raise Unreadable(f"user {os.getuid()} cannot read {error.filename}") from error
-    except (OSError, ValueError, TypeError) as error:
+    except (OSError, ValueError, TypeError, LookupError, AttributeError) as error:
         raise Torn(f"{folder.name}: {MANIFEST} cannot be read: {error}") from error
-    if manifest.version != VERSION:
-        raise Torn(f"{folder.name} has version {manifest.version}; expected {VERSION}")
+    if not sizes:
+        raise Torn(f"{folder.name}: {MANIFEST} names no files")
     return manifest
 
 
@@ -146,7 +151,12 @@ def newest(run: Path, say: Callable[[str], None]) -> tuple[Path, Manifest] | Non
 
 def all_of(run: Path) -> Iterator[Path]:
     """Yield the folders in a run that are named like checkpoints, including links to folders."""
-    yield from (path for path in run.glob("epoch-*-step-*") if NAME.fullmatch(path.name) and path.is_dir())
+    yield from (path for path in entries(run) if path.is_dir())
+
+
+def entries(run: Path) -> Iterator[Path]:
+    """Yield everything in a run that is named like a checkpoint, including files and broken links."""
+    yield from (path for path in run.glob("epoch-*-step-*") if NAME.fullmatch(path.name))
 
 
 def step_of(folder: Path) -> int:
@@ -170,7 +180,7 @@ def complete(partial: Path, manifest: Manifest) -> Path:
     for folder in (*(each for each in partial.iterdir() if each.is_dir()), partial):
         flush(folder)
     final = partial.parent / manifest.name
-    if final.exists():  # A damaged checkpoint. An intact one would have been resumed.
+    if os.path.lexists(final):  # A damaged checkpoint. An intact one would have been resumed.
         discard(final)
     partial.rename(final)
     flush(final.parent)
@@ -243,13 +253,31 @@ def named(path: Path) -> Path:
     return folder or path.resolve()
 
 
-def retain(run: Path, count: int) -> None:
-    """Remove all checkpoints except the newest `count` and the best one. Call this on only one rank."""
-    best_folder = best(run)
-    folders = sorted(all_of(run), key=step_of)
-    for folder in folders[: -max(count, KEPT)]:
-        if folder != best_folder:
+def retain(run: Path, count: int, step: int | None = None) -> None:
+    """Remove all checkpoints except the newest `count` and the best one. Call this on only one rank.
+
+    `step` is the step of the checkpoint that was just written. Checkpoints of later steps are damaged,
+    because the run would have resumed from them otherwise. They are neither counted nor removed. Other
+    checkpoints whose files have the wrong size are not counted either. Without these rules, damaged
+    checkpoints would displace the one that was just written.
+    """
+    best_folder, intact_count = best(run), 0
+    for folder in sorted(all_of(run), key=step_of, reverse=True):
+        if step is not None and step_of(folder) > step:
+            continue
+        if intact_count < max(count, KEPT):
+            intact_count += _has_all_bytes(folder)
+        elif folder != best_folder:
             discard(folder)
+
+
+def _has_all_bytes(folder: Path) -> bool:
+    """Return whether the files have the sizes in the manifest. Unlike `verified`, this does not read them."""
+    try:
+        files = manifest_of(folder).files
+        return all((folder / name).stat().st_size == entry["size"] for name, entry in files.items())
+    except (OSError, Torn):
+        return False
 
 
 def discard(folder: Path) -> None:
@@ -261,8 +289,8 @@ def discard(folder: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a folder, or a link to a folder. On NFS, open files remain, and `tidy` removes them later."""
-    if path.is_symlink():
+    """Remove a folder, a file or a link. On NFS, open files remain, and `tidy` removes them later."""
+    if path.is_symlink() or path.is_file():
         path.unlink()
     else:
         shutil.rmtree(path, ignore_errors=True)

@@ -6,10 +6,11 @@ The texts for a split, `train` or `val`, are in one of these places:
     DIR/train/*                   shards in a folder, which may also be named train.jsonl
     DIR/train-0001.jsonl …     shards next to each other, also compressed
 
-Shards are read in order of their names. The compression (gzip, zstd) and the encoding (UTF-8, or UTF-16 and
-UTF-32, as written by PowerShell) are detected from the content. Byte order marks, CRLF and empty lines are
-accepted. Any other line that is not a JSON object with a text raises ValueError with the file and line
-number.
+Shards are read in order of their names. No shard may be missing or exist twice, such as compressed and
+decompressed. The compression (gzip, zstd) and the encoding (UTF-8, or UTF-16 and UTF-32, as written by
+PowerShell) are detected from the content. CRLF, empty lines and byte order marks at the start of any line (as
+in concatenated files) are accepted. Any other line that is not a JSON object with a text raises ValueError
+with the file and line number.
 """
 
 from __future__ import annotations
@@ -35,6 +36,9 @@ memory.
 _NAMES, _COMPRESSIONS = (".jsonl", ".ndjson", ".json"), ("", ".gz", ".zst")
 _SHARDS = tuple(f"{name}{compression}" for name in _NAMES for compression in _COMPRESSIONS)
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+_ZSTD_SKIPPABLE = b"\x2a\x4d\x18"
+"""The end of the magic number of a zstd frame without data, which pzstd puts first. It follows a byte from
+0x50 to 0x5f."""
 _OTHER_FORMATS = {
     b"PK\x03\x04": "a zip archive",
     b"BZh": "compressed by bzip2",
@@ -45,7 +49,13 @@ _OTHER_FORMATS = {
     b"\x89HDF": "an HDF5 file",
     b"\x93NUMPY": "a NumPy array",
     b"SQLite format": "an SQLite database",
+    b"\x04\x22\x4d\x18": "compressed by lz4",
+    b"version https://": "a Git LFS pointer, which `git lfs pull` replaces with the file",
+    b"<!DOCTYPE": "an HTML page, such as the error page of a download",
+    b"<html": "an HTML page, such as the error page of a download",
+    b"<?xml": "an XML document, such as the error of a download",
 }
+_TAR, _TAR_OFFSET = b"ustar", 257
 _KINDS = {
     stat.S_ISFIFO: "a FIFO",
     stat.S_ISSOCK: "a socket",
@@ -90,14 +100,37 @@ def files(folder: Path, split: str) -> list[Path]:
 
 
 def _require_all(shards: Sequence[Path]) -> None:
-    """Raise ValueError if there are fewer shards than their names state, as in `train-00001-of-00004`."""
-    numbers = [re.search(r"-(\d+)-of-(\d+)$", _stem(path) or "") for path in shards]
-    for count in {int(number[2]) for number in numbers if number}:
-        present = {int(number[1]) for number in numbers if number and int(number[2]) == count}
-        if len(present) < count:
+    """Raise ValueError if a shard exists twice, or is missing although a name states the number of shards.
+
+    `gzip -dk` and `zstd -d` keep the compressed file, and a dataset that is written again with another number
+    of shards, as in `train-00001-of-00004`, leaves the old ones. The training would read such texts twice.
+    """
+    sets: dict[str, dict[int, list[Path]]] = {}
+    firsts: dict[tuple[str, int | str], Path] = {}
+    for path in shards:
+        stem = _stem(path) or path.name
+        number = re.fullmatch(r"(.*?)-(\d+)(?:-of-(\d+))?", stem)
+        prefix, key = (number[1], int(number[2])) if number else (stem, "")
+        first = firsts.setdefault((f"{prefix}-of-{number[3]}" if number and number[3] else prefix, key), path)
+        if first != path:
             raise ValueError(
-                f"{shards[0].parent}: expected {count} shards, as {shards[0].name}; found {len(present)}"
+                f"{path.parent}: expected each shard once; found {first.name} and {path.name}. Remove one of "
+                "them, or rename one if their texts differ"
             )
+        if number:
+            sets.setdefault(prefix, {}).setdefault(int(number[3] or 0), []).append(path)
+    for counts in sets.values():
+        if len(counts) > 1:
+            names = " and ".join(paths[0].name for paths in counts.values())
+            raise ValueError(
+                f"{shards[0].parent}: expected shards of one set; found {names}. Remove the shards of the "
+                "old set, or rename one set if their texts differ"
+            )
+        for count, paths in counts.items():
+            if len(paths) < count:
+                raise ValueError(
+                    f"{shards[0].parent}: expected {count} shards, as {paths[0].name}; found {len(paths)}"
+                )
 
 
 def _entries(folder: Path) -> list[Path]:
@@ -191,21 +224,28 @@ class _Unsupported(Exception):
 def _lines(file: io.BufferedReader) -> Iterator[bytes | str]:
     """Yield the decompressed lines of a file, as bytes if the encoding is UTF-8, otherwise as text."""
     content = _decompressed(file)
-    head = content.peek(16)[:16]
-    for magic, kind in _OTHER_FORMATS.items():
-        if head.startswith(magic):
-            raise _Unsupported(f"JSON Lines are expected, plain or compressed by gzip or zstd; found {kind}")
+    start = content.peek(512)
+    head = start[:16]
+    kind = next((kind for magic, kind in _OTHER_FORMATS.items() if head.startswith(magic)), "")
+    if content is not file and _compression(head):
+        kind = "data that was compressed twice"
+    if start[_TAR_OFFSET:].startswith(_TAR) and not head.lstrip().startswith(b"{"):
+        kind = "a tar archive"
+    if kind:
+        raise _Unsupported(f"JSON Lines are expected, plain or compressed by gzip or zstd; found {kind}")
     encoding = _encoding(head)
     lines: Any = content
-    if encoding == "utf-8-sig":
-        content.read(3)
-    elif encoding != "utf-8":
+    mark: Any = codecs.BOM_UTF8
+    if encoding not in ("utf-8", "utf-8-sig"):
+        mark = "\ufeff"
         lines = io.TextIOWrapper(content, encoding, newline="\n")
     while line := lines.readline(MAX_LINE):
         if len(line) == MAX_LINE:
             raise _Unsupported(
                 f"one JSON object per line is expected; found a line of more than {MAX_LINE} bytes"
             )
+        while line.startswith(mark):
+            line = line.removeprefix(mark)
         yield line
 
 
@@ -224,10 +264,10 @@ def _encoding(head: bytes) -> str:
 
 def _decompressed(file: io.BufferedReader) -> io.BufferedReader:
     """Return a file's decompressed content. Raises _Unsupported if no installed module can decompress it."""
-    head = file.peek(4)
-    if head.startswith(_GZIP):
+    compression = _compression(file.peek(4))
+    if compression == "gzip":
         return io.BufferedReader(gzip.GzipFile(fileobj=file))
-    if not head.startswith(_ZSTD):
+    if compression != "zstd":
         return file
     try:
         from compression import zstd  # type: ignore[import-not-found,unused-ignore] # Python 3.14
@@ -241,6 +281,14 @@ def _decompressed(file: io.BufferedReader) -> io.BufferedReader:
             ) from None
         return io.BufferedReader(_ZstdFrames(file, zstandard.ZstdDecompressor()))
     return io.BufferedReader(zstd.ZstdFile(file))
+
+
+def _compression(head: bytes) -> str:
+    """Return the compression of data that starts with `head`, or "" for none."""
+    if head.startswith(_GZIP):
+        return "gzip"
+    is_skippable = head[1:4] == _ZSTD_SKIPPABLE and head[0] >> 4 == 5
+    return "zstd" if is_skippable or head.startswith(_ZSTD) else ""
 
 
 class _ZstdFrames(io.RawIOBase):
@@ -280,11 +328,11 @@ def _text(line: bytes | str, field: str, number: int) -> str:
         # Integers are parsed as floats, because Python limits the number of digits in an integer.
         document = json.loads(line.decode() if isinstance(line, bytes) else line, parse_int=float)
     except (ValueError, RecursionError) as error:
-        expected, document = _expected(line, error, number), None
+        expected, document, position = _expected(line, error, number), None, _position(line, error)
     else:
-        expected = _CONVERT if number == 1 and isinstance(document, list) else _OBJECT
+        expected, position = _CONVERT if number == 1 and isinstance(document, list) else _OBJECT, ""
     if not isinstance(document, dict):
-        raise ValueError(f"{expected}; found {_excerpt(line)}")
+        raise ValueError(f"{expected}; found {_excerpt(line)}{position}")
     if field not in document:
         keys = f"has {', '.join(map(json.dumps, [*document][:6]))}" if document else "is empty"
         raise ValueError(f'"{field}" is expected; the object {keys}. --text-field names another')
@@ -308,7 +356,9 @@ _CONVERT = (
 def _expected(line: bytes | str, error: Exception, number: int) -> str:
     """Return the error message for a line that is not valid JSON. Detects other common formats."""
     text = line if isinstance(line, str) else line.decode(errors="replace")
-    if not text.endswith("\n") and text.lstrip().startswith("{") and not text.rstrip().endswith("}"):
+    is_at_end = isinstance(error, json.JSONDecodeError) and error.pos >= len(text.rstrip())
+    is_object = text.lstrip().startswith("{")
+    if is_object and not text.endswith("\n") and (is_at_end or not text.rstrip().endswith("}")):
         return "the last line is cut off"
     if isinstance(error, UnicodeDecodeError):
         byte = error.object[error.start]
@@ -319,7 +369,23 @@ def _expected(line: bytes | str, error: Exception, number: int) -> str:
     return _CONVERT if number == 1 and text.strip() in ("[", "{") else _OBJECT
 
 
+def _position(line: bytes | str, error: Exception) -> str:
+    """Return where and why an object in a line is not valid JSON, or "" if the line contains no object."""
+    text = line if isinstance(line, str) else line.decode(errors="replace")
+    if not isinstance(error, json.JSONDecodeError) or not text.lstrip().startswith("{"):
+        return ""
+    reasons = {
+        "Invalid control character at": "a tab or another control character must be escaped, as in \\t",
+        "Extra data": "the line continues after the object",
+    }
+    return f" (column {error.pos + 1}: {reasons.get(error.msg, error.msg)})"
+
+
 def _excerpt(line: bytes | str) -> str:
+    rest = line.lstrip("\0") if isinstance(line, str) else line.lstrip(b"\0")
+    nul_count = len(line) - len(rest)
+    if nul_count > 16:
+        return f"{nul_count} NUL characters, as after a crash or an incomplete copy"
     if isinstance(line, str):
         return repr(line.strip()[:80])
     try:

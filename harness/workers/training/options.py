@@ -3,12 +3,31 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from . import checkpoint, documents
+
+MAX_NAME = 200
+"""The maximum length of a run's name in bytes. A file name can have 255, and a download adds a prefix."""
+_COUNT = ("1 or more", lambda value: value >= 1)
+_RANGES: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    **dict.fromkeys(("context", "layers", "heads", "width", "epochs", "batch", "micro_batch"), _COUNT),
+    **dict.fromkeys(("save_every", "max_steps", "log_every", "threads"), _COUNT),
+    "warmup": ("0 or more", lambda value: value >= 0),
+    **dict.fromkeys(("lr", "meeting", "timeout"), ("more than 0", lambda value: 0 < value < math.inf)),
+    **dict.fromkeys(("weight_decay", "clip"), ("0 or more", lambda value: 0 <= value < math.inf)),
+    "dropout": ("at least 0 and less than 1", lambda value: 0 <= value < 1),
+}
+"""For each number, the expected range and whether a value is in it. No comparison holds for nan."""
+_WITHOUT_EFFECT = {
+    *("data_dir", "out_dir", "run", "save_every", "keep", "threads", "log_every", "meeting", "timeout"),
+    *("tracker_seconds", "local_files_only", "model_local_dir", "tokenizer_local_dir", "device"),
+}
+"""Options that do not affect the result of a training, and folders, which have other names after a copy."""
 
 
 def parser(kind: type[argparse.ArgumentParser] = argparse.ArgumentParser) -> argparse.ArgumentParser:
@@ -130,11 +149,11 @@ def sensible(command_parser: argparse.ArgumentParser, arguments: Sequence[str] |
     Errors are passed to the parser's `error`.
     """
     options = command_parser.parse_args(arguments)
-    for name in ("context", "layers", "heads", "width", "epochs", "batch", "micro_batch", "save_every"):
-        if getattr(options, name) < 1:
-            command_parser.error(
-                f"--{name.replace('_', '-')} must be 1 or more; found {getattr(options, name)}"
-            )
+    for name, (expected, is_valid) in _RANGES.items():
+        value = getattr(options, name)
+        if value is not None and not is_valid(value):
+            hint = ". Leave it out for no limit" if name == "max_steps" else ""
+            command_parser.error(f"--{name.replace('_', '-')} must be {expected}; found {value}{hint}")
     if options.width % options.heads:
         command_parser.error(
             f"--width must be a multiple of --heads; found {options.width} and {options.heads}"
@@ -144,8 +163,13 @@ def sensible(command_parser: argparse.ArgumentParser, arguments: Sequence[str] |
             f"--tracker-seconds must be less than --timeout ({options.timeout:g}): other ranks wait too; "
             f"found {options.tracker_seconds:g}"
         )
-    if "/" in options.run or options.run.startswith("."):
+    # An empty name, as from an unset variable, would make --out-dir itself the run of every such training.
+    if "/" in options.run or options.run.startswith(".") or not options.run.strip():
         command_parser.error(f"--run-name must be the name of a single folder; found {options.run!r}")
+    if not options.run.isprintable() or len(os.fsencode(options.run)) > MAX_NAME:
+        command_parser.error(
+            f"--run-name must have at most {MAX_NAME} bytes and no control characters; found {options.run!r}"
+        )
     if options.model and options.model_local_dir:
         command_parser.error("--model and --model-local-dir cannot be used together")
     if (options.model or options.model_local_dir) and options.dropout:
@@ -161,3 +185,12 @@ def plain(options: argparse.Namespace) -> dict[str, Any]:
     return {
         name: value if isinstance(value, plain_types) else str(value) for name, value in vars(options).items()
     }
+
+
+def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """Return the options that differ from those of a checkpoint and affect the result, or "" for none."""
+    return ", ".join(
+        f"--{name.replace('_', '-')} {before[name]} → {now[name]}"
+        for name in sorted(before.keys() & now.keys() - _WITHOUT_EFFECT)
+        if before[name] != now[name]
+    )

@@ -42,7 +42,9 @@ def open_run(run: Path) -> None:
         if error.errno in _LASTING:
             raise Unusable(_not_writable(run, error)) from error
         raise
-    for folder in (run / TRACKERS, *checkpoint.all_of(run)):
+    for folder in (run / TRACKERS, *checkpoint.entries(run)):
+        if not folder.is_dir() and folder.name != TRACKERS:
+            raise Unusable(_no_folder(folder))
         if folder.is_symlink() and folder.is_dir() and folder.name != TRACKERS:
             continue  # A resumed run removes only the link, never its target.
         for each in (folder, *(path for path in folder.glob("*") if path.is_dir())):
@@ -68,6 +70,21 @@ def _not_writable(path: Path, error: OSError | None) -> str:
     return f"{expected}; found a folder of {owner}. Run as that user, or change the owner with `chown -R`"
 
 
+def _no_folder(path: Path) -> str:
+    """Return the error message for a file or broken link that is named like a checkpoint.
+
+    A checkpoint may have been moved to another volume that is not mounted here, and Git, rsync and zip may
+    replace a link with a file. To skip the checkpoint would repeat its steps, or start the run over.
+    """
+    found = "a file"
+    if path.is_symlink():
+        found = f"a broken link to {os.readlink(path)}"
+    return (
+        f"{path}: expected the folder of a checkpoint, found {found}. Put the folder back, or remove what is "
+        "there to continue without this checkpoint"
+    )
+
+
 def resumable(run: Path, say: Say) -> tuple[Path, Manifest] | None:
     """Return the checkpoint from which a run resumes, or None for a new run. Repair `best` and best.txt.
 
@@ -88,9 +105,37 @@ def resumable(run: Path, say: Say) -> tuple[Path, Manifest] | None:
         )
     for defect in defects:
         say(defect)
+    _report_nested(run, newest and newest[1].step, say)
     if newest is not None:
         _repair_pointers(run, newest, say)
     return newest
+
+
+def _report_nested(run: Path, newest: int | None, say: Say) -> None:
+    """Report a subfolder of a run that contains checkpoints of later steps than those in the run.
+
+    `cp -r` and `kubectl cp` copy into a folder that already exists, and tar keeps the folders above the run.
+    Raises Unusable if the subfolder seems to be such a copy. Another one may contain checkpoints that a user
+    has put aside to resume from an earlier step.
+    """
+    manifests = [
+        path
+        for above in ("*", "*/*", "*/*/*")
+        for path in run.glob(f"{above}/epoch-*-step-*/{MANIFEST}")
+        if checkpoint.NAME.fullmatch(path.parent.name)
+    ]
+    last = max(manifests, key=lambda path: checkpoint.step_of(path.parent), default=None)
+    if last is None or (newest is not None and checkpoint.step_of(last.parent) <= newest):
+        return
+    nested, step = last.parent.parent, checkpoint.step_of(last.parent)
+    has = "no checkpoints" if newest is None else f"checkpoints up to step {newest}"
+    found = f"{run} has {has}, but its subfolder {nested.relative_to(run)} has one of step {step}"
+    if newest is None or nested.name == run.name:
+        raise Unusable(
+            f"{found}, as after a copy into an existing folder: move the content of {nested} to {run} to "
+            "resume from it, or move the subfolder out of the run"
+        )
+    say(f"{found}, which is not used")
 
 
 def _replace_best(run: Path, say: Say) -> None:

@@ -117,6 +117,10 @@ class RunLock:
         try:
             file = os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
         except FileExistsError:
+            if self._path.is_dir():
+                raise Unusable(
+                    f"{self._path}: expected the file that locks the run, found a folder. Remove or rename it"
+                ) from None
             return False
         try:
             os.pwrite(file, self._record(), 0)
@@ -187,7 +191,7 @@ class RunLock:
             try:
                 file = os.open(self._path, os.O_RDWR)
             except FileNotFoundError:
-                with suppress(OSError):
+                with suppress(OSError, Unusable):
                     self._create()  # A user removed the file. The first launch to create it gets the lock.
                 continue
             except OSError:

@@ -62,10 +62,14 @@ def restore(
     """
     load(model, load_file(folder / "rank-0" / MODEL), folder)
     training = torch.load(folder / "rank-0" / TRAINING, map_location="cpu", weights_only=True)
+    decays = [group["weight_decay"] for group in optimizer.param_groups]
     try:
         optimizer.load_state_dict(training["optimizer"])
     except ValueError as error:
         raise Unusable(f"{folder}: the optimizer's state belongs to a different model: {error}") from error
+    # The state also has the options of the earlier attempt. As for --lr, those of this attempt apply.
+    for group, decay in zip(optimizer.param_groups, decays, strict=True):
+        group["weight_decay"] = decay
     if scaler.is_enabled() and not training["scaler"]:
         raise Unusable(f"{folder} was written without --amp fp16, so it has no state for the gradient scaler")
     scaler.load_state_dict(training["scaler"])

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from .documents import checked, documents
+from .documents import SPLITS, checked, documents
 
 MEMORY_SHARE = 0.5
 """The maximum fraction of the memory limit that the tokens may use. The model and PyTorch need the rest."""
@@ -135,6 +135,24 @@ def memory_of_rank() -> int | None:
 def fingerprint(stream: Stream) -> int:
     """Return a checksum of the tokens, with which a resumed run detects that the texts have changed."""
     return zlib.crc32(stream.tokens)
+
+
+def other_texts(splits: Sequence[Sequence[tuple[int, int]]], folder: Path) -> str:
+    """Return the error message if a rank has read other texts than rank 0, otherwise "".
+
+    `splits` contains, for each rank and split (documents.SPLITS), the number of tokens and the fingerprint.
+    Each rank selects its sequences by their indices. With other texts, it would train on other sequences, or
+    end an epoch at another step than the others, which then wait for it.
+    """
+    for rank, own in enumerate(splits):
+        for split, first, other in zip(SPLITS, splits[0], own, strict=True):
+            if first != other:
+                found = f"{other[0]} tokens" if first[0] != other[0] else f"{other[0]} other tokens"
+                return (
+                    f"{folder}: every rank needs the same {split} texts; rank 0 has {first[0]} tokens, rank "
+                    f"{rank} has {found}. Use one volume for all nodes, or copy the texts to each node again"
+                )
+    return ""
 
 
 class Examined(NamedTuple):

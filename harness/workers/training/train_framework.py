@@ -35,6 +35,9 @@ def main(arguments: list[str] | None = None) -> int:
     if (uri := os.environ.get("MLFLOW_TRACKING_URI")) and (reason := mlflow_client.problem(uri)):
         raise Refused(reason)
     train, val, model = _inputs(options)
+    own = [(len(split.tokens), token_sequences.fingerprint(split)) for split in (train, val)]
+    if reason := token_sequences.other_texts(ranks.every(own), options.data_dir):
+        raise Refused(reason)
     trainer = Trainer(options, ranks, model, train, val)
     _tell(trainer, train, val)
     try:

@@ -27,7 +27,7 @@ from torch.nn.parallel import DistributedDataParallel
 from . import checkpoint, data_order, resume, state
 from .checkpoint import Manifest, Unusable
 from .evaluation import Loss, evaluate
-from .options import plain
+from .options import changes, plain
 from .ranks import Ranks, Refused
 from .run_lock import RunLock
 from .token_sequences import Stream, fingerprint
@@ -104,7 +104,7 @@ class Trainer:
         if self.ranks.rank == 0:
             if is_best:
                 checkpoint.point_best(self.run, folder)
-            checkpoint.retain(self.run, self.options.keep)
+            checkpoint.retain(self.run, self.options.keep, self.step)
         return folder
 
     def weights(self) -> str:
@@ -271,7 +271,11 @@ class Trainer:
         order = self._order()
         if other := [name for name, value in manifest.order.items() if order.get(name) != value]:
             before, now = ({name: values.get(name) for name in other} for values in (manifest.order, order))
-            reason = "the texts have changed" if other == ["texts"] else f"{before} has become {now}"
+            reason = (
+                "the texts or the tokenizer have changed"
+                if other == ["texts"]
+                else f"{before} has become {now}"
+            )
             raise Refused(
                 f"{folder} cannot be resumed, because the order of the data would differ: {reason}. "
                 "Use another --run-name to start over"
@@ -285,6 +289,10 @@ class Trainer:
         if manifest.world != self.ranks.world:
             torch.manual_seed(self._seed(self.step))
             text += f", which {manifest.world} ranks wrote"
+        if self.step >= self.steps:
+            text += "; no step is left to train"
+        if changed := changes(manifest.options, plain(self.options)):
+            text += f"; options that changed since then: {changed}"
         self.ranks.tell("TRAIN", text)
 
     def _order(self) -> dict[str, int]:

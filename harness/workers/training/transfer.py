@@ -121,7 +121,7 @@ def upload(run: Path, url: str, environment: Mapping[str, str], say: Say) -> Fou
 def whole_on_disk(run: Path) -> tuple[list[tuple[Path, Manifest]], list[str]]:
     """Return a run's intact checkpoints, oldest first, and the defects of the damaged ones."""
     intact, defects = [], []
-    for folder in sorted(checkpoint.all_of(run), key=checkpoint.step_of):
+    for folder in sorted(checkpoint.entries(run), key=checkpoint.step_of):
         try:
             intact.append((folder, checkpoint.verified(folder)))
         except Torn as error:

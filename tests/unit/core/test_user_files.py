@@ -100,7 +100,7 @@ def test_junk_is_read_or_refused(text: str) -> None:
         ("a: 1\nb: ü\n".encode("latin-1"), "is not valid UTF-8: invalid byte 0xfc on line 2"),
         ("a: x".encode("utf-16-le"), "is not a text file: control character U+0000 on line 1"),
         (b"a: 1\nb: \x1b[0m", "is not a text file: control character U+001B on line 2"),
-        (b"#" * (MAX_BYTES + 1), f"has {MAX_BYTES + 1} bytes; at most {MAX_BYTES} are read"),
+        (b"#" * (MAX_BYTES + 1), f"has {MAX_BYTES + 1} bytes; expected at most {MAX_BYTES}"),
     ],
 )
 def test_other_encodings_and_large_files_are_refused(tmp_path: Path, data: bytes, message: str) -> None:

@@ -78,7 +78,7 @@ def test_a_check_that_other_nodes_have(tmp_path: Path):
     """Contract: a shorter report is not better than a whole one."""
     seen = verdict(nodes({**HEALTHY, 0: checks()[:3]}), tmp_path)
     assert (seen.verdict, seen.ranks) == ("UNKNOWN", [0])
-    assert "nothing of DDP" in seen.explanation
+    assert "no DDP check" in seen.explanation
 
 
 @settings(max_examples=25)

@@ -128,7 +128,7 @@ def test_a_segfault_has_no_advice_about_the_sender(judged):
     job.ended(0, 12, 139, message="")
     verdict = judged(job)
     assert verdict.cause == "rank.killed"
-    assert "who sent it" not in advice(verdict)
+    assert "who sent the signal" not in advice(verdict)
 
 
 @pytest.mark.parametrize("code", [0, 3])

@@ -89,7 +89,7 @@ def test_another_value_is_told_with_both(judged: Judged) -> None:
     job.outside[1] = truth_of([rows[0].model_copy(update={"value": 77.5}), *rows[1:]])
     verdict = judged(job)
     assert verdict.cause == "unification.recorders_disagree"
-    assert "handed over as 77.5" in verdict.explanation
+    assert "passed to the client as 77.5" in verdict.explanation
 
 
 def test_all_rows_without_an_end_agree(judged: Judged) -> None:

@@ -53,7 +53,7 @@ def job_of(*logs: list[str], per_node: int = 1) -> bundles.Job:
 CASES = {
     "a missing key in one rank": (
         job_of(raised(0, [1], MISSING), raised(1, [1], MISSING)),
-        ("rank.crashed", [1], f"Rank 1 .*ranks 0 and 1 raised the error: {MISSING}", "other names"),
+        ("rank.crashed", [1], f"Rank 1 .*ranks 0 and 1 raised the error: {MISSING}", "names or shapes"),
     ),
     "a full disk in one rank of a pod": (
         job_of(

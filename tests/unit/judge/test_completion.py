@@ -417,7 +417,7 @@ def test_the_workload_that_took_the_quota_is_named(judged):
     job.jobset(21, suspend=True)
     verdict = judged(job)
     assert verdict.cause == "admission.preempted"
-    assert "This UID is that of Workload urgent" in verdict.explanation
+    assert "This UID belongs to Workload urgent" in verdict.explanation
 
 
 def test_an_eviction_after_a_crash_is_not_the_cause(judged):

@@ -79,7 +79,7 @@ def test_nobody_changes_anything(judged: Judged) -> None:
     """Contract: a healthy job is a PASS whose check says that nobody was seen to change the cluster."""
     verdict = judged(bundles.healthy())
     assert verdict.verdict == "PASS"
-    assert told(verdict).explanation == "No change of the cluster by others was recorded"
+    assert told(verdict).explanation == "No changes to the cluster by other clients were recorded"
 
 
 def test_the_namespace_is_deleted(judged: Judged) -> None:
@@ -354,7 +354,7 @@ def test_a_lease_that_is_renewed_late_is_no_jump(
     renew(job, 1.1, 0)
     renew(job, 11.1, -late)
     verdict = judge(job.write(tmp_path_factory.mktemp("late")))
-    assert told(verdict).explanation == "No change of the cluster by others was recorded"
+    assert told(verdict).explanation == "No changes to the cluster by other clients were recorded"
 
 
 def restarted_api_server(job: bundles.Job) -> None:
@@ -386,7 +386,7 @@ def test_what_nobody_has_thought_of(judged: Judged) -> None:
         in verdict.explanation
     )
     text = "05:00:12Z container kube-apiserver of Pod kube-apiserver-e2e was started again, "
-    text += "it had ended with exit code 137"
+    text += "after it had ended with exit code 137"
     assert text in verdict.explanation
     assert any(text.startswith("run.timed_out") for text in verdict.consequences)
 
@@ -444,7 +444,7 @@ def test_controllers_are_no_disturbance(
         )
     verdict = judge(job.write(tmp_path_factory.mktemp("quiet")))
     assert verdict.verdict == "PASS"
-    assert told(verdict).explanation == "No change of the cluster by others was recorded"
+    assert told(verdict).explanation == "No changes to the cluster by other clients were recorded"
 
 
 WATCHED = ["control-plane", "dns", "dns-pod", "jobset", "node", "pod", "service", "tracker-service"]
@@ -468,7 +468,7 @@ def test_what_was_watched_is_said(judged: Judged) -> None:
     """Contract: "nobody else changed" names what was watched, and what was not."""
     text = told(judged(watched(bundles.healthy()))).explanation
     assert text.startswith(
-        "No change by others was recorded of the job, its pods, Services and NetworkPolicies,"
+        "No changes by other clients were recorded for the job, its pods, Services and NetworkPolicies,"
     )
     assert "not watched: its namespace, Secrets and ConfigMaps, quotas and limits, queues" in text
 

@@ -107,7 +107,7 @@ def test_a_healthy_fleet_passes(tmp_path: Path) -> None:
         ),
         (7, 7, {f"{GPU}.count": "8"}, "has 8 GPUs according to the label nvidia.com/gpu.count"),
         (0, 0, {"nvidia.com/mig.config.state": "failed"}, "has GPUs whose MIG devices could not be changed"),
-        (None, None, {f"{GPU}.present": "true"}, "the device plugin does not run"),
+        (None, None, {f"{GPU}.present": "true"}, "the device plugin is not running"),
     ],
 )
 def test_gpus_that_a_node_does_not_offer(

@@ -52,13 +52,16 @@ def test_many_tags_are_counted(judged: Any) -> None:
 
 def test_an_image_that_only_other_nodes_have(judged: Any) -> None:
     verdict = judged(starting(NEVER, {"e2e-worker2": ["docker.io/library/worker:9"]}))
-    assert "This image is on e2e-worker2, and not on e2e-worker1" in verdict.explanation
+    assert "This image is on e2e-worker2, but not on e2e-worker1" in verdict.explanation
     assert any("every node" in step for step in verdict.next)
 
 
 def test_an_image_in_another_registry_is_named(judged: Any) -> None:
     verdict = judged(starting(NEVER, {"e2e-worker1": ["localhost/worker:9"]}))
-    assert "The nodes have localhost/worker:9, which is another image to Kubernetes" in verdict.explanation
+    assert (
+        "The nodes have localhost/worker:9, which Kubernetes treats as a different image"
+        in verdict.explanation
+    )
 
 
 def test_pull_policy_always_ignores_an_image_on_the_node(judged: Any) -> None:

@@ -113,7 +113,7 @@ ERRORS = {
         of(1, "RuntimeError: Error(s) in loading state_dict for GPT:", f"\t{SHAPES}"),
         "rank.crashed",
         f"for GPT: {re.escape(SHAPES[:40])}",
-        "other shapes",
+        "names or shapes",
     ),
     "an exception whose reason is missing": Error(
         of(1, "RuntimeError: Error(s) in loading state_dict for GPT:"), "rank.crashed", "for GPT:", "shapes"
@@ -220,7 +220,7 @@ def test_a_rank_without_gpu_whose_pod_requests_none(judged, error: str, spec: di
     expected = "gpu.absent" if says or "No CUDA" in error else "gpu.driver"
     assert (verdict.cause, verdict.ranks) == (expected, [1]), verdict.explanation
     assert says in verdict.explanation
-    assert bool(says) == ("set the limit nvidia.com/gpu" in verdict.next[-1])
+    assert bool(says) == ("nvidia.com/gpu limit" in verdict.next[-1])
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ def test_a_cause_that_most_nodes_share_is_nobodys_own(cause: str) -> None:
     """An image without CUDA: every node of the fleet is FAIL gpu.absent, and none is at fault."""
     found = reasons(failing(4, of=5, cause=cause))
     assert sorted(found) == ["gpu-00", "gpu-01", "gpu-02", "gpu-03"]
-    assert found["gpu-00"] == f"{cause} is on 4 of 5 nodes: look at what they have in common"
+    assert found["gpu-00"] == f"4 of 5 nodes have {cause}: look at what they have in common"
 
 
 @pytest.mark.parametrize("cause", sorted(COMPARED | OWN))
@@ -74,7 +74,7 @@ def test_a_failure_on_most_nodes_needs_force_to_taint() -> None:
     assert sorted(found) == ["gpu-00", "gpu-01", "gpu-02", "gpu-03"]
     assert (
         found["gpu-01"]
-        == "gpu.driver is on 4 of 4 nodes: look at what they have in common; --force taints them anyway"
+        == "4 of 4 nodes have gpu.driver: look at what they have in common; --force taints them anyway"
     )
     assert doubtful(fleet(records(nodes), expected(nodes)), force=True) == {}
 

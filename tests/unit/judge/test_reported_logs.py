@@ -48,7 +48,7 @@ CASES = {
         "not that of the pod",
     ),
     "one process killed by the kernel (kubernetes #50632, #78973)": Case(
-        ["step 5"], "rank.killed", [1], "SIGKILL", "out of memory.*does not say OOMKilled", code=-9
+        ["step 5"], "rank.killed", [1], "SIGKILL", "memory ran out.*does not show OOMKilled", code=-9
     ),
     "a segmentation fault with faulthandler's stack": Case(
         [

@@ -136,7 +136,7 @@ CASES = {
         ramp("a"), with_(lambda one: {"metric": "loss"}), LOST, "'a' of rank 1 under the name 'loss'"
     ),
     "every step is one too high (wandb #6269)": Case(
-        ramp("a"), with_(lambda one: {"step": one.step + 1}), LOST, r"every step \+1"
+        ramp("a"), with_(lambda one: {"step": one.step + 1}), LOST, r"step in the run is shifted by \+1"
     ),
     "a step is rounded as a double": Case(
         [row("a", 2**53 + 1, 1.0)], with_(lambda one: {"step": 2**53}), LOST, "a double can represent"

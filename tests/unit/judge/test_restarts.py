@@ -444,7 +444,7 @@ def test_a_kubelet_that_starts_a_container_again(judged: Judged) -> None:
                 status |= {"restartCount": 1, "lastState": {"terminated": {"exitCode": 0}}}
     verdict = judged(job)
     assert (verdict.verdict, verdict.cause) == ("FAIL", "rank.restarted")
-    assert "(restartPolicy Always, it had ended with exit code 0)" in verdict.explanation
+    assert "(restartPolicy Always; it had ended with exit code 0)" in verdict.explanation
 
 
 @settings(max_examples=30, deadline=None)

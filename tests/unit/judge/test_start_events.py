@@ -210,7 +210,7 @@ def test_events_of_another_pod_of_the_same_name_do_not_count(judged) -> None:
         (
             "ErrImagePull",
             "x509: certificate has expired or is not yet valid",
-            "clock of the node",
+            "node's clock",
         ),
         ("ErrImagePull", "x509: certificate signed by unknown authority", "CA certificate"),
         ("ErrImagePull", "http: server gave HTTP response to HTTPS client", "plain HTTP"),

@@ -105,7 +105,7 @@ def test_a_full_disk(judged):
     job.summary["failures"] = [{"reason": full, "count": 7, "first": at(9), "last": at(20)}]
     verdict = judged(job)
     assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "tracker.disk_full", [1])
-    assert "failed 7 requests" in verdict.explanation
+    assert "7 requests failed" in verdict.explanation
     assert any(line.startswith("unification.lost_points") for line in verdict.consequences)
 
 
@@ -124,7 +124,7 @@ def test_a_failure_without_a_loss(judged):
     verdict = judged(job)
     assert verdict.verdict == "PASS"
     assert (
-        "failed 2 requests (boom)" in next(c for c in verdict.checks if c.name == "tracker-kept").explanation
+        "2 requests failed (boom)" in next(c for c in verdict.checks if c.name == "tracker-kept").explanation
     )
 
 

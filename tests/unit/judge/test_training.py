@@ -236,10 +236,10 @@ PER_EPOCH = data_order.steps(SEQUENCES, BATCH)
     ("take", "cause", "says"),
     [
         # pytorch #31771, tacotron2 #241
-        (lambda s, r: mine(s % PER_EPOCH, r), "data_repeated", "1 epoch before.*set_epoch"),
+        (lambda s, r: mine(s % PER_EPOCH, r), "data_repeated", "1 epoch earlier.*set_epoch"),
         # pocket-tts #287, sparse-to-dense.pytorch #19
-        (lambda s, r: mine(s if s < 4 else s - 1, r), "data_repeated", "1 step before.*resumed"),
-        (lambda s, r: mine(s if s < 4 else s - 4, r), "data_repeated", "4 steps before.*resumed"),
+        (lambda s, r: mine(s if s < 4 else s - 1, r), "data_repeated", "1 step earlier.*resumed"),
+        (lambda s, r: mine(s if s < 4 else s - 4, r), "data_repeated", "4 steps earlier.*resumed"),
         (lambda s, r: mine(s, 0), "rank_with_other_seed", "of rank 0.*own share"),
         (lambda s, r: mine(s, r, seed=8), "data_repeated", "than those of the seed: "),
     ],
@@ -253,6 +253,15 @@ def test_the_data_that_was_used_instead_is_named(checked: Any, take: Any, cause:
     found = checked(wrong, audit())["training-data"]
     assert found.cause == f"training.{cause}", found.explanation
     assert re.search(says, found.explanation), found.explanation
+
+
+def test_a_launch_of_a_run_that_had_ended_is_explained(checked: Any) -> None:
+    """Contract: no PASS without a step, and the sentence names the last checkpoint and what to do."""
+    other = [TruthRow(metric="other", step=0, value=1.0, time_ms=BEGAN)]
+    found = checked({0: other, 1: other}, audit())["training-data"]
+    assert found.result == "UNKNOWN"
+    assert "No step was logged, and the last checkpoint of run 'train' is of step 6" in found.explanation
+    assert "use another --run, or more steps or epochs" in found.explanation
 
 
 def test_steps_that_nobody_logged(checked: Any) -> None:

@@ -273,7 +273,7 @@ def test_a_secret_in_a_manifest_is_applied_by_reference() -> None:
             "so that Kueue admits all its pods together",
         ),
         ("daemonset", "kind", "Deployment", "exactly one of"),
-        ("daemonset", "metadata", {}, "metadata.name is expected"),
+        ("daemonset", "metadata", {}, "expected metadata.name"),
     ],
 )
 def test_what_cannot_work_is_refused(name: str, path: str, value: Any, said: str) -> None:

@@ -80,11 +80,11 @@ def test_a_file_is_merged_by_the_keys_of_kubernetes(container: str, tmp_path: Pa
     ("text", "told"),
     [
         ("spec: {tolerations: [", "not valid YAML"),
-        ("just words", "not part of a pod; found 'just words'"),
-        ("[]", "not part of a pod"),
+        ("just words", "expected part of a pod, found 'just words'"),
+        ("[]", "expected part of a pod"),
         ("kind: Deployment", "expected a Pod of v1, found 'Deployment'"),
         ("spec: {template: {spec: {}}}", "spec.template: expected only the content of the template"),
-        ("tolerations: [{operator: Exists}]", "not part of a pod; found ['tolerations']"),
+        ("tolerations: [{operator: Exists}]", "expected part of a pod, found ['tolerations']"),
         ("metadata: {name: mine}", "metadata.name: a file can only add labels and annotations"),
         ("spec: {tolerationz: [{operator: Exists}]}", "did you mean tolerations?"),
         ("spec: {containers: [{name: accept, imge: x}]}", "spec.containers[0].imge is not a field"),
@@ -181,10 +181,10 @@ def test_values_come_from_the_command_line_or_from_here(monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["HF_TOKEN=s3cret-value"], "a secret on a command line"),
-        (["URI=https://me:s3cret-value@host"], "a secret on a command line"),
-        (["URI=https://me:s3cret-$value@host"], "a secret on a command line"),
-        (["NOT_SET_ANYWHERE"], "not set here"),
+        (["HF_TOKEN=s3cret-value"], "secrets on a command line"),
+        (["URI=https://me:s3cret-value@host"], "secrets on a command line"),
+        (["URI=https://me:s3cret-$value@host"], "secrets on a command line"),
+        (["NOT_SET_ANYWHERE"], "this variable is not set"),
         (["A=1", "A=2"], "A is given twice"),
     ],
 )

@@ -101,7 +101,7 @@ POLICY = "ValidatingAdmissionPolicy 'team' with binding 'team' denied request: l
     ("message", "cause"),
     [
         (f'the API server refuses its pods: pods "small-pod" is forbidden: {POLICY}', "launch.pods_refused"),
-        ("StorageClass fast of workspaceStorage is not there", "launch.rejected"),
+        ("StorageClass fast of workspaceStorage does not exist", "launch.rejected"),
         ('the API server refuses its pods: failed calling webhook "v.example"', None),
     ],
 )

@@ -371,7 +371,7 @@ def test_a_cluster_of_ones_own_needs_volumes(tmp_path: Path) -> None:
     config = tmp_path / "kubeconfig"
     config.write_text("{}")
     settings = load(kubeconfig=config)
-    with pytest.raises(UsageError, match="a volume for the checkpoints of all pods is required") as refused:
+    with pytest.raises(UsageError, match="a volume for all pods' checkpoints is required") as refused:
         training.workload(TrainingSpec()).check(settings)
     assert "--storage-class" in str(refused.value.hint)
     training.workload(TrainingSpec(storage_class="nfs")).check(settings)

@@ -65,7 +65,7 @@ def test_printed_manifests_transfer_nothing(option: str, capsys: pytest.CaptureF
         main(["train", "--print-manifests", option, URL])
     out, err = capsys.readouterr()
     assert (ended.value.code, out) == (64, "")
-    assert f"{option} needs a pod of the launch, which printed manifests do not have" in err
+    assert f"{option} needs a helper pod, which printed manifests do not contain" in err
 
 
 def test_without_keys_nothing_is_begun(monkeypatch: pytest.MonkeyPatch) -> None:

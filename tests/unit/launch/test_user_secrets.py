@@ -141,8 +141,12 @@ def hub_url() -> Iterator[str]:
     [
         ("open/gpt", None, ""),
         ("gated/llama", TOKEN, ""),
-        ("gated/llama", None, "refuses it with 401: it is gated or private, and the ranks have no token"),
-        ("gated/llama", "another", "refuses it with 403: the token in hf-token is not permitted to read it"),
+        (
+            "gated/llama",
+            None,
+            "refuses access with HTTP 401: the model is gated or private, and the ranks have no token",
+        ),
+        ("gated/llama", "another", "HTTP 403: the token in hf-token is not permitted to read the model"),
         ("no/such", None, "the hub has no such model"),
         ("a/b/../c", None, "expected the name of a model on the hub"),
     ],

@@ -15,10 +15,8 @@ from harness.observe import control_plane
 from harness.observe.control_plane import ControlPlane
 from harness.observe.observer import LaunchObserver
 
-HOW = "Docker has no container of the control plane of cluster k"
-STOPPED = (
-    "container k-control-plane of the control plane is stopped; `docker start k-control-plane` starts it"
-)
+HOW = "Docker has no container for the control plane of cluster k"
+STOPPED = "the control plane's container k-control-plane is stopped; `docker start k-control-plane` starts it"
 
 
 def observer(server: Server, folder: Path, deleted: Callable[[], str | None]) -> LaunchObserver:

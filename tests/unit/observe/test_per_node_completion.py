@@ -49,7 +49,7 @@ def test_every_pod_is_waited_for(end: IndependentPods) -> None:
         end.exited(name, 1)
         assert end.reason() is None
     end.exited("c", 0)
-    assert end.reason() == "3 of 3 pods have ended their command"
+    assert end.reason() == "3 of 3 commands have ended"
 
 
 @pytest.mark.parametrize("status", STUCK, ids=["image", "failed", "unschedulable"])
@@ -60,7 +60,7 @@ def test_a_pod_that_never_ends_stops_nobody(end: IndependentPods, status: dict[s
     end.exited("a", 0)
     end.exited("b", 0)
     said = end.reason() or ""
-    assert said.startswith("2 of 3 pods have ended their command; c: ")
+    assert said.startswith("2 of 3 commands have ended; c: ")
 
 
 def test_a_pod_of_a_lost_node_is_not_waited_for(end: IndependentPods) -> None:
@@ -69,7 +69,7 @@ def test_a_pod_of_a_lost_node_is_not_waited_for(end: IndependentPods) -> None:
     tell(end, "node", "node-c", status={"conditions": unreachable})
     end.exited("a", 0)
     end.exited("b", 0)
-    assert end.reason() == "2 of 3 pods have ended their command; c: its node is not Ready"
+    assert end.reason() == "2 of 3 commands have ended; c: its node is not Ready"
 
 
 def test_a_pod_that_is_made_again_must_end_again(end: IndependentPods) -> None:

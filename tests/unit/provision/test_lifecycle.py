@@ -105,7 +105,7 @@ def test_one_interruption_does_not_end_a_deletion(settings: Settings, tmp_path: 
     context, kind = recorded(settings, said, tmp_path), Interrupted(settings)
     ClusterUse(kind, context).leave_recorded()
     assert kind.state() is None
-    assert "the cluster is being deleted; interrupt once more to leave it" in said
+    assert "the cluster is being deleted; interrupt again to stop the deletion" in said
     assert [(stage.name, stage.ok) for stage in context.writer.current.stages] == [("delete cluster", True)]
     assert context.writer.current.interrupted is None
 

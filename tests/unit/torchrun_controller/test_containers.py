@@ -91,13 +91,15 @@ def test_a_running_init_container_is_named() -> None:
     pods = [waits, pod(1, "Pending")]
     pending = look(pods)
     assert pending.status.phase == "Pending"
-    assert "demo-node-0-0-x0: init container warm-cache runs for 30 s" in (pending.status.message or "")
+    assert "demo-node-0-0-x0: init container warm-cache has been running for 30 s" in (
+        pending.status.message or ""
+    )
     assert pending.requeue_at == NOW + timedelta(seconds=20)
     assert look(pods, then(pending), NOW + timedelta(seconds=10)).status == pending.status
     assert posted(pending) == {}
     late = look(pods, then(pending), NOW + timedelta(seconds=20))
     assert posted(late) == {
-        "PodsNotStarting": "demo-node-0-0-x0: init container warm-cache runs for 60 s",
+        "PodsNotStarting": "demo-node-0-0-x0: init container warm-cache has been running for 60 s",
     }
     again = look(pods, then(late), NOW + timedelta(seconds=50))
     assert [each.order for each in events.of_job(JobStatus(), again.status) if each.warning] == [1]
@@ -153,7 +155,7 @@ def test_a_container_that_outlives_the_trainers_is_named() -> None:
     the grace period an Event does."""
     waits = look([ended(0), ended(1)])
     text = (
-        "every trainer has ended with exit code 0, and the pods wait for container exporter of "
+        "every trainer has ended with exit code 0, but the pods wait for container exporter of "
         "demo-node-0-0-x0 and 1 more: make it a native sidecar (an init container with restartPolicy: Always)"
     )
     assert (waits.status.phase, waits.status.message) == ("Running", text)
@@ -169,7 +171,7 @@ def test_a_container_that_outlives_a_failed_trainer_is_named() -> None:
     waits = look([ended(0, 3), pod(1, "Running")], now=NOW + timedelta(minutes=1))
     assert waits.status.message is not None
     assert waits.status.message.startswith(
-        "demo-node-0-0-x0: Error, exit code 3, and the pods wait for container exporter of demo-node-0-0-x0:"
+        "demo-node-0-0-x0: Error, exit code 3, but the pods wait for container exporter of demo-node-0-0-x0:"
     )
     assert posted(waits) == {"HelpersRunning": waits.status.message}
     assert look([ended(0, 3, terminated={"exitCode": 0}), pod(1, "Running")]).status.message is None
@@ -184,7 +186,7 @@ def test_sidecars_that_kubernetes_ends_are_named() -> None:
     }
     waits = look([{**pod(index, "Running", ready=False, **of), "spec": SIDECAR} for index in range(2)])
     assert waits.status.message == (
-        "every trainer has ended with exit code 0; Kubernetes is ending the sidecar exporter of "
+        "every trainer has ended with exit code 0; Kubernetes is terminating the sidecar exporter of "
         "demo-node-0-0-x0 and 1 more"
     )
     assert posted(waits) == {}

@@ -390,9 +390,9 @@ def test_pods_with_different_code() -> None:
 
 def test_workspace_that_cannot_be_brought() -> None:
     """Contract: the message has the last words of what should have brought it."""
-    pods = [brought(0, "Failed", "workspace: s3://b/c: expected objects there, seen none", 1)]
+    pods = [brought(0, "Failed", "workspace: s3://b/c: expected objects, found none", 1)]
     message = str(look(job(status=CREATED), jobset=jobset(), pods=pods).status.message)
-    assert "exit code 1: workspace: s3://b/c: expected objects there" in message
+    assert "exit code 1: workspace: s3://b/c: expected objects" in message
 
 
 def test_elastic_job_goes_on_without_a_node() -> None:

@@ -134,7 +134,7 @@ def test_a_queue_that_is_not_ready_warns() -> None:
 
     assert [event.reason for event in of("True", "Ready", "")] == ["Ready"]
     assert of("False", "LocalQueueNotReady", "its LocalQueue is being created") == []
-    [event] = of("False", "LocalQueueNotFound", "LocalQueue x is not there")
+    [event] = of("False", "LocalQueueNotFound", "LocalQueue x does not exist")
     assert (event.reason, event.warning) == ("LocalQueueNotFound", True)
     assert of_queue(QueueStatus()) == []
 

@@ -235,7 +235,7 @@ def test_a_storage_class_of_a_queue_has_to_be_there() -> None:
     cluster.look(QUEUE)
     ready = cluster.condition("Ready", names.QUEUE_KIND, "cpu")
     assert ready["message"].startswith(
-        "StorageClass fast of spec.storage.checkpoints.storageClass is not there"
+        "StorageClass fast of spec.storage.checkpoints.storageClass does not exist"
     )
     cluster.api.put({"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "fast"}})
     cluster.now += timedelta(seconds=10)

@@ -220,6 +220,52 @@ def test_tracked_files_in_what_built_in_rules_exclude(proj: Path, git: Git) -> N
     assert scan(proj)[0] == ALL | {"venv/kept.py", "venv/other.py"}
 
 
+def test_a_tracked_virtual_environment_is_sent(proj: Path, git: Git) -> None:
+    """Contract: no rule applies to what git tracks, also not one that looks at the content of a folder."""
+    for folder in ("env", "other"):
+        (proj / folder).mkdir()
+        (proj / folder / "pyvenv.cfg").write_text("")
+    git(proj, "add", "env/pyvenv.cfg")
+    assert scan(proj)[0] == ALL | {"env/pyvenv.cfg"}
+
+
+def test_what_has_the_name_of_the_store_is_refused_before_the_launch(proj: Path, git: Git) -> None:
+    """Contract: not by the pods, after they have started. An untracked folder of that name is not sent."""
+    (proj / ".torchrun").mkdir()
+    (proj / ".torchrun/x").write_text("")
+    assert scan(proj)[0] == ALL
+    git(proj, "add", "-f", ".torchrun/x")
+    with pytest.raises(
+        UsageError, match=r"proj/\.torchrun cannot be sent, because a pod keeps the code in a"
+    ):
+        scan(proj)
+    (proj / ".torchrunignore").write_text("/.torchrun\n")
+    assert scan(proj)[0] == ALL | {".torchrunignore"}
+
+
+def test_a_file_with_the_markers_of_a_conflict_is_named(proj: Path, git: Git) -> None:
+    """Contract: a training would end with a SyntaxError in every pod. A resolved file is not named."""
+    git(proj, "checkout", "-qb", "other")
+    for branch in ("other", "main"):
+        git(proj, "checkout", "-q", branch)
+        (proj / "train.py").write_text(branch)
+        git(proj, "commit", "-qam", branch)
+    subprocess.run(["git", "-C", str(proj), "merge", "other"], capture_output=True, check=False)
+    files, _, said = scan(proj)
+    assert (files, said) == (ALL, ["note: train.py is sent with the markers of a merge conflict"])
+    (proj / "train.py").write_text("resolved")
+    assert scan(proj)[2] == []
+
+
+def test_a_gitignore_that_git_cannot_read_is_named(proj: Path) -> None:
+    """Contract: PowerShell writes UTF-16, and git then applies no rule of the file."""
+    (proj / "tool/.gitignore").write_text("sub.py\n", encoding="utf-16")
+    (proj / "tool/sub.py").write_text("")
+    files, _, [said] = scan(proj)
+    assert "tool/sub.py" in files
+    assert said == "warning: git cannot read tool/.gitignore, which is in UTF-16: save it as UTF-8"
+
+
 def test_a_folder_that_git_ignores_itself(proj: Path) -> None:
     """Contract: such as a project in a home that is a repository with the rule `*`: it is not sent empty."""
     (proj / "out/data/exp").mkdir(parents=True)
@@ -237,7 +283,7 @@ def test_a_folder_of_ignored_files_is_sent_without_them(proj: Path) -> None:
     (proj / "logs/sub/deep/a.bin").write_text("")
     files, tree, [said] = scan(proj / "logs/sub")
     assert (files, tree.excluded) == (set(), (("deep/a.bin", "git ignores it"),))
-    assert "warning: no file of" in said
+    assert "warning: no files in" in said
 
 
 def test_a_sparse_checkout_sends_what_is_checked_out(proj: Path, git: Git) -> None:
@@ -267,7 +313,7 @@ def test_a_work_tree_that_git_cannot_list_is_refused(
     (proj / ".git/index").write_bytes(b"broken")
     with pytest.raises(UsageError, match=r"git cannot list its files: .*index file") as broken:
         scan(proj)
-    assert "status` must work first" in broken.value.hint
+    assert "status` work" in broken.value.hint
     (proj / ".git/index").write_bytes(index)
     monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
     monkeypatch.setattr("harness.torchrun_sync.git_files._INHERITED", ("GIT_",))

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.core.errors import UsageError
 from harness.torchrun_sync import warnings
 from harness.torchrun_sync.selection import BUILT_IN
 from harness.torchrun_sync.tree import Walker
@@ -78,7 +79,7 @@ def test_a_pointer_of_git_lfs_is_not_the_file(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("")
     said: list[str] = []
     Walker(tmp_path, said.append).scan()
-    assert said == ["warning: Git LFS pointers are sent in place of the files: weights.bin; git lfs pull"]
+    assert said == ["warning: Git LFS pointers are sent instead of files: weights.bin; run `git lfs pull`"]
 
 
 def test_a_warning_comes_once_and_before_the_file_is_sent(tmp_path: Path) -> None:
@@ -109,3 +110,101 @@ def test_the_line_has_an_end(count: int) -> None:
     """Contract: a thousand ignored files are a number."""
     line = warnings.summary([(f"{index}.bin", "git ignores it") for index in range(count)])
     assert ("and 1 more" in line) == (count == 6)
+
+
+def warned(folder: Path) -> list[str]:
+    """Return the warnings of a scan."""
+    said: list[str] = []
+    Walker(folder, said.append).scan()
+    return said
+
+
+def test_much_data_in_small_files_is_named_with_its_folder(tmp_path: Path) -> None:
+    """Contract: no single file is large, and the text stays the same while a few files change."""
+    (tmp_path / "img").mkdir()
+    (tmp_path / "train.py").write_text("")
+    for index in range(26):
+        with (tmp_path / f"img/{index}.bin").open("wb") as file:
+            file.truncate(8_000_000)
+    [line] = warned(tmp_path)
+    assert line.startswith("warning: more than 200 MB are sent, most of them in img/; move data to a claim")
+    (tmp_path / "img/0.bin").write_text("")
+    assert warned(tmp_path) == [line]
+
+
+def test_many_files_are_named_with_their_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(warnings, "MANY_FILES", 10)
+    (tmp_path / "wandb").mkdir()
+    for index in range(25):
+        (tmp_path / f"wandb/{index}").write_text("")
+    assert warned(tmp_path)[0].startswith("warning: more than 20 files are sent, most of them in wandb/; ")
+
+
+def test_scripts_with_windows_line_ends_are_named(tmp_path: Path) -> None:
+    """Contract: the kernel looks for an interpreter whose name ends with CR; other files may."""
+    (tmp_path / "run.sh").write_bytes(b"#!/bin/bash\r\necho\r\n")
+    (tmp_path / "tool").write_bytes(b"#!/usr/bin/env python3\r\n")
+    (tmp_path / "tool").chmod(0o755)
+    (tmp_path / "good.sh").write_bytes(b"#!/bin/bash\necho '\r'\n")
+    (tmp_path / "notes.txt").write_bytes(b"#!/bin/bash\r\n")
+    [line] = warned(tmp_path)
+    assert line.startswith(
+        "warning: scripts whose first line ends with CRLF do not start in a pod: run.sh, tool;"
+    )
+
+
+def test_links_to_files_that_are_not_sent_are_named(tmp_path: Path) -> None:
+    """Contract: also through a linked folder. A link that is broken here too is left alone."""
+    for folder in ("data", "conf"):
+        (tmp_path / folder).mkdir()
+    for name in ("data/x.csv", "conf/a.yaml"):
+        (tmp_path / name).write_text("x")
+    (tmp_path / ".gitignore").write_text("data/\n")
+    (tmp_path / "conf/data").symlink_to("../data")
+    (tmp_path / "l.csv").symlink_to("conf/data/x.csv")
+    (tmp_path / "good").symlink_to("conf/a.yaml")
+    (tmp_path / "conf/up").symlink_to("..")
+    (tmp_path / "broken").symlink_to("nowhere")
+    [line] = warned(tmp_path)
+    assert "broken in a pod: conf/data → ../data, l.csv → conf/data/x.csv; `!PATH` in .torchrunignore" in line
+    (tmp_path / ".torchrunignore").write_text("!data/\n")
+    assert warned(tmp_path) == []
+
+
+def test_a_link_with_an_absolute_target_in_the_folder_does_not_lead_out(tmp_path: Path) -> None:
+    """Contract: refused with the remedy for it; one that leads out is named first, safe to print."""
+    (tmp_path / "a.py").write_text("")
+    (tmp_path / "b.py").symlink_to(tmp_path / "a.py")
+    (tmp_path / "c.py").symlink_to(f"../{tmp_path.name}/a.py")
+    links = f"b.py → {tmp_path}/a.py, c.py → ../{tmp_path.name}/a.py"
+    with pytest.raises(UsageError, match=f"expected links relative to files in .*: {links}") as refused:
+        Walker(tmp_path).scan()
+    assert "ln -sfnr" in refused.value.hint
+    (tmp_path / "e\x1b[31m").symlink_to("/etc")
+    with pytest.raises(UsageError, match=r", to files that pods do not have: 'e\\x1b\[31m' → /etc\n"):
+        Walker(tmp_path).scan()
+
+
+@pytest.mark.parametrize("marker", ["pyvenv.cfg", "conda-meta/history"])
+def test_a_virtual_environment_of_any_name_is_not_sent(marker: str, tmp_path: Path) -> None:
+    """Contract: its link to the Python of this machine is no reason to refuse the folder."""
+    (tmp_path / "train.py").write_text("")
+    (tmp_path / "my env" / marker).parent.mkdir(parents=True)
+    (tmp_path / "my env" / marker).write_text("")
+    (tmp_path / "my env/python").symlink_to("/usr/bin/python3")
+    tree = Walker(tmp_path).scan()
+    assert [entry["path"] for entry in tree.entries] == ["train.py"]
+    assert tree.excluded == (("my env/", BUILT_IN),)
+    (tmp_path / ".torchrunignore").write_text("!my env/\nmy env/python\n")
+    assert f"my env/{marker}" in {entry["path"] for entry in Walker(tmp_path).scan().entries}
+
+
+def test_rules_that_are_written_like_paths_are_named(tmp_path: Path) -> None:
+    """Contract: they match nothing, so what the user meant to keep here is sent."""
+    mistaken = ["./data", "!../x", "data\\raw", "data\\*.csv", "C:/data", f"{tmp_path}/data"]
+    right = ["data2/", "/data3", "!a/**", "# ./data", "\\#x", "\\!x", "name\\ with space", "[a-c]\\[", "."]
+    (tmp_path / ".torchrunignore").write_text("\n".join((*mistaken, *right)))
+    [line] = warned(tmp_path)
+    assert line.startswith(
+        f"note: .torchrunignore has rules that match nothing: {', '.join(mistaken)}; a rule"
+    )

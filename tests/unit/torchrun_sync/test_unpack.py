@@ -231,3 +231,30 @@ def test_a_damaged_archive_has_a_message(root: Path, tmp_path: Path, end: str) -
         (tmp_path / f"a{end}").write_bytes(text)
         with pytest.raises((Failed, OSError)):
             unpack.unpack(str(tmp_path / f"a{end}"), Workspace(str(root)))
+
+
+def test_backslashes_in_a_zip_of_windows_are_separators(root: Path, tmp_path: Path) -> None:
+    """Contract: the code would arrive as one file `src\\a.py`. Elsewhere, a backslash is part of a name."""
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as packed:
+        for name, system in (("src\\", 0), ("src\\sub\\a.py", 0), ("b\\c.py", 3)):
+            info = zipfile.ZipInfo(name)
+            info.create_system = system
+            packed.writestr(info, "")
+    unpack.unpack(str(tmp_path / "a.zip"), Workspace(str(root)))
+    found = {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
+    assert {"src/sub/a.py", "b\\c.py"} <= found
+    with zipfile.ZipFile(tmp_path / "b.zip", "w") as packed:
+        info = zipfile.ZipInfo("..\\out")
+        info.create_system = 0
+        packed.writestr(info, "")
+    with pytest.raises(Failed, match="expected a path inside the workspace"):
+        unpack.unpack(str(tmp_path / "b.zip"), Workspace(str(root)))
+
+
+@pytest.mark.parametrize("end", [".tar.gz", ".tar.bz2", ".tar.xz", ".zip", ".tar"])
+def test_an_archive_in_another_format_has_a_message(root: Path, tmp_path: Path, end: str) -> None:
+    """Contract: such as the page of an error in place of the archive."""
+    path = tmp_path / f"a{end}"
+    path.write_text("<html>\n")
+    with pytest.raises(Failed, match="the archive cannot be unpacked: "):
+        unpack.unpack(str(path), Workspace(str(root)))

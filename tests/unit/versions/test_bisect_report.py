@@ -38,13 +38,13 @@ def result(**more: object) -> Result:
         ({"fix": True}, "client 1.0 is the first version without FAIL rank.crashed, which 1.1 still has"),
         (
             {"suspects": ["1.0.1", "1.1"]},
-            "FAIL rank.crashed begins in one of 2 versions of client after 1.0, up to 1.1: those between "
-            "could not be judged",
+            "FAIL rank.crashed begins in one of 2 versions of client after 1.0, up to 1.1: the versions "
+            "in between could not be judged",
         ),
         (
             {"suspects": ["1.0.1", "1.1"], "fix": True},
-            "FAIL rank.crashed ends in one of 2 versions of client after 1.1, up to 1.0: those between "
-            "could not be judged",
+            "FAIL rank.crashed ends in one of 2 versions of client after 1.1, up to 1.0: the versions "
+            "in between could not be judged",
         ),
         ({"ending": "unsure"}, "Probably, but not certainly: client 1.1 is the first bad version: FAIL rank"),
         ({"ending": "newest_good", "bad": None}, "nothing to search for: client 1.0"),

@@ -115,11 +115,11 @@ def removed(_: int) -> None:
     stale(0)
 
     def wrap(retain: Any) -> Any:
-        def retained(run: Path, count: int) -> None:
+        def retained(*arguments: Any) -> None:
             best = checkpoint.best
             instead(checkpoint, "best", lambda _: lambda _: None)
             try:
-                retain(run, count)
+                retain(*arguments)
             finally:
                 checkpoint.best = best
 

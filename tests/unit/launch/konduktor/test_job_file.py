@@ -65,7 +65,7 @@ def test_the_main_job_is_what_it_says(job: JobFile) -> None:
         ({"resources": {"memory": 0.5}}, r"resources\.memory: .*found 0\.5"),
         ({"resources": {"image_id": ["a:1"]}}, "image_id: .*found a list"),
         ({"resources": {"labels": {"team": "a b"}}}, r"resources\.labels\.team: .*found 'a b'"),
-        ({"resources": {"labels": {"a b": "c"}}}, "'a b' is not a valid name"),
+        ({"resources": {"labels": {"a b": "c"}}}, "'a b' is not a valid Kubernetes label name"),
         ({"resources": {"image_id": "busybox:latest"}}, "other than latest"),
         ({"resources": {"image_id": "busybox"}}, "other than latest"),
         ({"resources": {"cpus": None}}, r"resources\.cpus"),

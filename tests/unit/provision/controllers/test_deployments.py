@@ -25,8 +25,8 @@ def test_one_that_runs() -> None:
     ("status", "told"),
     [
         ({"observedGeneration": 1}, "not observed"),
-        ({"updatedReplicas": 0}, "0 of 1 pods are of the latest generation, 1 of an older one still run"),
-        ({"replicas": 2}, "1 of an older one still run"),
+        ({"updatedReplicas": 0}, "0 of 1 pods have the latest generation, 1 older ones still exist"),
+        ({"replicas": 2}, "1 older ones still exist"),
         ({"available": "False"}, "too few"),
     ],
 )

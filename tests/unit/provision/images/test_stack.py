@@ -257,7 +257,7 @@ def test_the_registry_way_takes_the_wanted_version(settings: Settings) -> None:
 def test_the_source_way_has_one_version() -> None:
     """Another one ends before anything is built, with the way out."""
     settings = Settings(versions_file=None, images="source", kubernetes="1.35")
-    with pytest.raises(UsageError, match=r"from source, only v1\.36\.3"):
+    with pytest.raises(UsageError, match=r"only Kubernetes v1\.36\.3 can be built from source"):
         resolve(RunContext(settings=settings, progress=lambda _: None))
 
 

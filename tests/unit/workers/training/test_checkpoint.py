@@ -1,5 +1,6 @@
 """A checkpoint is whole or not there, whatever is killed when."""
 
+import json
 import os
 from pathlib import Path
 
@@ -183,3 +184,55 @@ def test_a_best_that_is_there_stays(tmp_path: Path) -> None:
     (tmp_path / "best.txt").write_text("epoch-0000-step-00000002")
     checkpoint.restore_best(tmp_path)
     assert checkpoint.best(tmp_path) == tmp_path / "epoch-0000-step-00000001"
+
+
+@pytest.mark.parametrize("is_cut_off", [True, False])
+def test_damaged_newer_checkpoints_do_not_displace_the_one_just_written(
+    is_cut_off: bool, tmp_path: Path
+) -> None:
+    """Contract: after a resume from step 1, what was written since is kept, also with later torn ones."""
+    for step in (1, 4, 5, 6):
+        save(tmp_path, step)
+    for folder in checkpoint.all_of(tmp_path):
+        if checkpoint.step_of(folder) > 1:
+            path = folder / "rank-0/model"
+            path.write_bytes(bytes(1 if is_cut_off else path.stat().st_size))
+    assert newest(tmp_path) == 1
+    checkpoint.retain(tmp_path, 2, checkpoint.step_of(save(tmp_path, 2)))
+    checkpoint.retain(tmp_path, 2, checkpoint.step_of(save(tmp_path, 3)))
+    assert newest(tmp_path) == 3
+    assert sorted(map(checkpoint.step_of, checkpoint.all_of(tmp_path))) == [2, 3, 4, 5, 6]
+
+
+def test_a_cut_off_checkpoint_does_not_count_as_kept(tmp_path: Path) -> None:
+    """Contract: the previous checkpoint is there if the newest is damaged later."""
+    for step in (1, 2, 3):
+        save(tmp_path, step)
+    (tmp_path / "epoch-0000-step-00000002/rank-0/model").write_text("t")
+    checkpoint.retain(tmp_path, 2, 3)
+    assert sorted(map(checkpoint.step_of, checkpoint.all_of(tmp_path))) == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("files", [], "manifest.json cannot be read: 'list' object"),
+        ("files", {"rank-0/model": {"size": 6}}, "cannot be read: 'sha256'"),
+        ("files", {"rank-0/model": None}, "cannot be read: "),
+        ("files", {}, "names no files"),
+        ("version", 2, "has version 2; expected 1"),
+    ],
+)
+def test_a_manifest_of_another_form_is_no_checkpoint(
+    key: str, value: object, message: str, tmp_path: Path
+) -> None:
+    """Contract: the previous checkpoint is used; a later version is named as such, whatever else it has."""
+    save(tmp_path, 1)
+    path = save(tmp_path, 2) / checkpoint.MANIFEST
+    unknown = {"shards": 2} if key == "version" else {}
+    path.write_text(json.dumps(json.loads(path.read_text()) | {key: value} | unknown))
+    said: list[str] = []
+    found = checkpoint.newest(tmp_path, said.append)
+    assert found is not None
+    assert found[1].step == 1
+    assert message in said[0]

@@ -49,6 +49,9 @@ def problems(*paths: Path) -> list[str]:
         LINES.encode("utf-32-be"),
         gz(PLAIN),
         gz(PLAIN[:20]) + gz(PLAIN[20:]),
+        b"".join(b"\xef\xbb\xbf" + line for line in PLAIN.splitlines(True)),
+        b"".join(gz(b"\xef\xbb\xbf" + line) for line in PLAIN.splitlines(True)) + gz(b"\xef\xbb\xbf"),
+        b"".join(f"{line}\n".encode("utf-16") for line in LINES.split("\n")),
         gz(LINES.encode("utf-16")),
         json.dumps({"text": TEXTS[0], "n": int("9" * 4300)}).encode()[:-1]
         + b"9}\n"
@@ -75,6 +78,14 @@ def test_zstd_is_read_over_several_frames(tmp_path: Path) -> None:
     path = tmp_path / "train.jsonl.zst"
     path.write_bytes(zstd(PLAIN[:20]) + zstd(PLAIN[20:] + PLAIN * 3000))
     assert read(path) == TEXTS * 3001
+
+
+def test_zstd_frames_without_data_are_skipped(tmp_path: Path) -> None:
+    """Contract: pzstd writes one before the data, and the seekable format one after it."""
+    path = tmp_path / "train.jsonl.zst"
+    skippable = b"\x50\x2a\x4d\x18" + (4).to_bytes(4, "little") + b"abcd"
+    path.write_bytes(skippable + zstd(PLAIN) + skippable + zstd(PLAIN) + skippable)
+    assert read(path) == TEXTS * 2
 
 
 def test_zstd_that_is_cut_off_is_refused(tmp_path: Path) -> None:
@@ -138,6 +149,27 @@ def test_zstd_without_a_module_is_refused_with_the_remedy(
         ),
         (b'{"text": "\\ud83d"}\n', ':1: "text" has \\ud83d, half of a surrogate pair, which is not text'),
         (b'{"text": "a"}\n{"text": "b"}{"text": "c"}\n', ":2: one JSON object per line is expected; found"),
+        (
+            b'{"text": "a\tb"}\n',
+            " (column 12: a tab or another control character must be escaped, as in \\t)",
+        ),
+        (b'{"text": "a"},\n{"text": "b"}\n', "(column 14: the line continues after the object)"),
+        (b"{'text': 'a'}\n", "(column 2: Expecting property name enclosed in double quotes)"),
+        (b'{"text": "abc", "m": {"a": 1}', ":1: the last line is cut off; found"),
+        (
+            PLAIN + bytes(5000),
+            ":4: one JSON object per line is expected; found 5000 NUL characters, as after",
+        ),
+        (bytes(5000) + PLAIN, ":1: one JSON object per line is expected; found 5000 NUL characters"),
+        (
+            b"version https://git-lfs.github.com/spec/v1\noid sha256:00\n",
+            "found a Git LFS pointer, which `git",
+        ),
+        (b"<!DOCTYPE html>\n<html></html>\n", "found an HTML page"),
+        (b'<?xml version="1.0"?><Error><Code>AccessDenied</Code></Error>', "found an XML document"),
+        (b"\x04\x22\x4d\x18abc", "found compressed by lz4"),
+        (gz(gz(PLAIN)), "found data that was compressed twice"),
+        (gz(b"train.jsonl".ljust(257, b"\0") + b"ustar\x0000"), "found a tar archive"),
         (b'{"text": "a"}\r{"text": "b"}\r', ":1: one JSON object per line is expected; found"),
     ],
 )
@@ -151,6 +183,15 @@ def test_a_file_that_cannot_be_read_is_named(content: bytes, message: str, tmp_p
     with pytest.raises(ValueError) as raised:  # noqa: PT011 - the message is compared
         read(path)
     assert f"{raised.value}" == found[0]
+
+
+def test_a_text_is_not_taken_for_a_tar_archive(tmp_path: Path) -> None:
+    """Contract: whatever stands at the place of tar's magic number."""
+    path = tmp_path / "train.jsonl"
+    text = "a" * 247 + "ustard"
+    path.write_text(json.dumps({"text": text}))
+    assert path.read_bytes()[257:262] == b"ustar"
+    assert read(path) == [text]
 
 
 def test_all_wrong_lines_are_found(tmp_path: Path) -> None:
@@ -211,6 +252,21 @@ def test_one_file_or_shards_in_the_order_of_their_names(
         (["train/a.jsonl", "train/b.csv"], "train: expected only files .jsonl, .jsonl.gz"),
         (["train/_SUCCESS"], "train: expected files .jsonl, .jsonl.gz"),
         (["train-00000-of-00003.jsonl", "train-00002-of-00003.jsonl"], "expected 3 shards, as train-00000"),
+        (["train/a.jsonl", "train/a.jsonl.gz"], "each shard once; found a.jsonl and a.jsonl.gz. Remove one"),
+        (["train-0.jsonl", "train-0.jsonl.gz"], "each shard once; found train-0.jsonl and train-0.jsonl.gz"),
+        (["train-1.jsonl", "train-01.jsonl"], "each shard once; found train-01.jsonl and train-1.jsonl"),
+        (
+            [f"train-0000{i}-of-0000{n}.jsonl" for n in (2, 3) for i in range(n)],
+            "shards of one set; found train-00000-of-00002.jsonl and train-00000-of-00003.jsonl. Remove",
+        ),
+        (
+            ["train-0.jsonl", "train-00000-of-00002.jsonl", "train-00001-of-00002.jsonl"],
+            "shards of one set; found train-0.jsonl and train-00000-of-00002.jsonl",
+        ),
+        (
+            ["train/a-00000-of-00002.jsonl", "train/a-00001-of-00002.jsonl", "train/b-00000-of-00002.jsonl"],
+            "expected 2 shards, as b-00000-of-00002.jsonl; found 1",
+        ),
     ],
 )
 def test_unclear_texts_are_refused(there: list[str], message: str, tmp_path: Path) -> None:

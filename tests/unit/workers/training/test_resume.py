@@ -236,9 +236,58 @@ def all_torn(run: Path) -> None:
         (folder / "rank-0/model").unlink()
 
 
+def nested(run: Path) -> None:
+    """Copy the run into its own folder, as `cp -r` and `kubectl cp` do if the folder exists."""
+    run.rename(run.with_name("x"))
+    run.mkdir()
+    run.with_name("x").rename(run / "a")
+
+
+def nested_twice(run: Path) -> None:
+    """Copy a run, train it further, and copy it again, as in a second `kubectl cp`."""
+    shutil.copytree(run, run / "a", symlinks=True)
+    save(run / "a", 4)
+
+
+def nested_by_tar(run: Path) -> None:
+    run.rename(run.with_name("x"))
+    (run / "mnt/out").mkdir(parents=True)
+    run.with_name("x").rename(run / "mnt/out/a")
+
+
+def broken_links(run: Path) -> None:
+    """Keep the checkpoints on a volume that is not mounted."""
+    for folder in list(checkpoint.all_of(run)):
+        shutil.rmtree(folder)
+        folder.symlink_to(f"/not/mounted/{folder.name}")
+
+
+def newest_is_a_broken_link(run: Path) -> None:
+    shutil.rmtree(run / "epoch-0003-step-00000003")
+    (run / "epoch-0003-step-00000003").symlink_to("/not/mounted/3")
+
+
+def links_as_text(run: Path) -> None:
+    for folder in list(checkpoint.all_of(run)):
+        shutil.rmtree(folder)
+        folder.write_text(f"/elsewhere/{folder.name}")
+
+
 @pytest.mark.parametrize(
     ("copy", "message"),
     [
+        (
+            nested,
+            "has no checkpoints, but its subfolder a has one of step 3, as after a copy into an existing",
+        ),
+        (
+            nested_twice,
+            "has checkpoints up to step 3, but its subfolder a has one of step 4, as after a copy",
+        ),
+        (nested_by_tar, "has no checkpoints, but its subfolder mnt/out/a has one of step 3"),
+        (broken_links, "expected the folder of a checkpoint, found a broken link to /not/mounted/epoch-000"),
+        (newest_is_a_broken_link, "found a broken link to /not/mounted/3. Put the folder back, or remove"),
+        (links_as_text, "expected the folder of a checkpoint, found a file"),
         (other_folder, "found a folder that is not a complete checkpoint"),
         (torn_folder, "found a folder that is not a complete checkpoint"),
         (folder_with_notes, "is a copy of epoch-0002-step-00000002, but notes is not part of it"),
@@ -260,6 +309,19 @@ def test_what_cannot_be_repaired_is_refused_and_left(
     assert str(run) in str(refused.value)
     assert "\n" not in str(refused.value)
     assert sorted(run.rglob("*")) == before
+
+
+def test_checkpoints_that_were_put_aside_are_reported_and_not_used(run: Path) -> None:
+    """Contract: a user goes back to an earlier step. Older ones in a subfolder are not worth a message."""
+    (run / "diverged").mkdir()
+    (run / "epoch-0003-step-00000003").rename(run / "diverged/epoch-0003-step-00000003")
+    step, [said] = resumed(run)
+    assert step == 2
+    assert said == (
+        f"{run} has checkpoints up to step 2, but its subfolder diverged has one of step 3, which is not used"
+    )
+    save(run, 4)
+    assert resumed(run) == (4, [])
 
 
 @pytest.mark.parametrize(

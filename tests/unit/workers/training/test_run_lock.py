@@ -224,3 +224,10 @@ def test_of_several_launches_at_one_moment_one_writes(
         each for each, line in zip(holders, first, strict=True) if each.line() == "kept" and line == "held"
     ]
     assert len(kept) == 1
+
+
+def test_a_folder_in_place_of_the_lock_is_refused(tmp_path: Path, said: list[str]) -> None:
+    """Contract: one sentence, and not an error of the file system after half a minute."""
+    (tmp_path / LOCK).mkdir()
+    with pytest.raises(Unusable, match="expected the file that locks the run, found a folder"):
+        RunLock(tmp_path, said.append).acquire()

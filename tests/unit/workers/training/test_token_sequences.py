@@ -115,3 +115,15 @@ def test_changed_texts_have_another_fingerprint(tmp_path: Path) -> None:
         for text in ("abc", "abc", "abd")
     )
     assert before == same != after
+
+
+def test_a_rank_with_other_texts_is_named() -> None:
+    """Contract: before the first step. Otherwise the ranks wait for each other at the end of an epoch."""
+    folder, own = Path("/data"), [(100, 1), (10, 2)]
+    assert token_sequences.other_texts([own, own, own], folder) == ""
+    assert token_sequences.other_texts([own, own, [(100, 1), (9, 3)]], folder) == (
+        "/data: every rank needs the same val texts; rank 0 has 10 tokens, rank 2 has 9 tokens. "
+        "Use one volume for all nodes, or copy the texts to each node again"
+    )
+    said = token_sequences.other_texts([own, [(100, 7), (10, 2)]], folder)
+    assert "same train texts; rank 0 has 100 tokens, rank 1 has 100 other tokens." in said
