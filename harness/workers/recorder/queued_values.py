@@ -9,6 +9,7 @@ later.
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, Callable  # noqa: UP035 - Python 3.9
 
@@ -212,11 +213,14 @@ class Account:
         refused_reason = client_rules.refused(step)
         moved_reason = self._moved_reason(queued, step)
         other_entries = list(queued.others) if queued is not None else []
+        numbers = (leaf for leaf in passed if leaf.number is not None and leaf.last and not leaf.depth)
+        names = Counter(client_rules.sent_name(leaf.name) for leaf in numbers)
         for leaf in passed:
             self.handed += 1
             reason = ""
             if not self._is_there(leaf, queued, other_entries):
-                reason = self._drop_reason(leaf, unsent_reason, raised)
+                is_merged = names[client_rules.sent_name(leaf.name)] > 1
+                reason = self._drop_reason(leaf, unsent_reason, raised, is_merged)
             elif refused_reason or moved_reason:
                 reason = refused_reason or moved_reason
             if reason:
@@ -261,7 +265,7 @@ class Account:
         return False
 
     @staticmethod
-    def _drop_reason(leaf: Leaf, unsent_reason: str, raised: Exception | None) -> str:
+    def _drop_reason(leaf: Leaf, unsent_reason: str, raised: Exception | None, is_merged: bool) -> str:
         if unsent_reason:
             return unsent_reason
         if raised is not None:
@@ -271,7 +275,8 @@ class Account:
         if leaf.depth:
             return "the client leaves out everything that is nested in a value"
         if leaf.number is not None and not isinstance(leaf.number, bool):
-            return NOT_QUEUED
+            sent_name = client_rules.sent_name(leaf.name)
+            return f"this and another name became one metric, {sent_name!r}" if is_merged else NOT_QUEUED
         return client_rules.sent(leaf.value).why or NOT_QUEUED
 
     def _drop(self, key: str, kind: str, reason: str, step: Any) -> None:
