@@ -125,7 +125,7 @@ def cluster_of(bundle: Bundle, settings: Settings) -> tuple[Kube, list[str]]:
     if not kubeconfig or not Path(kubeconfig).is_file():
         if attached:
             raise UsageError(
-                f"the kubeconfig {kubeconfig} with which the harness attached no longer exists",
+                f"kubeconfig {kubeconfig}, which `harness attach` used, no longer exists",
                 hint="attach to the job again, with --kubeconfig",
             )
         raise UsageError(

@@ -8,7 +8,7 @@ _FILE = Path(__file__).parents[1] / "workers" / "own_processes.sh"
 
 
 def without_comments(script: str) -> str:
-    """Return a shell script without blank lines and comment lines."""
+    """Return a shell script with blank lines and comment lines removed."""
     lines = (line for line in script.splitlines() if line.strip() and not line.lstrip().startswith("#"))
     return "".join(f"{line}\n" for line in lines)
 

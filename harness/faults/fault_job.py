@@ -20,8 +20,9 @@ TRAINER = (
     "--width 32 --layers 1 --context 64 --batch 64 --micro-batch 16 --epochs 2 --save-every 12 --keep 20 "
     "--log-every 1"
 )
-"""The options for a training with 64 steps, which are two epochs over the generated texts. Checkpoints are
-written after steps 12, 24, 32, 36, 48, 60 and 64."""
+"""The options for a training job with 64 steps, which are two epochs over the generated texts.
+
+Checkpoints are written after steps 12, 24, 32, 36, 48, 60 and 64."""
 
 
 def variant(job: JobFile, change: Job) -> str:

@@ -121,7 +121,7 @@ def _netcheck(workload: Workload, settings: Settings) -> Literal["before", "alon
 
 
 def _of_training(workload: Workload) -> dict[str, Any]:
-    """Return the fields that describe a training whose checkpoints are audited, or {} for other workloads."""
+    """Return the fields of a training job whose checkpoints are audited, or {} for other workloads."""
     if not isinstance(workload, Training) or workload.spec.smoke:
         return {}
     spec = workload.spec

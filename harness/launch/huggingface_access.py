@@ -27,7 +27,7 @@ def check(
         raise UsageError(
             f"--model: expected the name of a model on the hub, such as OWNER/NAME, found {model!r}"
         )
-    import httpx  # The import is slow, and few trainings use a hub model.
+    import httpx  # The import is slow, and few training jobs use a hub model.
 
     from harness.core.http_client import client
 

@@ -54,7 +54,7 @@ class KnownEntropy(Record):
 
     entropy: float
     val: float
-    """The loss on val.jsonl, computed from the distribution that generated the texts."""
+    """The lowest possible expected loss on val.jsonl: that of the distribution that generated the texts."""
 
 
 class TrainingAudit(Record):

@@ -324,7 +324,7 @@ def _allowed(case: Case, workload: ObjectState) -> tuple[str, list[str]]:
     text = f" ({limit} s)" if limit else ""
     if not limit or wait is None or wait < MIN_WAIT or limit != int(Budget(wait).job):
         return text, []
-    return text, [f"--wait {wait:g} leaves the job this much time: if it needs more, raise --wait"]
+    return text, [f"this limit follows from --wait {wait:g}: if the job needs more time, raise --wait"]
 
 
 def _workload_name(case: Case, message: str) -> list[str]:

@@ -478,7 +478,7 @@ def why_unrecorded(case: Case, rank: int) -> str:
         return f". It did not get as far as logging: it ended before ({cause})"
     if not _container_succeeded(case, pod):
         return ""
-    return ". No recorder ran: did it call pluto.init()? Is PYTHONPATH replaced, or Python run with -I or -E?"
+    return ". No recorder ran: did it call pluto.init()? Was PYTHONPATH overridden, or Python run with -I/-E?"
 
 
 def _container_succeeded(case: Case, pod: Pod | None) -> bool:

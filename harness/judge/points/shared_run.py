@@ -123,7 +123,7 @@ def run_exists(attached: Attached) -> Finding:
 
 
 def one_run(attached: Attached, recorded: Recorded, truths: list[Truth], comparison: Comparison) -> Finding:
-    """Run the `one-run` check: no rank in this launch attached to, or logged points to, a different run."""
+    """Run the `one-run` check: all ranks of this launch attached and logged only to the launch's run."""
     case = attached.case
     shared = [run.run_id for _, run in attached.shared]
     texts_by_rank: dict[int, str] = {}

@@ -62,7 +62,7 @@ def _out_of_time(case: Case, head: str, limit: object, refs: list[str], at: floa
     wait = case.manifest.deadline_seconds
     reasons = ranks_outside_collectives.when_stopped(case)
     if wait is not None and wait >= MIN_WAIT and limit == int(Budget(wait).job):
-        reasons.append(f"--wait {wait:g} leaves the job this much time: if it needs more, raise --wait")
+        reasons.append(f"this limit follows from --wait {wait:g}: if the job needs more time, raise --wait")
     return not_passed(
         "completed",
         "run.timed_out",

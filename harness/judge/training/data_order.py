@@ -271,7 +271,7 @@ def _instead(
     epochs, remainder = divmod(number, plan.per_epoch)
     if remainder:
         text = f"these are the sequences of {counted(number, 'step')} earlier"
-        return [f"{text}: a resumed training must skip the data that it has already used"]
+        return [f"{text}: a resumed training job must skip the data that it has already used"]
     text = f"these are the sequences of the same step {counted(epochs, 'epoch')} earlier"
     return [f"{text}: tell the sampler the epoch (DistributedSampler.set_epoch)"]
 

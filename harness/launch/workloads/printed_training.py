@@ -1,4 +1,4 @@
-"""Launch a training with `harness run` from manifests that `harness train --print-manifests` printed.
+"""Launch a training job with `harness run` from manifests that `harness train --print-manifests` printed.
 
 The user can edit the manifests before the launch. Therefore, the launch reads all settings from the objects:
 the run's folder from the command, the claims from the volumes, and their namespace from the metadata.
@@ -38,7 +38,7 @@ _RUN = ("--run-name", "--run")
 
 @dataclass(frozen=True)
 class PrintedTraining(Training):
-    """The base class for trainings from printed manifests. The pod template determines the volumes."""
+    """The base class for training jobs from printed manifests. The pod template determines the volumes."""
 
     @property
     def mounts(self) -> tuple[training_volumes.Mount, ...]:

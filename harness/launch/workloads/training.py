@@ -1,4 +1,4 @@
-"""Launch a training: a StatefulSet or Indexed Job whose pods are torchrun's nodes and share volumes.
+"""Launch a training job: a StatefulSet or Indexed Job whose pods are torchrun's nodes and share volumes.
 
 The trainers are in the worker image (harness/workers/training). torchrun restarts killed ranks, training.sh
 restarts torchrun on its node, and the StatefulSet or Job replaces pods. The launch limits the number of
@@ -62,7 +62,7 @@ class Shared:
 
 @dataclass(frozen=True)
 class Training:
-    """The base class for trainings. It creates volumes before the workload and removes them afterwards."""
+    """The base class for training jobs. Creates volumes before the workload and removes them afterwards."""
 
     spec: TrainingSpec = field(default_factory=TrainingSpec)
 
@@ -315,7 +315,7 @@ def weights_of(run: Path, runs_dir: Path) -> tuple[str, str]:
     weights = audit.checkpoints[-1].weights if audit is not None and audit.checkpoints else None
     if weights is None:
         raise UsageError(
-            f"--same-as {run}: expected the bundle of a training whose checkpoints were audited",
+            f"--same-as {run}: expected the bundle of a training job whose checkpoints were audited",
             hint="`harness runs` shows bundles; `harness train` creates such a bundle",
         )
     return bundle.path.name, weights

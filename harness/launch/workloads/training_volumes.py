@@ -1,4 +1,4 @@
-"""Create the volumes of a training, and the claims (PersistentVolumeClaims) that its pods mount.
+"""Create the volumes of a training job, and the claims (PersistentVolumeClaims) that its pods mount.
 
 On a harness cluster, the volumes are folders that all nodes share with this machine. On an existing cluster,
 a storage class provides them, or they are the volumes of the user's existing claims. The pods write only to
@@ -21,7 +21,7 @@ from harness.provision.controllers.queues import MANAGED
 
 DATASETS, OUTPUTS, MODELS = "datasets-pvc", "outputs-pvc", "models-pvc"
 CLAIMS = {DATASETS: "/data", OUTPUTS: "/out", MODELS: "/models"}
-"""Maps the name of each claim that a training uses to its mount path."""
+"""Maps the name of each claim that a training job uses to its mount path."""
 SIZE = "10Gi"
 MANY, READERS, ONE_NODE = "ReadWriteMany", "ReadOnlyMany", "ReadWriteOnce"
 _CLASS = ("storage.k8s.io/v1", "StorageClass")

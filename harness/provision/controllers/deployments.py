@@ -95,7 +95,7 @@ def _waiting(kube: Kube, namespace: str, reasons: tuple[str, ...] = ()) -> list[
 def _why_not_available(deployment: Object) -> str:
     status = deployment.get("status") or {}
     if status.get("observedGeneration", 0) < deployment["metadata"].get("generation", 1):
-        return "the latest generation is not observed"
+        return "the latest generation has not been observed yet"
     desired, updated = deployment.get("spec", {}).get("replicas", 1), status.get("updatedReplicas", 0)
     if updated < desired or status.get("replicas", 0) > updated:
         outdated = status.get("replicas", 0) - updated

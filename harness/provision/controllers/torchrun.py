@@ -56,7 +56,7 @@ def _unavailable(deployment: Object) -> str | None:
         return "it does not exist"
     status = deployment.get("status") or {}
     if status.get("observedGeneration") != deployment["metadata"].get("generation"):
-        return "the latest generation is not observed"
+        return "the latest generation has not been observed yet"
     ready, updated = status.get("readyReplicas") or 0, status.get("updatedReplicas") or 0
     replicas = deployment["spec"].get("replicas", 1)
     return (

@@ -112,7 +112,7 @@ class _Job(JobEnd):
                 )
             return self._decision("Pending", "the pods of the previous JobSet are terminating")
         if self.old.job_id is not None:
-            # With a second JobSet, two trainings might write the same checkpoints.
+            # With a second JobSet, two training jobs might write the same checkpoints.
             return self._finish("Failed", "JobSetDeleted", "its JobSet was deleted: create a new TorchrunJob")
         if self.snapshot.jobset is not None:
             name = self.job["metadata"]["name"]

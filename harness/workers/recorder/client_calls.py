@@ -133,7 +133,7 @@ class Call:
     def __init__(self, data: Any, step: Any, unsent_reason: str) -> None:
         self.data, self.step, self.unsent_reason = data, step, unsent_reason
         self.passed: list[Leaf] | None = None
-        """The values that were passed, or None for a dictionary of plain numbers, which needs no checks."""
+        """The values in `data`, or None if all are plain numbers, which are counted without this list."""
         self.queued: Queued | None = None
 
 

@@ -27,7 +27,7 @@ _WITHOUT_EFFECT = {
     *("data_dir", "out_dir", "run", "save_every", "keep", "threads", "log_every", "meeting", "timeout"),
     *("tracker_seconds", "local_files_only", "model_local_dir", "tokenizer_local_dir", "device"),
 }
-"""Options that do not affect the result of a training, and folders, which have other names after a copy."""
+"""Options that do not affect the result of a training job, and folders, whose names a copy changes."""
 
 
 def parser(kind: type[argparse.ArgumentParser] = argparse.ArgumentParser) -> argparse.ArgumentParser:

@@ -1,4 +1,4 @@
-"""Run one training, from its first step or its last checkpoint to the end.
+"""Run one training job, from its first step or its last checkpoint to the end.
 
 The order of floating-point sums determines the last bits of the result. A resumed run must produce the same
 bits as an uninterrupted one. Therefore, the sequences (data_order.py), the learning rate and the evaluation

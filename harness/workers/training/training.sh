@@ -1,5 +1,5 @@
 #!/bin/sh
-# Run torchrun on one node of a training, and restart it if it exited because another node was lost.
+# Run torchrun on one node of a training job, and restart it if it exited because another node was lost.
 #
 #   training.sh [torchrun's options] -m training.train_framework …
 #

@@ -242,7 +242,7 @@ def test_any_change_of_either_record_is_seen(
     ("said", "recorder", "expected"),
     [
         ("does not know this client: AttributeError()", True, "does not know this client: AttributeError()"),
-        ("", True, "No recorder ran: did it call pluto.init()? Is PYTHONPATH replaced"),
+        ("", True, "No recorder ran: did it call pluto.init()? Was PYTHONPATH overridden"),
         ("", False, "no record of it reached the harness"),
     ],
 )

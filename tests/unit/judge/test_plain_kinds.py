@@ -170,7 +170,7 @@ def test_pods_whose_gate_stays(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("limit", "advice"),
     [
-        (int(Budget(150).job), "--wait 150 leaves the job this much time"),
+        (int(Budget(150).job), "this limit follows from --wait 150"),
         (20, "activeDeadlineSeconds (20 s)"),
     ],
 )
