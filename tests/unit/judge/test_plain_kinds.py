@@ -170,7 +170,7 @@ def test_pods_whose_gate_stays(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("limit", "advice"),
     [
-        (int(Budget(150).job), "this limit follows from --wait 150"),
+        (int(Budget(150).job), "limit follows from --wait 150"),
         (20, "activeDeadlineSeconds (20 s)"),
     ],
 )
