@@ -380,8 +380,8 @@ CASES = [
         "service-selects-all", "peer.other_rank", [0], alias(0, 1, 2, 3), {"all": NAMED}, text="of this run"
     ),
     Case("never-came", "peer.never_came", [3], record(3), {**WAIT, "without": (3,)}, missing=[3]),
-    Case("negative-cache", "dns.negative_cached", [2], too_early("type"), WAIT, text="s more"),
-    Case("negative-cache-shared", "dns.negative_cached", [2], too_early("shared"), WAIT, text="s more"),
+    Case("negative-cache", "dns.negative_cached", [2], too_early("type"), WAIT, text="for another"),
+    Case("negative-cache-shared", "dns.negative_cached", [2], too_early("shared"), WAIT, text="for another"),
     Case("dns-server-silent", "dns.server_silent", [2], rules("INPUT -i p2 -p udp --dport 53 -j DROP"), SLOW),
     Case("dns-server-gone", "dns.server_refused", [2], play={"r2": {"nameserver": "10.77.3.2"}}),
     Case(
