@@ -88,12 +88,13 @@ def _joined(own: Truth, other: Truth) -> Truth:
 def _other(case: Case, own: Truth) -> Truth | None:
     """Return the wrapping recorder's record for a rank that also recorded its own points, or None.
 
-    It contains the points of the rank's child processes only if the rank's own record does, too. Otherwise, a
-    child process that writes into the run is a foreign writer.
+    It contains the points of a child process only if the rank's own record does, too. Otherwise, a child
+    process that writes into the run is a foreign writer.
     """
     if not own.attempts or not case.bundle.has(f"truth/{own.rank}{SUFFIX}.jsonl"):
         return None
-    children = any(attempt.is_child for attempt in own.attempts)
+    pids = [attempt.start.pid if attempt.start else None for attempt in own.attempts]
+    children = None if None in pids else frozenset(filter(None, pids))  # Older recorders wrote no PIDs.
     return ground_truth.read(case, own.rank, SUFFIX, children)
 
 

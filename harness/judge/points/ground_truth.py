@@ -200,7 +200,7 @@ class Attempt:
         return all(self._digests[metric].hexdigest() == self.metrics[metric][1] for metric in unblocked)
 
 
-_READ: WeakKeyDictionary[Bundle, dict[tuple[int, str, bool], Truth]] = WeakKeyDictionary()
+_READ: WeakKeyDictionary[Bundle, dict[tuple[int, str, frozenset[int] | None], Truth]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -289,10 +289,10 @@ class Truth:
         return f"truth/{self.rank}{self.suffix}.jsonl"
 
 
-def read(case: Case, rank: int, suffix: str = "", children: bool = True) -> Truth:
-    """Return a rank's ground truth, with or without the points of its child processes.
+def read(case: Case, rank: int, suffix: str = "", children: frozenset[int] | None = None) -> Truth:
+    """Return a rank's ground truth. It is cached, because the report needs it again.
 
-    It is cached, because the report needs it again.
+    `children` contains the PIDs of the child processes whose points are included, or is None for all of them.
     """
     cache = _READ.setdefault(case.bundle, {})
     key = rank, suffix, children
@@ -301,13 +301,13 @@ def read(case: Case, rank: int, suffix: str = "", children: bool = True) -> Trut
     return cache[key]
 
 
-def _read(case: Case, rank: int, suffix: str, children: bool) -> Truth:
+def _read(case: Case, rank: int, suffix: str, children: frozenset[int] | None) -> Truth:
     truth, mark = Truth(rank, suffix=suffix, scaled_down=rank not in case.ranks), 0
     has_blocks = any(b'"kind":"block"' in line for _, line in case.bundle.lines(truth.path))
     skipped = False
     for number, line in case.bundle.truth_parts(rank, suffix):
         if isinstance(line, TruthStart):
-            skipped = not children and line.parent is not None
+            skipped = children is not None and line.parent is not None and line.pid not in children
         if skipped:
             continue
         if isinstance(line, TruthStart):

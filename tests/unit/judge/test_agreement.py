@@ -73,18 +73,25 @@ def test_a_point_that_the_worker_did_not_record(judged: Judged) -> None:
     assert "not recorded by the worker" in verdict.explanation
 
 
-def test_a_point_of_a_child_process_that_the_worker_did_not_record_is_foreign(judged: Judged) -> None:
+@pytest.mark.parametrize("recorded", [False, True])
+def test_a_point_of_a_child_process_is_foreign_unless_the_worker_recorded_it(
+    judged: Judged, recorded: bool
+) -> None:
     """Contract: a program that a rank starts does not log for the rank, even if it inherits the variables."""
     job = both(bundles.healthy())
-    rank, child = (TruthStart(attempt=f"a{pid}", time_ms=0, pid=pid, parent=None) for pid in (79, 115))
-    job.outside[1] = [rank, *job.outside[1], child.model_copy(update={"parent": 79})]
+    rank, child = (TruthStart(attempt=f"a{pid}", time_ms=0, pid=pid) for pid in (79, 115))
     visit = TruthRow(metric="visitor/loss", step=7, value=0.5, time_ms=0)
-    job.outside[1] += truth_of([visit])
+    visited = [child.model_copy(update={"parent": 79}), *truth_of([visit])]
+    job.outside[1] = [rank, *job.outside[1], *visited]
+    job.truth[1] = [rank, *job.truth[1], *(visited if recorded else [])]
     job.points.append(bundles.point(job, 1, visit))
     verdict = judged(job)
     assert agreement(verdict).result == "PASS"
-    assert (verdict.verdict, verdict.cause) == ("FAIL", "unification.foreign_points")
-    assert "visitor/loss step 7" in verdict.explanation
+    if recorded:
+        assert verdict.cause != "unification.foreign_points"
+    else:
+        assert (verdict.verdict, verdict.cause) == ("FAIL", "unification.foreign_points")
+        assert "visitor/loss step 7" in verdict.explanation
 
 
 def test_a_lost_point_in_one_record_is_reported(judged: Judged) -> None:
