@@ -24,7 +24,7 @@ def test_one_that_runs() -> None:
 @pytest.mark.parametrize(
     ("status", "told"),
     [
-        ({"observedGeneration": 1}, "not observed"),
+        ({"observedGeneration": 1}, "not been observed"),
         ({"updatedReplicas": 0}, "0 of 1 pods have the latest generation, 1 older ones still exist"),
         ({"replicas": 2}, "1 older ones still exist"),
         ({"available": "False"}, "too few"),
