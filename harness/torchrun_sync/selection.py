@@ -95,7 +95,7 @@ class Selection:
         self._own_rules = OwnRules(self.top)
         if mistaken := self._own_rules.mistaken:
             self.notices.append(
-                f"{OWN} has rules that match nothing: {', '.join(map(printable, mistaken))}; a rule is "
+                f"{OWN} has rules that match nothing: {', '.join(map(escaped_path, mistaken))}; a rule is "
                 "relative to the folder, without ./, and has forward slashes"
             )
         yield from self._folder("", self._rules(""), "")
@@ -174,7 +174,8 @@ class Selection:
                 )
             else:
                 self.notices += [
-                    f"{printable(f'{path}/{each}'.lstrip('/'))} is sent with the markers of a merge conflict"
+                    f"{escaped_path(f'{path}/{each}'.lstrip('/'))} is sent with the markers of a merge "
+                    "conflict"
                     for each in sorted(files.unmerged)
                     if _has_markers(folder / each)
                 ]
@@ -198,7 +199,7 @@ def _has_markers(file: Path) -> bool:
         return False
 
 
-def printable(path: str) -> str:
+def escaped_path(path: str) -> str:
     """Return a path in a form that is safe to print.
 
     File names can contain line breaks, escape sequences and invalid UTF-8.

@@ -18,7 +18,7 @@ from harness.core.progress import Progress
 from harness.torchrun_sync.ignored import OWN
 from harness.torchrun_sync.pod.entries import Entry, leaves, tree_digest
 from harness.torchrun_sync.pods import STORE
-from harness.torchrun_sync.selection import Selection, printable, unreadable
+from harness.torchrun_sync.selection import Selection, escaped_path, unreadable
 from harness.torchrun_sync.warnings import warnings
 
 PIECE = 1 << 20
@@ -125,7 +125,7 @@ class Walker:
         top = self.top.resolve()
         outside = [e for e in leaving if not Path(os.path.realpath(top / e["path"])).is_relative_to(top)]
         shown = outside or leaving
-        links = ", ".join(f"{printable(e['path'])} → {printable(e['target'])}" for e in shown[:SHOWN])
+        links = ", ".join(f"{escaped_path(e['path'])} → {escaped_path(e['target'])}" for e in shown[:SHOWN])
         suffix = f" and {len(shown) - SHOWN} more" if len(shown) > SHOWN else ""
         if outside:
             raise UsageError(

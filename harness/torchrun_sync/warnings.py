@@ -13,7 +13,7 @@ from pathlib import Path
 
 from harness.torchrun_sync.ignored import GIT, OWN
 from harness.torchrun_sync.pod.entries import Entry
-from harness.torchrun_sync.selection import BUILT_IN, printable
+from harness.torchrun_sync.selection import BUILT_IN, escaped_path
 
 LARGE_BYTES = 10_000_000
 """The minimum size, in bytes, of a file that causes a warning about its size."""
@@ -61,7 +61,7 @@ def warnings(top: Path, entries: Sequence[Entry]) -> Iterator[str]:
     if amounts:
         yield (
             f"warning: {' and '.join(amounts)} are sent, most of them in "
-            f"{printable(_largest_folder(small))}; move data to a claim, or add it to {OWN}"
+            f"{escaped_path(_largest_folder(small))}; move data to a claim, or add it to {OWN}"
         )
     if pointers := [e["path"] for e in files if e["size"] < _POINTER_BYTES and _is_pointer(top / e["path"])]:
         yield f"warning: Git LFS pointers are sent instead of files: {_sample(pointers)}; run `git lfs pull`"
@@ -93,7 +93,7 @@ def summary(excluded: Sequence[tuple[str, str]]) -> str:
 def listing(excluded: Sequence[tuple[str, str]]) -> Iterator[str]:
     """Yield one line for each path that is not sent, with the reason."""
     for path, reason in sorted(excluded):
-        yield f"not sent: {printable(path)} ({reason})"
+        yield f"not sent: {escaped_path(path)} ({reason})"
 
 
 def _is_secret(top: Path, path: str) -> bool:
@@ -168,4 +168,4 @@ def _is_certificate(file: Path) -> bool:
 
 def _sample(paths: Sequence[str]) -> str:
     suffix = f" and {len(paths) - SHOWN} more" if len(paths) > SHOWN else ""
-    return f"{', '.join(map(printable, paths[:SHOWN]))}{suffix}"
+    return f"{', '.join(map(escaped_path, paths[:SHOWN]))}{suffix}"

@@ -184,7 +184,7 @@ def _encodings(raw: bytes) -> Iterator[str]:
 
 
 def _quoted(secret: str) -> Iterator[str]:
-    """Yield a secret as it is escaped in URLs, JSON, HTML, Python and the shell."""
+    """Yield the escaped forms of a secret in URLs, JSON, HTML, Python and the shell."""
     yield secret
     for url in (quote(secret, safe=""), quote_plus(secret), quote(secret)):
         lower = re.sub("%..", lambda match: match[0].lower(), url)

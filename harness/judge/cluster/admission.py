@@ -185,15 +185,14 @@ def _advice(cause: CauseId, message: str) -> str:
 
 def worker_cluster(case: Case) -> str:
     """Return the name of the worker cluster in which MultiKueue runs the job, or "" if there is none."""
-    if case.pods:
+    last = case.workload[-1] if case.workload else None
+    if case.pods or last is None or not _is(last, "QuotaReserved"):
         return ""
-    for state in reversed(case.workload):
-        name = mapping(state.object, "status").get("clusterName")
-        texts = [str(each.get("message")) for each in items(state.object, "status", "admissionChecks")]
-        reservation = next(filter(None, map(_RESERVATION.search, texts)), None)
-        if name or reservation:
-            return str(name) if name else reservation[1] if reservation else ""
-    return ""
+    if name := mapping(last.object, "status").get("clusterName"):
+        return str(name)
+    texts = [str(each.get("message")) for each in items(last.object, "status", "admissionChecks")]
+    reservation = next(filter(None, map(_RESERVATION.search, texts)), None)
+    return reservation[1] if reservation else ""
 
 
 def _inactive(case: Case, message: str) -> list[str]:

@@ -41,7 +41,7 @@ class EmbeddedTracker:
 
 
 def permanent_fault(kube: Kube) -> str | None:
-    """Return why the tracker cannot become ready by itself, or None if it still might."""
+    """Return the reason why waiting for the tracker is useless, or None if it may still become ready."""
     deployment = kube.get("apps/v1", "Deployment", NAME, NAMESPACE)
     if deployment is None:
         return f"there is no Deployment {NAME} in {NAMESPACE}"

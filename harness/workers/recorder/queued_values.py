@@ -213,14 +213,13 @@ class Account:
         refused_reason = client_rules.refused(step)
         moved_reason = self._moved_reason(queued, step)
         other_entries = list(queued.others) if queued is not None else []
-        numbers = (leaf for leaf in passed if leaf.number is not None and leaf.last and not leaf.depth)
-        names = Counter(client_rules.sent_name(leaf.name) for leaf in numbers)
+        merged: set[str] | None = None  # Determined only if needed, because calls are frequent.
         for leaf in passed:
             self.handed += 1
             reason = ""
             if not self._is_there(leaf, queued, other_entries):
-                is_merged = names[client_rules.sent_name(leaf.name)] > 1
-                reason = self._drop_reason(leaf, unsent_reason, raised, is_merged)
+                merged = _merged_names(passed) if merged is None else merged
+                reason = self._drop_reason(leaf, unsent_reason, raised, merged)
             elif refused_reason or moved_reason:
                 reason = refused_reason or moved_reason
             if reason:
@@ -265,7 +264,7 @@ class Account:
         return False
 
     @staticmethod
-    def _drop_reason(leaf: Leaf, unsent_reason: str, raised: Exception | None, is_merged: bool) -> str:
+    def _drop_reason(leaf: Leaf, unsent_reason: str, raised: Exception | None, merged: set[str]) -> str:
         if unsent_reason:
             return unsent_reason
         if raised is not None:
@@ -276,6 +275,7 @@ class Account:
             return "the client leaves out everything that is nested in a value"
         if leaf.number is not None and not isinstance(leaf.number, bool):
             sent_name = client_rules.sent_name(leaf.name)
+            is_merged = sent_name in merged
             return f"this and another name became one metric, {sent_name!r}" if is_merged else NOT_QUEUED
         return client_rules.sent(leaf.value).why or NOT_QUEUED
 
@@ -292,6 +292,13 @@ class Account:
         entry = self._dropped[identity] = [*identity, 1, at, at]
         if reason != NOT_QUEUED or self._queued:
             self._report_new(entry)
+
+
+def _merged_names(passed: list[Leaf]) -> set[str]:
+    """Return the metric names that the client sends for more than one of a call's numbers."""
+    numbers = (leaf for leaf in passed if leaf.number is not None and leaf.last and not leaf.depth)
+    counts = Counter(client_rules.sent_name(leaf.name) for leaf in numbers)
+    return {name for name, count in counts.items() if count > 1}
 
 
 def _equal(queued: Any, number: Any) -> bool:

@@ -27,7 +27,7 @@ def judged(tmp_path: Path) -> Judged:
     return lambda job: judge(job.write(tmp_path / f"bundle{next(numbers)}"))
 
 
-def told(verdict: Verdict) -> Check:
+def disturbances(verdict: Verdict) -> Check:
     return next(check for check in verdict.checks if check.name == "disturbances")
 
 
@@ -79,7 +79,7 @@ def test_nobody_changes_anything(judged: Judged) -> None:
     """Contract: a healthy job is a PASS whose check says that nobody was seen to change the cluster."""
     verdict = judged(bundles.healthy())
     assert verdict.verdict == "PASS"
-    assert told(verdict).explanation == "No changes to the cluster by other clients were recorded"
+    assert disturbances(verdict).explanation == "No changes to the cluster by other clients were recorded"
 
 
 def test_the_namespace_is_deleted(judged: Judged) -> None:
@@ -166,7 +166,10 @@ def test_who_scales_a_deployment_is_not_recorded(judged: Judged) -> None:
     for when, replicas in ((1, 2), (9, 0)):
         written = by("kubeadm", -99)
         job.see("dns", when, thing("Deployment", "coredns", {"replicas": replicas}, managedFields=written))
-    assert "Deployment coredns was scaled from 2 to 0 replicas by somebody" in told(judged(job)).explanation
+    assert (
+        "Deployment coredns was scaled from 2 to 0 replicas by somebody"
+        in disturbances(judged(job)).explanation
+    )
 
 
 def waiting(job: bundles.Job, spec: dict[str, Any]) -> None:
@@ -208,7 +211,7 @@ def test_a_secret_deletion_during_training_still_passes(judged: Judged) -> None:
     job.see("secret", 12, inside("Secret", "pluto"), "DELETED")
     verdict = judged(job)
     assert verdict.verdict == "PASS"
-    assert "Secret pluto was deleted" in told(verdict).explanation
+    assert "Secret pluto was deleted" in disturbances(verdict).explanation
 
 
 def test_the_keys_of_a_transfer_are_deleted_by_the_harness(judged: Judged) -> None:
@@ -218,7 +221,7 @@ def test_the_keys_of_a_transfer_are_deleted_by_the_harness(judged: Judged) -> No
     job.see("secret", 2, inside("Secret", "training-transfer"), "DELETED")
     verdict = judged(job)
     assert verdict.verdict == "PASS"
-    assert "training-transfer" not in told(verdict).explanation
+    assert "training-transfer" not in disturbances(verdict).explanation
 
 
 def queue(job: bundles.Job, when: float, quota: int, manager: str) -> None:
@@ -354,7 +357,7 @@ def test_a_lease_that_is_renewed_late_is_no_jump(
     renew(job, 1.1, 0)
     renew(job, 11.1, -late)
     verdict = judge(job.write(tmp_path_factory.mktemp("late")))
-    assert told(verdict).explanation == "No changes to the cluster by other clients were recorded"
+    assert disturbances(verdict).explanation == "No changes to the cluster by other clients were recorded"
 
 
 def restarted_api_server(job: bundles.Job) -> None:
@@ -411,7 +414,7 @@ def test_a_rank_that_failed_by_itself_keeps_its_cause(judged: Judged) -> None:
     restarted_api_server(job)
     verdict = judged(job)
     assert verdict.cause == "rank.crashed"
-    assert "kube-apiserver" in told(verdict).explanation
+    assert "kube-apiserver" in disturbances(verdict).explanation
 
 
 def test_an_unknown_end_stays_unknown(judged: Judged) -> None:
@@ -444,7 +447,7 @@ def test_controllers_are_no_disturbance(
         )
     verdict = judge(job.write(tmp_path_factory.mktemp("quiet")))
     assert verdict.verdict == "PASS"
-    assert told(verdict).explanation == "No changes to the cluster by other clients were recorded"
+    assert disturbances(verdict).explanation == "No changes to the cluster by other clients were recorded"
 
 
 WATCHED = ["control-plane", "dns", "dns-pod", "jobset", "node", "pod", "service", "tracker-service"]
@@ -466,7 +469,7 @@ def system(job: bundles.Job, component: str, when: float, ready: str = "True", *
 
 def test_what_was_watched_is_said(judged: Judged) -> None:
     """Contract: "nobody else changed" names what was watched, and what was not."""
-    text = told(judged(watched(bundles.healthy()))).explanation
+    text = disturbances(judged(watched(bundles.healthy()))).explanation
     assert text.startswith(
         "No changes by other clients were recorded for the job, its pods, Services and NetworkPolicies,"
     )

@@ -141,6 +141,16 @@ def test_a_job_that_multikueue_runs_elsewhere_says_where(judged) -> None:
     assert any("MultiKueue runs the job in cluster worker1" in each.explanation for each in verdict.checks)
 
 
+def test_a_job_that_waits_again_after_another_cluster_is_not_said_to_run_there(judged) -> None:
+    """Contract: only the last state of a Workload shows where its job runs."""
+    checks = [{"name": "mk", "state": "Ready", "message": 'The workload got reservation on "worker1"'}]
+    job = pending(RESERVED, cond("Admitted", "True", "Admitted"), checks=checks)
+    evicted = cond("Evicted", "True", "Preempted", "Preempted to accommodate a higher priority Workload")
+    job.workload(5, [cond("QuotaReserved", "False", "Pending", "insufficient unused quota"), evicted])
+    verdict = judged(job)
+    assert (verdict.verdict, verdict.cause) == ("FAIL", "admission.preempted")
+
+
 def gated(*gates: str, indexes: tuple[int, ...] = (0, 1)) -> bundles.Job:
     """Return a job whose Workload is admitted, and these nodes' pods have scheduling gates."""
     job = never_started()
