@@ -50,8 +50,8 @@ _BUS_ADVICE = (
     "see whether /dev/shm is full (mount an emptyDir with medium: Memory), or a mapped file was truncated"
 )
 _KILLED_ADVICE = (
-    "unless somebody sent SIGKILL, the kernel did, because the container was out of memory. The kernel can "
-    "kill one process of a container, and the pod's status then does not show OOMKilled. Compare the memory "
+    "unless somebody sent SIGKILL, the kernel did when the container's memory ran out. The kernel can kill "
+    "one process of a container, and the pod's status then does not show OOMKilled. Compare the memory "
     "limit with what the ranks and their DataLoader workers use, and look at `dmesg` on the node; otherwise, "
     "find out who sent the signal: `kubectl get events`"
 )
