@@ -8,10 +8,15 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from harness.core import terminal_text
 from harness.core.causes import CauseId
-from harness.evidence.io.harness_log_lines import is_own
-from harness.judge.logs import error_details, rank_errors, stacks, torchrun_report, unresolved_hosts
+from harness.judge.logs import (
+    error_details,
+    program_lines,
+    rank_errors,
+    stacks,
+    torchrun_report,
+    unresolved_hosts,
+)
 from harness.judge.logs.stacks import Stack
 
 Lines = list[tuple[int, str]]
@@ -111,11 +116,8 @@ _NO_CPU_FREQUENCY = re.compile(
 _READS_CPU_FREQUENCY = re.compile(r'File ".*[/\\]pluto[/\\]sys\.py", line \d+, in get_info')
 """Pattern for a stack frame in the client function that takes the minimum of all CPU frequencies. The
 function fails if no frequency is available."""
-_MAX_CHARACTERS = 1000
-"""Maximum number of characters that are read at the beginning of a line, and at its end. Some patterns take
-quadratic time."""
 _MAX_OF_A_LIST = 1 << 16
-"""Like _MAX_CHARACTERS, but for messages that list the ranks of a job."""
+"""Like program_lines.MAX_CHARACTERS, but for messages that list the ranks of a job."""
 RECENT_LINES = 200
 """Number of lines at the end of a log, without C++ stacks, that are searched for a cause. Errors in earlier
 lines did not end the program."""
@@ -153,7 +155,7 @@ _SIGNALLED = re.compile(r"SignalException: Process \d+ got signal: (\d+)$")
 _SIGTERM = re.compile(r"SIGTERM|SystemExit|\b[Ss]ignal:? 15\b")
 """Pattern for an error that reports that the program was asked to stop, such as Lightning's
 SIGTERMException."""
-_EXIT = re.compile(r"rank\s*:\s*(\d+) \(local_rank: \d+\).*?exitcode\s*:\s*(-?\d+)", re.DOTALL)
+_EXIT = re.compile(r"rank\s*:\s*(\d+) \(local_rank: (\d+)\).*?exitcode\s*:\s*(-?\d+)", re.DOTALL)
 _FAILED = re.compile(r"failed \(exitcode: (-?\d+)\)")
 BEGINS = "===== KONDUKTOR: Running task ====="
 """First line of the command's output. Earlier lines come from konduktor's shell."""
@@ -163,20 +165,11 @@ _SHELL_ENDED = re.compile(r"^===== KONDUKTOR: .* finished with exit code: (\d+)"
 _AFTER_REPORT = re.compile(
     r"^={20,}$|^-{20,}$|^\s|^\[\d+\]:$|^Failures:$|^Root Cause|FAILED$|^===== KONDUKTOR: |^$"
 )
-_TIME = re.compile(r"^\d{4}-\d\d-\d\dT[\d:.]+(Z|[+-]\d\d:\d\d) ?")
-_LABEL = re.compile(
-    r"^\[[a-z_]+\d+\]: ?(?=\[rank\d+\]:)|^\[default\d+\]: ?|^\[\d+,\d+\]<std(out|err)>: ?"
-    r"|^\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d.{0,80}?(?=\[rank\d+\]: )"
-)
-"""Pattern for the prefix that `torchrun --tee`, `mpirun --tag-output` or a logger adds to each line from a
-process."""
 _OF_A_LAUNCHER = re.compile(
     r"CalledProcessError: Command .* (returned non-zero exit status|died with <Signals)"
 )
 """Pattern for an error that reports that the process started by a launcher, such as accelerate, has
 failed."""
-_GROUP = re.compile(r"^ {2,}[|+] (?=\S)")
-"""Pattern for the prefix that Python adds to each line about an exception within an ExceptionGroup."""
 _NOISE = re.compile(
     r"^(\[rank\d+\]:)?\s*$|^[=\-]{5,}|torch/distributed/elastic"
     r"|^(\[rank\d+\]: ?)?(Traceback|\s+File |\s+[\^~]+|frame #\d)"
@@ -257,7 +250,7 @@ def read(tail: Lines, log: str = "", ranks: int = 1) -> Clues:
 
     `log` is the log's path in the bundle, and `ranks` is the number of ranks that write to it.
     """
-    lines = _plain(tail)
+    lines, processes = program_lines.with_processes(tail)
     stack, dumped = stacks.last(lines)
     lines = [entry for entry in lines if entry[0] not in dumped]
     log_text = "\n".join(text for _, text in lines)
@@ -265,14 +258,15 @@ def read(tail: Lines, log: str = "", ranks: int = 1) -> Clues:
     worker = _EXIT.search(report)
     failure = _FAILED.search(log_text)
     rank = int(worker[1]) if worker else None
-    exit_code = int(worker[2]) if worker else int(failure[1]) if failure else None
+    exit_code = int(worker[3]) if worker else int(failure[1]) if failure else None
     report_is_last = worker is not None and _ends_with(lines)
     torchrun_signal = _torchrun_signal(lines)
-    origin = _first_rank_error(lines) if ranks > 1 else None
+    origin = _first_rank_error(lines, processes) if ranks > 1 else None
     others_lost_peers = origin is not None and any(is_of_a_peer(text) for _, text in lines[-80:])
     if origin is not None:
-        if origin.rank not in (None, rank):
-            rank, exit_code = origin.rank, 1
+        origin_rank = origin.rank if origin.rank is not None else _rank_of_process(origin.process, worker)
+        if origin_rank not in (None, rank):
+            rank, exit_code = origin_rank, 1
         detail = origin.number + error_details.LINES
         lines = [entry for entry in lines if entry[0] <= detail and not _REPORT.search(entry[1])]
     reported = _reported(lines, rank if ranks > 1 else None) if origin is None else None
@@ -341,7 +335,7 @@ def _cause(lines: Lines, last: str, last_number: int) -> tuple[CauseId | None, s
 
 def of_last_attempt(tail: Lines) -> Lines:
     """Return the ranks' own lines since torchrun restarted them for the last time."""
-    return _latest(_plain(tail, _MAX_OF_A_LIST))
+    return _latest(program_lines.plain(tail, _MAX_OF_A_LIST))
 
 
 def _latest(lines: Lines) -> Lines:
@@ -364,8 +358,17 @@ def _reported(lines: Lines, rank: int | None) -> torchrun_report.Failure | None:
     return failure if failure.error or rank not in (None, failure.rank) else None
 
 
-def _first_rank_error(lines: Lines) -> rank_errors.RankError | None:
-    """Return the first exception in the last attempt that ended a rank and was not caused by a lost peer."""
+def _rank_of_process(process: str, worker: re.Match[str] | None) -> int | None:
+    """Return the rank whose lines have a torchrun prefix, using another rank in its report, or None."""
+    local = program_lines.local_rank(process)
+    return None if local is None or worker is None else int(worker[1]) - int(worker[2]) + local
+
+
+def _first_rank_error(lines: Lines, processes: dict[int, str]) -> rank_errors.RankError | None:
+    """Return the first exception in the last attempt that ended a rank and was not caused by a lost peer.
+
+    `processes` maps line numbers to prefixes that identify processes.
+    """
     reports = [position for position, (_, text) in enumerate(lines) if _REPORT.search(text)]
     failed = [position for position, (_, text) in enumerate(lines) if _FAILED.search(text)]
     begins = [position for position, (_, text) in enumerate(lines) if text.startswith(BEGINS)]
@@ -376,6 +379,7 @@ def _first_rank_error(lines: Lines) -> rank_errors.RankError | None:
         lambda text: _ERROR.match(text) is not None,
         lambda text: _NOISE.search(text) is not None or _CODE_OF_A_STACK.match(text) is not None,
         is_of_a_peer,
+        processes,
     )
 
 
@@ -394,7 +398,7 @@ def last_line(tail: Lines) -> tuple[str, int]:
 
     Returns ("", 0) for an empty log.
     """
-    return _last_own(_plain(tail))
+    return _last_own(program_lines.plain(tail))
 
 
 def is_error(text: str) -> bool:
@@ -410,25 +414,6 @@ def is_report(text: str) -> bool:
 def is_of_a_peer(text: str) -> bool:
     """Return whether the text reports that a peer ended or did not respond."""
     return any(pattern.search(text) for pattern in (_OF_A_PEER, _PEER_ABSENT))
-
-
-def _plain(tail: Lines, limit: int = _MAX_CHARACTERS) -> Lines:
-    """Return the program's own lines, without timestamps, control characters and the harness's lines.
-
-    Of a line with more than twice `limit` characters, only the beginning and the end are returned. Text that
-    a terminal would no longer show, such as an error overwritten by a progress bar, becomes a separate line.
-    """
-    plain = (
-        (number, _GROUP.sub("", _LABEL.sub("", _shortened(row.text, limit))))
-        for number, text in tail
-        if not is_own(text)
-        for row in terminal_text.rows(_TIME.sub("", text))
-    )
-    return list(error_details.unboxed(plain))
-
-
-def _shortened(text: str, limit: int) -> str:
-    return text if len(text) <= 2 * limit else f"{text[:limit]} … {text[-limit:]}"
 
 
 def _of_the_client(lines: Lines, error: int) -> bool:

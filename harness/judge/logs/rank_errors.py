@@ -8,7 +8,7 @@ which can be any of them. Since PyTorch 2.4, lines of an exception that ends a r
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 Lines = Sequence[tuple[int, str]]
@@ -27,6 +27,8 @@ class RankError:
     rank: int | None
     number: int
     text: str
+    process: str = ""
+    """The prefix of the line that identifies the process, or ""."""
 
 
 @dataclass
@@ -45,18 +47,20 @@ def first(
     is_error: Callable[[str], bool],
     is_noise: Callable[[str], bool],
     is_of_a_peer: Callable[[str], bool],
+    processes: Mapping[int, str],
 ) -> RankError | None:
     """Return the first exception that ended a rank and was not caused by a lost peer, or None.
 
     `lines` are the lines before torchrun's report. `is_noise` returns whether a line contains no information,
     such as a line in a stack. A program can print an exception and continue. Therefore, only the last
     exception with a rank's label counts, or exceptions without a label that are not followed by other text.
+    `processes` maps line numbers to prefixes that identify processes, which separate lines without a label.
     """
-    chains: dict[int | None, list[_Chain]] = {}
+    chains: dict[int | str, list[_Chain]] = {}
     for number, text in lines:
         match = OF_A_RANK.match(text)
-        rank, own = (int(match[1]), text[match.end() :]) if match else (None, text)
-        rank_chains = chains.setdefault(rank, [])
+        own = text[match.end() :] if match else text
+        rank_chains = chains.setdefault(int(match[1]) if match else processes.get(number, ""), [])
         if _TRACEBACK.match(own) and not (rank_chains and rank_chains[-1].raised_from):
             rank_chains.append(_Chain())
         if not rank_chains:
@@ -70,17 +74,26 @@ def first(
             chain.error, chain.continued = (number, text), False
         elif chain.error is not None and not is_noise(own):
             chain.continued = True
-    labelled: dict[int | None, list[_Chain]] = {
-        rank: rank_chains[-1:] for rank, rank_chains in chains.items() if rank is not None
+    labelled = {rank: each[-1:] for rank, each in chains.items() if isinstance(rank, int)}
+    others = {
+        process: [one for one in each if not one.continued]
+        for process, each in chains.items()
+        if isinstance(process, str)
     }
-    if any(one.error for rank_chains in labelled.values() for one in rank_chains):
-        candidates = labelled
-    else:
-        candidates = {None: [one for one in chains.get(None, []) if not one.continued]}
-    errors = [
-        RankError(rank, *chain.error)
-        for rank, rank_chains in candidates.items()
-        for chain in rank_chains
+    has_labels = any(one.error for each in labelled.values() for one in each)
+    if has_labels:
+        others.pop("", None)
+    errors = [*_own_errors(labelled, is_of_a_peer), *_own_errors(others, is_of_a_peer)]
+    return min(errors, key=lambda error: error.number, default=None)
+
+
+def _own_errors(
+    chains: Mapping[int, list[_Chain]] | Mapping[str, list[_Chain]], is_of_a_peer: Callable[[str], bool]
+) -> list[RankError]:
+    """Return the exceptions that no lost peer caused."""
+    return [
+        RankError(key, *chain.error) if isinstance(key, int) else RankError(None, *chain.error, key)
+        for key, of_one in chains.items()
+        for chain in of_one
         if chain.error is not None and not any(map(is_of_a_peer, chain.lines))
     ]
-    return min(errors, key=lambda error: error.number, default=None)
