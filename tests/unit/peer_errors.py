@@ -1,6 +1,7 @@
 """What libraries print in a rank whose peer ended or does not answer, in the words of public reports.
 
-pytorch#153586, nccl#795, #1486 and #2076, LlamaFactory#6849, gloo#511.
+pytorch#153586, nccl#795, #1486 and #2076, LlamaFactory#6849, gloo#511, sglang#3226, gpustack#2125,
+dmlcloud#47, vllm#14025, aws-ofi-nccl#156 and #161, mosaicml/examples#292.
 """
 
 _NCCL = "torch.distributed.DistBackendError: "
@@ -31,4 +32,12 @@ LOST_A_PEER = {
     "gloo-connect": "RuntimeError: Gloo connectFullMesh failed with [tcp/pair.cc:144] timed out connecting: "
     "SO_ERROR: Connection timed out, remote=[10.0.0.1]:35141",
     "gloo-send": "RuntimeError: [gloo/buf.cc:118] Timed out waiting 1800000ms for send operation to complete",
+    "gloo-closure": "RuntimeError: Application timeout caused pair closure",
+    "gloo-mesh": "RuntimeError: Gloo connectFullMesh failed with [gloo/transport/tcp/pair.cc:144] no error",
+    "gloo-mesh-timeout": "RuntimeError: Gloo connectFullMesh failed with [gloo/transport/tcp/pair.h:301] "
+    "Connect timeout [none]",
+    "local-rank-0": "RuntimeError: Waiting for local rank 0, bailing out: 60.000 < 60.033 sec.",
+    "ofi": "NCCL WARN NET/OFI Request 0x7fbb944701b8 completed with error. RC: 20. Error: unknown error.",
+    "ofi-context": "NCCL WARN NET/OFI Operation with NULL context completed with error",
+    "ofi-cq": "NCCL WARN NET/OFI Request completed with error. RC: 21. Error: unknown error.",
 }

@@ -130,6 +130,8 @@ _OF_A_PEER = re.compile(
     # Messages from NCCL and from TCPStore, whose server runs in rank 0.
     r"|[Ff]ailed to recv, got 0 bytes|Connection was likely closed|NCCL communicator was aborted"
     r"|Socket recv failed while polling"
+    # Messages from NCCL's plug-in for libfabric.
+    r"|NET/OFI .*completed with error|NET/OFI Unable to insert remote address"
     rf"|{_NCCL_CONNECT}Connection refused"
 )
 _PEER_ABSENT = re.compile(
@@ -140,8 +142,10 @@ _PEER_ABSENT = re.compile(
     r"|failed to pass monitoredBarrier|Detected mismatch between collectives on ranks"
     # Errors of a rank that waited for a peer's key in the store, or for a peer's connection.
     r"|retrieving ncclUniqueId from \[\d+\]|(Runtime|DistStore)Error: Socket Timeout|Timeout waiting for key"
-    r"|in store based barrier on rank|connectFullMesh failed with .*timed out"
-    r"(?!.*remote=\[(127\.|::1\]|fe80:))|Getting socket times out"
+    r"|in store based barrier on rank|connectFullMesh failed with (?!.*remote=\[(127\.|::1\]|fe80:))"
+    r"|Getting socket times out|Application timeout caused pair closure"
+    # The streaming library of MosaicML prints this in a rank that waits for another rank in the same pod.
+    r"|Waiting for local rank \d+, bailing out"
     r"|Timed out receiving the shared seed|reached monitoredBarrier, but received errors"
 )
 _RETRIED = re.compile(r"attempt \d+/\d+: (connection error|no response) from ")

@@ -50,8 +50,9 @@ _MISMATCH = "Detected mismatch between collectives on ranks"
 _BARRIER = re.compile(r"Ranks? ([\d, ]+) failed to pass monitoredBarrier in \d+ ms")
 _LOST = re.compile(
     r"Connection (closed|reset) by (remote )?peer|Broken pipe|remote process exit|Socket closed"
-    r"|[Ff]ailed to recv, got 0 bytes"
+    r"|[Ff]ailed to recv, got 0 bytes|NET/OFI .*completed with error|NET/OFI Unable to insert remote address"
 )
+_MESH = "connectFullMesh failed"
 _NUMBER = re.compile(r"\d+")
 _PEER = re.compile(r"(?:by peer \[|peer )([0-9A-Fa-f.:]+)(?:\]:|<)\d")
 """Pattern for the peer's address in a gloo or NCCL message about a closed connection."""
@@ -59,6 +60,15 @@ _NETWORK_ADVICE = (
     "suspect the network between the nodes, or a GPU: run the job with --netcheck, look for Xid errors "
     "(`dmesg | grep Xid` on the nodes), and set NCCL_DEBUG=INFO; if an operation may take that long, raise "
     "`timeout` of init_process_group"
+)
+_MESH_ADVICE = (
+    "gloo connects every two ranks through ports that it chooses: set GLOO_SOCKET_IFNAME to the interface of "
+    "the pods' network, and allow all ports between the pods in NetworkPolicies and firewalls; --netcheck "
+    "tests the connections"
+)
+_LIBFABRIC_ADVICE = (
+    "allow all inbound and outbound traffic of the nodes' security group to and from this group itself, "
+    "which EFA needs; NCCL_NET=Socket shows whether TCP works"
 )
 
 
@@ -139,18 +149,40 @@ def diagnose(case: Case, cause: End, ends: Collection[End]) -> End | None:
         return named
     if case.expected.num_nodes < 2 or {end.index for end in ends} != set(range(case.expected.num_nodes)):
         return None
+    return _without_peers(case, cause, ends, _other_error(case, logs))
+
+
+def _without_peers(case: Case, cause: End, ends: Collection[End], other_error: str) -> End | None:
+    """Return the End if all pods lost a peer or waited in vain for one, or None.
+
+    `other_error` is a clause about an earlier error in the logs, or "". No rank is accused, because the logs
+    do not show which rank was the first.
+    """
     refs = tuple(end.evidence[-1] for end in ends if end.evidence)[:2]
-    other = _other_error(case, logs)
-    others = other or "no rank logged any other error"
-    advice = "" if other else _NETWORK_ADVICE
-    if all(end.peer_absent for end in ends):
-        text = f"{names(case.ranks)} timed out while they waited for a peer, and {others}"
-        return _end(cause, "collective.hung", [], text, refs, advice)
-    if all(_LOST.search(end.log_quote) for end in ends):
-        text = f"{names(case.ranks)} lost the connection to a peer, and {others}"
-        lost = [f"{names(end.ranks)}: {end.log_quote}" for end in ends]
-        return _end(cause, "collective.failed", [], "; ".join([text, *lost[:2]]), refs, advice)
-    return None
+    cause_id: CauseId = "collective.failed"
+    details, advice = list[str](), _NETWORK_ADVICE
+    waiting = [end for end in ends if end.peer_absent]
+    lost = [end for end in ends if _LOST.search(end.log_quote)]
+    if all(_MESH in end.log_quote for end in ends):
+        text, advice = f"{names(case.ranks)} could not connect to each other ({_MESH})", _MESH_ADVICE
+    elif len(waiting) == len(ends):
+        cause_id, text = "collective.hung", f"{names(case.ranks)} timed out while they waited for a peer"
+    elif len(lost) == len(ends):
+        text = f"{names(case.ranks)} lost the connection to a peer"
+        details = [f"{names(end.ranks)}: {end.log_quote}" for end in lost[:2]]
+        if all("NET/OFI" in end.log_quote for end in ends):
+            advice = _LIBFABRIC_ADVICE
+    elif not cause.peer_absent and all(end in waiting or end in lost for end in ends):
+        cause_id, text = "collective.hung", f"{_of_ends(waiting)} timed out while waiting for a peer"
+        text += f", and {_of_ends(end for end in lost if end not in waiting)} lost the connection to a peer"
+    else:
+        return None
+    text = "; ".join([f"{text}, and {other_error or 'no rank logged any other error'}", *details])
+    return _end(cause, cause_id, [], text, refs, "" if other_error else advice)
+
+
+def _of_ends(ends: Iterable[End]) -> str:
+    return names(rank for end in ends for rank in end.ranks)
 
 
 def _other_error(case: Case, logs: Mapping[int, list[tuple[str, str]]]) -> str:

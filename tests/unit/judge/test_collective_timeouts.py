@@ -1,6 +1,7 @@
 """Timeouts in collective operations, in the words of public reports: which rank did not take part, if any.
 
-pytorch#118369, nccl#1111, verl#1158, LlamaFactory#7396 and #8261, OFA#271, AnySplat#61, OpenRLHF#624.
+pytorch#118369, nccl#1111, verl#1158, LlamaFactory#7396 and #8261, OFA#271, AnySplat#61, OpenRLHF#624,
+sglang#3226, gpustack#2125, dmlcloud#47, aws-ofi-nccl#161 and #663.
 """
 
 import json
@@ -75,6 +76,20 @@ def lost(rank: int) -> list[str]:
     return [f"[rank{rank}]: {LOST}", f"[rank{rank}]: Last error:", f"[rank{rank}]: {detail}"]
 
 
+def mesh(rank: int, reason: str = "pair.cc:144] no error") -> list[str]:
+    """Return what gloo raises if a rank cannot connect to all others."""
+    return [f"[rank{rank}]: RuntimeError: Gloo connectFullMesh failed with [../gloo/transport/tcp/{reason}"]
+
+
+def libfabric(rank: int, message: str) -> list[str]:
+    """Return what NCCL raises if its plug-in for libfabric fails."""
+    text = f"node:79:79 [0] nccl_net_ofi:459 NCCL WARN NET/OFI {message}"
+    return [
+        text,
+        f"[rank{rank}]: RuntimeError: NCCL error in: ProcessGroupNCCL.cpp:290, unhandled system error",
+    ]
+
+
 def differs(rank: int, own: str, other: str) -> list[str]:
     """Return the error that TORCH_DISTRIBUTED_DEBUG=DETAIL adds, for ranks 0 and 1."""
     prints = [f"CollectiveFingerPrint(SequenceNumber=3, OpType={each})" for each in (own, other)]
@@ -144,6 +159,25 @@ CASES = {
         (lost(0), lost(1)),
         ("collective.failed", [], "ranks 0 and 1 lost the connection .*status=12"),
     ),
+    "one rank timed out, and the other lost it": (
+        (lost(0), timed_out(1, 7)),
+        ("collective.hung", [], "rank 1 timed out while waiting .*rank 0 lost the connection"),
+    ),
+    "gloo cannot connect the ranks": (
+        (mesh(0), mesh(1, "pair.h:301] Connect timeout [none]")),
+        ("collective.failed", [], "ranks 0 and 1 could not connect to each other.*connectFullMesh"),
+    ),
+    "libfabric cannot reach any peer": (
+        (
+            libfabric(0, "Request 0x7 completed with error. RC: 20."),
+            libfabric(1, "Request 0x7 completed with error."),
+        ),
+        ("collective.failed", [], "ranks 0 and 1 lost the connection .*RC: 20"),
+    ),
+    "libfabric cannot use the addresses of the peers": (
+        tuple(libfabric(rank, "Unable to insert remote address into address vector") for rank in range(2)),
+        ("collective.failed", [], "ranks 0 and 1 lost the connection .*Unable to insert remote address"),
+    ),
     "one rank has an error of its own": (
         (lost(0), ["[rank1]: ValueError: boom"]),
         ("rank.crashed", [1], "boom"),
@@ -169,6 +203,25 @@ def test_the_logs_of_both_ranks_show_which_did_not_take_part(judged, name):
     assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", cause, ranks), verdict.explanation
     explanation = verdict.explanation[0].lower() + verdict.explanation[1:]
     assert re.search(pattern, explanation), explanation
+
+
+@pytest.mark.parametrize(
+    ("logs", "advice"),
+    [
+        ((mesh(0), mesh(1)), "GLOO_SOCKET_IFNAME"),
+        (
+            tuple(libfabric(rank, "Request completed with error. RC: 21") for rank in range(2)),
+            "security group",
+        ),
+    ],
+    ids=["gloo", "libfabric"],
+)
+def test_the_advice_names_the_network_that_the_ranks_used(judged, logs, advice):
+    job = failing()
+    for index, lines in enumerate(logs):
+        says(job, index, lines)
+    verdict = judged(ended(job))
+    assert advice in verdict.next[-1], verdict.next
 
 
 def test_ranks_that_were_asked_to_stop_have_not_lost_a_peer(judged):
