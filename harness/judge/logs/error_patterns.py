@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from harness.core.causes import CauseId
 from harness.judge.logs import (
+    child_signals,
     error_details,
     program_lines,
     rank_errors,
@@ -44,7 +45,8 @@ _CLUES: tuple[tuple[CauseId, str], ...] = (
         r"|DistNetworkError.*(timed out|refused|failed to connect|[Cc]onnection reset by peer)"
         r"|connect\(\) timed out\. Original timeout was"
         r"|Ping failed, invalid (value|nonce) returned"
-        rf"|{_NCCL_CONNECT}(No route to host|timed out|unreachable)",
+        rf"|{_NCCL_CONNECT}(No route to host|timed out|unreachable)"
+        r"|RuntimeError: (No route to host|Connection (timed out|refused)|Network is unreachable)$",
     ),
     (
         "rendezvous.timeout",
@@ -130,7 +132,8 @@ _OF_A_PEER = re.compile(
     # Messages from NCCL and from TCPStore, whose server runs in rank 0.
     r"|[Ff]ailed to recv, got 0 bytes|Connection was likely closed|NCCL communicator was aborted"
     r"|Socket recv failed while polling"
-    # Messages from NCCL's plug-in for libfabric.
+    # Errors of Ray, and messages from NCCL's plug-in for libfabric.
+    r"|ray\.exceptions\.(ActorDied|ActorUnavailable|RayActor|NodeDied|WorkerCrashed)Error"
     r"|NET/OFI .*completed with error|NET/OFI Unable to insert remote address"
     rf"|{_NCCL_CONNECT}Connection refused"
 )
@@ -171,6 +174,7 @@ _AFTER_REPORT = re.compile(
 )
 _OF_A_LAUNCHER = re.compile(
     r"CalledProcessError: Command .* (returned non-zero exit status|died with <Signals)"
+    r"|TrainingFailedError: "
 )
 """Pattern for an error that reports that the process started by a launcher, such as accelerate, has
 failed."""
@@ -262,7 +266,7 @@ def read(tail: Lines, log: str = "", ranks: int = 1) -> Clues:
     worker = _EXIT.search(report)
     failure = _FAILED.search(log_text)
     rank = int(worker[1]) if worker else None
-    exit_code = int(worker[3]) if worker else int(failure[1]) if failure else None
+    exit_code = int(worker[3]) if worker else int(failure[1]) if failure else child_signals.reported(lines)
     report_is_last = worker is not None and _ends_with(lines)
     torchrun_signal = _torchrun_signal(lines)
     origin = _first_rank_error(lines, processes) if ranks > 1 else None

@@ -248,6 +248,21 @@ _ADVICE = (
         "raise the memory limit, or use fewer processes",
     ),
     (
+        r"ray\.exceptions\.OutOfMemoryError",
+        "Ray ended the task because the memory of its pod was almost full: raise the pod's memory limit, or "
+        "run fewer actors in it",
+    ),
+    (
+        r"ray\.exceptions\.(ActorDied|ActorUnavailable|RayActor|NodeDied|WorkerCrashed)Error",
+        "Ray lost the actor's process: read the actor's own log in /tmp/ray/session_latest/logs on its node; "
+        "a frequent reason is that the kernel killed it because the pod's memory was full",
+    ),
+    (
+        r"'NoneType' object has no attribute 'is_failed'",
+        "torchrun had no place for this node: set --nnodes to the number of pods that run torchrun "
+        "(pytorch#194710)",
+    ),
+    (
         r"unrecognized arguments: --local[-_]rank",
         "torch.distributed.launch passes this argument: start the script with torchrun, and read LOCAL_RANK",
     ),

@@ -22,6 +22,7 @@ from harness.judge.logs.error_patterns import Clues
 from harness.judge.logs.stacks import Stack
 from harness.judge.pod_end import End
 from harness.judge.ranks import exit_codes, removal_events, stale_store_addresses, timeout_command
+from harness.judge.ranks.exit_signals import signal_name, signal_of
 
 OF_ITSELF = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
 """Signals that faults in the process itself raise. Other processes rarely send these signals."""
@@ -84,13 +85,6 @@ TEARDOWN_ADVICE = (
     "call torch.distributed.barrier() right before destroy_process_group(), which before PyTorch 2.8 waits "
     "forever for a gloo thread that still holds a tensor (pytorch#154976)"
 )
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return f"signal {number} ({signal.Signals(number).name})"
-    except ValueError:
-        return f"signal {number}"
 
 
 def _logged(case: Case, ranks: Iterable[int]) -> bool:
@@ -271,12 +265,12 @@ def _masked(case: Case, pod: Pod, end: End, bad_end: exit_codes.BadEnd, terminat
     end = replace(
         end, state="failed", ranks=bad_end.ranks, cause=bad_end.cause, text=text, log_quote=bad_end.why, at=at
     )
-    follows = bad_end.of_a_peer or _aborted_for_a_peer(end, _signal_of(bad_end.code))
+    follows = bad_end.of_a_peer or _aborted_for_a_peer(end, signal_of(bad_end.code))
     return replace(end, exit_code=bad_end.code, follows=follows, evidence=(*end.evidence, bad_end.ref))
 
 
 def _failed(case: Case, pod: Pod, end: End, clues: Clues, terminated: dict[str, object]) -> End:
-    place, code, number = case.place(pod.index), terminated.get("exitCode"), _signal_of(end.exit_code)
+    place, code, number = case.place(pod.index), terminated.get("exitCode"), signal_of(end.exit_code)
     removed = pod_deletion.while_it_ran(case, pod)
     end = replace(end, evidence=(*end.evidence, *clues.refs))
     if terminated.get("reason") == "OOMKilled":
@@ -327,13 +321,13 @@ def _not_located(case: Case, end: End, terminated: dict[str, object]) -> End | N
 
 def _killed_by_kubelet(case: Case, end: End, terminated: dict[str, object]) -> End | None:
     """Return the End for a container that the kubelet killed because a probe or hook failed, or None."""
-    number = _signal_of(end.exit_code)
+    number = signal_of(end.exit_code)
     if number not in {signal.SIGTERM, signal.SIGKILL}:
         return None
     kill = kubelet_kills.of_container(case, end.index, terminated)
     if kill is None:
         return None
-    text = f"{case.place(end.index)} was ended by {_signal_name(number)}, because {kill.reason}"
+    text = f"{case.place(end.index)} was ended by {signal_name(number)}, because {kill.reason}"
     refs = (*end.evidence, kill.evidence)
     return replace(end, cause="rank.killed", text=text, evidence=refs, advice=kill.advice, follows=False)
 
@@ -349,7 +343,7 @@ def _lost(case: Case, end: End, clues: Clues, code: object) -> End | None:
 
 def _from_outside(case: Case, pod: Pod, end: End, clues: Clues, code: object) -> End | None:
     """Return the End for a container whose command was ended by a signal or by `timeout`, or None."""
-    place, number = case.place(pod.index), _signal_of(end.exit_code)
+    place, number = case.place(pod.index), signal_of(end.exit_code)
     limit = timeout_command.of_pod(case, pod.index, end.at, code if isinstance(code, int) else None)
     if limit:
         text = f"{place} exited with code {code}: {limit} of its script ended it"
@@ -357,7 +351,7 @@ def _from_outside(case: Case, pod: Pod, end: End, clues: Clues, code: object) ->
         return replace(end, cause="rank.killed", text=text, follows=False, advice=advice)
     if not number:
         return None
-    text = f"{place} was ended by {_signal_name(number)}"
+    text = f"{place} was ended by {signal_name(number)}"
     if number == signal.SIGKILL and (oom_ranks := exit_codes.out_of_memory(case, pod.index)):
         text = f"{text}: {_OOM}"
         return replace(end, ranks=oom_ranks, cause="rank.oom_killed", text=text, follows=False)
@@ -463,8 +457,8 @@ def _shares_ports(case: Case, index: int) -> str:
 
 def _pod_deleted(case: Case, pod: Pod, end: End, removed: ObjectState) -> End:
     """Return the End for a container whose pod was deleted while the container was running."""
-    place, number = case.place(pod.index), _signal_of(end.exit_code)
-    outcome = f"ended by {_signal_name(number)}" if number else f"ended with exit code {end.exit_code}"
+    place, number = case.place(pod.index), signal_of(end.exit_code)
+    outcome = f"ended by {signal_name(number)}" if number else f"ended with exit code {end.exit_code}"
     at, version = min(end.at, pod_deletion.requested_at(removed)), pod_deletion.version(removed)
     end = replace(end, at=at, deletion=version, evidence=(removed.ref, *end.evidence))
     if evicted := _evicted(case, pod, end):
@@ -482,12 +476,6 @@ def _pod_deleted(case: Case, pod: Pod, end: End, removed: ObjectState) -> End:
     return replace(
         end, cause="rank.killed", text=text, follows=True, advice=advice, by_controller=bool(reason)
     )
-
-
-def _signal_of(exit_code: int | None) -> int:
-    """Return the signal encoded in an exit code by a shell (128 + n) or by torchrun (-n), or 0 for none."""
-    exit_code = exit_code or 0
-    return -exit_code if exit_code < 0 else exit_code - 128 if 128 < exit_code <= 192 else 0
 
 
 def ends(case: Case) -> dict[int, End]:
