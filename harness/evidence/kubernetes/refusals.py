@@ -59,6 +59,7 @@ message, because the names of the webhooks do not identify the project: kubebuil
 for all projects.
 """
 _MISSING_CLASS = re.compile(r'no (PriorityClass) with name \S+ was found|(RuntimeClass) "[^"]+" not found')
+_TERMINATING = re.compile(r"unable to create new content in namespace \S+ because it is being terminated")
 _UNCALLED = re.compile(r'failed calling webhook "([^"]+)"')
 _JOBSET_OR_KUEUE = re.compile(r'webhook "[^"]*\.kb\.io"|(?:kueue|jobset)-webhook-service')
 _CALLED = re.compile(r'Post "https://([\w.-]+)')
@@ -104,6 +105,11 @@ class Refusal:
         if called is not None:
             is_known = "kueue" in called[1] or "jobset" in called[1]
         return match[1] if match is not None and not is_known else ""
+
+    @property
+    def namespace_terminating(self) -> bool:
+        """Return whether the object was refused because its namespace was being deleted."""
+        return _TERMINATING.search(self.message) is not None
 
     @property
     def without_account(self) -> bool:

@@ -83,6 +83,8 @@ def _never_had(case: Case, missing: list[int], ranks: list[int]) -> Finding:
     cause: CauseId = (rejected.cause if rejected else None) or "rank.missing"
     if refusal and refusal.webhook_down:
         cause = "controllers.webhook_not_serving"
+    if refusal and refusal.namespace_terminating:
+        cause = "run.namespace_deleted"
     lasting = refusal if refusal and controllers.waited(case) else None
     if lasting and (lasting.of_another_webhook or lasting.without_account):
         cause = "launch.pods_refused"

@@ -268,6 +268,28 @@ def test_the_advice_fits_a_refusal(tmp_path: Path, kind, reason, message, cause,
     assert advice in verdict.next[-1]
 
 
+@pytest.mark.parametrize("pods", [True, False])
+def test_pods_in_a_namespace_that_somebody_deletes(tmp_path: Path, pods: bool) -> None:
+    """Contract: jobset#101, antrea#488, trainer#1849. Nothing can be created in such a namespace again."""
+    job = without_end(pods=pods)
+    if pods:
+        job.drop_pod(1)
+    job.see("job", 3, {"kind": "Job", "metadata": {"name": "workers-0", "uid": "job"}})
+    message = "is forbidden: unable to create new content in namespace e2e because it is being terminated"
+    refused(job, "Job", f'pods "x" {message}')
+    verdict = judged(job, tmp_path)
+    assert verdict.cause == "run.namespace_deleted", verdict.explanation
+    assert message in verdict.explanation
+    assert "find out who deleted it" in verdict.next[-1]
+
+
+def test_an_old_pod_that_is_still_terminating_does_not_mean_that_the_namespace_is(tmp_path: Path) -> None:
+    job = without_end(pods=False)
+    job.see("job", 3, {"kind": "Job", "metadata": {"name": "workers-0", "uid": "job"}})
+    refused(job, "Job", 'object is being deleted: pods "x" already exists and is being terminated')
+    assert judged(job, tmp_path).cause == "rank.missing"
+
+
 def test_one_pod_that_a_quota_refuses(tmp_path: Path) -> None:
     job = without_end()
     job.drop_pod(1)
