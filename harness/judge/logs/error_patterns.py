@@ -12,6 +12,7 @@ from harness.core.causes import CauseId
 from harness.judge.logs import (
     child_signals,
     error_details,
+    kernel_messages,
     program_lines,
     rank_errors,
     stacks,
@@ -84,7 +85,10 @@ _CLUES: tuple[tuple[CauseId, str], ...] = (
     ),
     # These errors show a fault of the GPU or its driver. Errors with other causes are in known_errors.py.
     ("gpu.ecc", r"uncorrectable ECC error encountered|CUDA_ERROR_ECC_UNCORRECTABLE"),
-    ("gpu.lost", r"GPU is lost|GPU has fallen off the bus|CUDA error: GPU requires reset"),
+    (
+        "gpu.lost",
+        r"GPU is lost|fallen off the bus|CUDA error: GPU requires reset|determine the device handle for GPU",
+    ),
     ("gpu.nvlink", r"uncorrectable NVLink error"),
     ("gpu.absent", r"No CUDA GPUs are available|no CUDA-capable device is detected"),
     (
@@ -338,6 +342,9 @@ def _cause(lines: Lines, last: str, last_number: int) -> tuple[CauseId | None, s
             return cause, clue, clue_number
         follows = _REPORT.search(text) or _RAISED_FROM.search(text) or is_of_a_peer(text)
         another_error = another_error or (is_error and not follows)
+    fault = kernel_messages.gpu_fault(lines) if kernel_messages.explains(last) else None
+    if fault is not None:
+        return fault.cause, f"{last} (its log also has the kernel's message {fault.text})", last_number
     return None, "", 0
 
 

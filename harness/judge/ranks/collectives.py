@@ -20,7 +20,7 @@ from harness.core.clock import seconds
 from harness.judge.case import Case, names
 from harness.judge.cluster.pod_deletion import WHOLE_SECONDS
 from harness.judge.logs import error_patterns as log_clues
-from harness.judge.logs import ranks_outside_collectives
+from harness.judge.logs import kernel_messages, ranks_outside_collectives
 from harness.judge.pod_end import SAME_MOMENT, End
 from harness.judge.ranks import exit_codes
 from harness.judge.ranks.pod_ends import TEARDOWN_ADVICE, without_tracker
@@ -195,7 +195,7 @@ def _other_error(case: Case, logs: Mapping[int, list[tuple[str, str]]]) -> str:
     errors: dict[str, dict[int, str]] = {}
     for index, lines in logs.items():
         for text, _ in itertools.takewhile(lambda line: not log_clues.is_of_a_peer(line[0]), lines):
-            if log_clues.is_error(text) and not log_clues.is_report(text):
+            if (log_clues.is_error(text) and not log_clues.is_report(text)) or kernel_messages.of_line(text):
                 errors.setdefault(_NUMBER.sub("", text), {}).setdefault(index, text)
     rarest = min(errors.values(), key=len, default={})
     return next(
