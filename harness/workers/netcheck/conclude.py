@@ -46,6 +46,8 @@ PLACED = (
 )
 """Causes for which the pattern in the matrix determines the ranks to blame. For all other causes, the probed
 rank is to blame."""
+BEHIND_A_PROXY = ("peer.silent", "peer.not_netcheck")
+"""Outcomes that all ranks observe at all others if a proxy accepts the connections in their place."""
 ABSENT = ("dns.no_record", "dns.negative_cached", "tcp.no_route", PENDING)
 """Outcomes that other ranks observe if a rank does not exist."""
 TAKEN = "port.taken"
@@ -209,7 +211,14 @@ def _bad(
             step = CAUSES[cause]
             good = (pair for pair, cell in cells.items() if past(cell, step))
             patterns = classify(bad, good, machines)
-            found += [_pattern_finding(cause, pattern, bad, absent, alone) for pattern in patterns]
+            hint = _overlay_hint(cells, bad, machines) if cause == "tcp.filtered" else ""
+            found += [_pattern_finding(cause, pattern, bad, absent, alone, hint) for pattern in patterns]
+            continue
+        if cause in BEHIND_A_PROXY and bad.keys() == _between_ranks(cells) and _both_ways(bad):
+            first = bad[min(bad)]
+            text = "no rank reaches another rank's own process: see whether a service mesh's proxy accepts "
+            text += f"the connections; {first.host}: {first.text}"
+            found.append(failed(cause, text, {rank for pair in bad for rank in pair}, seconds=first.at))
             continue
         side = 0 if cause in ASKER else 1
         for rank in sorted({pair[side] for pair in bad}):
@@ -220,6 +229,31 @@ def _bad(
             more = slow if rank in absent else ""
             found.append(failed(cause, seen + first.text + more, [rank], seconds=first.at))
     return found
+
+
+def _between_ranks(cells: Iterable[tuple[int, int]]) -> set[tuple[int, int]]:
+    return {(sender, receiver) for sender, receiver in cells if sender != receiver}
+
+
+def _both_ways(pairs: Collection[tuple[int, int]]) -> bool:
+    """Return whether each rank in the pairs is a sender and a receiver."""
+    return {sender for sender, _ in pairs} == {receiver for _, receiver in pairs}
+
+
+def _overlay_hint(
+    cells: Mapping[tuple[int, int], Cell], bad: Collection[tuple[int, int]], machines: Mapping[int, str]
+) -> str:
+    """Return a clause if exactly the connections between different machines got no response, otherwise ""."""
+    pairs = _between_ranks(cells)
+    if not all(machines.get(rank) for pair in pairs for rank in pair):
+        return ""
+    apart = {pair for pair in pairs if machines[pair[0]] != machines[pair[1]]}
+    if set(bad) != apart or pairs == apart:
+        return ""
+    return (
+        "; pods on the same node reach each other, so the packets of the overlay may be dropped between the "
+        "nodes (VXLAN: UDP port 4789 or 8472, Geneve: UDP port 6081, IP-in-IP: protocol 4)"
+    )
 
 
 def _master(reports: Sequence[Report]) -> list[Finding]:
@@ -260,9 +294,17 @@ def _withheld(cells: Mapping[tuple[int, int], Cell]) -> list[Finding]:
 
 
 def _pattern_finding(
-    cause: str, pattern: Pattern, bad: Mapping[tuple[int, int], Cell], missing: Collection[int], alone: bool
+    cause: str,
+    pattern: Pattern,
+    bad: Mapping[tuple[int, int], Cell],
+    missing: Collection[int],
+    alone: bool,
+    hint: str,
 ) -> Finding:
-    """Return a finding that blames the ranks in the pattern. If only one row is known, no rank is blamed."""
+    """Return a finding that blames the ranks in the pattern. If only one row is known, no rank is blamed.
+
+    `hint` is appended to the finding's text.
+    """
     kind, accused = pattern.kind, pattern.accused
     there = {pair: cell for pair, cell in bad.items() if pair in pattern.cells()}
     if all(cell.sender and cell.sender == cell.address for cell in there.values()):
@@ -287,7 +329,7 @@ def _pattern_finding(
         "pair": f"{pattern}" + (", one way" if pattern.one_way else ""),
     }
     cell = there[min(there)]
-    return failed(cause, f"{words[kind]}; {cell.host}: {cell.text}", accused, kind, cell.at)
+    return failed(cause, f"{words[kind]}; {cell.host}: {cell.text}{hint}", accused, kind, cell.at)
 
 
 def _it(one: bool) -> str:
