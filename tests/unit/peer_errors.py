@@ -1,7 +1,8 @@
 """What libraries print in a rank whose peer ended or does not answer, in the words of public reports.
 
 pytorch#153586, nccl#795, #1486 and #2076, LlamaFactory#6849, gloo#511, sglang#3226, gpustack#2125,
-dmlcloud#47, vllm#14025, aws-ofi-nccl#156 and #161, mosaicml/examples#292.
+dmlcloud#47, vllm#14025, aws-ofi-nccl#156 and #161, mosaicml/examples#292,
+nccl#426, #1170, #1405, #1664 and #1814.
 """
 
 _NCCL = "torch.distributed.DistBackendError: "
@@ -37,6 +38,12 @@ LOST_A_PEER = {
     "gloo-mesh-timeout": "RuntimeError: Gloo connectFullMesh failed with [gloo/transport/tcp/pair.h:301] "
     "Connect timeout [none]",
     "local-rank-0": "RuntimeError: Waiting for local rank 0, bailing out: 60.000 < 60.033 sec.",
+    "ib": "ncclSystemError: System call failed. Last error: NET/IB : Got completion from peer "
+    "10.0.0.2<4567> with status=12 opcode=0 len=0 vendor err 129",
+    "ib-old": "NCCL WARN NET/IB : Got completion with error 12, opcode 1, len 0, vendor err 129",
+    "ib-plugin": "NCCL WARN NET/IBP:Got completion from peer 7.6.13.83<36315> with status=5 opcode=1 len=2",
+    "local-dump": "Received a dump signal due to a collective timeout from this local rank and we will try "
+    "our best to dump the debug info.",
     "ofi": "NCCL WARN NET/OFI Request 0x7fbb944701b8 completed with error. RC: 20. Error: unknown error.",
     "ofi-context": "NCCL WARN NET/OFI Operation with NULL context completed with error",
     "ofi-cq": "NCCL WARN NET/OFI Request completed with error. RC: 21. Error: unknown error.",

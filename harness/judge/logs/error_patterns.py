@@ -24,7 +24,10 @@ from harness.judge.logs.stacks import Stack
 Lines = list[tuple[int, str]]
 
 _WARNING = re.compile(r"\[[WI]\d{4}|^[WI]\d{4} |Warning:")
-_NCCL_CONNECT = r"socket(Start|Poll)Connect: [Cc]onnect to (?!127\.|::1<|fe80:|.{0,200}, retrying \().{0,200}"
+_NCCL_CONNECTS = r"(socket(Start|Poll)Connect|NCCL (WARN|warned:) Net ?): [Cc]onnect to "
+_LINK_LOCAL = r"127\.|169\.254\.|::1<|fe80:"
+"""Pattern for an address that only its own host, or its own network link, can reach."""
+_NCCL_CONNECT = rf"{_NCCL_CONNECTS}(?!{_LINK_LOCAL}|.{{0,200}}, retrying \().{{0,200}}"
 """Beginning of a pattern for NCCL's message that it could not connect to the address of another host.
 
 With NCCL_DEBUG=INFO, NCCL also logs each attempt that it repeats, which is usual while the other ranks start.
@@ -46,7 +49,7 @@ _CLUES: tuple[tuple[CauseId, str], ...] = (
         r"|DistNetworkError.*(timed out|refused|failed to connect|[Cc]onnection reset by peer)"
         r"|connect\(\) timed out\. Original timeout was"
         r"|Ping failed, invalid (value|nonce) returned"
-        rf"|{_NCCL_CONNECT}(No route to host|timed out|unreachable)"
+        rf"|{_NCCL_CONNECT}(No route to host|timed out|unreachable|connection abort)"
         r"|RuntimeError: (No route to host|Connection (timed out|refused)|Network is unreachable)$",
     ),
     (
@@ -62,7 +65,7 @@ _CLUES: tuple[tuple[CauseId, str], ...] = (
     # NCCL (socket.cc) and gloo (tcp/pair.cc) print these addresses, which other hosts cannot reach.
     (
         "address.advertised",
-        r"socket(Start|Poll)Connect: [Cc]onnect to (127\.|::1<|fe80:)"
+        rf"{_NCCL_CONNECTS}({_LINK_LOCAL})"
         r"|connectFullMesh failed.* remote=\[(127\.|::1\]|fe80:)",
     ),
     ("variables.master_port", r"[Ee]rror.*(?i:master.?port).*'tcp://[\d.]+:\d+'"),
@@ -130,21 +133,26 @@ lines did not end the program."""
 _CPP_FRAME = re.compile(r"^(\[rank\d+\]: ?)?frame #\d")
 _FRAME_LINES = 8
 """Maximum number of lines between a stack's innermost "File …" line and the error below it."""
+NIC_ERRORS = (
+    r"NET/OFI .*completed with error|NET/OFI Unable to insert remote address"
+    r"|NET/IBP? ?:? ?Got completion (from peer \S+ )?(with )?(status=|error )(5|12|13)\b"
+)
+"""Pattern for messages of NCCL about a network card whose peer does not respond: from its plug-in for
+libfabric, and from InfiniBand (5: flushed, 12 and 13: too many retries)."""
 _OF_A_PEER = re.compile(
     r"Connection (closed|reset) by (remote )?peer|RendezvousConnectionError|SignalException|Broken pipe"
     r"|remote process exit|Received 15 death signal|Socket closed"
     # Messages from NCCL and from TCPStore, whose server runs in rank 0.
     r"|[Ff]ailed to recv, got 0 bytes|Connection was likely closed|NCCL communicator was aborted"
     r"|Socket recv failed while polling"
-    # Errors of Ray, and messages from NCCL's plug-in for libfabric.
     r"|ray\.exceptions\.(ActorDied|ActorUnavailable|RayActor|NodeDied|WorkerCrashed)Error"
-    r"|NET/OFI .*completed with error|NET/OFI Unable to insert remote address"
+    rf"|{NIC_ERRORS}"
     rf"|{_NCCL_CONNECT}Connection refused"
 )
 _PEER_ABSENT = re.compile(
     r"Timed out waiting \d+ms for (recv|send) operation|wait timeout after \d+ms, keys:"
     r"|Watchdog caught collective operation timeout"
-    r"|Received a dump signal due to a collective timeout from rank"
+    r"|Received a dump signal due to a collective timeout from (this local )?rank"
     r"|Observed flight recorder dump signal from another rank"
     r"|failed to pass monitoredBarrier|Detected mismatch between collectives on ranks"
     # Errors of a rank that waited for a peer's key in the store, or for a peer's connection.

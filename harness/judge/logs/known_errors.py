@@ -55,9 +55,14 @@ _ADVICE = (
         "the capability IPC_LOCK to the pod",
     ),
     (
-        r"ibv_\w+ failed with error|Got completion from peer .* status=|NET/IB : Got async event",
+        r"ibv_\w+ failed with error|NET/IBP? ?:? ?Got (completion|async event)",
         "the InfiniBand or RoCE link to the peer failed: see whether the ports are active (`ibstat`) on both "
         "nodes, and whether NCCL_IB_HCA and NCCL_IB_GID_INDEX fit; NCCL_IB_DISABLE=1 shows whether TCP works",
+    ),
+    (
+        r"NET/OFI .*completed with error|NET/OFI Unable to insert remote address",
+        "allow all inbound and outbound traffic of the nodes' security group to and from this group itself, "
+        "which EFA needs; NCCL_NET=Socket shows whether TCP works",
     ),
     (
         r"watchdog got stuck for \d+ seconds|Heartbeat monitor timed out",
@@ -271,7 +276,7 @@ _ADVICE = (
         "the image has no C compiler, which torch.compile and Triton need: install gcc in it",
     ),
     (
-        r"socket\w+Connect: connect to .*(No route to host|timed out|unreachable)",
+        r"(socket\w+Connect|Net ?): connect to .*(No route to host|timed out|unreachable|connection abort)",
         "NCCL cannot connect to this address: set NCCL_SOCKET_IFNAME to the interface of the pods' network, "
         "and see whether a NetworkPolicy or a firewall blocks high ports; --netcheck tests the connections",
     ),

@@ -2,7 +2,7 @@
 
 Ray, pdsh, `srun --label`, `torchrun --tee`, `mpirun --tag-output` and many loggers begin each line with a
 prefix, such as "(RayTrainWorker pid=7) ". A prefix whose form is not known is recognized by a traceback: the
-line "Traceback (most recent call last):" and the "File …" lines below it begin with the same text.
+"File …" lines and the line "Traceback (most recent call last):" above them begin with the same text.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MAX_CHARACTERS = 1000
 """Maximum number of characters that are read at the beginning of a line, and at its end. Some patterns take
 quadratic time."""
 _MAX_PREFIXES = 20
-"""Maximum number of different texts before tracebacks that are tried as prefixes."""
+"""Maximum number of different texts that are tried as prefixes."""
 _MAX_PREFIX_CHARACTERS = 120
 _STACK_LINES = 50
 """Maximum number of lines between the beginning of a traceback and a line with the same prefix in it. The
@@ -38,7 +38,7 @@ _GROUP = re.compile(r"^ {2,}[|+] (?=\S)")
 """Pattern for the prefix that Python adds to each line about an exception within an ExceptionGroup."""
 _RANK = re.compile(r"\[rank\d+\]: ?$")
 _BEGINS = re.compile(r"Traceback \(most recent call last\):|terminate called after throwing an instance of ")
-_CONTINUES = r"(\[rank\d+\]: ?)?\s*(File \"|what\(\):)"
+_CONTINUES = re.compile(r" {2}(File \"|what\(\):)")
 _NOT_AN_ERROR = re.compile(r"\b(WARN(ING)?|DEBUG)\b|^\[?[WID]\d{4} |torch/distributed/elastic")
 """Pattern for the prefix of a logger whose tracebacks did not end the program."""
 _LOGGED_ERROR = re.compile(
@@ -101,21 +101,22 @@ def _labelled(number: int, text: str) -> tuple[int, str, str]:
 
 
 def _prefixes(texts: list[str]) -> list[re.Pattern[str]]:
-    """Return patterns for the prefixes of the lines in which tracebacks begin, without those of warnings.
+    """Return patterns for the prefixes of the lines in tracebacks, without those of warnings.
 
     Numbers in a prefix, such as the time, can differ from line to line.
     """
     patterns: dict[str, re.Pattern[str] | None] = {}
     for position, text in enumerate(texts):
-        begin = _BEGINS.search(text, 0, _MAX_PREFIX_CHARACTERS)
-        head = _RANK.sub("", text[: begin.start()]) if begin else ""
+        inside = _CONTINUES.search(text, 0, _MAX_PREFIX_CHARACTERS)
+        head = _RANK.sub("", text[: inside.start()]) if inside else ""
         if not re.search(r"\w", head) or head[0].isspace() or _NOT_AN_ERROR.search(head):
             continue
         source = _pattern(head)
         if patterns.get(source) is None and (source in patterns or len(patterns) < _MAX_PREFIXES):
-            inside = re.compile(source + _CONTINUES)
-            is_prefix = any(inside.match(line) for line in texts[position + 1 : position + _STACK_LINES])
-            patterns[source] = re.compile(source) if is_prefix else None
+            prefix = re.compile(source)
+            before = texts[max(0, position - _STACK_LINES) : position]
+            is_prefix = any(_BEGINS.search(line) and prefix.match(line) for line in before)
+            patterns[source] = prefix if is_prefix else None
     return [pattern for pattern in patterns.values() if pattern is not None]
 
 

@@ -20,7 +20,7 @@ from harness.core.clock import seconds
 from harness.judge.case import Case, names
 from harness.judge.cluster.pod_deletion import WHOLE_SECONDS
 from harness.judge.logs import error_patterns as log_clues
-from harness.judge.logs import kernel_messages, ranks_outside_collectives
+from harness.judge.logs import kernel_messages, known_errors, ranks_outside_collectives
 from harness.judge.pod_end import SAME_MOMENT, End
 from harness.judge.ranks import exit_codes
 from harness.judge.ranks.pod_ends import TEARDOWN_ADVICE, without_tracker
@@ -50,8 +50,9 @@ _MISMATCH = "Detected mismatch between collectives on ranks"
 _BARRIER = re.compile(r"Ranks? ([\d, ]+) failed to pass monitoredBarrier in \d+ ms")
 _LOST = re.compile(
     r"Connection (closed|reset) by (remote )?peer|Broken pipe|remote process exit|Socket closed"
-    r"|[Ff]ailed to recv, got 0 bytes|NET/OFI .*completed with error|NET/OFI Unable to insert remote address"
+    rf"|[Ff]ailed to recv, got 0 bytes|{log_clues.NIC_ERRORS}"
 )
+_NIC = re.compile(log_clues.NIC_ERRORS)
 _MESH = "connectFullMesh failed"
 _NUMBER = re.compile(r"\d+")
 _PEER = re.compile(r"(?:by peer \[|peer )([0-9A-Fa-f.:]+)(?:\]:|<)\d")
@@ -65,10 +66,6 @@ _MESH_ADVICE = (
     "gloo connects every two ranks through ports that it chooses: set GLOO_SOCKET_IFNAME to the interface of "
     "the pods' network, and allow all ports between the pods in NetworkPolicies and firewalls; --netcheck "
     "tests the connections"
-)
-_LIBFABRIC_ADVICE = (
-    "allow all inbound and outbound traffic of the nodes' security group to and from this group itself, "
-    "which EFA needs; NCCL_NET=Socket shows whether TCP works"
 )
 
 
@@ -170,8 +167,8 @@ def _without_peers(case: Case, cause: End, ends: Collection[End], other_error: s
     elif len(lost) == len(ends):
         text = f"{names(case.ranks)} lost the connection to a peer"
         details = [f"{names(end.ranks)}: {end.log_quote}" for end in lost[:2]]
-        if all("NET/OFI" in end.log_quote for end in ends):
-            advice = _LIBFABRIC_ADVICE
+        if all(_NIC.search(end.log_quote) for end in ends):
+            advice = known_errors.advice(lost[0].log_quote) or advice
     elif not cause.peer_absent and all(end in waiting or end in lost for end in ends):
         cause_id, text = "collective.hung", f"{_of_ends(waiting)} timed out while waiting for a peer"
         text += f", and {_of_ends(end for end in lost if end not in waiting)} lost the connection to a peer"

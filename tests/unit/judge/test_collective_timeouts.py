@@ -1,7 +1,7 @@
 """Timeouts in collective operations, in the words of public reports: which rank did not take part, if any.
 
 pytorch#118369, nccl#1111, verl#1158, LlamaFactory#7396 and #8261, OFA#271, AnySplat#61, OpenRLHF#624,
-sglang#3226, gpustack#2125, dmlcloud#47, aws-ofi-nccl#161 and #663.
+sglang#3226, gpustack#2125, dmlcloud#47, aws-ofi-nccl#161 and #663, nccl#426.
 """
 
 import json
@@ -90,6 +90,15 @@ def libfabric(rank: int, message: str) -> list[str]:
     ]
 
 
+def infiniband(rank: int, completion: str) -> list[str]:
+    """Return what NCCL raises if its connection through InfiniBand or RoCE fails."""
+    text = f"w-1:946:988 [0] transport/net_ib.cc:839 NCCL WARN NET/IB : Got completion {completion}"
+    return [
+        text,
+        f"[rank{rank}]: RuntimeError: NCCL error in: ProcessGroupNCCL.cpp:911, unhandled system error",
+    ]
+
+
 def differs(rank: int, own: str, other: str) -> list[str]:
     """Return the error that TORCH_DISTRIBUTED_DEBUG=DETAIL adds, for ranks 0 and 1."""
     prints = [f"CollectiveFingerPrint(SequenceNumber=3, OpType={each})" for each in (own, other)]
@@ -174,6 +183,10 @@ CASES = {
         ),
         ("collective.failed", [], "ranks 0 and 1 lost the connection .*RC: 20"),
     ),
+    "InfiniBand cannot reach any peer": (
+        tuple(infiniband(rank, "with error 12, opcode 1, len 0, vendor err 129") for rank in range(2)),
+        ("collective.failed", [], "ranks 0 and 1 lost the connection .*error 12"),
+    ),
     "libfabric cannot use the addresses of the peers": (
         tuple(libfabric(rank, "Unable to insert remote address into address vector") for rank in range(2)),
         ("collective.failed", [], "ranks 0 and 1 lost the connection .*Unable to insert remote address"),
@@ -213,8 +226,9 @@ def test_the_logs_of_both_ranks_show_which_did_not_take_part(judged, name):
             tuple(libfabric(rank, "Request completed with error. RC: 21") for rank in range(2)),
             "security group",
         ),
+        (tuple(infiniband(rank, "with error 12, opcode 1") for rank in range(2)), "NCCL_IB_GID_INDEX"),
     ],
-    ids=["gloo", "libfabric"],
+    ids=["gloo", "libfabric", "infiniband"],
 )
 def test_the_advice_names_the_network_that_the_ranks_used(judged, logs, advice):
     job = failing()

@@ -189,12 +189,43 @@ def test_a_rank_that_waits_for_a_peer_is_not_the_first_to_fail(judged, symptom: 
     assert (verdict.cause, verdict.ranks) == ("rank.crashed", [1]), verdict.explanation
 
 
-def test_a_rank_that_cannot_reach_the_address_of_nccl_never_met_the_others(judged) -> None:
-    lines = of(1, *NCCL, "socketPollConnect: connect to 10.0.0.1<4567> returned No route to host(113)")
+@pytest.mark.parametrize(
+    ("lines", "cause"),
+    [
+        (
+            of(1, *NCCL, "socketPollConnect: connect to 10.0.0.1<4567> returned No route to host(113)"),
+            "rendezvous.unreachable",
+        ),
+        # nccl #1515, sglang #5594
+        (
+            of(
+                1,
+                *NCCL,
+                "socketStartConnect: Connect to 10.0.0.1<4567> failed : Software caused connection abort",
+            ),
+            "rendezvous.unreachable",
+        ),
+        # verl #726
+        (
+            of(
+                1,
+                *NCCL,
+                "socketStartConnect: Connect to 169.254.0.1<4567> failed : Software caused connection abort",
+            ),
+            "address.advertised",
+        ),
+        # nccl #1105
+        (
+            [*warned("Net : Connect to 10.0.0.1<4567> failed : No route to host"), *of(1, SYSTEM)],
+            "rendezvous.unreachable",
+        ),
+    ],
+)
+def test_a_rank_that_cannot_reach_the_address_of_nccl_never_met_the_others(judged, lines, cause) -> None:
     job = job_of(Case(lines, "", [], ""))
     job.truth, job.points, job.runs, job.attachments = {}, [], [], []
     verdict = judged(job)
-    assert (verdict.cause, verdict.ranks) == ("rendezvous.unreachable", [1]), verdict.explanation
+    assert (verdict.cause, verdict.ranks) == (cause, [1]), verdict.explanation
 
 
 @pytest.mark.parametrize("error", ["RuntimeError: No CUDA GPUs are available", "Found no NVIDIA driver"])

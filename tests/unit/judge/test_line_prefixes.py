@@ -1,6 +1,7 @@
 """Logs in which a launcher, Ray or a logger adds a prefix to each line: the first error is still found.
 
-vllm#6042, vllm#14025, verl#2995, simpleRL-reason#25, awsome-distributed-ai#376, accelerate#1114.
+vllm#6042, vllm#14025, verl#2995, simpleRL-reason#25, awsome-distributed-ai#376, accelerate#1114,
+sglang#5594.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ PREFIXES = {
     "torchrun --role --tee": "[trainer0]:",
     "Lightning": "[rank: 1] ",
     "docker compose": "worker-1  | ",
+    "Determined": "[rank=1] || ",
 }
 
 
@@ -122,8 +124,16 @@ def test_a_sentence_before_a_traceback_is_no_prefix() -> None:
     assert text == SHARD
 
 
+def test_a_sentence_between_a_prefix_and_a_traceback() -> None:
+    """Contract: sglang#5594. The prefix is the part that all lines of the traceback have."""
+    lines = ["Scheduler hit an exception: Traceback (most recent call last):", *TRACEBACK[1:], SHARD, "bye"]
+    text, _ = error_patterns.last_line(list(enumerate([f"[2025-04-21 07:28:41 TP5] {x}" for x in lines], 1)))
+    assert text == SHARD
+
+
 def test_many_prefixes_are_read_in_time() -> None:
-    lines = [f"{'x' * (n % 90)}{n}: Traceback (most recent call last):" for n in range(20_000)]
+    head = [f"{'x' * (n % 90)}: " for n in range(10_000)]
+    lines = [f"{x}{line}" for x in head for line in ("Traceback (most recent call last):", '  File "a.py"')]
     start = time.perf_counter()
     error_patterns.read(list(enumerate(lines, 1)), "log", 8)
     assert time.perf_counter() - start < 5
