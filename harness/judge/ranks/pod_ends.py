@@ -41,7 +41,11 @@ _WITH_A_DRIVER = re.compile(
 )
 """Pattern for errors of a loaded driver. A pod can see the GPUs of its node without requesting any, if
 NVIDIA's container runtime is the default and the image sets NVIDIA_VISIBLE_DEVICES."""
-_WITH_OWN_ADVICE: tuple[CauseId, ...] = (*_WITHOUT_GPU, "rank.write_failed")
+_WITH_OWN_ADVICE: tuple[CauseId, ...] = (
+    *_WITHOUT_GPU,
+    "rank.write_failed",
+    "rendezvous.unreachable",
+)
 """Causes whose action depends on the error."""
 _REQUEST_ADVICE = (
     "request GPUs: set the container's nvidia.com/gpu limit, or konduktor's resources.accelerators"

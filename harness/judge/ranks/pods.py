@@ -360,7 +360,8 @@ def _never_met(
         failure = "DNS failed" if cause.cause == "rendezvous.dns" else "TCP failed"
         if "Ping failed" in cause.text:
             failure = "what responded at MASTER_ADDR is not a rendezvous"
-        text, ranks = f"{names(cause.ranks)} could not reach the others: {failure}", cause.ranks
+        ranks = [rank for end in waiting if end.cause == cause.cause for rank in end.ranks]
+        text = f"{names(ranks)} could not reach the others: {failure}"
     not_started = start_events.unstarted(case, [case.node_of(rank) for rank in ranks])
     return not_passed(
         "rendezvous",
@@ -370,7 +371,7 @@ def _never_met(
         ranks=ranks or case.ranks,
         evidence=cause.evidence,
         at=cause.at,
-        advice=start_events.LATE_START if not_started else "",
+        advice=start_events.LATE_START if not_started else cause.advice,
     )
 
 

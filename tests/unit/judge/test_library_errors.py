@@ -228,6 +228,18 @@ def test_a_rank_that_cannot_reach_the_address_of_nccl_never_met_the_others(judge
     assert (verdict.cause, verdict.ranks) == (cause, [1]), verdict.explanation
 
 
+def test_ranks_that_cannot_reach_each_other_are_all_named(judged) -> None:
+    """Contract: nccl #1515, verl #726. No rank was the first to fail."""
+    lost = "socketStartConnect: Connect to 10.0.0.{}<4567> failed : Software caused connection abort"
+    job = job_of(Case(of(1, *NCCL, lost.format(1)), "", [], ""))
+    job.logs[job.pod_name(0)] = [f"{bundles.at(11, True)} {line}" for line in of(0, *NCCL, lost.format(2))]
+    job.truth, job.points, job.runs, job.attachments = {}, [], [], []
+    verdict = judged(job)
+    assert (verdict.cause, verdict.ranks) == ("rendezvous.unreachable", [0, 1]), verdict.explanation
+    assert "Ranks 0 and 1 could not reach the others" in verdict.explanation
+    assert "NCCL_SOCKET_IFNAME" in verdict.next[-1]
+
+
 @pytest.mark.parametrize("error", ["RuntimeError: No CUDA GPUs are available", "Found no NVIDIA driver"])
 @pytest.mark.parametrize(
     ("spec", "says"),
