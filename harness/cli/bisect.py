@@ -39,7 +39,7 @@ def bisect(
         typer.Option(
             min=1e-6,
             max=1,
-            help="accepted probability of a wrong result; with 1, the result is not confirmed",
+            help="accepted probability of a wrong result; with 1, launches are not repeated",
         ),
     ] = 0.01,
     launch: Launch = NOTHING,
