@@ -236,7 +236,9 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
 def _row(table: Mapping[str, Any]) -> Row:
     names = {field.name for field in fields(Row)}
     if not set(table) <= names:
-        raise ValueError(f"unknown key {sorted(set(table) - names)}; the keys are {', '.join(sorted(names))}")
+        raise ValueError(
+            f"unknown key {sorted(set(table) - names)}; the allowed keys are {', '.join(sorted(names))}"
+        )
     for name, value in table.items():
         if not isinstance(value, _TYPES[name]) or isinstance(value, bool):
             raise ValueError(f"{name} is {value!r}, which has the wrong type")

@@ -69,12 +69,15 @@ class Node:
             yield Step(name, "ENV", _one(make))
 
     def _look(self) -> Iterator[Check]:
-        """Find the devices for the COMPUTE and TRAIN sections. Yield the checks of devices and versions."""
+        """Find the devices for the COMPUTE and TRAIN sections.
+
+        Yield the checks for the devices and the software versions.
+        """
         if self.device == "cpu":
             devices.calm()
             self.extra["versions"] = devices.versions(None)
             yield from devices.version_checks(self.extra["versions"], self.device)
-            text = "the tests ran on the CPU and no GPU was tested: this is not an acceptance of a GPU"
+            text = "the tests ran on the CPU: no GPU was tested, so no GPU is accepted"
             yield Check(id="env.gpus", tag="ENV", verdict="WARN", text=text, cause="gpu.not_tested")
             return
         self._reading = smi_run.read()

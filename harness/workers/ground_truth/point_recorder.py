@@ -228,7 +228,7 @@ class Recorder:
         self._write({"k": "block", "metric": metric, **span, "sha256": frames.block_digest(rows), **ordered})
 
     def _write_kept(self) -> None:
-        """For each metric in blocks whose steps went back or repeated, write the rows that Pluto keeps."""
+        """Write the rows that Pluto keeps of each metric in blocks, if its steps went back or repeated."""
         for metric in self._in_blocks:
             rows = self._kept_rows[metric]
             if rows.ascending or not rows.known:

@@ -262,7 +262,10 @@ def _withheld(cells: Mapping[tuple[int, int], Cell]) -> list[Finding]:
 def _pattern_finding(
     cause: str, pattern: Pattern, bad: Mapping[tuple[int, int], Cell], missing: Collection[int], alone: bool
 ) -> Finding:
-    """Return a finding that blames the ranks in the pattern. If only one row is known, no rank is blamed."""
+    """Return a finding that blames the ranks in the pattern.
+
+    If only one row of the matrix is known, no rank is blamed.
+    """
     kind, accused = pattern.kind, pattern.accused
     there = {pair: cell for pair, cell in bad.items() if pair in pattern.cells()}
     if all(cell.sender and cell.sender == cell.address for cell in there.values()):

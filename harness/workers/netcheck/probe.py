@@ -83,7 +83,7 @@ class Cell:
     sender: str = ""
     """The address of the machine whose ICMP message ended the connection attempt, or ""."""
     waited: float = 0.0
-    """Seconds without a response, if the outcome is that no response arrived."""
+    """If no response arrived, the number of seconds that the probe waited for one."""
     listened: bool = False
     """Whether the peer was known to be listening on this port both before and after the attempt
     (member.py)."""

@@ -118,7 +118,7 @@ class ReportCollection:
 
 
 def is_incomplete(report: Report) -> bool:
-    """Return whether a rank has not yet finished a probe of another rank."""
+    """Return whether a rank has an unfinished probe of another rank."""
     return any(cell.outcome == PENDING for place, cell in report.row.items() if place != report.place)
 
 

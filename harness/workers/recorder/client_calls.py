@@ -100,7 +100,10 @@ class Stream(Recorder):
         self._report_change(metric, step, value, delivery)
 
     def dropped(self, entry: list[Any]) -> None:
-        """Record immediately that the client dropped a value for a new reason. Warn unless it is None."""
+        """Record immediately that the client dropped a value for a new reason.
+
+        Log a warning unless the value is None.
+        """
         key, kind, reason, _, step, _ = entry
         if kind != "NoneType":
             self._warn(key, reason, f"{key!r} ({kind}) at step {step} was not logged: {reason}")

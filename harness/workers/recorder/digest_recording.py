@@ -35,7 +35,7 @@ from .queued_values import Queue
 
 LINE_SECONDS = 60.0
 MAX_AT_FINISH = 3
-"""Maximum number of summaries that are written after calls of `run.finish()`. Another one is written at
+"""Maximum number of summaries that are written after calls to `run.finish()`. Another one is written at
 exit."""
 MAX_NAME = 400
 """Maximum length of a metric's name in characters. Metrics with longer names are recorded only in groups."""

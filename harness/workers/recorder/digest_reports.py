@@ -212,7 +212,10 @@ class Reports:
         self._changed.notify_all()
 
     def _open(self) -> None:
-        """Create the opener. Redirects are not followed, because the request contains a key."""
+        """Create the urllib opener that sends the requests.
+
+        Redirects are not followed, because the request contains a key.
+        """
         import ssl
         import urllib.request
 

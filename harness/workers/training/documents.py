@@ -87,7 +87,7 @@ def files(folder: Path, split: str) -> list[Path]:
     expected = f"{folder}: expected {split}.jsonl (also .gz or .zst), or shards in a folder {split}"
     if len(forms) > 1:
         names = " and ".join(form[0].name for form in forms)
-        raise ValueError(f"{expected}; found {names}. Remove or rename what should not be used")
+        raise ValueError(f"{expected}; found {names}. Remove or rename the files that should not be used")
     if not forms:
         entry_names = [path.name for path in entries]
         rest = f" and {len(entry_names) - 6} more" if len(entry_names) > 6 else ""
