@@ -327,7 +327,7 @@ class CompletionDetector(LaunchState):
             handled = gated(pod) or pod.get("spec", {}).get("nodeName") or condition(pod, "PodScheduled")
             is_waiting = not handled and "kube-scheduler" not in ready
             if self._lasts(pod, "unschedulable", is_waiting, part="unserved"):
-                return f"{pod['metadata']['name']} waits for a node, and no kube-scheduler is ready"
+                return f"{pod['metadata']['name']} is waiting for a node, but no kube-scheduler is ready"
         return None
 
     def _nodes(self) -> str | None:
@@ -383,7 +383,7 @@ class CompletionDetector(LaunchState):
             uid, name = str(pod["metadata"]["uid"]), pod["metadata"]["name"]
             failure = self.failed.get(uid)
             if self._lasts(pod, "masked", failure is not None and self._ended_well(pod)):
-                return f"{name} ended with exit code 0 though {failure}, and other pods have not ended"
+                return f"{name} ended with exit code 0 though {failure}, but other pods have not ended"
         return None
 
     def _ended_well(self, pod: Object) -> bool:
