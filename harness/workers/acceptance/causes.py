@@ -1,4 +1,4 @@
-"""List the causes of failed checks, and what to do about each of them."""
+"""Define the causes of failed checks, and the recommended action for each cause."""
 
 from __future__ import annotations
 

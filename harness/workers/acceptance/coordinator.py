@@ -94,7 +94,7 @@ class Coordinator:
                 continue
             trial = message.get("trial", -1)
             if trial not in trials or node not in trials[trial]:
-                continue  # This is a late response from an earlier round.
+                continue  # Ignore a late response from an earlier round.
             if "port" in message:
                 for place, other in enumerate(trials[trial][1:], 1):
                     if self._start(trial, trials[trial], place, self.addresses[node], message["port"]):

@@ -207,4 +207,5 @@ if __name__ == "__main__":
     sys.stdout.flush()
     code = main()
     sys.stdout.flush()
-    os._exit(code)  # The process group's destructor could wait for a dead rank.
+    # Exit without running destructors, because the process group's destructor could wait for a dead rank.
+    os._exit(code)

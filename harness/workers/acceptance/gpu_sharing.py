@@ -105,7 +105,7 @@ def _usage_text(device: Device, smi: Smi | None) -> str | None:
 
 
 def excuse(verdict: str, cause: str | None) -> bool:
-    """Return whether a result does not count if the GPU is shared."""
+    """Return whether a check's result must be ignored if the GPU is shared."""
     return verdict in ("FAIL", "WARN") and cause in UNPROVED
 
 

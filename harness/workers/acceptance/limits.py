@@ -206,7 +206,7 @@ def _read(path: Path) -> list[Row]:
         raise ValueError(f"{path.name} is larger than {MAX_BYTES} bytes")
     try:
         document = toml(data.decode())
-    except ValueError as error:  # This includes UnicodeDecodeError and TOMLDecodeError.
+    except ValueError as error:  # UnicodeDecodeError and TOMLDecodeError are ValueErrors.
         raise ValueError(f"{path.name} is not valid TOML: {error}") from error
     tables = document.get("row")
     if not isinstance(tables, list) or set(document) != {"row"}:

@@ -51,7 +51,8 @@ def read(seconds: float = SECONDS) -> Reading:
         text, code = ask("-q", "-x", seconds=seconds)
     except FileNotFoundError as error:
         return Reading(None, str(error))
-    except OSError as error:  # This includes TimeoutError. A timeout means that the driver failed.
+    except OSError as error:
+        # TimeoutError is an OSError too. A timeout means that the driver failed.
         return Reading(None, str(error), failed=True)
     parsed = smi_parser.parse(text, code)
     if parsed is None:

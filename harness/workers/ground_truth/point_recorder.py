@@ -278,7 +278,7 @@ class Recorder:
                 del items[:size]
             except ValueError:
                 if size == 1:
-                    del items[:1]  # Otherwise, this item would block all later items.
+                    del items[:1]  # Remove this item, because it would block all later items.
                     raise
                 size //= 2
 

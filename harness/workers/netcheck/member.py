@@ -105,7 +105,7 @@ class Member:
         """The row in this rank's newest report to rank 0, and the time when it was sent."""
         self._result: Diagnosis | None = None
         self._verdict = b"null"
-        """Rank 0's result as JSON, or null."""
+        """Rank 0's verdict as JSON, or null before there is a verdict."""
         self._informed: set[str] = set()
         self._fetching: set[int] = set()
         """The ranks whose reports rank 0 is fetching, as indices in the list of peers."""

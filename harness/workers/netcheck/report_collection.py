@@ -49,7 +49,7 @@ class ReportCollection:
         with self._lock:
             newest, first, _ = self._reports.get(report.instance, (report, at, at))
             if newest.age > report.age:
-                report = newest  # The rank sent a newer report while its older one was fetched.
+                report = newest  # The rank sent a newer report while rank 0 was fetching this one.
             for instance in [i for i, (other, _, _) in self._reports.items() if _replaces(report, other)]:
                 del self._reports[instance]
             self._reports[report.instance] = report, first, at

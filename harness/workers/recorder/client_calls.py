@@ -127,7 +127,7 @@ class ClientData(dict):  # type: ignore[type-arg]
         self._entries = entries
 
     def items(self) -> Any:
-        return self._entries  # Unlike a dict, this list can contain duplicate keys.
+        return self._entries  # Unlike a dict, this list of entries can contain duplicate keys.
 
 
 class Call:

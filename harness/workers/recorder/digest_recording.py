@@ -229,7 +229,7 @@ class Admitted(Recording):
         try:
             whole_step = client_rules.whole(step or 0)
             if whole_step is None or client_rules.refused(step or 0):
-                return  # `Account` (queued_values.py) reports values with an invalid step.
+                return  # `Account` (queued_values.py) reports this value, whose step is invalid.
             with self._lock:
                 self.lines.group = self.lines.group or process_group()
                 digests = self._digests.get(run)
@@ -238,7 +238,8 @@ class Admitted(Recording):
                 for name, value in metrics.items():
                     number = isinstance(value, (int, float)) and not isinstance(value, bool)
                     if number and not name.startswith(OWN_METRICS):
-                        # Pluto rejects a value that exceeds the range of a double.
+                        # float() raises OverflowError for a number that exceeds the range of a double. Pluto
+                        # rejects such a number.
                         with contextlib.suppress(OverflowError):
                             digests.put(name, whole_step, float(value), int(time_ms))
                 if self.lines.due:

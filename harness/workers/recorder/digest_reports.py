@@ -116,7 +116,8 @@ class Reports:
                 try:
                     self._thread = threading.Thread(target=self._send_all, name="recorder", daemon=True)
                     self._thread.start()
-                except Exception as error:  # The interpreter is shutting down, or has too many threads.
+                except Exception as error:
+                    # The interpreter is shutting down, or there are too many threads.
                     self._stop(f"no thread: {type(error).__name__}")
             self._changed.notify_all()
 

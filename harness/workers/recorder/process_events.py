@@ -124,7 +124,7 @@ def end(how: str, code: int | None, error: str = "") -> None:
     state = _current()
     if not state.started or state.ended:
         return
-    state.ended = how != "exec"  # If the exec fails, the process continues.
+    state.ended = how != "exec"  # After a failed exec, the process continues, so its end is still unknown.
     write({"k": "end", "how": how, "code": code, "error": error[:300], "open": len(state.open)})
 
 

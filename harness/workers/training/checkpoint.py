@@ -195,7 +195,7 @@ def begin(run: Path, manifest: Manifest) -> Path:
     """
     run.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(prefix=f".{manifest.name}-", dir=run))
-    partial.chmod(0o755)  # mkdtemp allows access only for the owner.
+    partial.chmod(0o755)  # mkdtemp creates folders that only their owner can access.
     return partial
 
 

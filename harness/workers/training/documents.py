@@ -210,7 +210,8 @@ def checked(paths: Sequence[Path], field: str) -> Iterator[str | ValueError]:
         except OSError:
             raise
         except Exception as error:
-            if type(error).__name__ != "ZstdError":  # The module with this class may be missing.
+            # The exception's class cannot be imported, because its module may be missing.
+            if type(error).__name__ != "ZstdError":
                 raise
             yield ValueError(
                 f"{path}: the compressed data is damaged or cut off after line {number}: {error}"

@@ -90,7 +90,8 @@ class Mlflow:
             try:
                 self._client.log_batch(self._run_id, metrics=metrics[first : first + AT_ONCE])
             except Exception:
-                self._server_steps.clear()  # The server may have stored the values.
+                # The server may have stored some values. Clear the cache, so that the steps are read again.
+                self._server_steps.clear()
                 raise
         return [], ""
 

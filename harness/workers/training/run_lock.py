@@ -192,10 +192,11 @@ class RunLock:
                 file = os.open(self._path, os.O_RDWR)
             except FileNotFoundError:
                 with suppress(OSError, Unusable):
-                    self._create()  # A user removed the file. The first launch to create it gets the lock.
+                    # A user has removed the file. The first launch that creates a new file gets the lock.
+                    self._create()
                 continue
             except OSError:
-                continue  # Such errors may be temporary on a network volume.
+                continue  # On a network volume, such errors may be temporary.
             try:
                 text = os.pread(file, _WIDTH, 0)
                 with suppress(ValueError):

@@ -279,7 +279,7 @@ def download(run: Path, url: str, environment: Mapping[str, str], say: Say) -> F
     defects: list[str] = []
     temporary = Path(tempfile.mkdtemp(prefix=f".resume-{run.name}-", dir=run.parent))
     try:
-        temporary.chmod(0o755)  # mkdtemp allows access only for the owner.
+        temporary.chmod(0o755)  # mkdtemp creates folders that only their owner can access.
         best = _optional(bucket, f"{prefix}/{BEST_NAME}")
         downloaded = _download_checkpoints(
             bucket, prefix, temporary, best.decode(errors="replace").strip(), defects, say
