@@ -91,7 +91,8 @@ class CompletionDetector(LaunchState):
     container: str = ""
     """The name of the container in which the ranks run."""
     admission_seconds: float = 300.0
-    """How many seconds Kueue has to admit the job. After that, the job would not have enough time to run."""
+    """The number of seconds in which Kueue must admit the job. After that, the job would not have enough time
+    to run."""
     hopeless: set[str] = field(default_factory=set)
     """Controller actions that the API server refuses because of a policy, quota or webhook."""
     failed: dict[str, str] = field(default_factory=dict)

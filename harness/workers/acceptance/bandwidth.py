@@ -75,7 +75,9 @@ def peers(devices: Sequence[Device], mode: str, limits: Limits) -> Iterator[Chec
         failed = [index for rate, index in rates if rate is None]
         if failed:
             yield _wrong(
-                "copy.peer", f"GPUs {failed} received data that differs from what this GPU sent", device
+                "copy.peer",
+                f"GPUs {failed} received data that differs from the data that this GPU sent",
+                device,
             )
             continue
         slowest = min(((rate, index) for rate, index in rates if rate is not None), default=None)

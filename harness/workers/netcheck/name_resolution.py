@@ -281,7 +281,7 @@ class Names:
         text = f"no such name: {tried}"
         for other in self._of_own_service(name, candidates):
             if (found := self._try(name, other)) is not None and found.addresses:
-                text += f"; {found.found} exists, so the name of the Service may be wrong"
+                text += f"; {found.found} exists, so the Service name may be wrong"
         return Lookup(name, cause="dns.no_record", text=text)
 
     def _of_own_service(self, name: str, candidates: Sequence[str]) -> Iterator[str]:

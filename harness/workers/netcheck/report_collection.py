@@ -69,10 +69,11 @@ class ReportCollection:
             return self._reports[instance][2] if instance in self._reports else None
 
     def proved(self) -> list[Report]:
-        """Return all reports, supplemented with what rank 0 knows. Failures that are not proved are pending.
+        """Return all reports, supplemented with the information that rank 0 has.
 
-        A refused connection is proved if the peer reported after the attempt, because it was listening the
-        whole time. A rank that is currently not reporting has ended, or does not get a CPU.
+        Failures that are not proved are pending. A refused connection is proved if the peer reported after
+        the attempt, because it was listening the whole time. A rank that is currently not reporting has
+        ended, or does not get a CPU.
         """
         now = time.monotonic()
         with self._lock:

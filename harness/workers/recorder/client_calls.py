@@ -406,7 +406,7 @@ def recording_here() -> Recording | None:
         try:
             begin()
         except Exception as error:
-            hooks.say(f"could not start in a child of the rank: {error!r}")
+            hooks.say(f"could not start in a child process of the rank: {error!r}")
     return _recording if _recording is not None and _recording.here else None
 
 

@@ -99,7 +99,7 @@ def upload(run: Path, url: str, environment: Mapping[str, str], say: Say) -> Fou
     best = _best(run, {folder.name for folder, _ in folders})
     is_same_run = target.belongs_to(owner)
     for name, files, _ in plans:
-        say(f"checking what {target.at(name)} already contains")
+        say(f"checking which files {target.at(name)} already contains")
         target.compare(files)
     if best and not is_same_run:
         target.compare([best])
