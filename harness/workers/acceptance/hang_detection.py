@@ -81,7 +81,7 @@ def diagnose(before: Mapping[int, Position], now: Mapping[int, Position], ranks:
     if failed:
         rank, error = next(iter(sorted(failed.items())))
         return Diagnosis("collective.failed", (), f"{furthest.doing} failed: rank {rank}: {error}")
-    return Diagnosis("collective.hung", (), f"all ranks entered {furthest.doing}, and none left it")
+    return Diagnosis("collective.hung", (), f"all ranks entered {furthest.doing}, but none left it")
 
 
 def _elsewhere(positions: Mapping[int, Position]) -> tuple[int, ...]:

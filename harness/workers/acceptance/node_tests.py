@@ -191,7 +191,9 @@ class Node:
 def _not_reported_reason(reading: smi_errors.Reading, device: Device) -> str:
     if reading.smi is None:
         return f"nvidia-smi gave no data: {reading.error}"
-    return f"nvidia-smi lists no GPU {device.uuid or 'without a UUID (PyTorch reports UUIDs since 2.5)'}"
+    return (
+        f"nvidia-smi does not list the GPU {device.uuid or '(UUID unknown: PyTorch reports UUIDs since 2.5)'}"
+    )
 
 
 def _equal(tested: Sequence[Device]) -> Iterator[Check]:

@@ -241,7 +241,7 @@ class _SearchState:
             else:
                 unclear.append(node)
         if unclear:
-            reason = "passed with no node, and too few known-good nodes gave results to determine the reason"
+            reason = "passed with no node, but too few known-good nodes gave results to determine the reason"
             self.unknown.append(Unknown(tuple(unclear), reason))
 
     def _between(self, one: Group, other: Group) -> Search[None]:

@@ -98,7 +98,7 @@ def unparsed(text: str, code: int) -> str:
     if "<nvidia_smi_log" in text:
         return f"nvidia-smi's XML output (exit code {code}) is cut off before the end of its first GPU"
     lines = "; ".join(notes(text))[:MAX_LETTERS]
-    text = f"nvidia-smi ended with code {code} and printed {f'no data: {lines}' if lines else 'nothing'}"
+    text = f"nvidia-smi ended with exit code {code} and printed {f'no data: {lines}' if lines else 'nothing'}"
     hint = next((hint for pattern, hint in _HINTS if pattern.search(lines)), "")
     if not hint and code in _CODES and cause_of(lines) is None:
         hint = f"the code means that {_CODES[code][1]}"

@@ -68,5 +68,5 @@ def links() -> dict[str, list[float]]:
     text, code = ask("nvlink", "-s")
     speeds = smi_parser.parse_links(text)
     if code and not speeds:
-        raise ValueError(f"nvidia-smi ended with code {code}: {text.strip()[-MAX_LETTERS:]}")
+        raise ValueError(f"nvidia-smi ended with exit code {code}: {text.strip()[-MAX_LETTERS:]}")
     return speeds

@@ -51,9 +51,9 @@ _OTHER_FORMATS = {
     b"SQLite format": "an SQLite database",
     b"\x04\x22\x4d\x18": "compressed by lz4",
     b"version https://": "a Git LFS pointer, which `git lfs pull` replaces with the file",
-    b"<!DOCTYPE": "an HTML page, such as the error page of a download",
-    b"<html": "an HTML page, such as the error page of a download",
-    b"<?xml": "an XML document, such as the error of a download",
+    b"<!DOCTYPE": "an HTML page, such as a server's error page",
+    b"<html": "an HTML page, such as a server's error page",
+    b"<?xml": "an XML document, such as an object store's error message",
 }
 _TAR, _TAR_OFFSET = b"ustar", 257
 _KINDS = {

@@ -93,7 +93,7 @@ def upload(run: Path, url: str, environment: Mapping[str, str], say: Say) -> Fou
     target = Target(*located(url), environment)
     folders, defects = whole_on_disk(run)
     if not folders:
-        raise Failed(f"{run} has no intact checkpoint to send" + f": {'; '.join(defects)}" * bool(defects))
+        raise Failed(f"{run} has no intact checkpoint to upload" + f": {'; '.join(defects)}" * bool(defects))
     plans = [(folder.name, _files(folder, manifest), manifest) for folder, manifest in folders]
     owner = _small_file(run, OWNER)
     best = _best(run, {folder.name for folder, _ in folders})
