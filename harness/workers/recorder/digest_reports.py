@@ -221,7 +221,7 @@ class Reports:
         import urllib.request
 
         if not self._url.startswith(("http://", "https://")):
-            raise UnexpectedError("the URL of the tracker has no scheme")
+            raise UnexpectedError("the tracker's URL has no scheme")
 
         class NoRedirect(urllib.request.HTTPRedirectHandler):
             def redirect_request(self, *_: Any, **__: Any) -> None:

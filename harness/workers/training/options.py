@@ -122,7 +122,7 @@ def parser(kind: type[argparse.ArgumentParser] = argparse.ArgumentParser) -> arg
         "--tracker-seconds",
         type=float,
         default=60,
-        help="maximum seconds that a rank waits for a tracker without a break",
+        help="maximum seconds that a rank waits for a tracker that does not respond",
     )
     return result
 

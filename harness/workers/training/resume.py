@@ -96,7 +96,7 @@ def resumable(run: Path, say: Say) -> tuple[Path, Manifest] | None:
         defects: list[str] = []
         newest = checkpoint.newest(run, defects.append)
     except Unreadable as error:
-        raise Unusable(f"{error}. Run as the user that owns it, or use `chown -R`") from error
+        raise Unusable(f"{error}. Run as the file's owner, or change the owner with `chown -R`") from error
     if newest is None and defects:
         defect = defects[0].removesuffix(": it is not used")
         raise Unusable(

@@ -182,7 +182,7 @@ class RunLock:
                 has_reported = True
             time.sleep(POLL_SECONDS)
             polls += 1
-        return first or f"its file names no owner, and did not change for {STALE_SECONDS:.0f} s"
+        return first or f"the lock file names no owner, and did not change for {STALE_SECONDS:.0f} s"
 
     def _beat(self) -> None:
         """Update the heartbeat until the lock is released or belongs to another writer."""
