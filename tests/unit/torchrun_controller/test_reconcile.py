@@ -298,7 +298,7 @@ def test_a_pod_without_a_node_is_said_at_once(api: Api) -> None:
 
 
 def test_cause_from_event_replaces_scheduler_message_immediately(api: Api) -> None:
-    """Contract: the Event that names the cause of late pods is not held back after the scheduler's message."""
+    """Contract: the Event that names the cause of late pods is not held back after a scheduler's message."""
     found = controller(api)
     found.look()
     jobset(api)
