@@ -61,7 +61,7 @@ class ExistingCluster:
 
     @property
     def retains_namespaces(self) -> bool:
-        """Return whether the user wants to keep the namespaces of launches on the cluster."""
+        """Return whether the user wants to keep the launches' namespaces on this cluster."""
         return self.settings.keep_cluster
 
     def deleted(self) -> None:

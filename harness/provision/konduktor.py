@@ -80,7 +80,7 @@ def konduktor_bin(context: RunContext) -> Path:
             if not program.is_file():
                 raise HarnessError(
                     f"{_pinned(LOCK)} has no bin/konduktor",
-                    hint=f"see {home}; pin another nightly",
+                    hint=f"look into {home}, and pin another nightly build",
                     cause=MISSING,
                 )
             (home / MARKER).write_text(f"{_pinned(LOCK)}\n")
@@ -159,6 +159,6 @@ def _run(*command: str) -> None:
         output = "\n".join(error.output.strip().splitlines()[-4:])
         raise HarnessError(
             f"{_pinned(LOCK)} is missing and could not be installed: {output}",
-            hint="konduktor comes from PyPI: check the package index of pip, then run again",
+            hint="konduktor is installed from PyPI. Check pip's package index, then run again",
             cause=MISSING,
         ) from None

@@ -93,6 +93,6 @@ def require_native(target: Platform) -> None:
         raise HarnessError(
             f"node images for {target.docker} can be built from source only on such a machine; this machine "
             f"is {platform.machine()}",
-            hint=f"set HARNESS_IMAGES=registry, or use the Docker server of this machine and unset {DEFAULT}",
+            hint=f"set HARNESS_IMAGES=registry, or use this machine's own Docker server and unset {DEFAULT}",
             cause=CAUSE,
         )

@@ -88,8 +88,8 @@ def requirements(
     """Check all launch requirements, and return them in the order in which a launch needs them.
 
     `job` determines the resources and the image. If `pods` is true, a pod dry run in a temporary namespace
-    checks the cluster's admission rules. If the user may not perform a check, its requirement gets a problem,
-    and no error is raised.
+    checks the cluster's admission rules. If the user lacks the permission for a check, the requirement is
+    returned with a problem, and no error is raised.
     """
     tests: list[tuple[str, Callable[[], str]]] = [
         ("nodes", lambda: _nodes(kube, settings, job)),
@@ -133,8 +133,12 @@ def _nodes(kube: Kube, settings: Settings, job: JobProperties | None) -> str:
     if job is not None:
         return f"{len(require_node(kube, job, settings))} nodes accept this job's pods"
     tainted = {str(node["metadata"]["name"]): exclusions({}, node) for node in open_ if exclusions({}, node)}
-    free = f"{len(open_) - len(tainted)} accept pods"
-    return f"{free}; more with a toleration: {by_reason(tainted.items())}" if tainted else free
+    free = f"{len(open_) - len(tainted)} nodes accept pods"
+    return (
+        (f"{free}; others accept only pods with a toleration: {by_reason(tainted.items())}")
+        if tainted
+        else free
+    )
 
 
 def _rights(kube: Kube) -> str:

@@ -274,7 +274,7 @@ def _copy(each: Replacement, folder: Path) -> Path:
     if root == package and not _fits(package):
         raise UsageError(
             f"--replace {each.name}: {each.path} contains more than {_MAX_BYTES >> 20} MiB",
-            hint="give the folder of the package itself, without data",
+            hint="specify the package's own folder, without data",
         )
     copy = folder / root.name
     shutil.copytree(root, copy, symlinks=True, ignore=_ignored_entries)
@@ -326,7 +326,8 @@ def _built(each: Replacement, source: Path, context: RunContext) -> Path:
         (wheel,) = out.glob("*.whl")
         target = out.parent / digest_of(wheel)[:12] / wheel.name
         target.parent.mkdir(exist_ok=True)
-        if not target.exists():  # Another process may be installing this wheel and checking its hash.
+        # An existing wheel is kept, because another process may be installing it and checking its hash.
+        if not target.exists():
             wheel.replace(target)
         return target
     except ToolError as error:

@@ -1,4 +1,4 @@
-"""Wait until the Deployments in a namespace are Available, and report why they are not."""
+"""Wait until the Deployments in a namespace are Available. If they are not, report the reason."""
 
 from __future__ import annotations
 

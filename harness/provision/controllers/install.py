@@ -1,11 +1,11 @@
 """Install JobSet and Kueue, and check that they serve.
 
-A controller can be Available without serving its webhooks (Kueue issues 1649, 2073, 12008). It counts as
-ready if its Deployment is Available at the latest generation, the EndpointSlices of every webhook Service
-have a ready endpoint, and a server-side dry-run create passes through each webhook.
+A controller can be Available without serving its webhooks (Kueue issues 1649, 2073, 12008). Therefore a
+controller counts as ready only if its Deployment is Available at the latest generation, the EndpointSlices of
+every webhook Service have a ready endpoint, and each webhook accepts a dry-run create request.
 
-Until Kueue serves, its webhooks block pods in every namespace. Therefore both controllers are applied first,
-and their webhooks are applied after the controllers' pods exist.
+Until Kueue serves, its webhooks block pods in every namespace. For this reason, the webhooks are applied only
+after the controllers' pods exist.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SERVED = (*WEBHOOKS, "APIService")
 """The kinds of objects that make the API server call a controller. Such calls fail or hang until the
 controller serves."""
 ONCE_SECONDS = 1.0
-"""The timeout, in seconds, of a check that does not wait, but reads each Deployment only once."""
+"""The timeout, in seconds, of a check that reads each Deployment only once instead of waiting for it."""
 Change = Callable[[Object], Object]
 """A function that takes an object from a manifest and returns the object to apply."""
 
@@ -183,7 +183,7 @@ def renew(kube: Kube, started_at: datetime) -> None:
 
 
 def recheck_serving(kube: Kube, seconds: float = 60) -> None:
-    """Check that the controllers, which served earlier, still serve, and wait for them if necessary.
+    """Check that controllers that served earlier still serve, and wait for them if necessary.
 
     Raises HarnessError (cause controllers.*) at once if a failure cannot recover by itself.
     """

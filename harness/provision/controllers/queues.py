@@ -48,7 +48,7 @@ def quotas(nodes: list[Object], pods: list[Object]) -> dict[str, Decimal]:
 
 
 def fitting_request(request: Decimal, pods: int, quota: Decimal, node: Decimal) -> Decimal | None:
-    """Return the largest CPU request per pod, in steps of 10m, at which all `pods` pods fit into the quota
+    """Return the largest CPU request, a multiple of 10 millicores, with which `pods` pods fit into the quota
     `quota` of a single node. Returns None if the pods fit with their own `request`. Also returns None if
     `request` is larger than the node's CPUs, because such a job is supposed to fail.
     """

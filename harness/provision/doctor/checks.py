@@ -26,8 +26,8 @@ from harness.provision.kind.docker_check import NO_PODMAN, PODMAN, is_podman
 from harness.provision.source import versions as source_versions
 from harness.settings import Settings
 
-# From this version on, a privileged container gets only the capabilities that dockerd has. dockerd 20.10
-# requires all capabilities.
+# Since Docker 23, a privileged container gets only the capabilities that dockerd itself has. Older versions,
+# such as 20.10, require all capabilities.
 DOCKER_BOUNDED = (23, 0)
 KIND = (0, 33)
 GO = (1, 26)
@@ -124,10 +124,12 @@ def _privileged(info: dict[str, Any]) -> Check:
         "privileged containers",
         worked,
         text,
-        "work (kind's nodes need them); Docker ≥ 23 where the machine withholds capabilities",
-        "doctor does not stop a running Docker daemon: stop its containers and the daemon, and install a "
-        "newer version: "
-        f"{advice('docker')}; in a container without privileges of its own, use another machine",
+        (
+            "privileged containers can run, as kind's nodes must; Docker ≥ 23 if the machine withholds "
+            "capabilities"
+        ),
+        "stop Docker's containers and its daemon yourself, then install a newer version: "
+        f"{advice('docker')}. Inside a container without privileges, use another machine instead",
     )
 
 

@@ -204,7 +204,8 @@ def _link_go(packages: Sequence[str], progress: Progress) -> None:
     if "golang-1.26-go" in packages and GO_LINK.resolve() != GO_HOME:
         if GO_LINK.exists():
             raise HarnessError(
-                f"{GO_LINK} is an older Go", hint=f"remove it, or put {GO_HOME.parent} first on PATH"
+                f"{GO_LINK} is an older version of Go",
+                hint=f"remove it, or put {GO_HOME.parent} first on PATH",
             )
         GO_LINK.symlink_to(GO_HOME)
         progress(f"linked {GO_LINK} to {GO_HOME}")

@@ -33,8 +33,8 @@ MAX_BYTES = 900_000
 
 @dataclass(frozen=True)
 class Near:
-    """An image that was built from the same inputs except for the scripts, and the current scripts that
-    differ from the image's or that it lacks."""
+    """An image that was built from the same inputs except for the scripts, and the scripts that have changed
+    or been added since then."""
 
     tag: str
     image_id: str

@@ -85,7 +85,8 @@ def resolve(context: RunContext, then: Own = lambda _bases: ()) -> Stack:
             f"both Kubernetes {settings.kubernetes} and the node image {settings.node_image} are set",
             hint="unset HARNESS_KUBERNETES, because the image determines the version",
         )
-    if settings.images == "registry":  # A host that cannot be reached makes the download or pull fail.
+    # HARNESS_IMAGES=registry needs no check, because a download or pull reports a host that does not respond.
+    if settings.images == "registry":
         image_origin, reason = Origin("registry"), "set by HARNESS_IMAGES"
     else:
         image_origin = origin(locked, context)

@@ -6,9 +6,9 @@
                         volume, and imports the tar
 
 An import would write every file of an image into every node. Writing 1 GB twice took 30 s of the 57 s that a
-cluster of three nodes needed. Links take no space and no time, and the page cache holds the layers' files
-only once (docs/decisions/025). An image stays in the volume until the whole volume is removed, because pods
-might still use the image.
+cluster with three nodes needed to start. Links take no space and no time, and the page cache holds the
+layers' files only once (docs/decisions/025). An image stays in the volume until the whole volume is removed,
+because pods might still use the image.
 """
 
 from __future__ import annotations

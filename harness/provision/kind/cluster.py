@@ -169,7 +169,8 @@ class KindCluster(KindNodes):
     def _delete_all(self) -> bool:
         """Delete the cluster, and then its lock files.
 
-        The caller holds the lock and must do nothing else under it.
+        The caller must hold the lock, and must not change the cluster afterwards, because the lock file is
+        gone.
         """
         deleted = self.delete()
         if deleted:

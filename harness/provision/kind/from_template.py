@@ -158,7 +158,8 @@ class _Copy:
                     zip(nodes, pool.map(lambda node: self._run(node, images), nodes), strict=True)
                 )
                 identities = self._identify(addresses)
-            # This takes half a second, during which the CPU is idle.
+            # The import takes half a second, and is done now because this process otherwise only waits for
+            # the nodes.
             pool.submit(import_module, CERTIFICATES)
             with attempt("API server to answer"):
                 self._export_kubeconfig()

@@ -100,7 +100,7 @@ def create_or_reuse(kind: KindNodes, images: Images, context: RecordedContext) -
         # the webhooks of a controller that does not serve would reject them.
         is_complete = state.phase == "ready"
         if kind.abandoned() and (required != actual or not is_complete or not kind.healthy()):
-            progress(f"cluster {kind.name}: left by a killed run, and unusable")
+            progress(f"cluster {kind.name} was left by a killed run and is unusable")
             kind.delete()
             return create_or_reuse(kind, images, context)
         if required != actual:

@@ -99,8 +99,8 @@ class KindNodes:
         return {node: states[node] not in _STOPPED for node in ordered}
 
     def used_from_now_on(self) -> None:
-        """Remember when the cluster was created, so that `deleted` can detect that another cluster of this
-        name replaced it."""
+        """Store the cluster's creation time, so that `deleted` can detect a newer cluster with the same
+        name."""
         state = self.state()
         self._created_at = state.created_at if state else ""
 

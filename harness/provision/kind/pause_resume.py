@@ -25,7 +25,7 @@ STARTING_SECONDS = 180
 """The maximum number of seconds to wait until a cluster serves after Docker or the machine has restarted its
 nodes."""
 FIRST_START = timedelta(seconds=30)
-"""The time after a container's creation from which on a start of the container counts as a restart."""
+"""A container that starts later than this after its creation counts as restarted."""
 CAUSE: Final = "cluster.unhealthy"
 
 

@@ -77,7 +77,8 @@ class Proxy(BaseHTTPRequestHandler):
         connection = HTTPConnection(self.upstream, timeout=CONNECT_SECONDS)
         try:
             connection.connect()
-            connection.sock.settimeout(None)  # A `tail` response is silent while its job prints nothing.
+            # Reads have no timeout, because a `tail` response is silent while its job prints nothing.
+            connection.sock.settimeout(None)
             connection.request(
                 "GET", f"{address.path}?{urlencode(parameters)}" if parameters else address.path
             )
