@@ -34,7 +34,7 @@ class Forbidden(HarnessError):
 
     def __init__(self, kind: str, namespace: str, option: str = "") -> None:
         super().__init__(
-            f"the right to read {kind} in namespace {namespace} is expected, but the API server forbids it",
+            f"you need permission to read {kind} in namespace {namespace}, but the API server denies it",
             hint=f"`harness attach --print-rbac -n {namespace}{option}` prints the Role that is needed",
             cause="cluster.forbidden",
         )
@@ -175,5 +175,5 @@ class Reader:
             )
         if error.status in BUSY:
             return NotNow(text, hint="attach again when the API server is ready", cause="cluster.unhealthy")
-        hint = "check with `kubectl version` that the server of the kubeconfig is a Kubernetes API server"
+        hint = "check with `kubectl version` that the kubeconfig's server is a Kubernetes API server"
         return HarnessError(text, hint=hint, cause="cluster.unhealthy")

@@ -1,4 +1,4 @@
-"""Read the environment variables of a container whose values are in the pod's object."""
+"""Read those of a container's environment variables whose values are in the pod's object."""
 
 from __future__ import annotations
 

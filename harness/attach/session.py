@@ -119,8 +119,8 @@ def picture_now(bundle: Bundle, kube: Kube, context: RunContext, folder: Path) -
     job = find(target, reader)
     if kind != "Pod" and job.uid != launch.uid:
         raise UsageError(
-            f"the {kind} {name} of {bundle.path} was deleted, and there is another one with its name",
-            hint=f"attach to it: harness attach {kind.lower()}/{name} -n {launch.namespace}",
+            f"the {kind} {name} recorded in {bundle.path} was deleted, and another {kind} now has its name",
+            hint=f"to attach to the new {kind}: harness attach {kind.lower()}/{name} -n {launch.namespace}",
         )
     settings = context.settings.model_copy(update={"runs_dir": folder})
     recorded = _new_bundle(kube, job, replace(context, settings=settings))

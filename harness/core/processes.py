@@ -169,8 +169,8 @@ def _popen(command: Sequence[str], cause: CauseId | None, **options: Any) -> sub
 def _signals_wait() -> Iterator[None]:
     """Return a context manager for a block that starts a program.
 
-    Signals are deferred until the end of the block. A signal handler that ran while the program is being
-    started could not kill it, because the program is not yet in `_running`.
+    Signals are deferred until the end of the block. A signal handler that runs while the program is being
+    started cannot kill it, because the program is not yet in `_running`.
     """
     received: list[int] = []
     previous: dict[int, Any] = {}

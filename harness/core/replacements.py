@@ -103,7 +103,7 @@ def python_package(name: str) -> str:
     if str(canonicalize_name(name)) in CONTROLLERS:
         raise UsageError(
             f"{name} is not a Python package, so its versions cannot be listed",
-            hint=f"use --replace {name}=VERSION to launch with one version. Each one needs a new cluster.",
+            hint=f"use --replace {name}=VERSION to launch with one version; each version needs a new cluster",
         )
     return parse(name, "latest").name
 
@@ -135,7 +135,7 @@ def parse(name: str, spec: str) -> Replacement:
     if path.is_dir():
         raise UsageError(
             f"--replace {package}: {path} contains neither pyproject.toml nor setup.py",
-            hint="give the folder of the package itself",
+            hint="specify the package's own folder",
         )
     raise UsageError(f"--replace {package}: expected {FORMS}; found {shown(spec)}, and no such file exists")
 

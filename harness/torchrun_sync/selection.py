@@ -184,9 +184,10 @@ class Selection:
 
 
 def _is_environment(folder: Path) -> bool:
-    """Return whether a folder is a virtual environment of Python or conda. Its programs have absolute paths.
+    """Return whether a folder is a virtual environment of Python or conda.
 
-    It is of no use in a pod, and its links to the Python of this machine would be refused.
+    A virtual environment is of no use in a pod, because its programs contain absolute paths. Its links to
+    this machine's Python would be refused.
     """
     return (folder / "pyvenv.cfg").is_file() or (folder / "conda-meta").is_dir()
 

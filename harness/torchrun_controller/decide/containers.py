@@ -18,7 +18,7 @@ from harness.torchrun_controller.api.condition_type import parsed
 from harness.torchrun_controller.decide.trainer_exit import explained
 
 RUNS_STEP = timedelta(seconds=30)
-"""The interval to which an init container's run time is rounded down in the status."""
+"""In the status, an init container's run time is rounded down to a multiple of this interval."""
 LONG = timedelta(seconds=60)
 """The run time after which an Event reports an init container that is still running."""
 LINGERS = timedelta(seconds=30)

@@ -115,12 +115,12 @@ def _is_open(cluster_scoped: Object | None, namespace: str) -> bool:
 
 
 def _closed_kai_queue(queue: Object, spec: QueueSpec, snapshot: QueueSnapshot) -> str | None:
-    """If the TorchrunQueue refers to a kai-scheduler Queue that it may not use, return the Queue's name, and
-    otherwise None.
+    """Return the name of the TorchrunQueue's kai-scheduler Queue, or of this Queue's parent, if the
+    TorchrunQueue may not use it. Otherwise, return None.
 
     kai-scheduler lets the pods of any namespace use any Queue. A TorchrunQueue uses the Queue that was
     created for it, or one that is open to its namespace. A Queue that does not exist is created under the
-    parent `default`, or under one that is open to the namespace.
+    parent `default`, or under another parent that is open to the namespace.
     """
     namespace = queue["metadata"]["namespace"]
     if snapshot.kai_queue is not None:
@@ -321,7 +321,10 @@ def _resource(template: ResourceTemplate, snapshot: QueueSnapshot) -> ResourceSt
     if PERMITTED.get(kind) != version:
         allowed = ", ".join(PERMITTED)
         return ResourceStatus(
-            name=template.name, kind=kind, ready=False, message=f"expected one of {allowed}, of version v1"
+            name=template.name,
+            kind=kind,
+            ready=False,
+            message=(f"expected one of these kinds in version v1: {allowed}"),
         )
     return ResourceStatus(
         name=template.name,

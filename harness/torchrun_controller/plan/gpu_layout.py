@@ -65,8 +65,8 @@ def distribute(job: JobSpec, capacity: int, best_fit: BestFit = lambda _: None) 
     elif not capacity:
         raise Refused(
             "NoGPUs",
-            f"expected a queue whose nodes have GPUs for numGPUs: {gpus}; this one's have none: set its "
-            "nodeResources.gpus, or numGPUs: 0 for a job on CPUs",
+            f"numGPUs is {gpus}, but the queue's nodes have no GPUs: set the queue's nodeResources.gpus, "
+            "or numGPUs: 0 for a job on CPUs",
         )
     else:
         nodes = fixed_nodes or best_fit(gpus) or _fewest(gpus, capacity)
