@@ -230,7 +230,7 @@ def _resolved(
     of_recorders = by_id(client, ids, project, SECONDS)
     matching = next((one for one in of_recorders if not run or run in _names(one)), None)
     if matching is not None and tracker_run.given and project not in ("", matching.project):
-        matching = None  # The run is in another project than the one that the user named.
+        matching = None  # The run is not in the project that the user named.
     if matching is None and run and is_tracker_id(run):
         external = not run.isdecimal() and audit.runs(external_id=run, project=project, job_name=None)
         matching = None if external else by_word(client, run, project, SECONDS)

@@ -281,16 +281,15 @@ none."""
 
 
 def spans(text: str) -> list[Span]:
-    """Return the (start, end) of the secrets that the rules find in a text.
-
-    Frames, which ranks write for the harness, are left out.
+    """Return a (start, end) pair for each secret that the rules find in a text. Frames, which ranks write for
+    the harness, are left out.
     """
     secret_spans = [*_named(text), *_shaped(text), *_private_keys(text)]
     return without(secret_spans, frames(text)) if secret_spans else []
 
 
 def frames(text: str) -> list[Span]:
-    """Return the (start, end) of the frames in a text, which ranks write for the harness."""
+    """Return a (start, end) pair for each frame in a text. Ranks write frames for the harness."""
     return [match.span() for match in _FRAME.finditer(text)] if "@" in text else []
 
 

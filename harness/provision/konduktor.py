@@ -114,7 +114,7 @@ def replaced_konduktor(context: RunContext) -> tuple[Path, tuple[Replaced, ...]]
             _install(home)
             install(package_change, ["--python", str(home / "bin" / "python")])
             if not program.is_file():
-                raise UsageError(f"--replace: {replacement.spec} has no program konduktor")
+                raise UsageError(f"--replace: {replacement.spec} does not contain the program `konduktor`")
             (home / MARKER).write_text(f"{package_change.replaced[0].version}\n")
     _REPLACED[replacement.spec] = program
     return program, package_change.replaced

@@ -215,7 +215,7 @@ def _image(kube: Kube, settings: Settings, job: JobProperties | None) -> str:
         reference = image(job, settings.worker_image)
     except HarnessError as error:
         if tags := other_tags(LOCAL_IMAGE, kube.objects("v1", "Node")):
-            error.hint = f"the nodes have {', '.join(tags)}: set HARNESS_WORKER_IMAGE to one of these"
+            error.hint = f"the nodes have {', '.join(tags)}: set HARNESS_WORKER_IMAGE to one of these images"
         raise
     secret = f", with the Secret {settings.image_pull_secret}" if settings.image_pull_secret else ""
     return f"{reference}{secret}; it is pulled only when the pods start"

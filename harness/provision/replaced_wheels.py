@@ -218,7 +218,7 @@ def wheel_of(each: Replacement, context: RunContext) -> Path:
     except InvalidWheelFilename as error:
         raise UsageError(f"--replace {each.name}: {error}") from None
     if name != each.name:
-        raise UsageError(f"--replace {each.name}: {each.spec} is the package {name}")
+        raise UsageError(f"--replace {each.name}: {each.spec} is the package {name}, not {each.name}")
     if is_shallow and version.local:
         context.progress(
             f"{each.name} {version}: the version may be wrong, because {each.path} is a shallow clone, "

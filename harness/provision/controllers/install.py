@@ -93,7 +93,7 @@ def complete(kube: Kube, manifests: Sequence[Path], progress: Progress, seconds:
         wait_available(kube, namespace, seconds, NOT_READY[name])
         progress(f"{name}: Available")
     check_serving(kube)
-    progress("jobset, kueue: a dry-run create passes every webhook")
+    progress("jobset, kueue: every webhook accepts a dry-run create request")
 
 
 def deferred(manifests: Sequence[Path]) -> Iterator[Object]:

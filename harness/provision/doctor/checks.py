@@ -83,7 +83,10 @@ def _daemon(info: dict[str, Any], problem: str) -> Check:
         state = f"{info['ServerVersion']}, {info.get('Driver', '?')}, {system}"
         return Check("Docker daemon", True, state, "answers")
     if host := os.environ.get("DOCKER_HOST"):
-        fix = f"DOCKER_HOST is {host}: start the daemon there, or unset DOCKER_HOST to use this machine's"
+        fix = (
+            f"DOCKER_HOST is {host}: start the daemon there, or unset DOCKER_HOST to use this machine's "
+            "daemon"
+        )
     elif "permission denied" in problem.lower():
         fix = "add yourself to the docker group (`sudo usermod -aG docker $USER`, then log in again)"
     else:
@@ -188,7 +191,7 @@ def _for_source(expected: str, source: bool) -> str:
     return (
         f"{expected}, to build images from source"
         if source
-        else f"{expected}; images come from registries here"
+        else f"{expected} (optional, because images come from registries)"
     )
 
 
@@ -196,7 +199,8 @@ def _disk(settings: Settings, info: dict[str, Any], source: bool) -> list[Check]
     needed = DISK_SOURCE if source else DISK_REGISTRY
     places = {"disk, cache": probe.existing(settings.cache_dir)}
     root = Path(info.get("DockerRootDir") or "/var/lib/docker")
-    if root.is_dir():  # Docker Desktop keeps this folder in a virtual machine.
+    # With Docker Desktop, this folder exists only in a virtual machine.
+    if root.is_dir():
         places["disk, Docker"] = root
     results = []
     for name, place in places.items():

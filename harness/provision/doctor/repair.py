@@ -116,7 +116,7 @@ def install(packages: Sequence[str], release: str, progress: Progress) -> None:
     suites = apt.missing_suites(specs, apt.read_sources())
     if suites:
         for path in apt.write_sources(suites, release):
-            progress(f"wrote {path} ({', '.join(suites)}, pinned below everything else)")
+            progress(f"wrote {path} ({', '.join(suites)}, with lower priorities than all other sources)")
     progress("apt-get update")
     _apt("update")
     progress(f"apt-get install {' '.join(specs)}")

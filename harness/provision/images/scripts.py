@@ -47,7 +47,8 @@ def read(folder: Path) -> dict[str, bytes]:
 
 
 def labels(making: str, scripts: Mapping[str, bytes]) -> dict[str, str]:
-    """Return the labels of an image that contains these scripts. `making` is the hash of its other inputs."""
+    """Return the labels of an image that contains these scripts. `making` is a hash of all other inputs of
+    the image."""
     return {MAKING: making, SCRIPTS: json.dumps(digests(scripts))}
 
 

@@ -200,7 +200,7 @@ def _add(container: str, image: LocalImage, context: RunContext) -> None:
     digest, _, manifest = _inside(container, "sh", "-c", shell_script).partition("\n")
     document = json.loads(manifest)
     if "config" not in document or _sha256(manifest.encode()) != digest:
-        raise HarnessError(f"{image.tag} is not a single image in containerd", cause=CAUSE)
+        raise HarnessError(f"containerd did not import {image.tag} as a single image", cause=CAUSE)
     configuration = _inside(container, *CTR, "content", "get", document["config"]["digest"])
     chains = chain_ids(json.loads(configuration)["rootfs"]["diff_ids"])
     view = _inside(container, "sh", "-c", viewing(chains[-1]))
@@ -296,7 +296,10 @@ def layer_folders(mounts: Sequence[dict[str, Any]]) -> list[str]:
     folders = [mounts[0]["Source"]] if lower is None else lower.removeprefix("lowerdir=").split(":")[::-1]
     for path in folders:
         if not path.startswith(f"{MOUNT}/containerd/{_SNAPSHOTS}/"):
-            raise HarnessError(f"containerd keeps a layer at {path}", cause=CAUSE)
+            raise HarnessError(
+                f"containerd keeps a layer at {path}, which is outside the volume of unpacked images",
+                cause=CAUSE,
+            )
     return folders
 
 

@@ -224,7 +224,7 @@ class KindNodes:
         docker_check.check_disk_space(self.settings)
         docker_check.port(self.settings)
         if self.exists():
-            context.progress(f"removing what is left of cluster {self.name}")
+            context.progress(f"removing the remains of cluster {self.name}")
             self.delete()
         self.dir.mkdir(parents=True, exist_ok=True)
         self.volumes.mkdir(parents=True, exist_ok=True)

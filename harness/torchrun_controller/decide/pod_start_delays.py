@@ -111,8 +111,9 @@ def _of_jobset(snapshot: Snapshot, events: list[Object]) -> str:
 def _of_pods(pods: list[Object], events: list[Object]) -> str:
     """Return the message of the last Event about a waiting pod, or "".
 
-    FailedScheduling is ignored for a pod that has been scheduled. A message with a reason is preferred to one
-    that reports only that a pod waits for its volumes or for other pods of its group.
+    FailedScheduling is ignored for a pod that has been scheduled. A message that gives a reason takes
+    precedence over a message that only reports that a pod waits for its volumes or for other pods of its
+    group.
     """
     pending_pods = {
         pod["metadata"]["name"]: pod

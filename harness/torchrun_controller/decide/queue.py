@@ -105,7 +105,8 @@ def _open(
 
 
 def _is_open(cluster_scoped: Object | None, namespace: str) -> bool:
-    """Return whether a ClusterQueue's or Queue's administrator permits TorchrunQueues in this namespace.
+    """Return whether TorchrunQueues in this namespace may use a ClusterQueue or Queue, according to the
+    annotation that its administrator set.
 
     Without this check, a queue's author could use rights that only the controller has.
     """
@@ -210,8 +211,8 @@ KAI_QUEUE_NOT_OPEN = "KaiQueueNotOpen"
 DEFAULT_PARENT = "default"
 """The kai-scheduler Queue that any TorchrunQueue may set as its parent."""
 TEMPLATE = "PodTemplateValid"
-"""The type of the condition with the result of the dry run for the queue's pod. The result is valid for one
-generation of the queue."""
+"""The type of the condition that contains the result of the dry run for a queue's pod. The result is valid
+for one generation of the queue."""
 UNCHECKED = "its pod template is being checked"
 
 

@@ -9,8 +9,7 @@ from harness.torchrun_controller.api.models import JobSpec
 
 
 class Refused(Exception):
-    """Raised if a job cannot run with its spec. `reason` is the reason that the job's status condition
-    gets."""
+    """Raised if a job cannot run with its spec. `reason` becomes the reason of the job's status condition."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
