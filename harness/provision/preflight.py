@@ -233,7 +233,7 @@ def pull_secret(kube: Kube, settings: Settings) -> Object | None:
     if secret is None:
         raise HarnessError(
             f"the image pull Secret {settings.image_pull_secret} does not exist",
-            hint="set HARNESS_IMAGE_PULL_SECRET to an existing NAMESPACE/NAME",
+            hint="set HARNESS_IMAGE_PULL_SECRET to the NAMESPACE/NAME of an existing Secret",
             cause="image.pull_failed",
         )
     return secret

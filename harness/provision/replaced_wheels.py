@@ -95,7 +95,7 @@ def change(
         f"{each.name} @ {wheels[each.name].as_uri()}" if each.name in wheels else _newest(each, options)
         for each in replacements
     ]
-    context.progress(f"replacing: {', '.join(f'{each.name} by {each.spec}' for each in replacements)}")
+    context.progress(f"replacing: {', '.join(f'{each.name} with {each.spec}' for each in replacements)}")
     resolved = _resolved([*new_requirements, *other_requirements], options, ", ".join(new_requirements))
     blocks = dict(_blocks(resolved))
     changed = {

@@ -150,8 +150,8 @@ def _links_to_unsent(top: Path, entries: Sequence[Entry]) -> Iterator[Entry]:
 
 
 def _largest_folder(files: Sequence[Entry]) -> str:
-    """Return the name of the top-level folder or file with the most content. Each file also counts as some
-    extra bytes, so that many small files count as much as a few large ones."""
+    """Return the name of the top-level folder or file with the most content. Each file counts as 10 kB more
+    than its size, so that many small files count as much as a few large ones."""
     costs: Counter[str] = Counter()
     for entry in files:
         folder, slash, _ = entry["path"].partition("/")

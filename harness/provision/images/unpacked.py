@@ -207,7 +207,10 @@ def _add(container: str, image: LocalImage, context: RunContext) -> None:
     links = list(zip(chains, layer_folders(json.loads(view)), strict=True))
     small_tar = small(name, manifest.encode(), configuration.encode())
     files = {"tar": small_tar, "sh": linking(links, image).encode()}
-    for ending, content in files.items():  # The script is last, so that it never exists without the tar.
+    for (
+        ending,
+        content,
+    ) in files.items():  # The script is written last, so that it never exists without the tar file.
         _write(container, f"{MOUNT}/images/{image.file}.{ending}", content)
 
 

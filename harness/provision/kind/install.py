@@ -235,8 +235,7 @@ def _require_same(cluster: str, installed: Mapping[str, str], required: Mapping[
 
 
 def _release(tag: str) -> str:
-    """Return the version in an image's tag, without the digest that the tags of locally built images end
-    with."""
+    """Return the version in an image's tag, without the digest at the end of a locally built image's tag."""
     return re.sub(r"-[0-9a-f]{12}$", "", tag)
 
 

@@ -68,7 +68,8 @@ class KindNodes:
         return read(self.dir)
 
     def exists(self) -> bool:
-        """Return whether Docker has nodes of a kind cluster with this name, whoever created it."""
+        """Return whether Docker has nodes of a kind cluster with this name, even if the harness did not
+        create the cluster."""
         return bool(self.nodes())
 
     def nodes(self) -> list[str]:

@@ -28,7 +28,7 @@ def download_modules(context: RunContext) -> None:
         return
     shell = Shell(plan.store.logs() / "modules.log")
     go = Go(shell, plan.versions.go, plan.store.go_cache, plan.platform.architecture)
-    progress("Go modules: downloading meanwhile …")
+    progress("Go modules: downloading in the background …")
     try:
         # This folder is outside the store, because a concurrent build would remove unknown files from the
         # store.

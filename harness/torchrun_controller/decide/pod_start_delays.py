@@ -158,7 +158,7 @@ def without_image(pods: list[Object]) -> list[Object]:
 
 
 def waits_for_claims(pods: list[Object]) -> bool:
-    """Return whether a pod that has not been scheduled uses volume claims."""
+    """Return whether a pod is not scheduled yet and uses volume claims."""
     return any(not _scheduled(pod) and (pod.get("spec") or {}).get("claims") for pod in pods)
 
 
