@@ -24,7 +24,7 @@ RETRY_SECONDS, PAUSE_SECONDS = 20.0, 0.5
 """Total time for which a request is retried if the API server is busy, and the pause before each retry, in
 seconds."""
 BUSY = (429, 500, 502, 503, 504)
-"""HTTP statuses that mean that the API server is overloaded, restarting, or unable to reach its database."""
+"""HTTP statuses of an API server that is overloaded, restarting, or unable to reach its database."""
 _EXPIRED = 410
 """HTTP status for an expired resource version or `continue` token."""
 

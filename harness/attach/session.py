@@ -150,7 +150,7 @@ def _new_bundle(kube: Kube, job: AttachedJob, context: RunContext) -> RecordedCo
 
 
 def _observe(job: AttachedJob, reader: Reader, options: Options, context: RecordedContext) -> None:
-    """Record the job once, or with `follow` until it has ended."""
+    """Record the job once or, with `follow`, until it has ended."""
     writer = context.writer
     lines = RecordedLines(writer)
     recording = Recording(job, writer)

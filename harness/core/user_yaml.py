@@ -78,7 +78,7 @@ def yaml_document(path: Path, kind: str, *, hint: str = "", max_bytes: int = MAX
 
 
 def yaml_texts(text: str, source: str, *, hint: str = "") -> list[Any]:
-    """Return the documents in a YAML text. Error messages start with `source`. Raises UsageError."""
+    """Return the documents in a YAML string. Error messages start with `source`. Raises UsageError."""
     try:
         _events(text)
         return list(_documents(text))

@@ -89,7 +89,8 @@ def konduktor_bin(context: RunContext) -> Path:
 
 
 def target_options() -> list[str]:
-    """Return the options that make uv resolve for the Python version of konduktor's environment."""
+    """Return the options with which uv resolves packages for the Python version of konduktor's
+    environment."""
     return ["--python-version", f"{sys.version_info.major}.{sys.version_info.minor}"]
 
 

@@ -341,9 +341,8 @@ def _built(each: Replacement, source: Path, context: RunContext) -> Path:
 
 
 def _build_environment() -> dict[str, str]:
-    """Return the environment of a build, in which code of the checkout runs.
-
-    It contains no secrets except those of uv's package indexes, and no settings of the harness.
+    """Return the environment variables for a build, which runs code from the checkout. They contain no
+    secrets except those of uv's package indexes, and no settings of the harness.
     """
     env = environment(without=("VIRTUAL_ENV", "PYTHONPATH", *CHOOSING, "AWS_"))
     needed = proxies.names(env)

@@ -10,8 +10,8 @@ from harness.evidence.kubernetes.waiting_reasons import PULL_REASONS
 from harness.provision.controllers.readiness import serves
 
 POLL_SECONDS = 5.0
-"""The interval, in seconds, at which a wait checks why Deployments are not Available yet. If two successive
-checks find failed image pulls, the wait ends with an error.
+"""The interval, in seconds, at which the harness checks why Deployments are not Available yet. If two
+successive checks find failed image pulls, the wait ends with an error.
 """
 
 

@@ -173,8 +173,8 @@ def _wait_created(kube: Kube, namespace: str, seconds: float, cause: CauseId) ->
 def renew(kube: Kube, started_at: datetime) -> None:
     """Delete the controllers' pods that are older than `started_at`, the time when their nodes were started.
 
-    An older pod restarts before the API server responds, and then waits for a minute or longer, in
-    CrashLoopBackOff or inside Kueue. A new pod serves within seconds.
+    An older pod restarts before the API server responds. It then waits for a minute or longer, either in
+    CrashLoopBackOff or because Kueue itself waits. A new pod serves within seconds.
     """
     for namespace in CONTROLLERS.values():
         for pod in kube.objects("v1", "Pod", namespace):

@@ -57,7 +57,7 @@ def fitting_request(request: Decimal, pods: int, quota: Decimal, node: Decimal) 
 
 
 def single_node_request(kube: Kube, cpu_request: Decimal, pods: int) -> str | None:
-    """Return `fitting_request` for a cluster in which exactly one node accepts pods, as a quantity.
+    """Return `fitting_request`, as a quantity, for a cluster in which exactly one node accepts pods.
 
     Returns None for other clusters. On a single node, a job's pods share the machine with the control plane.
     Their CPU requests can then exceed the quota although the machine can handle their actual load.

@@ -45,7 +45,7 @@ def check_controllers(kube: Kube) -> None:
 
 
 def checks(kube: Kube) -> list[Callable[[], None]]:
-    """Return the checks that `check_controllers` makes, as functions. They raise the same errors."""
+    """Return the checks of `check_controllers` as functions, which raise the same errors."""
     return [
         *(partial(_apis, kube, name) for name in CONTROLLERS),
         *(partial(_controller, kube, name) for name in CONTROLLERS),
@@ -64,7 +64,7 @@ def _controller(kube: Kube, name: Controller) -> None:
 
 
 def explain(kube: Kube, error: Exception) -> HarnessError | None:
-    """Return an error that names the controller or API because of which a create request failed.
+    """Return an error that names the controller or API that caused a create request to fail.
 
     Returns None if the request failed for another reason. `error` is the exception that the request raised.
     """

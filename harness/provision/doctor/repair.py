@@ -135,7 +135,8 @@ def _apt(*arguments: str) -> None:
 def start_daemon(context: RunContext) -> None:
     """Start dockerd, and wait until it responds.
 
-    If systemd runs, it starts dockerd. Otherwise dockerd is started as a detached process with a log file.
+    If systemd is running, it starts dockerd. Otherwise dockerd is started as a detached process with a log
+    file.
     """
     settings, progress = context.settings, context.progress
     if Path("/run/systemd/system").is_dir():

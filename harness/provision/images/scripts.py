@@ -1,4 +1,4 @@
-"""Mount those scripts of the ranks that have changed since the worker image was built.
+"""Mount the ranks' scripts that have changed since the worker image was built.
 
 An image's labels contain a hash of its inputs without the scripts, and a hash of each script. If an image
 with the same inputs exists, only the changed scripts are sent to the cluster, in a ConfigMap that belongs to

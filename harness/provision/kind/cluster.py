@@ -67,7 +67,8 @@ class KindCluster(KindNodes):
         return usable(self, Images.make(context), context)
 
     def lacks_template(self, context: RunContext) -> bool:
-        """Return whether the cluster could be created from a template, but no template exists."""
+        """Return true if the cluster could be created from a template, but a usable template does not exist
+        yet."""
         return lacking(self, Images.make(context), context)
 
     def ready(self, context: RecordedContext) -> Ready:

@@ -233,8 +233,8 @@ class _Copy:
 
         A node becomes Ready once it has a pod CIDR. The controller manager assigns CIDRs too, but it starts
         two seconds later, and it keeps a CIDR that is already set. No pods are scheduled on the nodes in
-        `closed`. As a result, CoreDNS runs on the control plane, as in a cluster that kind creates, where the
-        workers join later, and does not use the workers' resources.
+        `closed`. As a result, CoreDNS runs on the control plane and does not use the workers' resources. In a
+        cluster that kind creates, CoreDNS runs there too, because the workers join later.
         """
         for number, node in enumerate([self._head, *self._workers]):
             if node not in nodes:

@@ -160,7 +160,8 @@ def usable(kind: KindNodes, images: Images, context: RunContext) -> template.Tem
 
 
 def lacking(kind: KindNodes, images: Images, context: RunContext) -> bool:
-    """Return whether the cluster could be created from a template, but no template exists."""
+    """Return true if the cluster could be created from a template, but a usable template does not exist
+    yet."""
     if from_template.rejection(kind, images.stack) is not None:
         return False
     name = template.tag(kind.settings, images.stack, images.own, context)

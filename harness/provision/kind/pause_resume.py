@@ -25,7 +25,7 @@ STARTING_SECONDS = 180
 """The maximum number of seconds to wait until a cluster serves after Docker or the machine has restarted its
 nodes."""
 FIRST_START = timedelta(seconds=30)
-"""A container that starts later than this after its creation counts as restarted."""
+"""If more than this time passes between a container's creation and its start, the container was restarted."""
 CAUSE: Final = "cluster.unhealthy"
 
 

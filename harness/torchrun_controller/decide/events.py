@@ -107,7 +107,7 @@ def merged(events: list[Event]) -> Event:
 
 
 def _words(now: Condition, status: JobStatus) -> tuple[str, str, bool] | None:
-    """Return (reason, message, whether it is a warning) of the Event for a condition, or None if the
+    """Return the reason and message of a condition's Event, and whether it is a warning. Return None if the
     condition has no Event."""
     match now.type, now.status:
         case "QueueReady", "False" if now.reason != "QueueChecking":

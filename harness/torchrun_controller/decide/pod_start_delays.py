@@ -175,8 +175,8 @@ def _scheduled(pod: Object) -> bool:
 
 
 def _no_scheduler(pods: list[Object], now: datetime) -> str:
-    """Return a message if no scheduler has set a pod's PodScheduled condition within the time UNSCHEDULED, or
-    ""."""
+    """Return a message if no scheduler has set a pod's PodScheduled condition within the time UNSCHEDULED,
+    and otherwise ""."""
     for pod in pods:
         created_at = pod["metadata"].get("creationTimestamp")
         if created_at and not condition(pod, "PodScheduled") and now - parsed(created_at) >= UNSCHEDULED:
@@ -189,8 +189,8 @@ def _no_scheduler(pods: list[Object], now: datetime) -> str:
 
 
 def _no_pods(pods: list[Object], since: datetime, now: datetime) -> str:
-    """Return a message if no pod was created within the time IDLE although no Event reports a problem, or
-    ""."""
+    """Return a message if no pod was created within the time IDLE although no Event reports a problem, and
+    otherwise ""."""
     if pods or now - since < IDLE:
         return ""
     return (
@@ -200,7 +200,8 @@ def _no_pods(pods: list[Object], since: datetime, now: datetime) -> str:
 
 
 def no_workload(since: datetime, now: datetime) -> str:
-    """Return a message if Kueue has not created a JobSet's Workload within the time IDLE, or ""."""
+    """Return a message if Kueue has not created a JobSet's Workload within the time IDLE, and otherwise
+    ""."""
     if now - since < IDLE:
         return ""
     return (

@@ -107,7 +107,7 @@ def _owner(pod: Object) -> str:
 def fitting(free: list[Free], queue: QueueSpec, node_gpus: int, share: int) -> int:
     """Return how many pods with `share` GPUs each fit on the nodes.
 
-    `node_gpus` is the number of GPUs on a whole node.
+    `node_gpus` is the total number of GPUs on a node.
     """
     part = Decimal(share) / Decimal(node_gpus)
     cpus = quantity(queue.node_resources.cpus or 0) * part
