@@ -273,7 +273,7 @@ def _devices(kube: Kube, job: JobProperties | None) -> str:
 def _pods(kube: Kube, settings: Settings, job: JobProperties | None) -> str:
     spec: Object = copy.deepcopy(job.pod_spec) if job else {"containers": [{"name": "rank"}]}
     if job is None:
-        pod_security.harden(spec)  # This pod is hardened in the same way as the harness's own pods.
+        pod_security.harden(spec)  # The dry-run pod gets the same security settings as the harness's pods.
     for container in spec["containers"][:1]:
         container["image"] = image(job, settings.worker_image) if _named(job, settings) else LOCAL_IMAGE
     spec.setdefault("restartPolicy", "Never")

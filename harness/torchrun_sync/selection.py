@@ -134,7 +134,7 @@ class Selection:
                 is_tracked = isinstance(rules, _ByGit) and rules.files.is_tracked(_below(rule_path, base))
                 reason = "" if is_tracked else BUILT_IN
             if not any(is_kind(status.st_mode) for is_kind in _KINDS):
-                # Git lists no sockets, pipes and devices, so they seem to be ignored.
+                # Git does not list sockets, pipes or devices, so they seem to be ignored.
                 if reason in ("", IGNORED):
                     self.skipped.append(path)
             elif reason:

@@ -206,5 +206,5 @@ def _serve_now(kube: Kube) -> bool:
     try:
         run_all(tests)
     except (HarnessError, ApiException, NOT_SERVED):
-        return False  # The caller then waits, and reports failures.
+        return False  # If the controllers do not serve, the caller waits and reports failures.
     return True

@@ -195,7 +195,7 @@ def check_configuration(config_map: Object, kind: str) -> None:
     if text is None:
         return
     configuration = yaml.safe_load(text) or {}
-    # This is Kueue's default (apis/config/v1beta2/defaults.go).
+    # By default, Kueue manages only batch/job (apis/config/v1beta2/defaults.go).
     enabled = (configuration.get("integrations") or {}).get("frameworks") or ["batch/job"]
     if FRAMEWORKS[kind] not in enabled:
         raise HarnessError(

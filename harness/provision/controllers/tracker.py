@@ -119,7 +119,8 @@ def _deployment(image: str, selector: dict[str, str]) -> Object:
         "securityContext": pod_security.container_context(),
         "volumeMounts": [
             {"name": "data", "mountPath": "/data"},
-            {"name": "tmp", "mountPath": pod_security.TMP},  # The tracker stores large request bodies here.
+            # The tracker stores large request bodies in /tmp.
+            {"name": "tmp", "mountPath": pod_security.TMP},
         ],
     }
     pod = {

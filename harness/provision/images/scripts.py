@@ -102,8 +102,8 @@ def users(settings: Settings) -> dict[str, bytes]:
     if not 0 < len(sizes) <= MAX_FILES or sum(sizes) > MAX_BYTES:
         bound = "at least " if len(sizes) > MAX_FILES else ""
         raise UsageError(
-            f"HARNESS_SCRIPTS {settings.scripts} has {bound}{len(sizes)} files of {sum(sizes)} bytes in all; "
-            f"1 to {MAX_FILES} files of at most {MAX_BYTES} bytes in all are expected",
+            f"HARNESS_SCRIPTS {settings.scripts} has {bound}{len(sizes)} files with {sum(sizes)} bytes in "
+            f"total; expected 1 to {MAX_FILES} files with at most {MAX_BYTES} bytes in total",
             hint="put data into an image or a volume",
         )
     return read(settings.scripts)

@@ -275,7 +275,7 @@ class KindNodes:
                 check=attempt == 2,
                 cause="cluster.delete_failed",
             )
-            # An interrupted creation can still add a container.
+            # The deletion is repeated, because an interrupted creation can still add a container.
             if result.returncode == 0 and not self.exists():
                 break
         shutil.rmtree(self.dir, ignore_errors=True)

@@ -179,7 +179,7 @@ class _Job(JobEnd):
         """
         before = found(self.old.conditions, "Accepted")
         if before is not None and before.status == "False":
-            # The message stays until the API server accepts the job's objects.
+            # The status keeps its message until the API server accepts the job's objects.
             return self._decision("Pending", f"{before.message}; {STARTS}", actions)
         if not jobset["spec"]["suspend"]:
             return self._decision("Pending", "its pods are being created", actions)

@@ -100,7 +100,8 @@ def _open(
         )
         actions = []
     elif actions and (before := found(status.conditions, "Ready")) and before.reason == "Rejected":
-        reason, message = before.reason, before.message  # The message stays until the objects are created.
+        # The status keeps its message until the objects are created.
+        reason, message = before.reason, before.message
     return _decision(queue, status, now, *_of_template(queue, status, reason, message), actions)
 
 

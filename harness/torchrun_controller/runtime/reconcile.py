@@ -355,7 +355,7 @@ class Reconciler:
             old = [Condition.model_validate(each) for each in status.get("conditions") or []]
             before = condition_of(old, "Reconciled")
             if before is not None and (before.status, before.reason) == ("False", condition.reason):
-                return  # Each new message would trigger another reconcile.
+                return  # Writing a message that changes each time would trigger endless reconciles.
             status["conditions"] = [
                 each.model_dump(by_alias=True, exclude_none=True)
                 for each in with_condition(old, condition, self.now())

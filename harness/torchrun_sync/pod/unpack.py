@@ -164,7 +164,7 @@ def unpack(archive: str, workspace: Workspace) -> None:
     except OSError as error:
         if error.errno is not None:
             raise
-        # gzip and bz2 raise such an error for a file in another format.
+        # For a file in another format, gzip and bz2 raise an OSError without errno.
         raise Failed(f"the archive cannot be unpacked: {type(error).__name__}: {error}") from None
     except Exception as error:  # The error type for a damaged or encrypted archive depends on the format.
         raise Failed(f"the archive cannot be unpacked: {type(error).__name__}: {error}") from None
@@ -223,7 +223,7 @@ def _untar(tar: tarfile.TarFile, workspace: Workspace) -> None:
 def _members(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
     headers = cast("_Headers", tar.fileobj)
     while (member := tar.next()) is not None:
-        cast("Any", tar).members.clear()  # Otherwise, tarfile would keep each header in memory.
+        cast("Any", tar).members.clear()  # tarfile would otherwise keep each member's header in memory.
         headers.remaining = None
         yield member
         headers.remaining = MAX_HEADER
