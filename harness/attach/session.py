@@ -243,7 +243,7 @@ def _count_ranks(job: AttachedJob, recording: Recording, writer: BundleWriter) -
     from_logs = rank_count.agreed(logged, nodes)
     if from_logs is None:
         own = nonces(recording.pods.values(), job.uid)
-        logged, source = logged_rank_order.recorded(bundle, container, own), "the lines of the recorders"
+        logged, source = logged_rank_order.recorded(bundle, container, own), "the recorders' lines"
         from_logs = rank_count.agreed(logged, nodes, source)
     if from_logs is not None:
         counts = [from_logs]

@@ -165,11 +165,11 @@ def _tracker_run(
     run = options.run or env.get("PLUTO_RUN_ID", "")
     missing = []
     if not url:
-        missing.append("which tracker the ranks log to (PLUTO_URL_API): --tracker-url URL names it")
+        missing.append("which tracker the ranks log to (PLUTO_URL_API): specify it with --tracker-url URL")
     if not run and not logged.ids:
-        missing.append("which run the ranks log to (PLUTO_RUN_ID): --run RUN_ID names it")
+        missing.append("which run the ranks log to (PLUTO_RUN_ID): specify it with --run RUN_ID")
     if run and not project and not logged.ids:
-        missing.append("the project of the run (PLUTO_PROJECT): --project P names it")
+        missing.append("the run's project (PLUTO_PROJECT): specify it with --project P")
     if missing:
         return f"neither the pods nor their logs show {'; nor '.join(missing)}"
     is_given = bool(options.url or options.project or options.run) or url != of_pods

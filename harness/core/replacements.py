@@ -26,7 +26,7 @@ _ELSEWHERE: Final = {
     "HARNESS_VERSIONS_FILE to that file",
     "python": "Python is part of the base image: set python and torch_base in a copy of "
     "harness/versions.toml, and HARNESS_VERSIONS_FILE to that file",
-    "kubernetes": "the version of Kubernetes is chosen with --kubernetes",
+    "kubernetes": "choose the version of Kubernetes with --kubernetes",
 }
 CONTROLLERS: Final = ("jobset", "kueue")
 """The controllers whose version the user can replace."""

@@ -55,8 +55,8 @@ def parse(name: str) -> Platform:
         if system == "linux" and architecture in {each.architecture, each.machine}:
             return each
     raise UsageError(
-        f"the images are built for {' and '.join(SUPPORTED)}; the platform here is {name.strip()}",
-        hint=f"use a Docker server on one of these platforms; {DEFAULT} and DOCKER_HOST select it",
+        f"the images are built for {' and '.join(SUPPORTED)}, not for {name.strip()}",
+        hint=f"use a Docker server on one of these platforms, and select it with DOCKER_HOST or {DEFAULT}",
         cause=CAUSE,
     )
 

@@ -146,7 +146,7 @@ def _rights(kube: Kube) -> str:
     if missing:
         raise HarnessError(
             f"these credentials may not {', '.join(missing)}",
-            hint="bind a ClusterRole with these rights, or use other credentials",
+            hint="bind a ClusterRole with these permissions, or use other credentials",
             cause=FORBIDDEN,
         )
     return f"all {len(_RIGHTS)} permissions that a launch needs"
@@ -267,7 +267,7 @@ def _devices(kube: Kube, job: JobProperties | None) -> str:
             hint="check with `kubectl describe nodes` that the device plugin is installed",
             cause="scheduling.unschedulable",
         )
-    return ", ".join(f"{name}: {count}" for name, count in allocatable.items()) or "none asked for"
+    return ", ".join(f"{name}: {count}" for name, count in allocatable.items()) or "none requested"
 
 
 def _pods(kube: Kube, settings: Settings, job: JobProperties | None) -> str:

@@ -219,7 +219,7 @@ def test_the_number_of_ranks_is_known_from_their_recorders(logged: Recorded) -> 
     outcome = logged.attach()
     assert outcome.verdict.verdict == "PASS", not_passed(outcome.verdict)
     expected = check(outcome.verdict, "expected").explanation
-    assert expected == "2 ranks on 1 node, from the lines of the recorders"
+    assert expected == "2 ranks on 1 node, from the recorders' lines"
 
 
 @pytest.mark.nightly

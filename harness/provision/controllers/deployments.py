@@ -99,7 +99,7 @@ def _why_not_available(deployment: Object) -> str:
     desired, updated = deployment.get("spec", {}).get("replicas", 1), status.get("updatedReplicas", 0)
     if updated < desired or status.get("replicas", 0) > updated:
         outdated = status.get("replicas", 0) - updated
-        return f"{updated} of {desired} pods have the latest generation, {outdated} older ones still exist"
+        return f"{updated} of {desired} pods have the latest generation, {outdated} older pods still exist"
     available = condition(deployment, "Available")
     if not available:
         return "no Available condition yet"

@@ -208,8 +208,8 @@ def verified(content: bytes, controller: Controller) -> bytes:
         raise HarnessError(
             f"{controller.manifest}: expected sha256 {controller.sha256}, found {digest} "
             f"({len(content)} bytes)",
-            hint="a proxy may have answered instead; if the release really changed, review it, then set its "
-            "sha256 in versions.toml",
+            hint="a proxy may have responded instead; if the release really changed, review it, then set "
+            "its sha256 in versions.toml",
             cause=_MANIFEST_CAUSE,
         )
     return content

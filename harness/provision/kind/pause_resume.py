@@ -85,7 +85,7 @@ def resume(kind: KindNodes) -> None:
 
     def done(nodes: dict[str, Object]) -> str | None:
         not_ready = [name for name, node in nodes.items() if not _ready_since(node, started_at)]
-        return f"not Ready again: {', '.join(not_ready)}" if not_ready else None
+        return f"nodes that are not Ready again: {', '.join(not_ready)}" if not_ready else None
 
     kind.kube().wait(
         "nodes Ready again", "v1", "Node", done, seconds=SERVE_SECONDS, cause="cluster.nodes_not_ready"

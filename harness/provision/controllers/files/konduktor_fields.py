@@ -111,7 +111,7 @@ class Proxy(BaseHTTPRequestHandler):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="konduktor's field names for VictoriaLogs.")
+    parser = argparse.ArgumentParser(description="Translate konduktor's field names for VictoriaLogs.")
     parser.add_argument("--port", type=int, default=9428)
     parser.add_argument("--upstream", default="127.0.0.1:9429")
     arguments = parser.parse_args()
