@@ -202,7 +202,7 @@ def interrupt_all(signal_name: str) -> None:
 
 @contextmanager
 def signals_as_interrupt() -> Iterator[None]:
-    """Return a context manager in whose block SIGTERM and SIGHUP act like Ctrl-C, and also kill the programs
+    """Return a context manager. In its block, SIGTERM and SIGHUP act like Ctrl-C, and also kill the programs
     for which threads are waiting. Ignored signals stay ignored. Outside the main thread, the context manager
     has no effect.
     """

@@ -48,7 +48,7 @@ class Proxy:
     def parse(cls, text: str, source: str) -> Proxy:
         """Parse a proxy's URL.
 
-        `source` is where the URL was found, such as the name of a variable, and is used in messages.
+        `source` is used in messages. It names the source of the URL, such as an environment variable.
 
         A URL without a scheme is an http:// URL, as in curl and Go. Raises UsageError, with a message that
         omits the URL's credentials, if the harness does not support the proxy.

@@ -93,7 +93,7 @@ _WORDS = rf"{_WORD_OF_NAME}(?:[-.](?:{_WORD_OF_NAME}|\d{{1,3}}))*"
 _CAPITALS = r"[A-Z]+(?:_[A-Z]+)*"
 _SECRET_OBJECT = re.compile(rf"(?a)(?:{_WORDS}|{_CAPITALS})(?:/(?:{_WORDS}|{_CAPITALS}))?(?:={_CAPITALS})?")
 """Matches a Secret's name that consists of words, possibly with a namespace, a key or a variable: hf-token,
-team/hf-token, pluto/PLUTO_API_KEY, hf-token=HF_TOKEN. The values of harness's `--secret` option have this
+team/hf-token, pluto/PLUTO_API_KEY, hf-token=HF_TOKEN. The values of the harness's `--secret` option have this
 form."""
 _PLACEHOLDER = re.compile(r"(?ai)…|\.\.\.|your(?:[-_][a-z]{1,12}){1,4}[-_]here")
 _VOCABULARY = re.compile(

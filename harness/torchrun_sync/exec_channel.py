@@ -1,6 +1,7 @@
 """A channel to a command in a container.
 
-The command is started as by `kubectl exec`, and the channel uses the WebSocket of that exec session.
+The command is started in the same way as by `kubectl exec`, and the channel uses the WebSocket of that exec
+session.
 """
 
 from __future__ import annotations

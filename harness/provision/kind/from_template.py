@@ -214,7 +214,7 @@ class _Copy:
     def _identify(self, addresses: dict[str, str]) -> str:
         """Create the cluster's keys on the control plane, and start its kubelet.
 
-        Return the files that the workers need as a base64-encoded tar archive.
+        Return a base64-encoded tar archive with the files that the workers need.
         """
         files = {}
         for node, address in addresses.items():

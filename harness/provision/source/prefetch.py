@@ -16,7 +16,8 @@ from harness.provision.source.store import Store
 
 
 def download_modules(context: RunContext) -> None:
-    """Download the Go modules that `make.build` compiles into Go's module cache. Requires Go on PATH.
+    """Download the Go modules that `make.build` compiles, and store them in Go's module cache. Requires Go on
+    PATH.
 
     A failure is only reported as progress, because the build tries again and raises the error.
     """

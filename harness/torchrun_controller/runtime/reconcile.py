@@ -220,9 +220,9 @@ class Reconciler:
     def _too_early(self, key: Key, now: datetime) -> bool:
         """Return whether the API server rejected the object's pods less than REFUSED_SECONDS ago.
 
-        Without this pause, the object might be reconciled continuously: the API server's message may contain
-        a number that is always new, such as a port, and each new message changes the status, which triggers a
-        reconcile.
+        During this time, the pods are not checked again. Otherwise, the object might be reconciled
+        continuously, because each message of the API server may contain a new number, such as a port. A new
+        message changes the status, which triggers a reconcile.
         """
         at = self._rejected_at.get(key)
         return at is not None and now - at < timedelta(seconds=REFUSED_SECONDS)
