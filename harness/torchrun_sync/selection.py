@@ -152,7 +152,7 @@ class Selection:
         if isinstance(rules, _ByGit) and _below(path, base) in rules.files.submodules:
             if not any(os.scandir(self.top / path)):
                 self.notices.append(
-                    f"the submodule {path} is empty here and is sent empty; run git submodule update --init"
+                    f"the submodule {path} is empty here and is sent empty; run `git submodule update --init`"
                 )
             return _ByFiles(Ignored(self.top / path)), path
         return (_IncludeAll(), base) if included else (rules, base)
