@@ -289,10 +289,16 @@ def _silent(case: Case, over: float, advice: list[str]) -> list[str]:
     quiet_ranks = [rank for rank in last if last[rank] and over - last[rank] >= ENDING_SECONDS]
     quiet_ranks.sort(key=lambda rank: last[rank])
     if len(quiet_ranks) == len(last) and all(map(case.record_ended, case.ranks)):
-        text = f"{names(case.ranks)} had logged everything {over - max(last.values()):.0f} s before"
+        text = (
+            f"{names(case.ranks)} had logged everything {over - max(last.values()):.0f} s before the time "
+            "limit"
+        )
         return [f"{text}: torchrun, or a command after it in the run script, did not end"]
     text = listed(
-        [f"{names([rank])} had logged nothing for {over - last[rank]:.0f} s" for rank in quiet_ranks]
+        [
+            f"{names([rank])} had logged nothing for {over - last[rank]:.0f} s before the time limit"
+            for rank in quiet_ranks
+        ]
     )
     return [text, *ranks_outside_collectives.when_stopped(case), *advice] if text else advice
 

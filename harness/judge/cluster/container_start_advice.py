@@ -40,10 +40,10 @@ _ADVICE = (
         ("runasnonroot",),
         "set runAsUser to a user other than root, build the image with USER, or remove runAsNonRoot",
     ),
-    (("lifecycle hook",), "run the command of lifecycle.postStart in the image by hand, and correct it"),
+    (("lifecycle hook",), "run the lifecycle.postStart command in the image by hand, and correct it"),
     (
         ("subpath",),
-        "see whether the subPath exists in the volume, or the kubelet can create it there",
+        "make sure that the subPath exists in the volume, or that the kubelet can create it there",
     ),
     (("failed to stat",), "create this path on the node, or correct the hostPath"),
     (("cgroup",), "look at the logs of the kubelet and the container runtime on this node, or reboot it"),

@@ -57,7 +57,8 @@ _ADVICE = (
     (
         r"ibv_\w+ failed with error|Got completion from peer .* status=|NET/IB : Got async event",
         "the InfiniBand or RoCE link to the peer failed: see whether the ports are active (`ibstat`) on both "
-        "nodes, and whether NCCL_IB_HCA and NCCL_IB_GID_INDEX fit; NCCL_IB_DISABLE=1 shows whether TCP works",
+        "nodes, and whether NCCL_IB_HCA and NCCL_IB_GID_INDEX are correct; NCCL_IB_DISABLE=1 shows whether "
+        "TCP works",
     ),
     (
         r"watchdog got stuck for \d+ seconds|Heartbeat monitor timed out",
@@ -92,14 +93,13 @@ _ADVICE = (
     ),
     (
         r"No CUDA GPUs are available|no CUDA-capable device is detected|CUDA unknown error - this may be due",
-        "see the limit nvidia.com/gpu and CUDA_VISIBLE_DEVICES of the pod, and run `nvidia-smi` in it: if it "
-        "prints `Failed to initialize NVML: Unknown Error`, the container has lost its GPUs, for example "
+        "check the pod's limit for nvidia.com/gpu and its CUDA_VISIBLE_DEVICES, and run `nvidia-smi` in the "
+        "pod: if it prints `Failed to initialize NVML: Unknown Error`, the container has lost its GPUs, for example "
         "because systemd was reloaded on the node; then delete the pod",
     ),
     (
         r"driver/library version mismatch",
-        "the driver of the node was updated, but its old kernel module is still loaded: drain and reboot "
-        "the node",
+        "the node's driver was updated, but its old kernel module is still loaded: drain and reboot the node",
     ),
     (
         r"system not yet initialized",

@@ -91,7 +91,7 @@ def _problem(rank: int, pods: list[PodRecord], run: str | None) -> str:
             return f"{f'{pod.pod}: ' if pod.pod else ''}{reason}"
     other_lines = sum(pod.others for pod in {id(pod): pod for pod, _ in own}.values())
     if other_lines:
-        reason = "two jobs wrote to one log, or they are forged"
+        reason = "two jobs wrote to one log, or these lines are forged"
         return f"{counted(other_lines, 'line')} in its log have another owner's uid: {reason}"
     return ""
 

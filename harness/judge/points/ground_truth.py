@@ -386,7 +386,7 @@ def _why_attempt(truth: Truth, number: int, attempt: Attempt, message: dict[str,
     if attempt.end is None:
         return _without_end(truth, number, attempt)
     if attempt.count != attempt.end.count:
-        return f"it recorded {attempt.end.count} rows, but {attempt.count} are here"
+        return f"it recorded {attempt.end.count} rows, but the bundle has {attempt.count}"
     if not attempt.fits:
         return "its rows do not match its own counts and digests"
     digest = (message.get("count"), message.get("sha256"))
@@ -472,10 +472,10 @@ def why_unrecorded(case: Case, rank: int) -> str:
         return ""
     tail = case.bundle.tail(log)
     if tail and _WAITING.search(tail[-1][1]):
-        return ". It did not get as far as logging: it was still waiting for the other ranks"
+        return ". The rank logged nothing because it was still waiting for the other ranks"
     cause = error_patterns.read(tail, log).cause or ""
     if cause.startswith(("rendezvous.", "image.")):
-        return f". It did not get as far as logging: it ended before ({cause})"
+        return f". The rank ended before it logged anything ({cause})"
     if not _container_succeeded(case, pod):
         return ""
     return ". No recorder ran: did it call pluto.init()? Was PYTHONPATH overridden, or Python run with -I/-E?"

@@ -353,7 +353,7 @@ def _never_met(
         )
     waiting = [end for end in failures if (end.cause or "").startswith("rendezvous.")]
     ranks = [rank for end in ends.values() if end not in waiting for rank in end.ranks]
-    text = f"{names(ranks)} never came to the rendezvous" if ranks else "all ranks failed in the same way"
+    text = f"{names(ranks)} never joined the rendezvous" if ranks else "all ranks failed in the same way"
     if cause.cause != "rendezvous.timeout":
         failure = "DNS failed" if cause.cause == "rendezvous.dns" else "TCP failed"
         if "Ping failed" in cause.text:

@@ -42,7 +42,7 @@ _ADVICE = (
         re.compile(r"Device Taint manager"),
         "the DRA driver has tainted a device of the pod: see `kubectl get resourceslices,devicetaintrules`",
     ),
-    (re.compile(r"is unresponsive"), "see whether the node runs: `kubectl describe node`"),
+    (re.compile(r"is unresponsive"), "check whether the node is running: `kubectl describe node`"),
     (
         re.compile(r"descheduler", re.IGNORECASE),
         "exclude the job's namespace or priority in the policy of the descheduler",

@@ -232,7 +232,7 @@ def test_duplicate_rows_resolve_by_client_time_then_order(judged):
     ("damage", "words"),
     [
         (lambda lines: lines[:-1], "end is missing"),
-        (lambda lines: lines[1:], "12 rows, but 11 are here"),
+        (lambda lines: lines[1:], "12 rows, but the bundle has 11"),
         (lambda lines: [TruthGap(after_seq=-1, next_seq=1), *lines], "1 gap in its frames"),
         (lambda lines: [lines[0].model_copy(update={"value": 9.0}), *lines[1:]], "digests"),
         (lambda lines: [*lines[:-1], TruthEnd(count=12, sha256="00")], "digests"),
