@@ -162,7 +162,8 @@ class Bundle:
             version = document.get("schema_version") if isinstance(document, dict) else None
             if isinstance(version, int) and version > SCHEMA_VERSION:
                 reason = (
-                    f"has schema version {version}, of a newer harness; this one reads up to {SCHEMA_VERSION}"
+                    f"has schema version {version}, of a newer harness; this harness reads up to "
+                    f"{SCHEMA_VERSION}"
                 )
                 self._damage(relative_path, reason)
                 return None

@@ -94,8 +94,8 @@ _ADVICE = (
     (
         r"No CUDA GPUs are available|no CUDA-capable device is detected|CUDA unknown error - this may be due",
         "check the pod's limit for nvidia.com/gpu and its CUDA_VISIBLE_DEVICES, and run `nvidia-smi` in the "
-        "pod: if it prints `Failed to initialize NVML: Unknown Error`, the container has lost its GPUs, for example "
-        "because systemd was reloaded on the node; then delete the pod",
+        "pod: if it prints `Failed to initialize NVML: Unknown Error`, the container has lost its GPUs, for "
+        "example because systemd was reloaded on the node; then delete the pod",
     ),
     (
         r"driver/library version mismatch",

@@ -371,7 +371,7 @@ def _why_incomplete(case: Case, truth: Truth, damage: bool, message: dict[str, o
         reason = _why_attempt(truth, number, attempt, message)
         reasons += [f"{_which(truth, number)}{reason}"] if reason else []
     if not truth.attempts and not reasons:
-        return "its end is missing after 0 rows"
+        return "its end record is missing after 0 rows"
     return " and ".join(reasons)
 
 
@@ -405,7 +405,7 @@ def _without_end(truth: Truth, number: int, attempt: Attempt) -> str:
         return ""  # The world continued without this rank. Its steps are compared with rank 0's.
     if attempt is not truth.own[-1] and attempt.accounted == attempt.count:
         return ""  # A process pool killed the child after it had finished its runs.
-    return f"its end is missing after {attempt.count} rows"
+    return f"its end record is missing after {attempt.count} rows"
 
 
 def _of_its_pod(truth: Truth, last: Attempt) -> list[tuple[int, str]]:
@@ -443,7 +443,7 @@ def _cut(truth: Truth, number: int, attempt: Attempt) -> str:
     if not gap_metrics:
         return ""
     limit = ", past the row limit (HARNESS_TRUTH_ROWS)" if attempt.blocks else ""
-    return f"it was cut after {attempt.count} rows{limit}, and may have logged more of {gap_metrics[0]}"
+    return f"it was cut off after {attempt.count} rows{limit}, and may have logged more of {gap_metrics[0]}"
 
 
 def _which(truth: Truth, number: int) -> str:

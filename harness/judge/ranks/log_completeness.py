@@ -112,4 +112,4 @@ def _stops_early(case: Case, pod: Pod, path: str) -> str | None:
         and not any(error_patterns.BEGINS in line for line in lines)
     ):
         return None
-    return f"{path} stops at {at} without the line of the exit code, and its container ended at {finished}"
+    return f"{path} ends at {at} without a line for the exit code, but its container ended at {finished}"
