@@ -106,7 +106,7 @@ _ENDS = (
     *(("Completed", "Completed"), ("Complete", "Completed"), ("Succeeded", "Completed")),
     ("Failed", "Failed"),
 )
-"""Pairs of a terminal condition of a launched object and the resulting terminal state."""
+"""Pairs of (terminal condition of a launched object, resulting terminal state)."""
 _PHASES = {"Succeeded": "Completed", **dict.fromkeys(("Failed", "TimedOut", "Cancelled"), "Failed")}
 """Terminal phases of a TorchrunJob, mapped to the resulting terminal state."""
 

@@ -123,7 +123,7 @@ _CONTAINER_REASONS = {
     "ContainerCannotRun": Meaning("image.entrypoint"),
     "PostStartHookError": Meaning("image.config", "retried"),
 }
-"""Maps the reason in the status of a container that is waiting or did not start to the reason's meaning."""
+"""Maps each reason in the status of a container that is waiting or did not start to its meaning."""
 _PULLS = (
     # Denials come first, because their messages can also contain "does not exist".
     _Text(("pull access denied",), "image.pull_denied", "final"),

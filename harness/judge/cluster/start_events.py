@@ -58,7 +58,7 @@ _ADVICE = (
     ),
     (
         "mount.nfs",
-        "see whether the node reaches the file server: its address, its exports, and the firewall or "
+        "check whether the node can reach the file server: its address, its exports, and the firewall or "
         "security group (NFS uses port 2049)",
     ),
     (

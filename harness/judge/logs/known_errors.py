@@ -11,7 +11,7 @@ import re
 _ADVICE = (
     (
         r"shm_open failed.*Permission denied|(shared memory|/dev/shm|</torch_).*Permission denied",
-        "the user of the container may not write to /dev/shm: mount an emptyDir with medium: Memory there, "
+        "the container's user may not write to /dev/shm: mount an emptyDir with medium: Memory there, "
         "or change securityContext.runAsUser",
     ),
     (
@@ -63,7 +63,7 @@ _ADVICE = (
     (
         r"watchdog got stuck for \d+ seconds|Heartbeat monitor timed out",
         "a call to CUDA or NCCL did not return, or a thread held the GIL: look for Xid errors (`dmesg | grep "
-        "Xid` on the node), and for long work in Python or on the file system at this step",
+        "Xid` on the node), and for slow Python code or file system access at this step",
     ),
     (
         r"Too many open files|received 0 items of ancdata",
@@ -172,12 +172,12 @@ _ADVICE = (
     ),
     (
         r"\[Errno 30\]|Read-only file system",
-        "the volume cannot be written: see readOnly in the pod's volumes and mounts, and whether the kernel "
+        "the volume is not writable: check readOnly in the pod's volumes and mounts, and whether the kernel "
         "remounted the disk after an error (`dmesg` on the node)",
     ),
     (
         r"\[Errno 5\]|Input/output error",
-        "the storage failed but is not full: see the status of the volume, and `dmesg` on the node",
+        "the storage failed but is not full: check the volume's status, and `dmesg` on the node",
     ),
     (
         r"\[Errno 37\]|No locks available",

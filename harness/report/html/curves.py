@@ -1,4 +1,4 @@
-"""Count each rank's logged points for each metric, and those that are in the run, and draw the curves."""
+"""For each rank and metric, count the logged points and those that are in the run, and draw the curves."""
 
 from __future__ import annotations
 
