@@ -195,7 +195,7 @@ def _fit(numbers: Sequence[int]) -> bool:
 
 
 PointPart = Point | tuple[PointColumns, Columns]
-"""One line of tracker/points.jsonl. It is a single point or a column record, which stands for many points from
+"""One line of tracker/points.jsonl. It is a single point or a column record, which stands for many points of
 one sender and is paired with the columns to which it refers."""
 _POINT: TypeAdapter[Point] = TypeAdapter(Point)
 _POINT_COLUMNS: TypeAdapter[PointColumns] = TypeAdapter(PointColumns)
