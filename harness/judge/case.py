@@ -133,7 +133,7 @@ def condition(item: ObjectState | None, kind: str) -> dict[str, Any]:
 
 
 def ever_ready(pod: Pod) -> bool:
-    """Return whether a recorded state of the pod has the condition Ready=True."""
+    """Return whether any recorded state of the pod has a true Ready condition."""
     return any(condition(state, "Ready").get("status") == "True" for state in pod.history)
 
 

@@ -36,7 +36,7 @@ class Finding:
     """Additional sentences for the explanation."""
     phase: float = END
     at: float = LATE
-    """When the cause occurred, in seconds since the epoch. Orders causes within a phase."""
+    """When the cause occurred, in seconds since the epoch. This time orders causes within a phase."""
     advice: str = ""
     """What the user should do, if that differs from the cause's action in the catalogue."""
     verbatim: Check | None = None

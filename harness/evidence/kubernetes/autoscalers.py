@@ -63,7 +63,7 @@ class Report:
         if self.outcome == "failed" and any(part in self.message for part in _QUOTA):
             return "raise the cloud account's quota for this type of machine"
         if _IN_BACKOFF in self.message:
-            return "read in the status of the node group or NodeClaim why the last scale-up failed"
+            return "see in the status of the node group or NodeClaim why the last scale-up failed"
         return ""
 
 

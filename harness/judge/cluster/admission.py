@@ -109,8 +109,8 @@ _EXCLUDED_NODES = re.compile(r'(taint|nodeSelector|affinity|resource|topologyDom
 """Pattern for the number of nodes that topology-aware scheduling excluded for each reason."""
 _OF_TOPOLOGY = {
     "taint": _TOLERATE,
-    "nodeSelector": "correct the job's nodeSelector, or the labels of the nodes",
-    "affinity": "correct the job's nodeAffinity, or the labels of the nodes",
+    "nodeSelector": "correct the job's nodeSelector, or the nodes' labels",
+    "affinity": "correct the job's nodeAffinity, or the nodes' labels",
     "resource": "wait until other pods on these nodes have ended, or request fewer devices for each pod",
 }
 _RESERVATION = re.compile(r'got reservation on "([^"]+)"')
@@ -173,7 +173,7 @@ def _pending_checks(workload: ObjectState) -> list[str]:
 
 
 def _advice(cause: CauseId, message: str) -> str:
-    """Return advice that fits Kueue's message, or "" if the advice of the cause is enough."""
+    """Return advice for Kueue's message, or "" if the cause's own advice is enough."""
     if cause == "admission.topology":
         excluded = {kind: int(count) for kind, count in _EXCLUDED_NODES.findall(message)}
         most = max(excluded, key=lambda kind: excluded[kind], default="")

@@ -25,11 +25,11 @@ _ADVICE = (
     ),
     (
         ("signed by unknown authority",),
-        "install the CA certificate of the registry in the container runtime of the nodes",
+        "install the registry's CA certificate in the nodes' container runtime",
     ),
     (
         ("gave http response to https client",),
-        "the registry uses plain HTTP: allow this in the container runtime of the nodes, or enable TLS",
+        "the registry uses plain HTTP: allow this in the nodes' container runtime, or enable TLS",
     ),
     (
         ("no runtime for",),
@@ -56,6 +56,6 @@ _ADVICE = (
 
 
 def of(message: str) -> str:
-    """Return advice that fits the kubelet's message about a container, or ""."""
+    """Return advice for the kubelet's message about a container, or ""."""
     text = without_names(message.lower())
     return next((advice for parts, advice in _ADVICE if any(part in text for part in parts)), "")

@@ -29,7 +29,7 @@ from harness.judge.cluster.pod_events import PodEvent
 from harness.judge.finding import Finding, listed, not_passed, passed, unknown
 
 _CLAIMS = (
-    "correct the storageClassName of the claim (`kubectl get storageclass`), or create a volume that fits it "
+    "correct the claim's storageClassName (`kubectl get storageclass`), or create a volume that matches it "
     "(`kubectl describe pvc`)"
 )
 
@@ -359,7 +359,7 @@ def _ignored(case: Case, indexes: list[int]) -> Finding:
     scheduler = str(mapping(pod.object, "spec").get("schedulerName") or "default-scheduler")
     ranks = case.ranks_of(*indexes)
     group = [f"PodGroup {_about(event)}: {event.object.get('message')}" for event in unscheduled.group(case)]
-    advice = f"see whether {scheduler} runs (`kubectl get pods -A`)"
+    advice = f"check whether {scheduler} is running (`kubectl get pods -A`)"
     if scheduler != "default-scheduler":
         advice += " and has accepted the job's PodGroup, or correct schedulerName in the pod template"
     text = f"no scheduler has reported on the pods of {names(ranks)}, whose schedulerName is {scheduler}"

@@ -16,7 +16,7 @@ _ADVICE = (
     ),
     (
         r"unable to open shared memory object .*No such file",
-        "the process that created the tensor no longer exists: see whether a DataLoader worker, or the "
+        "the process that created the tensor no longer exists: check whether a DataLoader worker, or the "
         "process that sent the tensor, had ended before",
     ),
     (
@@ -56,9 +56,9 @@ _ADVICE = (
     ),
     (
         r"ibv_\w+ failed with error|Got completion from peer .* status=|NET/IB : Got async event",
-        "the InfiniBand or RoCE link to the peer failed: see whether the ports are active (`ibstat`) on both "
-        "nodes, and whether NCCL_IB_HCA and NCCL_IB_GID_INDEX are correct; NCCL_IB_DISABLE=1 shows whether "
-        "TCP works",
+        "the InfiniBand or RoCE link to the peer failed: check whether the ports are active (`ibstat`) on "
+        "both nodes, and whether NCCL_IB_HCA and NCCL_IB_GID_INDEX are correct; NCCL_IB_DISABLE=1 shows "
+        "whether TCP works",
     ),
     (
         r"watchdog got stuck for \d+ seconds|Heartbeat monitor timed out",
@@ -141,12 +141,13 @@ _ADVICE = (
     (
         r"undefined symbol: |version `(GLIBC|GLIBCXX|CXXABI)_[\d.]+' not found"
         r"|cannot open shared object file: No such file or directory",
-        "a compiled extension does not fit the image: build it for the image's PyTorch, CUDA and C library",
+        "a compiled extension was not built for this image: build it for the image's PyTorch, CUDA and C "
+        "library",
     ),
     (
         r"ModuleNotFoundError: |ImportError: cannot import name",
-        "install the module in the image of every rank, and see whether PYTHONPATH and the working directory "
-        "are the same in each pod",
+        "install the module in the image of every rank, and check whether PYTHONPATH and the working "
+        "directory are the same in each pod",
     ),
     (
         r": command not found$|^exec: .*: not found$",
@@ -258,11 +259,11 @@ _ADVICE = (
     (
         r"socket\w+Connect: connect to .*(No route to host|timed out|unreachable)",
         "NCCL cannot connect to this address: set NCCL_SOCKET_IFNAME to the interface of the pods' network, "
-        "and see whether a NetworkPolicy or a firewall blocks high ports; --netcheck tests the connections",
+        "and check whether a NetworkPolicy or a firewall blocks high ports; --netcheck tests the connections",
     ),
     (
         r"Mismatched NCCL version",
-        "the ranks load different versions of NCCL: use the same image in every pod, and see whether "
+        "the ranks load different versions of NCCL: use the same image in every pod, and check whether "
         "LD_LIBRARY_PATH or LD_PRELOAD selects a different one",
     ),
     (

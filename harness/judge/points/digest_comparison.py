@@ -273,7 +273,7 @@ class Where:
 
 
 def differing(claim: Claim, view: Rows) -> Where:
-    """Return the step ranges in which the digests of a process and of the run differ.
+    """Return the step ranges in which a process's digests differ from those of the run.
 
     The ranges are blocks of steps. Blocks are larger in summaries of longer training runs.
     """

@@ -409,7 +409,7 @@ def _without_end(truth: Truth, number: int, attempt: Attempt) -> str:
 
 
 def _of_its_pod(truth: Truth, last: Attempt) -> list[tuple[int, str]]:
-    """Return (count, digest) for each process of the rank in the pod of its last attempt.
+    """Return (count, digest) for each of the rank's processes in the pod of its last attempt.
 
     Any of these processes may have written the pod's termination message.
     """

@@ -47,7 +47,7 @@ _REQUEST_ADVICE = (
 )
 _FAULT_ADVICE = "look for a fault of its code or libraries in the log or a core dump"
 _BUS_ADVICE = (
-    "see whether /dev/shm is full (mount an emptyDir with medium: Memory), or a mapped file was truncated"
+    "check whether /dev/shm is full (mount an emptyDir with medium: Memory), or a mapped file was truncated"
 )
 _KILLED_ADVICE = (
     "unless somebody sent SIGKILL, the kernel did when the container's memory ran out. The kernel can kill "
@@ -73,8 +73,8 @@ each socket error, and several of them after a rank has lost the rendezvous stor
 LOST_CONTAINER = 255
 """Exit code that containerd reports for a container that ended while containerd was not running."""
 _DEADLINE_ADVICE = "raise activeDeadlineSeconds in the pod template, or find where the ranks hang"
-_LOST_ADVICE = "see whether the node was rebooted: `kubectl get events -n default` lists it for an hour"
-_CONTROLLER_ADVICE = "read the conditions of the job: its controller stopped the pod"
+_LOST_ADVICE = "check whether the node was rebooted: `kubectl get events -n default` lists it for an hour"
+_CONTROLLER_ADVICE = "read the job's conditions: its controller stopped the pod"
 _NOT_0_ADVICE = "exit with a nonzero code on SIGTERM, so that the Job does not count the rank as completed"
 _FINALIZATION_ADVICE = (
     "end the script with torch.distributed.barrier() and destroy_process_group(): otherwise a gloo thread "

@@ -40,7 +40,7 @@ _ADVICE = (
     ),
     (
         re.compile(r"Device Taint manager"),
-        "the DRA driver has tainted a device of the pod: see `kubectl get resourceslices,devicetaintrules`",
+        "the DRA driver has tainted the pod's device: see `kubectl get resourceslices,devicetaintrules`",
     ),
     (re.compile(r"is unresponsive"), "check whether the node is running: `kubectl describe node`"),
     (
@@ -94,5 +94,5 @@ def _is_of_others(event: PodEvent) -> bool:
 
 
 def advice(text: str) -> str:
-    """Return advice that fits the reason of a removal, or "" if the advice of the cause is enough."""
+    """Return advice for the reason of a removal, or "" if the cause's own advice is enough."""
     return next((advice for pattern, advice in _ADVICE if pattern.search(text)), "")
