@@ -19,7 +19,10 @@ _OUTCOMES: dict[str, Literal["adding", "failed", "refused"]] = {
     "FailedScaleUp": "failed",
     "NotTriggerScaleUp": "refused",
 }
-"""Reasons of Events about a pod. Karpenter also uses the scheduler's reason FailedScheduling."""
+"""Maps the reason of an autoscaler's Event about a pod to the outcome that the Event reports.
+
+Karpenter also uses the scheduler's reason FailedScheduling.
+"""
 _LIMITS = (
     "max node group size reached",
     "max cluster",
