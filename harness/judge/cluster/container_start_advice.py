@@ -33,8 +33,8 @@ _ADVICE = (
     ),
     (
         ("no runtime for",),
-        "the container runtime of this node has no such runtime: install it there (for NVIDIA, the container "
-        "toolkit of the GPU operator), or correct runtimeClassName",
+        "the container runtime on this node does not have this runtime handler: install it (for NVIDIA, the "
+        "container toolkit of the GPU operator), or correct runtimeClassName",
     ),
     (
         ("runasnonroot",),

@@ -256,7 +256,7 @@ def _explain(one: Owned, view: Rows, *, alone: bool, result: Differences) -> Non
         result.wrong.append((ranks, f"rank {one.rank}: {text}{difference.text}"))
     else:
         result.unexpected.append(
-            f"{claim.metric}: {counted(-missing_count, 'point')} more than logged{difference.text}"
+            f"{claim.metric}: {counted(-missing_count, 'point')} more than were logged{difference.text}"
         )
 
 

@@ -423,7 +423,7 @@ def _exited(case: Case, end: End, clues: Clues, terminated: dict[str, object]) -
     if clues.exit_code and code not in (None, 0, clues.exit_code):
         text += f" (torchrun then ended with {code})"
     if not code:
-        text = f"{place}: the container exited with 0, but its command with {end.exit_code} "
+        text = f"{place}: the container exited with 0, but its command exited with {end.exit_code} "
         text += "(konduktor's termination message)"
     if _SERVICE_LINK.search(clues.line or clues.last):
         end = replace(end, advice=_SERVICE_LINK_ADVICE)

@@ -45,7 +45,7 @@ _ADVICE = (
     (re.compile(r"is unresponsive"), "check whether the node is running: `kubectl describe node`"),
     (
         re.compile(r"descheduler", re.IGNORECASE),
-        "exclude the job's namespace or priority in the policy of the descheduler",
+        "exclude the job's namespace or priority in the descheduler's policy",
     ),
     (re.compile(r"\bVPA\b"), "exclude the job from the VerticalPodAutoscaler"),
     (
