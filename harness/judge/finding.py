@@ -137,6 +137,6 @@ def unknown(
 ) -> Finding:
     """Return an UNKNOWN finding without a cause.
 
-    Used if another finding makes the check impossible to decide.
+    Used if another finding makes it impossible to decide the check.
     """
     return Finding(name, "UNKNOWN", head, None, ranks, evidence, details)

@@ -190,7 +190,10 @@ def _job_deleted(case: Case, pod: Pod, end: End) -> End:
 
 
 def _out_of_time(case: Case, pod: Pod, end: End, deadline: float) -> End:
-    """Return the End for a pod that its Job deleted at the Job's deadline. Its time is after the deadline."""
+    """Return the End for a pod that its Job deleted at the Job's deadline.
+
+    The End's time is after the deadline.
+    """
     text = f"{case.place(pod.index)} was taken down at its Job's deadline"
     return replace(end, at=max(end.at, deadline + 0.001), cause="run.timed_out", text=text, follows=True)
 
