@@ -110,7 +110,7 @@ class Notes:
     evidence: list[str]
     advice: str
     node_is_coming: bool
-    """Whether an autoscaler is adding a node. If so, the reasons for excluding existing nodes are not final."""
+    """Whether an autoscaler is adding a node. If so, the reasons that exclude other nodes are not final."""
 
 
 def reasons(message: str) -> list[str]:

@@ -151,7 +151,7 @@ _ADVICE = (
     ),
     (
         r": command not found$|^exec: .*: not found$",
-        "the image has no such program, or PATH lacks its folder: install it in the image of every rank",
+        "the program is not in the image, or its folder is not in PATH: install it in every rank's image",
     ),
     (
         r"^\S*sh: .*: Permission denied$",
@@ -182,7 +182,7 @@ _ADVICE = (
     ),
     (
         r"\[Errno 37\]|No locks available",
-        "the file system of this file, such as NFS, does not support locks: set HF_HOME, or the folder in "
+        "this file's file system, such as NFS, does not support locks: set HF_HOME, or the folder in "
         "the message, to a local disk or an emptyDir",
     ),
     (
