@@ -1,4 +1,4 @@
-"""Find the signal that ended a process, in the last lines of the launcher that had started the process."""
+"""Find how a process ended, in the last lines of the launcher that had started the process."""
 
 from __future__ import annotations
 
@@ -15,6 +15,9 @@ _SIGNALLED = re.compile(
 )
 """Pattern for the line in which DeepSpeed, accelerate, Lightning or torch.multiprocessing reports the signal
 that ended a process."""
+_DEEPSPEED = re.compile(r"\[launch\.py:\d+:sigkill_handler\] .* exits with return code = (-?\d{1,3})\b")
+_AFTER_DEEPSPEED = re.compile(r"pdsh@\S+: .* exited with exit code \d+|===== KONDUKTOR: ")
+"""Pattern for lines that pdsh and konduktor print after DeepSpeed's last line."""
 _LINES = 40
 """Number of lines at the end of a log that are searched."""
 
@@ -31,3 +34,13 @@ def reported(lines: Lines) -> int | None:
     name = match[4]
     number = getattr(signal, name, 0) if name else int(next(filter(None, match.groups())))
     return -number or None
+
+
+def of_deepspeed(lines: Lines) -> int | None:
+    """Return the exit code of a process that DeepSpeed reports in a log's last line, or None.
+
+    DeepSpeed starts its launcher on other hosts with pdsh, which may exit with 0 although a process failed.
+    """
+    texts = [text for _, text in lines if text.strip() and not _AFTER_DEEPSPEED.search(text)]
+    match = _DEEPSPEED.search(texts[-1]) if texts else None
+    return int(match[1]) if match else None

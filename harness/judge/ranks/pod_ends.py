@@ -16,8 +16,8 @@ from harness.evidence.schema.ground_truth import TruthRow
 from harness.judge.case import Case, names
 from harness.judge.cluster import kubelet_kills, pod_deletion
 from harness.judge.finding import LATE, listed
+from harness.judge.logs import child_signals, known_errors
 from harness.judge.logs import error_patterns as log_clues
-from harness.judge.logs import known_errors
 from harness.judge.logs.error_patterns import Clues
 from harness.judge.logs.stacks import Stack
 from harness.judge.pod_end import End
@@ -75,6 +75,8 @@ _SERVICE_LINK_ADVICE = (
 CLUE_LINES = 600
 """Number of lines at the end of a log that are searched for hints. PyTorch writes a C++ stack of 30 lines for
 each socket error, and several of them after a rank has lost the rendezvous store."""
+DEEPSPEED_LINES = 10
+"""Number of lines at the end of a log that are searched for DeepSpeed's report."""
 LOST_CONTAINER = 255
 """Exit code that containerd reports for a container that ended while containerd was not running."""
 _DEADLINE_ADVICE = "raise activeDeadlineSeconds in the pod template, or find where the ranks hang"
@@ -222,11 +224,14 @@ def _terminated(case: Case, pod: Pod, state: ObjectState, terminated: dict[str, 
         return _masked(case, pod, end, bad_end, terminated)
     if (killed_end := _killed_with_0(case, pod, end, terminated)) is not None:
         return killed_end
-    if not clues.report_is_last or case.launch.processes or _tests_failed(case, pod):
+    of_deepspeed = child_signals.of_deepspeed(case.bundle.tail(log, DEEPSPEED_LINES))
+    reported = clues.exit_code if clues.report_is_last else of_deepspeed
+    if not (clues.report_is_last or reported) or case.launch.processes or _tests_failed(case, pod):
         return replace(end, state="succeeded", exit_code=0, follows=False)
-    text = f"{case.place(pod.index)} exited with 0, though torchrun reports that {names(ranks)} failed with "
-    text += f"exit code {clues.exit_code}"
-    end = replace(end, state="failed", ranks=ranks, exit_code=clues.exit_code)
+    launcher = "torchrun" if clues.report_is_last else "DeepSpeed"
+    text = f"{case.place(pod.index)} exited with 0, though {launcher} reports that {names(ranks)} failed with "
+    text += f"exit code {reported}"
+    end = replace(end, state="failed", ranks=ranks, exit_code=reported)
     return replace(end, cause="rank.exit_code_masked", text=text, evidence=(*end.evidence, *clues.refs))
 
 

@@ -1,6 +1,6 @@
 """Launchers that report the end of a rank in their own words: the signal and the rank's own error count.
 
-DeepSpeed#3232, DeepSpeedExamples#626, simpleRL-reason#25, verl#2995, pytorch#194710, gloo#219,
+DeepSpeed#1722 and #3232, DeepSpeedExamples#626, simpleRL-reason#25, verl#2995, pytorch#194710, gloo#219,
 pytorch-operator#329.
 """
 
@@ -116,6 +116,22 @@ def test_a_driver_that_lost_an_actor_is_not_accused(judged) -> None:
     """Contract: the actor may have run in another pod, whose log shows why it ended."""
     verdict = judged(ended([*TRACEBACK, SHARD], 1, zero=[*TRACEBACK, ACTOR_DIED]))
     assert (verdict.cause, verdict.ranks) == ("rank.crashed", [1]), verdict.explanation
+
+
+@pytest.mark.parametrize("code", [1, -9, 0])
+def test_a_failure_that_pdsh_does_not_pass_on_is_no_pass(judged, code: int) -> None:
+    """Contract: DeepSpeed#1722. Without -S, pdsh exits with 0 although a process on another host failed."""
+    job = bundles.healthy()
+    after = ["pdsh@launcher: worker-1: ssh exited with exit code 1"] if code else []
+    report = [f"worker-1: {line}" for line in deepspeed(code)] if code else ["worker-1: done"]
+    job.logs[job.pod_name(1)] = [*job.logs[job.pod_name(1)], *stamped([*report, *after])]
+    verdict = judged(job)
+    assert (verdict.verdict, verdict.cause) == (
+        ("FAIL", "rank.exit_code_masked") if code else ("PASS", None)
+    ), verdict.explanation
+    assert (f"DeepSpeed reports that rank 1 failed with exit code {code}" in verdict.explanation) == bool(
+        code
+    )
 
 
 @pytest.mark.parametrize(
