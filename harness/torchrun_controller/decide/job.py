@@ -13,11 +13,10 @@ from datetime import datetime, timedelta
 
 from pydantic import ValidationError
 
-from harness.core.kubernetes import Object, condition
+from harness.core.kubernetes import Object
 from harness.torchrun_controller.api import names
 from harness.torchrun_controller.api.condition_type import found, parsed, stamp
-from harness.torchrun_controller.api.job_fields import Waiting
-from harness.torchrun_controller.api.models import FINISHED, JobSpec, QueueSpec, Workers
+from harness.torchrun_controller.api.models import FINISHED, QueueSpec, Workers
 from harness.torchrun_controller.api.rejected import Rejected
 from harness.torchrun_controller.decide import pod_start_delays
 from harness.torchrun_controller.decide.containers import (
@@ -38,24 +37,23 @@ from harness.torchrun_controller.decide.decisions import (
     ending,
     owned_by_job,
 )
-from harness.torchrun_controller.decide.job_end import JobEnd
+from harness.torchrun_controller.decide.kueue_admission import KueueAdmission
 from harness.torchrun_controller.decide.queue import jobs_may_use_kai, template_condition
-from harness.torchrun_controller.decide.reconcile_state import UNEXPLAINED, WAITS, delete, first_error
+from harness.torchrun_controller.decide.reconcile_state import (
+    WAITS,
+    delete,
+    read_spec,
+    spec_error,
+)
 from harness.torchrun_controller.decide.silence import sentence
 from harness.torchrun_controller.objects import archive_pod, dry_run_pods, etcd, workspace
 from harness.torchrun_controller.objects import jobset as make
 from harness.torchrun_controller.objects.pod_template import Resolved, resolve
-from harness.torchrun_controller.objects.pod_template import capacity as capacity_of
-from harness.torchrun_controller.plan.capacity import Capacity, explained
 from harness.torchrun_controller.plan.gpu_layout import Refused
-
-RENEW = timedelta(seconds=60)
-"""The minimum interval between updates of the number of free GPUs in the message of a waiting job."""
 
 ETCD_RECHECK = timedelta(seconds=10)
 """The interval between checks whether etcd's Service exists. Services are not watched."""
 
-DEACTIVATED = "Kueue does not admit the job again: suspend and resume the job to queue it again"
 STARTS = "the job starts when the API server accepts it"
 
 
@@ -64,7 +62,7 @@ def desired(job: Object, snapshot: Snapshot, now: datetime, *, kai: bool = False
     return _Job(job, snapshot, now, kai).decide()
 
 
-class _Job(JobEnd):
+class _Job(KueueAdmission):
     """A single reconcile of a job."""
 
     def decide(self) -> Decision:
@@ -72,10 +70,17 @@ class _Job(JobEnd):
             return self._decision("Deleted", "the garbage collector deletes what the job owns")
         if self.old.phase in FINISHED:
             return self._clean_up()
+        has_jobset = self.old.job_id is not None
         try:
-            self.spec = JobSpec.model_validate(self.job["spec"])
+            self.spec, self.version_skew = read_spec(self.job["spec"], has_jobset=has_jobset)
         except ValidationError as error:
-            return self._reject("InvalidSpec", first_error(error))
+            if not has_jobset:
+                return self._reject("InvalidSpec", spec_error(error))
+            # The JobSet is kept: its ranks may train for days, and another version can read the spec.
+            self._not_reconciled("InvalidSpec", spec_error(error))
+            return self._decision(self.old.phase or "Unknown", spec_error(error))
+        if self.version_skew:
+            self._not_reconciled("UnknownField", self.version_skew)
         self.status.queue = self.spec.queue_name
         return self._job_end() or (self._suspend() if self.spec.suspend else self._go_on())
 
@@ -125,10 +130,12 @@ class _Job(JobEnd):
         return self._make(self.snapshot.queue)
 
     def _make(self, queue: Object) -> Decision:
+        if self.version_skew:
+            return self._decision("Pending", self.version_skew)
         try:
             queue_spec = QueueSpec.model_validate(queue["spec"])
         except ValidationError as error:
-            return self._wait_for_queue("QueueInvalid", f"is not valid: {first_error(error)}")
+            return self._wait_for_queue("QueueInvalid", f"is not valid: {spec_error(error)}")
         checked = template_condition(queue)
         if checked is None:
             return self._wait_for_queue("QueueChecking", "is new or has changed, and is being checked")
@@ -393,101 +400,6 @@ class _Job(JobEnd):
 
     def _first(self, *times: datetime | None) -> datetime | None:
         return min(filter(None, (*times, self._deadline())), default=None)
-
-    def _with_capacity(self, message: str, since: str | None) -> str:
-        """Return the message of a waiting job, extended with the number of free GPUs."""
-        pods, share = self.status.num_nodes, self.status.processes_per_node
-        capacity, queue = self.snapshot.capacity, self.snapshot.waits_in
-        self.status.waiting = self.old.waiting
-        if capacity is None or queue is None or not pods or not share:
-            return message
-        waiting_since = parsed(since) if since else self.now
-        old_waiting = self.old.waiting
-        if old_waiting is None or self.now - parsed(old_waiting.time) >= max(
-            RENEW, parsed(old_waiting.time) - waiting_since
-        ):
-            text = self._capacity(capacity, queue, pods, share)
-            if text and (old_waiting is None or text != old_waiting.message):
-                self.status.waiting = Waiting(time=stamp(self.now), message=text)
-        waiting = self.status.waiting
-        return f"{message}; at {waiting.time}: {waiting.message}" if waiting else message
-
-    def _capacity(self, capacity: Capacity, queue: Object, pods: int, share: int) -> str:
-        """Return a sentence about the free GPUs for a job that needs `pods` pods with `share` GPUs each.
-
-        Returns "" for a job on CPUs.
-        """
-        try:
-            queue_spec = QueueSpec.model_validate(queue["spec"])
-            node_gpus = capacity_of(queue_spec)
-        except (ValidationError, ValueError):
-            return ""
-        if not node_gpus or self.spec.num_gpus == 0:
-            return ""
-        return explained(capacity, queue_spec, self.spec.scheduling, whole=node_gpus, pods=pods, share=share)
-
-    def _queued(self) -> Decision:
-        """Report the conditions that Kueue set on the Workload.
-
-        While Kueue has not admitted the JobSet, or has evicted it, the JobSet is suspended.
-        """
-        self.status.start_time = None
-        if found(self.status.conditions, "PodsReady"):
-            self._condition("PodsReady", False, "NotAdmitted")
-        workload = self.snapshot.workload or {}
-        evicted = condition(workload, "Evicted")
-        if evicted.get("status") == "True" and evicted.get("reason") == "Preempted":
-            message = str(evicted.get("message", "")) or "another workload preempted it"
-            self._condition("Admitted", False, "Preempted", message)
-            return self._decision("Preempted", message)
-        if (workload.get("spec") or {}).get("active") is False:
-            message = f"{evicted.get('message') or 'its Workload has active: false'}; {DEACTIVATED}"
-            self._condition("Admitted", False, "Deactivated", message)
-            return self._decision("Queued", message)
-        reason, message, requeue_at = self._why_queued(workload)
-        self._condition("Admitted", False, reason, message)
-        queued = found(self.status.conditions, "Admitted")
-        message = self._with_capacity(message, queued.last_transition_time if queued else None)
-        if self.snapshot.workload is None and self.ours is not None:
-            return self._not_reported_by_kueue(self.ours, message)
-        return self._decision("Queued", message, requeue_at=requeue_at)
-
-    def _why_queued(self, workload: Object) -> tuple[str, str, datetime | None]:
-        """Return why the job waits for Kueue, as (reason, message, time at which this will change).
-
-        The time is None if it is not known.
-        """
-        reserved = condition(workload, "QuotaReserved")
-        reason, message = str(reserved.get("reason") or "Pending"), str(reserved.get("message", ""))
-        if reserved.get("status") != "True":
-            return reason, message or WAITS, None
-        for check in (workload.get("status") or {}).get("admissionChecks") or []:
-            if check.get("state") != "Ready":
-                detail = (
-                    f"admission check {check['name']} is {check.get('state')}: {check.get('message', '')}"
-                )
-                return "AdmissionCheck", f"quota is reserved, and {detail}".rstrip(": "), None
-        # Without admission checks, Kueue resumes the JobSet right after it has reserved quota.
-        since = reserved.get("lastTransitionTime")
-        overdue_at = parsed(since) + UNEXPLAINED if since else self.now
-        return (reason, message or WAITS, None) if overdue_at <= self.now else ("Pending", WAITS, overdue_at)
-
-    def _not_reported_by_kueue(self, jobset: Object, message: str) -> Decision:
-        """Report why Kueue has not created a Workload for the JobSet, according to Events about the
-        JobSet."""
-        created_at = jobset["metadata"].get("creationTimestamp")
-        since = parsed(created_at) if created_at else self.now
-        is_late, warnings = self.now >= since + pod_start_delays.LATE, self.snapshot.warnings
-        if warnings is not None:
-            message = (
-                pod_start_delays.of_jobset(self.snapshot, since)
-                or pod_start_delays.no_workload(since, self.now)
-                or message
-            )
-        requeue_at = self.now + pod_start_delays.RECHECK if is_late else since + pod_start_delays.LATE
-        return replace(
-            self._decision("Queued", message, requeue_at=requeue_at), unexplained=is_late and warnings is None
-        )
 
 
 def _version(versions: dict[str, str]) -> str:

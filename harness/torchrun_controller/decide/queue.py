@@ -25,7 +25,7 @@ from harness.torchrun_controller.decide.decisions import (
     QueueSnapshot,
     ending,
 )
-from harness.torchrun_controller.decide.reconcile_state import first_error
+from harness.torchrun_controller.decide.reconcile_state import spec_error
 from harness.torchrun_controller.objects.jobset import owner
 from harness.torchrun_controller.objects.pod_template import kai_queue
 
@@ -48,7 +48,7 @@ def desired(
     try:
         spec = QueueSpec.model_validate(queue["spec"])
     except ValidationError as error:
-        return _decision(queue, status, now, "SpecInvalid", first_error(error), [])
+        return _decision(queue, status, now, "SpecInvalid", spec_error(error), [])
     if snapshot.template is not None:
         status.conditions = with_condition(status.conditions, _template(queue, snapshot.template), now)
     if kai and names.FINALIZER not in finalizers:

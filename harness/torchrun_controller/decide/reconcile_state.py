@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from datetime import datetime, timedelta
 
 from pydantic import ValidationError
@@ -26,6 +27,8 @@ UNEXPLAINED = timedelta(minutes=5)
 """The time after which the status and an Event report that Kueue has given no reason why a job is queued.
 Most jobs are admitted earlier, so this status write is not needed.
 """
+UNKNOWN_FIELD = "extra_forbidden"
+"""The type of pydantic's error about a field that the model does not have."""
 MAX_SHOWN = 200
 """The maximum length of an invalid value in a message, in characters."""
 
@@ -33,10 +36,12 @@ MAX_SHOWN = 200
 class ReconcileState:
     """A job with its snapshot, and the status that will be written.
 
-    `spec` is set after it has been validated.
+    `spec` and `version_skew` are set after the spec has been validated.
     """
 
     spec: JobSpec
+    version_skew: str
+    """A message about fields of the spec that this version of the controller does not support, or ""."""
 
     def __init__(self, job: Object, snapshot: Snapshot, now: datetime, kai: bool) -> None:
         self.job, self.snapshot, self.now, self.kai = job, snapshot, now, kai
@@ -114,6 +119,11 @@ class ReconcileState:
             self.now,
         )
 
+    def _not_reconciled(self, reason: str, message: str) -> None:
+        """Set the condition Reconciled to False. Its transition time is kept if it was False before."""
+        self.status.conditions = self.old.conditions
+        self._condition("Reconciled", False, reason, message)
+
     def _decision(
         self,
         phase: Phase,
@@ -133,6 +143,39 @@ def delete(item: Object, *, unchanged: bool = False) -> Delete:
     metadata = item["metadata"]
     version = metadata.get("resourceVersion") if unchanged else None
     return Delete(item["apiVersion"], item["kind"], metadata["name"], metadata["uid"], version)
+
+
+def read_spec(spec: Object, *, has_jobset: bool) -> tuple[JobSpec, str]:
+    """Return a job's spec, and a message about fields that this version does not support, or "".
+
+    A newer CRD can have more fields, and the API server adds their defaults to existing jobs. Such fields are
+    ignored. If `has_jobset` is true, fields with unsupported values are ignored too, because the JobSet has
+    already been created from them. Raises ValidationError if the other fields are invalid.
+    """
+    try:
+        return JobSpec.model_validate(spec), ""
+    except ValidationError as error:
+        unsupported = [each["loc"] for each in error.errors() if has_jobset or each["type"] == UNKNOWN_FIELD]
+        message = spec_error(error)
+    supported = copy.deepcopy(spec)
+    for *parents, field in unsupported:
+        parent = supported
+        for each in parents:
+            parent = parent[each]
+        del parent[field]
+    return JobSpec.model_validate(supported), message
+
+
+def spec_error(error: ValidationError) -> str:
+    """Return the first error in the spec of a stored object as text."""
+    first = error.errors()[0]
+    if first["type"] != UNKNOWN_FIELD:
+        return first_error(error)
+    field = ".".join(map(str, first["loc"]))
+    return (
+        f"expected a field that this version of the controller supports, found {field}: the CRDs are newer, "
+        "so update the controller"
+    )
 
 
 def first_error(error: ValidationError) -> str:

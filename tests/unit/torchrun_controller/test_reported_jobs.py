@@ -118,6 +118,92 @@ def test_a_deactivated_workload_says_how_to_go_on() -> None:
     assert story.status["message"] == "insufficient quota"
 
 
+def test_a_job_that_was_preempted_and_then_deactivated_says_how_to_go_on() -> None:
+    """kubernetes-sigs/kueue#2172: a Workload that is deactivated after its preemption stays Preempted.
+
+    Contract: a job that Kueue never admits again says so, whatever the reason of its last eviction.
+    """
+    story = Story().created()
+    evicted = ("True", "Preempted", "Preempted to accommodate a workload")
+    deactivated = {**workload(Evicted=evicted), "spec": {"active": False}}
+    story.look(jobset=jobset(suspend=True), workload=deactivated)
+    assert story.condition("Admitted") == ("False", "Deactivated")
+    assert "Preempted to accommodate a workload" in story.status["message"]
+    assert "suspend and resume the job" in story.status["message"]
+
+
+def test_a_preempted_job_says_why_it_is_not_admitted_again() -> None:
+    """kubernetes-sigs/kueue#6819: a Workload's conditions showed old preemptions, and not its present state.
+
+    Contract: after the preemption, Kueue's present reason is in the message, and no Event repeats.
+    """
+    story = Story().created()
+    evicted = ("True", "Preempted", "Preempted to accommodate a workload")
+    for reserved in ("Preempted to accommodate a workload", "LocalQueue cpu is stopped"):
+        found = workload(Evicted=evicted, QuotaReserved=("False", "Pending", reserved))
+        story.look(jobset=jobset(suspend=True), workload=found)
+        assert story.status["phase"] == "Preempted"
+    message = "Preempted to accommodate a workload; it is queued again: LocalQueue cpu is stopped"
+    assert story.status["message"] == message
+    assert story.reasons.count("Preempted") == 1
+
+
+def test_a_newer_crd_does_not_end_a_job() -> None:
+    """DataDog/datadog-operator#2484: the CRDs and the controller are not upgraded at the same time.
+
+    Contract: the API server adds a new field's default to jobs that exist. A job that runs goes on, and
+    reports once that the controller is older. Its end, its cancellation and its suspension work.
+    """
+    story = Story().created()
+    story.look(jobset=jobset(), pods=RUNNING)
+    story.edit(newField="x", reliability={"newLimit": 3})
+    for _ in range(3):
+        decision = story.look(jobset=jobset(), pods=RUNNING)
+        assert (decision.status.phase, decision.actions) == ("Running", [])
+    assert story.condition("Reconciled") == ("False", "UnknownField")
+    assert story.reasons.count("UnknownField") == 1
+    changed = [
+        each["lastTransitionTime"] for each in story.status["conditions"] if each["type"] == "Reconciled"
+    ]
+    assert changed == ["2026-11-23T12:00:30Z"]
+    story.job["spec"] = job()["spec"]
+    story.look(jobset=jobset(), pods=RUNNING)
+    assert story.condition("Reconciled") == ("True", "Reconciled")
+    story.edit(newField="x")
+    story.look(jobset=jobset(Completed={}), pods=[])
+    assert story.status["phase"] == "Succeeded"
+
+
+def test_a_value_of_a_newer_crd_keeps_the_jobset() -> None:
+    """operator-framework/operator-controller#746: a newer CRD may permit more values of a field.
+
+    Contract: a job whose JobSet exists is not ended because of a value that only the newer version knows.
+    """
+    story = Story().created()
+    story.look(jobset=jobset(), pods=RUNNING)
+    story.edit(reliability={"restartPolicy": "Always"})
+    decision = story.look(jobset=jobset(), pods=RUNNING)
+    assert (decision.status.phase, decision.actions) == ("Running", [])
+    story.edit(command=7)
+    decision = story.look(jobset=jobset(), pods=RUNNING)
+    assert (decision.status.phase, decision.actions) == ("Running", [])
+    assert "command" in (decision.status.message or "")
+
+
+def test_a_new_job_with_a_field_of_a_newer_crd_waits_for_the_controller() -> None:
+    """longhorn/longhorn-manager#3651: an upgrade failed when CRDs and controller were of two versions.
+
+    Contract: a job is not started without a field that was set in it, and it is not Failed for good.
+    """
+    story = Story(reliability={"newLimit": 3})
+    decision = story.look()
+    assert (decision.status.phase, decision.actions) == ("Pending", [])
+    assert "found reliability.newLimit" in story.status["message"]
+    assert "update the controller" in story.status["message"]
+    story.edit(reliability={})
+    assert any(isinstance(action, Create) for action in story.look().actions)
+
+
 @pytest.mark.parametrize("ended", ["cancelled", "deadline"])
 def test_no_worker_of_an_ended_job_is_ready(ended: str) -> None:
     """ray-project/kuberay#2314, volcano-sh/volcano#1718: a job that had failed still counted running pods.
