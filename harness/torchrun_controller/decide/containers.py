@@ -65,12 +65,21 @@ def hindrance(pods: list[Object], now: datetime) -> Problem:
                 return Problem(text, warning=True)
         scheduled = condition(pod, "PodScheduled")
         if scheduled.get("status") == "False":
-            message = f"{scheduled.get('reason')}: {scheduled.get('message', '')}"
+            message = f"{scheduled.get('reason')}: {scheduled.get('message', '')}{_gates(pod)}"
             problem = Problem(f"{pod['metadata']['name']}: {message}")
             if not waits_for_group(message):
                 return problem
             waiting = waiting or problem
     return waiting or _initializing(pods, now)
+
+
+def _gates(pod: Object) -> str:
+    """Return the names of a pod's scheduling gates as the end of a message.
+
+    The name shows which controller has not removed its gate.
+    """
+    gates = [str(each.get("name")) for each in (pod.get("spec") or {}).get("schedulingGates") or []]
+    return f" ({', '.join(gates)})" if gates else ""
 
 
 def _waiting(pod: Object, container: Object) -> str:
@@ -189,6 +198,9 @@ def failure(pods: list[Object]) -> str:
         status, name = pod.get("status") or {}, pod["metadata"]["name"]
         if status.get("phase") != "Failed":
             continue
+        if status.get("reason") and status.get("message"):
+            # The kubelet ended the whole pod, and the containers' exit codes only follow from this.
+            return f"{name}: {status['reason']}: {' '.join(status['message'].split())}"
         containers = status.get("containerStatuses") or []
         own = [each for each in containers if each["name"] == names.TRAINER]
         other_containers = [each for each in containers if each["name"] != names.TRAINER]

@@ -66,7 +66,7 @@ The condition's reason "" matches any reason. If the message is empty, the Event
 """
 
 
-OF_PODS = ("Disrupted", "PodsNotStarting", "HelpersRunning", "SidecarFailing")
+OF_PODS = ("Disrupted", "PodDeleted", "PodsNotStarting", "HelpersRunning", "SidecarFailing")
 """Reasons of a job's PodsReady condition that concern a named pod. For each reason, there is at most one
 Event per attempt."""
 

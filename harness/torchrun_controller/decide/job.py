@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from harness.core.kubernetes import Object
 from harness.torchrun_controller.api import names
 from harness.torchrun_controller.api.condition_type import found, parsed, stamp
-from harness.torchrun_controller.api.models import FINISHED, QueueSpec, Workers
+from harness.torchrun_controller.api.models import FINISHED, Phase, QueueSpec, Workers
 from harness.torchrun_controller.api.rejected import Rejected
 from harness.torchrun_controller.decide import pod_start_delays
 from harness.torchrun_controller.decide.containers import (
@@ -38,6 +38,7 @@ from harness.torchrun_controller.decide.decisions import (
     owned_by_job,
 )
 from harness.torchrun_controller.decide.kueue_admission import KueueAdmission
+from harness.torchrun_controller.decide.pod_deletion import terminating
 from harness.torchrun_controller.decide.queue import jobs_may_use_kai, template_condition
 from harness.torchrun_controller.decide.reconcile_state import (
     WAITS,
@@ -51,6 +52,8 @@ from harness.torchrun_controller.objects import jobset as make
 from harness.torchrun_controller.objects.pod_template import Resolved, resolve
 from harness.torchrun_controller.plan.gpu_layout import Refused
 
+OF_GARBAGE_COLLECTOR = ("foregroundDeletion", "orphan")
+"""The finalizers with which the garbage collector deletes an object's dependents first, or keeps them."""
 ETCD_RECHECK = timedelta(seconds=10)
 """The interval between checks whether etcd's Service exists. Services are not watched."""
 
@@ -67,7 +70,7 @@ class _Job(KueueAdmission):
 
     def decide(self) -> Decision:
         if ending(self.job):
-            return self._decision("Deleted", "the garbage collector deletes what the job owns")
+            return self._decision("Deleted", self._deletion())
         if self.old.phase in FINISHED:
             return self._clean_up()
         has_jobset = self.old.job_id is not None
@@ -83,6 +86,17 @@ class _Job(KueueAdmission):
             self._not_reconciled("UnknownField", self.version_skew)
         self.status.queue = self.spec.queue_name
         return self._job_end() or (self._suspend() if self.spec.suspend else self._go_on())
+
+    def _deletion(self) -> str:
+        """Return what a job that is being deleted waits for."""
+        finalizers = self.job["metadata"].get("finalizers") or []
+        others = [each for each in finalizers if each not in OF_GARBAGE_COLLECTOR]
+        if not others:
+            return "the garbage collector deletes what the job owns"
+        return (
+            f"its finalizers {', '.join(others)} prevent the deletion, and its pods run until then: check "
+            "the controllers that set these finalizers"
+        )
 
     def _go_on(self) -> Decision:
         self._condition("Suspended", False, "Resumed" if self._resumed() else "NotSuspended")
@@ -103,31 +117,38 @@ class _Job(KueueAdmission):
             "no pod is running; set suspend: false to resume" if is_deleted else "its pods are terminating"
         )
         self._condition("Suspended", True, "Suspended" if is_deleted else "Suspending", message)
+        if is_deleted:
+            return self._decision("Suspended", message)
         actions: list[Action] = []
         if self.ours is not None and not ending(self.ours):
             actions.append(delete(self.ours, unchanged=True))
-        return self._decision("Suspended", message, actions)
+        return replace(self._terminating("Suspended", message), actions=actions)
+
+    def _terminating(self, phase: Phase, message: str) -> Decision:
+        """Return a decision to wait for pods to terminate. The message names a pod that is overdue."""
+        problem = terminating(self.snapshot.pods, self.now)
+        message = f"{message}: {problem.text}" if problem.warning else message
+        return self._decision(phase, message, requeue_at=problem.changes_at)
 
     def _start(self) -> Decision:
         self.status.workers = Workers()
-        if self.ours is not None:
-            if self.old.job_id == self.ours["metadata"]["uid"]:
-                return self._finish(
-                    "Failed", "JobSetDeleted", "its JobSet was deleted: create a new TorchrunJob"
-                )
-            return self._decision("Pending", "the pods of the previous JobSet are terminating")
-        if self.old.job_id is not None:
+        uid = self.ours["metadata"]["uid"] if self.ours is not None else None
+        if self.old.job_id is not None and uid in (None, self.old.job_id):
             # With a second JobSet, two training jobs might write the same checkpoints.
             return self._finish("Failed", "JobSetDeleted", "its JobSet was deleted: create a new TorchrunJob")
+        if self.ours is not None:
+            return self._terminating("Pending", "the pods of the previous JobSet are terminating")
         if self.snapshot.jobset is not None:
-            name = self.job["metadata"]["name"]
-            message = f"another JobSet {name} exists: delete it, or rename the job"
-            if ending(self.snapshot.jobset) or owned_by_job(self.snapshot.jobset, name):
-                message = "the pods of an earlier job of this name are terminating"
-            return self._decision("Pending", message)
+            return self._wait_for_other_jobset(self.snapshot.jobset)
         if self.snapshot.queue is None or ending(self.snapshot.queue):
             return self._wait_for_queue("QueueNotFound", "does not exist; the job starts once it is created")
         return self._make(self.snapshot.queue)
+
+    def _wait_for_other_jobset(self, jobset: Object) -> Decision:
+        name = self.job["metadata"]["name"]
+        if ending(jobset) or owned_by_job(jobset, name):
+            return self._terminating("Pending", "the pods of an earlier job of this name are terminating")
+        return self._decision("Pending", f"another JobSet {name} exists: delete it, or rename the job")
 
     def _make(self, queue: Object) -> Decision:
         if self.version_skew:
@@ -303,6 +324,9 @@ class _Job(KueueAdmission):
             return self._decision("Syncing", "pods wait for their workspace", requeue_at=self._deadline())
         progress = f"{counts.running + counts.succeeded} of {self.status.num_nodes} pods run"
         problem = hindrance(pods, self.now)
+        if not problem and counts.pending == 0:
+            # The missing pods are created once the earlier pods in their place are gone.
+            problem = terminating(self.snapshot.pods, self.now)
         reason, changes_at = problem.text, problem.changes_at
         if problem.warning:
             self._condition("PodsReady", False, "PodsNotStarting", reason)
@@ -320,12 +344,14 @@ class _Job(KueueAdmission):
 
         Return None if no pod has failed or the other pods can continue.
         """
-        counts, elastic, disruption_message = self.status.workers, self._elastic(), self._disruption()
+        counts, elastic = self.status.workers, self._elastic()
+        disruption_reason, disruption_message = self._disruption()
         can_continue = elastic and counts.running + counts.succeeded >= self._min_pods()
         if disruption_message and not can_continue:
-            self._condition("PodsReady", False, "Disrupted", disruption_message)
+            self._condition("PodsReady", False, disruption_reason, disruption_message)
+            consequence = self._after_disruption(is_counted=disruption_reason == "PodDeleted")
             return self._decision(
-                "Pending", f"{disruption_message}; {self._after_disruption()}", requeue_at=self._deadline()
+                "Pending", f"{disruption_message}; {consequence}", requeue_at=self._deadline()
             )
         if not counts.failed:
             return None
@@ -340,11 +366,13 @@ class _Job(KueueAdmission):
         )
         return self._decision("Pending", f"{reason}; {consequence}", requeue_at=self._deadline())
 
-    def _after_disruption(self) -> str:
+    def _after_disruption(self, *, is_counted: bool) -> str:
         if self.spec.reliability.restart_policy == "Never":
             return "restartPolicy is Never, so this ends the job"
         if self._elastic():
             return "its pod is created again, and the ranks rejoin the rendezvous"
+        if is_counted:
+            return "the JobSet ends this attempt, which counts towards maxRestarts"
         return "all ranks start again, which does not count towards maxRestarts"
 
     def _running(self, pods: list[Object], *, ready: bool) -> Decision:

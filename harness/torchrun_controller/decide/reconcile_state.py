@@ -20,6 +20,7 @@ from harness.torchrun_controller.decide.decisions import (
     counted,
     owned,
 )
+from harness.torchrun_controller.decide.pod_deletion import deleted
 
 WAITS = "waits for Kueue to admit it"
 """The message of a queued job before Kueue has given a reason why the job waits."""
@@ -27,6 +28,8 @@ UNEXPLAINED = timedelta(minutes=5)
 """The time after which the status and an Event report that Kueue has given no reason why a job is queued.
 Most jobs are admitted earlier, so this status write is not needed.
 """
+DISRUPTED = ("Disrupted", "PodDeleted")
+"""Reasons of the condition PodsReady that name a pod because of which the ranks in other pods fail."""
 UNKNOWN_FIELD = "extra_forbidden"
 """The type of pydantic's error about a field that the model does not have."""
 MAX_SHOWN = 200
@@ -73,21 +76,24 @@ class ReconcileState:
     def _elastic(self) -> bool:
         return self._min_pods() != self.status.num_nodes
 
-    def _disruption(self) -> str:
-        """Return the message about a disrupted pod of the current attempt, or "".
+    def _disruption(self) -> tuple[str, str]:
+        """Return the reason and the message about a disrupted or deleted pod of the current attempt.
 
-        An evicted pod soon disappears, and the ranks in other pods then fail because of it. The status
-        therefore keeps the message until the JobSet has restarted the ranks.
+        Both are "" if there is none. An evicted pod soon disappears, and the ranks in other pods then fail
+        because of it. The status therefore keeps the message until the JobSet has restarted the ranks.
         """
         if self.ours is None:
-            return ""
-        message = disruption(attempt(self.snapshot.pods, self.ours, terminating=True))
+            return "", ""
+        pods = attempt(self.snapshot.pods, self.ours, terminating=True)
+        if message := disruption(pods):
+            return "Disrupted", message
         before, counts = found(self.old.conditions, "PodsReady"), self.status.workers
-        if message or before is None or before.reason != "Disrupted" or self._elastic():
-            return message
+        if before is None or before.reason not in DISRUPTED or self._elastic():
+            message = deleted(pods)
+            return ("PodDeleted", message) if message else ("", "")
         same_attempt = (self.old.job_id, self.old.restarts) == (self.status.job_id, self.status.restarts)
         all_running = counts.running + counts.succeeded == self.status.num_nodes
-        return before.message if same_attempt and not all_running else ""
+        return (before.reason, before.message) if same_attempt and not all_running else ("", "")
 
     def _deadline(self) -> datetime | None:
         """Return the time of the job's deadline, or None.

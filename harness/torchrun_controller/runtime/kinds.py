@@ -99,7 +99,7 @@ def _pod(item: Object) -> Object:
         "metadata": _part(item["metadata"], (*METADATA, "creationTimestamp")),
         "spec": {
             "initContainers": [_part(container, ("name", "restartPolicy")) for container in initial],
-            **_part(spec, ("schedulerName", "imagePullSecrets", "nodeName")),
+            **_part(spec, ("schedulerName", "imagePullSecrets", "nodeName", "schedulingGates")),
             **({"claims": claims} if claims else {}),
         },
         "status": {
