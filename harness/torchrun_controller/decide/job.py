@@ -35,6 +35,7 @@ from harness.torchrun_controller.decide.decisions import (
     Snapshot,
     attempt,
     ending,
+    owned,
     owned_by_job,
 )
 from harness.torchrun_controller.decide.kueue_admission import KueueAdmission
@@ -176,7 +177,7 @@ class _Job(KueueAdmission):
             claims = make.claims(self.job, resolved)
         except Refused as refused:
             return self._reject(refused.reason, str(refused))
-        missing = self._missing(resolved)
+        missing = self._missing(resolved) or self._wait_for_claims(claims)
         if missing is not None:
             return missing
         self._describe(resolved)
@@ -245,6 +246,25 @@ class _Job(KueueAdmission):
             return self._decision("Pending", message, requeue_at=self.now + ETCD_RECHECK)
         if etcd.ENDPOINT in resolved.torchrun:
             self._condition("EtcdReady", True, "ServiceFound")
+        return None
+
+    def _wait_for_claims(self, claims: list[Object]) -> Decision | None:
+        """Return a decision to wait if a claim that the job needs is being deleted, and otherwise None.
+
+        Otherwise the pods would use this claim, and stay unschedulable once it is gone. The garbage collector
+        deletes the workspace claim of an earlier job only after its pods have ended.
+        """
+        claim_names = {claim["metadata"]["name"] for claim in claims}
+        for claim in self.snapshot.claims:
+            name = claim["metadata"]["name"]
+            is_of_earlier_job = owned_by_job(claim, self.job["metadata"]["name"]) and not owned(
+                claim, self.uid
+            )
+            if name in claim_names and (ending(claim) or is_of_earlier_job):
+                of_job = " of an earlier job of this name" if is_of_earlier_job else ""
+                return self._terminating(
+                    "Pending", f"claim {name}{of_job} is being deleted; the job starts once it is gone"
+                )
         return None
 
     def _rejected(self, rejected: Rejected) -> Decision:

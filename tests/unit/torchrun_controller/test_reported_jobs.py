@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from torchrun_objects import CREATED, job, jobset, pod
+from torchrun_objects import CREATED, job, jobset, pod, queue
 from torchrun_story import RUNNING, Story, workload
 
 from harness.torchrun_controller.decide.decisions import Create
@@ -241,6 +241,38 @@ def test_a_job_of_the_same_name_waits_for_the_one_before() -> None:
         assert (decision.status.phase, decision.actions) == ("Pending", [])
         assert "the pods of an earlier job of this name are terminating" in story.status["message"]
     assert any(isinstance(action, Create) for action in story.look().actions)
+
+
+@pytest.mark.parametrize("dying", [False, True])
+@pytest.mark.parametrize("kind", ["workspace", "checkpoints"])
+def test_a_job_does_not_start_with_a_claim_that_is_being_deleted(kind: str, dying: bool) -> None:
+    """FoundationDB/fdb-kubernetes-operator#764, k8up-io/k8up#86: pods waited for a claim that was gone.
+
+    Contract: a claim that the garbage collector or a user deletes is waited for, and created anew. The claim
+    of an earlier job is kept for the next one only if no job owns it.
+    """
+    story = Story(numNodes=1, workspaceStorage={"source": "git", "url": "https://git.example/x"})
+    of = queue(storage={"checkpoints": {"enabled": True, "size": "1Gi"}})
+    metadata: Object = {"name": f"demo-{kind}", "uid": "c", "labels": {"torchrun-job-name": "demo"}}
+    if kind == "workspace":
+        metadata["ownerReferences"] = [{"kind": "TorchrunJob", "name": "demo", "uid": "an-earlier-job"}]
+    if dying:
+        metadata["deletionTimestamp"] = "2026-11-23T11:00:00Z"
+    decision = story.look(queue=of, claims=[{"metadata": metadata, "status": {"phase": "Bound"}}])
+    created = [
+        action.document["metadata"]["name"] for action in decision.actions if isinstance(action, Create)
+    ]
+    if kind == "checkpoints" and not dying:
+        assert created == ["demo-workspace", "demo"]
+        return
+    assert (decision.status.phase, decision.actions) == ("Pending", [])
+    assert f"claim demo-{kind}" in story.status["message"]
+    assert "is being deleted; the job starts once it is gone" in story.status["message"]
+    decision = story.look(queue=of, claims=[])
+    created = [
+        action.document["metadata"]["name"] for action in decision.actions if isinstance(action, Create)
+    ]
+    assert created == ["demo-workspace", "demo-checkpoints", "demo"]
 
 
 def test_an_end_that_was_seen_late_has_its_own_time() -> None:
