@@ -53,6 +53,13 @@ def _locks(number: int) -> tuple[threading.Lock, ...]:
     return tuple(threading.Lock() for _ in range(number))
 
 
+def _with_request(error: Exception, verb: str, document: Object) -> Exception:
+    """Return the error, with a note about the request that failed."""
+    kind, name = document["kind"], document["metadata"]["name"]
+    error.add_note(f"the request was to {verb} {kind} {name}: check the admission webhooks for {kind}s")
+    return error
+
+
 @dataclass
 class Cluster:
     """Reads and writes the cluster's objects through the API server, without the watch caches."""
@@ -199,7 +206,9 @@ class Cluster:
         except (DynamicApiError, ApiException) as error:
             refusal = rejected(document, error)
             if error.status != CONFLICT and not (isinstance(refusal, Rejected) and refusal.no_dry_run):
-                raise refusal from None
+                raise _with_request(refusal, "check", document) from None
+        except HTTPError as error:
+            raise _with_request(error, "check", document) from None
 
     def _create(self, document: Object) -> None:
         resource = self.kube.resource(document["apiVersion"], document["kind"])
@@ -212,9 +221,11 @@ class Cluster:
             ).to_dict()
         except (DynamicApiError, ApiException) as error:
             if error.status != CONFLICT:
-                raise rejected(document, error) from None
+                raise _with_request(rejected(document, error), "create", document) from None
             self._check_owner(document)
             return
+        except HTTPError as error:
+            raise _with_request(error, "create", document) from None
         if document["kind"] == "JobSet":
             self.created_jobsets.add(response["metadata"]["uid"])
         self.wrote(response)

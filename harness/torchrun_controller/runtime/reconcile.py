@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 
 from kubernetes.client.exceptions import ApiException
 from pydantic import ValidationError
-from urllib3.exceptions import HTTPError
+from urllib3.exceptions import HTTPError, ReadTimeoutError
 
 from harness.core.kubernetes import Object
 from harness.torchrun_controller.api import names
@@ -53,6 +53,9 @@ the queue's objects are not watched.
 """
 PROGRESS = timedelta(seconds=60)
 """The minimum time between two status writes if only the number of pods or a message has changed."""
+PERSISTENT = timedelta(seconds=60)
+"""The time after which repeated transient errors are reported. Without a report, a job would wait without a
+reason for a webhook that never responds."""
 MEND = "change the queue, or create what it names"
 REQUEUE_SECONDS = 0.2
 """The delay, in seconds, before the next reconcile after a write failed because the cache was outdated."""
@@ -150,24 +153,39 @@ class Reconciler:
         """The time when each job's status was last written."""
         self._rejected_at: dict[Key, datetime] = {}
         """The time when the API server last rejected the pods of each job or queue."""
+        self._failing_since: dict[Key, datetime] = {}
+        """The time of the first of the consecutive transient errors of each job or queue."""
 
     def reconcile(self, key: Key) -> float | None:
         """Reconcile an object.
 
         Return the number of seconds until the next reconcile if no event occurs earlier, or None.
 
-        Errors are raised. Unless they are transient API errors, they are also reported in one of the object's
-        conditions.
+        Errors are raised. They are also reported in one of the object's conditions, transient API errors only
+        after PERSISTENT.
         """
         with self.metrics.time_reconcile(key.kind):
             try:
-                return self._job(key) if key.kind == "job" else self._queue(key)
-            except HTTPError:
-                raise
+                after = self._job(key) if key.kind == "job" else self._queue(key)
             except Exception as error:
-                if not isinstance(error, ApiException) or int(error.status or 0) not in TRANSIENT:
+                if not self._may_pass(key, error):
                     self._failed(key, error)
                 raise
+            self._failing_since.pop(key, None)
+            return after
+
+    def _may_pass(self, key: Key, error: Exception) -> bool:
+        """Return whether an error is transient, and the object's reconciles have failed for less than
+        PERSISTENT.
+
+        An API server that cannot be reached is always transient, because a status cannot be written either.
+        """
+        if isinstance(error, HTTPError) and not isinstance(error, ReadTimeoutError):
+            return True
+        is_transient = isinstance(error, HTTPError) or (
+            isinstance(error, ApiException) and int(error.status or 0) in TRANSIENT
+        )
+        return is_transient and self.now() - self._failing_since.setdefault(key, self.now()) < PERSISTENT
 
     def _job(self, key: Key) -> float | None:
         job = self.caches.one(JOBS, key.namespace, key.name)
@@ -348,7 +366,8 @@ class Reconciler:
         current = self.caches.one(kind, key.namespace, key.name)
         if current is None:
             return
-        message = f"the controller failed on this object and retries: {short(error)}"
+        request = "".join(f"; {note}" for note in getattr(error, "__notes__", []))  # from executor.py
+        message = f"the controller failed on this object and retries: {short(error)}{request}"
         status = {**(current.get("status") or {})}
         condition = Condition(type="Reconciled", status="False", reason=type(error).__name__, message=message)
         try:
@@ -361,7 +380,7 @@ class Reconciler:
                 for each in with_condition(old, condition, self.now())
             ]
             if key.kind == "job" and status.get("phase") not in FINISHED:
-                status["message"] = message
+                status = {"phase": "Pending", **status, "message": message}
             if self.cluster.write_status(current, status, acting=False):
                 self.recorder.record(current, [events.of_error(condition, self.now())], self.now())
         except Exception as further:
