@@ -173,7 +173,7 @@ def _kai_name(queue: Object, spec: QueueSpec) -> str:
 
 
 def _own_labels(queue: Object) -> tuple[str, str]:
-    return queue["metadata"]["namespace"], queue["metadata"]["name"][:63]
+    return queue["metadata"]["namespace"], names.queue_label(queue["metadata"]["name"])
 
 
 def _created_for(kai: Object) -> tuple[str | None, str | None]:
@@ -196,7 +196,7 @@ def kai_document(queue: Object, spec: QueueSpec) -> Object:
             "name": _kai_name(queue, spec),
             "labels": {
                 names.NAMESPACE_LABEL: queue["metadata"]["namespace"],
-                names.QUEUE_LABEL: queue["metadata"]["name"][:63],
+                names.QUEUE_LABEL: names.queue_label(queue["metadata"]["name"]),
             },
         },
         "spec": {
@@ -306,7 +306,10 @@ def resource_name(queue: str, template: ResourceTemplate) -> str:
 def _resource_document(queue: Object, template: ResourceTemplate) -> Object:
     metadata = queue["metadata"]
     template_metadata: Object = dict(template.template.get("metadata") or {})
-    labels = {**(template_metadata.get("labels") or {}), names.QUEUE_LABEL: metadata["name"][:63]}
+    labels = {
+        **(template_metadata.get("labels") or {}),
+        names.QUEUE_LABEL: names.queue_label(metadata["name"]),
+    }
     name = resource_name(metadata["name"], template)
     placed = {**template_metadata, "labels": labels, "name": name, "namespace": metadata["namespace"]}
     return {**template.template, "metadata": placed}
