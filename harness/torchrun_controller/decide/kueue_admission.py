@@ -64,10 +64,15 @@ class KueueAdmission(JobEnd):
         While Kueue has not admitted the JobSet, or has evicted it, the JobSet is suspended.
         """
         self.status.start_time = None
+        late_pods = self._late_pods()
         if found(self.status.conditions, "PodsReady"):
-            self._condition("PodsReady", False, "NotAdmitted")
+            self._condition("PodsReady", False, "NotAdmitted", late_pods)
         workload = self.snapshot.workload or {}
-        evicted = condition(workload, "Evicted")
+        evicted, finished = condition(workload, "Evicted"), condition(workload, "Finished")
+        if finished.get("status") == "True":
+            message = f"its Workload is finished: {finished.get('message', '')}; {DEACTIVATED}"
+            self._condition("Admitted", False, "Deactivated", message)
+            return self._decision("Queued", message)
         if (workload.get("spec") or {}).get("active") is False:
             # Kueue keeps the condition Evicted of a Workload that was preempted before it was deactivated.
             message = f"{evicted.get('message') or 'its Workload has active: false'}; {DEACTIVATED}"
@@ -78,10 +83,23 @@ class KueueAdmission(JobEnd):
         reason, message, requeue_at = self._why_queued(workload)
         self._condition("Admitted", False, reason, message)
         queued = found(self.status.conditions, "Admitted")
+        if evicted.get("reason") == "PodsReadyTimeout" and late_pods:
+            message = f"{message}; before that, {late_pods}"
         message = self._with_capacity(message, queued.last_transition_time if queued else None)
         if self.snapshot.workload is None and self.ours is not None:
             return self._not_reported_by_kueue(self.ours, message)
         return self._decision("Queued", message, requeue_at=requeue_at)
+
+    def _late_pods(self) -> str:
+        """Return why the pods were not running when Kueue evicted the job, or "".
+
+        Kueue reports only that they were late. The condition PodsReady keeps the reason until the job is
+        admitted again.
+        """
+        if self.old.phase == "Pending" and self._was_true("Admitted"):
+            return self.old.message or ""
+        before = found(self.old.conditions, "PodsReady")
+        return before.message if before is not None and before.reason == "NotAdmitted" else ""
 
     def _preempted(self, workload: Object, message: str) -> Decision:
         """Report who preempted the job, and why Kueue has not admitted it again since then."""
@@ -99,14 +117,19 @@ class KueueAdmission(JobEnd):
         """
         reserved = condition(workload, "QuotaReserved")
         reason, message = str(reserved.get("reason") or "Pending"), str(reserved.get("message", ""))
+        details = [
+            f"admission check {check['name']} is {check.get('state')}: {check.get('message', '')}".rstrip(
+                ": "
+            )
+            for check in (workload.get("status") or {}).get("admissionChecks") or []
+            if check.get("state") != "Ready"
+        ]
         if reserved.get("status") != "True":
+            if details and condition(workload, "Evicted").get("reason") == "AdmissionCheck":
+                message = f"{message}; {details[0]}"
             return reason, message or WAITS, None
-        for check in (workload.get("status") or {}).get("admissionChecks") or []:
-            if check.get("state") != "Ready":
-                detail = (
-                    f"admission check {check['name']} is {check.get('state')}: {check.get('message', '')}"
-                )
-                return "AdmissionCheck", f"quota is reserved, and {detail}".rstrip(": "), None
+        if details:
+            return "AdmissionCheck", f"quota is reserved, and {details[0]}", None
         # Without admission checks, Kueue resumes the JobSet right after it has reserved quota.
         since = reserved.get("lastTransitionTime")
         overdue_at = parsed(since) + UNEXPLAINED if since else self.now

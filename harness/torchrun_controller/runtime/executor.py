@@ -45,7 +45,7 @@ STRICT = ("fieldValidation", "Strict")
 CHANGES = (NOT_FOUND, CONFLICT)
 
 
-MAX_EVENTS = 1000
+EVENTS_PER_PAGE, MAX_EVENT_PAGES = 1000, 20
 LOCKS = 16
 
 
@@ -94,10 +94,21 @@ class Cluster:
         return frozenset(item["metadata"]["name"] for item in self.kube.objects(kind.api, kind.kind))
 
     def events(self, namespace: str, selector: str) -> list[Object]:
-        """Return at most MAX_EVENTS of a namespace's Events that match a field selector, oldest first."""
+        """Return a namespace's Events that match a field selector, oldest first.
+
+        At most MAX_EVENT_PAGES pages are read. The API server orders the Events by name and not by time, so the
+        first page alone may lack the Events about a job.
+        """
         path = f"/api/v1/namespaces/{namespace}/events"
-        query = {"fieldSelector": selector, "limit": str(MAX_EVENTS)}
-        return sorted(self.kube.fetch(path, query).json()["items"], key=time_of)
+        query = {"fieldSelector": selector, "limit": str(EVENTS_PER_PAGE)}
+        events: list[Object] = []
+        for _ in range(MAX_EVENT_PAGES):
+            response = self.kube.fetch(path, query).json()
+            events += response["items"]
+            query["continue"] = (response.get("metadata") or {}).get("continue") or ""
+            if not query["continue"]:
+                break
+        return sorted(events, key=time_of)
 
     def last_line(self, namespace: str, pod: str) -> datetime | None:
         """Return the time of the last line in a trainer's log, or None if the log is empty or could not be

@@ -13,6 +13,7 @@ from torchrun_objects import CREATED, job, jobset, pod, queue
 from torchrun_story import RUNNING, Story, workload
 
 from harness.torchrun_controller.decide.decisions import Create
+from harness.torchrun_controller.runtime.kinds import WORKLOADS
 
 Object = dict[str, Any]
 
@@ -88,6 +89,55 @@ def test_a_preempted_job_says_why_it_is_not_admitted_again() -> None:
     message = "Preempted to accommodate a workload; it is queued again: LocalQueue cpu is stopped"
     assert story.status["message"] == message
     assert story.reasons.count("Preempted") == 1
+
+
+def test_an_eviction_of_late_pods_keeps_the_reason_why_they_were_late() -> None:
+    """Contract: Kueue reports only that the pods were late, and deletes them. The job still says why they did
+    not start.
+    """
+    story = Story().created()
+    state = {"waiting": {"reason": "ImagePullBackOff", "message": "Back-off pulling image x"}}
+    late = pod(1, "Pending", containerStatuses=[{"name": "trainer", "state": state}])
+    timeout = "Exceeded the PodsReady timeout team/jobset-demo"
+    evicted = workload(
+        Evicted=("True", "PodsReadyTimeout", timeout), QuotaReserved=("False", "Pending", timeout)
+    )
+    story.look(jobset=jobset(), pods=[pod(0, "Running"), late])
+    for _ in range(3):
+        story.look(jobset=jobset(suspend=True), workload=evicted)
+        assert story.status["message"].startswith(f"{timeout}; before that, 1 of 2 pods run: ")
+        assert "ImagePullBackOff: Back-off pulling image x" in story.status["message"]
+    assert story.reasons.count("PodsNotStarting") == 1
+    story.look(jobset=jobset(), pods=RUNNING)
+    preempted = workload(Evicted=("True", "Preempted", "why"), QuotaReserved=("False", "Pending", "why"))
+    story.look(jobset=jobset(suspend=True), workload=preempted)
+    assert story.status["message"] == "why"
+
+
+def test_an_eviction_by_an_admission_check_names_the_check() -> None:
+    """kubernetes-sigs/kueue#14309: a check's state after an eviction decides whether the job is queued again.
+
+    Contract: "At least one admission check is false" is not the whole message.
+    """
+    message = "At least one admission check is false"
+    found = workload(Evicted=("True", "AdmissionCheck", message), QuotaReserved=("False", "Pending", message))
+    found["status"]["admissionChecks"] = [
+        {"name": "provisioning", "state": "Pending", "message": "Reset to Pending. Previously: Retry"}
+    ]
+    story = Story().created()
+    story.look(jobset=jobset(suspend=True), workload=found)
+    check = "admission check provisioning is Pending: Reset to Pending. Previously: Retry"
+    assert story.status["message"] == f"{message}; {check}"
+
+
+def test_a_finished_workload_of_a_suspended_jobset_is_no_wait() -> None:
+    """Contract: Kueue never admits a Workload that is finished, for example because it is out of sync."""
+    finished = workload(Finished=("True", "OutOfSync", "The workload is out of sync with its parent job"))
+    finished["metadata"] |= {"namespace": "team", "uid": "w", "resourceVersion": "3"}
+    story = Story().created()
+    story.look(jobset=jobset(suspend=True), workload=WORKLOADS.trim(finished))
+    assert "out of sync with its parent job" in story.status["message"]
+    assert "suspend and resume the job" in story.status["message"]
 
 
 def test_a_newer_crd_does_not_end_a_job() -> None:
