@@ -96,8 +96,8 @@ class Cluster:
     def events(self, namespace: str, selector: str) -> list[Object]:
         """Return a namespace's Events that match a field selector, oldest first.
 
-        At most MAX_EVENT_PAGES pages are read. The API server orders the Events by name and not by time, so the
-        first page alone may lack the Events about a job.
+        At most MAX_EVENT_PAGES pages are read. The API server orders the Events by name and not by time, so
+        the first page alone may lack the Events about a job.
         """
         path = f"/api/v1/namespaces/{namespace}/events"
         query = {"fieldSelector": selector, "limit": str(EVENTS_PER_PAGE)}

@@ -35,7 +35,7 @@ detected.
 LIST_SECONDS = 60.0
 PAGE = 500
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 10.0
-EXPIRED = 410
+NOT_FOUND, EXPIRED = 404, 410
 PATIENCE = 4
 """The number of consecutive failed or silent watches after which the objects are listed again, and of
 consecutive older lists after which the API server's data counts as restored from a backup."""
@@ -81,8 +81,21 @@ class Informer(threading.Thread):
                 failures += 1
                 is_listed = is_listed and failures < PATIENCE
                 pause = min(FIRST_PAUSE * 2**failures, LONGEST_PAUSE)
-                log.warning("watch of %s: %s; retrying in %.1f s", self.kind.plural, _short(error), pause)
+                reason = self._missing_version(error) or _short(error)
+                log.warning("watch of %s: %s; retrying in %.1f s", self.kind.plural, reason, pause)
             self.stopped.wait(pause)
+
+    def _missing_version(self, error: Exception) -> str:
+        """Return a message if the API server does not serve this version of the kind, and otherwise "".
+
+        Until it does, the controller is not ready.
+        """
+        if not isinstance(error, ApiException) or error.status != NOT_FOUND:
+            return ""
+        return (
+            f"the API server does not serve {self.kind.kind} in {self.kind.api}: install its CRD in a "
+            "release that serves this version"
+        )
 
     def _list(self) -> None:
         """List all objects from etcd, because the API server's own cache may be outdated."""

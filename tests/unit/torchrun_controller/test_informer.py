@@ -120,6 +120,16 @@ def test_server_that_is_away(server: WatchServer, followed: Followed) -> None:
     followed.until(lambda: followed.names() == {"z"})
 
 
+def test_a_version_that_is_not_served_is_named(
+    server: WatchServer, followed: Followed, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Contract: a controller that waits for a CRD, or for a newer version of it, says which."""
+    server.lists = [404, (10, [item("a", 1)])]
+    followed.start()
+    assert followed.names() == {"a"}
+    assert "does not serve PriorityClass in scheduling.k8s.io/v1: install its CRD" in caplog.text
+
+
 def test_line_that_was_cut(server: WatchServer, followed: Followed) -> None:
     """Contract: half a line at the end of a connection changes nothing: it comes again."""
     server.lists = [(10, [item("a", 1)])]
