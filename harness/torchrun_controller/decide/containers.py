@@ -127,10 +127,10 @@ def lingering(pods: list[Object], now: datetime) -> Problem:
     failed are considered.
     """
     finished = [
-        (pod, _terminated(pod)) for pod in pods if (pod.get("status") or {}).get("phase") == "Running"
+        (pod, trainer_end(pod)) for pod in pods if (pod.get("status") or {}).get("phase") == "Running"
     ]
     failed = [(pod, end) for pod, end in finished if end.get("exitCode")]
-    exit_codes = [_terminated(pod).get("exitCode") for pod in pods]
+    exit_codes = [trainer_end(pod).get("exitCode") for pod in pods]
     if not failed and (not finished or any(code != 0 for code in exit_codes)):
         return Problem()
     affected = failed or finished
@@ -194,7 +194,7 @@ def failure(pods: list[Object]) -> str:
 
     This failure may have caused the failures of other pods.
     """
-    for pod in sorted(pods, key=lambda each: str(_terminated(each).get("finishedAt") or "")):
+    for pod in sorted(pods, key=lambda each: str(trainer_end(each).get("finishedAt") or "")):
         status, name = pod.get("status") or {}, pod["metadata"]["name"]
         if status.get("phase") != "Failed":
             continue
@@ -258,7 +258,7 @@ def _state(container: Object) -> Object:
     return container.get("state") or {}
 
 
-def _terminated(pod: Object) -> Object:
+def trainer_end(pod: Object) -> Object:
     """Return the terminated state of the trainer in a pod, or {} if the trainer has not ended."""
     for container in (pod.get("status") or {}).get("containerStatuses") or []:
         if container["name"] == names.TRAINER:

@@ -6,11 +6,14 @@ from datetime import datetime, timedelta
 
 from harness.core.kubernetes import Object, condition
 from harness.torchrun_controller.api.condition_type import parsed
-from harness.torchrun_controller.decide.containers import Problem
+from harness.torchrun_controller.decide.containers import Problem, trainer_end
 from harness.torchrun_controller.decide.decisions import ending
 
 OVERDUE = timedelta(seconds=30)
 """The time after a pod's grace period within which a working kubelet reports that the pod has ended."""
+
+SIGTERM_EXIT = 143
+"""The exit code of a trainer that the kubelet ended with SIGTERM."""
 
 
 def terminating(pods: list[Object], now: datetime) -> Problem:
@@ -47,16 +50,24 @@ def _node(pod: Object) -> str:
 
 
 def deleted(pods: list[Object]) -> str:
-    """Return a message about a pod that is being deleted while its rank is running, or "".
+    """Return a message about a pod that was deleted although no rank had ended, or "".
 
     `pods` contains all pods of the current attempt, whose JobSet neither has ended nor is suspended. The Job
     deletes pods only after a pod has failed or enough pods have succeeded. If none has, the pod was
     deleted by somebody else. Pods with the condition DisruptionTarget are reported by containers.disruption.
     """
-    if any((pod.get("status") or {}).get("phase") in ("Failed", "Succeeded") for pod in pods):
+    if any(_has_ended(pod) for pod in pods):
         return ""
     for pod in pods:
         if ending(pod) and condition(pod, "DisruptionTarget").get("status") != "True":
             place = f" on node {_node(pod)}" if _node(pod) else ""
             return f"{pod['metadata']['name']}{place} was deleted by a user or by another controller"
     return ""
+
+
+def _has_ended(pod: Object) -> bool:
+    """Return whether a pod or its trainer has ended, and not only because the pod was deleted."""
+    end = trainer_end(pod)
+    if ending(pod) and end.get("exitCode") == SIGTERM_EXIT:
+        return False
+    return bool(end) or (pod.get("status") or {}).get("phase") in ("Failed", "Succeeded")

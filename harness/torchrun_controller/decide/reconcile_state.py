@@ -88,10 +88,12 @@ class ReconcileState:
         if message := disruption(pods):
             return "Disrupted", message
         before, counts = found(self.old.conditions, "PodsReady"), self.status.workers
-        if before is None or before.reason not in DISRUPTED or self._elastic():
-            message = deleted(pods)
-            return ("PodDeleted", message) if message else ("", "")
         same_attempt = (self.old.job_id, self.old.restarts) == (self.status.job_id, self.status.restarts)
+        if before is None or before.reason not in DISRUPTED or self._elastic():
+            # After a failure, the Job and the JobSet delete the other pods.
+            has_failed = before is not None and before.reason == "RankFailed" and same_attempt
+            message = "" if has_failed else deleted(pods)
+            return ("PodDeleted", message) if message else ("", "")
         all_running = counts.running + counts.succeeded == self.status.num_nodes
         return (before.reason, before.message) if same_attempt and not all_running else ("", "")
 

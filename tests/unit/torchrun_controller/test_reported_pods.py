@@ -131,6 +131,31 @@ def test_pods_that_the_job_deletes_after_an_end_are_not_the_cause(first: Object)
     assert "PodDeleted" not in story.reasons
 
 
+def test_a_deleted_pod_that_has_ended_at_once_is_the_cause() -> None:
+    """Contract: a trainer that ends with SIGTERM before the controller reads its pod has not failed."""
+    story = started()
+    gone = failed(0, "", 143)
+    gone["metadata"]["deletionTimestamp"] = "2026-11-23T12:00:50Z"
+    story.look(jobset=jobset(), pods=[gone, RUNNING[1]])
+    assert story.status["message"].startswith(
+        "demo-node-0-0-x0 was deleted by a user or by another controller"
+    )
+
+
+def test_pods_that_a_restart_deletes_are_not_the_cause() -> None:
+    """Contract: the failed pod can be gone before the others, while the JobSet's restart is not known yet."""
+    story = started()
+    story.look(jobset=jobset(), pods=[RUNNING[0], failed(1)])
+    story.look(jobset=jobset(), pods=[terminating(0, "2026-11-23T12:00:50Z")])
+    assert "PodDeleted" not in story.reasons
+    ended = {"exitCode": 1, "reason": "Error"}
+    lingers = pod(1, "Running", containerStatuses=[{"name": "trainer", "state": {"terminated": ended}}])
+    lingers["metadata"]["deletionTimestamp"] = "2026-11-23T12:00:50Z"
+    other = started()
+    other.look(jobset=jobset(), pods=[RUNNING[0], lingers])
+    assert "PodDeleted" not in other.reasons
+
+
 def test_a_pod_that_the_kubelet_evicted_is_not_only_an_exit_code() -> None:
     """ZettaAI/zetta_utils#524: a training pod was evicted, and the job gave no reason.
 
