@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from datetime import datetime, timedelta
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -167,7 +168,7 @@ def read_spec(spec: Object, *, has_jobset: bool) -> tuple[JobSpec, str]:
         message = spec_error(error)
     supported = copy.deepcopy(spec)
     for *parents, field in unsupported:
-        parent = supported
+        parent: Any = supported
         for each in parents:
             parent = parent[each]
         del parent[field]

@@ -80,7 +80,7 @@ def test_an_error_in_the_renewal_ends_the_leadership(monkeypatch: pytest.MonkeyP
     """
     monkeypatch.setattr(leases, "RETRY_SECONDS", 0.01)
     lease, stop, lost = lease_of(Api(), "one", Clock()), threading.Event(), threading.Event()
-    monkeypatch.setattr(lease, "_acquire", lambda: {}["spec"])
+    monkeypatch.setattr(lease, "_acquire", lambda: dict[str, Any]()["spec"])
     thread = threading.Thread(target=keep_leadership, args=(lease, stop, lost))
     thread.start()
     thread.join(10)

@@ -139,7 +139,8 @@ def test_a_busy_api_server_says_nothing_about_the_job() -> None:
 
 
 def no_response() -> Exception:
-    return ReadTimeoutError(None, "/", "host: Read timed out.")  # type: ignore[arg-type]
+    error: Exception = ReadTimeoutError(None, "/", "host: Read timed out.")  # type: ignore[arg-type]
+    return error
 
 
 def timed_out() -> Exception:
