@@ -78,15 +78,24 @@ class _Job(KueueAdmission):
         try:
             self.spec, self.version_skew = read_spec(self.job["spec"], has_jobset=has_jobset)
         except ValidationError as error:
-            if not has_jobset:
-                return self._reject("InvalidSpec", spec_error(error))
-            # The JobSet is kept: its ranks may train for days, and another version can read the spec.
-            self._not_reconciled("InvalidSpec", spec_error(error))
-            return self._decision(self.old.phase or "Unknown", spec_error(error))
+            return self._unreadable(spec_error(error))
         if self.version_skew:
             self._not_reconciled("UnknownField", self.version_skew)
         self.status.queue = self.spec.queue_name
         return self._job_end() or (self._suspend() if self.spec.suspend else self._go_on())
+
+    def _unreadable(self, message: str) -> Decision:
+        """Return the decision for a job whose spec this version of the controller cannot read.
+
+        Only a new job fails. Another version has read the spec of an older job, whose ranks may have trained
+        for days.
+        """
+        if self.old.phase is None:
+            return self._reject("InvalidSpec", message)
+        if self.job["spec"].get("cancel") is True:
+            return self._finish("Cancelled", "Cancelled", "spec.cancel was set")
+        self._not_reconciled("InvalidSpec", message)
+        return self._decision(self.old.phase, message)
 
     def _deletion(self) -> str:
         """Return what a job that is being deleted waits for."""

@@ -180,6 +180,25 @@ def test_a_value_of_a_newer_crd_keeps_the_jobset() -> None:
     decision = story.look(jobset=jobset(), pods=RUNNING)
     assert (decision.status.phase, decision.actions) == ("Running", [])
     assert "command" in (decision.status.message or "")
+    story.edit(cancel=True)
+    assert story.look(jobset=jobset(), pods=RUNNING).status.phase == "Cancelled"
+
+
+def test_a_value_of_a_newer_crd_keeps_a_suspended_job() -> None:
+    """operator-framework/operator-controller#746: a newer CRD may permit more values of a field.
+
+    Contract: a suspended job has checkpoints and no JobSet. It waits for the controller that can read it.
+    """
+    story = Story(suspend=True)
+    story.look()
+    story.edit(suspend=False, reliability={"restartPolicy": "Always"})
+    for _ in range(2):
+        decision = story.look()
+        assert (decision.status.phase, decision.actions) == ("Suspended", [])
+        assert "restartPolicy" in story.status["message"]
+    story.edit(reliability={})
+    assert any(isinstance(action, Create) for action in story.look().actions)
+    assert Story(reliability={"restartPolicy": "Always"}).look().status.phase == "Failed"
 
 
 def test_a_new_job_with_a_field_of_a_newer_crd_waits_for_the_controller() -> None:
