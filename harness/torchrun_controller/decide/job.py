@@ -20,7 +20,6 @@ from harness.torchrun_controller.api.models import FINISHED, Phase, QueueSpec, W
 from harness.torchrun_controller.api.rejected import Rejected
 from harness.torchrun_controller.decide import pod_start_delays
 from harness.torchrun_controller.decide.containers import (
-    failure,
     hindrance,
     lingering,
     restarting,
@@ -384,7 +383,7 @@ class _Job(KueueAdmission):
             )
         if not counts.failed:
             return None
-        reason = failure(pods)
+        reason = self._failure(pods)
         self._condition("PodsReady", False, "RankFailed", reason)
         if can_continue:
             return None

@@ -8,7 +8,6 @@ from harness.core.kubernetes import Object, condition
 from harness.torchrun_controller.api import names
 from harness.torchrun_controller.api.condition_type import found, parsed, stamp
 from harness.torchrun_controller.api.models import Phase, Workers
-from harness.torchrun_controller.decide.containers import failure
 from harness.torchrun_controller.decide.decisions import (
     Action,
     Decision,
@@ -69,7 +68,7 @@ class JobEnd(ReconcileState):
         reason, message, at = str(failed.get("reason")), str(failed.get("message", "")), _since(failed)
         if "DeadlineExceeded" in message or reason == "DeadlineExceeded":
             return self._finish("TimedOut", "DeadlineExceeded", message, at)
-        rank_failure = failure(pods) or self._reported_failure()
+        rank_failure = self._failure(pods) or self._reported_failure()
         disruption_reason, disruption_message = self._disruption()
         if disruption_message:
             # The ranks in the other pods fail because of the lost pod, possibly before Kubernetes has

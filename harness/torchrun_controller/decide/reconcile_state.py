@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from harness.core.kubernetes import Object
 from harness.torchrun_controller.api.condition_type import Condition, found, parsed, true, with_condition
 from harness.torchrun_controller.api.models import JobSpec, JobStatus, Phase, Workers
-from harness.torchrun_controller.decide.containers import disruption
+from harness.torchrun_controller.decide.containers import disruption, failure
 from harness.torchrun_controller.decide.decisions import (
     Action,
     Decision,
@@ -97,6 +97,17 @@ class ReconcileState:
             return ("PodDeleted", message) if message else ("", "")
         all_running = counts.running + counts.succeeded == self.status.num_nodes
         return (before.reason, before.message) if same_attempt and not all_running else ("", "")
+
+    def _failure(self, pods: list[Object]) -> str:
+        """Return the failure of the pod that failed first, or "" if none failed."""
+        text = failure(pods)
+        if not text or not self.snapshot.foreign_service:
+            return text
+        name = self.job["metadata"]["name"]
+        return (
+            f"{text}; Service {name} does not belong to the job, so its pods' names may not resolve: delete "
+            "the Service, or rename the job"
+        )
 
     def _deadline(self) -> datetime | None:
         """Return the time of the job's deadline, or None.

@@ -283,6 +283,8 @@ class Reconciler:
         decision = desired.desired(job, snapshot, now, kai=kai)
         if _needs_etcd(decision) and self.cluster.one(SERVICES, etcd.NAMESPACE, etcd.NAME) is None:
             decision = desired.desired(job, replace(snapshot, no_etcd=True), now, kai=kai)
+        if self._has_foreign_service(job, decision):
+            decision = desired.desired(job, replace(snapshot, foreign_service=True), now, kai=kai)
         if decision.status.phase == "Running":
             pods = [pod for pod in snapshot.pods if (pod.get("status") or {}).get("phase") == "Running"]
             silent = self.silence.since(job["metadata"]["uid"], pods, now)
@@ -291,6 +293,19 @@ class Reconciler:
             warnings = self.warnings.of(job["metadata"]["namespace"], now, needed(snapshot.pods))
             decision = desired.desired(job, replace(snapshot, warnings=warnings), now, kai=kai)
         return decision
+
+    def _has_foreign_service(self, job: Object, decision: Decision) -> bool:
+        """Return whether a rank could not reach node 0 by its name, and the JobSet has no Service of its own.
+
+        JobSet uses a Service that already exists, even if its selector does not match the job's pods.
+        """
+        metadata = job["metadata"]
+        unresolved = f"expected {names.host(metadata['name'], 0)}:" in (decision.status.message or "")
+        if not unresolved or (job.get("status") or {}).get("phase") in FINISHED:
+            return False
+        service = self.cluster.one(SERVICES, metadata["namespace"], metadata["name"])
+        owners = service["metadata"].get("ownerReferences") or [] if service is not None else []
+        return service is not None and not any(owner["kind"] == "JobSet" for owner in owners)
 
     def _snapshot(self, source: Source, job: Object) -> Snapshot:
         """Read the objects of a job. Its queue and the capacity are always read from the caches."""

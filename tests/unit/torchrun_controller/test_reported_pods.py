@@ -6,9 +6,11 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from torchrun_objects import job, jobset, pod, queue
-from torchrun_story import RUNNING, Story
+from torchrun_api import Api, Watching
+from torchrun_objects import CREATED, job, jobset, pod, queue
+from torchrun_story import NOW, RUNNING, Story
 
+from harness.torchrun_controller.api import names
 from harness.torchrun_controller.decide.decisions import Snapshot
 from harness.torchrun_controller.decide.job import desired
 from harness.torchrun_controller.runtime.kinds import PODS
@@ -216,3 +218,33 @@ def test_a_deletion_that_a_finalizer_prevents_says_so() -> None:
         decision = desired(one, seen, Story().now)
         assert (decision.status.phase, decision.actions) == ("Deleted", [])
         assert (decision.status.message or "").startswith(expected)
+
+
+@pytest.mark.parametrize("owner", [None, "JobSet"])
+def test_a_service_that_has_the_job_s_name_is_named(owner: str | None) -> None:
+    """Contract: JobSet uses a Service that exists, whatever it selects. Then no pod's name resolves, and the
+    ranks only report that they waited. The job names the Service, but not its own one.
+    """
+    api = Api()
+    metadata: Object = {"name": "demo", "namespace": "team", "uid": "s"}
+    if owner:
+        metadata["ownerReferences"] = [{"kind": owner, "name": "demo", "uid": "js-uid"}]
+    api.put({"apiVersion": "v1", "kind": "Service", "metadata": metadata})
+    api.put(queue())
+    api.put(job(status={**CREATED, "phase": "Pending", "conditions": []}))
+    owned = jobset()
+    owned["metadata"]["namespace"] = "team"
+    api.put(owned)
+    waited = failed(1, "expected demo-node-0-0.demo:29500 within 300 s: seen ")
+    waited["metadata"] |= {"namespace": "team", "uid": "p"}
+    waited["metadata"]["labels"][names.JOBSET_LABEL] = "demo"
+    api.put({"apiVersion": "v1", "kind": "Pod", **waited})
+    controller = Watching(api, lambda: NOW)
+    controller.list_rest()
+    controller.look()
+    found = api.there(names.JOB_KIND)
+    assert found is not None
+    message = found["status"]["message"]
+    assert "expected demo-node-0-0.demo:29500 within 300 s" in message
+    assert ("Service demo does not belong to the job" in message) == (owner is None)
+    assert ("delete the Service, or rename the job" in message) == (owner is None)
