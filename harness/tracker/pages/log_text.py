@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import re2
 
 from harness.core import secret_rules
-from harness.core.terminal_text import Row, Terminal, rows
+from harness.core.terminal_text import Row, Terminal, printable, rows
 from harness.tracker.shared.requests import from_ms
 
 Found = dict[str, Any]
@@ -81,7 +81,7 @@ def visible_lines(messages: Sequence[sqlite3.Row], after: int, alone: bool) -> l
                     "time": row.last.time,
                     "kind": row.last.kind,
                     "sender": row.first.sender,
-                    "message": text[:MAX_SHOWN_LENGTH],
+                    "message": printable(text[:MAX_SHOWN_LENGTH]),
                     "note": _note(row),
                 }
             )
