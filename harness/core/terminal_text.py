@@ -409,8 +409,8 @@ class Terminal(Generic[Mark]):
 class _Row(Generic[Mark]):
     """A row of the screen, as one string per column. A wide character is followed by an empty string."""
 
-    __slots__ = ("_end", "_jump", "_lost", "_piece", "_start", "cells", "first", "last", "shown", "updates",
-                 "wrapped")  # fmt: skip
+    __slots__ = ("_end", "_jump", "_lost", "_piece", "_start", "_width", "cells", "first", "last", "shown",
+                 "updates", "wrapped")  # fmt: skip
 
     def __init__(self, cells: str, mark: Mark) -> None:
         self.cells: str | list[str] = cells
@@ -422,7 +422,7 @@ class _Row(Generic[Mark]):
         """The text of this row that `complete` has already returned, or None."""
         self._jump = -1
         self._piece = ""
-        self._start = self._end = 0
+        self._start = self._end = self._width = 0
         self._lost: list[str] = []
 
     def begin(self, text: str, mark: Mark) -> None:
@@ -557,14 +557,15 @@ class _Row(Generic[Mark]):
             before = _LETTERS_BEFORE.search("".join(own[max(0, start - _WORD_END) : start]))
             self._piece = (before[0] if before else "") + text
             self._start = start
-        self._end = end
+        self._end, self._width = end, len(own)
 
     def _settle(self) -> None:
         """Keep the last replaced text, unless its words also appear in the text that replaced it."""
         if not self._piece:
             return
         own = self._list()
-        after = _LETTERS.match("".join(own[self._end : self._end + _WORD_END]))
+        end = min(self._end + _WORD_END, self._width)  # Later text is not part of the replaced word.
+        after = _LETTERS.match("".join(own[self._end : end]))
         piece, self._piece = self._piece + (after[0] if after else ""), ""
         words = _words(piece)
         region = "".join(own[max(0, self._start - _WORD_END) : self._end + _WORD_END])
