@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
+import unicodedata
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -111,6 +112,11 @@ def visible(message: str) -> str:
     """Return a message's text as a terminal would display it, without control characters, for text
     searches."""
     return "\n".join(row.text for row in rows(clipped(message)))
+
+
+def folded(text: str) -> str:
+    """Return a text in which case and Unicode normalization make no difference, for text searches."""
+    return unicodedata.normalize("NFKC", text).casefold()
 
 
 def _split(message: str) -> tuple[str, str]:
