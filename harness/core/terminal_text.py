@@ -7,8 +7,8 @@ the input size.
 The result contains two things that a terminal's screen does not show:
 
 - Each row counts how often its text was replaced, as happens with a progress bar.
-- Replaced text is returned as a separate row if it contains words that appear neither in the final row nor in
-  the next rows, such as an error message below a progress bar.
+- If replaced text contains words that appear neither in the final row nor in the next rows, such as an error
+  message below a progress bar, the earlier text of the whole row is returned as a separate row.
 
 Colours, titles and link targets are omitted. The module needs only the standard library, because the
 tracker's image contains little else. (`pyte` also emulates a terminal, but it wraps each line at its screen
@@ -409,8 +409,8 @@ class Terminal(Generic[Mark]):
 class _Row(Generic[Mark]):
     """A row of the screen, as one string per column. A wide character is followed by an empty string."""
 
-    __slots__ = ("_end", "_jump", "_lost", "_piece", "_start", "_width", "cells", "first", "last", "shown",
-                 "updates", "wrapped")  # fmt: skip
+    __slots__ = ("_end", "_jump", "_lost", "_piece", "_start", "_whole", "_width", "cells", "first", "last",
+                 "shown", "updates", "wrapped")  # fmt: skip
 
     def __init__(self, cells: str, mark: Mark) -> None:
         self.cells: str | list[str] = cells
@@ -421,9 +421,10 @@ class _Row(Generic[Mark]):
         self.shown: str | None = None
         """The text of this row that `complete` has already returned, or None."""
         self._jump = -1
-        self._piece = ""
+        self._piece = self._whole = ""
         self._start = self._end = self._width = 0
-        self._lost: list[str] = []
+        self._lost: list[tuple[str, str]] = []
+        """Replaced texts, each with the whole row before the text was replaced."""
 
     def begin(self, text: str, mark: Mark) -> None:
         """Write text into a row that is still blank."""
@@ -519,7 +520,7 @@ class _Row(Generic[Mark]):
             return []
         own, above = _words(self.text()), _words(before)
         lost_texts = []
-        for text in self._lost:
+        for text, whole in self._lost:
             words = _words(text)
             if _similar(words, own) or _similar(words, above):
                 continue
@@ -527,14 +528,14 @@ class _Row(Generic[Mark]):
                 later_row.updates += self.updates  # A progress bar has moved to a later row.
                 self.updates = 0
             else:
-                lost_texts.append(text.strip())
+                lost_texts.append(whole.strip())
         return lost_texts
 
     def has(self, words: set[str]) -> bool:
         """Return whether the words appear in the row or in the text that was last replaced there."""
         self._settle()
         return _similar(words, _words(self.text())) or any(
-            _similar(words, _words(one)) for one in self._lost[-1:]
+            _similar(words, _words(one)) for one, _ in self._lost[-1:]
         )
 
     def _list(self) -> list[str]:
@@ -553,7 +554,7 @@ class _Row(Generic[Mark]):
         else:
             self._settle()
             self.updates += 1
-            self._jump = jump
+            self._jump, self._whole = jump, "".join(own)
             before = _LETTERS_BEFORE.search("".join(own[max(0, start - _WORD_END) : start]))
             self._piece = (before[0] if before else "") + text
             self._start = start
@@ -571,10 +572,10 @@ class _Row(Generic[Mark]):
         region = "".join(own[max(0, self._start - _WORD_END) : self._end + _WORD_END])
         if _similar(words, _words(region)):
             return
-        if self._lost and _similar(_words(self._lost[-1]), words):
-            self._lost[-1] = piece
+        if self._lost and _similar(_words(self._lost[-1][0]), words):
+            self._lost[-1] = piece, self._whole
         elif len(self._lost) < MAX_REPLACED:
-            self._lost.append(piece)
+            self._lost.append((piece, self._whole))
 
 
 def _lines(text: str) -> Iterator[str]:

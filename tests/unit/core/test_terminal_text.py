@@ -211,5 +211,8 @@ def test_the_rows_of_a_text_are_described() -> None:
     assert [row.described for row in terminal_text.rows("no controls")] == ["no controls"]
     text = "\x1b[31mred\x1b[0m\nbar 1\rbar 2"
     assert [row.described for row in terminal_text.rows(text)] == ["red", "bar 2 (1 update left out)"]
+    text = "ValueError: bad shard 7 of 9\r 20%|# | 2/10"
+    whole = "ValueError: bad shard 7 of 9 (replaced by later output)"
+    assert next(row.described for row in terminal_text.rows(text)) == whole
     text = "anchor: ok\b\bfailed\n"
     assert [row.described for row in terminal_text.rows(text)] == ["anchor: failed (1 update left out)"]
