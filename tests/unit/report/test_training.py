@@ -13,7 +13,8 @@ from harness.evidence.io.reader import Bundle
 from harness.evidence.schema.training import AUDIT
 from harness.faults.recorded_bundles import extract
 from harness.judge import judge
-from harness.report.html.curves import metrics
+from harness.judge.points.series import Series
+from harness.report.html.curves import Metric, metrics
 from harness.report.html.page import render
 from harness.report.html.training import View, view
 
@@ -74,6 +75,18 @@ def test_no_evidence_of_the_disk_breaks_no_page(killed: Bundle, tmp_path: Path, 
     said = content.startswith("{") and "error" in content
     assert ("Its checkpoints were not read: no pod" in page) == said
     assert ('id="training"' in page) == said
+
+
+@pytest.mark.parametrize("value", [0.0, 1e17, -1e299])
+def test_a_constant_loss_of_any_size_is_drawn(killed: Bundle, tmp_path: Path, value: float) -> None:
+    bundle = Bundle.open(extract(RECORDED / "training-rank-killed.tar.xz", tmp_path / "b"))
+    audit = json.loads((bundle.path / AUDIT).read_text())
+    (bundle.path / AUDIT).write_text(json.dumps({**audit, "entropy": None}))
+    loss = Metric("train/loss", recorded=Series([(0, value), (1, value)]))
+    training = view(bundle, {"train/loss": loss})
+    assert training is not None
+    assert training.curves is not None
+    assert training.curves.trained.count("L") == 1
 
 
 @pytest.mark.parametrize("value", ["NaN", sys.float_info.max, -sys.float_info.max])
