@@ -42,7 +42,7 @@ def _visible(name: str) -> str:
 
 
 _STEP_CONVERSIONS: dict[str, Callable[[int], int]] = {
-    "rounded to what a double can represent": lambda step: int(float(step)),
+    "rounded to a number that a double can represent": lambda step: int(float(step)),
     "reduced to 32 bits": lambda step: step & 0xFFFFFFFF,
     "reduced to a signed number of 32 bits": lambda step: (step + (1 << 31) & 0xFFFFFFFF) - (1 << 31),
 }
