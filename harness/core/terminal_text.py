@@ -7,8 +7,8 @@ the input size.
 The result contains two things that a terminal's screen does not show:
 
 - Each row counts how often its text was replaced, as happens with a progress bar.
-- Replaced text is returned as a separate row if it contains words that appear neither in the final row nor in
-  the next rows, such as an error message below a progress bar.
+- If replaced text contains words that appear neither in the final row nor in the next rows, such as an error
+  message below a progress bar, the earlier text of the whole row is returned as a separate row.
 
 Colours, titles and link targets are omitted. The module needs only the standard library, because the
 tracker's image contains little else. (`pyte` also emulates a terminal, but it wraps each line at its screen
@@ -49,6 +49,8 @@ _UNFINISHED = re.compile(rf"(?:\x1b|(?:\x1b\[|\x9b)[0-?]*[ -/]*|\x1b[ -/]+|{_STR
 _PLAIN = re.compile(rf"[^{_CONTROLS}]*\Z")
 _SIMPLE = re.compile(rf"[^{_CONTROLS}]*\n\Z")
 _MOVES = frozenset("ABCDEFGHadef`")
+_JAMO = re.compile(r"[\u1160-\u11ff\ud7b0-\ud7ff]")
+"""Matches a Hangul vowel or final consonant, which joins the character before it."""
 _WORD = re.compile(r"[^\W\d_]{3,}")
 _LETTERS = re.compile(r"[^\W\d_]*")
 _LETTERS_BEFORE = re.compile(r"[^\W\d_]*\Z")
@@ -124,6 +126,8 @@ class Terminal(Generic[Mark]):
         """The number of cursor movements so far. All text that is replaced between two movements counts as
         one update."""
         self._rest = ""
+        self._after_text = False
+        """Whether the last output was a character, which a control sequence can repeat."""
         self._joined: list[_Row[Mark]] = []
         """The rows so far of a line that is wider than the screen, to be joined into one returned line."""
         self._before = ""
@@ -152,7 +156,7 @@ class Terminal(Generic[Mark]):
         yield from self._scrolled(len(self._rows))
         yield from self._join()
         self._at = self._column = 0
-        self._home = None
+        self._home, self._after_text = None, False
 
     def _is_simple(self, text: str) -> bool:
         """Return whether a string is a short line without control characters, and would only fill the empty
@@ -202,31 +206,47 @@ class Terminal(Generic[Mark]):
                 body = body[(len(body) - 1) // COLUMNS * COLUMNS :]
                 row = self._row(mark)
             row.begin(body, mark)
-            self._column = row.width
+            self._column, self._after_text = row.width, bool(body)
         else:
             yield from self._write_tokens(body, mark)
         if is_complete:
+            self._after_text = False
             yield from self._line_feed(mark, column=0)
 
     def _write_tokens(self, text: str, mark: Mark) -> Iterator[Row[Mark]]:
         for token in _TOKEN.finditer(text):
             kind = token.lastgroup
             if kind == "text":
-                cells = _cells(token["text"])
-                start = 0
-                while start < len(cells):
-                    if self._column >= COLUMNS:
-                        self._row(mark).wrapped = last = self._at == len(self._rows) - 1
-                        yield from self._line_feed(mark, column=0)
-                        yield from self._scrolled(self._at if last else 0)
-                    part = cells[start : start + COLUMNS - self._column]
-                    self._row(mark).put(self._column, part, self._jumps, mark)
-                    self._column += len(part)
-                    start += len(part)
-            elif token["final"] is not None:
+                text = token["text"]
+                while self._after_text and text and self._row(mark).join(self._column - 1, text[0]):
+                    text = text[1:]
+                yield from self._print(_cells(text), mark)
+                self._after_text = True
+                continue
+            if token["final"] == "b" and self._after_text:
+                cells = self._row(mark).character(self._column - 1)
+                count = int(token["values"][:6]) if token["values"][:6].isdecimal() else 1
+                room = (COLUMNS - self._column) // len(cells)
+                yield from self._print(cells * min(max(1, count), room), mark)
+                continue
+            self._after_text = False
+            if token["final"] is not None:
                 self._control(token["values"], token["final"], mark)
             elif kind in {"control", "escape"}:
                 yield from self._character(token[0], mark)
+
+    def _print(self, cells: list[str], mark: Mark) -> Iterator[Row[Mark]]:
+        """Write cells at the cursor. At the end of a row, continue in the next row."""
+        start = 0
+        while start < len(cells):
+            if self._column >= COLUMNS:
+                self._row(mark).wrapped = last = self._at == len(self._rows) - 1
+                yield from self._line_feed(mark, column=0)
+                yield from self._scrolled(self._at if last else 0)
+            part = cells[start : start + COLUMNS - self._column]
+            self._row(mark).put(self._column, part, self._jumps, mark)
+            self._column += len(part)
+            start += len(part)
 
     def _character(self, text: str, mark: Mark) -> Iterator[Row[Mark]]:
         match text:
@@ -389,8 +409,8 @@ class Terminal(Generic[Mark]):
 class _Row(Generic[Mark]):
     """A row of the screen, as one string per column. A wide character is followed by an empty string."""
 
-    __slots__ = ("_end", "_jump", "_lost", "_piece", "_start", "cells", "first", "last", "shown", "updates",
-                 "wrapped")  # fmt: skip
+    __slots__ = ("_end", "_jump", "_lost", "_piece", "_start", "_whole", "_width", "cells", "first", "last",
+                 "shown", "updates", "wrapped")  # fmt: skip
 
     def __init__(self, cells: str, mark: Mark) -> None:
         self.cells: str | list[str] = cells
@@ -401,9 +421,10 @@ class _Row(Generic[Mark]):
         self.shown: str | None = None
         """The text of this row that `complete` has already returned, or None."""
         self._jump = -1
-        self._piece = ""
-        self._start = self._end = 0
-        self._lost: list[str] = []
+        self._piece = self._whole = ""
+        self._start = self._end = self._width = 0
+        self._lost: list[tuple[str, str]] = []
+        """Replaced texts, each with the whole row before the text was replaced."""
 
     def begin(self, text: str, mark: Mark) -> None:
         """Write text into a row that is still blank."""
@@ -454,6 +475,19 @@ class _Row(Generic[Mark]):
             own.extend(cells)
         self.last = mark
 
+    def character(self, column: int) -> list[str]:
+        """Return the cells of the character that is or ends in a column."""
+        own = self._list()
+        return own[column - 1 : column + 1] if column and own[column] == "" else own[column : column + 1]
+
+    def join(self, column: int, one: str) -> bool:
+        """Add `one` to the character in a column if it joins it. Return whether it was added."""
+        own = self._list()
+        at = column - 1 if column and own[column] == "" else column
+        added = _joins(one) and len(own[at]) < _MAX_COMBINED
+        own[at] += one if added else ""
+        return added
+
     def erase(self, start: int, end: int, jump: int, mark: Mark) -> None:
         own = self._list()
         end = min(end, len(own))
@@ -486,7 +520,7 @@ class _Row(Generic[Mark]):
             return []
         own, above = _words(self.text()), _words(before)
         lost_texts = []
-        for text in self._lost:
+        for text, whole in self._lost:
             words = _words(text)
             if _similar(words, own) or _similar(words, above):
                 continue
@@ -494,14 +528,14 @@ class _Row(Generic[Mark]):
                 later_row.updates += self.updates  # A progress bar has moved to a later row.
                 self.updates = 0
             else:
-                lost_texts.append(text.strip())
+                lost_texts.append(whole.strip())
         return lost_texts
 
     def has(self, words: set[str]) -> bool:
         """Return whether the words appear in the row or in the text that was last replaced there."""
         self._settle()
         return _similar(words, _words(self.text())) or any(
-            _similar(words, _words(one)) for one in self._lost[-1:]
+            _similar(words, _words(one)) for one, _ in self._lost[-1:]
         )
 
     def _list(self) -> list[str]:
@@ -520,27 +554,28 @@ class _Row(Generic[Mark]):
         else:
             self._settle()
             self.updates += 1
-            self._jump = jump
+            self._jump, self._whole = jump, "".join(own)
             before = _LETTERS_BEFORE.search("".join(own[max(0, start - _WORD_END) : start]))
             self._piece = (before[0] if before else "") + text
             self._start = start
-        self._end = end
+        self._end, self._width = end, len(own)
 
     def _settle(self) -> None:
         """Keep the last replaced text, unless its words also appear in the text that replaced it."""
         if not self._piece:
             return
         own = self._list()
-        after = _LETTERS.match("".join(own[self._end : self._end + _WORD_END]))
+        end = min(self._end + _WORD_END, self._width)  # Later text is not part of the replaced word.
+        after = _LETTERS.match("".join(own[self._end : end]))
         piece, self._piece = self._piece + (after[0] if after else ""), ""
         words = _words(piece)
         region = "".join(own[max(0, self._start - _WORD_END) : self._end + _WORD_END])
         if _similar(words, _words(region)):
             return
-        if self._lost and _similar(_words(self._lost[-1]), words):
-            self._lost[-1] = piece
+        if self._lost and _similar(_words(self._lost[-1][0]), words):
+            self._lost[-1] = piece, self._whole
         elif len(self._lost) < MAX_REPLACED:
-            self._lost.append(piece)
+            self._lost.append((piece, self._whole))
 
 
 def _lines(text: str) -> Iterator[str]:
@@ -578,7 +613,7 @@ def _cells(text: str) -> list[str]:
         return list(text)
     cells: list[str] = []
     for one in text:
-        if one >= "\u0300" and unicodedata.category(one) in ("Mn", "Me", "Cf"):
+        if _joins(one):
             at = next((at for at in (-1, -2) if len(cells) >= -at and cells[at]), None)
             if at is not None and len(cells[at]) < _MAX_COMBINED:
                 cells[at] += one
@@ -587,6 +622,13 @@ def _cells(text: str) -> list[str]:
         if one >= "\u1100" and unicodedata.east_asian_width(one) in "WF":
             cells.append("")
     return cells
+
+
+def _joins(one: str) -> bool:
+    """Return whether a character has no column of its own, because it joins the character before it."""
+    return one >= "\u0300" and (
+        unicodedata.category(one) in ("Mn", "Me", "Cf") or _JAMO.match(one) is not None
+    )
 
 
 def _words(text: str) -> set[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from kubernetes.client.exceptions import ApiException
@@ -19,6 +19,7 @@ from harness.cli.torchrun.stored_code import CodeStore, generation_of, is_stored
 from harness.core.errors import HarnessError, WaitError
 from harness.core.kubernetes import Object
 from harness.core.progress import Progress
+from harness.core.terminal_text import Row, Terminal, printable
 from harness.torchrun_controller.api import names
 from harness.torchrun_sync.channel import ContainerGone, Cut
 from harness.torchrun_sync.job_sync import Fleet, Synced
@@ -299,13 +300,23 @@ class Attached:
 
 
 def show(jobs: Jobs, pod: Object, follow: bool) -> None:
-    """Print a trainer container's log, each line with its pod's node rank."""
+    """Print a trainer container's log as a terminal would show it, each line with its pod's node rank.
+
+    Otherwise, a carriage return or a cursor movement would erase the node rank or another pod's lines.
+    """
     query = {"container": names.TRAINER, **({"follow": "true"} if follow else {})}
     path = f"/api/v1/namespaces/{jobs.namespace}/pods/{pod['metadata']['name']}/log"
+    terminal = Terminal[None](live=True)
+
+    def write(rows: Iterator[Row[None]]) -> None:
+        for row in rows:
+            sys.stdout.write(printable(f"{rank(pod)} | {row.described}\n"))
+            sys.stdout.flush()
+
     try:
         for line in jobs.kube.fetch(path, query):
-            text = line.decode(errors="replace").rstrip("\n")
-            sys.stdout.write(f"{rank(pod)} | {text}\n")
-            sys.stdout.flush()
+            write(terminal.write(line.decode(errors="replace"), None))
+        write(terminal.flush())
     except (ApiException, HTTPError) as error:
+        write(terminal.flush())
         print(f"the log of {pod['metadata']['name']} ended: {type(error).__name__}", file=sys.stderr)
