@@ -8,7 +8,8 @@ from pathlib import Path
 
 from harness.core.clock import CLOCK, Clock
 from harness.core.errors import UsageError
-from harness.core.terminal_text import Row, Terminal, printable
+from harness.core.terminal_row import Row
+from harness.core.terminal_text import Terminal, printable
 from harness.evidence.io.files import names_inside, open_inside
 from harness.evidence.io.harness_log_lines import split_time, without_own
 from harness.evidence.io.reader import Bundle

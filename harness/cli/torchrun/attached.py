@@ -19,7 +19,8 @@ from harness.cli.torchrun.stored_code import CodeStore, generation_of, is_stored
 from harness.core.errors import HarnessError, WaitError
 from harness.core.kubernetes import Object
 from harness.core.progress import Progress
-from harness.core.terminal_text import Row, Terminal, printable
+from harness.core.terminal_row import Row
+from harness.core.terminal_text import Terminal, printable
 from harness.torchrun_controller.api import names
 from harness.torchrun_sync.channel import ContainerGone, Cut
 from harness.torchrun_sync.job_sync import Fleet, Synced

@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 import re2
 
 from harness.core import secret_rules
-from harness.core.terminal_text import Row, Terminal, printable, rows
+from harness.core.terminal_row import Row
+from harness.core.terminal_text import Terminal, printable, rows
 from harness.tracker.shared.requests import from_ms
 
 Found = dict[str, Any]

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 import pyte
 import pytest
 
-from harness.core import terminal_text
-from harness.core.terminal_text import Row, Terminal
+from harness.core import terminal_row, terminal_text
+from harness.core.terminal_row import Row
+from harness.core.terminal_text import Terminal
 
 
 def rows(*pieces: str, live: bool = False) -> list[Row[int]]:
@@ -148,7 +149,7 @@ def test_long_lines_stay_whole_up_to_a_limit() -> None:
     assert shown(coloured + "\n") == [words]
     parts = shown("x" * (3 * terminal_text.LONGEST) + "\n")
     assert "".join(parts) == "x" * (3 * terminal_text.LONGEST)
-    assert max(map(len, parts)) <= terminal_text.LONGEST + terminal_text.COLUMNS
+    assert max(map(len, parts)) <= terminal_text.LONGEST + terminal_row.COLUMNS
 
 
 ALPHABET = (
