@@ -20,7 +20,9 @@ GPU = "nvidia.com/gpu"
 SHARED = f"{GPU}.shared"
 """The resource name for shared GPUs if renameByDefault is set in the device plugin."""
 _MIG = "nvidia.com/mig-"
-_LIKE_GPU = re.compile(r"gpu|^nvidia\.com/", re.IGNORECASE)
+_OF_NVIDIA = r"nvidia\.com/(?!hostdev|mlnx|sriov|rdma|roce|ib|hca|nic|cx-?\d|bf-?\d)"
+"""Beginning of a pattern for NVIDIA's resources, except the network devices of its network operator."""
+_LIKE_GPU = re.compile(rf"gpu|^{_OF_NVIDIA}", re.IGNORECASE)
 _COUNT, _REPLICAS, _PRODUCT = f"{GPU}.count", f"{GPU}.replicas", f"{GPU}.product"
 _STRATEGY, _SLICES = f"{GPU}.sharing-strategy", "nvidia.com/gpu.slices.gi"
 _GKE_STRATEGY, _GKE_CLIENTS = (
@@ -61,7 +63,7 @@ _ENDED_OTHERWISE = ("DeadlineExceeded", *ENDED_BY_NODE)
 """Status reasons of failed pods that the kubelet had accepted before it or a controller ended them."""
 _NONE_LEFT = re.compile(r"\bcapacity: 0\b")
 _OF_GPUS = re.compile(
-    r"nvidia\.com/|nvml|\bGPU-[0-9a-f]|amd\.com/gpu|gpu\.intel\.com/|habana\.ai/"
+    rf"{_OF_NVIDIA}|/[\w.-]*(gpu|vcuda)|nvml|\bGPU-[0-9a-f]|amd\.com/gpu|gpu\.intel\.com/|habana\.ai/"
     r"|unhealthy devices(?! [\w.-]+/)|GetPreferredAllocation",
     re.IGNORECASE,
 )

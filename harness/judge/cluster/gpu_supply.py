@@ -15,6 +15,7 @@ from harness.evidence.kubernetes import gpu_nodes
 from harness.evidence.kubernetes.objects import ObjectState, items, mapping
 from harness.evidence.kubernetes.unschedulable import accepts, by_reason, requests
 from harness.judge.case import Case
+from harness.judge.cluster import kubelet_rejections
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,14 @@ def rejections(case: Case) -> dict[str, Rejection]:
 def rejected(case: Case) -> Supply | None:
     """Return the nodes whose kubelets rejected the launch's pods, or None if there are none."""
     return _supply({node: one.why for node, one in rejections(case).items()})
+
+
+def rejection_advice(case: Case, supply: Supply) -> str:
+    """Return advice on a pod that was rejected with the supply's cause, or "" if its action is enough."""
+    if supply.cause != "scheduling.not_started":
+        return ""
+    pods = (one.state.object for one in rejections(case).values() if one.why.cause == supply.cause)
+    return next(map(kubelet_rejections.advice, pods), "")
 
 
 def of_nodes(case: Case, names: Collection[str]) -> Supply | None:

@@ -373,7 +373,8 @@ def _rejected(case: Case, rejected: gpu_supply.Supply) -> Finding:
     ranks = case.ranks_of(*(one.index for one in rejections if one.index is not None))
     text = f"{names(ranks) if ranks else 'a pod'} could not start: {rejected.text}"
     refs = [one.state.ref for one in rejections]
-    return not_passed("scheduling", rejected.cause, text, ranks=ranks, evidence=refs)
+    advice = gpu_supply.rejection_advice(case, rejected)
+    return not_passed("scheduling", rejected.cause, text, ranks=ranks, evidence=refs, advice=advice)
 
 
 def device_holders(case: Case) -> list[tuple[str, DeviceHolder]]:

@@ -14,7 +14,7 @@ from harness.evidence.kubernetes.objects import ObjectState, Pod, items, mapping
 from harness.evidence.schema.columns import Columns
 from harness.evidence.schema.ground_truth import TruthRow
 from harness.judge.case import Case, names
-from harness.judge.cluster import kubelet_kills, pod_deletion
+from harness.judge.cluster import kubelet_kills, kubelet_rejections, pod_deletion
 from harness.judge.finding import LATE, listed
 from harness.judge.logs import error_patterns as log_clues
 from harness.judge.logs import known_errors
@@ -112,7 +112,8 @@ def end_of(case: Case, index: int) -> End:
     terminated = (pod.last, failure) if failure else pod.container(case.launch.container, "terminated")
     if terminated is not None and (failure or not (case.launch.attached and _runs_again(case, pod))):
         return _terminated(case, pod, *terminated)
-    if pod_deletion.removed(pod) is not None or pod_deletion.ended_by_node(pod.last):
+    is_ended = pod_deletion.ended_by_node(pod.last) or kubelet_rejections.of_running(pod) is not None
+    if is_ended or pod_deletion.removed(pod) is not None:
         return _deleted(case, pod)
     if pod.container(case.launch.container, "running") is not None:
         return End(index, "running", ranks, evidence=(pod.last.ref,))
