@@ -206,6 +206,11 @@ def requested_gpus(requested: Mapping[str, Any]) -> dict[str, int]:
     }
 
 
+def is_mig(resource: str) -> bool:
+    """Return whether a resource represents MIG devices of one size."""
+    return resource.startswith(_MIG)
+
+
 def requests_none(pod: Mapping[str, Any]) -> bool:
     """Return whether a pod requests no GPU of any kind, neither as a resource nor as a resource claim.
 
