@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from harness.core.causes import CauseId
-from harness.evidence.kubernetes.objects import ENDED_BY_NODE, mapping
+from harness.evidence.kubernetes.objects import ENDED_BY_NODE, items, mapping
 from harness.evidence.kubernetes.unschedulable import quantity, requests
 
 GPU = "nvidia.com/gpu"
@@ -57,6 +57,12 @@ class Parts:
     (time-slicing)"."""
 
 
+_ABOUT_GPUS = re.compile(r"gpu|xid|nvlink|nvswitch|nvidia|accelerated", re.IGNORECASE)
+_FAULT = re.compile(
+    r"error|xid|missing|unhealthy|not_?healthy|inactive|fail|fall|lost|down|degrad|problem", re.IGNORECASE
+)
+"""Pattern for conditions whose status True means a fault."""
+_MAX_MESSAGE = 200
 _REJECTED = "Pod was rejected: "
 """The beginning of a pod's status message if the kubelet refused to run the pod. Older kubelets omit it."""
 _ENDED_OTHERWISE = ("DeadlineExceeded", *ENDED_BY_NODE)
@@ -136,6 +142,30 @@ def shortage(node: Mapping[str, Any], resource: str, requested: int) -> Shortage
     return _mig_change(node, capacity) or _shortage(node, resource, requested, capacity, allocatable)
 
 
+def fault_conditions(node: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the conditions in which a health monitor reports a fault of a node's GPUs.
+
+    NVSentinel and the node problem detector set such a condition to True (SysLogsXIDError, GPUMissing). The
+    EKS node monitoring agent sets AcceleratedHardwareReady to False.
+    """
+    return [one for one in items(node, "status", "conditions") if _is_fault(one)]
+
+
+def _is_fault(condition: Mapping[str, Any]) -> bool:
+    kind, reason = str(condition.get("type")), str(condition.get("reason"))
+    if not _ABOUT_GPUS.search(f"{kind} {reason}"):
+        return False
+    if kind.endswith(("Ready", "Healthy")):
+        return condition.get("status") == "False"
+    return condition.get("status") == "True" and _FAULT.search(f"{kind} {reason}") is not None
+
+
+def condition_text(condition: Mapping[str, Any]) -> str:
+    """Return a condition as a clause that quotes its reason and message."""
+    message = str(condition.get("message") or "no message").strip().rstrip(".")[:_MAX_MESSAGE]
+    return f"{condition.get('type')} is {condition.get('status')}, {condition.get('reason')}: {message}"
+
+
 def _mig_change(node: Mapping[str, Any], capacity: int) -> Shortage | None:
     """Return the shortage caused by an unfinished or failed change to a node's MIG devices, or None."""
     state = _labels(node).get(_MIG_STATE, "")
@@ -153,7 +183,9 @@ def _shortage(
 ) -> Shortage:
     labelled = _number(_labels(node), _COUNT) if resource == GPU and parts(node) is None else None
     if capacity >= requested:
-        return Shortage("gpu.not_allocatable", _unhealthy(resource, capacity, allocatable))
+        conditions = "; ".join(map(condition_text, fault_conditions(node)))
+        text = _unhealthy(resource, capacity, allocatable) + (f" ({conditions})" if conditions else "")
+        return Shortage("gpu.not_allocatable", text)
     if labelled is not None and labelled >= requested:
         text = f"has {labelled} GPUs according to the label {_COUNT}, but the device plugin offers {capacity}"
         return Shortage("gpu.not_allocatable", text)

@@ -8,6 +8,7 @@ import bundles
 import pytest
 from failed_ranks import Case, job_of, of
 
+from harness.evidence.kubernetes import gpu_nodes
 from harness.judge.logs import known_errors
 
 GPU, MIG = "nvidia.com/gpu", "nvidia.com/mig-1g.10gb"
@@ -172,3 +173,68 @@ def test_whole_gpus_and_a_single_device_leave_the_advice_as_it_is(judged, error,
     verdict = judged(crashed(error, {GPU: "8"}, *nodes({GPU: "8"}, whole)))
     assert advice in verdict.next[-1]
     assert "MIG" not in verdict.next[-1]
+
+
+def condition(kind: str, status: str, reason: str, message: str) -> dict[str, str]:
+    at = "2026-11-21T05:00:11Z"
+    return {"type": kind, "status": status, "reason": reason, "message": message, "lastTransitionTime": at}
+
+
+FAULTY = [
+    # NVIDIA/NVSentinel#1481: a health event becomes a condition of the node.
+    condition("SysLogsXIDError", "True", "SysLogsXIDErrorIsNotHealthy", "ErrorCode:79 GPU:0 RESTART_BM"),
+    condition("AcceleratedHardwareReady", "False", "NvidiaXID79Error", "GPU has fallen off the bus"),
+    condition("GPUMissing", "True", "GPUMissing", "7 of 8 GPUs were found"),
+]
+FINE = [
+    condition("SysLogsXIDError", "False", "SysLogsXIDErrorIsHealthy", "No Health Failures"),
+    condition("AcceleratedHardwareReady", "True", "NvidiaAcceleratedHardwareIsReady", "ready"),
+    condition("GPUHealthy", "True", "AllGPUsAreHealthy", "8 GPUs"),
+    condition("GPUAvailable", "True", "GPUsAvailable", "8 GPUs"),
+    condition("GPUMissing", "Unknown", "NoReport", ""),
+    condition("DiskPressure", "True", "KubeletHasDiskPressure", "disk"),
+]
+
+
+def with_condition(at: int, one: dict[str, str]) -> list[dict[str, Any]]:
+    both = nodes({GPU: "8"}, {})
+    both[at]["status"] = {**both[at]["status"], "conditions": [one]}
+    return both
+
+
+@pytest.mark.parametrize("one", FAULTY, ids=lambda one: one["type"])
+def test_a_fault_that_a_health_monitor_reports_is_named(judged, one: dict[str, str]) -> None:
+    """Contract: the condition of the rank's own node comes before a suspicion against the program."""
+    error = "torch.AcceleratorError: CUDA error: unspecified launch failure"
+    verdict = judged(crashed(error, {GPU: "8"}, *with_condition(1, one)))
+    assert (verdict.cause, verdict.ranks) == ("rank.crashed", [1]), verdict.explanation
+    text = f"{one['type']} is {one['status']}, {one['reason']}: {one['message']}"
+    assert (
+        f"ode e2e-worker2 of rank 1 has a GPU fault since 2026-11-21T05:00:11Z: {text}" in verdict.explanation
+    )
+    assert "drain the node" in verdict.next[-1]
+
+
+@pytest.mark.parametrize(("error", "says"), [(f"{NCCL}remote error", True), ("KeyError: 'text'", False)])
+def test_a_fault_of_another_node_is_named_only_for_errors_of_gpus(judged, error: str, says: bool) -> None:
+    """Contract: the node of rank 0 is mentioned, and its rank is not accused."""
+    verdict = judged(crashed(error, {GPU: "8"}, *with_condition(0, FAULTY[0])))
+    assert verdict.ranks == [1], verdict.explanation
+    assert ("of rank 0 has a GPU fault" in verdict.explanation) == says
+    assert "drain the node" not in verdict.next[-1]
+
+
+@pytest.mark.parametrize("one", FINE, ids=lambda one: one["type"])
+def test_conditions_of_a_healthy_node_are_not_mentioned(judged, one: dict[str, str]) -> None:
+    error = "torch.AcceleratorError: CUDA error: unspecified launch failure"
+    verdict = judged(crashed(error, {GPU: "8"}, *with_condition(1, one)))
+    assert "GPU fault" not in verdict.explanation
+    assert "CUDA_LAUNCH_BLOCKING" in verdict.next[-1]
+
+
+def test_the_condition_explains_an_unhealthy_gpu() -> None:
+    node = with_condition(0, FAULTY[0])[0]
+    node["status"] = {**node["status"], "allocatable": {GPU: "7"}}
+    shortage = gpu_nodes.shortage(node, GPU, 8)
+    assert shortage is not None
+    assert "SysLogsXIDError is True, SysLogsXIDErrorIsNotHealthy: ErrorCode:79" in shortage.text
