@@ -37,10 +37,14 @@ _ACCELERATORS = (
 )
 _MIG_STATE = "nvidia.com/mig.config.state"
 """The node label in which NVIDIA's MIG manager reports the state of a change to the node's MIG devices."""
+_UPGRADE_STATE, _DEPLOY_PLUGIN = "nvidia.com/gpu-driver-upgrade-state", "nvidia.com/gpu.deploy.device-plugin"
+"""The node labels in which the GPU operator reports the upgrade of a driver, and pauses the device plugin."""
+_WAIT = "wait until the GPU operator has finished this change (`kubectl get nodes -L {}`), or use other nodes"
+_UPGRADE_FAILED = "read the log of the GPU operator's driver pod on this node, and repeat the upgrade"
 _HAMI = "/node-nvidia-register"
 """The suffix of the annotation in which HAMi's device plugin lists the GPUs that it shares."""
 _WITHOUT_PLUGIN = {
-    "nvidia.com/gpu.deploy.device-plugin": ("false",),
+    _DEPLOY_PLUGIN: ("false",),
     "nvidia.com/gpu.workload.config": ("vm-passthrough", "vm-vgpu"),
 }
 """Values of labels on nodes whose GPUs are not available to containers, for example because they are passed
@@ -89,6 +93,8 @@ class Shortage:
 
     cause: CauseId
     text: str
+    advice: str = ""
+    """What to do, or "" if the action of the cause is enough."""
     small: bool = False
     """Whether the only reason is that the node has no devices, or fewer than requested."""
 
@@ -139,7 +145,26 @@ def shortage(node: Mapping[str, Any], resource: str, requested: int) -> Shortage
     capacity, allocatable = offered(node, resource, part="capacity"), offered(node, resource)
     if allocatable >= requested:
         return None
-    return _mig_change(node, capacity) or _shortage(node, resource, requested, capacity, allocatable)
+    in_progress = _mig_change(node, capacity) or _driver_upgrade(node)
+    return in_progress or _shortage(node, resource, requested, capacity, allocatable)
+
+
+def _driver_upgrade(node: Mapping[str, Any]) -> Shortage | None:
+    """Return the shortage caused by an unfinished or failed upgrade of a node's driver, or None.
+
+    The GPU operator stops the device plugin before it replaces the driver.
+    """
+    plugin, state = (_labels(node).get(key, "") for key in (_DEPLOY_PLUGIN, _UPGRADE_STATE))
+    if state == "upgrade-failed":
+        text = f"has GPUs whose driver could not be upgraded ({_UPGRADE_STATE}={state})"
+        return Shortage("gpu.not_allocatable", text, _UPGRADE_FAILED)
+    if plugin.startswith("paused-for-"):
+        text = f"has GPUs whose device plugin is paused ({_DEPLOY_PLUGIN}={plugin})"
+        return Shortage("scheduling.unschedulable", text, _WAIT.format(_DEPLOY_PLUGIN))
+    if state not in ("", "unknown", "upgrade-done", "upgrade-required"):
+        text = f"has GPUs whose driver is being upgraded ({_UPGRADE_STATE}={state})"
+        return Shortage("scheduling.unschedulable", text, _WAIT.format(_UPGRADE_STATE))
+    return None
 
 
 def fault_conditions(node: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -171,7 +196,7 @@ def _mig_change(node: Mapping[str, Any], capacity: int) -> Shortage | None:
     state = _labels(node).get(_MIG_STATE, "")
     if state in ("pending", "rebooting"):  # The MIG manager stops the device plugin during the change.
         text = f"has GPUs whose MIG devices are being changed ({_MIG_STATE}={state})"
-        return Shortage("scheduling.unschedulable", text)
+        return Shortage("scheduling.unschedulable", text, _WAIT.format(_MIG_STATE))
     if state == "failed" and not capacity:
         text = f"has GPUs whose MIG devices could not be changed ({_MIG_STATE}=failed)"
         return Shortage("gpu.not_allocatable", text)

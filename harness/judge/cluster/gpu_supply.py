@@ -30,6 +30,12 @@ class Supply:
         """Return one sentence that names the nodes."""
         return by_reason((name, [one.text]) for name, one in sorted(self.nodes.items()))
 
+    @property
+    def advice(self) -> str:
+        """Return advice on the first of the nodes with the supply's cause, or "" if its action is enough."""
+        own = (one.advice for _, one in sorted(self.nodes.items()) if one.cause == self.cause)
+        return next(own, "")
+
 
 def of_pods(case: Case, pods: Iterable[ObjectState]) -> Supply | None:
     """Return why no eligible node can ever provide the GPUs that a pod requests, or None."""
@@ -78,10 +84,10 @@ def rejected(case: Case) -> Supply | None:
     return _supply({node: one.why for node, one in rejections(case).items()})
 
 
-def rejection_advice(case: Case, supply: Supply) -> str:
-    """Return advice on a pod that was rejected with the supply's cause, or "" if its action is enough."""
+def advice_on(case: Case, supply: Supply) -> str:
+    """Return advice on nodes without GPUs for a pod, or on a pod that was rejected, or ""."""
     if supply.cause != "scheduling.not_started":
-        return ""
+        return supply.advice
     pods = (one.state.object for one in rejections(case).values() if one.why.cause == supply.cause)
     return next(map(kubelet_rejections.advice, pods), "")
 
