@@ -13,7 +13,7 @@ from harness.cli.launch_options import NOTHING, Launch, launching
 from harness.core.errors import UsageError
 
 REPLICAS, GPUS = 64, 8
-"""The default number of pods, and the default number of GPUs per pod. Both are those in the guide
+"""The default number of pods, and the default number of GPUs per pod. Both defaults come from the guide
 (docs/guides.md)."""
 FULL_SECONDS = 3600.0
 """The maximum number of seconds from launch to verdict with --full."""
@@ -43,12 +43,13 @@ def accept(
     ] = None,
     device: Annotated[
         str,
-        typer.Option(help="auto, cuda or cpu; cpu tests nodes without their GPUs, and never accepts a GPU"),
+        typer.Option(help="auto, cuda or cpu; cpu does not use the nodes' GPUs, and never accepts a GPU"),
     ] = "auto",
     full: Annotated[
         bool,
         typer.Option(
-            "--full/--quick", help="test all sizes (--wait is then 3600), or about one minute of tests"
+            "--full/--quick",
+            help="test all sizes, with a default --wait of 3600; --quick runs about one minute of tests",
         ),
     ] = False,
     selector: Annotated[
@@ -69,16 +70,19 @@ def accept(
         float | None,
         typer.Option(
             min=0,
-            help="with --screen: GB/s that every group must reach (default: compare the groups)",
+            help="with --screen: minimum bus bandwidth of each group, in GB/s (default: compare the groups)",
         ),
     ] = None,
     print_manifests: options.PrintManifests = False,
     calibrate: Annotated[
         Path | None,
-        typer.Option(help="write limits to this file, measured on nodes that are known to be good"),
+        typer.Option(
+            help="compute limits from this run, whose nodes must be good, and write them to this file"
+        ),
     ] = None,
     label: Annotated[
-        bool, typer.Option("--label", help="label each node with its verdict (mark-nodes --undo restores)")
+        bool,
+        typer.Option("--label", help="label each node with its verdict (mark-nodes --undo reverts this)"),
     ] = False,
     taint: Annotated[
         bool,
@@ -95,14 +99,14 @@ def accept(
 ) -> int:
     """Test a cluster's nodes: their hardware, whether they compute correctly, and their speed.
 
-    --nodes runs one pod, once, on each node that has GPUs, or on each node that
-    matches --selector. --ddp runs torchrun in a StatefulSet's pods and tests every
-    collective. --screen tests different groups of such pods until the bad nodes or
-    links are found.
+    --nodes runs one pod on each node that has GPUs, or on each node that matches
+    --selector. --ddp runs torchrun in a StatefulSet's pods and tests every
+    collective. --screen also runs these pods, and tests different groups of them
+    until the bad nodes or links are found.
 
-    Each measurement is compared with a limit, whose source is shown. A measurement
-    without a limit is UNKNOWN. The exit code, bundle and report are like those of
-    `harness run`. See docs/acceptance.md.
+    Each measurement is compared with a limit. The output shows where the limit comes
+    from. A measurement without a limit is UNKNOWN. The exit code, bundle and report
+    are like those of `harness run`. See docs/acceptance.md.
     """
     from harness.launch.labels import LOCAL_IMAGE
     from harness.launch.workloads import acceptance
@@ -120,7 +124,7 @@ def accept(
     if limits is not None and screen:
         raise UsageError("--limits applies only to --nodes and --ddp. With --screen, use --busbw-limit.")
     if force and not taint:
-        raise UsageError("--force applies only to --taint. Labels show each node's verdict in any case.")
+        raise UsageError("--force applies only to --taint. Labels do not need --force.")
     spec = acceptance.AcceptanceSpec(
         device=_device(device),
         full=full,

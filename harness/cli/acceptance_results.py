@@ -21,11 +21,12 @@ EXIT = {"PASS": 0, "WARN": 0, "FAIL": 1, "UNKNOWN": 2}
 def accepted(
     bundle: Annotated[Path, typer.Argument(help="a bundle folder")] = LATEST,
     calibrate: Annotated[
-        Path | None, typer.Option(help="write limits computed from this good fleet to FILE", metavar="FILE")
+        Path | None,
+        typer.Option(help="compute limits from these nodes and write them to FILE", metavar="FILE"),
     ] = None,
     share: Annotated[
         float | None,
-        typer.Option(help="fraction of the baseline that still passes (default: 0.9)", metavar="SHARE"),
+        typer.Option(help="limit as a fraction of the nodes' typical value (default: 0.9)", metavar="SHARE"),
     ] = None,
     as_json: options.Json = False,
 ) -> int:
@@ -85,7 +86,7 @@ def mark_nodes(
     if undo and taint:
         raise UsageError("--undo restores nodes and --taint marks them. Use only one of the two.")
     if force and not taint:
-        raise UsageError("--force applies only to --taint. Labels show each node's verdict in any case.")
+        raise UsageError("--force applies only to --taint. Labels do not need --force.")
     settings = load(cluster_name=cluster_name, kubeconfig=kubeconfig, context=context)
     fleet = None if undo else fleet_of(opened(bundle))
     if fleet and (reason := image_at_fault(fleet)) is not None:

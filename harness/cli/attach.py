@@ -1,4 +1,4 @@
-"""`harness attach` and `harness why`: judge a job that the harness did not launch, changing nothing."""
+"""`harness attach` and `harness why`: judge a job that the harness did not launch, without changing it."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -43,8 +43,8 @@ Secret = Annotated[
     typer.Option(
         "--secret",
         metavar="NAME[/KEY]",
-        help="read the tracker's key from this Secret in the job's namespace (default: PLUTO_API_KEY of your "
-        "own environment, which is sent only to the tracker of --tracker-url or to hosted Pluto)",
+        help="read the tracker's key from this Secret in the job's namespace (default: PLUTO_API_KEY in your "
+        "environment, which is sent only to the tracker in --tracker-url or to hosted Pluto)",
     ),
 ]
 
@@ -115,8 +115,8 @@ def why(
 ) -> int:
     """Show on one screen why a job failed, hangs or waits, with the evidence.
 
-    This is `harness attach` without recording: it reads the job once and changes
-    nothing.
+    The command judges the job like `harness attach` without --follow. It reads the
+    job once, and changes nothing in the cluster.
     """
     target = (job, selector, namespace, container)
     tracker = (tracker_url, project, run, secret)

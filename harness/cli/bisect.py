@@ -37,19 +37,21 @@ def bisect(
     max_error: Annotated[
         float,
         typer.Option(
-            min=1e-6, max=1, help="accepted probability of a wrong result; with 1, nothing is confirmed"
+            min=1e-6,
+            max=1,
+            help="accepted probability of a wrong result; with 1, launches are not repeated",
         ),
     ] = 0.01,
     launch: Launch = NOTHING,
 ) -> int:
     """Find the first version of a package with which a launch fails.
 
-    Both ends are verified first, then a binary search follows. Each version is
-    launched, and its verdict decides: PASS is good, the bad version's failure is
-    bad, and a version that cannot be installed or fails in another way is skipped.
-    The last good and the first bad version are launched again until the result is
-    certain. If the good version is newer than the bad one, the search finds the
-    version that fixed the failure.
+    The good and the bad version are verified first. A binary search then launches
+    one version after another. A version is good if its launch passes, and bad if it
+    fails in the same way as the bad version. A version that cannot be installed or
+    fails in another way is skipped. The last good and the first bad version are
+    launched again until the result is certain. If the good version is newer than the
+    bad one, the search finds the version that fixed the failure.
 
     The same command continues an interrupted search. The exit code is 0 if one
     version was found, 2 if the result is not certain, and 64 for bad usage.

@@ -18,7 +18,7 @@ def runs(
         typer.Option(
             "--prune",
             metavar="failed|last:N",
-            help="remove bundles of passed launches: failed removes all of them, last:N all but the newest N",
+            help="remove all bundles of passed launches (failed), or all but the newest N of them (last:N)",
         ),
     ] = None,
     as_json: Json = False,
@@ -62,7 +62,7 @@ def diff(
     The exit code is 0 if the verdict, causes, checks, versions and points are
     equal, 1 if any of them differ, and 64 for bad usage. Points differ if the
     logged values differ, if a rank logged a different number of points for a
-    metric, or if the run contains a different number of them.
+    metric, or if the tracker's run contains a different number of points.
 
     Differences in names, times and events are shown, but do not affect the exit
     code. A stage's duration is marked if it differs by more than 1 s and by more
@@ -90,7 +90,7 @@ def _prune(runs_dir: Path, keep_runs: str, as_json: bool) -> int:
 
     keep = Keep.parse(keep_runs)
     if keep.last is None:
-        raise UsageError("--prune all removes nothing", hint="--prune failed, or --prune last:N")
+        raise UsageError("--prune all removes nothing", hint="use --prune failed or --prune last:N")
     removed = prune(runs_dir, keep)
     total = sum(each.bytes for each in removed)
     if as_json:

@@ -185,8 +185,8 @@ def preflight(
     """Check whether your own cluster has everything that a launch needs, and show what is missing.
 
     Without --install, the command changes nothing in the cluster, except that it
-    creates a temporary namespace. A dry run of a pod in this namespace shows what
-    policies, limits and webhooks reject. The exit code is 0 if nothing is missing,
+    creates a temporary namespace. A dry run in this namespace shows whether a policy,
+    a limit or a webhook would reject a pod. The exit code is 0 if nothing is missing,
     and otherwise 2.
     """
     from harness.launch.workload_file import load as load_workload

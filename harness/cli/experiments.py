@@ -33,13 +33,13 @@ def faults(
         bool, typer.Option("--list", help="list the faults, each with its expected verdict")
     ] = False,
     random: Annotated[
-        int, typer.Option(min=0, help="inject N random faults instead of the catalogue", metavar="N")
+        int, typer.Option(min=0, help="inject N random faults instead of those in the catalogue", metavar="N")
     ] = 0,
     generated: Annotated[
         bool, typer.Option("--programs", help="with --random: run generated programs in the launches")
     ] = False,
     programs_ledger: Annotated[
-        Path | None, typer.Option(help="append the random faults that run programs to this ledger")
+        Path | None, typer.Option(help="append the results of random faults with programs to this ledger")
     ] = None,
     seed: Annotated[int, typer.Option(help="seed that determines the random faults")] = 0,
     skip: Annotated[int, typer.Option(min=0, help="skip this many random faults")] = 0,
@@ -72,7 +72,7 @@ def faults(
     if undo:
         if not injecting.undo_leftovers(context):
             return 2
-        print("no fault is left injected")
+        print("no fault is left in place")
         return 0
     if ledger:
         rows, versions = injecting.recorded(ledger)

@@ -1,4 +1,4 @@
-"""Options and steps shared by the commands that launch a workload."""
+"""Options and functions shared by the commands that launch a workload."""
 
 import inspect
 from collections.abc import Callable
@@ -38,8 +38,7 @@ class Launch:
     as_json: options.Json = False
 
     def settings(self, **more: Any) -> "Settings":
-        """Return the settings, including those from these options and from the command's own options
-        (`more`).
+        """Return the settings. These options and the command's own options (`more`) override other sources.
 
         Raises UsageError if a value is invalid.
         """

@@ -20,8 +20,8 @@ READ_BYTES = 1 << 20
 def lines(bundle: Bundle, rank: int | None) -> Iterator[str]:
     """Yield each log line as "NODE INDEX | TIME | TEXT", pod by pod.
 
-    Raises UsageError if the rank has no pod. TEXT is what a terminal would show. Text that later output
-    replaced is counted or shown separately (harness.core.terminal_text).
+    Raises UsageError if the rank has no pod. TEXT is the line as a terminal would show it. Text that later
+    output overwrote is counted or shown separately (harness.core.terminal_text).
     """
     for index, path in _logs(bundle.path, _pods(bundle, rank)):
         yield from _Log(index, bundle.path, path).read(over=True)
@@ -35,7 +35,7 @@ def follow(path: Path, rank: int | None, clock: Clock = CLOCK) -> Iterator[str]:
     logs: dict[str, _Log] = {}
     version = None
     while True:
-        # The version is read before the bundle, so that a change during the read leads to another read.
+        # The bundle's version is read first, so that a change while the bundle is read causes another read.
         if version != (version := _version(path)):
             bundle = Bundle.open(path)
             over = bundle.manifest is None or bundle.manifest.ended_at is not None

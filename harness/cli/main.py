@@ -41,7 +41,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-images_app = typer.Typer(help="The images of the stack.", no_args_is_help=True)
+images_app = typer.Typer(help="Build or download the stack's images.", no_args_is_help=True)
 app.add_typer(images_app, name="images")
 app.add_typer(recorder_app, name="recorder")
 app.add_typer(torchrun_app, name="torchrun")

@@ -65,16 +65,18 @@ def matrix(
 
     One cluster serves all launches with the same versions of JobSet and Kueue. A SPEC
     is a version, a range, latest, locked (the version that the harness pins), a
-    wheel, an sdist, a folder with a checkout, or git+file:///PATH@REF; for JobSet
-    and Kueue, a version or locked. A range stands for all versions in it. Comparisons
-    separated by a comma form one range: `latest,>=1,<2` contains two SPECs.
+    wheel, an sdist, a folder with a checkout, or git+file:///PATH@REF. For JobSet
+    and Kueue, a SPEC is a version or locked. A range stands for all versions in it.
+    Comparisons separated by a comma form one range: `latest,>=1,<2` contains two
+    SPECs.
 
     If a cell's packages cannot be installed, that is the cell's result, and the
     other cells are still launched. The exit code is that of the worst unexpected
-    cell: 1 for FAIL, then 2 for UNKNOWN, then 64 for packages that cannot be
-    installed, otherwise 0. An expected failure and a flaky cell count as 0.
+    result: first 1 for FAIL, then 2 for UNKNOWN, then 64 for packages that cannot
+    be installed. Without an unexpected result, the exit code is 0. Flaky cells do
+    not affect the exit code.
 
-    Results: RUNS_DIR/matrix-…/matrix.html, matrix.json, matrix.md and ctrf.json.
+    The results are RUNS_DIR/matrix-…/matrix.html, matrix.json, matrix.md and ctrf.json.
     """
     from harness.cli.view.matrix import watching
     from harness.versions import matrix_commands, matrix_text

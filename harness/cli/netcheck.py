@@ -16,7 +16,7 @@ from harness.core.errors import UsageError
 @launching
 def netcheck(
     bundle: Annotated[
-        Path | None, typer.Argument(metavar="RUN", help="check this running job, named by its bundle")
+        Path | None, typer.Argument(metavar="RUN", help="check the running job of this bundle")
     ] = None,
     rank: Annotated[
         int | None,

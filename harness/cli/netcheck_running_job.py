@@ -76,7 +76,7 @@ class NetcheckResults:
         if problem and cause in (
             None,
             *headless_service.NAMES,
-        ):  # If a DNS name does not exist, verdicts also report the Service's problem as the cause.
+        ):  # If a DNS name does not exist, `harness run` also reports the Service's problem as the cause.
             cause, ranks = problem.cause, tuple(problem.nodes)
         absent = tuple(sorted(set(range(self.nodes)) - self.running))
         missing = absent or own.missing
@@ -161,7 +161,7 @@ def _run(
         rank: [*base, pod["metadata"]["name"], "-c", container_of(pod, launch), "--"]
         for rank, pod in running.items()
     }
-    context.progress(f"netcheck in {len(running)} of {expected.num_nodes} pods")
+    context.progress(f"running netcheck in {len(running)} of {expected.num_nodes} pods")
     addresses = [address(pod, names=launch.kind != "DaemonSet") for pod in objects.values()]
     parameters = {
         "nodes": expected.num_nodes,

@@ -99,7 +99,10 @@ def uninstall(kubeconfig: options.Kubeconfig = None, context: options.Context = 
 def print_(
     namespace: Namespaces = None,
     pod: Annotated[
-        bool, typer.Option("--pod", help="print what a pod template needs on a cluster without the policy")
+        bool,
+        typer.Option(
+            "--pod", help="print the fields that a pod template needs on a cluster without the policy"
+        ),
     ] = False,
 ) -> int:
     """Print the manifests that `install` applies, with the files for each --namespace."""

@@ -28,7 +28,7 @@ class _Leavable(io.FileIO):
 def ignore_broken_pipes() -> None:
     """Ignore broken pipes on stdout and stderr.
 
-    Streams that another program has replaced, such as pytest, are not changed.
+    Streams that another program, such as pytest, has replaced are not changed.
     """
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)

@@ -48,7 +48,10 @@ def train(
         typer.Option(metavar="HOST:PORT", help="with --rdzv etcd: use this existing etcd (API v2)"),
     ] = None,
     run_name: Annotated[
-        str, typer.Option("--run", help="folder under /out; a run that it contains is resumed")
+        str,
+        typer.Option(
+            "--run", help="folder of the run under /out; if the folder contains a run, this run is resumed"
+        ),
     ] = "train",
     smoke: Annotated[bool, typer.Option("--smoke", help="run train.py, the guide's smoke test")] = False,
     trainer: Annotated[
@@ -99,8 +102,8 @@ def train(
         str | None,
         typer.Option(
             metavar="s3://BUCKET/PREFIX",
-            help="upload the run after the training and verify each file; the keys are AWS_… in this "
-            "environment or in --secret",
+            help="upload the run after the training and verify each file, with the AWS_… variables of this "
+            "environment or of --secret as credentials",
         ),
     ] = None,
     resume_from: Annotated[
@@ -119,8 +122,8 @@ def train(
     Each pod of a StatefulSet (or an Indexed Job) is a torchrun node. The pods have
     a headless Service and share volumes. If a rank, node or pod is killed, it
     restarts and resumes from the last checkpoint. A restart must not change the
-    training result. The verdict shows each restart, and whether every point from
-    every rank is in one Pluto run. The exit code, bundle and report are like those
+    training result. The verdict shows each restart, and whether all points from all
+    ranks are in one Pluto run. The exit code, bundle and report are like those
     of `harness run`. See docs/training.md.
     """
     from dataclasses import replace

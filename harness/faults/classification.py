@@ -55,7 +55,7 @@ def family(fault: Fault) -> str | None:
 
 
 def outcome(fault: Fault) -> str:
-    """Return the expected result: PASS, FAIL, UNKNOWN, refused, or that the fault cannot be injected."""
+    """Return the expected result: PASS, FAIL, UNKNOWN, "refused" or "cannot be injected"."""
     if fault.expect is None:
         return "cannot be injected"
     return fault.expect.verdict or "refused"

@@ -54,8 +54,8 @@ def require(kube: Kube) -> None:
         kube.resource(policy.API, policy.POLICY)
     except NOT_SERVED:
         raise UsageError(
-            f"expected a cluster with {policy.POLICY} in {policy.API}, which Kubernetes {policy.SINCE} has; "
-            "this cluster does not serve it",
+            f"expected a cluster that serves {policy.POLICY} in {policy.API}, as Kubernetes {policy.SINCE} "
+            "does, but this cluster does not",
             hint="`harness recorder print --pod --namespace NAME` prints the settings that pods need instead",
         ) from None
 

@@ -91,7 +91,8 @@ class CompletionDetector(LaunchState):
     container: str = ""
     """The name of the container in which the ranks run."""
     admission_seconds: float = 300.0
-    """How many seconds Kueue has to admit the job. After that, the job would not have enough time to run."""
+    """The number of seconds in which Kueue must admit the job. After that, the job would not have enough time
+    to run."""
     hopeless: set[str] = field(default_factory=set)
     """Controller actions that the API server refuses because of a policy, quota or webhook."""
     failed: dict[str, str] = field(default_factory=dict)
@@ -327,7 +328,7 @@ class CompletionDetector(LaunchState):
             handled = gated(pod) or pod.get("spec", {}).get("nodeName") or condition(pod, "PodScheduled")
             is_waiting = not handled and "kube-scheduler" not in ready
             if self._lasts(pod, "unschedulable", is_waiting, part="unserved"):
-                return f"{pod['metadata']['name']} waits for a node, and no kube-scheduler is ready"
+                return f"{pod['metadata']['name']} is waiting for a node, but no kube-scheduler is ready"
         return None
 
     def _nodes(self) -> str | None:
@@ -383,7 +384,7 @@ class CompletionDetector(LaunchState):
             uid, name = str(pod["metadata"]["uid"]), pod["metadata"]["name"]
             failure = self.failed.get(uid)
             if self._lasts(pod, "masked", failure is not None and self._ended_well(pod)):
-                return f"{name} ended with exit code 0 though {failure}, and other pods have not ended"
+                return f"{name} ended with exit code 0 though {failure}, but other pods have not ended"
         return None
 
     def _ended_well(self, pod: Object) -> bool:

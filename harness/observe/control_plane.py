@@ -29,8 +29,8 @@ def _nothing() -> str | None:
 class ControlPlane:
     """The control plane of a cluster, as its provider sees it.
 
-    `deleted` returns a sentence if the cluster was deleted, and `stopped` returns one if its control plane is
-    stopped. Otherwise, they return None. Both query the provider.
+    `deleted` returns a sentence if the cluster was deleted, and `stopped` returns a sentence if its control
+    plane is stopped. Otherwise, they return None. Both query the provider.
     """
 
     deleted: Callable[[], str | None] = _nothing

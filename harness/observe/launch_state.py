@@ -24,7 +24,7 @@ class LaunchState:
     """Whether a launched object was deleted."""
     _objects: dict[str, dict[str, Object]] = field(default_factory=dict)
     _since: dict[tuple[str, str, str], float] = field(default_factory=dict)
-    """When each condition became true, keyed by (rule, object uid, part of the object)."""
+    """The time at which each condition became true, keyed by (rule, object uid, part of the object)."""
     _changed: threading.Event = field(default_factory=threading.Event)
 
     def observe(self, kind: str, observation: Observation) -> None:

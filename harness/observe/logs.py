@@ -59,7 +59,7 @@ class Life:
     container: str
     uid: str
     number: int
-    """How many times the kubelet had already restarted the container."""
+    """The number of times that the kubelet had already restarted the container."""
 
 
 class _Unread(Exception):
@@ -84,7 +84,7 @@ class LogFollower:
         """The container lifetimes whose logs were read to the end of the command's output."""
         self._stop = threading.Event()
         self._whys: dict[Life, str] = {}
-        """Why the last attempt to read the log of each container lifetime failed."""
+        """The reason why the last attempt to read each container lifetime's log failed."""
         self._namespace = ""
 
     def observe(self, kind: str, observation: Observation) -> None:

@@ -192,7 +192,7 @@ class LaunchObserver:
         changed = {"num_nodes": members, "ranks": members * each, "most_ranks": most_ranks}
         self._writer.update(expected=expected.model_copy(update=changed))
         replicas = f"from {expected.num_nodes} to {members} replicas"
-        progress(f"scaled {replicas}: {members * each} ranks are expected")
+        progress(f"the job was scaled {replicas}: {members * each} ranks are now expected")
 
     def _ask_why(self, at_end: bool) -> None:
         """Send and record dry runs for an action that a controller should have taken.
@@ -230,7 +230,7 @@ class LaunchObserver:
     def _over(self) -> str | None:
         """Return one sentence that explains why the launch is over, or None if it is not over."""
         if self._end_deadline is not None and self._end_deadline.passed:
-            return f"one pod reported the overall result, but others still run {TELL_SECONDS:.0f} s later"
+            return f"one pod reported the overall result, but other pods still run {TELL_SECONDS:.0f} s later"
         return self.completion.reason() or self._rendezvous.reason()
 
     @contextmanager

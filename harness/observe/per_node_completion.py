@@ -59,7 +59,7 @@ class IndependentPods(CompletionDetector):
         return self._idle()
 
     def _stuck(self, pod: Object, unreachable: set[str]) -> str | None:
-        """Return why the pod's command will never end, or None if it can still end."""
+        """Return the reason why the pod's command will never end, or None if it can still end."""
         rejections = self.rejected.get((pod.get("spec") or {}).get("nodeName") or "", {})
         if len(rejections) >= REJECTIONS:
             return f"its node {[*rejections.values()][-1]}"

@@ -50,13 +50,13 @@ def explained(launches: int, parallel: int, namespaces: int) -> Allowed:
         more={
             "launch namespaces": (
                 namespaces + parallel,
-                f"the newest {namespaces}, and those of the last launches",
+                f"the newest {namespaces} namespaces, and those of the last launches",
             )
         },
         bytes={
-            "memory of node": (384 * MIB, 0.25, "caches of the API server and etcd fill up"),
+            "memory of node": (384 * MIB, 0.25, "the API server's and etcd's caches fill up"),
             "memory of pod": (48 * MIB, 0.25, "caches fill up with the first launches"),
-            "disk of node": (disk, 0, "logs, etcd, rows of the tracker: 2 MiB a launch"),
+            "disk of node": (disk, 0, "logs, etcd and the tracker's rows: 2 MiB per launch"),
             "disk of state": (MIB, 0, "only the discovery cache"),
         },
     )

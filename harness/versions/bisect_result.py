@@ -72,9 +72,9 @@ class Result(BaseModel):
     cause: str | None
     """The verdict and cause of the failure, or the cause given by the user."""
     bad: Side | None = None
-    """The first bad version. If `fix` is true, the last one."""
+    """The first bad version, or the last bad version if `fix` is true."""
     good: Side | None = None
-    """The last good version. If `fix` is true, the first one."""
+    """The last good version, or the first good version if `fix` is true."""
     suspects: list[str] = []
     """The labels of the versions that may be the first bad version."""
     error: float = 0.0

@@ -179,11 +179,11 @@ def cluster_name(settings: Settings, controllers: Mapping[str, str]) -> str:
 
 
 class Launcher:
-    """Launches cells on the cluster in the settings. The caller creates it and keeps it during the launches.
+    """Launches cells on the cluster in the settings. The caller creates this cluster and keeps it.
 
     Cells with other versions of JobSet or Kueue are launched on the cluster named by `cluster_name`.
 
-    `launch` may be called from several threads. `stop` interrupts their processes like Ctrl-C.
+    `launch` may be called from several threads. `stop` interrupts all launches in progress like Ctrl-C.
     """
 
     def __init__(self, job: Path, settings: Settings, folder: Path, is_concurrent: bool = False) -> None:

@@ -26,7 +26,7 @@ EXIT_CODES: Final[dict[Result, int]] = {"PASS": 2, "FAIL": 1, "UNKNOWN": 2, "not
 """Maps the result of a launch that did not pass to an exit code. A launch whose result is PASS did not pass
 if its process exited with a code other than 0."""
 WORST: Final = (1, 2, 64)
-"""Exit codes, worst first: 1 (proven failure), 2 (nothing proven) and 64 (a cell was not launched)."""
+"""Exit codes, worst first: 1 (proven failure), 2 (nothing proven) and 64 (packages cannot be installed)."""
 
 
 class CellResult(BaseModel):

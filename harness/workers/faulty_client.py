@@ -136,7 +136,7 @@ def collision() -> int:
 
 
 def visitor() -> int:
-    """Write to the run from another program, as if that program had the same run id by mistake."""
+    """Write to the run from another program, as if that program had been given the same run id by mistake."""
 
     def visit() -> None:
         environment = {

@@ -236,7 +236,7 @@ def main(log: Log = plain_log) -> int:
     truth.client(client_state.read(os.environ["PLUTO_DIR"]))
     digest = truth.end()
     say(rank, f"done: {digest['count']} points")
-    # Without device_ids, NCCL guesses the GPU.
+    # Without device_ids, NCCL guesses the GPU and may hang.
     dist.barrier(device_ids=None if device.index is None else [device.index])
     dist.destroy_process_group()
     at_most(STALL_SECONDS)

@@ -24,7 +24,8 @@ class OwnProcesses:
         self._proc, self._told_apart = proc, True
         at_root = all(line.endswith(":/") for line in self._lines("self"))
         if at_root and os.getpid() != 1 and self.has(1) and not self._same_mounts(1):
-            self._told_apart = False  # The cgroup does not distinguish this container from others.
+            # Other containers are in the same cgroup, so it does not distinguish them from this container.
+            self._told_apart = False
 
     def has(self, pid: int) -> bool:
         """Return whether a process belongs to the container. Returns False if the process has ended."""

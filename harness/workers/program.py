@@ -314,7 +314,7 @@ class Program:
         if ending.startswith("SIG"):
             os.kill(os.getpid(), getattr(signal, ending))
             time.sleep(10)
-            self.journal.write("end", how="return", code=0)  # The process has ignored the signal.
+            self.journal.write("end", how="return", code=0)  # The signal did not end the process.
         if ending.startswith("os._exit"):
             os._exit(CODES.get(ending, 0))
         if ending == "sys.exit text":

@@ -140,7 +140,7 @@ def test_a_healthy_container(run: Run) -> None:
     assert ran.bad() == {"env.gpus": ("WARN", "gpu.not_tested")}
     assert (ran.code, ran.report.verdict, ran.report.device) == (0, "WARN", "cpu")
     assert {check.tag for check in ran.report.checks} == {"ENV", "COMPUTE", "TRAIN"}
-    assert "not an acceptance of a GPU" in ran.termination
+    assert "no GPU is accepted" in ran.termination
     collector = frames.Collector(NONCE, MARK)
     said = [found for line in ran.out.splitlines() if (found := collector.feed(line))]
     assert [AcceptanceCheck.model_validate(one["check"]) for one in said[:-1]] == ran.report.checks

@@ -124,8 +124,8 @@ class CodeStore:
             waited = time.monotonic() - start
             if pod is None and (waited > POD_CREATED_SECONDS or self._has_none(job)):
                 return (
-                    f"{large}: list data in .torchrunignore, or move it to a claim; a job of several nodes "
-                    "whose queue sets storage.workspace.enabled has a pod for its code"
+                    f"{large}: list data in .torchrunignore, or move it to a claim; if the queue sets "
+                    "storage.workspace.enabled, a pod stores the code of a job with several nodes"
                 )
             if waited > POD_RUNNING_SECONDS:
                 phase = (pod or {}).get("status", {}).get("phase")

@@ -36,7 +36,7 @@ class Outcome(BaseModel):
     @property
     def line(self) -> str:
         description = f"program {self.number} of seed {self.seed} ({self.about})"
-        return f"{self.word}: {description}: {self.got}; right is: {self.right}"
+        return f"{self.word}: {description}: {self.got}; expected: {self.right}"
 
 
 class Seed(BaseModel):

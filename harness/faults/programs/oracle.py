@@ -78,7 +78,7 @@ class Account:
 
     def _world(self) -> None:
         if self.program.launched.alone:
-            self.reasons.append(Reason("each pod was a world of its own", ("rendezvous.", "variables.")))
+            self.reasons.append(Reason("each pod formed a separate world", ("rendezvous.", "variables.")))
             start_count = len({journal.host for journal in self._ranks})
             if start_count < len(self.containers):
                 text = f"{len(self.containers) - start_count} pods ended before their program began"

@@ -25,7 +25,7 @@ def command(kind: KindNodes, namespace: str | None, context: RunContext) -> tupl
     if kind.state() is None:
         raise UsageError(
             f"expected a harness cluster {kind.name}, but it does not exist",
-            hint="`harness up --logs` creates it; --cluster-name names another cluster",
+            hint="create it with `harness up --logs`, or select another cluster with --cluster-name",
         )
     home = kind.dir / "konduktor"
     kubeconfig = home / "kubeconfig"

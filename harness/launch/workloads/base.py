@@ -129,7 +129,7 @@ class Workload(Protocol):
 
     @property
     def cpus(self) -> Decimal | None:
-        """Return each pod's CPU request, or None if it differs from the CPU limit."""
+        """Return each pod's CPU request, or None if the workload's pod template determines the request."""
 
     @property
     def image(self) -> str: ...

@@ -57,7 +57,7 @@ def _read(script: str, env: Mapping[str, str], gpus: int | None) -> Processes:
     if not values:
         return Processes(None)
     if len(set(values)) > 1:
-        return Processes(None)  # It is unknown which of the torchruns runs the training.
+        return Processes(None)  # It is unknown which torchrun command runs the training.
     text = values[0]
     if text is None or (text in COMPUTED and not (text in OF_DEVICES and gpus)):
         return Processes(None)

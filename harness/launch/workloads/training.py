@@ -77,7 +77,7 @@ class Training:
             training_volumes.check(spec.volumes, spec.storage_class, spec.claims_namespace, existing)
         if existing and spec.data is not None:
             raise UsageError("--data applies only to kind: copy the texts to the cluster's datasets-pvc")
-        if not spec.secrets:  # Otherwise, a Secret in the cluster may contain the keys.
+        if not spec.secrets:  # Otherwise, the S3 keys may come from a Secret in the cluster.
             for option, url in spec.transfers():
                 training_transfer.check(option, url, training_transfer.keys_of((), option))
         spec.examine_data()

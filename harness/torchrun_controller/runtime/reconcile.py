@@ -8,6 +8,7 @@ only the job's newest version, an object is created only if its name is unused, 
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -91,7 +92,8 @@ def is_irreversible(before: JobStatus, decision: Decision, created_jobsets: set[
 def patience(before: JobStatus, status: JobStatus) -> timedelta:
     """Return the minimum time between the last write of a job's status and a write of this new status.
 
-    The time is 0 if pods were lost, or if anything other than the number of pods or a message has changed.
+    The time is 0 if pods were lost, if the message explains late pods in another way, or if anything other
+    than the number of pods or a message has changed.
     """
     queued = before.phase == status.phase == "Queued"
     running = before.phase == status.phase == "Running"
@@ -108,7 +110,14 @@ def patience(before: JobStatus, status: JobStatus) -> timedelta:
     def active(job_status: JobStatus) -> int:
         return job_status.workers.running + job_status.workers.succeeded
 
-    if before == status or facts(before) != facts(status) or active(status) < active(before):
+    def reason(job_status: JobStatus) -> str | None:
+        ready = condition_of(job_status.conditions, "PodsReady")
+        is_late = job_status.phase == "Pending" and ready is not None and ready.reason != "PodsNotReady"
+        return re.sub(r"\d+", "", job_status.message or "") if is_late else None
+
+    if before == status or active(status) < active(before):
+        return timedelta(0)
+    if facts(before) != facts(status) or reason(before) != reason(status):
         return timedelta(0)
     is_quiet = (queued or running) and before.message == status.message
     return UNEXPLAINED if is_quiet else PROGRESS

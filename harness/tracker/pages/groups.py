@@ -94,7 +94,7 @@ def flat(value: Any) -> list[tuple[str, str]]:
 def _is_secret(path: str) -> bool:
     """Return whether a dotted path suggests a secret.
 
-    The last key of such a path names a secret, or an earlier key denotes a secret's value.
+    In such a path, the last key is the name of a secret, or an earlier key denotes a secret value.
     """
     *parents, key = re.sub(r"\[\d+\]", "", path).split(".")
     return is_secret_name(key) or any(map(denotes_value, parents))

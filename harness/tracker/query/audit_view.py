@@ -20,8 +20,8 @@ from harness.tracker.shared.blocks import Block, unpacked
 
 Found = dict[str, Any]
 MERGED = 64
-"""For at most this many runs, the blocks are read through the index and merged. For more runs, all blocks are
-scanned."""
+"""The maximum number of runs whose blocks are read through the index and merged. For more runs, all blocks
+are scanned."""
 COLUMNS = ["run_id", "metric", "step", "value", "time_ms", "received_at", "sender", "peer", "launch"]
 
 

@@ -18,7 +18,8 @@ from harness.tracker.shared.requests import from_ms
 
 Found = dict[str, Any]
 LARGE = 1e150
-"""The square of a value with a larger absolute value might overflow a float."""
+"""If a series has an absolute value of at least LARGE, its values are scaled down before they are squared, so
+that the squares do not overflow a float."""
 AGGREGATIONS = ("MIN", "MAX", "AVG", "LAST", "VARIANCE")
 
 

@@ -61,7 +61,7 @@ def _to_4(db: sqlite3.Connection) -> None:
     """Add the `process` column to the tables for attachments and writers."""
     _run(db, "ALTER TABLE attachments ADD COLUMN process TEXT")
     if "process" in {row[1] for row in db.execute("PRAGMA table_info(writers)")}:
-        return  # `_to_2` created the table with this column.
+        return  # `_to_2` has already created the table with this column.
     _run(db, f"ALTER TABLE writers RENAME TO writers_3; {WRITERS}")
     old = "run_id, kind, launch, sender, peer, requests, rows, first, last"
     copy = f"INSERT INTO writers ({old}) SELECT {old} FROM writers_3"  # noqa: S608 - names of columns

@@ -38,9 +38,10 @@ FROM (
 def make_view(db: sqlite3.Connection, opened: datetime, seconds: float) -> None:
     """Create the `run_states` view in a database connection.
 
-    It contains the runs with their current status and a `silent` column.
+    The view contains the runs with their current status and a `silent` column.
 
-    `opened` is the tracker's start time. `seconds` replaces HEARTBEAT_SECONDS. If it is 0, no run is silent.
+    `opened` is the tracker's start time. `seconds` replaces HEARTBEAT_SECONDS. If `seconds` is 0, no run is
+    silent.
     """
 
     def is_silent(last: str, beats: int) -> bool:

@@ -75,13 +75,15 @@ def peers(devices: Sequence[Device], mode: str, limits: Limits) -> Iterator[Chec
         failed = [index for rate, index in rates if rate is None]
         if failed:
             yield _wrong(
-                "copy.peer", f"GPUs {failed} received data that differs from what this GPU sent", device
+                "copy.peer",
+                f"GPUs {failed} received data that differs from the data that this GPU sent",
+                device,
             )
             continue
         slowest = min(((rate, index) for rate, index in rates if rate is not None), default=None)
         if slowest:
             row = limits.row(model=device.name, check="copy.peer")
-            text = f"{slowest[0]:.4g} GB/s to GPU {slowest[1]}, the slowest of {len(rates)}"
+            text = f"{slowest[0]:.4g} GB/s to GPU {slowest[1]}, the slowest of {len(rates)} copies"
             yield judged("copy.peer", TAG, slowest[0], "GB/s", row, "copy.slow", text, **device.where)
 
 

@@ -1,4 +1,4 @@
-"""List the causes of failed checks, and what to do about each of them."""
+"""Define the causes of failed checks, and the recommended action for each cause."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ ADVICE: dict[str, str] = {
     ),
     "gpu.inforom": (
         "The infoROM of the GPU is corrupted, so the GPU loses its error counters: drain the node, power it "
-        "off and on, and replace the GPU if the warning stays."
+        "off and on, and replace the GPU if the warning persists."
     ),
     "gpu.smi_warning": (
         "nvidia-smi reported a warning or an error that no other check covers: read the check's text, "
         "and run nvidia-smi -q on the node."
     ),
     "gpu.shared": (
-        "The GPU is shared with others, so it cannot be accepted: test it without time slicing, MPS or vGPU, "
+        "The GPU is shared, so it cannot be accepted: test it without time slicing, MPS or vGPU, "
         "and while no other process uses it. The node is not at fault."
     ),
     "gpu.throttled": "The GPU throttles its clocks: check its cooling and its power supply.",
@@ -72,7 +72,7 @@ ADVICE: dict[str, str] = {
         "other processes on the GPU."
     ),
     "compute.unequal": (
-        "One GPU computes a different result than the others for the same work: drain the node and "
+        "For the same work, one GPU computes a different result than the other GPUs: drain the node and "
         "replace that GPU."
     ),
     "memory.slow": "The GPU's memory is slower than it should be: check memory clocks and remapped rows.",

@@ -44,10 +44,10 @@ class Check:
     measured: float | None = None
     unit: str = ""
     expected: float | None = None
-    """The value to expect from healthy hardware."""
+    """The expected value for healthy hardware."""
     limit: float | None = None
     relation: Literal[">=", "<=", "=="] = ">="
-    """The relation that `measured` must have to `limit` for the check to pass."""
+    """The comparison between `measured` and `limit` that must be true for the check to pass."""
     limit_kind: str | None = None
     """The kind of value from which `limit` is computed: peak, measured, limit or floor (limits.py)."""
     limit_source: str | None = None

@@ -56,7 +56,7 @@ class Exchanges(OneRank):
         self._pairs.all()
 
     def extra(self) -> dict[str, Any]:
-        """Return the report's fields other than the checks."""
+        """Return the report's fields that are not checks."""
         shape = {"results": [_as_nccl_tests(row) for row in self._rows]}
         return {"collectives": self._rows, "pairs": self._pairs.rows, "nccl_tests": shape}
 
@@ -82,7 +82,7 @@ class Exchanges(OneRank):
         if self.device.kind == "cpu":
             return self._sizes
         free = torch.tensor([torch.cuda.mem_get_info(self.device.index)[0]], device=self.device.torch)
-        self._watch.enter("all_reduce of the free memory")
+        self._watch.enter("the all_reduce that compares the ranks' free memory")
         dist.all_reduce(free, dist.ReduceOp.MIN)
         self._watch.leave()
         available = int(free) * FREE_SHARE

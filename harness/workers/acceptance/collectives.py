@@ -24,7 +24,7 @@ detected."""
 PART = 1 << 22
 """Number of elements that are generated or compared at a time."""
 BUFFERS, PARTS = 2, 6
-"""Number of payload-sized buffers, and of buffers with PART int64 elements, on each rank."""
+"""The number of payload-sized buffers on each rank, and the number of int64 buffers with PART elements."""
 WEIGHTS = 16
 """In the data pattern, the ranks' weights cycle from 1 to WEIGHTS, so that float32 sums over hundreds of
 ranks are exact.

@@ -20,7 +20,9 @@ def lacks(feature: str, version: str) -> LackingError:
     """Return a LackingError for `feature`, which PyTorch has had since `version`."""
     import torch
 
-    return LackingError(f"PyTorch {torch.__version__} has no {feature}: PyTorch {version} and later have it")
+    return LackingError(
+        f"PyTorch {torch.__version__} has no {feature}, which requires PyTorch {version} or later"
+    )
 
 
 def store_without_libuv() -> dict[str, bool]:

@@ -20,7 +20,7 @@ GRACE = 15.0
 
 @dataclass(frozen=True)
 class Settings:
-    """The parameters that all trials of a search have in common."""
+    """The parameters that are the same in all trials of a search."""
 
     device: str
     local: int
@@ -28,7 +28,8 @@ class Settings:
     bytes: int
     iterations: int
     deadline: float
-    """A trial's processes have this many seconds to join, and then as many seconds to exchange data."""
+    """Timeout in seconds for a trial's processes to join. The same timeout then applies to their data
+    exchange."""
 
     def message(self) -> dict[str, Any]:
         """Return the settings as a message for an agent."""
@@ -93,7 +94,7 @@ class Coordinator:
                 continue
             trial = message.get("trial", -1)
             if trial not in trials or node not in trials[trial]:
-                continue  # This is a late response from an earlier round.
+                continue  # Ignore a late response from an earlier round.
             if "port" in message:
                 for place, other in enumerate(trials[trial][1:], 1):
                     if self._start(trial, trials[trial], place, self.addresses[node], message["port"]):

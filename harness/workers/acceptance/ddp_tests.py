@@ -91,7 +91,7 @@ class Rank:
             self._exchanges.all()
         except Exception as error:
             self._conclude(f"{type(error).__name__}: {error}"[:300])
-            time.sleep(60)  # Another thread is already writing the report, and then exits the process.
+            time.sleep(60)  # Another thread is already writing the report. It will then exit the process.
         code = self._report() if self.rank == 0 else self._await_report()
         self._watch.stop()
         return code
@@ -158,7 +158,7 @@ class Rank:
     def _blame(self) -> tuple[Diagnosis, int]:
         """Return the diagnosis, and the lowest rank that is alive, which writes the report.
 
-        All positions are read twice, GONE_SECONDS seconds apart.
+        Every rank's position is read twice, GONE_SECONDS seconds apart.
         """
         try:
             before = self._watch.positions()
@@ -207,4 +207,5 @@ if __name__ == "__main__":
     sys.stdout.flush()
     code = main()
     sys.stdout.flush()
-    os._exit(code)  # The process group's destructor could wait for a dead rank.
+    # Exit without running destructors, because the process group's destructor could wait for a dead rank.
+    os._exit(code)

@@ -1,4 +1,4 @@
-"""List the GPUs that PyTorch sees, the requested number of GPUs, and the software versions."""
+"""Determine the GPUs that PyTorch sees, the requested number of GPUs, and the software versions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ REQUESTED = "ACCEPT_GPUS"
 
 @dataclass(frozen=True)
 class Device:
-    """One GPU, with its index in PyTorch, or the CPU."""
+    """A device under test: the CPU, or one GPU with its index in PyTorch."""
 
     kind: Literal["cpu", "cuda"]
     index: int

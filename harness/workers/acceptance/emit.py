@@ -114,7 +114,7 @@ class Emitter:
         return f"{len(self.checks)} checks: {by_verdict}" if self.checks else "no checks were run"
 
     def _remark(self) -> str:
-        return "" if self.device == "cuda" else "; no GPU was tested: this is not an acceptance of a GPU"
+        return "" if self.device == "cuda" else "; no GPU was tested, so no GPU is accepted"
 
     def _frame(self, document: dict[str, Any]) -> None:
         if self._nonce and self.framed:

@@ -129,7 +129,7 @@ def _product(precision: Precision, a: Any, b: Any) -> Callable[[], Any]:
     one = torch.ones((), device=a.device)
     columns = b.t().contiguous().t()  # cuBLAS needs the second factor in column-major order.
     options = {"scale_a": one, "scale_b": one, "out_dtype": torch.bfloat16, "use_fast_accum": True}
-    # PyTorch versions before 2.5 return a tuple.
+    # Before PyTorch 2.5, this product returns a tuple.
     if isinstance(torch._scaled_mm(a, columns, **options), tuple):
         raise lacks("fp8 product that returns only the result", "2.5")
     return lambda: torch._scaled_mm(a, columns, **options)

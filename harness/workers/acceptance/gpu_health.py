@@ -191,7 +191,7 @@ def _count(
     /,
     **location: Unpack[Where],
 ) -> Check:
-    """Judge a counter against the limit of the check `limit_id`."""
+    """Judge a counter by the limit for the check `limit_id`."""
     if not isinstance(count, float):
         return _missing(id, words, count, **location)
     row = limits.row(model=gpu.name, check=limit_id)

@@ -43,7 +43,7 @@ class Sharing:
 def sharing(
     devices: Sequence[Device], smi: Smi | None, expected: int | None, environ: Mapping[str, str]
 ) -> Sharing | None:
-    """Return the reason why this container has shared GPUs or GPU partitions, or None without proof.
+    """Return the reason why this container has shared or partitioned GPUs, or None if nothing proves it.
 
     `smi` must have been read before the tests used the GPUs.
     """
@@ -70,7 +70,7 @@ def _offered_several_times(
     if 0 < assigned == visible:
         return (
             f"{expected} GPUs were requested, and the device plugin assigned {assigned} ({VISIBLE}): each "
-            "GPU is offered several times, as time slicing does"
+            "GPU is offered several times, as with time slicing"
         )
     # Only a Kubernetes device plugin advertises a GPU several times, and it does so for all GPUs on a node.
     in_kubernetes = "KUBERNETES_SERVICE_HOST" in environ
@@ -105,7 +105,7 @@ def _usage_text(device: Device, smi: Smi | None) -> str | None:
 
 
 def excuse(verdict: str, cause: str | None) -> bool:
-    """Return whether a result does not count if the GPU is shared."""
+    """Return whether a check's result must be ignored if the GPU is shared."""
     return verdict in ("FAIL", "WARN") and cause in UNPROVED
 
 

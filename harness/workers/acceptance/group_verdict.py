@@ -12,12 +12,12 @@ from .group_outcomes import Group, Outcome
 FIGURES = 4
 """Minimum number of groups of the same size for which their median is meaningful."""
 SHARE = 0.67
-"""A group is slow if its bandwidth is below this fraction of the median. nccl-tests calls 1.5 times the usual
-time slow."""
+"""A group is slow if its bandwidth is below this fraction of the median. nccl-tests considers 1.5 times the
+usual time slow."""
 CPU_SHARE = 0.02
 """On CPUs, this fraction is used instead of SHARE. It is lower because other processes also use the CPUs.
 
-Trials on healthy nodes were as slow as 0.14 of the median.
+Some trials on healthy nodes reached only 0.14 of the median.
 """
 _BAD_STATES = ("wrong", "died", "hung")
 
@@ -62,7 +62,7 @@ def judge(
 ) -> tuple[Outcome, str]:
     """Return a group's outcome, and the reason.
 
-    `usual` is the median over groups of the same size (`reference`), and `limit` is the minimum accepted
+    `usual` is the median over groups of the same size (see `reference`), and `limit` is the minimum accepted
     value, both in GB/s.
     """
     for state in _BAD_STATES:

@@ -76,16 +76,16 @@ def diagnose(before: Mapping[int, Position], now: Mapping[int, Position], ranks:
         )
     if not failed and (apart := _elsewhere(positions)):
         place = positions[apart[0]].where
-        text = f"{listed(apart)} still in {place} during {furthest.doing}, where the others wait"
+        text = f"{listed(apart)} remained in {place} during {furthest.doing}, where the others wait"
         return Diagnosis("collective.hung", apart, text)
     if failed:
         rank, error = next(iter(sorted(failed.items())))
         return Diagnosis("collective.failed", (), f"{furthest.doing} failed: rank {rank}: {error}")
-    return Diagnosis("collective.hung", (), f"all ranks entered {furthest.doing}, and none left it")
+    return Diagnosis("collective.hung", (), f"all ranks entered {furthest.doing}, but none left it")
 
 
 def _elsewhere(positions: Mapping[int, Position]) -> tuple[int, ...]:
-    """Return the ranks whose main thread is executing a different function than on most ranks.
+    """Return the ranks whose main thread is not executing the same function as most ranks.
 
     All ranks have entered the collective, but the returned ranks do not exchange data. If no function has a
     majority, no ranks are returned.

@@ -26,7 +26,7 @@ def challenge(
         ]
         for start in range(0, len(open_), len(witnesses)):
             chunk = open_[start : start + len(witnesses)]
-            # The candidate's index and the turn select the partner, so no pair is tested twice.
+            # Each turn pairs a candidate with a different witness, so no pair is tested twice.
             pairs: dict[int, int] = {}
             for node in chunk:
                 witness = witnesses[(candidates.index(node) + turn) % len(witnesses)]

@@ -206,7 +206,7 @@ def _read(path: Path) -> list[Row]:
         raise ValueError(f"{path.name} is larger than {MAX_BYTES} bytes")
     try:
         document = toml(data.decode())
-    except ValueError as error:  # This includes UnicodeDecodeError and TOMLDecodeError.
+    except ValueError as error:  # UnicodeDecodeError and TOMLDecodeError are ValueErrors.
         raise ValueError(f"{path.name} is not valid TOML: {error}") from error
     tables = document.get("row")
     if not isinstance(tables, list) or set(document) != {"row"}:
@@ -236,7 +236,9 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
 def _row(table: Mapping[str, Any]) -> Row:
     names = {field.name for field in fields(Row)}
     if not set(table) <= names:
-        raise ValueError(f"unknown key {sorted(set(table) - names)}; the keys are {', '.join(sorted(names))}")
+        raise ValueError(
+            f"unknown key {sorted(set(table) - names)}; the allowed keys are {', '.join(sorted(names))}"
+        )
     for name, value in table.items():
         if not isinstance(value, _TYPES[name]) or isinstance(value, bool):
             raise ValueError(f"{name} is {value!r}, which has the wrong type")

@@ -41,7 +41,7 @@ _FIELD_NAMES = {field.name for field in fields(Check)}
 class Ended:
     """The result of running torchrun.
 
-    `code`, its exit code, is None if torchrun exceeded its time limit and was stopped.
+    `code` is its exit code, or None if torchrun was stopped at its time limit.
     """
 
     code: int | None

@@ -69,12 +69,15 @@ class Node:
             yield Step(name, "ENV", _one(make))
 
     def _look(self) -> Iterator[Check]:
-        """Find the devices for the COMPUTE and TRAIN sections. Yield the checks of devices and versions."""
+        """Find the devices for the COMPUTE and TRAIN sections.
+
+        Yield the checks for the devices and the software versions.
+        """
         if self.device == "cpu":
             devices.calm()
             self.extra["versions"] = devices.versions(None)
             yield from devices.version_checks(self.extra["versions"], self.device)
-            text = "the tests ran on the CPU and no GPU was tested: this is not an acceptance of a GPU"
+            text = "the tests ran on the CPU: no GPU was tested, so no GPU is accepted"
             yield Check(id="env.gpus", tag="ENV", verdict="WARN", text=text, cause="gpu.not_tested")
             return
         self._reading = smi_run.read()
@@ -188,7 +191,9 @@ class Node:
 def _not_reported_reason(reading: smi_errors.Reading, device: Device) -> str:
     if reading.smi is None:
         return f"nvidia-smi gave no data: {reading.error}"
-    return f"nvidia-smi lists no GPU {device.uuid or 'without a UUID (PyTorch reports UUIDs since 2.5)'}"
+    return (
+        f"nvidia-smi does not list the GPU {device.uuid or '(UUID unknown: PyTorch reports UUIDs since 2.5)'}"
+    )
 
 
 def _equal(tested: Sequence[Device]) -> Iterator[Check]:

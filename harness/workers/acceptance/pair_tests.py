@@ -56,7 +56,7 @@ class Pairs(OneRank):
         import torch
         import torch.distributed as dist
 
-        self._watch.enter(f"the barrier before nodes {a} and {b}")
+        self._watch.enter(f"the barrier before the exchange between nodes {a} and {b}")
         dist.barrier(device_ids=self.device.ids)
         self._watch.leave()
         if int(os.environ.get("LOCAL_RANK", "0")):
@@ -65,7 +65,7 @@ class Pairs(OneRank):
         local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         peer = (b if self._node == a else a) * local
         for _ in range(self._iterations):
-            self._watch.enter(f"send and receive of nodes {a} and {b}")
+            self._watch.enter(f"the exchange between nodes {a} and {b}")
             start = time.perf_counter()
             steps = [dist.send, dist.recv] if self._node == a else [dist.recv, dist.send]
             for step in steps:

@@ -14,7 +14,8 @@ def rounds(count: int) -> list[list[tuple[int, int]]]:
     last = slots - 1
     schedule = []
     for turn in range(last):
-        pairs = [(turn, last)]  # The last position is fixed. If the number of nodes is odd, it is empty.
+        # The node in the last position never moves. With an odd number of nodes, the last position is empty.
+        pairs = [(turn, last)]
         for distance in range(1, slots // 2):
             pairs.append(((turn + distance) % last, (turn - distance) % last))
         schedule.append(sorted((min(pair), max(pair)) for pair in pairs if max(pair) < count))

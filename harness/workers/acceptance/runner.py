@@ -44,7 +44,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Section:
-    """Steps that are created only after the previous sections, because they depend on those results."""
+    """Steps that depend on the results of the previous sections, so they are created only after these."""
 
     id: str
     tag: str

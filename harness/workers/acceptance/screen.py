@@ -127,7 +127,7 @@ def parser() -> argparse.ArgumentParser:
         type=float,
         default=120,
         metavar="S",
-        help="seconds to join, and then the same again to exchange data",
+        help="timeout in seconds for joining, and again for exchanging data",
     )
     result.add_argument(
         "--limit", type=float, metavar="GB/S", help="minimum bus bandwidth of a group, in GB/s"
@@ -140,7 +140,9 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument(
         "--repeats", type=int, default=1, help="number of times each test is run, to find intermittent faults"
     )
-    result.add_argument("--bound", type=int, help="maximum number of bad nodes (default: a quarter)")
+    result.add_argument(
+        "--bound", type=int, help="maximum number of bad nodes (default: a quarter of the nodes)"
+    )
     result.add_argument("--report-dir", type=Path)
     return result
 

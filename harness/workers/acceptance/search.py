@@ -55,7 +55,7 @@ class Accused:
 
     node: int
     witnesses: Group
-    """The good nodes together with which this node failed."""
+    """The known-good nodes with which this node failed."""
     reason: str
 
 
@@ -87,7 +87,7 @@ class Unknown:
 
 @dataclass(frozen=True)
 class Conclusion:
-    """The result of a search. All nodes that are not mentioned have passed."""
+    """The result of a search. All nodes that it does not mention have passed."""
 
     accused: tuple[Accused, ...] = ()
     links: tuple[Link, ...] = ()
@@ -144,7 +144,7 @@ def search(
 
 
 class _SearchState:
-    """The findings of a search so far, and the steps that add to them."""
+    """A search in progress: its results so far, and the methods that add to them."""
 
     def __init__(self, nodes: Group, bound: int, tested: Tested) -> None:
         self.nodes, self.bound, self.tested = nodes, bound, tested
@@ -154,12 +154,12 @@ class _SearchState:
         self.boundaries: list[Boundary] = []
         self.unknown: list[Unknown] = []
         self.unproved: list[Group] = []
-        """Good node sets that were not proved to pass together with the other nodes."""
+        """Sets of good nodes that have not been proved to pass together with the other nodes."""
 
     def conclusion(self) -> Conclusion:
         """Return the conclusion. If more than `bound` nodes failed, none of them is accused."""
         accused, unknown_sets = tuple(self.accused), list(self.unknown)
-        reason = "pass together, but were not proved to pass with the others"
+        reason = "pass together, but were not proved to pass with the other nodes"
         accused_nodes = {one.node for one in accused}
         unknown_sets += [Unknown(nodes, reason) for nodes in self.unproved if not accused_nodes & {*nodes}]
         if len(accused) > self.bound:
@@ -213,7 +213,8 @@ class _SearchState:
     def _place(self, classes: list[Group], remaining: Sequence[int]) -> Search[tuple[list[Group], list[int]]]:
         """Test the nodes in `remaining` with witnesses from each class, starting with the largest class.
 
-        Add the nodes that pass to the class. Return the classes and the remaining nodes.
+        A class is a set of nodes that pass together. Each node that passes with the witnesses joins their
+        class. Return the classes and the remaining nodes.
         """
         remaining, merged = list(remaining), []
         for one in sorted(classes, key=len, reverse=True):
@@ -240,7 +241,7 @@ class _SearchState:
             else:
                 unclear.append(node)
         if unclear:
-            reason = "passed with no node, and too few known-good nodes gave results to determine the reason"
+            reason = "passed with no node, but too few known-good nodes gave results to determine the reason"
             self.unknown.append(Unknown(tuple(unclear), reason))
 
     def _between(self, one: Group, other: Group) -> Search[None]:
@@ -272,7 +273,7 @@ class _SearchState:
         rest = tuple(node for node in other if node != b)
         if rest and (yield from self.tested.ask([(a, *rest)])) == ["bad"]:
             self.boundaries.append(
-                Boundary((a,), other, f"node {a} passes with others, but with none of these")
+                Boundary((a,), other, f"node {a} passes with other nodes, but with none of these")
             )
             return
         spare = [node for node in one if node != a]

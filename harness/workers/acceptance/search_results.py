@@ -27,7 +27,7 @@ class Screening:
     def run(self, nodes: Sequence[int], repeats: int, max_bad: int | None) -> Conclusion:
         """Search for bad nodes, and return the conclusion.
 
-        With up to 16 nodes, all pairs are tested first, to have enough results for a median.
+        With up to 16 nodes, all pairs are tested first, so that there are enough results for a median.
         """
         if len(nodes) <= ALL_PAIRS:
             for places in round_robin.rounds(len(nodes)):

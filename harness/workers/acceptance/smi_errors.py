@@ -1,7 +1,7 @@
 """Judge nvidia-smi's exit code, warnings and errors, and the lost GPUs that it reports.
 
 nvidia-smi reports a corrupted infoROM or a lost GPU in a line before or after its data, or only through its
-exit code. Scripts that read only the values overlook this. All functions are pure.
+exit code. Scripts that read only the values miss these problems. All functions are pure.
 """
 
 from __future__ import annotations
@@ -39,8 +39,9 @@ _CODES = {
 _HINTS = (
     (
         re.compile(r"nvml: unknown error|blocked by the operating system", re.IGNORECASE),
-        "the container may not open the GPU devices; a reload of systemd on the node can remove them from a "
-        "running container: delete the pod, and suspect the driver only if nvidia-smi fails on the node too",
+        "the container is not permitted to open the GPU devices; a systemd reload on the node can revoke "
+        "this permission while a container runs: delete the pod, and suspect the driver only if nvidia-smi "
+        "fails on the node too",
     ),
     (
         re.compile(r"version mismatch", re.IGNORECASE),
@@ -48,12 +49,12 @@ _HINTS = (
     ),
     (
         re.compile(r"insufficient permissions", re.IGNORECASE),
-        "the user of the container may not open the GPU devices: set runAsUser or supplementalGroups",
+        "the container's user is not permitted to open the GPU devices: set runAsUser or supplementalGroups",
     ),
     (
         re.compile(r"no devices were found", re.IGNORECASE),
         "the container has no GPU device, or the driver could not initialize any GPU: look for RmInitAdapter "
-        "in the kernel log of the node",
+        "in the node's kernel log",
     ),
 )
 """Maps nvidia-smi messages that do not give a reason to the usual reason and the recommended action."""
@@ -95,9 +96,9 @@ def cause_of(text: str) -> str | None:
 def unparsed(text: str, code: int) -> str:
     """Return the reason why nvidia-smi's output has no GPU data, as a sentence that quotes the output."""
     if "<nvidia_smi_log" in text:
-        return f"the XML of nvidia-smi (exit code {code}) is cut off before the end of its first GPU"
+        return f"nvidia-smi's XML output (exit code {code}) is cut off before the end of its first GPU"
     lines = "; ".join(notes(text))[:MAX_LETTERS]
-    text = f"nvidia-smi ended with code {code} and printed {f'no data: {lines}' if lines else 'nothing'}"
+    text = f"nvidia-smi ended with exit code {code} and printed {f'no data: {lines}' if lines else 'nothing'}"
     hint = next((hint for pattern, hint in _HINTS if pattern.search(lines)), "")
     if not hint and code in _CODES and cause_of(lines) is None:
         hint = f"the code means that {_CODES[code][1]}"
@@ -155,17 +156,20 @@ def fabric_problem(smi: Smi | None) -> str | None:
 
 
 def _of_node(smi: Smi, general: Sequence[str]) -> Check:
-    """Return the check for the node's nvidia-smi output. `general` has the lines not about a tested GPU."""
+    """Return the check for the node's nvidia-smi output.
+
+    `general` contains the lines that do not name a tested GPU.
+    """
     causes = [(cause, note) for note in general if (cause := cause_of(note)) is not None]
     if causes:
         cause = causes[0][0]
         return Check(id=SMI, tag=TAG, verdict="FAIL", text=_quoted([n for _, n in causes]), cause=cause)
     if smi.code in _CODES and not any(map(cause_of, smi.notes)):
         cause, meaning = _CODES[smi.code]
-        text = f"nvidia-smi ended with exit code {smi.code}: {meaning}, and it does not name the GPU"
+        text = f"nvidia-smi ended with exit code {smi.code}: {meaning}, but it does not name the GPU"
         return Check(id=SMI, tag=TAG, verdict="FAIL", text=text, cause=cause)
     if smi.damage:
-        text = f"the XML of nvidia-smi is damaged ({smi.damage}); {len(smi.gpus)} GPUs could be read"
+        text = f"nvidia-smi's XML output is damaged ({smi.damage}); {len(smi.gpus)} GPUs could be read"
         return Check(id=SMI, tag=TAG, verdict="UNKNOWN", text=text)
     if smi.attached is not None and smi.attached > len(smi.gpus):
         text = f"the driver counts {smi.attached} GPUs, but nvidia-smi lists only {len(smi.gpus)}"
@@ -217,7 +221,7 @@ def _of_gpu(gpu: Gpu, own: Sequence[str], device: Device) -> Check:
 
 
 def _fabric_faults(gpu: Gpu) -> Iterator[str]:
-    """Yield the problems that a GPU has with the NVLink fabric after its registration is complete."""
+    """Yield a GPU's problems with the NVLink fabric: a registration that failed, and poor health."""
     status = gpu.fabric_status or ""
     if (gpu.fabric or "").lower() == "completed" and status.lower() not in _REGISTERED:
         yield f"the registration with the NVLink fabric ended with {status}"

@@ -204,7 +204,7 @@ def parse_links(text: str) -> dict[str, list[float]]:
 
 
 def _salvaged(text: str) -> tuple[ElementTree.Element, str]:
-    """Return a document with a damaged document's complete GPUs, and the text that could not be parsed."""
+    """Return a document with the complete GPUs of a damaged document, and the text that was not parsed."""
     root = ElementTree.Element(_ROOT)
     for tag in ("driver_version", "cuda_version", "attached_gpus"):
         if match := re.search(f"<{tag}>([^<]*)</{tag}>", text):
@@ -283,7 +283,10 @@ def _gpu(element: ElementTree.Element, index: int) -> Gpu:
 
 
 def _text(element: ElementTree.Element, path: str) -> str | None:
-    """Return a field's text. If nvidia-smi prints N/A or an error for a whole group, return that instead."""
+    """Return a field's text.
+
+    If nvidia-smi prints N/A or an error instead of a group of fields, return that.
+    """
     group: ElementTree.Element | None = element
     for tag in path.split("/"):
         assert group is not None
@@ -321,7 +324,7 @@ def _reasons(
         }
         if any(state is not None for state in states.values()):
             return frozenset(reason for reason, active in states.items() if active), unreadable
-        # A driver that does not report any state differs from one that reports that no reason is active.
+        # The driver did not report any state, which differs from reporting that no reason is active.
         return None, unreadable
     return None, {}
 

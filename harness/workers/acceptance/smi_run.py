@@ -51,7 +51,8 @@ def read(seconds: float = SECONDS) -> Reading:
         text, code = ask("-q", "-x", seconds=seconds)
     except FileNotFoundError as error:
         return Reading(None, str(error))
-    except OSError as error:  # This includes TimeoutError. A timeout means that the driver failed.
+    except OSError as error:
+        # TimeoutError is an OSError too. A timeout means that the driver failed.
         return Reading(None, str(error), failed=True)
     parsed = smi_parser.parse(text, code)
     if parsed is None:
@@ -67,5 +68,5 @@ def links() -> dict[str, list[float]]:
     text, code = ask("nvlink", "-s")
     speeds = smi_parser.parse_links(text)
     if code and not speeds:
-        raise ValueError(f"nvidia-smi ended with code {code}: {text.strip()[-MAX_LETTERS:]}")
+        raise ValueError(f"nvidia-smi ended with exit code {code}: {text.strip()[-MAX_LETTERS:]}")
     return speeds

@@ -35,7 +35,8 @@ def checks(device: Device, mode: str) -> Iterator[Check]:
         id="train.learns",
         tag=TAG,
         verdict="PASS" if has_learnt else "FAIL",
-        text=f"loss on unseen data {start:.3f} → {loss:.3f} in {STEPS[mode]} steps; by chance: {CHANCE:.3f}",
+        text=f"loss on unseen data {start:.3f} → {loss:.3f} in {STEPS[mode]} steps; "
+        f"a uniform guess has a loss of {CHANCE:.3f}",
         cause=None if has_learnt else "training.not_learning",
         measured=loss,
         unit="nats",

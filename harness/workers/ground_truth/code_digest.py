@@ -141,7 +141,8 @@ def _stale(path: str, cached: str) -> bool:
         code = marshal.loads(body)  # noqa: S302 - Python itself has just run it
         return bool(code != compile(source, path, "exec", dont_inherit=True))
     except (OSError, ValueError, EOFError, TypeError, SyntaxError):
-        return False  # If the bytecode was not usable, Python has compiled the source instead.
+        # If Python could not use the bytecode, it has compiled the source instead.
+        return False
 
 
 def _accepts_bytecode(head: bytes, path: str, source: bytes) -> bool:

@@ -228,7 +228,7 @@ class Recorder:
         self._write({"k": "block", "metric": metric, **span, "sha256": frames.block_digest(rows), **ordered})
 
     def _write_kept(self) -> None:
-        """For each metric in blocks whose steps went back or repeated, write the rows that Pluto keeps."""
+        """Write the rows that Pluto keeps of each metric in blocks, if its steps went back or repeated."""
         for metric in self._in_blocks:
             rows = self._kept_rows[metric]
             if rows.ascending or not rows.known:
@@ -278,7 +278,7 @@ class Recorder:
                 del items[:size]
             except ValueError:
                 if size == 1:
-                    del items[:1]  # Otherwise, this item would block all later items.
+                    del items[:1]  # Remove this item, because it would block all later items.
                     raise
                 size //= 2
 

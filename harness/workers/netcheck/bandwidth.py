@@ -200,7 +200,7 @@ def slow(measurements: Mapping[Pair, Measured], machines: Mapping[int, str]) -> 
             groups[on_same_node][sender, receiver] = measured.rate
     bad: dict[Pair, float] = {}
     for rates in groups.values():
-        # If one of three nodes is bad, two thirds of the pairs include it, so the median would be a bad rate.
+        # If one of three nodes is bad, two thirds of the pairs include it, so the median is too low.
         usual = sorted(rates.values())[len(rates) * 3 // 4] if rates else 0.0
         bad.update({pair: usual for pair, rate in rates.items() if rate < SLOW * usual})
     return bad

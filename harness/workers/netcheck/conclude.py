@@ -262,7 +262,10 @@ def _withheld(cells: Mapping[tuple[int, int], Cell]) -> list[Finding]:
 def _pattern_finding(
     cause: str, pattern: Pattern, bad: Mapping[tuple[int, int], Cell], missing: Collection[int], alone: bool
 ) -> Finding:
-    """Return a finding that blames the ranks in the pattern. If only one row is known, no rank is blamed."""
+    """Return a finding that blames the ranks in the pattern.
+
+    If only one row of the matrix is known, no rank is blamed.
+    """
     kind, accused = pattern.kind, pattern.accused
     there = {pair: cell for pair, cell in bad.items() if pair in pattern.cells()}
     if all(cell.sender and cell.sender == cell.address for cell in there.values()):
@@ -314,7 +317,7 @@ def _unrecorded(reports: Sequence[Report], missing: Sequence[int], certain: bool
     there = [report.place for report in reports]
     if any(cell and cell.withheld for cell in own):
         return unknown("dns", "even the ranks that took part have no DNS record yet", there)
-    text = f"none of the job's names has a DNS record, not even that of {listed(there)}, which made the query"
+    text = f"none of the job's names has a DNS record, not even that of {listed(there)}, which sent the query"
     return failed("dns.no_record", f"{text}: {own[0].text}", [*there, *missing]) if own[0] else None
 
 
@@ -364,7 +367,7 @@ def _proved(
             elif step not in there:
                 proved.append(unknown(step, f"{passed} of {pairs} pairs{slow}"))
         elif step not in there:
-            proved.append(unknown(step, "no rank reported on this step"))
+            proved.append(unknown(step, "no rank reported a result for this step"))
     return proved
 
 

@@ -85,7 +85,7 @@ class CpuDelay:
         return Delay(round(max(0.0, delay_seconds), 3), *(round(min(1.0, share), 3) for share in shares))
 
     def since(self, start: float) -> float:
-        """Return for how many seconds this process has been delayed since the monotonic time `start`."""
+        """Return the total delay of this process in seconds since the monotonic time `start`."""
         now, samples = time.monotonic(), list(self._delays)
         delays = sum(min(delay, at - start) for at, delay in samples if at > start)
         return delays + max(0.0, min(now - samples[-1][0] - STEP, now - start))

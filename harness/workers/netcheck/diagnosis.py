@@ -44,7 +44,7 @@ class Diagnosis:
         return list(dict.fromkeys([*causes, *doubts])) or ["Start netcheck in every pod at the same time."]
 
     def as_message(self) -> dict[str, Any]:
-        """Return the arguments of `of` as a dictionary.
+        """Return the data from which `of` creates this diagnosis.
 
         Default values are omitted, because a matrix has many cells.
         """

@@ -1,7 +1,8 @@
 """In a large job, probe all peers for the first time in one thread.
 
-In the pool, each step of a probe waits for the CPU again. If a node runs many ranks, most of its CPU time is
-then spent on switching between their threads. Here, one thread continues all probes whose sockets are ready.
+In the thread pool (pool.py), each step of a probe has to wait for the CPU again. If a node runs many ranks,
+most of its CPU time is then spent on switching between their threads. Here, one thread continues all probes
+whose sockets are ready.
 
 This round finds only peers without a fault. A probe that does not succeed at once starts again in the pool,
 which determines the cause.
@@ -32,11 +33,10 @@ SIZE = 48 * 1024
 WINDOW = 8
 """Maximum number of probes that run at the same time."""
 GIVE_UP = 1.5
-"""Seconds without progress after which a probe starts again in the pool."""
+"""Seconds without progress after which a probe is restarted in the pool."""
 MAX_SILENT = 2 * WINDOW
-"""If this many probes made no progress, all other probes start in the pool, which waits for more peers at
-once.
-"""
+"""If this many probes made no progress, all remaining probes run in the pool, which adds threads while peers
+do not respond."""
 Wait = tuple[socket.socket, int]
 """The socket and the events of poll(2) for which a probe waits."""
 

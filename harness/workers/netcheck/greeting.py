@@ -190,7 +190,8 @@ class Server:
             except BlockingIOError:
                 return
             except OSError:
-                time.sleep(0.05)  # The process may have too many open files.
+                # accept() fails, for example, if the process has too many open files.
+                time.sleep(0.05)
                 return
             connection.setblocking(False)
             incoming = _Incoming(connection, address[0].replace("::ffff:", ""), time.monotonic())
@@ -292,7 +293,7 @@ class Server:
             return b""
         if kind in self._handlers:
             response = json.dumps(self._handlers[kind](connection, body)).encode()
-            connection.setblocking(True)  # The handler may have set a timeout.
+            connection.setblocking(True)  # The handler may have set a timeout on the connection.
             return response
         raise ValueError(f"no such message: {kind!r}")
 

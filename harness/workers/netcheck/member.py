@@ -38,7 +38,7 @@ from .torchrun_options import gpus
 from .variables import Environment
 
 GRACE, NO_GRACE = 10.0, 0.5
-"""Seconds for which a rank waits for rank 0's verdict after the deadline: GRACE if the two can connect,
+"""Seconds for which a rank waits for rank 0's verdict after the deadline: GRACE if it can connect to rank 0,
 otherwise NO_GRACE."""
 FINAL = ("dns.no_server", "dns.search_path")
 """Failures that are final immediately, because /etc/resolv.conf does not change while a pod runs."""
@@ -105,7 +105,7 @@ class Member:
         """The row in this rank's newest report to rank 0, and the time when it was sent."""
         self._result: Diagnosis | None = None
         self._verdict = b"null"
-        """Rank 0's result as JSON, or null."""
+        """Rank 0's verdict as JSON, or null before there is a verdict."""
         self._informed: set[str] = set()
         self._fetching: set[int] = set()
         """The ranks whose reports rank 0 is fetching, as indices in the list of peers."""
@@ -142,7 +142,8 @@ class Member:
         kind, also = (FirstProbe, self._also()) if self._learning else (Probe, 0)
         probes: dict[int, Probe] = {}
         start = max(self._hello.rank, 0) + 1
-        # Every rank starts with rank 0 and then with its successor, so that not all probe the same rank.
+        # Every rank starts with rank 0 and then its successor, so that the ranks do not all probe the same
+        # rank.
         for place in sorted(range(len(listed)), key=lambda p: p and 1 + (p - start) % len(listed)):
             names = _names(listed[place], self._hello, configuration)
             index = None if self._learning else place
@@ -171,7 +172,7 @@ class Member:
                 self._own.append(failed("address.advertised", where))
 
     def _name(self, known: Environment) -> None:
-        """Add what torchrun derives from this host's own name to the facts and the greeting."""
+        """Add the settings that torchrun derives from this host's own name to the report and the greeting."""
         found: list[dict[str, Any]] = []
         asked = known.torchrun, known.master_addr
         thread = threading.Thread(target=lambda: found.append(torchrun_names.own(*asked)), daemon=True)

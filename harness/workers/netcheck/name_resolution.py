@@ -91,7 +91,10 @@ class Lookup:
 
 @dataclass(frozen=True)
 class _Absent:
-    """A "no such name" answer, given at time `at`. If `kept` is true, a cache repeats it until `until`."""
+    """A "no such name" answer, given at time `at`.
+
+    If `kept` is true, a cache repeats this answer until the time `until`.
+    """
 
     ttl: int
     at: float
@@ -170,7 +173,7 @@ class Names:
     def _in_one_flow(  # noqa: PLR0911 - one return per answer
         self, name: str, candidate: str, before: _Absent | None
     ) -> Lookup | None:
-        """Implement `_try`. The replica that has the name is also asked for its address."""
+        """Implement `_try`. The DNS replica that has the name is also queried for its address."""
         exists = self._exists(candidate)
         if exists.kind in ("silent", "refused", "no_route"):
             return self._broken(name, exists)
@@ -246,7 +249,7 @@ class Names:
         return answer
 
     def slowest(self, since: float) -> float:
-        """Return the duration in seconds of the slowest answer since a monotonic time, or 0 without one."""
+        """Return the slowest answer's duration in seconds since a monotonic time, or 0 without any answer."""
         return max((took for at, took in list(self._answered.items()) if at >= since), default=0.0)
 
     def _broken(self, name: str, answer: Answer) -> Lookup:
@@ -278,7 +281,7 @@ class Names:
         text = f"no such name: {tried}"
         for other in self._of_own_service(name, candidates):
             if (found := self._try(name, other)) is not None and found.addresses:
-                text += f"; {found.found} exists, so the name of the Service may be wrong"
+                text += f"; {found.found} exists, so the Service name may be wrong"
         return Lookup(name, cause="dns.no_record", text=text)
 
     def _of_own_service(self, name: str, candidates: Sequence[str]) -> Iterator[str]:

@@ -83,7 +83,7 @@ class Cell:
     sender: str = ""
     """The address of the machine whose ICMP message ended the connection attempt, or ""."""
     waited: float = 0.0
-    """Seconds without a response, if the outcome is that no response arrived."""
+    """If no response arrived, the number of seconds that the probe waited for one."""
     listened: bool = False
     """Whether the peer was known to be listening on this port both before and after the attempt
     (member.py)."""
@@ -93,7 +93,8 @@ class Cell:
     """The cause of a failure that is not proved, so that the outcome is pending (proof.py)."""
 
     def as_dict(self) -> dict[str, Any]:
-        return dict(vars(self))  # A job of 64 ranks has 4096 cells, and asdict copies each value deeply.
+        # dataclasses.asdict would copy each value deeply, which is slow for the 4096 cells of 64 ranks.
+        return dict(vars(self))
 
     def as_message(self) -> dict[str, Any]:
         """Return the data from which `Cell(**data)` creates the same cell, without default values."""

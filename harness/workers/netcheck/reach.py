@@ -212,6 +212,6 @@ def connect_plainly(address: str, port: int, seconds: float = THERE_SECONDS) -> 
         try:
             connection.connect((address, port))
         except OSError as error:
-            # A firewall may send "port unreachable" for a machine that does not exist.
+            # The ICMP message may be from a firewall, so it does not prove that the machine exists.
             return 0 if _icmp(connection) is not None else error.errno or 0
     return None

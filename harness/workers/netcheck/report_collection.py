@@ -49,7 +49,7 @@ class ReportCollection:
         with self._lock:
             newest, first, _ = self._reports.get(report.instance, (report, at, at))
             if newest.age > report.age:
-                report = newest  # The rank sent a newer report while its older one was fetched.
+                report = newest  # The rank sent a newer report while rank 0 was fetching this one.
             for instance in [i for i, (other, _, _) in self._reports.items() if _replaces(report, other)]:
                 del self._reports[instance]
             self._reports[report.instance] = report, first, at
@@ -69,10 +69,11 @@ class ReportCollection:
             return self._reports[instance][2] if instance in self._reports else None
 
     def proved(self) -> list[Report]:
-        """Return all reports, supplemented with what rank 0 knows. Failures that are not proved are pending.
+        """Return all reports, supplemented with the information that rank 0 has.
 
-        A refused connection is proved if the peer reported after the attempt, because it was listening the
-        whole time. A rank that is currently not reporting has ended, or does not get a CPU.
+        Failures that are not proved are pending. A refused connection is proved if the peer reported after
+        the attempt, because it was listening the whole time. A rank that is currently not reporting has
+        ended, or does not get a CPU.
         """
         now = time.monotonic()
         with self._lock:
@@ -118,7 +119,7 @@ class ReportCollection:
 
 
 def is_incomplete(report: Report) -> bool:
-    """Return whether a rank has not yet finished a probe of another rank."""
+    """Return whether a rank has an unfinished probe of another rank."""
     return any(cell.outcome == PENDING for place, cell in report.row.items() if place != report.place)
 
 

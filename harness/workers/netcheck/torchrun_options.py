@@ -79,7 +79,8 @@ def from_options(words: Sequence[str]) -> dict[str, str]:
     rest = iter(words[start + 1 :])
     for word in rest:
         if not word.startswith("-"):
-            if word.startswith("$"):  # A shell may expand this word into further options.
+            # A shell may expand this word, which begins with "$", into further options.
+            if word.startswith("$"):
                 options = {"rdzv-conf": word, "local-addr": word, **options}
             break
         name, mark, value = word.lstrip("-").partition("=")
@@ -134,7 +135,7 @@ def from_script(text: str) -> dict[str, str]:
         return {}
     try:
         words = shlex.split(match[1] + match[2], comments=True)
-    except ValueError:  # A quoted string in the command continues on the next line.
+    except ValueError:  # The command contains a quoted string that continues on the next line.
         words = (match[1] + match[2]).split()
     literal = {
         name: value

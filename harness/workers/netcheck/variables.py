@@ -84,7 +84,8 @@ def validate_environment(
     if variables is not None:
         return _Reader(variables).environment(nodes)
     own = dict(os.environ)
-    by_torchrun = "GROUP_WORLD_SIZE" in own  # torchrun sets these variables according to its options.
+    # GROUP_WORLD_SIZE is set only by torchrun, which sets the other variables according to its options.
+    by_torchrun = "GROUP_WORLD_SIZE" in own
     options = {} if by_torchrun else of_container()
     return _Reader(own, options, 0 if by_torchrun else gpus()).environment(nodes)
 
@@ -130,7 +131,8 @@ class _Reader:
         self._options = options or {}
         self._torchrun = {name: self._variables[name] for name in RENDEZVOUS if self._variables.get(name)}
         if options is not None and not options:
-            self._torchrun = {}  # An undetected torchrun may override these with options.
+            # If torchrun was not detected, its options may override these variables.
+            self._torchrun = {}
         if not self._variables.get("MASTER_ADDR"):
             self._variables.update(_torchruns_master(self._variables))
         self._gpus = gpus
@@ -145,7 +147,7 @@ class _Reader:
         per_node = self._number(
             PROCESSES, "variables.nproc_per_node", 0 if self._first(PROCESSES)[0] == PROCESSES[3] else 1
         )
-        per_node = per_node or None  # konduktor sets this to 0 for a single process without a GPU.
+        per_node = per_node or None  # konduktor sets this number to 0 for a single process without a GPU.
         world = self._number(("WORLD_SIZE",), "variables.world_size", 1)
         each = per_node or self._gpus
         if nodes is None and world and each and world % each == 0:

@@ -100,7 +100,10 @@ class Stream(Recorder):
         self._report_change(metric, step, value, delivery)
 
     def dropped(self, entry: list[Any]) -> None:
-        """Record immediately that the client dropped a value for a new reason. Warn unless it is None."""
+        """Record immediately that the client dropped a value for a new reason.
+
+        Log a warning unless the value is None.
+        """
         key, kind, reason, _, step, _ = entry
         if kind != "NoneType":
             self._warn(key, reason, f"{key!r} ({kind}) at step {step} was not logged: {reason}")
@@ -124,7 +127,7 @@ class ClientData(dict):  # type: ignore[type-arg]
         self._entries = entries
 
     def items(self) -> Any:
-        return self._entries  # Unlike a dict, this list can contain duplicate keys.
+        return self._entries  # Unlike a dict, this list of entries can contain duplicate keys.
 
 
 class Call:
@@ -403,7 +406,7 @@ def recording_here() -> Recording | None:
         try:
             begin()
         except Exception as error:
-            hooks.say(f"could not start in a child of the rank: {error!r}")
+            hooks.say(f"could not start in a child process of the rank: {error!r}")
     return _recording if _recording is not None and _recording.here else None
 
 

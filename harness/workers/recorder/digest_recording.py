@@ -35,7 +35,7 @@ from .queued_values import Queue
 
 LINE_SECONDS = 60.0
 MAX_AT_FINISH = 3
-"""Maximum number of summaries that are written after calls of `run.finish()`. Another one is written at
+"""Maximum number of summaries that are written after calls to `run.finish()`. Another one is written at
 exit."""
 MAX_NAME = 400
 """Maximum length of a metric's name in characters. Metrics with longer names are recorded only in groups."""
@@ -61,7 +61,7 @@ class Lines:
         self.group: dict[str, Any] | None = None
         """The largest torch.distributed process group of which this process has been a member, or None.
 
-        A rank may form a group of its own before or after the training, for example to evaluate the model.
+        A rank may form its own group before or after the training, for example to evaluate the model.
         """
         self.reports: Reports | None = None
         """The reports to the tracker about the first run with a complete block, or None if there is none yet.
@@ -229,7 +229,7 @@ class Admitted(Recording):
         try:
             whole_step = client_rules.whole(step or 0)
             if whole_step is None or client_rules.refused(step or 0):
-                return  # `Account` (queued_values.py) reports values with an invalid step.
+                return  # `Account` (queued_values.py) reports this value, whose step is invalid.
             with self._lock:
                 self.lines.group = self.lines.group or process_group()
                 digests = self._digests.get(run)
@@ -238,7 +238,8 @@ class Admitted(Recording):
                 for name, value in metrics.items():
                     number = isinstance(value, (int, float)) and not isinstance(value, bool)
                     if number and not name.startswith(OWN_METRICS):
-                        # Pluto rejects a value that exceeds the range of a double.
+                        # float() raises OverflowError for a number that exceeds the range of a double. Pluto
+                        # rejects such a number.
                         with contextlib.suppress(OverflowError):
                             digests.put(name, whole_step, float(value), int(time_ms))
                 if self.lines.due:

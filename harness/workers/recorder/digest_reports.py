@@ -116,7 +116,8 @@ class Reports:
                 try:
                     self._thread = threading.Thread(target=self._send_all, name="recorder", daemon=True)
                     self._thread.start()
-                except Exception as error:  # The interpreter is shutting down, or has too many threads.
+                except Exception as error:
+                    # The interpreter is shutting down, or there are too many threads.
                     self._stop(f"no thread: {type(error).__name__}")
             self._changed.notify_all()
 
@@ -212,12 +213,15 @@ class Reports:
         self._changed.notify_all()
 
     def _open(self) -> None:
-        """Create the opener. Redirects are not followed, because the request contains a key."""
+        """Create the urllib opener that sends the requests.
+
+        Redirects are not followed, because the request contains a key.
+        """
         import ssl
         import urllib.request
 
         if not self._url.startswith(("http://", "https://")):
-            raise UnexpectedError("the URL of the tracker has no scheme")
+            raise UnexpectedError("the tracker's URL has no scheme")
 
         class NoRedirect(urllib.request.HTTPRedirectHandler):
             def redirect_request(self, *_: Any, **__: Any) -> None:

@@ -111,7 +111,8 @@ def _watch_calls() -> None:
     sys.exit = _exit
     quitter: Any = type(getattr(builtins, "exit", None))
     if quitter.__name__ != "Quitter":
-        return  # Python was started without `site`, or the program has replaced `exit`.
+        # `exit` does not exist if Python was started without `site`. The program may also have replaced it.
+        return
 
     def leave(_: Any, code: object = None) -> NoReturn:
         with contextlib.suppress(Exception):

@@ -220,7 +220,7 @@ def finished_in_a_child() -> None:
     try:
         recording.pause()
     except Exception as error:
-        say(f"could not account for a child of the rank: {error!r}")
+        say(f"could not account for the points of a child process of the rank: {error!r}")
 
 
 def rank_of(environment: Mapping[str, str]) -> int | None:

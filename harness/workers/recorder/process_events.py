@@ -124,7 +124,7 @@ def end(how: str, code: int | None, error: str = "") -> None:
     state = _current()
     if not state.started or state.ended:
         return
-    state.ended = how != "exec"  # If the exec fails, the process continues.
+    state.ended = how != "exec"  # After a failed exec, the process continues, so its end is still unknown.
     write({"k": "end", "how": how, "code": code, "error": error[:300], "open": len(state.open)})
 
 
@@ -308,7 +308,7 @@ def uploads_for() -> str:
 
 
 def wrap_agent(module: ModuleType) -> None:
-    """Record what torchrun's agent does (`torch.distributed.elastic.agent.server.local_elastic_agent`).
+    """Record the actions of torchrun's agent (`torch.distributed.elastic.agent.server.local_elastic_agent`).
 
     The wrapped methods exist in PyTorch 2.0 to 2.12. If one is missing, its calls are not recorded.
     """
@@ -348,12 +348,12 @@ def _wrap_method(
             if before is not None:
                 before(self)
         except Exception as error:
-            hooks.say(f"could not prepare to record what torchrun does: {error!r}")
+            hooks.say(f"could not prepare to record torchrun's actions: {error!r}")
         result = original(self, *arguments, **options)
         try:
             after(self, result)
         except Exception as error:
-            hooks.say(f"could not record what torchrun did: {error!r}")
+            hooks.say(f"could not record torchrun's action: {error!r}")
         return result
 
     setattr(owner, name, method)

@@ -213,7 +213,8 @@ class Account:
         refused_reason = client_rules.refused(step)
         moved_reason = self._moved_reason(queued, step)
         other_entries = list(queued.others) if queued is not None else []
-        merged: set[str] | None = None  # Determined only if needed, because calls are frequent.
+        # The merged names are determined only if they are needed, because `log` calls are frequent.
+        merged: set[str] | None = None
         for leaf in passed:
             self.handed += 1
             reason = ""

@@ -85,7 +85,7 @@ def _checkpoint(folder: Path, manifest: Manifest) -> Found:
         torch.load(folder / "rank-0" / state.TRAINING, map_location="cpu", weights_only=True)
         for rank in range(manifest.world):
             torch.load(folder / f"rank-{rank}" / state.GENERATORS, weights_only=True)
-    except Exception as error:  # torch raises various exceptions for broken files.
+    except Exception as error:  # torch raises various exceptions for damaged files.
         return facts | {"why": f"{folder.name} cannot be loaded: {type(error).__name__}: {error}"[:500]}
     weights = state.unique(model)
     not_finite = sorted(name for name, value in weights.items() if not bool(torch.isfinite(value).all()))

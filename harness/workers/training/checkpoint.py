@@ -180,7 +180,7 @@ def complete(partial: Path, manifest: Manifest) -> Path:
     for folder in (*(each for each in partial.iterdir() if each.is_dir()), partial):
         flush(folder)
     final = partial.parent / manifest.name
-    if os.path.lexists(final):  # A damaged checkpoint. An intact one would have been resumed.
+    if os.path.lexists(final):  # This checkpoint is damaged, because an intact one would have been resumed.
         discard(final)
     partial.rename(final)
     flush(final.parent)
@@ -195,7 +195,7 @@ def begin(run: Path, manifest: Manifest) -> Path:
     """
     run.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(prefix=f".{manifest.name}-", dir=run))
-    partial.chmod(0o755)  # mkdtemp allows access only for the owner.
+    partial.chmod(0o755)  # mkdtemp creates folders that only their owner can access.
     return partial
 
 

@@ -51,9 +51,9 @@ _OTHER_FORMATS = {
     b"SQLite format": "an SQLite database",
     b"\x04\x22\x4d\x18": "compressed by lz4",
     b"version https://": "a Git LFS pointer, which `git lfs pull` replaces with the file",
-    b"<!DOCTYPE": "an HTML page, such as the error page of a download",
-    b"<html": "an HTML page, such as the error page of a download",
-    b"<?xml": "an XML document, such as the error of a download",
+    b"<!DOCTYPE": "an HTML page, such as a server's error page",
+    b"<html": "an HTML page, such as a server's error page",
+    b"<?xml": "an XML document, such as an object store's error message",
 }
 _TAR, _TAR_OFFSET = b"ustar", 257
 _KINDS = {
@@ -87,7 +87,7 @@ def files(folder: Path, split: str) -> list[Path]:
     expected = f"{folder}: expected {split}.jsonl (also .gz or .zst), or shards in a folder {split}"
     if len(forms) > 1:
         names = " and ".join(form[0].name for form in forms)
-        raise ValueError(f"{expected}; found {names}. Remove or rename what should not be used")
+        raise ValueError(f"{expected}; found {names}. Remove or rename the files that should not be used")
     if not forms:
         entry_names = [path.name for path in entries]
         rest = f" and {len(entry_names) - 6} more" if len(entry_names) > 6 else ""
@@ -210,7 +210,8 @@ def checked(paths: Sequence[Path], field: str) -> Iterator[str | ValueError]:
         except OSError:
             raise
         except Exception as error:
-            if type(error).__name__ != "ZstdError":  # The module with this class may be missing.
+            # The exception's class cannot be imported, because its module may be missing.
+            if type(error).__name__ != "ZstdError":
                 raise
             yield ValueError(
                 f"{path}: the compressed data is damaged or cut off after line {number}: {error}"

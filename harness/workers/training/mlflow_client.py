@@ -90,7 +90,8 @@ class Mlflow:
             try:
                 self._client.log_batch(self._run_id, metrics=metrics[first : first + AT_ONCE])
             except Exception:
-                self._server_steps.clear()  # The server may have stored the values.
+                # The server may have stored some values. Clear the cache, so that the steps are read again.
+                self._server_steps.clear()
                 raise
         return [], ""
 
@@ -105,8 +106,8 @@ class Mlflow:
         folder = urlsplit(uri)
         if folder.scheme in ("", "file") and not Path(unquote(folder.path)).is_relative_to(shared):
             raise ValueError(
-                f"the server keeps them in {uri}, a folder that the ranks do not share; start it with "
-                "--artifacts-destination, and name a new experiment"
+                f"the server keeps the files in {uri}, a folder that the ranks do not share. Start the "
+                "server with --artifacts-destination, and use a new experiment"
             )
         for name, text in {**texts, "validation.csv": self._validations()}.items():
             self._client.log_text(self._run_id, text, name)

@@ -12,7 +12,8 @@ from typing import Any
 from . import checkpoint, documents
 
 MAX_NAME = 200
-"""The maximum length of a run's name in bytes. A file name can have 255, and a download adds a prefix."""
+"""The maximum length of a run's name in bytes. A file name can have 255 bytes, and a download adds a prefix
+to the run's name."""
 _COUNT = ("1 or more", lambda value: value >= 1)
 _RANGES: dict[str, tuple[str, Callable[[Any], bool]]] = {
     **dict.fromkeys(("context", "layers", "heads", "width", "epochs", "batch", "micro_batch"), _COUNT),
@@ -22,7 +23,8 @@ _RANGES: dict[str, tuple[str, Callable[[Any], bool]]] = {
     **dict.fromkeys(("weight_decay", "clip"), ("0 or more", lambda value: 0 <= value < math.inf)),
     "dropout": ("at least 0 and less than 1", lambda value: 0 <= value < 1),
 }
-"""For each number, the expected range and whether a value is in it. No comparison holds for nan."""
+"""Maps each numeric option to a description of its range, and to a test that a value is in the range. The
+tests also reject NaN."""
 _WITHOUT_EFFECT = {
     *("data_dir", "out_dir", "run", "save_every", "keep", "threads", "log_every", "meeting", "timeout"),
     *("tracker_seconds", "local_files_only", "model_local_dir", "tokenizer_local_dir", "device"),
@@ -120,7 +122,7 @@ def parser(kind: type[argparse.ArgumentParser] = argparse.ArgumentParser) -> arg
         "--tracker-seconds",
         type=float,
         default=60,
-        help="maximum seconds that a rank waits for a tracker without a break",
+        help="maximum seconds that a rank waits for a tracker that does not respond",
     )
     return result
 
@@ -160,8 +162,8 @@ def sensible(command_parser: argparse.ArgumentParser, arguments: Sequence[str] |
         )
     if not 0 <= options.tracker_seconds < options.timeout:
         command_parser.error(
-            f"--tracker-seconds must be less than --timeout ({options.timeout:g}): other ranks wait too; "
-            f"found {options.tracker_seconds:g}"
+            f"--tracker-seconds must be less than --timeout ({options.timeout:g}), because the other "
+            f"ranks wait too; found {options.tracker_seconds:g}"
         )
     # An empty name, as from an unset variable, would make --out-dir itself the run of every such training.
     if "/" in options.run or options.run.startswith(".") or not options.run.strip():

@@ -61,9 +61,9 @@ def _not_writable(path: Path, error: OSError | None) -> str:
         parent = next((each for each in path.parents if each.is_dir()), path)
         link_error = f"{path} is a broken link" if path.is_symlink() else ""
         reason = link_error or f"{error.strerror if error else 'it cannot be read'} in {parent}"
-        return f"{expected}; found: {reason}. Remove it, or name another run"
+        return f"{expected}; found: {reason}. Remove it, or use another run name"
     if not stat.S_ISDIR(status.st_mode):
-        return f"{expected}; found a file. Remove it, or name another run"
+        return f"{expected}; found a file. Remove it, or use another run name"
     if error is not None and error.errno == errno.EROFS:
         return f"{expected}; found a read-only file system. Mount the volume for writing"
     owner = f"user {status.st_uid} with mode {stat.S_IMODE(status.st_mode):04o}"
@@ -80,8 +80,8 @@ def _no_folder(path: Path) -> str:
     if path.is_symlink():
         found = f"a broken link to {os.readlink(path)}"
     return (
-        f"{path}: expected the folder of a checkpoint, found {found}. Put the folder back, or remove what is "
-        "there to continue without this checkpoint"
+        f"{path}: expected the folder of a checkpoint, found {found}. Put the folder back, or remove this "
+        "path to continue without the checkpoint"
     )
 
 
@@ -96,7 +96,7 @@ def resumable(run: Path, say: Say) -> tuple[Path, Manifest] | None:
         defects: list[str] = []
         newest = checkpoint.newest(run, defects.append)
     except Unreadable as error:
-        raise Unusable(f"{error}. Run as the user that owns it, or use `chown -R`") from error
+        raise Unusable(f"{error}. Run as the file's owner, or change the owner with `chown -R`") from error
     if newest is None and defects:
         defect = defects[0].removesuffix(": it is not used")
         raise Unusable(
@@ -169,7 +169,8 @@ def _replace_best(run: Path, say: Say) -> None:
         ) from error
     if other_files := sorted(_files(path) - {MANIFEST, *manifest.files}):
         raise Unusable(
-            f"{path} is a copy of {manifest.name}, but {other_files[0]} is not part of it: move it away"
+            f"{path} is a copy of {manifest.name}, but {other_files[0]} is not part of it: "
+            "move that file elsewhere"
         )
     original = run / manifest.name
     if _intact(original):

@@ -182,7 +182,7 @@ class RunLock:
                 has_reported = True
             time.sleep(POLL_SECONDS)
             polls += 1
-        return first or f"its file names no owner, and did not change for {STALE_SECONDS:.0f} s"
+        return first or f"the lock file names no owner, and did not change for {STALE_SECONDS:.0f} s"
 
     def _beat(self) -> None:
         """Update the heartbeat until the lock is released or belongs to another writer."""
@@ -192,10 +192,11 @@ class RunLock:
                 file = os.open(self._path, os.O_RDWR)
             except FileNotFoundError:
                 with suppress(OSError, Unusable):
-                    self._create()  # A user removed the file. The first launch to create it gets the lock.
+                    # A user has removed the file. The first launch that creates a new file gets the lock.
+                    self._create()
                 continue
             except OSError:
-                continue  # Such errors may be temporary on a network volume.
+                continue  # On a network volume, such errors may be temporary.
             try:
                 text = os.pread(file, _WIDTH, 0)
                 with suppress(ValueError):

@@ -116,7 +116,7 @@ class Sender:
                     self.client.connect()
                     is_connected = True
                 unsent, trouble = self.client.send(points)
-            except Exception as error:  # The training continues in any case.
+            except Exception as error:  # Errors from the tracker's client do not stop the training.
                 unsent, trouble = points, f"{type(error).__name__}: {error}"
             self._tell(trouble)
             with self._changed:

@@ -67,7 +67,8 @@ def restore(
         optimizer.load_state_dict(training["optimizer"])
     except ValueError as error:
         raise Unusable(f"{folder}: the optimizer's state belongs to a different model: {error}") from error
-    # The state also has the options of the earlier attempt. As for --lr, those of this attempt apply.
+    # The state also has the options of the earlier attempt. This attempt's options replace them, as for
+    # --lr.
     for group, decay in zip(optimizer.param_groups, decays, strict=True):
         group["weight_decay"] = decay
     if scaler.is_enabled() and not training["scaler"]:
@@ -100,7 +101,7 @@ def load(model: nn.Module, weights: dict[str, torch.Tensor], folder: Path) -> No
             name for name in expected.keys() | stored.keys() if expected.get(name) != stored.get(name)
         )
         raise Unusable(f"{folder}: the weights belong to a different model: {', '.join(differing[:4])}")
-    # If several weights share memory, the file contains only one of them.
+    # If several weights share memory, the checkpoint contains only one of them, so `strict` must be false.
     model.load_state_dict(weights, strict=False)
 
 

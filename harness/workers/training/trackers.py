@@ -163,7 +163,7 @@ def _client_classes(say: Callable[[str], None]) -> list[type[Pluto] | type[Mlflo
     if os.environ.get("PLUTO_API_KEY"):
         clients.append(Pluto)
     elif os.environ.get("PLUTO_RUN_ID"):
-        say("PLUTO_RUN_ID is set, but PLUTO_API_KEY is not: nothing is logged to Pluto")
+        say("PLUTO_RUN_ID is set, but PLUTO_API_KEY is not, so nothing is logged to Pluto")
     if os.environ.get("MLFLOW_TRACKING_URI"):
         clients.append(Mlflow)
     return clients

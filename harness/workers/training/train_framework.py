@@ -102,8 +102,8 @@ def _tell(trainer: Trainer, train: Stream, val: Stream) -> None:
     parameters = sum(value.numel() for value in trainer.model.parameters())
     trainer.ranks.tell(
         "TRAIN",
-        f"{parameters} weights; {len(train.tokens)} tokens in {train.whole} sequences to train on, "
-        f"{len(val.tokens)} to validate with; {trainer.per_epoch} steps per epoch",
+        f"{parameters} weights; {len(train.tokens)} training tokens in {train.whole} sequences, "
+        f"{len(val.tokens)} validation tokens; {trainer.per_epoch} steps per epoch",
     )
 
 

@@ -137,7 +137,8 @@ class Trainer:
         loss = ranks.sum(total) / (len(batch) * self.train.context)
         if not math.isfinite(loss):
             if math.isfinite(own):
-                ranks.every(None)  # This fails once the rank with this loss has exited.
+                # On the other ranks, this collective fails once the rank with the infinite or NaN loss exits.
+                ranks.every(None)
             raise FloatingPointError(
                 f"the loss of step {self.step} is {loss}: use a smaller --lr, or --amp off"
             )

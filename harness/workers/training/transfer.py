@@ -93,13 +93,13 @@ def upload(run: Path, url: str, environment: Mapping[str, str], say: Say) -> Fou
     target = Target(*located(url), environment)
     folders, defects = whole_on_disk(run)
     if not folders:
-        raise Failed(f"{run} has no intact checkpoint to send" + f": {'; '.join(defects)}" * bool(defects))
+        raise Failed(f"{run} has no intact checkpoint to upload" + f": {'; '.join(defects)}" * bool(defects))
     plans = [(folder.name, _files(folder, manifest), manifest) for folder, manifest in folders]
     owner = _small_file(run, OWNER)
     best = _best(run, {folder.name for folder, _ in folders})
     is_same_run = target.belongs_to(owner)
     for name, files, _ in plans:
-        say(f"checking what {target.at(name)} already contains")
+        say(f"checking which files {target.at(name)} already contains")
         target.compare(files)
     if best and not is_same_run:
         target.compare([best])
@@ -279,7 +279,7 @@ def download(run: Path, url: str, environment: Mapping[str, str], say: Say) -> F
     defects: list[str] = []
     temporary = Path(tempfile.mkdtemp(prefix=f".resume-{run.name}-", dir=run.parent))
     try:
-        temporary.chmod(0o755)  # mkdtemp allows access only for the owner.
+        temporary.chmod(0o755)  # mkdtemp creates folders that only their owner can access.
         best = _optional(bucket, f"{prefix}/{BEST_NAME}")
         downloaded = _download_checkpoints(
             bucket, prefix, temporary, best.decode(errors="replace").strip(), defects, say

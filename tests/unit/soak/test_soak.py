@@ -56,7 +56,7 @@ def test_the_table_has_every_launch_and_every_measure(tmp_path: Path) -> None:
     result = Result(folder="f", asked=2, parallel=2, seconds=20, numbers=numbers(entries), growth=growth)
     table.write(tmp_path / "docs" / "soak.md", result, entries, {"kueue": "v1"})
     text = (tmp_path / "docs" / "soak.md").read_text()
-    assert "**1 of 2 launches are a PASS; 1 leaks.**" in text
+    assert "**1 of 2 launches passed; 1 leaks.**" in text
     assert "| ✗ | namespaces | 3 | 9 | 3 more than explained |" in text
     assert "| ✓ | 1 | PASS | 0 | 10.0 |  | a watch: cut \\| off | none |" in text
     assert "| ✗ | 2 | FAIL rank.crashed | 1 |" in text

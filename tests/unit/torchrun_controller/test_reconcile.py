@@ -295,3 +295,36 @@ def test_a_pod_without_a_node_is_said_at_once(api: Api) -> None:
     found.hear_all()
     found.look()
     assert "Unschedulable: no node" in status(api)["message"]
+
+
+def test_cause_from_event_replaces_scheduler_message_immediately(api: Api) -> None:
+    """Contract: the Event that names the cause of late pods is not held back after a scheduler's message."""
+    found = controller(api)
+    found.look()
+    jobset(api)
+    found.hear_all()
+    found.look()
+    scheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no claim"}
+    one = pod(0, "Pending", conditions=[scheduled])
+    one["metadata"]["labels"][names.JOBSET_LABEL] = "demo"
+    one["spec"] = {"volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]}
+    api.put({"apiVersion": "v1", "kind": "Pod", **one, "metadata": {**one["metadata"], "namespace": "team"}})
+    found.hear_all()
+    found.look()
+    assert "Unschedulable: no claim" in status(api)["message"]
+    later = NOW + timedelta(seconds=6)
+    api.put(
+        {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"name": "data.1", "namespace": "team"},
+            "type": "Warning",
+            "reason": "ProvisioningFailed",
+            "message": 'storageclass.storage.k8s.io "fast" not found',
+            "involvedObject": {"kind": "PersistentVolumeClaim", "name": "data"},
+            "lastTimestamp": later.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        }
+    )
+    found.reconciler.now = lambda: later
+    found.look()
+    assert 'ProvisioningFailed: storageclass.storage.k8s.io "fast" not found' in status(api)["message"]

@@ -76,7 +76,8 @@ def nan_weight(step: int) -> None:
             one_step(self)
             if self.step >= step:
                 with torch.no_grad():
-                    self.model.get_parameter("tokens.weight")[0] = math.nan  # This is the token for byte 0.
+                    # The token with index 0 stands for byte 0, which no text contains.
+                    self.model.get_parameter("tokens.weight")[0] = math.nan
 
         return stepped
 

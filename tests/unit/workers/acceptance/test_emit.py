@@ -115,7 +115,7 @@ def test_a_cpu_is_no_acceptance_of_a_gpu(tmp_path: Path, capsys: pytest.CaptureF
     one = emitter(tmp_path, device="cpu")
     one.say(check())
     one.finish()
-    assert "not an acceptance of a GPU" in capsys.readouterr().out
+    assert "no GPU is accepted" in capsys.readouterr().out
 
 
 @given(

@@ -111,7 +111,7 @@ def test_what_pytorch_lacks_is_named_with_the_version(monkeypatch: pytest.Monkey
     """Contract: the check is UNKNOWN by the runner, and its text is this sentence."""
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(__version__="2.0.1"))  # type: ignore[arg-type]
     error = compat.lacks("float8_e4m3fn", "2.1")
-    told = "PyTorch 2.0.1 has no float8_e4m3fn: PyTorch 2.1 and later have it"
+    told = "PyTorch 2.0.1 has no float8_e4m3fn, which requires PyTorch 2.1 or later"
     assert runner._words(error) == told
 
 
