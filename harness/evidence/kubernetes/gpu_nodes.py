@@ -185,6 +185,26 @@ def _is_fault(condition: Mapping[str, Any]) -> bool:
     return condition.get("status") == "True" and _FAULT.search(f"{kind} {reason}") is not None
 
 
+def unhealthy(node: Mapping[str, Any]) -> list[str]:
+    """Return the GPUs that the node's device plugin reports as unhealthy, as predicates about the node."""
+    counts = ((name, count, offered(node, name)) for name, count in gpu_resources(node).items())
+    return [_unhealthy(name, count, healthy) for name, count, healthy in counts if healthy < count]
+
+
+def unhealthy_devices(pod: Mapping[str, Any]) -> list[str]:
+    """Return the devices of a pod's containers that the kubelet reports as unhealthy.
+
+    The kubelet writes them to the pod's status if the feature gate ResourceHealthStatus is on.
+    """
+    return [
+        f"{device.get('resourceID')} ({resource.get('name')})"
+        for status in items(pod, "status", "containerStatuses")
+        for resource in items(status, "allocatedResourcesStatus")
+        for device in items(resource, "resources")
+        if device.get("health") == "Unhealthy"
+    ]
+
+
 def condition_text(condition: Mapping[str, Any]) -> str:
     """Return a condition as a clause that quotes its reason and message."""
     message = str(condition.get("message") or "no message").strip().rstrip(".")[:_MAX_MESSAGE]

@@ -24,9 +24,10 @@ _ONE_MIG_DEVICE = (
     "and start one rank in it, or request whole GPUs"
 )
 _SAME_MIG_GPU = (
-    "node {} {}. NCCL does not connect MIG devices of the same GPU: use one MIG device of each GPU, or whole "
-    "GPUs"
+    "NCCL does not connect MIG devices of the same GPU: use one MIG device of each GPU, or whole GPUs"
 )
+_MEMORY_SHARE = "nvidia.com/gpumem"
+_SHARE_FULL = "the pod's share of the GPU's memory is full: raise its limit {}, or reduce the batch"
 _SHARED = {
     _NO_SUCH_GPU: "The {} devices that the pod requests can be one GPU: request one for each pod and start "
     "one rank in it, or use nodes without sharing",
@@ -54,14 +55,15 @@ def _on_partial_gpus(case: Case, index: int, error: str) -> str:
     pod = case.pods[index]
     requested = gpu_nodes.requested_gpus(requests(pod.last.object))
     amount = sum(requested.values())
-    parts = gpu_supply.parts(case).get(pod.node or "")
-    has_mig = any(map(gpu_nodes.is_mig, requested)) or (parts is not None and parts.cause == "gpu.mig")
+    shares = [name for name in requests(pod.last.object) if name.startswith(_MEMORY_SHARE)]
+    if pattern is _FULL and shares:
+        return _SHARE_FULL.format(shares[0])
     if pattern is _NO_SUCH_GPU and amount < 2:
         return ""
-    if has_mig and pattern is _NO_SUCH_GPU:
-        return _ONE_MIG_DEVICE.format(amount)
-    if parts is None or (has_mig and pattern is _FULL):
-        return ""
-    if has_mig:
-        return _SAME_MIG_GPU.format(pod.node, parts.text)
-    return f"node {pod.node} {parts.text}. {_SHARED[pattern].format(amount)}"
+    parts = gpu_supply.parts(case).get(pod.node or "")
+    if any(map(gpu_nodes.is_mig, requested)) or (parts is not None and parts.cause == "gpu.mig"):
+        of_node = f"node {pod.node} {parts.text}. " if parts else ""
+        return {_NO_SUCH_GPU: _ONE_MIG_DEVICE.format(amount), _SAME_GPU: of_node + _SAME_MIG_GPU}.get(
+            pattern, ""
+        )
+    return f"node {pod.node} {parts.text}. {_SHARED[pattern].format(amount)}" if parts else ""

@@ -24,7 +24,8 @@ FAILING_REASONS = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdow
 WARNING_REASONS = ("sw_thermal_slowdown", "applications_clocks_setting", "sync_boost")
 _ECC_ADVICE = "This is a setting: run `nvidia-smi -e 1` on the node and reset the GPU"
 _NO_BRIDGE = (
-    ". PCIe cards without an NVLink bridge have none: add a row for env.nvlink with the value 0 to --limits"
+    ". PCIe cards without an NVLink bridge have no active links: if none is expected, add a row for "
+    "env.nvlink with the value 0 to --limits. Otherwise, check the fabric manager"
 )
 AT_REST = (
     "env.ecc.mode",

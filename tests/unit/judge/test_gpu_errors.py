@@ -212,7 +212,7 @@ def test_a_fault_that_a_health_monitor_reports_is_named(judged, one: dict[str, s
     assert (
         f"ode e2e-worker2 of rank 1 has a GPU fault since 2026-11-21T05:00:11Z: {text}" in verdict.explanation
     )
-    assert "drain the node" in verdict.next[-1]
+    assert "drain it" in verdict.next[-1]
 
 
 @pytest.mark.parametrize(("error", "says"), [(f"{NCCL}remote error", True), ("KeyError: 'text'", False)])
@@ -221,7 +221,7 @@ def test_a_fault_of_another_node_is_named_only_for_errors_of_gpus(judged, error:
     verdict = judged(crashed(error, {GPU: "8"}, *with_condition(0, FAULTY[0])))
     assert verdict.ranks == [1], verdict.explanation
     assert ("of rank 0 has a GPU fault" in verdict.explanation) == says
-    assert "drain the node" not in verdict.next[-1]
+    assert "drain it" not in verdict.next[-1]
 
 
 @pytest.mark.parametrize("one", FINE, ids=lambda one: one["type"])
@@ -238,3 +238,46 @@ def test_the_condition_explains_an_unhealthy_gpu() -> None:
     shortage = gpu_nodes.shortage(node, GPU, 8)
     assert shortage is not None
     assert "SysLogsXIDError is True, SysLogsXIDErrorIsNotHealthy: ErrorCode:79" in shortage.text
+
+
+LAUNCH = "torch.AcceleratorError: CUDA error: unspecified launch failure"
+
+
+def test_a_gpu_that_the_device_plugin_reports_as_unhealthy_is_named(judged) -> None:
+    """Contract: an Xid error makes a device unhealthy while the rank uses it (k8s-device-plugin #189)."""
+    both = nodes({GPU: "8"}, {})
+    both[1]["status"] = {**both[1]["status"], "allocatable": {GPU: "7"}}
+    verdict = judged(crashed(LAUNCH, {GPU: "8"}, *both))
+    assert (verdict.cause, verdict.ranks) == ("rank.crashed", [1]), verdict.explanation
+    assert "ode e2e-worker2 of rank 1 has 8 nvidia.com/gpu, of which 7 are allocatable" in verdict.explanation
+    assert "drain it" in verdict.next[-1]
+
+
+@pytest.mark.parametrize("error", [FULL, ORDINAL, DUPLICATE, "RuntimeError: CUDA error: device-side assert"])
+def test_an_unhealthy_gpu_of_the_node_does_not_excuse_the_program(judged, error: str) -> None:
+    """Contract: the unhealthy GPU may be that of another pod, so the node is not accused."""
+    both = nodes({GPU: "8"}, {})
+    both[1]["status"] = {**both[1]["status"], "allocatable": {GPU: "7"}}
+    verdict = judged(crashed(error, {GPU: "8"}, *both))
+    assert "allocatable" not in verdict.explanation
+    assert "drain it" not in verdict.next[-1]
+
+
+@pytest.mark.parametrize(("health", "says"), [("Unhealthy", True), ("Healthy", False), ("Unknown", False)])
+def test_the_kubelet_reports_the_health_of_the_devices_of_a_pod(judged, health: str, says: bool) -> None:
+    job = crashed(LAUNCH, {GPU: "8"})
+    status = {"name": GPU, "resources": [{"resourceID": "GPU-7540a9b3", "health": health}]}
+    for kind, observation in job.objects:
+        if kind == "pod" and observation.object["metadata"]["name"] == job.pod_name(1):
+            for one in observation.object["status"].get("containerStatuses", []):
+                one["allocatedResourcesStatus"] = [status]
+    verdict = judged(job)
+    assert verdict.cause == "rank.crashed"
+    assert ("GPU-7540a9b3 (nvidia.com/gpu)" in verdict.explanation) == says
+    assert ("drain it" in verdict.next[-1]) == says
+
+
+def test_a_share_of_the_memory_is_full_before_that_of_the_gpu(judged) -> None:
+    """Contract: HAMi limits the memory of each pod (Project-HAMi/HAMi-core#170)."""
+    verdict = judged(crashed(FULL, {GPU: "1", "nvidia.com/gpumem": "16000"}))
+    assert "raise its limit nvidia.com/gpumem" in verdict.next[-1]
