@@ -24,7 +24,7 @@ RETRY_SECONDS, PAUSE_SECONDS = 20.0, 0.5
 """Total time for which a request is retried if the API server is busy, and the pause before each retry, in
 seconds."""
 BUSY = (429, 500, 502, 503, 504)
-"""HTTP statuses that mean that the API server is overloaded, restarting, or unable to reach its database."""
+"""HTTP statuses of an API server that is overloaded, restarting, or unable to reach its database."""
 _EXPIRED = 410
 """HTTP status for an expired resource version or `continue` token."""
 
@@ -34,7 +34,7 @@ class Forbidden(HarnessError):
 
     def __init__(self, kind: str, namespace: str, option: str = "") -> None:
         super().__init__(
-            f"the right to read {kind} in namespace {namespace} is expected, but the API server forbids it",
+            f"you need permission to read {kind} in namespace {namespace}, but the API server denies it",
             hint=f"`harness attach --print-rbac -n {namespace}{option}` prints the Role that is needed",
             cause="cluster.forbidden",
         )
@@ -175,5 +175,5 @@ class Reader:
             )
         if error.status in BUSY:
             return NotNow(text, hint="attach again when the API server is ready", cause="cluster.unhealthy")
-        hint = "check with `kubectl version` that the server of the kubeconfig is a Kubernetes API server"
+        hint = "check with `kubectl version` that the kubeconfig's server is a Kubernetes API server"
         return HarnessError(text, hint=hint, cause="cluster.unhealthy")

@@ -59,12 +59,12 @@ def check(target: Target) -> None:
     """Raise UsageError unless the target names exactly one job and uses only names that Kubernetes allows."""
     if bool(target.word) == bool(target.selector):
         raise UsageError(
-            "either KIND/NAME or -l SELECTOR is expected",
+            "expected either KIND/NAME or -l SELECTOR",
             hint="for example: harness attach job/train -n team-a, or harness attach -l app=train",
         )
     kind, slash, name = target.word.partition("/")
     if slash and (not name or "/" in name):
-        raise UsageError(f"KIND/NAME is expected; found {target.word}", hint="for example: jobset/train")
+        raise UsageError(f"expected KIND/NAME, found {target.word}", hint="for example: jobset/train")
     own = name if slash else kind
     if target.word and not _NAME.fullmatch(own):
         raise UsageError(
@@ -280,7 +280,8 @@ def _without_jobset(resource: Resource, job: Object, reader: Reader) -> _Absent:
     ][-1:]
     return _Absent(
         f"{resource.kind.kind} {metadata.get('name')} has no JobSet, so it has no pods",
-        hint="; ".join(messages) or "it has neither conditions nor Events: does its controller run?",
+        hint="; ".join(messages)
+        or "it has neither conditions nor Events; check that its controller is running",
     )
 
 
@@ -306,7 +307,7 @@ def _no_namespace(reader: Reader) -> str:
         namespace = reader.get(NAMESPACE, reader.namespace)
     except Forbidden:
         return ""
-    return "" if namespace else f"namespace {reader.namespace} does not exist; -n names another one"
+    return "" if namespace else f"namespace {reader.namespace} does not exist; choose another one with -n"
 
 
 _POD_LABELS = {"Job": "job-name", "JobSet": JOBSET_NAME}

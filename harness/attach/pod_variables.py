@@ -1,4 +1,4 @@
-"""Read the environment variables of a container whose values are in the pod's object."""
+"""Read a container's environment variables, if their values are in the pod's object."""
 
 from __future__ import annotations
 

@@ -69,7 +69,8 @@ def nodes_of_pod(spec: Object) -> int | None:
 
 
 def _without_torchrun(text: str, env: Mapping[str, str], nodes: int) -> RankCount:
-    """Return the number of ranks per pod for another launcher, or for processes that read WORLD_SIZE."""
+    """Return the number of ranks per pod for a launcher other than torchrun, or for processes that read
+    WORLD_SIZE."""
     if _ACCELERATE.search(text) and (match := _PROCESSES.search(text)):
         return _divided(_number(match[1], env), nodes, "--num_processes of accelerate launch")
     if other := _OTHER.search(text):

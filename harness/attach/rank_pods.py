@@ -35,7 +35,7 @@ _RUNS_RANKS = (
     re.compile(r"torchrun|torch\.distributed|accelerate|deepspeed|mpirun"),
     re.compile(r"python"),
 )
-"""Patterns for the command of the container with the ranks. The second one is used only if no container's
+"""Patterns for the command of the container with the ranks. The second pattern is used only if no container's
 command matches the first, because a sidecar can run Python too."""
 
 

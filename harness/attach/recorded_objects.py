@@ -21,8 +21,8 @@ from harness.evidence.kubernetes.objects import claim_names, group_name, mapping
 from harness.evidence.schema.bundle import Observation
 
 KEPT_SECONDS = 60.0
-"""Time, in seconds, for which an Event is kept. It may be about an object of the job that has not been read
-yet."""
+"""Time, in seconds, for which an Event is kept. The Event may be about one of the job's objects that has not
+been read yet."""
 
 
 class Recording:

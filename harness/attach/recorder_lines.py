@@ -49,7 +49,8 @@ def recorded_world(log: Iterable[bytes], nonces: Iterable[str]) -> tuple[set[int
 
 
 class RecordedLines:
-    """Collects ground truth and process events from lines that any of the known nonces authenticates."""
+    """Collects ground truth and process events from lines that are authenticated by one of the known
+    nonces."""
 
     def __init__(self, writer: BundleWriter) -> None:
         self._writer = writer
@@ -60,7 +61,7 @@ class RecordedLines:
         """Whether an injected recorder wrote lines. The judge reads these lines directly from the log."""
 
     def know(self, nonces: Iterable[str]) -> None:
-        """Add nonces. They apply only to lines that are fed afterwards."""
+        """Add nonces. They apply only to lines that are passed to `feed` afterwards."""
         with self._lock:
             for nonce in nonces:
                 self._collectors.setdefault(nonce, TruthCollector(nonce))

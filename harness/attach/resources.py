@@ -58,7 +58,7 @@ SERVICE = _resource("service", "v1", "Service", "services")
 ENDPOINTS = _resource("endpointslice", "discovery.k8s.io/v1", "EndpointSlice", "endpointslices")
 
 TARGETS = (JOBSET, JOB, STATEFULSET, DAEMONSET, TORCHRUN_JOB, TRAIN_JOB, PYTORCH_JOB, MPI_JOB, POD)
-"""The kinds of objects that can be attached to."""
+"""The kinds of objects to which the harness can attach."""
 AROUND = (EVENT, NODE, NAMESPACE, JOB, WORKLOAD, LOCAL_QUEUE, CLUSTER_QUEUE, SERVICE, ENDPOINTS)
 """Resources that are read in addition to the job's object and pods. If one of them cannot be read, some
 checks are UNKNOWN."""

@@ -119,8 +119,8 @@ def picture_now(bundle: Bundle, kube: Kube, context: RunContext, folder: Path) -
     job = find(target, reader)
     if kind != "Pod" and job.uid != launch.uid:
         raise UsageError(
-            f"the {kind} {name} of {bundle.path} was deleted, and there is another one with its name",
-            hint=f"attach to it: harness attach {kind.lower()}/{name} -n {launch.namespace}",
+            f"the {kind} {name} recorded in {bundle.path} was deleted, and another {kind} now has its name",
+            hint=f"to attach to the new {kind}: harness attach {kind.lower()}/{name} -n {launch.namespace}",
         )
     settings = context.settings.model_copy(update={"runs_dir": folder})
     recorded = _new_bundle(kube, job, replace(context, settings=settings))
@@ -150,7 +150,7 @@ def _new_bundle(kube: Kube, job: AttachedJob, context: RunContext) -> RecordedCo
 
 
 def _observe(job: AttachedJob, reader: Reader, options: Options, context: RecordedContext) -> None:
-    """Record the job once, or with `follow` until it has ended."""
+    """Record the job once or, with `follow`, until it has ended."""
     writer = context.writer
     lines = RecordedLines(writer)
     recording = Recording(job, writer)
@@ -243,7 +243,7 @@ def _count_ranks(job: AttachedJob, recording: Recording, writer: BundleWriter) -
     from_logs = rank_count.agreed(logged, nodes)
     if from_logs is None:
         own = nonces(recording.pods.values(), job.uid)
-        logged, source = logged_rank_order.recorded(bundle, container, own), "the lines of the recorders"
+        logged, source = logged_rank_order.recorded(bundle, container, own), "the recorders' lines"
         from_logs = rank_count.agreed(logged, nodes, source)
     if from_logs is not None:
         counts = [from_logs]

@@ -68,7 +68,7 @@ class TrackerOptions:
             valid = False
         if not valid:
             raise UsageError(
-                f"--tracker-url: a URL such as http://tracker.team-a.svc:8080 is expected; found {self.url}"
+                f"--tracker-url: expected a URL such as http://tracker.team-a.svc:8080, found {self.url}"
             )
 
 
@@ -165,11 +165,11 @@ def _tracker_run(
     run = options.run or env.get("PLUTO_RUN_ID", "")
     missing = []
     if not url:
-        missing.append("which tracker the ranks log to (PLUTO_URL_API): --tracker-url URL names it")
+        missing.append("which tracker the ranks log to (PLUTO_URL_API): specify it with --tracker-url URL")
     if not run and not logged.ids:
-        missing.append("which run the ranks log to (PLUTO_RUN_ID): --run RUN_ID names it")
+        missing.append("which run the ranks log to (PLUTO_RUN_ID): specify it with --run RUN_ID")
     if run and not project and not logged.ids:
-        missing.append("the project of the run (PLUTO_PROJECT): --project P names it")
+        missing.append("the run's project (PLUTO_PROJECT): specify it with --project P")
     if missing:
         return f"neither the pods nor their logs show {'; nor '.join(missing)}"
     is_given = bool(options.url or options.project or options.run) or url != of_pods
@@ -230,7 +230,7 @@ def _resolved(
     of_recorders = by_id(client, ids, project, SECONDS)
     matching = next((one for one in of_recorders if not run or run in _names(one)), None)
     if matching is not None and tracker_run.given and project not in ("", matching.project):
-        matching = None  # The run is in another project than the one that the user named.
+        matching = None  # The run is not in the project that the user named.
     if matching is None and run and is_tracker_id(run):
         external = not run.isdecimal() and audit.runs(external_id=run, project=project, job_name=None)
         matching = None if external else by_word(client, run, project, SECONDS)
@@ -246,7 +246,8 @@ def _names(run: TrackerRun) -> tuple[str | None, ...]:
 
 
 def _unless_absent(summary: TrackerSummary, expected: Expected, runs: Sequence[TrackerRun]) -> TrackerSummary:
-    """Return the summary, with an error if the user named a run that does not exist in the tracker."""
+    """Return the tracker's summary, with an error if the user named a run that does not exist in the
+    tracker."""
     exists = any(
         run.run_id == expected.tracker_run
         or (run.external_id, run.project) == (expected.run_id, expected.project)
@@ -256,7 +257,7 @@ def _unless_absent(summary: TrackerSummary, expected: Expected, runs: Sequence[T
         return summary
     run_names = ", ".join(f"{run.external_id or run.display_id} in project {run.project}" for run in runs[:3])
     text = f"it has no run {expected.run_id} in project {expected.project}"
-    text += f"; the recorders of the job name {run_names}" if run_names else ""
+    text += f"; the job's recorders report {run_names}" if run_names else ""
     return summary.model_copy(update={"error": f"{text}\n  → check --run, --project and --tracker-url"})
 
 
@@ -300,9 +301,9 @@ def _key(
         for each in _variables(pod, container)
         if each.get("name") in KEYS and "secretKeyRef" in (each.get("valueFrom") or {})
     )
-    origin = f"; the pods have it from Secret {next(iter(names))}" if names else ""
+    origin = f"; the pods get it from Secret {next(iter(names))}" if names else ""
     raise HarnessError(
-        f"an API key for the tracker is expected, but there is none{origin}",
+        f"the tracker needs an API key, but none was found{origin}",
         hint=f"--secret {next(iter(names), 'NAME')} reads it from the Secret, or set PLUTO_API_KEY",
         cause="tracker.unreachable",
     )
@@ -366,7 +367,7 @@ def _not_proxied(service: service_proxy.Service, reader: Reader, response: httpx
     if response.status_code in (401, 403):
         role = f"`harness attach --print-rbac -n {reader.namespace} --tracker-url …` prints the Role"
         return HarnessError(
-            f"the right to reach {subject} through the API server is expected: {message}",
+            f"you need permission to reach {subject} through the API server: {message}",
             hint=role,
             cause="tracker.unreachable",
         )

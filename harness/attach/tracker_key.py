@@ -25,12 +25,13 @@ class SecretKey:
 
     @classmethod
     def of(cls, word: str) -> SecretKey | None:
-        """Parse NAME or NAME/KEY. Return None for an empty text, and raise UsageError for an invalid one."""
+        """Parse NAME or NAME/KEY. Return None for an empty string. Raises UsageError for an invalid
+        string."""
         if not word:
             return None
         name, slash, key = word.partition("/")
         if not _NAME.fullmatch(name) or (slash and not _KEY.fullmatch(key)):
-            raise UsageError(f"--secret: NAME or NAME/KEY of a Secret is expected; found {word}")
+            raise UsageError(f"--secret: expected a Secret as NAME or NAME/KEY, found {word}")
         return cls(name, key)
 
 
@@ -58,7 +59,7 @@ def key_in(reader: Reader, secret_key: SecretKey, referred: str = "") -> str:
         value = ""
     if not value or not value.isprintable() or " " in value:
         raise _problem(
-            f"{key} of {subject} is not a tracker's key: one word is expected",
+            f"{key} of {subject} is not a tracker's key, because it is not a single word",
             "name another entry with --secret",
         )
     return value

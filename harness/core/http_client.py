@@ -20,8 +20,8 @@ def client(**options: Any) -> httpx.Client:
     """Return an httpx.Client with the given options.
 
     Requests that need an unsupported proxy raise httpx.ProxyError. A client with headers or credentials does
-    not follow redirects, because httpx removes only the Authorization header when it is redirected to another
-    server.
+    not follow redirects. If it did, httpx would remove only the Authorization header before it sends the
+    request to another server.
     """
     if options.get("follow_redirects") and {"headers", "auth", "cookies"} & options.keys():
         raise ValueError("a client with credentials cannot follow redirects")

@@ -37,7 +37,7 @@ def context_of(kubeconfig: Path, requested: str | None = None) -> str:
         return name
     expected = f"context {name}" if name else "a current context"
     raise UsageError(
-        f"{expected} is expected in {kubeconfig}, which has the contexts: {', '.join(names) or 'none'}",
+        f"expected {expected} in {kubeconfig}, which has the contexts: {', '.join(names) or 'none'}",
         hint="choose one of them with --context NAME" if names else _ANOTHER_FILE,
         cause=CAUSE,
     )

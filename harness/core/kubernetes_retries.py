@@ -41,7 +41,7 @@ class Requests(rest.RESTClientObject):  # type: ignore[misc]
 
     def __init__(self, configuration: client.Configuration) -> None:
         super().__init__(configuration)
-        with suppress(OSError):  # If a file is unreadable, each connection reports it.
+        with suppress(OSError):  # If a certificate file is unreadable, each connection reports this.
             _share_context(self.pool_manager.connection_pool_kw)
         self.on_retry: OnRetry = _ignore
         self.on_response: OnResponse = _ignore

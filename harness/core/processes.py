@@ -169,8 +169,8 @@ def _popen(command: Sequence[str], cause: CauseId | None, **options: Any) -> sub
 def _signals_wait() -> Iterator[None]:
     """Return a context manager for a block that starts a program.
 
-    Signals are deferred until the end of the block. A signal handler that ran while the program is being
-    started could not kill it, because the program is not yet in `_running`.
+    Signals are deferred until the end of the block. A signal handler that runs while the program is being
+    started cannot kill it, because the program is not yet in `_running`.
     """
     received: list[int] = []
     previous: dict[int, Any] = {}
@@ -202,7 +202,7 @@ def interrupt_all(signal_name: str) -> None:
 
 @contextmanager
 def signals_as_interrupt() -> Iterator[None]:
-    """Return a context manager in whose block SIGTERM and SIGHUP act like Ctrl-C, and also kill the programs
+    """Return a context manager. In its block, SIGTERM and SIGHUP act like Ctrl-C, and also kill the programs
     for which threads are waiting. Ignored signals stay ignored. Outside the main thread, the context manager
     has no effect.
     """

@@ -48,7 +48,7 @@ class Proxy:
     def parse(cls, text: str, source: str) -> Proxy:
         """Parse a proxy's URL.
 
-        `source` is where the URL was found, such as the name of a variable, and is used in messages.
+        `source` is used in messages. It names the source of the URL, such as an environment variable.
 
         A URL without a scheme is an http:// URL, as in curl and Go. Raises UsageError, with a message that
         omits the URL's credentials, if the harness does not support the proxy.
@@ -176,14 +176,16 @@ def names(environment: Mapping[str, str]) -> list[str]:
 
 
 def secrets(environment: Mapping[str, str] = os.environ) -> Iterator[str]:
-    """Yield the passwords in the proxy variables. A percent-encoded password is also yielded decoded."""
+    """Yield the passwords in the proxy variables. A percent-encoded password is yielded in both forms,
+    encoded and decoded."""
     for name in VARIABLES:
         for text in filter(None, (environment.get(name), environment.get(name.lower()))):
             yield from passwords(text)
 
 
 def passwords(url: str) -> Iterator[str]:
-    """Yield the password in a URL. A percent-encoded password is also yielded decoded."""
+    """Yield the password in a URL. A percent-encoded password is yielded in both forms, encoded and
+    decoded."""
     if match := re.search(r"^(?:\w+://)?[^/@:]*:(.+)@", url.strip()):
         yield from dict.fromkeys((match[1], unquote(match[1])))
 

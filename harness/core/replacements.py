@@ -26,7 +26,7 @@ _ELSEWHERE: Final = {
     "HARNESS_VERSIONS_FILE to that file",
     "python": "Python is part of the base image: set python and torch_base in a copy of "
     "harness/versions.toml, and HARNESS_VERSIONS_FILE to that file",
-    "kubernetes": "the version of Kubernetes is chosen with --kubernetes",
+    "kubernetes": "choose the version of Kubernetes with --kubernetes",
 }
 CONTROLLERS: Final = ("jobset", "kueue")
 """The controllers whose version the user can replace."""
@@ -103,7 +103,7 @@ def python_package(name: str) -> str:
     if str(canonicalize_name(name)) in CONTROLLERS:
         raise UsageError(
             f"{name} is not a Python package, so its versions cannot be listed",
-            hint=f"use --replace {name}=VERSION to launch with one version. Each one needs a new cluster.",
+            hint=f"use --replace {name}=VERSION to launch with one version; each version needs a new cluster",
         )
     return parse(name, "latest").name
 
@@ -135,7 +135,7 @@ def parse(name: str, spec: str) -> Replacement:
     if path.is_dir():
         raise UsageError(
             f"--replace {package}: {path} contains neither pyproject.toml nor setup.py",
-            hint="give the folder of the package itself",
+            hint="specify the package's own folder",
         )
     raise UsageError(f"--replace {package}: expected {FORMS}; found {shown(spec)}, and no such file exists")
 

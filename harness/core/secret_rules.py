@@ -16,7 +16,7 @@ from typing import Any
 
 MASK = "***"
 Span = tuple[int, int]
-"""The location of a secret in a text, as (position of its first character, position after its last
+"""The location of a secret in a string, as (position of its first character, position after its last
 character)."""
 
 STAMP = r"\d{4}-\d\d-\d\d[T ]\d\d:[0-9:.,]+(?:Z|[+-]\d\d:?\d\d)?"
@@ -93,7 +93,7 @@ _WORDS = rf"{_WORD_OF_NAME}(?:[-.](?:{_WORD_OF_NAME}|\d{{1,3}}))*"
 _CAPITALS = r"[A-Z]+(?:_[A-Z]+)*"
 _SECRET_OBJECT = re.compile(rf"(?a)(?:{_WORDS}|{_CAPITALS})(?:/(?:{_WORDS}|{_CAPITALS}))?(?:={_CAPITALS})?")
 """Matches a Secret's name that consists of words, possibly with a namespace, a key or a variable: hf-token,
-team/hf-token, pluto/PLUTO_API_KEY, hf-token=HF_TOKEN. The values of harness's `--secret` option have this
+team/hf-token, pluto/PLUTO_API_KEY, hf-token=HF_TOKEN. The values of the harness's `--secret` option have this
 form."""
 _PLACEHOLDER = re.compile(r"(?ai)…|\.\.\.|your(?:[-_][a-z]{1,12}){1,4}[-_]here")
 _VOCABULARY = re.compile(
@@ -128,7 +128,7 @@ def denotes_value(name: str) -> bool:
 def redact(name: str, value: Any) -> Any:
     """Return a setting's value for display, with secrets replaced by ***.
 
-    The whole value is replaced if its name denotes a secret. Otherwise, secrets inside a text are replaced.
+    The whole value is replaced if its name denotes a secret. Otherwise, secrets inside a string are replaced.
     The tracker's pages call this function with (name, value), so its interface must not change. `name` can be
     a path such as "tracker.api_key". Numbers and booleans are unchanged, unless the name ends with a word
     such as "password" or "api_key". The result has the same type as `value`, unless a number is replaced. The
@@ -276,21 +276,20 @@ HINTS = (
     rf"|(?:bearer|basic)[ \t\r\n]+[A-Za-z0-9._~+/=-]{{6}}|{'|'.join((*_URLS, *_COMMANDS))}"
     rf"|(?-i:{_JWT}|{_TOKENS}|-----BEGIN [A-Z0-9 ]{{0,40}}PRIVATE KEY)"
 )
-"""An RE2 pattern that matches every text in which `spans` finds a secret, and some texts that contain
+"""An RE2 pattern that matches every string in which `spans` finds a secret, and some strings that contain
 none."""
 
 
 def spans(text: str) -> list[Span]:
-    """Return the (start, end) of the secrets that the rules find in a text.
-
-    Frames, which ranks write for the harness, are left out.
+    """Return a (start, end) pair for each secret that the rules find in a string. Frames, which ranks write
+    for the harness, are left out.
     """
     secret_spans = [*_named(text), *_shaped(text), *_private_keys(text)]
     return without(secret_spans, frames(text)) if secret_spans else []
 
 
 def frames(text: str) -> list[Span]:
-    """Return the (start, end) of the frames in a text, which ranks write for the harness."""
+    """Return a (start, end) pair for each frame in a string. Ranks write frames for the harness."""
     return [match.span() for match in _FRAME.finditer(text)] if "@" in text else []
 
 

@@ -98,7 +98,7 @@ def printable(text: str) -> str:
 
 
 def rows(text: str) -> list[Row[None]]:
-    """Return the rows that a terminal would show for a text, and the replaced texts."""
+    """Return the rows that a terminal would show for a program's output, and the replaced texts."""
     if _PLAIN.match(text):
         return [Row(text, None, None)]
     terminal = Terminal[None]()
@@ -155,8 +155,8 @@ class Terminal(Generic[Mark]):
         self._home = None
 
     def _is_simple(self, text: str) -> bool:
-        """Return whether a text is a short line without control characters that only fills the empty last
-        row."""
+        """Return whether a string is a short line without control characters, and would only fill the empty
+        last row."""
         return (
             text.endswith("\n")
             and len(text) <= COLUMNS
@@ -544,7 +544,7 @@ class _Row(Generic[Mark]):
 
 
 def _lines(text: str) -> Iterator[str]:
-    """Yield the lines of a text with their line endings. Only a line feed ends a line."""
+    """Yield the lines of a string with their line endings. Only a line feed ends a line."""
     start = 0
     while (end := text.find("\n", start)) >= 0:
         yield text[start : end + 1]

@@ -102,7 +102,8 @@ def toml(path: Path, kind: str, *, hint: str = "", max_bytes: int = MAX_BYTES) -
         return tomllib.loads(text)
     except RecursionError:
         raise UsageError(f"{kind} {path} has too many nested brackets", hint=hint) from None
-    except ValueError as error:  # A TOMLDecodeError, or a date or number that Python cannot represent.
+    # TOMLDecodeError is a ValueError. A date or number that Python cannot represent raises one too.
+    except ValueError as error:
         raise UsageError(f"{kind} {path} is not valid TOML: {error}", hint=hint) from None
 
 

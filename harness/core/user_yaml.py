@@ -78,7 +78,7 @@ def yaml_document(path: Path, kind: str, *, hint: str = "", max_bytes: int = MAX
 
 
 def yaml_texts(text: str, source: str, *, hint: str = "") -> list[Any]:
-    """Return the documents in a YAML text. Error messages start with `source`. Raises UsageError."""
+    """Return the documents in a YAML string. Error messages start with `source`. Raises UsageError."""
     try:
         _events(text)
         return list(_documents(text))
@@ -167,7 +167,8 @@ def _check(loader: _Loader, node: yaml.Node, checked: set[int]) -> None:
 
 
 def _place(text: str, mark: Any) -> str:
-    """Format a position in a text. A position after the last line is reported as the end of the last line."""
+    """Format a position in a file's text. A position after the last line is reported as the end of the last
+    line."""
     lines = text.splitlines() or [""]
     if mark.line < len(lines):
         return f", line {mark.line + 1}, column {mark.column + 1}"

@@ -1,7 +1,7 @@
 """WebSockets to the API server that do not follow redirects.
 
-websocket-client follows up to three redirects and sends the Authorization header to each target, whatever its
-host. urllib3 and httpx do not do this. They remove the header, or do not follow redirects at all.
+websocket-client follows up to three redirects and sends the Authorization header to each target, even on
+another host. urllib3 and httpx do not do this. They remove the header, or do not follow redirects at all.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ def check(folder: Path, setting: str) -> None:
     """Create and remove a file in `folder` or, if it does not exist, in its closest existing parent.
 
     Raises UsageError if a path component is a file, and HarnessError if writing fails. The messages name
-    `setting`, the option or variable by which the user can choose another directory.
+    `setting`, the option or variable with which the user can choose another directory.
     """
     place, hint = folder.absolute(), f"use {setting} to choose another folder"
     try:

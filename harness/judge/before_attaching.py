@@ -1,4 +1,4 @@
-"""Change findings about an attached job to UNKNOWN if the reason may have occurred before attaching.
+"""Change findings about an attached job to UNKNOWN if their reasons may predate the attachment.
 
 The state of a job shows how a rank ended, but often not why. For example, someone may have stopped a queue,
 drained a node or deleted a pod before the harness attached. Such a finding keeps its cause, but its result

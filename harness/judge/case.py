@@ -106,7 +106,7 @@ _ENDS = (
     *(("Completed", "Completed"), ("Complete", "Completed"), ("Succeeded", "Completed")),
     ("Failed", "Failed"),
 )
-"""Pairs of a terminal condition of a launched object and the resulting terminal state."""
+"""Pairs of (terminal condition of a launched object, resulting terminal state)."""
 _PHASES = {"Succeeded": "Completed", **dict.fromkeys(("Failed", "TimedOut", "Cancelled"), "Failed")}
 """Terminal phases of a TorchrunJob, mapped to the resulting terminal state."""
 
@@ -133,7 +133,7 @@ def condition(item: ObjectState | None, kind: str) -> dict[str, Any]:
 
 
 def ever_ready(pod: Pod) -> bool:
-    """Return whether a recorded state of the pod has the condition Ready=True."""
+    """Return whether any recorded state of the pod has a true Ready condition."""
     return any(condition(state, "Ready").get("status") == "True" for state in pod.history)
 
 

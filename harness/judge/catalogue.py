@@ -103,11 +103,11 @@ class Entry:
     applies: Applies = "always"
     """The launches to which the check applies. Verdicts on other launches do not list it.
 
-    The values mean, in order: all launches; launches whose ranks log with Pluto, if that was recorded;
-    launches of this kind whose recorders write every point rather than only digests; launches whose pods are
-    ranks of one job; jobs that the harness did not launch; launches with recorded processes; launches whose
-    pods run netcheck; acceptance tests; training jobs; launches with --upload; TorchrunJobs; launches whose
-    recorder counts the values for each key.
+    The values mean, in order: all launches; launches whose ranks log with Pluto, if that was recorded; those
+    of the latter whose recorders write every point rather than only digests; launches whose pods are ranks of
+    one job; jobs that the harness did not launch; launches with recorded processes; launches whose pods run
+    netcheck; acceptance tests; training jobs; launches with --upload; TorchrunJobs; launches whose recorder
+    counts the values for each key.
     """
 
     @property

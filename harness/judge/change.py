@@ -25,7 +25,7 @@ class Change:
     at: float
     verb: Verb
     kind: str
-    """The kind of the object. Its evidence file has the same name."""
+    """The object's kind, which is also the name of its evidence file."""
     name: str
     text: str
     ref: str

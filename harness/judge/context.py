@@ -269,5 +269,5 @@ _UNMET: dict[Need, Callable[[Facts], list[int] | None]] = {
     "truth": lambda facts: None if facts.admitted is not None else _or_ranks(_without_truth(facts)),
     "rows": lambda facts: None if facts.admitted is not None else _or_ranks(_with_undecided_rows(facts)),
 }
-"""For each need, a function that returns None if the need is met. Otherwise, it returns the affected ranks,
-which may be []."""
+"""Maps each need to a function that returns None if the need is met, or otherwise the affected ranks, which
+may be []."""

@@ -36,7 +36,7 @@ class Finding:
     """Additional sentences for the explanation."""
     phase: float = END
     at: float = LATE
-    """When the cause occurred, in seconds since the epoch. Orders causes within a phase."""
+    """When the cause occurred, in seconds since the epoch. This time orders causes within a phase."""
     advice: str = ""
     """What the user should do, if that differs from the cause's action in the catalogue."""
     verbatim: Check | None = None
@@ -137,6 +137,6 @@ def unknown(
 ) -> Finding:
     """Return an UNKNOWN finding without a cause.
 
-    Used if another finding makes the check impossible to decide.
+    Used if another finding makes it impossible to decide the check.
     """
     return Finding(name, "UNKNOWN", head, None, ranks, evidence, details)

@@ -54,8 +54,8 @@ class End:
     unexplained: bool = False
     """Whether the log does not show why the pod's container failed."""
     detected_late: bool = False
-    """Whether `at` is when a controller detected that the pod's node was gone. This can be minutes after the
-    loss."""
+    """Whether `at` is the time at which a controller detected the loss of the pod's node. This can be minutes
+    after the loss."""
     by_controller: bool = False
     """Whether `text` explains why one of the job's controllers stopped the pod."""
     evidence: tuple[str, ...] = ()

@@ -342,7 +342,7 @@ def foreign(facts: Facts) -> Finding:
         why=[*senders, *_past(facts, origin)],
         ranks=facts.case.ranks_of(*origin.nodes) if is_own else (),
         evidence=["tracker/points.jsonl"],
-        advice="find what in that pod logs without run.log: another process, or internal calls of the client"
+        advice="find what in that pod logs without run.log: another process, or the client's internal calls"
         if is_own
         else "",
     )

@@ -102,7 +102,7 @@ class Cluster(Protocol):
         """
 
     def owned(self) -> OwnedCluster:
-        """Return the same cluster with access to its nodes.
+        """Return this cluster as an OwnedCluster, whose nodes the harness can inspect, stop and start.
 
         Raises UsageError for a user's own cluster.
         """
@@ -145,11 +145,11 @@ class Ready:
     use: LockHandle
     """A lock that keeps other processes from removing the cluster, until `leave` or this process exits."""
     replaced: tuple[Replaced, ...] = ()
-    """The packages that the user replaced."""
+    """The packages that the user replaced with other versions (`--replace`)."""
 
     @property
     def kind(self) -> OwnedCluster:
-        """Return the cluster with access to its nodes.
+        """Return the cluster as an OwnedCluster, whose nodes the harness can inspect, stop and start.
 
         Raises UsageError for the user's own cluster, whose nodes the harness must not disturb.
         """

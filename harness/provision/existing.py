@@ -61,7 +61,7 @@ class ExistingCluster:
 
     @property
     def retains_namespaces(self) -> bool:
-        """Return whether the user wants to keep the namespaces of launches on the cluster."""
+        """Return whether the user wants to keep the launches' namespaces on this cluster."""
         return self.settings.keep_cluster
 
     def deleted(self) -> None:
@@ -177,7 +177,7 @@ class ExistingCluster:
                 if stack.image_source != "registry":
                     raise UsageError(
                         "JobSet and Kueue can only be installed if container registries can be reached",
-                        hint="HARNESS_IMAGES=registry, or install them by hand",
+                        hint="set HARNESS_IMAGES=registry, or install them by hand",
                     )
                 manifests = {"jobset": stack.jobset_manifest, "kueue": stack.kueue_manifest}
                 controllers.install(
@@ -215,8 +215,8 @@ def _refuse_foreign(kube: Kube, lacks: Collection[str], queue: bool) -> None:
     foreign = [f"{each['kind']} {each['metadata']['name']}" for each in components if not applied_by_us(each)]
     if foreign:
         raise UsageError(
-            f"{', '.join(foreign)}: exists on this cluster, was not created by the harness, and does not "
-            "serve",
+            f"{', '.join(foreign)}: exists on this cluster, but was not created by the harness and does "
+            "not serve",
             hint="repair it, because --install changes no existing objects; `harness preflight` shows what "
             "is wrong",
         )

@@ -12,7 +12,7 @@ from harness.provision.kind.cluster import KindCluster
 from harness.settings import Settings
 
 FULL = frozenset({"docker.disk_full", "run.evidence_disk_full"})
-"""The causes that errors have if one of this machine's disks is full."""
+"""The error causes that indicate a full disk on this machine."""
 LARGEST = 5
 _UNITS = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 

@@ -80,7 +80,7 @@ def konduktor_bin(context: RunContext) -> Path:
             if not program.is_file():
                 raise HarnessError(
                     f"{_pinned(LOCK)} has no bin/konduktor",
-                    hint=f"see {home}; pin another nightly",
+                    hint=f"look into {home}, and pin another nightly build",
                     cause=MISSING,
                 )
             (home / MARKER).write_text(f"{_pinned(LOCK)}\n")
@@ -89,7 +89,8 @@ def konduktor_bin(context: RunContext) -> Path:
 
 
 def target_options() -> list[str]:
-    """Return the options that make uv resolve for the Python version of konduktor's environment."""
+    """Return the options with which uv resolves packages for the Python version of konduktor's
+    environment."""
     return ["--python-version", f"{sys.version_info.major}.{sys.version_info.minor}"]
 
 
@@ -114,7 +115,7 @@ def replaced_konduktor(context: RunContext) -> tuple[Path, tuple[Replaced, ...]]
             _install(home)
             install(package_change, ["--python", str(home / "bin" / "python")])
             if not program.is_file():
-                raise UsageError(f"--replace: {replacement.spec} has no program konduktor")
+                raise UsageError(f"--replace: {replacement.spec} does not contain the program `konduktor`")
             (home / MARKER).write_text(f"{package_change.replaced[0].version}\n")
     _REPLACED[replacement.spec] = program
     return program, package_change.replaced
@@ -159,6 +160,6 @@ def _run(*command: str) -> None:
         output = "\n".join(error.output.strip().splitlines()[-4:])
         raise HarnessError(
             f"{_pinned(LOCK)} is missing and could not be installed: {output}",
-            hint="konduktor comes from PyPI: check the package index of pip, then run again",
+            hint="konduktor is installed from PyPI. Check pip's package index, then run again",
             cause=MISSING,
         ) from None

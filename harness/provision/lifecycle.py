@@ -36,8 +36,7 @@ class ClusterUse:
     def leave(self) -> None:
         """Leave the cluster without recording a stage.
 
-        A first Ctrl-C during the deletion is reported and the deletion continues, and only a second one stops
-        it.
+        After a first Ctrl-C during the deletion, the deletion continues. Only a second Ctrl-C stops it.
 
         If the cluster cannot be deleted, its state file is kept, so that `harness down` finds the cluster.
         """
@@ -56,7 +55,7 @@ class ClusterUse:
             self._leave()
             return
         name, writer = self._cluster.name, self._context.writer
-        text = f"cluster {name} is left: `harness down --cluster-name {name}`"
+        text = f"cluster {name} still exists: remove it with `harness down --cluster-name {name}`"
         try:
             with writer.stage("delete cluster"):
                 self.leave()

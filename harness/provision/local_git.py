@@ -37,8 +37,8 @@ def output(folder: Path, *words: str) -> str:
 def commit(folder: Path, ref: str, option: str) -> str:
     """Return the SHA of the commit to which `ref` refers.
 
-    Raises UsageError if there is no such commit. The message begins with `option`, the option with which the
-    user gave the ref.
+    Raises UsageError if there is no such commit. The message begins with `option`, the command-line option
+    that contains the ref.
     """
     try:
         return output(folder, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}")

@@ -55,8 +55,8 @@ def parse(name: str) -> Platform:
         if system == "linux" and architecture in {each.architecture, each.machine}:
             return each
     raise UsageError(
-        f"the images are built for {' and '.join(SUPPORTED)}; the platform here is {name.strip()}",
-        hint=f"use a Docker server on one of these platforms; {DEFAULT} and DOCKER_HOST select it",
+        f"the images are built for {' and '.join(SUPPORTED)}, not for {name.strip()}",
+        hint=f"use a Docker server on one of these platforms, and select it with DOCKER_HOST or {DEFAULT}",
         cause=CAUSE,
     )
 
@@ -93,6 +93,6 @@ def require_native(target: Platform) -> None:
         raise HarnessError(
             f"node images for {target.docker} can be built from source only on such a machine; this machine "
             f"is {platform.machine()}",
-            hint=f"set HARNESS_IMAGES=registry, or use the Docker server of this machine and unset {DEFAULT}",
+            hint=f"set HARNESS_IMAGES=registry, or use this machine's own Docker server and unset {DEFAULT}",
             cause=CAUSE,
         )

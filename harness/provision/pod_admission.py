@@ -24,8 +24,8 @@ NAMESPACE = "e2e-preflight-"
 policies that select them by name also apply to the temporary namespace.
 """
 SECONDS = 10.0
-"""The maximum number of seconds until Kubernetes has created the default objects of a new namespace, such as
-its ServiceAccount.
+"""The maximum number of seconds to wait until Kubernetes has created a new namespace's default objects, such
+as its ServiceAccount.
 """
 
 

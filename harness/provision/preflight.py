@@ -88,8 +88,8 @@ def requirements(
     """Check all launch requirements, and return them in the order in which a launch needs them.
 
     `job` determines the resources and the image. If `pods` is true, a pod dry run in a temporary namespace
-    checks the cluster's admission rules. If the user may not perform a check, its requirement gets a problem,
-    and no error is raised.
+    checks the cluster's admission rules. If the user lacks the permission for a check, the requirement is
+    returned with a problem, and no error is raised.
     """
     tests: list[tuple[str, Callable[[], str]]] = [
         ("nodes", lambda: _nodes(kube, settings, job)),
@@ -133,8 +133,12 @@ def _nodes(kube: Kube, settings: Settings, job: JobProperties | None) -> str:
     if job is not None:
         return f"{len(require_node(kube, job, settings))} nodes accept this job's pods"
     tainted = {str(node["metadata"]["name"]): exclusions({}, node) for node in open_ if exclusions({}, node)}
-    free = f"{len(open_) - len(tainted)} accept pods"
-    return f"{free}; more with a toleration: {by_reason(tainted.items())}" if tainted else free
+    free = f"{len(open_) - len(tainted)} nodes accept pods"
+    return (
+        (f"{free}; others accept only pods with a toleration: {by_reason(tainted.items())}")
+        if tainted
+        else free
+    )
 
 
 def _rights(kube: Kube) -> str:
@@ -142,7 +146,7 @@ def _rights(kube: Kube) -> str:
     if missing:
         raise HarnessError(
             f"these credentials may not {', '.join(missing)}",
-            hint="bind a ClusterRole with these rights, or use other credentials",
+            hint="bind a ClusterRole with these permissions, or use other credentials",
             cause=FORBIDDEN,
         )
     return f"all {len(_RIGHTS)} permissions that a launch needs"
@@ -211,7 +215,7 @@ def _image(kube: Kube, settings: Settings, job: JobProperties | None) -> str:
         reference = image(job, settings.worker_image)
     except HarnessError as error:
         if tags := other_tags(LOCAL_IMAGE, kube.objects("v1", "Node")):
-            error.hint = f"the nodes have {', '.join(tags)}: set HARNESS_WORKER_IMAGE to one of these"
+            error.hint = f"the nodes have {', '.join(tags)}: set HARNESS_WORKER_IMAGE to one of these images"
         raise
     secret = f", with the Secret {settings.image_pull_secret}" if settings.image_pull_secret else ""
     return f"{reference}{secret}; it is pulled only when the pods start"
@@ -229,7 +233,7 @@ def pull_secret(kube: Kube, settings: Settings) -> Object | None:
     if secret is None:
         raise HarnessError(
             f"the image pull Secret {settings.image_pull_secret} does not exist",
-            hint="set HARNESS_IMAGE_PULL_SECRET to an existing NAMESPACE/NAME",
+            hint="set HARNESS_IMAGE_PULL_SECRET to the NAMESPACE/NAME of an existing Secret",
             cause="image.pull_failed",
         )
     return secret
@@ -263,13 +267,13 @@ def _devices(kube: Kube, job: JobProperties | None) -> str:
             hint="check with `kubectl describe nodes` that the device plugin is installed",
             cause="scheduling.unschedulable",
         )
-    return ", ".join(f"{name}: {count}" for name, count in allocatable.items()) or "none asked for"
+    return ", ".join(f"{name}: {count}" for name, count in allocatable.items()) or "none requested"
 
 
 def _pods(kube: Kube, settings: Settings, job: JobProperties | None) -> str:
     spec: Object = copy.deepcopy(job.pod_spec) if job else {"containers": [{"name": "rank"}]}
     if job is None:
-        pod_security.harden(spec)  # This pod is hardened in the same way as the harness's own pods.
+        pod_security.harden(spec)  # The dry-run pod gets the same security settings as the harness's pods.
     for container in spec["containers"][:1]:
         container["image"] = image(job, settings.worker_image) if _named(job, settings) else LOCAL_IMAGE
     spec.setdefault("restartPolicy", "Never")

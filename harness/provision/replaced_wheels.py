@@ -95,7 +95,7 @@ def change(
         f"{each.name} @ {wheels[each.name].as_uri()}" if each.name in wheels else _newest(each, options)
         for each in replacements
     ]
-    context.progress(f"replacing: {', '.join(f'{each.name} by {each.spec}' for each in replacements)}")
+    context.progress(f"replacing: {', '.join(f'{each.name} with {each.spec}' for each in replacements)}")
     resolved = _resolved([*new_requirements, *other_requirements], options, ", ".join(new_requirements))
     blocks = dict(_blocks(resolved))
     changed = {
@@ -218,7 +218,7 @@ def wheel_of(each: Replacement, context: RunContext) -> Path:
     except InvalidWheelFilename as error:
         raise UsageError(f"--replace {each.name}: {error}") from None
     if name != each.name:
-        raise UsageError(f"--replace {each.name}: {each.spec} is the package {name}")
+        raise UsageError(f"--replace {each.name}: {each.spec} is the package {name}, not {each.name}")
     if is_shallow and version.local:
         context.progress(
             f"{each.name} {version}: the version may be wrong, because {each.path} is a shallow clone, "
@@ -274,7 +274,7 @@ def _copy(each: Replacement, folder: Path) -> Path:
     if root == package and not _fits(package):
         raise UsageError(
             f"--replace {each.name}: {each.path} contains more than {_MAX_BYTES >> 20} MiB",
-            hint="give the folder of the package itself, without data",
+            hint="specify the package's own folder, without data",
         )
     copy = folder / root.name
     shutil.copytree(root, copy, symlinks=True, ignore=_ignored_entries)
@@ -326,7 +326,8 @@ def _built(each: Replacement, source: Path, context: RunContext) -> Path:
         (wheel,) = out.glob("*.whl")
         target = out.parent / digest_of(wheel)[:12] / wheel.name
         target.parent.mkdir(exist_ok=True)
-        if not target.exists():  # Another process may be installing this wheel and checking its hash.
+        # An existing wheel is kept, because another process may be installing it and checking its hash.
+        if not target.exists():
             wheel.replace(target)
         return target
     except ToolError as error:
@@ -340,9 +341,8 @@ def _built(each: Replacement, source: Path, context: RunContext) -> Path:
 
 
 def _build_environment() -> dict[str, str]:
-    """Return the environment of a build, in which code of the checkout runs.
-
-    It contains no secrets except those of uv's package indexes, and no settings of the harness.
+    """Return the environment variables for a build, which runs code from the checkout. They contain no
+    secrets except those of uv's package indexes, and no settings of the harness.
     """
     env = environment(without=("VIRTUAL_ENV", "PYTHONPATH", *CHOOSING, "AWS_"))
     needed = proxies.names(env)

@@ -68,7 +68,7 @@ def options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--cluster-queue",
         default="cluster-queue",
-        help="ClusterQueue for TorchrunQueues that name none",
+        help="ClusterQueue for TorchrunQueues that do not specify one",
     )
     parser.add_argument(
         "--gang", choices=["kueue", "kai"], default="kueue", help="component that admits a job's pods"

@@ -1,6 +1,7 @@
 """A channel to a command in a container.
 
-The command is started as by `kubectl exec`, and the channel uses the WebSocket of that exec session.
+The command is started in the same way as by `kubectl exec`, and the channel uses the WebSocket of that exec
+session.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from harness.torchrun_sync.channel import ContainerGone, Cut, Open, PodRefused
 STDIN, STDOUT, STDERR, ERROR = range(4)
 PROTOCOLS = ["v5.channel.k8s.io", "v4.channel.k8s.io"]
 STDERR_BYTES = 4000
-"""The number of bytes to keep from the end of the command's stderr. They explain why the command ended."""
+"""The number of bytes to keep from the end of the command's stderr, which explains why the command ended."""
 NO_PYTHON = "the container needs python3, 3.9 or later, on its PATH"
 NOT_RUNNING = re.compile(
     r"container not found|pod does not exist|in a completed pod|does not have a host assigned"

@@ -37,7 +37,8 @@ class OwnRules:
         self.mistaken = [
             each for each in patterns if isinstance(each, str) and _is_mistaken(each.strip(), top)
         ]
-        """The rules that match no path. They are not relative to the folder, or contain backslashes."""
+        """The rules that match no path, because they are not relative to the folder or contain
+        backslashes."""
 
     def decision(self, path: str) -> bool | None:
         """Return True if the rules exclude a path, False if they include it again, and None if no rule
@@ -78,7 +79,8 @@ class Ignored:
 def _is_mistaken(pattern: str, top: Path) -> bool:
     """Return whether a rule is written like a path in a shell or on Windows, and therefore matches nothing.
 
-    A backslash is legitimate as the first character of a rule, and before the characters in the expression.
+    A backslash is permitted as the first character of a rule, and before a space, a bracket, `#`, `!`, `?` or
+    another backslash.
     """
     if pattern.startswith("#"):
         return False
@@ -103,7 +105,8 @@ def _ignored(spec: GitIgnoreSpec | None, path: str) -> bool | None:
     for rule in reversed(list(spec.patterns) if spec else []):
         result = rule.match_file(path) if isinstance(rule, RegexPattern) else None
         if result is not None and rule.include is not None:
-            folder = result.match.re.groupindex.get("ps_d")  # This group matches the slash after the folder.
+            # The group `ps_d` matches the slash after a folder's name.
+            folder = result.match.re.groupindex.get("ps_d")
             if folder is None:
                 is_applicable = not (path.endswith("/") and result.match.end() == len(path))
             else:

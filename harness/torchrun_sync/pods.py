@@ -14,8 +14,8 @@ WAITING, TRAINER = "workspace", "trainer"
 """The names of the containers that receive code. `workspace` waits for the code, or stores it for other pods.
 `trainer` runs the code."""
 CONTROL = "/dev/shm/torchrun-sync"  # noqa: S108
-"""The folder with a pod's control files. Each pod has its own. The folder is writable even if the container's
-root filesystem is read-only."""
+"""The folder with a pod's control files. Each pod has its own folder. The folder is writable even if the
+container's root filesystem is read-only."""
 STORE = ".torchrun"
 """The folder in a workspace that contains the code. The top folder of a tree has no entry of this name."""
 

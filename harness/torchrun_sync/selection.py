@@ -134,7 +134,7 @@ class Selection:
                 is_tracked = isinstance(rules, _ByGit) and rules.files.is_tracked(_below(rule_path, base))
                 reason = "" if is_tracked else BUILT_IN
             if not any(is_kind(status.st_mode) for is_kind in _KINDS):
-                # Git lists no sockets, pipes and devices, so they seem to be ignored.
+                # Git does not list sockets, pipes or devices, so they seem to be ignored.
                 if reason in ("", IGNORED):
                     self.skipped.append(path)
             elif reason:
@@ -152,7 +152,7 @@ class Selection:
         if isinstance(rules, _ByGit) and _below(path, base) in rules.files.submodules:
             if not any(os.scandir(self.top / path)):
                 self.notices.append(
-                    f"the submodule {path} is empty here and is sent empty; run git submodule update --init"
+                    f"the submodule {path} is empty here and is sent empty; run `git submodule update --init`"
                 )
             return _ByFiles(Ignored(self.top / path)), path
         return (_IncludeAll(), base) if included else (rules, base)
@@ -184,9 +184,10 @@ class Selection:
 
 
 def _is_environment(folder: Path) -> bool:
-    """Return whether a folder is a virtual environment of Python or conda. Its programs have absolute paths.
+    """Return whether a folder is a virtual environment of Python or conda.
 
-    It is of no use in a pod, and its links to the Python of this machine would be refused.
+    A virtual environment is of no use in a pod, because its programs contain absolute paths. Its links to
+    this machine's Python would be refused.
     """
     return (folder / "pyvenv.cfg").is_file() or (folder / "conda-meta").is_dir()
 

@@ -157,7 +157,7 @@ class Sender:
                 self.close()
                 raise PodRefused(
                     f"{self.name}: {bad}",
-                    hint="does the container's python3 print anything at its start?",
+                    hint="check whether the container's python3 prints anything when it starts",
                 ) from None
         raise AssertionError("unreachable")
 

@@ -18,7 +18,8 @@ from harness.torchrun_sync.selection import BUILT_IN, escaped_path
 LARGE_BYTES = 10_000_000
 """The minimum size, in bytes, of a file that causes a warning about its size."""
 LARGE_TOTAL_BYTES, MANY_FILES = 100_000_000, 10_000
-"""The total size of smaller files, in bytes, and their number, each of which causes a warning."""
+"""Limits for the files smaller than LARGE_BYTES: their total size in bytes, and their number. A warning is
+printed if either limit is reached."""
 SHOWN = 5
 _DATA = ("json", "yaml", "yml", "toml", "ini", "csv", "env", "txt")
 _SECRETS = (
@@ -54,7 +55,8 @@ def warnings(top: Path, entries: Sequence[Entry]) -> Iterator[str]:
         descriptions = _sample([f"{e['path']} ({e['size'] / 1e6:.1f} MB)" for e in large])
         yield f"warning: large files are sent: {descriptions}; move data to a claim, or add it to {OWN}"
     small = [entry for entry in files if entry["size"] < LARGE_BYTES]
-    # Whole multiples only, because Walker repeats a warning whose text changes.
+    # The amounts are rounded down to multiples of these limits, because Walker repeats a warning whose text
+    # changes.
     total = sum(entry["size"] for entry in small) // LARGE_TOTAL_BYTES * (LARGE_TOTAL_BYTES // 1_000_000)
     count = len(small) // MANY_FILES * MANY_FILES
     amounts = [f"more than {count} files"] * bool(count) + [f"more than {total} MB"] * bool(total)
@@ -148,7 +150,8 @@ def _links_to_unsent(top: Path, entries: Sequence[Entry]) -> Iterator[Entry]:
 
 
 def _largest_folder(files: Sequence[Entry]) -> str:
-    """Return the name of the top-level folder, or file, with the most content. Each file has a cost."""
+    """Return the name of the top-level folder or file with the most content. Each file counts as 10 kB more
+    than its size, so that many small files count as much as a few large ones."""
     costs: Counter[str] = Counter()
     for entry in files:
         folder, slash, _ = entry["path"].partition("/")

@@ -138,7 +138,7 @@ def test_the_blocks_of_a_dead_rank_are_judged(recorded: Recorded) -> None:
     assert verdict.verdict != "PASS"
     complete = check(verdict, "ground-truth-complete")
     assert complete.result == "UNKNOWN"
-    assert "blocks of its points until its last line are in the run" in complete.explanation
+    assert "blocks of its points up to its recorder's last line are in the run" in complete.explanation
     assert {check(verdict, name).result for name in ("no-lost-points", "values")} == {"UNKNOWN"}
 
 

@@ -21,7 +21,7 @@ from harness.evidence import Bundle
         ("job/other", "there is no Job other in namespace team"),
         ("jobset/train", "there is no JobSet train in namespace team"),
         ("deployment/train", "cannot attach to the kind deployment"),
-        ("job/", "KIND/NAME is expected"),
+        ("job/", "expected KIND/NAME"),
         ("twice", "2 jobs in namespace team are named twice: jobset/twice, job/twice"),
         ("none", "there is no job none in namespace team"),
         ("job/empty", "Job empty requests no pods"),

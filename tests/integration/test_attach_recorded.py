@@ -219,7 +219,7 @@ def test_the_number_of_ranks_is_known_from_their_recorders(logged: Recorded) -> 
     outcome = logged.attach()
     assert outcome.verdict.verdict == "PASS", not_passed(outcome.verdict)
     expected = check(outcome.verdict, "expected").explanation
-    assert expected == "2 ranks on 1 node, from the lines of the recorders"
+    assert expected == "2 ranks on 1 node, from the recorders' lines"
 
 
 @pytest.mark.nightly
@@ -309,8 +309,8 @@ def test_a_tracker_that_cannot_be_read_costs_only_the_points(logged: Recorded) -
         ({"secret": "two/third"}, "has no key third. Its keys are one, other"),
         ({"secret": "binary"}, "is not a tracker's key"),
         ({"url": SERVICE}, "is expected at Service tracker in namespace tools, but the API server cannot"),
-        ({"run": "E2E-9999"}, "it has no run E2E-9999 in project e2e; the recorders of the job name shared-"),
-        ({"project": "other"}, "in project other; the recorders of the job name shared-"),
+        ({"run": "E2E-9999"}, "it has no run E2E-9999 in project e2e; the job's recorders report shared-"),
+        ({"project": "other"}, "in project other; the job's recorders report shared-"),
     ]
     for options, sentence in cases:
         outcome = logged.attach(**options)
@@ -322,10 +322,10 @@ def test_a_tracker_that_cannot_be_read_costs_only_the_points(logged: Recorded) -
         assert "mlpi_wrong_key" not in everything(outcome.bundle)
     api.forbidden = {"secret", "services/proxy"}
     for options, sentence in (
-        ({"secret": "wrong"}, "the right to read Secret wrong in namespace team is expected"),
+        ({"secret": "wrong"}, "you need permission to read Secret wrong in namespace team"),
         (
             {"url": SERVICE, "secret": ""},
-            "the right to reach Service tracker in namespace tools through the API server",
+            "you need permission to reach Service tracker in namespace tools through the API server",
         ),
     ):
         verdict = logged.attach(**options).verdict
@@ -333,10 +333,7 @@ def test_a_tracker_that_cannot_be_read_costs_only_the_points(logged: Recorded) -
         assert sentence in check(verdict, "tracker").explanation
     logged.settings = settings.model_copy(update={"pluto_api_key": None})
     verdict = logged.attach(secret="").verdict
-    assert (
-        "an api key for the tracker is expected, but there is none"
-        in check(verdict, "tracker").explanation.lower()
-    )
+    assert "the tracker needs an api key, but none was found" in check(verdict, "tracker").explanation.lower()
 
 
 def everything(folder: Path) -> str:

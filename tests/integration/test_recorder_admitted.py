@@ -201,7 +201,7 @@ def test_a_killed_rank_is_unknown_with_the_points_until_its_last_line(job: Job) 
     told = text(findings["ground-truth-complete"])
     assert "rank 0: pod-0: it ended without a summary. Its last line is of 20" in told
     assert "after 20 points; what it logged afterwards is not known" in told
-    assert "the 20 points until its last line are in the run" in told
+    assert "the 20 points up to its recorder's last line are in the run" in told
 
 
 RESUMED = """
@@ -238,7 +238,7 @@ def test_ranks_that_log_one_metric_with_different_values_collide(job: Job) -> No
     assert words(findings) == {"collisions": "FAIL"}, [text(finding) for finding in findings.values()]
     # The value of the rank whose point came first is named first.
     assert re.search(
-        r"loss at step 0: one logged ([01])\.0, another (?!\1)[01]\.0", text(findings["collisions"])
+        r"loss at step 0: one process logged ([01])\.0, another (?!\1)[01]\.0", text(findings["collisions"])
     )
 
 

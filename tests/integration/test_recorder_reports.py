@@ -187,7 +187,7 @@ def test_a_forged_log_contradicts_the_reports(trained: Job) -> None:
 
     complete = judge(trained, lines=forged)["ground-truth-complete"]
     assert (complete.result, complete.cause) == ("UNKNOWN", "unification.digests_contradict")
-    assert "does not fit line" in text(complete)
+    assert "does not match line" in text(complete)
 
 
 def test_the_blocks_of_a_killed_rank_are_judged(job: Job) -> None:
@@ -196,7 +196,7 @@ def test_the_blocks_of_a_killed_rank_are_judged(job: Job) -> None:
     assert set(words(findings).values()) == {"UNKNOWN"}
     complete = text(findings["ground-truth-complete"])
     assert "what it logged afterwards is not known" in complete
-    assert "of its points until its last line are in the run" in complete
+    assert "of its points up to its recorder's last line are in the run" in complete
     findings = judge(job, without("loss", 3300))
     assert findings["no-lost-points"].result == "FAIL"
     assert ", in steps 3000–3999" in text(findings["no-lost-points"])

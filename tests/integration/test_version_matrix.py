@@ -95,4 +95,4 @@ def test_a_process_that_cannot_install_a_cell_has_one_sentence(folder: Path) -> 
     assert (outcome.result, outcome.exit_code, outcome.bundle) == ("not installable", 64, None)
     assert outcome.explanation.startswith("--replace pluto-ml==9.9 does not resolve: ")
     assert "\n" not in outcome.explanation
-    assert "replacing: pluto-ml by 9.9" in Path(outcome.log).read_text()
+    assert "replacing: pluto-ml with 9.9" in Path(outcome.log).read_text()

@@ -431,4 +431,4 @@ def test_a_pytorchjob_whose_number_of_ranks_its_node_decides(
     outcome = foreign.attach("pytorchjob/auto", tracker=TrackerOptions(secret=SecretKey(SECRET)))
     assert short(outcome) == ("PASS", None, []), outcome.verdict
     (expected,) = [each for each in outcome.verdict.checks if each.name == "expected"]
-    assert "on 2 nodes, from the lines of the recorders" in expected.explanation
+    assert "on 2 nodes, from the recorders' lines" in expected.explanation

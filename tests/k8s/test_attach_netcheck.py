@@ -55,7 +55,7 @@ def test_a_service_that_selects_no_pod_and_a_job_that_is_gone(foreign: ForeignJo
     with pytest.raises(UsageError, match="there is no Job cut"):
         checked(foreign, bundle)
     foreign.job("cut", **LONG)
-    with pytest.raises(UsageError, match="was deleted, and there is another one with its name"):
+    with pytest.raises(UsageError, match="was deleted, and another Job now has its name"):
         checked(foreign, bundle)
 
 

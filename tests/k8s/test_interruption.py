@@ -65,7 +65,7 @@ def test_interrupted_again_and_again_the_cluster_is_still_known(env: dict[str, s
             run.until(said)
         run.interrupt()
         interrupted(run, "SIGINT", "cluster", "delete cluster")
-    assert "is left: `harness down" in run.stderr
+    assert "still exists: remove it with `harness down" in run.stderr
     assert containers(cluster)
     assert harness("down", "--cluster-name", cluster, env=env).process.returncode == 0
     gone(run, cluster)
@@ -164,7 +164,7 @@ def test_one_node_is_enough_and_a_kept_cluster_is_reused(kept: dict[str, str]) -
     assert (run.process.returncode, verdict["verdict"]) == (0, "PASS"), run.stderr + run.stdout
     done = {stage.name for stage in run.manifest.stages}
     assert not done & {"controller images to nodes", "queues", "delete cluster"}, done
-    for said in (": reused", "images are there"):
+    for said in (": reused", "images are already loaded"):
         assert said in run.stderr
     for said in ("building", "saving", "creating 1 control plane", "copying 1 control plane"):
         assert said not in run.stderr

@@ -82,9 +82,9 @@ def test_init_containers_and_helpers_are_named(team: Team, controller: Controlle
     until_warned(team, "crashes", crash, "PodsNotStarting", "SidecarFailing")
     team.until("serves", "Succeeded", SECONDS)
     assert team.printed("serves") == MET
-    until_warned(team, "hangs", "init container warm-cache runs for", "PodsNotStarting")
+    until_warned(team, "hangs", "init container warm-cache has been running for", "PodsNotStarting")
     hangs = team.until("hangs", "Pending")["status"]["message"]
-    assert "init container warm-cache runs for" in hangs
+    assert "init container warm-cache has been running for" in hangs
     for name in ("hangs", "no-image", "crashes"):
         team.change(name, cancel=True)
 

@@ -195,8 +195,8 @@ def _fit(numbers: Sequence[int]) -> bool:
 
 
 PointPart = Point | tuple[PointColumns, Columns]
-"""One line of tracker/points.jsonl: a single point, or a column record together with the columns to which it
-refers, which contain many points from one sender."""
+"""One line of tracker/points.jsonl. It is a single point or a column record, which stands for many points of
+one sender and is paired with the columns to which it refers."""
 _POINT: TypeAdapter[Point] = TypeAdapter(Point)
 _POINT_COLUMNS: TypeAdapter[PointColumns] = TypeAdapter(PointColumns)
 _COLUMNS = re.compile(rb'\{\s*"kind"\s*:\s*"columns"')

@@ -67,8 +67,7 @@ _MAX_TWICE = 1024
 """The maximum number of doubly encoded forms for which line endings between the two encodings are
 considered."""
 _CUT = 9
-"""The number of characters on each side of a line ending that are encoded to get the doubly encoded text
-around the line ending."""
+"""To find doubly encoded text around a line ending, this many characters on each side of it are encoded."""
 _MAX_UNFINISHED = 16_384
 """The maximum number of characters that a stream holds back until the rest of a secret arrives."""
 _SEAM_CHARACTERS = " \t\"'\\,;+()|>#"
@@ -127,7 +126,7 @@ def _decoded(match: re.Match[str]) -> str:
 
 @dataclass(frozen=True)
 class _View:
-    """A modified copy of a text that maps its positions back to the original text."""
+    """A modified copy of a string that maps its positions back to the original string."""
 
     text: str
     source: _View | None = None
@@ -158,7 +157,7 @@ class _View:
         return _View("".join([*parts, self.text[low:]]), self, at, origin) if parts else self
 
     def place(self, start: int, end: int) -> Span:
-        """Return the (start, end) in the original text that corresponds to a range in this view."""
+        """Return the (start, end) in the original string that corresponds to a range in this view."""
         view = self
         while view.source is not None:
             before = bisect_right(view.at, start) - 1
@@ -467,7 +466,7 @@ def _nothing(_: re.Match[str]) -> str:
 
 
 def _literal(text: str) -> str:
-    """Return an RE2 pattern, to be compiled for Latin-1, that matches the UTF-8 encoding of a text."""
+    """Return an RE2 pattern, to be compiled for Latin-1, that matches the UTF-8 encoding of a string."""
     return "".join(
         chr(byte) if chr(byte).isalnum() and byte < 128 else f"\\x{byte:02x}" for byte in _raw(text)
     )
@@ -504,9 +503,9 @@ def _cuts(form: str, length: int) -> Iterator[str]:
 
 
 def _decodings(text: str) -> Iterator[tuple[int, int, int, str]]:
-    """Decode all base64 and hex in a text, at every alignment.
+    """Decode all base64 and hex in a string, at every alignment.
 
-    Yield (start position in the text, number of characters per group, number of bytes that a group encodes,
+    Yield (start position in the string, number of characters per group, number of bytes that a group encodes,
     decoded bytes as Latin-1 text).
     """
     for run in _RUN.finditer(text):

@@ -162,7 +162,8 @@ class Bundle:
             version = document.get("schema_version") if isinstance(document, dict) else None
             if isinstance(version, int) and version > SCHEMA_VERSION:
                 reason = (
-                    f"has schema version {version}, of a newer harness; this one reads up to {SCHEMA_VERSION}"
+                    f"has schema version {version}, of a newer harness; this harness reads up to "
+                    f"{SCHEMA_VERSION}"
                 )
                 self._damage(relative_path, reason)
                 return None
@@ -313,8 +314,10 @@ class Bundle:
         return list(self._records("acceptance.jsonl", _ACCEPTANCE))
 
     def dry_runs(self) -> list[tuple[int, DryRun]]:
-        """Return the dry runs of objects that a controller did not create, in recorded order, with line
-        numbers."""
+        """Return the dry-run results for objects that a controller did not create, in recorded order.
+
+        Each result is paired with its line number.
+        """
         return list(self._records("dry-runs.jsonl", _DRY_RUN))
 
     def device_holders(self) -> list[tuple[int, DeviceHolder]]:
@@ -323,7 +326,7 @@ class Bundle:
         return list(self._records("device-holders.jsonl", _DEVICE_HOLDER))
 
     def exits(self) -> list[tuple[int, ContainerExit]]:
-        """Return the exits of commands in containers that init keeps alive after them, with line numbers."""
+        """Return the exits of commands whose containers init keeps alive afterwards, with line numbers."""
         return self._exits
 
     @cached_property

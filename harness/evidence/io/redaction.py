@@ -53,7 +53,7 @@ def secret_variables(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def secrets_in(text: str) -> set[str]:
-    """Return the secrets in a text.
+    """Return the secrets in a string.
 
     A secret is a password in a URL, or a value that a shell command assigns to a variable whose name denotes
     a secret. References such as `$TOKEN` do not count.
@@ -279,7 +279,7 @@ class _Search:
         return True
 
     def spans(self, text: str, start: int = 0) -> list[Span]:
-        """Return the (start, end) of the secrets in a text, in order.
+        """Return the (start, end) of the secrets in a string, in order.
 
         Secrets before `start` may be missing.
         """
@@ -301,8 +301,10 @@ class _Search:
         return self.known.spans(window)
 
     def _windows(self, text: str, start: int) -> Iterator[Span]:
-        """Yield the (start, end) of the parts of a text that might contain a secret. These are the lines that
-        match the pattern, and their neighbours."""
+        """Yield the (start, end) of the parts of a string that might contain a secret.
+
+        These are the lines that match the pattern, and their neighbours.
+        """
         data = text.encode("utf-8", "surrogatepass")
         if start and len(data) > len(text):
             start = len(text[:start].encode("utf-8", "surrogatepass"))

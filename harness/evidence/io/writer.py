@@ -277,7 +277,7 @@ class BundleWriter:
         self._replace("tracker/summary.json", self._json(summary, indent=2))
 
     def text(self, relative_path: str, text: str) -> None:
-        """Redact a text and write it to a file in the bundle."""
+        """Redact a string and write it to a file in the bundle."""
         self._replace(relative_path, self.redactor.text(text))
 
     def clean(self, relative_path: str) -> None:

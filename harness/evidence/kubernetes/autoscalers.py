@@ -19,7 +19,10 @@ _OUTCOMES: dict[str, Literal["adding", "failed", "refused"]] = {
     "FailedScaleUp": "failed",
     "NotTriggerScaleUp": "refused",
 }
-"""Reasons of Events about a pod. Karpenter also uses the scheduler's reason FailedScheduling."""
+"""Maps the reason of an autoscaler's Event about a pod to the outcome that the Event reports.
+
+Karpenter also uses the scheduler's reason FailedScheduling.
+"""
 _LIMITS = (
     "max node group size reached",
     "max cluster",
@@ -63,7 +66,7 @@ class Report:
         if self.outcome == "failed" and any(part in self.message for part in _QUOTA):
             return "raise the cloud account's quota for this type of machine"
         if _IN_BACKOFF in self.message:
-            return "read in the status of the node group or NodeClaim why the last scale-up failed"
+            return "see in the status of the node group or NodeClaim why the last scale-up failed"
         return ""
 
 

@@ -120,7 +120,7 @@ class Refusal:
 
     @property
     def advice(self) -> str:
-        """Return how to make the API server accept the pods, or "" if only the rule is known."""
+        """Return how to make the API server accept the pods, or "" if the message does not show this."""
         if "has expired or is not yet valid" in self.message:
             return "compare the clock of the control plane with the dates of the webhook's certificate"
         if name := self.of_another_webhook:

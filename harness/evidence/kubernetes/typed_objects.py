@@ -65,10 +65,10 @@ values."""
 _OPAQUE = frozenset({"fieldsV1", "properties", "data", "binaryData"})
 _MAX_NUMBER = 2**63 - 1
 _NAMES = {
-    str: "a text",
+    str: "a string",
     int: "a number",
     float: "a number",
-    bool: "true or false",
+    bool: "a boolean",
     list: "a list",
     dict: "a mapping",
 }
@@ -95,7 +95,7 @@ def _mapping(mapping: dict[str, Any], path: str, of: tuple[type, ...] | None) ->
             invalid.append(name)
         elif types is not None and not _fits(value, types):
             invalid.append(name)
-            yield f"{_at(path, name)} is {_type_name(value)}, and {_expectation(types)} is expected"
+            yield f"{_at(path, name)} is {_type_name(value)}, but must be {_expectation(types)}"
         elif isinstance(value, dict):
             if name not in _OPAQUE:
                 inside = _USERS_NAMES.get(name) if of is None else None
@@ -116,7 +116,7 @@ def _list(values: list[Any], name: str, path: str) -> Iterator[str]:
     for at, item in enumerate(values):
         if types is not None and not _fits(item, types):
             invalid.append(at)
-            yield f"{path}[{at}] is {_type_name(item)}, and {_expectation(types)} is expected"
+            yield f"{path}[{at}] is {_type_name(item)}, but must be {_expectation(types)}"
         elif isinstance(item, dict):
             yield from _mapping(item, path, None)
         elif isinstance(item, list):
@@ -147,7 +147,7 @@ def _at(path: str, name: str) -> str:
 
 def _type_name(value: Any) -> str:
     if isinstance(value, int | float) and not isinstance(value, bool) and not _fits(value, (int, float)):
-        return "a number that Kubernetes does not have"
+        return "a number out of range"
     return _NAMES.get(type(value), "nothing")
 
 

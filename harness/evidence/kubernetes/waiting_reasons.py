@@ -124,7 +124,7 @@ _CONTAINER_REASONS = {
     "ContainerCannotRun": Meaning("image.entrypoint"),
     "PostStartHookError": Meaning("image.config", "retried"),
 }
-"""Maps the reason in the status of a container that is waiting or did not start to the reason's meaning."""
+"""Maps each reason in the status of a container that is waiting or did not start to its meaning."""
 _PULLS = (
     # Denials come first, because their messages can also contain "does not exist".
     _Text(("pull access denied",), "image.pull_denied", "final"),
@@ -209,8 +209,8 @@ def _fits_later(message: str) -> bool:
     """Return whether each pod set can get quota in some flavor once other jobs have released their quota.
 
     Kueue lists why each flavor does not fit. If one flavor only lacks unused quota, the reasons for the other
-    flavors are irrelevant. These reasons are their taints, their node affinities, and their maximum of the
-    same resource.
+    flavors are irrelevant. Such a reason can be a taint, a node affinity, or too small a maximum of the same
+    resource.
     """
     first, *others = message.split(_POD_SET)
     parts = [first + others[0], *others[1:]] if others else [first]

@@ -149,7 +149,7 @@ def _model(node: NodeResult) -> str | None:
 
 
 def _is_figure(cell: Cell) -> bool:
-    """Return whether the result is a rate that the node measured alone. Error counts have no baseline."""
+    """Return whether the result is a rate that the node measured by itself. Error counts have no baseline."""
     return (
         cell.measured is not None
         and math.isfinite(cell.measured)

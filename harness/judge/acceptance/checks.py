@@ -35,12 +35,12 @@ class Answer:
     node: str
     """The name of the Kubernetes node, according to the API server."""
     checks: tuple[tuple[str, AcceptanceCheck], ...]
-    """Pairs of (reference into the bundle, check). Without a report, these are the individually printed
-    checks."""
+    """The report's checks, each as (reference into the bundle, check). If the pod sent no report, these are
+    the individually printed checks."""
     report: AcceptanceReport | None
     ref: str
     at: str = ""
-    """When the pod printed the first failed check, as a timestamp, or "" if no check failed."""
+    """The timestamp of the first failed check that the pod printed, or "" if no check failed."""
 
     @property
     def about(self) -> str:

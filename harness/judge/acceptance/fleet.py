@@ -164,7 +164,7 @@ def _verdict_of(report: AcceptanceReport) -> list[Cell]:
 
 
 def _no_gpu(report: AcceptanceReport, cells: Sequence[Cell]) -> list[Cell]:
-    """Return an UNKNOWN result if no GPU of the node was tested and no check failed with a GPU cause."""
+    """Return an UNKNOWN result if none of the node's GPUs was tested and no check failed with a GPU cause."""
     if (report.device == "cuda" and report.gpus) or any(
         cell.verdict != "PASS" and (cell.cause or "").startswith("gpu.") for cell in cells
     ):

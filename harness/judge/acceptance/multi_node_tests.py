@@ -69,7 +69,7 @@ class Group:
         blamed = [check for check in other_checks if check.verdict in ("FAIL", "UNKNOWN")]
         if blamed:
             names = sorted({self.hosts.get(rank, f"rank {rank}") for one in blamed for rank in one.ranks})
-            text = f"not proved, because of {', '.join(names[:4])}: {blamed[0].text}"
+            text = f"undecided because of {', '.join(names[:4])}: {blamed[0].text}"
             return [Cell(id_, "UNKNOWN", text, ranks=tuple(sorted(own)))]
         return [
             replace(
@@ -113,7 +113,7 @@ def own(all_groups: Sequence[Group], world: Mapping[int, str]) -> list[Cell]:
     If all nodes should have run tests together but no pod reported any, the only result is UNKNOWN.
     """
     if world and not all_groups:
-        return [Cell(TOGETHER, "UNKNOWN", "no pod reported the tests of all nodes together")]
+        return [Cell(TOGETHER, "UNKNOWN", "no pod reported results of the tests across all nodes")]
     result = [Cell.of(check) for group in all_groups for check in group.checks]
     return result + [
         Cell(TOGETHER, "UNKNOWN", f"pod {group.pod}: {group.lack}")

@@ -28,7 +28,7 @@ fault only if most other nodes do not fail with them."""
 
 
 def doubtful(fleet: Fleet, *, force: bool = False) -> dict[str, str]:
-    """Map each failed node that is not proved to be at fault itself to the reason.
+    """Map each failed node that is not proved to be at fault to the reason for the doubt.
 
     If more than half of the nodes fail with the same cause, all failed nodes are included. With `force`, such
     a cause counts as each node's own fault.

@@ -74,11 +74,10 @@ class PodRecords:
         return max(count.values(), default=0)
 
     def last(self) -> list[tuple[AcceptanceReport, list[AcceptanceCheck]]]:
-        """Return the reports that count, oldest first.
+        """Return the last report and all reports with checks that no later report repeats, oldest first.
 
-        Each is paired with its checks that no later report repeats.
-
-        A check in `loose` is newer than all reports, so it replaces the check of the same id in a report.
+        Each report is paired with those checks. A check in `loose` is newer than all reports, so it replaces
+        the check with the same id in a report.
         """
         later = {check.id for check in self.loose}
         counting: list[tuple[AcceptanceReport, list[AcceptanceCheck]]] = []

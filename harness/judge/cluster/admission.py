@@ -48,7 +48,7 @@ def queue_and_admission(case: Case) -> list[Finding]:
     if not case.queue:
         return _without_queue(case)
     if not case.workload:
-        return [unknown("queue", "no Workload of the job was recorded"), _no_workload(case)]
+        return [unknown("queue", "no Workload for the job was recorded"), _no_workload(case)]
     last = case.workload[-1]
     if cluster := worker_cluster(case):
         text = f"MultiKueue runs the job in cluster {cluster}, and none of its pods are in this cluster"
@@ -78,7 +78,10 @@ def _without_queue(case: Case) -> list[Finding]:
     if case.jobset is None and case.launch.kind != "Pod":
         missing = not_passed("admission", "run.evidence_missing", "no state of the job was recorded")
         return [unknown("queue", "the job's queue is not known"), missing]
-    return [passed("queue", "the job names no queue"), passed("admission", "the job needs no admission")]
+    return [
+        passed("queue", "the job does not name a queue"),
+        passed("admission", "the job needs no admission"),
+    ]
 
 
 _TOLERATE = (
@@ -109,8 +112,8 @@ _EXCLUDED_NODES = re.compile(r'(taint|nodeSelector|affinity|resource|topologyDom
 """Pattern for the number of nodes that topology-aware scheduling excluded for each reason."""
 _OF_TOPOLOGY = {
     "taint": _TOLERATE,
-    "nodeSelector": "correct the job's nodeSelector, or the labels of the nodes",
-    "affinity": "correct the job's nodeAffinity, or the labels of the nodes",
+    "nodeSelector": "correct the job's nodeSelector, or the nodes' labels",
+    "affinity": "correct the job's nodeAffinity, or the nodes' labels",
     "resource": "wait until other pods on these nodes have ended, or request fewer devices for each pod",
 }
 _RESERVATION = re.compile(r'got reservation on "([^"]+)"')
@@ -173,7 +176,7 @@ def _pending_checks(workload: ObjectState) -> list[str]:
 
 
 def _advice(cause: CauseId, message: str) -> str:
-    """Return advice that fits Kueue's message, or "" if the advice of the cause is enough."""
+    """Return advice for Kueue's message, or "" if the cause's own advice is enough."""
     if cause == "admission.topology":
         excluded = {kind: int(count) for kind, count in _EXCLUDED_NODES.findall(message)}
         most = max(excluded, key=lambda kind: excluded[kind], default="")
@@ -218,13 +221,13 @@ def _no_workload(case: Case) -> Finding:
             )
             return controllers.not_followed(case, "admission", "kueue", text, [launched.ref])
     if case.launch.attached:
-        text = f"no Workload of the job exists now (queue {case.queue}), so its admission is not known"
+        text = f"the job has no Workload now (queue {case.queue}), so its admission is not known"
         return unknown("admission", text)
     if launched is not None and case.pods and not _suspended_by_kueue(case):
         subject = f"{case.launch.kind} {launched.name} names queue {case.queue}, but Kueue does not manage it"
         text = f"{subject}: it has no Workload, and its pods ran without admission"
         return not_passed("admission", "queue.kind_not_managed", text, evidence=[launched.ref])
-    return not_passed("admission", "run.evidence_missing", "no Workload of the job was recorded")
+    return not_passed("admission", "run.evidence_missing", "no Workload for the job was recorded")
 
 
 def _suspended_by_kueue(case: Case) -> bool:
@@ -245,7 +248,7 @@ def eviction(case: Case) -> Finding:
     if not case.queue and (case.jobset is not None or case.launch.kind == "Pod"):
         return passed("eviction", "the job is not in a queue")
     if not case.workload:
-        return unknown("eviction", "no Workload of the job was recorded")
+        return unknown("eviction", "no Workload for the job was recorded")
     if not ever_admitted(case):
         return unknown("eviction", "no recorded state of the job's Workload is Admitted")
     for state in case.workload:
@@ -289,10 +292,16 @@ def _silent(case: Case, over: float, advice: list[str]) -> list[str]:
     quiet_ranks = [rank for rank in last if last[rank] and over - last[rank] >= ENDING_SECONDS]
     quiet_ranks.sort(key=lambda rank: last[rank])
     if len(quiet_ranks) == len(last) and all(map(case.record_ended, case.ranks)):
-        text = f"{names(case.ranks)} had logged everything {over - max(last.values()):.0f} s before"
+        text = (
+            f"{names(case.ranks)} had logged everything {over - max(last.values()):.0f} s before the time "
+            "limit"
+        )
         return [f"{text}: torchrun, or a command after it in the run script, did not end"]
     text = listed(
-        [f"{names([rank])} had logged nothing for {over - last[rank]:.0f} s" for rank in quiet_ranks]
+        [
+            f"{names([rank])} had logged nothing for {over - last[rank]:.0f} s before the time limit"
+            for rank in quiet_ranks
+        ]
     )
     return [text, *ranks_outside_collectives.when_stopped(case), *advice] if text else advice
 

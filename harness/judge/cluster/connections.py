@@ -64,7 +64,7 @@ def culprit(case: Case, cause: str, diagnoses: Mapping[int, NetcheckDiagnosis]) 
             text = f"the node {node} has the address that rejects them ({senders})"
             return Culprit(sorted(on_node), text, "tcp.rejected")
     if (own := _own_error(accused, cells)) is not None:
-        text = f"the packets that it sends fail in its own pod: {own.text}".removesuffix(": ")
+        text = f"packets fail in the sender's own pod: {own.text}".removesuffix(": ")
         return Culprit(sorted(accused), text, CAUSES_OF_SENDERS[own.outcome])
     if not accused or all(one.whole and len(one.rows) == one.nodes for one in diagnoses.values()):
         return None

@@ -26,25 +26,25 @@ _ADVICE = (
     ),
     (
         ("signed by unknown authority",),
-        "install the CA certificate of the registry in the container runtime of the nodes",
+        "install the registry's CA certificate in the nodes' container runtime",
     ),
     (
         ("gave http response to https client",),
-        "the registry uses plain HTTP: allow this in the container runtime of the nodes, or enable TLS",
+        "the registry uses plain HTTP: allow this in the nodes' container runtime, or enable TLS",
     ),
     (
         ("no runtime for",),
-        "the container runtime of this node has no such runtime: install it there (for NVIDIA, the container "
-        "toolkit of the GPU operator), or correct runtimeClassName",
+        "the container runtime on this node does not have this runtime handler: install it (for NVIDIA, the "
+        "container toolkit of the GPU operator), or correct runtimeClassName",
     ),
     (
         ("runasnonroot",),
         "set runAsUser to a user other than root, build the image with USER, or remove runAsNonRoot",
     ),
-    (("lifecycle hook",), "run the command of lifecycle.postStart in the image by hand, and correct it"),
+    (("lifecycle hook",), "run the lifecycle.postStart command in the image by hand, and correct it"),
     (
         ("subpath",),
-        "see whether the subPath exists in the volume, or the kubelet can create it there",
+        "make sure that the subPath exists in the volume, or that the kubelet can create it there",
     ),
     (("failed to stat",), "create this path on the node, or correct the hostPath"),
     (("cgroup",), "look at the logs of the kubelet and the container runtime on this node, or reboot it"),
@@ -57,7 +57,7 @@ _ADVICE = (
 
 
 def of(message: str) -> str:
-    """Return advice that fits the kubelet's message about a container, or ""."""
+    """Return advice for the kubelet's message about a container, or ""."""
     if (fault := nvidia_runtime.fault(message)) is not None:
         return fault.advice
     text = without_names(message.lower())

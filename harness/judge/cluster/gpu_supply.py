@@ -110,7 +110,7 @@ def of_nodes(case: Case, names: Collection[str]) -> Supply | None:
 def _never_started(case: Case) -> list[tuple[int | None, Sequence[ObjectState]]]:
     """Return the node index and the states of each pod that never started.
 
-    The index is None for a DaemonSet's pods, because these get their index only after their address.
+    The index is None for a DaemonSet's pods, because such a pod has no index until it has an IP address.
     """
     if case.launch.kind != "DaemonSet":
         return [

@@ -87,7 +87,7 @@ def expected(case: Case) -> Finding:
     if case.launch.attached:
         source = case.expected.ranks_from
         if not case.expected.ranks_given:
-            reason = "ranks are numbered by pod, as if each pod had one"
+            reason = "ranks are numbered by pod, as if each pod had one rank"
             return unknown("expected", f"the number of ranks is not known: {source}; {reason}")
         return passed("expected", f"{text}, from {source}")
     if nodes > 0 and ranks > 0 and ranks % nodes == 0:

@@ -10,7 +10,7 @@ LOGIN = (
 )
 DELETE = "delete pod {pod}: its StatefulSet then creates it from the current template"
 _NOT_RETRIEVED = "FailedToRetrieveImagePullSecret"
-"""Reason of an Event that names missing Secrets. The kubelet then pulls the image without credentials."""
+"""Reason of an Event about missing pull Secrets. The kubelet then pulls the image without credentials."""
 
 
 def secrets(case: Case, index: int) -> list[str]:

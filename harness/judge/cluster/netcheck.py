@@ -87,7 +87,7 @@ def check(case: Case) -> Finding:
     pairs = counted(nodes * (nodes - 1), "pair")
     slowest = max(one.diagnosis.seconds for one in pod_diagnoses.values())
     text = f"from inside every pod, all {pairs} of {counted(nodes, 'pod')} were tested within {slowest:.1f} s"
-    return passed("netcheck", text, refs, details=["names, connections, who answers, full packets"])
+    return passed("netcheck", text, refs, details=["names, connections, peer identities, full-size packets"])
 
 
 def steps(case: Case, diagnosis: NetcheckDiagnosis) -> list[NetcheckStep]:

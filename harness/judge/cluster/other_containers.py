@@ -158,7 +158,7 @@ def before(case: Case, end: End) -> list[str]:
     ]
     return [
         f"{other.role} {other.name} of its pod had ended with {other.outcome} "
-        f"{end.at - (other.ended_at or end.at):.0f} s before{_log_quote(case, other)}"
+        f"{end.at - (other.ended_at or end.at):.0f} s earlier{_log_quote(case, other)}"
         for other in helpers
     ]
 

@@ -29,7 +29,7 @@ from harness.judge.cluster.pod_events import PodEvent
 from harness.judge.finding import Finding, listed, not_passed, passed, unknown
 
 _CLAIMS = (
-    "correct the storageClassName of the claim (`kubectl get storageclass`), or create a volume that fits it "
+    "correct the claim's storageClassName (`kubectl get storageclass`), or create a volume that matches it "
     "(`kubectl describe pvc`)"
 )
 
@@ -176,7 +176,9 @@ def image(case: Case) -> Finding:
 
 
 def _on_nodes(case: Case, obstacle: Blocked, node: str | None) -> tuple[str, str]:
-    """Return a clause about nodes that have the image that could not be pulled, and advice. Either can be "".
+    """Return a clause about nodes that have the image, or a similar one, and advice. Either can be "".
+
+    The image is the one that could not be pulled.
 
     `node` is the name of the pod's node.
     """
@@ -357,7 +359,7 @@ def _ignored(case: Case, indexes: list[int]) -> Finding:
     scheduler = str(mapping(pod.object, "spec").get("schedulerName") or "default-scheduler")
     ranks = case.ranks_of(*indexes)
     group = [f"PodGroup {_about(event)}: {event.object.get('message')}" for event in unscheduled.group(case)]
-    advice = f"see whether {scheduler} runs (`kubectl get pods -A`)"
+    advice = f"check whether {scheduler} is running (`kubectl get pods -A`)"
     if scheduler != "default-scheduler":
         advice += " and has accepted the job's PodGroup, or correct schedulerName in the pod template"
     text = f"no scheduler has reported on the pods of {names(ranks)}, whose schedulerName is {scheduler}"

@@ -11,7 +11,7 @@ from harness.judge.finding import Finding, listed, not_passed
 
 _OF_KUEUE = "kueue.x-k8s.io/"
 _ADVICE = (
-    "find out which controller or webhook adds this gate and see whether it runs, or remove the gate from "
+    "find out which controller or webhook adds this gate and whether it is running, or remove the gate from "
     "the pod template"
 )
 

@@ -58,7 +58,7 @@ _ADVICE = (
     ),
     (
         "mount.nfs",
-        "see whether the node reaches the file server: its address, its exports, and the firewall or "
+        "check whether the node can reach the file server: its address, its exports, and the firewall or "
         "security group (NFS uses port 2049)",
     ),
     (
@@ -84,7 +84,7 @@ _ADVICE = (
 
 
 def advice(event: PodEvent | None) -> str:
-    """Return advice that fits an Event's message, or "" if the advice of the cause is enough."""
+    """Return advice for an Event's message, or "" if the cause's own advice is enough."""
     message = event.message if event else ""
     own = next((advice for part, advice in _ADVICE if part in message), "")
     return own or container_start_advice.of(message)

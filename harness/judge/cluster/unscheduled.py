@@ -19,9 +19,9 @@ from harness.judge.cluster import pod_deletion, pod_events
 _REASON = re.compile(r"(?:^|, )(\d+) ((?:(?!, \d+ ).)+)")
 _END = re.compile(r"[.;] (?:preemption|no new claims|still not schedulable)\b.*|\.$", re.DOTALL)
 _ON_PURPOSE = re.compile(r"taint(?!.*(?:node\.kubernetes\.io/|not-ready))|affinity/selector|node selector")
-"""Pattern for reasons with which the pod itself excludes a node. Only the other reasons are decisive.
+"""Pattern for reasons why the pod's own spec excludes a node: taints, affinity and node selectors.
 
-Taints that Kubernetes itself adds to cordoned or unready nodes do not match.
+Only the other reasons are decisive. Taints that Kubernetes adds to cordoned or unready nodes do not match.
 """
 _OF_VOLUMES = (
     (
@@ -39,12 +39,18 @@ _OF_VOLUMES = (
     ),
     ("enough free storage", "free storage on these nodes, or request a smaller volume"),
     ("non-existent", "the claim's volume was deleted: delete the claim and create it again"),
-    ("is being deleted", "another client deleted the claim: remove what uses it, and create it again"),
+    (
+        "is being deleted",
+        "another client deleted the claim: delete the pods that use the claim, and create it again",
+    ),
     ("is lost", "the claim's volume was deleted: delete the claim and create it again"),
     ("binding volumes", "see why the claim got no volume: `kubectl describe pvc`, and its provisioner's log"),
     ("persistentvolumeclaim", "create the claim that the pod uses, or correct its name"),
 )
-"""Pairs of (part of a reason that a volume causes, advice). The default is the advice of the first entry."""
+"""Pairs of (part of the scheduler's reason if a volume excludes a node, advice).
+
+An empty advice means the advice of the first pair.
+"""
 _ADVICE = (
     (
         re.compile(r"node\.kubernetes\.io/(?:disk|memory|pid)-pressure"),
@@ -87,7 +93,7 @@ _ADVICE = (
     ),
     (
         re.compile(r"cannot allocate all claims|resourceclaim"),
-        "compare the pod's ResourceClaims with the devices that are free: `kubectl get resourceclaims,"
+        "compare the pod's ResourceClaims with the free devices: `kubectl get resourceclaims,"
         "resourceslices -A`",
     ),
 )
@@ -110,7 +116,7 @@ _FILTERED_ADVICE = (
 _CLAIM_NOT_CREATED = "FailedResourceClaimCreation"
 _NO_TEMPLATE = "create the ResourceClaimTemplate in the message, or correct its name in resourceClaims"
 IGNORED_SECONDS = 30.0
-"""A working scheduler sets the PodScheduled condition of each pod within this time."""
+"""A working scheduler sets each pod's PodScheduled condition within this many seconds."""
 
 
 @dataclass(frozen=True)
@@ -129,7 +135,7 @@ class Notes:
     evidence: list[str]
     advice: str
     node_is_coming: bool
-    """Whether an autoscaler is adding a node, so that the reasons of the existing nodes are not final."""
+    """Whether an autoscaler is adding a node. If so, the reasons that exclude other nodes are not final."""
 
 
 def reasons(message: str) -> list[str]:

@@ -86,7 +86,8 @@ def judged(case: Case, findings: list[Finding]) -> Finding:
     if case.launch.attached:
         attached_at = case.manifest.attached_at or "the harness attached"
         return unknown(
-            CHECK, f"what others changed before {attached_at} is not known: {_changes_text(case, changed)}"
+            CHECK,
+            f"changes by other clients before {attached_at} are not known: {_changes_text(case, changed)}",
         )
     return passed(CHECK, _changes_text(case, changed), evidence)
 

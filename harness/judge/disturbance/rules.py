@@ -43,7 +43,7 @@ _UNSERVICED = {
     *("dns.server_silent", "dns.server_refused", "dns.server_failed", "dns.no_record"),
     *("dns.differs_by_node", "peer.never_came", "unification.no_run"),
 }
-"""Possible consequences of a Service address that is not routed to a pod."""
+"""Causes that can result if connections to a Service's address reach no pod."""
 _TAKEN_DOWN = {
     "rank.killed",
     "rank.pod_deleted",
@@ -89,13 +89,13 @@ _RELEASED = {
     *("unification.metric_collision", "unification.foreign_job", "unification.lost_points"),
     "controllers.jobset_not_reconciling",
 }
-"""Possible consequences when a controller no longer owns a pod and creates a replacement."""
+"""Causes that can result if a controller no longer owns a pod and creates a replacement."""
 _UNSERVED = {
     *("scheduling.not_started", "scheduling.unschedulable", "admission.pods_ready_timeout"),
     *("controllers.jobset_not_reconciling", "controllers.kueue_not_reconciling"),
     *UNEXPLAINED,
 }
-"""Possible consequences of a scheduler or controller manager that is not running."""
+"""Causes that can result if the scheduler or the controller manager is not running."""
 _UNRESOLVED = re.compile(
     r"Temporary failure in name resolution|Name or service not known|gaierror|getaddrinfo"
     r"|No address associated with hostname|dns error|failed to lookup address"

@@ -26,7 +26,7 @@ _NCCL_WARNING = re.compile(r"\[(\d{1,4})\] (?:[\w/.]+:\d+ )?NCCL WARN (.+)")
 _ASSERTED = "device-side assert triggered"
 _ASSERTION = re.compile(r"Assertion `[^`]{1,200}` failed")
 _LISTED = re.compile(r"\d validation errors? for ")
-"""Pattern for a Pydantic exception. Its reasons follow in pairs of lines."""
+"""Pattern for a Pydantic exception. Each reason follows on two lines of its own."""
 _REPEATED = re.compile(r"DataLoader worker \(pid\(s\) [\d, ]+\) exited unexpectedly")
 """Pattern for the exception that PyTorch raises when a DataLoader worker exits. It repeats an earlier
 exception, which names the worker's signal."""

@@ -11,12 +11,12 @@ import re
 _ADVICE = (
     (
         r"shm_open failed.*Permission denied|(shared memory|/dev/shm|</torch_).*Permission denied",
-        "the user of the container may not write to /dev/shm: mount an emptyDir with medium: Memory there, "
+        "the container's user may not write to /dev/shm: mount an emptyDir with medium: Memory there, "
         "or change securityContext.runAsUser",
     ),
     (
         r"unable to open shared memory object .*No such file",
-        "the process that created the tensor no longer exists: see whether a DataLoader worker, or the "
+        "the process that created the tensor no longer exists: check whether a DataLoader worker, or the "
         "process that sent the tensor, had ended before",
     ),
     (
@@ -62,13 +62,14 @@ _ADVICE = (
     ),
     (
         r"ibv_\w+ failed with error|Got completion from peer .* status=|NET/IB : Got async event",
-        "the InfiniBand or RoCE link to the peer failed: see whether the ports are active (`ibstat`) on both "
-        "nodes, and whether NCCL_IB_HCA and NCCL_IB_GID_INDEX fit; NCCL_IB_DISABLE=1 shows whether TCP works",
+        "the InfiniBand or RoCE link to the peer failed: check whether the ports are active (`ibstat`) on "
+        "both nodes, and whether NCCL_IB_HCA and NCCL_IB_GID_INDEX are correct; NCCL_IB_DISABLE=1 shows "
+        "whether TCP works",
     ),
     (
         r"watchdog got stuck for \d+ seconds|Heartbeat monitor timed out",
         "a call to CUDA or NCCL did not return, or a thread held the GIL: look for Xid errors (`dmesg | grep "
-        "Xid` on the node), and for long work in Python or on the file system at this step",
+        "Xid` on the node), and for slow Python code or file system access at this step",
     ),
     (
         r"Too many open files|received 0 items of ancdata",
@@ -113,14 +114,13 @@ _ADVICE = (
         r"|no GPUs found|CUDA driver initialization failed|cudaGetDeviceCount\(\).* Error (304|999): "
         r"|NVMLError_Unknown|nvml\w+\(\w*\) failed: (Unknown Error|Not Found)"
         r"|GPU access blocked by the operating system",
-        "see the limit nvidia.com/gpu and CUDA_VISIBLE_DEVICES of the pod, and run `nvidia-smi` in it: if it "
-        "prints `Failed to initialize NVML: Unknown Error`, the container has lost its GPUs, for example "
-        "because systemd was reloaded on the node; then delete the pod",
+        "check the pod's limit for nvidia.com/gpu and its CUDA_VISIBLE_DEVICES, and run `nvidia-smi` in the "
+        "pod: if it prints `Failed to initialize NVML: Unknown Error`, the container has lost its GPUs, for "
+        "example because systemd was reloaded on the node; then delete the pod",
     ),
     (
         r"driver/library version mismatch",
-        "the driver of the node was updated, but its old kernel module is still loaded: drain and reboot "
-        "the node",
+        "the node's driver was updated, but its old kernel module is still loaded: drain and reboot the node",
     ),
     (
         r"CUDA driver is a stub library",
@@ -189,16 +189,17 @@ _ADVICE = (
     (
         r"undefined symbol: |version `(GLIBC|GLIBCXX|CXXABI)_[\d.]+' not found"
         r"|cannot open shared object file: No such file or directory",
-        "a compiled extension does not fit the image: build it for the image's PyTorch, CUDA and C library",
+        "a compiled extension was not built for this image: build it for the image's PyTorch, CUDA and C "
+        "library",
     ),
     (
         r"ModuleNotFoundError: |ImportError: cannot import name",
-        "install the module in the image of every rank, and see whether PYTHONPATH and the working directory "
-        "are the same in each pod",
+        "install the module in the image of every rank, and check whether PYTHONPATH and the working "
+        "directory are the same in each pod",
     ),
     (
         r": command not found$|^exec: .*: not found$",
-        "the image has no such program, or PATH lacks its folder: install it in the image of every rank",
+        "the program is not in the image, or its folder is not in PATH: install it in every rank's image",
     ),
     (
         r"^\S*sh: .*: Permission denied$",
@@ -220,16 +221,16 @@ _ADVICE = (
     ),
     (
         r"\[Errno 30\]|Read-only file system",
-        "the volume cannot be written: see readOnly in the pod's volumes and mounts, and whether the kernel "
+        "the volume is not writable: check readOnly in the pod's volumes and mounts, and whether the kernel "
         "remounted the disk after an error (`dmesg` on the node)",
     ),
     (
         r"\[Errno 5\]|Input/output error",
-        "the storage failed but is not full: see the status of the volume, and `dmesg` on the node",
+        "the storage failed but is not full: check the volume's status, and `dmesg` on the node",
     ),
     (
         r"\[Errno 37\]|No locks available",
-        "the file system of this file, such as NFS, does not support locks: set HF_HOME, or the folder in "
+        "this file's file system, such as NFS, does not support locks: set HF_HOME, or the folder in "
         "the message, to a local disk or an emptyDir",
     ),
     (
@@ -306,11 +307,11 @@ _ADVICE = (
     (
         r"socket\w+Connect: connect to .*(No route to host|timed out|unreachable)",
         "NCCL cannot connect to this address: set NCCL_SOCKET_IFNAME to the interface of the pods' network, "
-        "and see whether a NetworkPolicy or a firewall blocks high ports; --netcheck tests the connections",
+        "and check whether a NetworkPolicy or a firewall blocks high ports; --netcheck tests the connections",
     ),
     (
         r"Mismatched NCCL version",
-        "the ranks load different versions of NCCL: use the same image in every pod, and see whether "
+        "the ranks load different versions of NCCL: use the same image in every pod, and check whether "
         "LD_LIBRARY_PATH or LD_PRELOAD selects a different one",
     ),
     (

@@ -38,7 +38,7 @@ def outside_collectives(case: Case) -> list[Place]:
 
 
 def when_stopped(case: Case) -> list[str]:
-    """Return a one-item list that names the code in which ranks were when a job ran out of time, or [].
+    """Return a one-item list with the code that ranks were running when a job ran out of time, or [].
 
     Ranks that were not in a collective operation come first, because the others may have waited for them.
     """

@@ -110,7 +110,11 @@ def differences(own: Truth, other: Truth) -> Iterator[tuple[str, int, str]]:
             if own_metrics.get(metric) != other_metrics.get(metric)
         ):
             counts = [f"{(side.get(metric) or (0, ''))[0]} rows" for side in (own_metrics, other_metrics)]
-            yield metric, -1, f"{counts[0]} recorded, {counts[1]} passed to the client, or different values"
+            yield (
+                metric,
+                -1,
+                f"{counts[0]} recorded and {counts[1]} passed to the client, or the values differ",
+            )
         if not own_metrics or not other_metrics:
             yield "", -1, "one record has no digests of its metrics"
         return

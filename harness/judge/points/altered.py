@@ -124,7 +124,7 @@ def _other_steps(
     """Return how a metric's steps in the run differ from the logged steps, or None."""
     series, foreign = recorded.shared.get(metric, NONE), comparison.foreign.get(metric, [])
     if foreign and all(int(float(s)) in foreign and same(series[int(float(s))], rows[s]) for s in steps):
-        return "the step was rounded to what a double can represent"
+        return "the step was rounded to a number that a double can represent"
     logged, recorded_steps = sorted(rows), sorted(series)
     if foreign and len(logged) == len(recorded_steps) >= MIN_POINTS:
         shift = recorded_steps[0] - logged[0]

@@ -125,8 +125,8 @@ def _missing_log(case: Case, pod: Pod) -> str:
         )
         if count > 1 or (count and previous):
             return (
-                f"its container was restarted {count} times, and the kubelet keeps only the log of the last "
-                "execution before this one, so an earlier process may have logged points"
+                f"its container was restarted {count} times, and the kubelet keeps only the log of the "
+                "previous execution, so an earlier process may have logged points"
             )
     return ""
 

@@ -91,7 +91,7 @@ def _problem(rank: int, pods: list[PodRecord], run: str | None) -> str:
             return f"{f'{pod.pod}: ' if pod.pod else ''}{reason}"
     other_lines = sum(pod.others for pod in {id(pod): pod for pod, _ in own}.values())
     if other_lines:
-        reason = "two jobs wrote to one log, or they are forged"
+        reason = "two jobs wrote to one log, or these lines are forged"
         return f"{counted(other_lines, 'line')} in its log have another owner's uid: {reason}"
     return ""
 
@@ -284,12 +284,14 @@ def _before_the_end(
         if last is None or record.problem != record.without_summary() or record.rank is None:
             continue
         if processes == 1 and _prefix(rows, last) == last.digest:
-            text = f"the {counted(last.points, 'point')} until its last line are in the run"
+            text = f"the {counted(last.points, 'point')} up to its recorder's last line are in the run"
         else:
             arrived = sum(len(each.kept().steps) for each in rows.values())
             if arrived >= last.points:
                 continue
-            text = f"the run has {counted(arrived, 'point')} in all, fewer than it logged until its last line"
+            text = (
+                f"the run has {counted(arrived, 'point')} in all, fewer than its recorder's last line reports"
+            )
         differences.open.append(({record.rank}, f"rank {record.rank}: {text}"))
 
 
@@ -348,5 +350,7 @@ def _blocks_before_the_end(
         )
         for metric, leaves in blocks.leaves.items()
     )
-    text = f"{arrived} of {counted(count, 'block')} of its points until its last line are in the run"
+    text = (
+        f"{arrived} of {counted(count, 'block')} of its points up to its recorder's last line are in the run"
+    )
     differences.open.append(({record.rank}, f"rank {record.rank}: {text}"))

@@ -212,7 +212,7 @@ def _overwritten(owners: list[Owned], raw: Rows, result: Differences) -> None:
 
 def _conflict(metric: str, conflict: tuple[int, float, float]) -> str:
     step, one, other = conflict
-    return f"{metric} at step {step}: one logged {one!r}, another {other!r}"
+    return f"{metric} at step {step}: one process logged {one!r}, another {other!r}"
 
 
 def _collided(owners: list[Owned], raw: Rows, result: Differences) -> bool:
@@ -249,14 +249,14 @@ def _explain(one: Owned, view: Rows, *, alone: bool, result: Differences) -> Non
         )
         result.open.append((ranks, f"rank {one.rank}: {text}"))
     elif not alone:
-        text = f"{claim.metric}: other processes may have logged points of it too{difference.text}"
+        text = f"{claim.metric}: other processes may also have logged points for it{difference.text}"
         result.open.append((ranks, f"rank {one.rank}: {text}"))
     elif missing_count == 0 or not claim.digest:
         text = f"{claim.metric}: {counted(claim.count, 'point')}, as many as logged, but not the same"
         result.wrong.append((ranks, f"rank {one.rank}: {text}{difference.text}"))
     else:
         result.unexpected.append(
-            f"{claim.metric}: {counted(-missing_count, 'point')} more than logged{difference.text}"
+            f"{claim.metric}: {counted(-missing_count, 'point')} more than were logged{difference.text}"
         )
 
 
@@ -273,7 +273,7 @@ class Where:
 
 
 def differing(claim: Claim, view: Rows) -> Where:
-    """Return the step ranges in which the digests of a process and of the run differ.
+    """Return the step ranges in which a process's digests differ from those of the run.
 
     The ranges are blocks of steps. Blocks are larger in summaries of longer training runs.
     """
@@ -373,7 +373,7 @@ def compare_blocks(
             wrong_blocks.append(block)
         else:
             steps_text = _ranges(_spans([block], BLOCK_STEPS))
-            text = f"{metric}: other processes may have logged points of it too, in steps {steps_text}"
+            text = f"{metric}: other processes may also have logged points for it, in steps {steps_text}"
             result.open.append(({rank}, f"rank {rank}: {text}"))
     points = counted(sum(leaf.points for leaf in leaves.values()), "point")
     note = "; its client may still send them" if record.running else ""

@@ -118,14 +118,14 @@ def _fitting(record: Record, stored: _Stored) -> Blocks | str:
         logged_line = record.lines.get(report.line)
         if logged_line is not None and logged_line.chain != report.chain:
             return (
-                f"report {number} of its digests in the tracker does not fit line {report.line} of its log: "
-                "one of them was changed"
+                f"report {number} of its digests in the tracker does not match line {report.line} of its "
+                "log: one of them was changed"
             )
         head = digest_reports.head_after(head, text)
         for line in heads.get(number + 1, ()):
             if digest_reports.head_text(head) != line.head:
                 return (
-                    f"the first {counted(number + 1, 'report')} of its digests in the tracker do not fit "
+                    f"the first {counted(number + 1, 'report')} of its digests in the tracker do not match "
                     f"line {line.number} of its log: one of them was changed"
                 )
         if number < last_report:
@@ -153,7 +153,7 @@ def _beside_the_summary(record: Record, blocks: Blocks) -> str:
         differs = claim.digest and digest_lines.short(_sum(leaves)) != claim.digest
         if (complete and differs) or sum(leaf.points for leaf in leaves) > claim.count:
             return (
-                f"its digests of {claim.metric} in the tracker do not fit its summary in the log: "
+                f"its digests of {claim.metric} in the tracker do not match its summary in the log: "
                 "one of them was changed"
             )
     return ""

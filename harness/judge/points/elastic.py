@@ -66,7 +66,9 @@ def scaling(before: ObjectState, after: ObjectState) -> str | None:
         managers = sorted(
             {str(each.get("manager")) for each in entries if each.get("subresource") == "scale"}
         )
-    return f"scaled from {old} to {new} replicas by {managers[0] if len(managers) == 1 else 'somebody'}"
+    return (
+        f"scaled from {old} to {new} replicas by {managers[0] if len(managers) == 1 else 'an unknown client'}"
+    )
 
 
 def allows(case: Case, change: Change) -> bool:

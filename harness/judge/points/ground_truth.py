@@ -371,7 +371,7 @@ def _why_incomplete(case: Case, truth: Truth, damage: bool, message: dict[str, o
         reason = _why_attempt(truth, number, attempt, message)
         reasons += [f"{_which(truth, number)}{reason}"] if reason else []
     if not truth.attempts and not reasons:
-        return "its end is missing after 0 rows"
+        return "its end record is missing after 0 rows"
     return " and ".join(reasons)
 
 
@@ -386,7 +386,7 @@ def _why_attempt(truth: Truth, number: int, attempt: Attempt, message: dict[str,
     if attempt.end is None:
         return _without_end(truth, number, attempt)
     if attempt.count != attempt.end.count:
-        return f"it recorded {attempt.end.count} rows, but {attempt.count} are here"
+        return f"it recorded {attempt.end.count} rows, but the bundle has {attempt.count}"
     if not attempt.fits:
         return "its rows do not match its own counts and digests"
     digest = (message.get("count"), message.get("sha256"))
@@ -405,11 +405,11 @@ def _without_end(truth: Truth, number: int, attempt: Attempt) -> str:
         return ""  # The world continued without this rank. Its steps are compared with rank 0's.
     if attempt is not truth.own[-1] and attempt.accounted == attempt.count:
         return ""  # A process pool killed the child after it had finished its runs.
-    return f"its end is missing after {attempt.count} rows"
+    return f"its end record is missing after {attempt.count} rows"
 
 
 def _of_its_pod(truth: Truth, last: Attempt) -> list[tuple[int, str]]:
-    """Return (count, digest) for each process of the rank in the pod of its last attempt.
+    """Return (count, digest) for each of the rank's processes in the pod of its last attempt.
 
     Any of these processes may have written the pod's termination message.
     """
@@ -443,7 +443,7 @@ def _cut(truth: Truth, number: int, attempt: Attempt) -> str:
     if not gap_metrics:
         return ""
     limit = ", past the row limit (HARNESS_TRUTH_ROWS)" if attempt.blocks else ""
-    return f"it was cut after {attempt.count} rows{limit}, and may have logged more of {gap_metrics[0]}"
+    return f"it was cut off after {attempt.count} rows{limit}, and may have logged more of {gap_metrics[0]}"
 
 
 def _which(truth: Truth, number: int) -> str:
@@ -472,10 +472,10 @@ def why_unrecorded(case: Case, rank: int) -> str:
         return ""
     tail = case.bundle.tail(log)
     if tail and _WAITING.search(tail[-1][1]):
-        return ". It did not get as far as logging: it was still waiting for the other ranks"
+        return ". The rank logged nothing because it was still waiting for the other ranks"
     cause = error_patterns.read(tail, log).cause or ""
     if cause.startswith(("rendezvous.", "image.")):
-        return f". It did not get as far as logging: it ended before ({cause})"
+        return f". The rank ended before it logged anything ({cause})"
     if not _container_succeeded(case, pod):
         return ""
     return ". No recorder ran: did it call pluto.init()? Was PYTHONPATH overridden, or Python run with -I/-E?"

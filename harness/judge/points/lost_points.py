@@ -125,7 +125,7 @@ def refusals(case: Case) -> list[str]:
     ]
     after_launch = [one for one in own_refusals if (seconds(one.last) or 0.0) >= launched]
     return [
-        f"the tracker rejected {counted(one.count, 'request')} of {one.sender!r} ({one.reason})"
+        f"the tracker rejected {counted(one.count, 'request')} from {one.sender!r} ({one.reason})"
         for one in after_launch[:2]
     ]
 

@@ -174,7 +174,7 @@ def _open(truth: Truth | None) -> str:
         if account.handed != account.logged + account.left or account.left != explained:
             return (
                 f"run.log received {_values(account.handed)}; {account.logged} were logged, and {explained} "
-                f"of the {account.left} that were left out have a reason"
+                f"of the {account.left} that were omitted have a recorded reason"
             )
     return ""
 

@@ -24,7 +24,7 @@ class How(Enum):
     """The ways in which a point can be logged twice. Each value is a clause for messages."""
 
     SAME_LIFE = "the same process logged it again"
-    RESTART = "a restart that the job allows logged it again"
+    RESTART = "the rank logged it again after a restart that the job allows"
     BY_SCRIPT = "the run script started the rank again, which logged it again"
     OTHER_LIFE = "another life (run object) of the rank overwrote it"
     AT_ONCE = "two processes of the rank logged it at the same time"

@@ -45,7 +45,7 @@ class Attached:
         ]
 
     def node_of(self, attachment: Attachment) -> int | None:
-        """Return the index of the node of this launch whose process made this attachment, or None."""
+        """Return the index of the node in this launch whose process made this attachment, or None."""
         if attachment.job_name not in {None, self.case.launch.tracked_as}:
             return None  # The pods of another launch can have the same names.
         if attachment.launch is not None and attachment.launch not in self.case.launches:

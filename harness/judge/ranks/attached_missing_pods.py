@@ -35,7 +35,7 @@ def reason(case: Case) -> str:
     """Return a clause with the possible reasons for a pod's deletion, according to the job's objects."""
     launched = case.jobset
     if launched is None:
-        return "a controller of the pods, a person, a program or the removal of their node deleted it"
+        return "the pod's controller, a person, a program or the removal of its node deleted it"
     if case.launch.kind in _OPERATORS and not items(launched.object, "status", "conditions"):
         return f"the {case.launch.kind} has no conditions either: is its operator running?"
     if case.launch.kind in _OPERATORS:

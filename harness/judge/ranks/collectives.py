@@ -214,7 +214,7 @@ def _last_before(case: Case, end: End, at: float) -> list[str]:
     text, _ = log_clues.last_line(earlier)
     if not text or log_clues.is_error(text) or log_clues.is_of_a_peer(text):
         return []
-    return [f"its last log line before was: {text[:200]}"]
+    return [f"its last log line before that was: {text[:200]}"]
 
 
 def lost_peer(case: Case, cause: End) -> str:

@@ -110,7 +110,9 @@ def _waited_for(case: Case, jobset: ObjectState, ends: dict[int, End]) -> Findin
         text = f"every rank's pod has ended, but {_object_name(case, jobset)} has not"
         return controllers.not_followed(case, "completed", "jobset", text, refs, END)
     if admission.worker_cluster(case):
-        return unknown("completed", f"{_object_name(case, jobset)} ran in another cluster: see admission")
+        return unknown(
+            "completed", f"{_object_name(case, jobset)} ran in another cluster: see the admission check"
+        )
     if case.timed_out:
         ranks, reasons = pods.stalled(case, ends)
         reasons += [*ranks_outside_collectives.when_stopped(case), *terminating.overdue(case)]

@@ -78,7 +78,7 @@ def _way(case: Case, of_pod: PodProcesses, index: int, end: BadEnd) -> str:
     process = next((process for process in of_pod.processes.values() if process.ref == end.ref), None)
     if process is None or not process.argv or not text or retried_commands.named(text, process):
         return exit_masking.way(text)
-    return "the program that the script starts did not pass it on: let it end with that exit code"
+    return "the program that the script starts did not pass the exit code on: let it end with that code"
 
 
 def _never_began(case: Case, index: int) -> BadEnd | None:
@@ -288,7 +288,7 @@ def check(case: Case, before: list[Finding]) -> Finding:
         if rank not in lives or not (rank in own or _confirmed(case, *lives[rank]))
     ]
     if unconfirmed:
-        text = f"the end of {names(unconfirmed)} is known only from its pod"
+        text = f"the exit code of {names(unconfirmed)} is known only from the pod"
         without_code = [
             rank for rank in unconfirmed if rank in lives and any(e.code is None for e in lives[rank][1].ends)
         ]

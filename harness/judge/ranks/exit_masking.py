@@ -23,14 +23,17 @@ command."""
 _LOOP = re.compile(r"\b(for|while|until)\b.*\bdo\b.*\bdone\b")
 
 _WAYS = (
-    (r"&\s*wait\s*$", "`wait` alone ends with 0 whatever it waited for: write `wait $!` for each command"),
-    (r"\bfind\b.*-exec\b", "`find -exec` hides it: call the command in a loop, with `set -e`"),
+    (r"&\s*wait\s*$", "`wait` without arguments always exits with 0: write `wait $!` for each command"),
+    (r"\bfind\b.*-exec\b", "`find -exec` hides the exit code: call the command in a loop, with `set -e`"),
     (
         rf"^(!\s|(if|while|until)(?=\s)((?!\b(then|do)\b).)*{_STARTS}({_LAUNCHERS}|bash|sh)\s)",
-        "a condition hides it: call the command on a line of its own",
+        "a condition hides the exit code: call the command on a line of its own",
     ),
-    (r"\|\|(?!.*\b(exit|return)\s+[1-9$\"])", "what follows `||` replaces it: end that part with `exit 1`"),
-    (r"^(?!.*--return)script\s+(?!-\w*e)", "`script` hides it: write `script -e`"),
+    (
+        r"\|\|(?!.*\b(exit|return)\s+[1-9$\"])",
+        "what follows `||` replaces the exit code: end that part with `exit 1`",
+    ),
+    (r"^(?!.*--return)script\s+(?!-\w*e)", "`script` hides the exit code: write `script -e`"),
 )
 """Pairs of a pattern for the line that starts the program and a clause on how such a line hides the exit
 code."""
@@ -73,7 +76,7 @@ def passes_on(text: str) -> bool:
 def _weight(word: str) -> tuple[bool, int]:
     """Return a sort key that ranks the user's script last.
 
-    It is probably the longest word that starts a program.
+    The user's script is probably the longest argument that starts a program.
     """
     own = _KONDUKTOR.search(word) or ("/opt/harness/" not in word and _PROGRAM.search(word))
     return bool(own), len(word)
@@ -92,10 +95,10 @@ def way(text: str) -> str:
 def _in_its_line(line: str, before: list[str]) -> str:
     """Return a sentence if the line that starts the program hides the program's exit code, or ""."""
     if ending := re.search(r"\|\|\s*(true|:|echo|exit\s+0)(?=\s|;|$)", line):
-        return f"`|| {ending[1]}` after the command hides it: remove it"
+        return f"`|| {ending[1]}` after the command hides the exit code: remove it"
     # With pipefail, a pipeline exits with the code of the last command that failed.
     if re.search(r"(?<![|>])\|(?!\|)", line) and not any("pipefail" in one for one in before):
-        return "a pipe hides it: write `set -o pipefail` before it"
+        return "a pipe hides the exit code: write `set -o pipefail` before the command"
     for pattern, sentence in _WAYS:
         if re.search(pattern, line):
             return sentence
@@ -106,25 +109,29 @@ def _in_its_line(line: str, before: list[str]) -> str:
 
 def _later(line: str, before: list[str], after: list[str]) -> str:
     """Return a sentence if lines after the program hide its exit code, or ""."""
-    loop = "a loop hides it: write `|| exit` after the command" if _LOOP.search(line) else ""
+    loop = "a loop hides the exit code: write `|| exit` after the command" if _LOOP.search(line) else ""
     if _set(before, r"-(\w*e|o\s+errexit)") and not _set(before, r"\+(\w*e|o\s+errexit)"):
         return loop
     if any(re.match(r"(exit|return)\s+0\b", one) for one in after):
-        return "`exit 0` at the end hides it: write `set -e` at the beginning"
+        return "`exit 0` at the end hides the exit code: write `set -e` at the beginning"
     if loop:
         return loop
     program = _PROGRAM.search(line)
     remainder = "" if "||" in line else line[program.end() if program else 0 :]
     later = re.search(r";\s*(\S.*)", remainder)
     last = after[-1] if after else _CLOSED.sub("", later[1]) if later else ""
-    return f"a later command (`{last[:40]}`) hides it: write `set -e` at the beginning" if last else ""
+    return (
+        f"a later command (`{last[:40]}`) hides the exit code: write `set -e` at the beginning"
+        if last
+        else ""
+    )
 
 
 def _trap(lines: list[str]) -> str:
     """Return a sentence if a trap at the end of the script replaces the exit code, or ""."""
     trap = next((line for line in lines if re.match(r"trap\s.*\b(EXIT|0|ERR)\b", line)), "")
     if trap and any(re.search(r"\bexit\s+0\b", line) for line in lines):
-        return f"`exit 0` in what `{trap[:40]}` runs hides it: remove it, or `exit` with the code in `$?`"
+        return f"`exit 0` in `{trap[:40]}` hides the exit code: remove it, or `exit` with the code in `$?`"
     return ""
 
 

@@ -83,7 +83,7 @@ def _end(case: Case, ends: dict[int, End], states: list[ObjectState]) -> Finding
         text = f"the JobSet is {case.terminal}, but the TorchrunJob {_is(phase)}"
         if completed:
             return _wrong(text, refs)
-        return unknown(CHECK, f"{text}: it had {TOLERANCE:g} s to change", evidence=refs)
+        return unknown(CHECK, f"{text}; its phase had only {TOLERANCE:g} s to change", evidence=refs)
     return _in_order(case, completed or last, phase, refs)
 
 

@@ -66,8 +66,8 @@ def _begins_late(case: Case, index: int, pod: Pod) -> str:
 def _kubelet(case: Case, index: int, pod: Pod, error: str) -> Finding:
     """Return the finding for a log that could not be read because the kubelet was unreachable."""
     text = (
-        f"the log of {case.place(index)} could not be read: the API server could not reach port 10250 of the "
-        f"kubelet of node {pod.node} ({error})"
+        f"the log of {case.place(index)} could not be read: the API server could not reach the kubelet on "
+        f"node {pod.node}, port 10250 ({error})"
     )
     reasons = ["what the rank logged is not known, so the rank itself is not judged"]
     return not_passed(
@@ -112,4 +112,4 @@ def _stops_early(case: Case, pod: Pod, path: str) -> str | None:
         and not any(error_patterns.BEGINS in line for line in lines)
     ):
         return None
-    return f"{path} stops at {at} without the line of the exit code, and its container ended at {finished}"
+    return f"{path} ends at {at} without a line for the exit code, but its container ended at {finished}"

@@ -47,7 +47,7 @@ _REQUEST_ADVICE = (
 )
 _FAULT_ADVICE = "look for a fault of its code or libraries in the log or a core dump"
 _BUS_ADVICE = (
-    "see whether /dev/shm is full (mount an emptyDir with medium: Memory), or a mapped file was truncated"
+    "check whether /dev/shm is full (mount an emptyDir with medium: Memory), or a mapped file was truncated"
 )
 _KILLED_ADVICE = (
     "unless somebody sent SIGKILL, the kernel did when the container's memory ran out. The kernel can kill "
@@ -73,8 +73,8 @@ each socket error, and several of them after a rank has lost the rendezvous stor
 LOST_CONTAINER = 255
 """Exit code that containerd reports for a container that ended while containerd was not running."""
 _DEADLINE_ADVICE = "raise activeDeadlineSeconds in the pod template, or find where the ranks hang"
-_LOST_ADVICE = "see whether the node was rebooted: `kubectl get events -n default` lists it for an hour"
-_CONTROLLER_ADVICE = "read the conditions of the job: its controller stopped the pod"
+_LOST_ADVICE = "check whether the node was rebooted: `kubectl get events -n default` lists it for an hour"
+_CONTROLLER_ADVICE = "read the job's conditions: its controller stopped the pod"
 _NOT_0_ADVICE = "exit with a nonzero code on SIGTERM, so that the Job does not count the rank as completed"
 _FINALIZATION_ADVICE = (
     "end the script with torch.distributed.barrier() and destroy_process_group(): otherwise a gloo thread "
@@ -191,8 +191,11 @@ def _job_deleted(case: Case, pod: Pod, end: End) -> End:
 
 
 def _out_of_time(case: Case, pod: Pod, end: End, deadline: float) -> End:
-    """Return the End for a pod that its Job deleted at the Job's deadline. Its time is after the deadline."""
-    text = f"{case.place(pod.index)} was taken down at the deadline of its Job"
+    """Return the End for a pod that its Job deleted at the Job's deadline.
+
+    The End's time is after the deadline.
+    """
+    text = f"{case.place(pod.index)} was taken down at its Job's deadline"
     return replace(end, at=max(end.at, deadline + 0.001), cause="run.timed_out", text=text, follows=True)
 
 
@@ -424,7 +427,7 @@ def _exited(case: Case, end: End, clues: Clues, terminated: dict[str, object]) -
     if clues.exit_code and code not in (None, 0, clues.exit_code):
         text += f" (torchrun then ended with {code})"
     if not code:
-        text = f"{place}: the container exited with 0, but its command with {end.exit_code} "
+        text = f"{place}: the container exited with 0, but its command exited with {end.exit_code} "
         text += "(konduktor's termination message)"
     if _SERVICE_LINK.search(clues.line or clues.last):
         end = replace(end, advice=_SERVICE_LINK_ADVICE)

@@ -165,7 +165,7 @@ def refused(case: Case) -> Finding | None:
 
 def _refusal(case: Case) -> tuple[Refusal | None, list[str]]:
     """Return the last rejection of a pod or Job since the newest pod was created, and its event."""
-    limit = case.waited_until or LATE  # After waiting, the harness deletes the pods' owners.
+    limit = case.waited_until or LATE  # After that, the harness deletes the pods' owners.
     recorded = [each for each in case.bundle.history("event") if (seconds(each.received_at) or 0.0) <= limit]
     events = list({each.uid: each for each in recorded}.values())
     newest = refusals.created(pod.last.object for pod in case.pods.values())
@@ -219,7 +219,7 @@ def rank_ends(
             return [unknown("rendezvous", "see netcheck"), unknown("rank-exit", "see netcheck")]
     cause = first(failures)
     if (culprit := checkpoint_errors.diagnose(case, cause, failures)) is not None:
-        cause, failures = culprit, []  # Its text describes all failures.
+        cause, failures = culprit, []  # The text of this End describes all failures.
     elif cause.follows:
         cause, failures = _culprit(case, ends, cause, failures)
     other_ends = [end for end in failures if end.index != cause.index]
@@ -280,11 +280,14 @@ def rank_ends(
 
 
 def _culprit(case: Case, ends: dict[int, End], cause: End, failures: list[End]) -> tuple[End, list[End]]:
-    """Return the End that led to the first failure, or `cause` if none is known, and the failures to list."""
+    """Return the End that led to the first failure, or `cause` if no such End is known.
+
+    Also return the failures to list.
+    """
     if (culprit := frozen(case, ends) or collectives.absent(case, cause, ends.values())) is not None:
         return culprit, failures
     if (culprit := collectives.diagnose(case, cause, failures)) is not None:
-        return culprit, []  # Its text describes all failures.
+        return culprit, []  # The text of this End describes all failures.
     return cause, failures
 
 
@@ -356,7 +359,7 @@ def _never_met(
         )
     waiting = [end for end in failures if (end.cause or "").startswith("rendezvous.")]
     ranks = [rank for end in ends.values() if end not in waiting for rank in end.ranks]
-    text = f"{names(ranks)} never came to the rendezvous" if ranks else "all ranks failed in the same way"
+    text = f"{names(ranks)} never joined the rendezvous" if ranks else "all ranks failed in the same way"
     if cause.cause != "rendezvous.timeout":
         failure = "DNS failed" if cause.cause == "rendezvous.dns" else "TCP failed"
         if "Ping failed" in cause.text:

@@ -1,4 +1,4 @@
-"""Find the Event that shows which program evicted or deleted a pod, and advice against it.
+"""Find the Event that shows which program evicted or deleted a pod, and advice on preventing this.
 
 The pod's own condition often shows only that something called the eviction API, or nothing at all.
 """
@@ -41,12 +41,12 @@ _ADVICE = (
     ),
     (
         re.compile(r"Device Taint manager"),
-        "the DRA driver has tainted a device of the pod: see `kubectl get resourceslices,devicetaintrules`",
+        "the DRA driver has tainted the pod's device: see `kubectl get resourceslices,devicetaintrules`",
     ),
-    (re.compile(r"is unresponsive"), "see whether the node runs: `kubectl describe node`"),
+    (re.compile(r"is unresponsive"), "check whether the node is running: `kubectl describe node`"),
     (
         re.compile(r"descheduler", re.IGNORECASE),
-        "exclude the job's namespace or priority in the policy of the descheduler",
+        "exclude the job's namespace or priority in the descheduler's policy",
     ),
     (re.compile(r"\bVPA\b"), "exclude the job from the VerticalPodAutoscaler"),
     (
@@ -95,5 +95,5 @@ def _is_of_others(event: PodEvent) -> bool:
 
 
 def advice(text: str) -> str:
-    """Return advice that fits the reason of a removal, or "" if the advice of the cause is enough."""
+    """Return advice for the reason of a removal, or "" if the cause's own advice is enough."""
     return next((advice for pattern, advice in _ADVICE if pattern.search(text)), "")

@@ -186,7 +186,7 @@ def _process(scene: Scene) -> Diagnosis:
     if not without_agent:
         return None
     texts = listed(
-        [f"{node.place} never came to the rendezvous: {_instead(scene, node)}" for node in without_agent]
+        [f"{node.place} never joined the rendezvous: {_instead(scene, node)}" for node in without_agent]
     )
     text = f"{texts}, and {_who(scene.waiting)} waited at {scene.waiting[0].where}"
     return "rendezvous.agent_missing", without_agent, text
@@ -350,7 +350,9 @@ def too_many(case: Case) -> Finding | None:
         log = case.bundle.log(pod.name, case.launch.container)
         ranks = set(_ranks_in(case, log))
         if len(ranks) > case.per_node:
-            one_pod = f"{names(ranks)} ran in one pod, which should run {case.per_node} ({case.place(index)})"
+            one_pod = (
+                f"{names(ranks)} ran in one pod, which should run {case.per_node} ranks ({case.place(index)})"
+            )
             refs = [log, path]
             return not_passed(
                 "rendezvous", "rendezvous.world_size", text, details=[one_pod], ranks=ranks, evidence=refs

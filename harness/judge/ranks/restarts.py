@@ -37,7 +37,7 @@ def check(case: Case, truths: list[Truth], restarts: list[Restart]) -> Finding:
         return unknown("restarts", doubt)
     if not restarts:
         notes = unrestarted_processes(truths)
-        text = f"nothing was started again; {'; '.join(notes)}" if notes else "every rank ran once"
+        text = f"nothing was restarted; {'; '.join(notes)}" if notes else "every rank ran once"
         return passed("restarts", text)
     # Restarts that are not allowed come first, so that they are not cut off by the limit on details.
     texts = list(dict.fromkeys(one.text for one in sorted(restarts, key=lambda one: one.allowed)))

@@ -121,7 +121,7 @@ def _other_than_logged(audit: TrainingAudit, losses: Series) -> Iterator[Problem
         if (loss := one.losses.get(VAL_LOSS)) is not None and losses.get(one.step - 1, loss) != loss
     ]
     if differences:
-        text = "the validation loss in a checkpoint is not the logged one"
+        text = "the validation loss in a checkpoint differs from the logged one"
         yield Problem("training.evaluation_wrong", text, differences)
 
 

@@ -273,7 +273,7 @@ def _instead(
         text = f"these are the sequences of {counted(number, 'step')} earlier"
         return [f"{text}: a resumed training job must skip the data that it has already used"]
     text = f"these are the sequences of the same step {counted(epochs, 'epoch')} earlier"
-    return [f"{text}: tell the sampler the epoch (DistributedSampler.set_epoch)"]
+    return [f"{text}: pass the epoch to the sampler (DistributedSampler.set_epoch)"]
 
 
 def _as_many(reported: Sums | None, expected: Sums) -> bool:

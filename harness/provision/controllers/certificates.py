@@ -90,8 +90,8 @@ def _builder(
     days: int,
     hosts: Sequence[str],
 ) -> x509.CertificateBuilder:
-    """Return a builder for certificates that are valid from an hour ago, because the clock of a node can be
-    behind this machine's clock."""
+    """Return a builder for certificates that are valid from an hour ago, because a node's clock can be behind
+    this machine's clock."""
     return (
         x509.CertificateBuilder()
         .subject_name(subject)

@@ -1,4 +1,4 @@
-"""Wait until the Deployments in a namespace are Available, and report why they are not."""
+"""Wait until the Deployments in a namespace are Available. If they are not, report the reason."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from harness.evidence.kubernetes.waiting_reasons import PULL_REASONS
 from harness.provision.controllers.readiness import serves
 
 POLL_SECONDS = 5.0
-"""The interval, in seconds, at which a wait checks why Deployments are not Available yet. If two successive
-checks find failed image pulls, the wait ends with an error.
+"""The interval, in seconds, at which the harness checks why Deployments are not Available yet. If two
+successive checks find failed image pulls, the wait ends with an error.
 """
 
 
@@ -99,7 +99,7 @@ def _why_not_available(deployment: Object) -> str:
     desired, updated = deployment.get("spec", {}).get("replicas", 1), status.get("updatedReplicas", 0)
     if updated < desired or status.get("replicas", 0) > updated:
         outdated = status.get("replicas", 0) - updated
-        return f"{updated} of {desired} pods have the latest generation, {outdated} older ones still exist"
+        return f"{updated} of {desired} pods have the latest generation, {outdated} older pods still exist"
     available = condition(deployment, "Available")
     if not available:
         return "no Available condition yet"

@@ -79,9 +79,9 @@ def _mount_certificates(spec: Object) -> None:
 def single_replica(configuration: Object) -> Object:
     """Return a controller's configuration for a single replica with certificates that already exist.
 
-    Without leader election, the controller continues immediately after the cluster was paused. With leader
-    election, it would wait 15 s for the old lease to expire. If Kueue manages its own certificates, it starts
-    twice: first to create them, and 2 s later to serve. The existing certificates outlive any cluster
+    Without leader election, the controller continues immediately when a paused cluster is started again. With
+    leader election, it would wait 15 s for the old lease to expire. If Kueue manages its own certificates, it
+    starts twice: first to create them, and 2 s later to serve. The existing certificates outlive any cluster
     (certificates.SERVER_DAYS).
     """
     if _FILE not in configuration.get("data", {}):

@@ -1,11 +1,11 @@
 """Install JobSet and Kueue, and check that they serve.
 
-A controller can be Available without serving its webhooks (Kueue issues 1649, 2073, 12008). It counts as
-ready if its Deployment is Available at the latest generation, the EndpointSlices of every webhook Service
-have a ready endpoint, and a server-side dry-run create passes through each webhook.
+A controller can be Available without serving its webhooks (Kueue issues 1649, 2073, 12008). Therefore a
+controller counts as ready only if its Deployment is Available at the latest generation, the EndpointSlices of
+every webhook Service have a ready endpoint, and each webhook accepts a dry-run create request.
 
-Until Kueue serves, its webhooks block pods in every namespace. Therefore both controllers are applied first,
-and their webhooks are applied after the controllers' pods exist.
+Until Kueue serves, its webhooks block pods in every namespace. For this reason, the webhooks are applied only
+after the controllers' pods exist.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SERVED = (*WEBHOOKS, "APIService")
 """The kinds of objects that make the API server call a controller. Such calls fail or hang until the
 controller serves."""
 ONCE_SECONDS = 1.0
-"""The timeout, in seconds, of a check that does not wait, but reads each Deployment only once."""
+"""The timeout, in seconds, of a check that reads each Deployment only once instead of waiting for it."""
 Change = Callable[[Object], Object]
 """A function that takes an object from a manifest and returns the object to apply."""
 
@@ -93,7 +93,7 @@ def complete(kube: Kube, manifests: Sequence[Path], progress: Progress, seconds:
         wait_available(kube, namespace, seconds, NOT_READY[name])
         progress(f"{name}: Available")
     check_serving(kube)
-    progress("jobset, kueue: a dry-run create passes every webhook")
+    progress("jobset, kueue: every webhook accepts a dry-run create request")
 
 
 def deferred(manifests: Sequence[Path]) -> Iterator[Object]:
@@ -173,8 +173,8 @@ def _wait_created(kube: Kube, namespace: str, seconds: float, cause: CauseId) ->
 def renew(kube: Kube, started_at: datetime) -> None:
     """Delete the controllers' pods that are older than `started_at`, the time when their nodes were started.
 
-    An older pod restarts before the API server responds, and then waits for a minute or longer, in
-    CrashLoopBackOff or inside Kueue. A new pod serves within seconds.
+    An older pod restarts before the API server responds. It then waits for a minute or longer, either in
+    CrashLoopBackOff or because Kueue itself waits. A new pod serves within seconds.
     """
     for namespace in CONTROLLERS.values():
         for pod in kube.objects("v1", "Pod", namespace):
@@ -183,7 +183,7 @@ def renew(kube: Kube, started_at: datetime) -> None:
 
 
 def recheck_serving(kube: Kube, seconds: float = 60) -> None:
-    """Check that the controllers, which served earlier, still serve, and wait for them if necessary.
+    """Check that controllers that served earlier still serve, and wait for them if necessary.
 
     Raises HarnessError (cause controllers.*) at once if a failure cannot recover by itself.
     """
@@ -206,5 +206,5 @@ def _serve_now(kube: Kube) -> bool:
     try:
         run_all(tests)
     except (HarnessError, ApiException, NOT_SERVED):
-        return False  # The caller then waits, and reports failures.
+        return False  # If the controllers do not serve, the caller waits and reports failures.
     return True

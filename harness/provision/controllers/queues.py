@@ -48,7 +48,7 @@ def quotas(nodes: list[Object], pods: list[Object]) -> dict[str, Decimal]:
 
 
 def fitting_request(request: Decimal, pods: int, quota: Decimal, node: Decimal) -> Decimal | None:
-    """Return the largest CPU request per pod, in steps of 10m, at which all `pods` pods fit into the quota
+    """Return the largest CPU request, a multiple of 10 millicores, with which `pods` pods fit into the quota
     `quota` of a single node. Returns None if the pods fit with their own `request`. Also returns None if
     `request` is larger than the node's CPUs, because such a job is supposed to fail.
     """
@@ -57,7 +57,7 @@ def fitting_request(request: Decimal, pods: int, quota: Decimal, node: Decimal) 
 
 
 def single_node_request(kube: Kube, cpu_request: Decimal, pods: int) -> str | None:
-    """Return `fitting_request` for a cluster in which exactly one node accepts pods, as a quantity.
+    """Return `fitting_request`, as a quantity, for a cluster in which exactly one node accepts pods.
 
     Returns None for other clusters. On a single node, a job's pods share the machine with the control plane.
     Their CPU requests can then exceed the quota although the machine can handle their actual load.
@@ -195,7 +195,7 @@ def check_configuration(config_map: Object, kind: str) -> None:
     if text is None:
         return
     configuration = yaml.safe_load(text) or {}
-    # This is Kueue's default (apis/config/v1beta2/defaults.go).
+    # By default, Kueue manages only batch/job (apis/config/v1beta2/defaults.go).
     enabled = (configuration.get("integrations") or {}).get("frameworks") or ["batch/job"]
     if FRAMEWORKS[kind] not in enabled:
         raise HarnessError(

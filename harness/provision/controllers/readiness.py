@@ -45,7 +45,7 @@ def check_controllers(kube: Kube) -> None:
 
 
 def checks(kube: Kube) -> list[Callable[[], None]]:
-    """Return the checks that `check_controllers` makes, as functions. They raise the same errors."""
+    """Return the checks of `check_controllers` as functions, which raise the same errors."""
     return [
         *(partial(_apis, kube, name) for name in CONTROLLERS),
         *(partial(_controller, kube, name) for name in CONTROLLERS),
@@ -64,7 +64,7 @@ def _controller(kube: Kube, name: Controller) -> None:
 
 
 def explain(kube: Kube, error: Exception) -> HarnessError | None:
-    """Return an error that names the controller or API that made a create request fail.
+    """Return an error that names the controller or API that caused a create request to fail.
 
     Returns None if the request failed for another reason. `error` is the exception that the request raised.
     """
@@ -206,7 +206,7 @@ def _endpoints(kube: Kube, name: Controller) -> None:
 
 
 def _unserved(kube: Kube, name: Controller) -> list[Object]:
-    """Return those Services of a controller's webhooks that have no ready endpoint."""
+    """Return a controller's webhook Services that have no ready endpoint."""
     namespace = CONTROLLERS[name]
     filled = {
         (each["metadata"].get("labels") or {}).get(SERVICE)

@@ -37,8 +37,8 @@ def require(kube: Kube) -> None:
     missing = _unavailable(deployment)
     if missing is not None:
         raise HarnessError(
-            f"the cluster has no torchrun controller that serves: Deployment {manifests.NAMESPACE}/"
-            f"{manifests.NAME}: {missing}",
+            f"the torchrun controller is not running (Deployment {manifests.NAMESPACE}/{manifests.NAME}): "
+            f"{missing}",
             hint="run `kubectl apply --server-side -k manifests/torchrun-controller` with your image",
         )
 

@@ -41,7 +41,7 @@ class EmbeddedTracker:
 
 
 def permanent_fault(kube: Kube) -> str | None:
-    """Return the reason why waiting for the tracker is useless, or None if it may still become ready."""
+    """Return the reason why the tracker cannot become ready, or None if it can."""
     deployment = kube.get("apps/v1", "Deployment", NAME, NAMESPACE)
     if deployment is None:
         return f"there is no Deployment {NAME} in {NAMESPACE}"
@@ -103,8 +103,8 @@ def _object(api_version: str, kind: str, **fields: object) -> Object:
 def _deployment(image: str, selector: dict[str, str]) -> Object:
     """Return the tracker's Deployment.
 
-    Its database is in an emptyDir, so it survives a restart of the container, but not a deletion of the
-    pod.
+    The tracker's database is in an emptyDir. It survives a restart of the container, but not the deletion of
+    the pod.
     """
     key = {"secretKeyRef": {"name": NAME, "key": "api-key"}}
     container = {
@@ -119,7 +119,8 @@ def _deployment(image: str, selector: dict[str, str]) -> Object:
         "securityContext": pod_security.container_context(),
         "volumeMounts": [
             {"name": "data", "mountPath": "/data"},
-            {"name": "tmp", "mountPath": pod_security.TMP},  # The tracker stores large request bodies here.
+            # The tracker stores large request bodies in /tmp.
+            {"name": "tmp", "mountPath": pod_security.TMP},
         ],
     }
     pod = {

@@ -29,7 +29,8 @@ SECONDS = 120.0
 pull their images."""
 _FILES = Path(__file__).parent / "files"
 _APPLIED = "pluto-e2e-harness/applied"
-"""The namespace's annotation with the hash of the applied objects. The annotation is written last."""
+"""The namespace's annotation that contains a hash of the applied objects. It is written only after
+VictoriaLogs and vlagent serve."""
 _CAUSE: Final = "controllers.logs_not_ready"
 
 

@@ -1,4 +1,5 @@
-"""Check that the webhooks of JobSet and Kueue serve requests, with a server-side dry run through each."""
+"""Check that JobSet's and Kueue's webhooks serve, by sending a server-side dry-run request through each
+webhook."""
 
 from __future__ import annotations
 

@@ -21,9 +21,9 @@ COPIED = ("Signed-By", "Architectures", "Languages", "Targets", "Check-Valid-Unt
 """The options of an existing apt source that are copied to the sources that the harness adds on the same
 mirror.
 
-Trusted, Allow-Insecure, Allow-Weak and similar options are not copied: the machine's owner accepted these
-risks for the suites of one source, not for sid. A mirror that is frozen (Check-Valid-Until) is frozen for
-every suite.
+Trusted, Allow-Insecure, Allow-Weak and similar options are not copied, because the machine's owner accepted
+these risks for the suites of one source, not for sid. A mirror that is frozen (Check-Valid-Until) is frozen
+for every suite.
 """
 NO = {"no", "false", "without", "off", "disable", "0"}
 """The values that apt reads as false."""

@@ -26,8 +26,8 @@ from harness.provision.kind.docker_check import NO_PODMAN, PODMAN, is_podman
 from harness.provision.source import versions as source_versions
 from harness.settings import Settings
 
-# From this version on, a privileged container gets only the capabilities that dockerd has. dockerd 20.10
-# requires all capabilities.
+# Since Docker 23, a privileged container gets only the capabilities that dockerd itself has. Older versions,
+# such as 20.10, require all capabilities.
 DOCKER_BOUNDED = (23, 0)
 KIND = (0, 33)
 GO = (1, 26)
@@ -83,7 +83,10 @@ def _daemon(info: dict[str, Any], problem: str) -> Check:
         state = f"{info['ServerVersion']}, {info.get('Driver', '?')}, {system}"
         return Check("Docker daemon", True, state, "answers")
     if host := os.environ.get("DOCKER_HOST"):
-        fix = f"DOCKER_HOST is {host}: start the daemon there, or unset DOCKER_HOST to use this machine's"
+        fix = (
+            f"DOCKER_HOST is {host}: start the daemon there, or unset DOCKER_HOST to use this machine's "
+            "daemon"
+        )
     elif "permission denied" in problem.lower():
         fix = "add yourself to the docker group (`sudo usermod -aG docker $USER`, then log in again)"
     else:
@@ -124,10 +127,12 @@ def _privileged(info: dict[str, Any]) -> Check:
         "privileged containers",
         worked,
         text,
-        "work (kind's nodes need them); Docker ≥ 23 where the machine withholds capabilities",
-        "doctor does not stop a running Docker daemon: stop its containers and the daemon, and install a "
-        "newer version: "
-        f"{advice('docker')}; in a container without privileges of its own, use another machine",
+        (
+            "privileged containers can run, as kind's nodes must; Docker ≥ 23 if the machine withholds "
+            "capabilities"
+        ),
+        "stop Docker's containers and its daemon yourself, then install a newer version: "
+        f"{advice('docker')}. Inside a container without privileges, use another machine instead",
     )
 
 
@@ -186,7 +191,7 @@ def _for_source(expected: str, source: bool) -> str:
     return (
         f"{expected}, to build images from source"
         if source
-        else f"{expected}; images come from registries here"
+        else f"{expected} (optional, because images come from registries)"
     )
 
 
@@ -194,7 +199,8 @@ def _disk(settings: Settings, info: dict[str, Any], source: bool) -> list[Check]
     needed = DISK_SOURCE if source else DISK_REGISTRY
     places = {"disk, cache": probe.existing(settings.cache_dir)}
     root = Path(info.get("DockerRootDir") or "/var/lib/docker")
-    if root.is_dir():  # Docker Desktop keeps this folder in a virtual machine.
+    # With Docker Desktop, this folder exists only in a virtual machine.
+    if root.is_dir():
         places["disk, Docker"] = root
     results = []
     for name, place in places.items():

@@ -28,7 +28,7 @@ _FEDORA = {
 }
 _OTHER_SYSTEMS = {
     "docker": "install Docker Engine or Docker Desktop",
-    "buildx": "install the buildx plugin of your Docker",
+    "buildx": "install Docker's buildx plugin",
     "kubectl": "install kubectl",
     "go": "install Go 1.26 or newer",
     "python": "install Python 3.11 or newer",

@@ -113,7 +113,7 @@ def privileged_run() -> tuple[bool | None, str]:
     images = run("docker", "image", "ls", "--quiet", "--no-trunc", "--filter", "dangling=false")
     if not images.ok:
         return None, images.last_line
-    reason = "no local image to try it with"
+    reason = "not tested, because there is no local image"
     for image in list(dict.fromkeys(images.text.split()))[:MAX_IMAGES]:
         # fmt: off
         result = run(
@@ -125,7 +125,7 @@ def privileged_run() -> tuple[bool | None, str]:
             return True, "a privileged container ran"
         if not any(text in result.text for text in _OF_THE_IMAGE):
             return False, result.last_line
-        reason = "no local image has /bin/true to try it with"
+        reason = "not tested, because no local image has /bin/true"
     return None, reason
 
 

@@ -116,7 +116,7 @@ def install(packages: Sequence[str], release: str, progress: Progress) -> None:
     suites = apt.missing_suites(specs, apt.read_sources())
     if suites:
         for path in apt.write_sources(suites, release):
-            progress(f"wrote {path} ({', '.join(suites)}, pinned below everything else)")
+            progress(f"wrote {path} ({', '.join(suites)}, with lower priorities than all other sources)")
     progress("apt-get update")
     _apt("update")
     progress(f"apt-get install {' '.join(specs)}")
@@ -135,7 +135,8 @@ def _apt(*arguments: str) -> None:
 def start_daemon(context: RunContext) -> None:
     """Start dockerd, and wait until it responds.
 
-    If systemd runs, it starts dockerd. Otherwise dockerd is started as a detached process with a log file.
+    If systemd is running, it starts dockerd. Otherwise dockerd is started as a detached process with a log
+    file.
     """
     settings, progress = context.settings, context.progress
     if Path("/run/systemd/system").is_dir():
@@ -204,7 +205,8 @@ def _link_go(packages: Sequence[str], progress: Progress) -> None:
     if "golang-1.26-go" in packages and GO_LINK.resolve() != GO_HOME:
         if GO_LINK.exists():
             raise HarnessError(
-                f"{GO_LINK} is an older Go", hint=f"remove it, or put {GO_HOME.parent} first on PATH"
+                f"{GO_LINK} is an older version of Go",
+                hint=f"remove it, or put {GO_HOME.parent} first on PATH",
             )
         GO_LINK.symlink_to(GO_HOME)
         progress(f"linked {GO_LINK} to {GO_HOME}")

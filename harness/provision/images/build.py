@@ -204,7 +204,7 @@ def built(
     built_id = image_id(tag)
     if built_id is None:
         raise HarnessError(
-            f"{tag} was built, but is not in Docker",
+            f"{tag} was built, but Docker does not have it",
             hint="another process may have removed it: try again",
             cause=CAUSE,
         )

@@ -89,7 +89,7 @@ def pipe(image: LocalImage, command: Sequence[str], omit: Collection[str] = ()) 
         assert save_process.stdout is not None
         with _filtered(save_process.stdout, omit) if omit else nullcontext(save_process.stdout) as stream:
             read_result = processes.run(command, stdin=stream, timeout=SECONDS, check=False, cause=CAUSE)
-        # If the pipe stayed open after the reader has failed, Docker would block forever.
+        # If the reader has failed and the pipe stayed open, `docker save` would block forever.
         save_process.stdout.close()
         save_result = processes.communicated(save_process, save, None, timeout=SECONDS, cause=CAUSE)
     for result in (read_result, save_result):

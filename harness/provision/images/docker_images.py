@@ -55,7 +55,7 @@ def making(tag: str, context: RunContext) -> Iterator[Shell | None]:
     logs = context.settings.cache_dir / "images-logs"
     logs.mkdir(parents=True, exist_ok=True)
     with locked(
-        logs / f"{name}.lock", lambda: context.progress(f"{tag}: waiting for a process that builds it")
+        logs / f"{name}.lock", lambda: context.progress(f"{tag}: waiting for another process that builds it")
     ):
         if image_id(tag) is not None:
             yield None

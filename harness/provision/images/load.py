@@ -52,7 +52,7 @@ def load_images(images: Sequence[str | LocalImage], nodes: Sequence[str], contex
     missing = {node: [i for i in local if not has(states[node].listing, i)] for node in nodes}
     to_load = [image for image in local if any(image in lacks for lacks in missing.values())]
     if not to_load:
-        context.progress(f"nodes: {len(local)} images are there")
+        context.progress(f"nodes: all {len(local)} images are already loaded")
         return
     linked = [node for node in nodes if missing[node] and states[node].mounted]
     if linked:
@@ -91,7 +91,7 @@ class _Node:
 
 
 def _inspect(node: str, images: Sequence[LocalImage]) -> _Node:
-    """Inspect a node: which images it already has, its snapshotter, and whether it mounts the volume of
+    """Return the images that a node already has, its snapshotter, and whether it mounts the volume of
     unpacked images."""
     # The listing is filtered to save time, because ctr adds up the layer sizes of every image that it lists.
     names = [name for image in images for name in (node_name(image.tag), image.image_id)]

@@ -1,7 +1,7 @@
 """Install a lock file's packages into a folder on the host, from which an image build copies them.
 
-The packages are not installed in the build container, which may not have the host's proxy and certificates.
-One lock serves all platforms: it lists the hashes of all published files.
+The packages are not installed in the build container, which may not have the host's proxy and certificates. A
+single lock file serves all platforms, because it lists the hashes of all published files.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ lock. Each of these packages must be pure Python, so that its wheel is the same 
 BUILD_LOCK = Path(__file__).parents[2] / "locks" / "sdist.txt"
 """The build requirements of `SOURCES`. Without this lock, an installer would download them without hashes."""
 GLIBC = (28, 27, 17, 5)
-"""The minor versions of glibc 2 for which pip gets a platform tag, so that it accepts wheels for them. The
-images have glibc 2.28 or newer. uv also accepts wheels for older versions.
+"""The minor versions of glibc 2 whose wheels pip may install. pip gets one platform tag per version. The
+images have glibc 2.28 or newer. uv needs no such tags to accept wheels for older versions.
 """
 _SECONDS = 600
-_INDEX = "a package index is needed: uv uses UV_DEFAULT_INDEX. Without uv, pip uses PIP_INDEX_URL."
+_INDEX = "check the package index: UV_DEFAULT_INDEX for uv, or PIP_INDEX_URL for pip if uv is not installed"
 _HASHED = ("--quiet", "--require-hashes", "--no-deps", "--only-binary=:all:")
 
 

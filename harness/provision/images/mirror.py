@@ -27,7 +27,7 @@ version."""
 
 
 def patches(mirrors: Mapping[str, str]) -> tuple[str, ...]:
-    """Return kind's containerdConfigPatches, which are needed if there are mirrors."""
+    """Return the containerdConfigPatches for kind's configuration. There are none without mirrors."""
     return (_PATCH,) if mirrors else ()
 
 

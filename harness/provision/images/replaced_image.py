@@ -1,4 +1,5 @@
-"""Build an image in which the user's packages replace those in the lock, as one layer on the worker image."""
+"""Build an image in which the user's packages replace those in the lock. It adds one layer to the worker
+image."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mount those scripts of the ranks that have changed since the worker image was built.
+"""Mount the ranks' scripts that have changed since the worker image was built.
 
 An image's labels contain a hash of its inputs without the scripts, and a hash of each script. If an image
 with the same inputs exists, only the changed scripts are sent to the cluster, in a ConfigMap that belongs to
@@ -33,8 +33,8 @@ MAX_BYTES = 900_000
 
 @dataclass(frozen=True)
 class Near:
-    """An image that was built from the same inputs except for the scripts, and the current scripts that
-    differ from the image's or that it lacks."""
+    """An image that was built from the same inputs except for the scripts, and the scripts that have changed
+    or been added since then."""
 
     tag: str
     image_id: str
@@ -47,7 +47,8 @@ def read(folder: Path) -> dict[str, bytes]:
 
 
 def labels(making: str, scripts: Mapping[str, bytes]) -> dict[str, str]:
-    """Return the labels of an image that contains these scripts. `making` is the hash of its other inputs."""
+    """Return the labels of an image that contains these scripts. `making` is a hash of all other inputs of
+    the image."""
     return {MAKING: making, SCRIPTS: json.dumps(digests(scripts))}
 
 
@@ -101,8 +102,8 @@ def users(settings: Settings) -> dict[str, bytes]:
     if not 0 < len(sizes) <= MAX_FILES or sum(sizes) > MAX_BYTES:
         bound = "at least " if len(sizes) > MAX_FILES else ""
         raise UsageError(
-            f"HARNESS_SCRIPTS {settings.scripts} has {bound}{len(sizes)} files of {sum(sizes)} bytes in all; "
-            f"1 to {MAX_FILES} files of at most {MAX_BYTES} bytes in all are expected",
+            f"HARNESS_SCRIPTS {settings.scripts} has {bound}{len(sizes)} files with {sum(sizes)} bytes in "
+            f"total; expected 1 to {MAX_FILES} files with at most {MAX_BYTES} bytes in total",
             hint="put data into an image or a volume",
         )
     return read(settings.scripts)

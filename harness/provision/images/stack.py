@@ -85,7 +85,8 @@ def resolve(context: RunContext, then: Own = lambda _bases: ()) -> Stack:
             f"both Kubernetes {settings.kubernetes} and the node image {settings.node_image} are set",
             hint="unset HARNESS_KUBERNETES, because the image determines the version",
         )
-    if settings.images == "registry":  # A host that cannot be reached makes the download or pull fail.
+    # HARNESS_IMAGES=registry needs no check, because a download or pull reports a host that does not respond.
+    if settings.images == "registry":
         image_origin, reason = Origin("registry"), "set by HARNESS_IMAGES"
     else:
         image_origin = origin(locked, context)
@@ -207,8 +208,8 @@ def verified(content: bytes, controller: Controller) -> bytes:
         raise HarnessError(
             f"{controller.manifest}: expected sha256 {controller.sha256}, found {digest} "
             f"({len(content)} bytes)",
-            hint="a proxy may have answered instead; if the release really changed, review it, then set its "
-            "sha256 in versions.toml",
+            hint="a proxy may have responded instead; if the release really changed, review it, then set "
+            "its sha256 in versions.toml",
             cause=_MANIFEST_CAUSE,
         )
     return content

@@ -6,9 +6,9 @@
                         volume, and imports the tar
 
 An import would write every file of an image into every node. Writing 1 GB twice took 30 s of the 57 s that a
-cluster of three nodes needed. Links take no space and no time, and the page cache holds the layers' files
-only once (docs/decisions/025). An image stays in the volume until the whole volume is removed, because pods
-might still use the image.
+cluster with three nodes needed to start. Links take no space and no time, and the page cache holds the
+layers' files only once (docs/decisions/025). An image stays in the volume until the whole volume is removed,
+because pods might still use the image.
 """
 
 from __future__ import annotations
@@ -200,14 +200,17 @@ def _add(container: str, image: LocalImage, context: RunContext) -> None:
     digest, _, manifest = _inside(container, "sh", "-c", shell_script).partition("\n")
     document = json.loads(manifest)
     if "config" not in document or _sha256(manifest.encode()) != digest:
-        raise HarnessError(f"{image.tag} is not a single image in containerd", cause=CAUSE)
+        raise HarnessError(f"containerd did not import {image.tag} as a single image", cause=CAUSE)
     configuration = _inside(container, *CTR, "content", "get", document["config"]["digest"])
     chains = chain_ids(json.loads(configuration)["rootfs"]["diff_ids"])
     view = _inside(container, "sh", "-c", viewing(chains[-1]))
     links = list(zip(chains, layer_folders(json.loads(view)), strict=True))
     small_tar = small(name, manifest.encode(), configuration.encode())
     files = {"tar": small_tar, "sh": linking(links, image).encode()}
-    for ending, content in files.items():  # The script is last, so that it never exists without the tar.
+    for (
+        ending,
+        content,
+    ) in files.items():  # The script is written last, so that it never exists without the tar file.
         _write(container, f"{MOUNT}/images/{image.file}.{ending}", content)
 
 
@@ -296,7 +299,10 @@ def layer_folders(mounts: Sequence[dict[str, Any]]) -> list[str]:
     folders = [mounts[0]["Source"]] if lower is None else lower.removeprefix("lowerdir=").split(":")[::-1]
     for path in folders:
         if not path.startswith(f"{MOUNT}/containerd/{_SNAPSHOTS}/"):
-            raise HarnessError(f"containerd keeps a layer at {path}", cause=CAUSE)
+            raise HarnessError(
+                f"containerd keeps a layer at {path}, which is outside the volume of unpacked images",
+                cause=CAUSE,
+            )
     return folders
 
 

@@ -108,7 +108,7 @@ class Versions(BaseModel):
 def load(settings: Settings) -> Versions:
     """Load settings.versions_file, or harness/versions.toml.
 
-    Controller versions that the user replaces are set in the result.
+    If the user replaces a controller's version, the result contains the user's version.
 
     Raises UsageError with the invalid values.
     """

@@ -67,7 +67,8 @@ class KindCluster(KindNodes):
         return usable(self, Images.make(context), context)
 
     def lacks_template(self, context: RunContext) -> bool:
-        """Return whether the cluster could be created from a template, but no template exists."""
+        """Return true if the cluster could be created from a template, but a usable template does not exist
+        yet."""
         return lacking(self, Images.make(context), context)
 
     def ready(self, context: RecordedContext) -> Ready:
@@ -169,7 +170,8 @@ class KindCluster(KindNodes):
     def _delete_all(self) -> bool:
         """Delete the cluster, and then its lock files.
 
-        The caller holds the lock and must do nothing else under it.
+        The caller must hold the lock, and must not change the cluster afterwards, because the lock file is
+        gone.
         """
         deleted = self.delete()
         if deleted:

@@ -20,9 +20,9 @@ an election would take seconds, because its roles do not exist yet. After a paus
 wait 15 s for the old lease to expire. Renewing the leases would also cause two writes every two seconds.
 """
 _UNTHROTTLED = {"kube-api-qps": "200", "kube-api-burst": "400"}
-"""The client's request limit for the controller manager, which first creates a service account for each of
-its controllers. With the default limit of 20 requests per second, this would take 5 s, during which no pod is
-created.
+"""Limits, in requests per second, on the controller manager's requests to the API server. At the start, the
+controller manager creates a service account for each of its controllers. With the default limit of 20, this
+would take 5 s, during which no pod is created.
 """
 
 _ELECTED_SOON = {"heartbeat-interval": "20", "election-timeout": "200"}
@@ -84,7 +84,8 @@ def _control_plane() -> Iterator[dict[str, object]]:
         (
             "v1beta4",
             lambda args: [{"name": name, "value": value} for name, value in args.items()],
-            {"encryptionAlgorithm": "ECDSA-P256"},  # Ten RSA keys would take 2 s of CPU time.
+            # Generating ten RSA keys instead would take 2 s of CPU time.
+            {"encryptionAlgorithm": "ECDSA-P256"},
         ),
         ("v1beta3", dict, {}),
     ):

@@ -21,8 +21,8 @@ NO_PODMAN = (
     "is Podman's socket"
 )
 CONTROL_PLANE_GIB, WORKER_GIB, SPARE_GIB = 1.2, 3.0, 1.0
-"""The disk space, in GiB, that a new cluster requires for the control plane and for each worker, and that
-must stay free. The values were measured after a run. Each node has its own copy of the images.
+"""The disk space, in GiB, that a new cluster requires: for its control plane, for each worker, and as a
+reserve that stays free. The values were measured after a run. Each node has its own copy of the images.
 """
 _CAUSES: tuple[tuple[str, CauseId], ...] = (
     ("permission denied", "docker.permission"),
@@ -112,7 +112,7 @@ def port(settings: Settings) -> None:
             probe.bind(("127.0.0.1", settings.api_port))
         except OSError as error:
             raise HarnessError(
-                f"port {settings.api_port} of 127.0.0.1, for the API server, is taken: {error.strerror}",
-                hint="free the port, or set HARNESS_API_PORT to another one (unset means any free port)",
+                f"the API server cannot use port {settings.api_port} on 127.0.0.1: {error.strerror}",
+                hint="free the port, set HARNESS_API_PORT to another port, or unset it to use any free port",
                 cause="docker.port_taken",
             ) from None

@@ -158,7 +158,8 @@ class _Copy:
                     zip(nodes, pool.map(lambda node: self._run(node, images), nodes), strict=True)
                 )
                 identities = self._identify(addresses)
-            # This takes half a second, during which the CPU is idle.
+            # The import takes half a second, and is done now because this process otherwise only waits for
+            # the nodes.
             pool.submit(import_module, CERTIFICATES)
             with attempt("API server to answer"):
                 self._export_kubeconfig()
@@ -213,7 +214,7 @@ class _Copy:
     def _identify(self, addresses: dict[str, str]) -> str:
         """Create the cluster's keys on the control plane, and start its kubelet.
 
-        Return the files that the workers need as a base64-encoded tar archive.
+        Return a base64-encoded tar archive with the files that the workers need.
         """
         files = {}
         for node, address in addresses.items():
@@ -232,8 +233,8 @@ class _Copy:
 
         A node becomes Ready once it has a pod CIDR. The controller manager assigns CIDRs too, but it starts
         two seconds later, and it keeps a CIDR that is already set. No pods are scheduled on the nodes in
-        `closed`. As a result, CoreDNS runs on the control plane, as in a cluster that kind creates, where the
-        workers join later, and does not use the workers' resources.
+        `closed`. As a result, CoreDNS runs on the control plane and does not use the workers' resources. In a
+        cluster that kind creates, CoreDNS runs there too, because the workers join later.
         """
         for number, node in enumerate([self._head, *self._workers]):
             if node not in nodes:

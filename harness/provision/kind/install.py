@@ -100,7 +100,7 @@ def create_or_reuse(kind: KindNodes, images: Images, context: RecordedContext) -
         # the webhooks of a controller that does not serve would reject them.
         is_complete = state.phase == "ready"
         if kind.abandoned() and (required != actual or not is_complete or not kind.healthy()):
-            progress(f"cluster {kind.name}: left by a killed run, and unusable")
+            progress(f"cluster {kind.name} was left by a killed run and is unusable")
             kind.delete()
             return create_or_reuse(kind, images, context)
         if required != actual:
@@ -160,7 +160,8 @@ def usable(kind: KindNodes, images: Images, context: RunContext) -> template.Tem
 
 
 def lacking(kind: KindNodes, images: Images, context: RunContext) -> bool:
-    """Return whether the cluster could be created from a template, but no template exists."""
+    """Return true if the cluster could be created from a template, but a usable template does not exist
+    yet."""
     if from_template.rejection(kind, images.stack) is not None:
         return False
     name = template.tag(kind.settings, images.stack, images.own, context)
@@ -235,8 +236,7 @@ def _require_same(cluster: str, installed: Mapping[str, str], required: Mapping[
 
 
 def _release(tag: str) -> str:
-    """Return the version in an image's tag, without the digest that the tags of locally built images end
-    with."""
+    """Return the version in an image's tag, without the digest at the end of a locally built image's tag."""
     return re.sub(r"-[0-9a-f]{12}$", "", tag)
 
 

@@ -68,7 +68,8 @@ class KindNodes:
         return read(self.dir)
 
     def exists(self) -> bool:
-        """Return whether Docker has nodes of a kind cluster with this name, whoever created it."""
+        """Return whether Docker has nodes of a kind cluster with this name, even if the harness did not
+        create the cluster."""
         return bool(self.nodes())
 
     def nodes(self) -> list[str]:
@@ -99,8 +100,8 @@ class KindNodes:
         return {node: states[node] not in _STOPPED for node in ordered}
 
     def used_from_now_on(self) -> None:
-        """Remember when the cluster was created, so that `deleted` can detect that another cluster of this
-        name replaced it."""
+        """Store the cluster's creation time, so that `deleted` can detect a newer cluster with the same
+        name."""
         state = self.state()
         self._created_at = state.created_at if state else ""
 
@@ -224,7 +225,7 @@ class KindNodes:
         docker_check.check_disk_space(self.settings)
         docker_check.port(self.settings)
         if self.exists():
-            context.progress(f"removing what is left of cluster {self.name}")
+            context.progress(f"removing the remains of cluster {self.name}")
             self.delete()
         self.dir.mkdir(parents=True, exist_ok=True)
         self.volumes.mkdir(parents=True, exist_ok=True)
@@ -274,7 +275,7 @@ class KindNodes:
                 check=attempt == 2,
                 cause="cluster.delete_failed",
             )
-            # An interrupted creation can still add a container.
+            # The deletion is repeated, because an interrupted creation can still add a container.
             if result.returncode == 0 and not self.exists():
                 break
         shutil.rmtree(self.dir, ignore_errors=True)

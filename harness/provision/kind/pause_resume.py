@@ -25,7 +25,7 @@ STARTING_SECONDS = 180
 """The maximum number of seconds to wait until a cluster serves after Docker or the machine has restarted its
 nodes."""
 FIRST_START = timedelta(seconds=30)
-"""The time after a container's creation from which on a start of the container counts as a restart."""
+"""If more than this time passes between a container's creation and its start, the container was restarted."""
 CAUSE: Final = "cluster.unhealthy"
 
 
@@ -85,7 +85,7 @@ def resume(kind: KindNodes) -> None:
 
     def done(nodes: dict[str, Object]) -> str | None:
         not_ready = [name for name, node in nodes.items() if not _ready_since(node, started_at)]
-        return f"not Ready again: {', '.join(not_ready)}" if not_ready else None
+        return f"nodes that are not Ready again: {', '.join(not_ready)}" if not_ready else None
 
     kind.kube().wait(
         "nodes Ready again", "v1", "Node", done, seconds=SERVE_SECONDS, cause="cluster.nodes_not_ready"

@@ -19,7 +19,7 @@ _DPKG = (
 _CLOSED = 'for fd in /proc/$$/fd/*; do fd=${fd##*/}; [ $fd -le 2 ] || eval "exec $fd>&-"; done; exec "$@"'
 CLOSE_INHERITED = ("bash", "-c", _CLOSED, "bash")
 """A command prefix that closes inherited file descriptors of locks. Otherwise, mmdebstrap's pipes would get
-descriptor numbers above 9, which dash, the shell that mmdebstrap uses, does not support.
+descriptor numbers above 9. mmdebstrap runs dash, a shell that does not support such numbers.
 """
 SUITES = {"bookworm", "trixie", "forky", "sid", "stable", "oldstable", "testing", "unstable"}
 

@@ -162,7 +162,8 @@ class _Making:
             return
         if os.geteuid() != 0:
             raise HarnessError(
-                "building the node image needs root: mmdebstrap makes a Debian root",
+                "building the node image needs root privileges, because mmdebstrap creates its Debian "
+                "root file system",
                 hint="run it once as root, or use HARNESS_IMAGES=registry if registries can be reached",
                 cause=CAUSE,
             )

@@ -16,7 +16,8 @@ from harness.provision.source.store import Store
 
 
 def download_modules(context: RunContext) -> None:
-    """Download the Go modules that `make.build` compiles into Go's module cache. Requires Go on PATH.
+    """Download the Go modules that `make.build` compiles, and store them in Go's module cache. Requires Go on
+    PATH.
 
     A failure is only reported as progress, because the build tries again and raises the error.
     """
@@ -28,7 +29,7 @@ def download_modules(context: RunContext) -> None:
         return
     shell = Shell(plan.store.logs() / "modules.log")
     go = Go(shell, plan.versions.go, plan.store.go_cache, plan.platform.architecture)
-    progress("Go modules: downloading meanwhile …")
+    progress("Go modules: downloading in the background …")
     try:
         # This folder is outside the store, because a concurrent build would remove unknown files from the
         # store.

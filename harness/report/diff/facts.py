@@ -54,7 +54,8 @@ class Facts:
     series: dict[tuple[int, str], Series] = field(default_factory=dict)
     """Maps (rank, metric) to the logged rows."""
     mark: float | None = None
-    """The launch's nonce as a number, which the main job logs and which is different for every launch."""
+    """The number that the harness's own worker derives from the launch's nonce and logs. It is different for
+    every launch, so this difference is ignored."""
     events: dict[tuple[str, str, str], int] = field(default_factory=dict)
     """Maps (type, reason, object kind) to the number of events."""
 

@@ -1,4 +1,4 @@
-"""List the attempts of ranks that ran more than once, with rows, times and why each attempt began."""
+"""List the attempts of ranks that ran more than once, with their rows and times and why they began."""
 
 from __future__ import annotations
 

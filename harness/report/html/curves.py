@@ -1,4 +1,4 @@
-"""Count each rank's logged points for each metric, and those that are in the run, and draw the curves."""
+"""For each rank and metric, count the logged points and those that are in the run, and draw the curves."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def plot(metric: Metric, width: int = 360, height: int = 120) -> Plot | None:
         return "M" + " L".join(f"{x} {y}" for x, y in places) if places else ""
 
     missing_points = [
-        (*place(step, value), f"rank {rank} step {step}: {value:g} is not in the run")
+        (*place(step, value), f"rank {rank}, step {step}: {value:g} is not in the run")
         for rank, rows in curves.items()
         if not metric.truth[rank].same_steps(metric.recorded)
         for step, value in rows

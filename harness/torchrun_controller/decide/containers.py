@@ -18,7 +18,7 @@ from harness.torchrun_controller.api.condition_type import parsed
 from harness.torchrun_controller.decide.trainer_exit import explained
 
 RUNS_STEP = timedelta(seconds=30)
-"""The interval to which an init container's run time is rounded down in the status."""
+"""In the status, an init container's run time is rounded down to a multiple of this interval."""
 LONG = timedelta(seconds=60)
 """The run time after which an Event reports an init container that is still running."""
 LINGERS = timedelta(seconds=30)
@@ -91,8 +91,8 @@ def _waiting(pod: Object, container: Object) -> str:
 
 
 def _initializing(pods: list[Object], now: datetime) -> Problem:
-    """Return a problem about the init container that is still running, with its run time in steps of
-    RUNS_STEP. With a run time in seconds, each reconcile would change the status, and each change would
+    """Return the problem that an init container is still running. Its run time is rounded down to a multiple
+    of RUNS_STEP. With the exact run time, each reconcile would change the status, and each change would
     trigger another reconcile.
     """
     for pod in pods:
@@ -112,7 +112,7 @@ def _initializing(pods: list[Object], now: datetime) -> Problem:
 
 
 def lingering(pods: list[Object], now: datetime) -> Problem:
-    """Return a problem about the containers that keep pods running after their trainers have ended.
+    """Return the problem that containers keep pods running after the pods' trainers have ended.
 
     If every trainer has exited with 0, all pods are considered. Otherwise, only the pods whose trainers have
     failed are considered.
@@ -170,7 +170,7 @@ def _in_pods(pods_of: dict[str, list[str]]) -> str:
 
 
 def restarting(pods: list[Object]) -> Problem:
-    """Return a problem about a native sidecar that Kubernetes restarts repeatedly while the trainer is
+    """Return the problem that Kubernetes repeatedly restarts a native sidecar while the trainer is
     running."""
     for pod in pods:
         for container in (pod.get("status") or {}).get("initContainerStatuses") or []:

@@ -106,7 +106,7 @@ class Snapshot:
     rejected: Rejected | None = None
     """The API server's rejection of one of the job's objects, if it rejected one during this reconcile."""
     no_etcd: bool = False
-    """Whether the job needs the default etcd, but that etcd's Service does not exist."""
+    """Whether the job needs the default etcd, and the Service of the default etcd does not exist."""
     silent: tuple[datetime | None, datetime] | None = None
     """The result of a check for silent ranks, or None if the logs were not checked. The first value is the
     time of the last log line if all ranks are silent, and otherwise None. The second value is the time of the

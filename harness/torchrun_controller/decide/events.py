@@ -41,7 +41,7 @@ class Event:
     """Events with different scopes have different names, so `order` starts again in each scope. For example,
     the scope is the UID of the JobSet whose restarts `order` counts."""
     not_before: timedelta = timedelta(0)
-    """The minimum age of the transition before the Event is posted."""
+    """The Event is posted only after this time has passed since the transition."""
 
     def name(self, object_name: str, uid: str) -> str:
         """Return the fixed name of the Event object."""
@@ -107,7 +107,7 @@ def merged(events: list[Event]) -> Event:
 
 
 def _words(now: Condition, status: JobStatus) -> tuple[str, str, bool] | None:
-    """Return (reason, message, whether it is a warning) of the Event for a condition, or None if the
+    """Return the reason and message of a condition's Event, and whether it is a warning. Return None if the
     condition has no Event."""
     match now.type, now.status:
         case "QueueReady", "False" if now.reason != "QueueChecking":

@@ -179,7 +179,7 @@ class _Job(JobEnd):
         """
         before = found(self.old.conditions, "Accepted")
         if before is not None and before.status == "False":
-            # The message stays until the API server accepts the job's objects.
+            # The status keeps its message until the API server accepts the job's objects.
             return self._decision("Pending", f"{before.message}; {STARTS}", actions)
         if not jobset["spec"]["suspend"]:
             return self._decision("Pending", "its pods are being created", actions)
@@ -236,7 +236,7 @@ class _Job(JobEnd):
     def _resolved(self, queue: QueueSpec, name: str | None = None) -> Resolved:
         """Return the job merged with the settings of its queue.
 
-        `name` can be given to replace the job's name. Raises Refused if the job cannot run. If the BestFit
+        If `name` is given, it replaces the job's name. Raises Refused if the job cannot run. If the BestFit
         layout is not possible, for example because of a ReadWriteOnce claim, the job uses as few nodes as
         possible.
         """

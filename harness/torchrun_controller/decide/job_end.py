@@ -42,7 +42,7 @@ class JobEnd(ReconcileState):
         if deadline is not None and deadline <= self.now and not self.spec.suspend:
             seconds = self.spec.reliability.active_deadline_seconds
             return self._finish(
-                "TimedOut", "DeadlineExceeded", f"it ran for {seconds} s, its active deadline"
+                "TimedOut", "DeadlineExceeded", f"it reached its active deadline of {seconds} s"
             )
         return None
 

@@ -111,8 +111,9 @@ def _of_jobset(snapshot: Snapshot, events: list[Object]) -> str:
 def _of_pods(pods: list[Object], events: list[Object]) -> str:
     """Return the message of the last Event about a waiting pod, or "".
 
-    FailedScheduling is ignored for a pod that has been scheduled. A message with a reason is preferred to one
-    that reports only that a pod waits for its volumes or for other pods of its group.
+    FailedScheduling is ignored for a pod that has been scheduled. A message that gives a reason takes
+    precedence over a message that only reports that a pod waits for its volumes or for other pods of its
+    group.
     """
     pending_pods = {
         pod["metadata"]["name"]: pod
@@ -157,7 +158,7 @@ def without_image(pods: list[Object]) -> list[Object]:
 
 
 def waits_for_claims(pods: list[Object]) -> bool:
-    """Return whether a pod that has not been scheduled uses volume claims."""
+    """Return whether a pod is not scheduled yet and uses volume claims."""
     return any(not _scheduled(pod) and (pod.get("spec") or {}).get("claims") for pod in pods)
 
 
@@ -174,8 +175,8 @@ def _scheduled(pod: Object) -> bool:
 
 
 def _no_scheduler(pods: list[Object], now: datetime) -> str:
-    """Return a message if no scheduler has set a pod's PodScheduled condition within the time UNSCHEDULED, or
-    ""."""
+    """Return a message if no scheduler has set a pod's PodScheduled condition within the time UNSCHEDULED,
+    and otherwise ""."""
     for pod in pods:
         created_at = pod["metadata"].get("creationTimestamp")
         if created_at and not condition(pod, "PodScheduled") and now - parsed(created_at) >= UNSCHEDULED:
@@ -188,8 +189,8 @@ def _no_scheduler(pods: list[Object], now: datetime) -> str:
 
 
 def _no_pods(pods: list[Object], since: datetime, now: datetime) -> str:
-    """Return a message if no pod was created within the time IDLE although no Event reports a problem, or
-    ""."""
+    """Return a message if no pod was created within the time IDLE although no Event reports a problem, and
+    otherwise ""."""
     if pods or now - since < IDLE:
         return ""
     return (
@@ -199,7 +200,8 @@ def _no_pods(pods: list[Object], since: datetime, now: datetime) -> str:
 
 
 def no_workload(since: datetime, now: datetime) -> str:
-    """Return a message if Kueue has not created a JobSet's Workload within the time IDLE, or ""."""
+    """Return a message if Kueue has not created a JobSet's Workload within the time IDLE, and otherwise
+    ""."""
     if now - since < IDLE:
         return ""
     return (

@@ -100,12 +100,14 @@ def _open(
         )
         actions = []
     elif actions and (before := found(status.conditions, "Ready")) and before.reason == "Rejected":
-        reason, message = before.reason, before.message  # The message stays until the objects are created.
+        # The status keeps its message until the objects are created.
+        reason, message = before.reason, before.message
     return _decision(queue, status, now, *_of_template(queue, status, reason, message), actions)
 
 
 def _is_open(cluster_scoped: Object | None, namespace: str) -> bool:
-    """Return whether a ClusterQueue's or Queue's administrator permits TorchrunQueues in this namespace.
+    """Return whether TorchrunQueues in this namespace may use a ClusterQueue or Queue, according to the
+    annotation that its administrator set.
 
     Without this check, a queue's author could use rights that only the controller has.
     """
@@ -115,12 +117,12 @@ def _is_open(cluster_scoped: Object | None, namespace: str) -> bool:
 
 
 def _closed_kai_queue(queue: Object, spec: QueueSpec, snapshot: QueueSnapshot) -> str | None:
-    """If the TorchrunQueue refers to a kai-scheduler Queue that it may not use, return the Queue's name, and
-    otherwise None.
+    """Return the name of the TorchrunQueue's kai-scheduler Queue, or of this Queue's parent, if the
+    TorchrunQueue may not use it. Otherwise, return None.
 
     kai-scheduler lets the pods of any namespace use any Queue. A TorchrunQueue uses the Queue that was
     created for it, or one that is open to its namespace. A Queue that does not exist is created under the
-    parent `default`, or under one that is open to the namespace.
+    parent `default`, or under another parent that is open to the namespace.
     """
     namespace = queue["metadata"]["namespace"]
     if snapshot.kai_queue is not None:
@@ -210,8 +212,8 @@ KAI_QUEUE_NOT_OPEN = "KaiQueueNotOpen"
 DEFAULT_PARENT = "default"
 """The kai-scheduler Queue that any TorchrunQueue may set as its parent."""
 TEMPLATE = "PodTemplateValid"
-"""The type of the condition with the result of the dry run for the queue's pod. The result is valid for one
-generation of the queue."""
+"""The type of the condition that contains the result of the dry run for a queue's pod. The result is valid
+for one generation of the queue."""
 UNCHECKED = "its pod template is being checked"
 
 
@@ -321,7 +323,10 @@ def _resource(template: ResourceTemplate, snapshot: QueueSnapshot) -> ResourceSt
     if PERMITTED.get(kind) != version:
         allowed = ", ".join(PERMITTED)
         return ResourceStatus(
-            name=template.name, kind=kind, ready=False, message=f"expected one of {allowed}, of version v1"
+            name=template.name,
+            kind=kind,
+            ready=False,
+            message=(f"expected one of these kinds in version v1: {allowed}"),
         )
     return ResourceStatus(
         name=template.name,

@@ -24,7 +24,7 @@ WAITS = "waits for Kueue to admit it"
 """The message of a queued job before Kueue has given a reason why the job waits."""
 UNEXPLAINED = timedelta(minutes=5)
 """The time after which the status and an Event report that Kueue has given no reason why a job is queued.
-Most jobs are admitted earlier, so this status write is not needed.
+Most jobs are admitted earlier and do not need this status write.
 """
 MAX_SHOWN = 200
 """The maximum length of an invalid value in a message, in characters."""

@@ -107,10 +107,13 @@ def files() -> dict[str, str]:
 
 
 _COMMENTS = {
-    "image": "The image with the controller; `harness images build` builds it.",
+    "image": "The controller's image, which `harness images build` builds.",
     "imagePullSecrets": "Secrets for a private registry, such as [{name: mine}].",
     "replicas": "One replica leads; the others wait for its Lease.",
-    "gang": "What admits a job's pods together: kueue, or kai with more rights for the controller.",
+    "gang": (
+        "The component that admits a job's pods together: kueue or kai. kai needs more rights for "
+        "the controller."
+    ),
     "crds": "The CRDs are upgraded with the chart. `helm uninstall` keeps them, with all jobs and queues.",
 }
 

@@ -55,7 +55,7 @@ PANELS = (
         "Leaders",
         "sum(torchrun_leader)",
         "leaders",
-        description="1, except for seconds at a change of leader.",
+        description="1, except for a few seconds while the leader changes.",
     ),
     Panel(
         "Reconciles per second",
@@ -82,7 +82,7 @@ PANELS = (
         "Refused requests to the API server",
         f'sum by (verb, resource, code) (increase(torchrun_api_requests_total{{code=~"[45].."}}[{RATE}]))',
         "{{code}} {{verb}} {{resource}}",
-        description="409 is a conflict between two writers, which is tried again.",
+        description="409 means that two writers were in conflict. The request is repeated.",
     ),
     Panel("Events that were not posted", f"sum(increase(torchrun_events_failed_total[{RATE}]))", "events"),
     Panel(
@@ -90,7 +90,7 @@ PANELS = (
         "process_resident_memory_bytes and on (job, instance) torchrun_leader",
         "{{instance}}",
         "bytes",
-        "The limit of the manifests is 512 MiB.",
+        "The manifests set a memory limit of 512 MiB.",
     ),
     Panel("Version", "count by (image, api) (torchrun_build_info)", "{{image}} {{api}}"),
 )

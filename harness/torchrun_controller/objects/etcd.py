@@ -1,7 +1,7 @@
 """Generate the manifests of the default etcd, which jobs with rdzvBackend etcd-v2 and without an rdzvEndpoint
 use.
 
-This module also contains the check of an etcd endpoint that each pod runs before torchrun.
+This module also contains the script with which each pod checks its etcd endpoint before it runs torchrun.
 
 `python -m harness.torchrun_controller.objects.etcd` prints manifests/torchrun-etcd/etcd.yaml.
 """

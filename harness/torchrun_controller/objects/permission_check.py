@@ -1,4 +1,4 @@
-"""Check that a queue permits the fields that a job sets, and lists the privileges that its pods need.
+"""Check that a queue permits the fields that a job sets, and lists the privileges that the job's pods need.
 
 The author of a job may have no other rights in the namespace, so the controller must not do for a job what
 only the queue's author may do. The conditions are defined in api/permissions.py. The privilege check also
@@ -171,7 +171,8 @@ def _code(value: Value, spec: JobSpec, _: Overrides) -> Iterable[str]:
 
 _Rule = Callable[[Value, JobSpec, Overrides], Iterable[str]]
 _NAME_OF = {"secret": "secretName", "persistentVolumeClaim": "claimName"}
-"""Maps each volume type that does not use `name` for the name of its object to the field that it uses."""
+"""Maps a volume type to the field with the name of the volume's object. All other volume types use the field
+`name`."""
 _RULES: Mapping[str, _Rule] = {
     "free": lambda *_: [],
     "fields": lambda value, *_: [f"fields: {value.field}"],

@@ -188,7 +188,7 @@ def _serves(helper: Object) -> bool:
 
     A pod ends only when all of its regular containers have ended. An additional container would therefore
     keep a finished job running, and keep a failed rank from being restarted. Kubernetes terminates a native
-    sidecar after the trainer has ended. A container with another restart policy than Always is not changed.
+    sidecar after the trainer has ended. A container with a restart policy other than Always is not changed.
     """
     return helper.get("restartPolicy") in (None, "Always")
 

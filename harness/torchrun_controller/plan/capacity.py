@@ -60,8 +60,8 @@ class Capacity:
         return sorted(nodes, key=lambda free: (-free.gpus, free.node))
 
     def holders(self, nodes: list[str]) -> list[tuple[str, int]]:
-        """Return (user, number of GPUs) for the users of GPUs on the given nodes, in descending order of the
-        number. A user is a job, or a pod that does not belong to a job.
+        """Return a (user, number of GPUs) pair for each user of GPUs on the given nodes, largest number
+        first. A user is a job, or a pod that does not belong to a job.
         """
         gpus_of: dict[str, int] = defaultdict(int)
         for pod in self.pods:
@@ -107,7 +107,7 @@ def _owner(pod: Object) -> str:
 def fitting(free: list[Free], queue: QueueSpec, node_gpus: int, share: int) -> int:
     """Return how many pods with `share` GPUs each fit on the nodes.
 
-    `node_gpus` is the number of GPUs on a whole node.
+    `node_gpus` is the total number of GPUs on a node.
     """
     part = Decimal(share) / Decimal(node_gpus)
     cpus = quantity(queue.node_resources.cpus or 0) * part

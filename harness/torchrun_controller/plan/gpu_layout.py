@@ -9,8 +9,7 @@ from harness.torchrun_controller.api.models import JobSpec
 
 
 class Refused(Exception):
-    """Raised if a job cannot run with its spec. `reason` is the reason that the job's status condition
-    gets."""
+    """Raised if a job cannot run with its spec. `reason` becomes the reason of the job's status condition."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
@@ -65,8 +64,8 @@ def distribute(job: JobSpec, capacity: int, best_fit: BestFit = lambda _: None) 
     elif not capacity:
         raise Refused(
             "NoGPUs",
-            f"expected a queue whose nodes have GPUs for numGPUs: {gpus}; this one's have none: set its "
-            "nodeResources.gpus, or numGPUs: 0 for a job on CPUs",
+            f"numGPUs is {gpus}, but the queue's nodes have no GPUs: set the queue's nodeResources.gpus, "
+            "or numGPUs: 0 for a job on CPUs",
         )
     else:
         nodes = fixed_nodes or best_fit(gpus) or _fewest(gpus, capacity)

@@ -84,7 +84,9 @@ class Store:
         """
         with self._lock:
             if version < self.version:
-                raise ValueError(f"a list of version {version}, after {self.version}")
+                raise ValueError(
+                    f"the list has version {version}, but the store already has version {self.version}"
+                )
             items_by_place = {place_of(item): item for item in items}
             changes = [self._put(item) for item in items_by_place.values()]
             for place, item in list(self._items.items()):

@@ -113,7 +113,9 @@ class Operator:
                 if owner["kind"] == "JobSet":
                     self.work_queue.enqueue_progress(Key("job", namespace, owner["name"]))
         elif kind == QUEUES:
-            if not change.own:  # Otherwise, a reconcile that writes and then fails would be repeated at once.
+            # A write by this process does not enqueue the queue. Otherwise, a reconcile that writes and then
+            # fails would be repeated at once.
+            if not change.own:
                 self.work_queue.enqueue(Key("queue", namespace, name))
             self._enqueue_jobs(namespace, _is_pending)
         elif kind == LOCAL_QUEUES:

@@ -229,9 +229,9 @@ class Reconciler:
     def _too_early(self, key: Key, now: datetime) -> bool:
         """Return whether the API server rejected the object's pods less than REFUSED_SECONDS ago.
 
-        Without this pause, the object might be reconciled continuously: the API server's message may contain
-        a number that is always new, such as a port, and each new message changes the status, which triggers a
-        reconcile.
+        During this time, the pods are not checked again. Otherwise, the object might be reconciled
+        continuously, because each message of the API server may contain a new number, such as a port. A new
+        message changes the status, which triggers a reconcile.
         """
         at = self._rejected_at.get(key)
         return at is not None and now - at < timedelta(seconds=REFUSED_SECONDS)
@@ -364,7 +364,7 @@ class Reconciler:
             old = [Condition.model_validate(each) for each in status.get("conditions") or []]
             before = condition_of(old, "Reconciled")
             if before is not None and (before.status, before.reason) == ("False", condition.reason):
-                return  # Each new message would trigger another reconcile.
+                return  # Writing a message that changes each time would trigger endless reconciles.
             status["conditions"] = [
                 each.model_dump(by_alias=True, exclude_none=True)
                 for each in with_condition(old, condition, self.now())

@@ -50,5 +50,5 @@ class Frames:
         payload = bytes(self._buffer[HEADER.size : end])
         del self._buffer[:end]
         if hashlib.sha256(payload).digest() != digest:
-            raise BadFrame(f"the payload of a frame {kind.rstrip(bytes(1))!r} does not match its SHA-256")
+            raise BadFrame(f"the payload of a {kind.rstrip(bytes(1))!r} frame does not match its SHA-256")
         return kind.rstrip(b"\0").decode("ascii", "replace"), payload

@@ -26,7 +26,7 @@ class Incoming:
         while self.received < offset:
             piece = self._file.read(min(PIECE, offset - self.received))
             if not piece:
-                raise Refused(f"{sha[:12]} has {self.received} bytes here; expected {offset}")
+                raise Refused(f"only {self.received} bytes of {sha[:12]} were received; expected {offset}")
             self._hash.update(piece)
             self.received += len(piece)
 

@@ -31,7 +31,7 @@ def save(bucket: Bucket, item: Item, path: str) -> None:
             if temporary.tell() != item.size or (plain and len(digest) == 32 and md5.hexdigest() != digest):
                 raise Failed(
                     f"{item.key}: expected {item.size} bytes with MD5 {digest}, found {temporary.tell()} "
-                    f"with {md5.hexdigest()}; try again"
+                    f"bytes with MD5 {md5.hexdigest()}; try again"
                 )
             os.chmod(temporary.name, 0o644)
             os.replace(temporary.name, path)

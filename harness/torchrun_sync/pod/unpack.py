@@ -33,8 +33,8 @@ STORE = ".torchrun"
 """The folder in the workspace that contains the marker file of a complete download. Archives must not write
 to this folder."""
 FAT = 0
-"""The system in the entries of a zip archive from Windows. Windows PowerShell separates the parts of a path
-by backslashes, which the format does not permit."""
+"""The value of `create_system` in the entries of a zip archive from Windows. Windows PowerShell separates the
+parts of a path by backslashes, which the format does not permit."""
 OPENERS = {".tar": "io", ".tar.gz": "gzip", ".tgz": "gzip", ".tar.bz2": "bz2", ".tar.xz": "lzma"}
 """Maps a file name's extension to the module whose `open` function reads such an archive. An image may lack
 some of these modules."""
@@ -95,7 +95,7 @@ class Workspace:
     def make_folder(self, name: str) -> None:
         if any(part not in ("", ".") for part in name.split("/")):
             self.counted(files=1)
-            self.place(f"{name}/{STORE}")  # This creates only the folder `name`, not STORE.
+            self.place(f"{name}/{STORE}")  # `place` creates only the folder `name`, not STORE in it.
 
     def link(self, name: str, target: str) -> None:
         self.counted(files=1)
@@ -164,7 +164,7 @@ def unpack(archive: str, workspace: Workspace) -> None:
     except OSError as error:
         if error.errno is not None:
             raise
-        # gzip and bz2 raise such an error for a file in another format.
+        # For a file in another format, gzip and bz2 raise an OSError without errno.
         raise Failed(f"the archive cannot be unpacked: {type(error).__name__}: {error}") from None
     except Exception as error:  # The error type for a damaged or encrypted archive depends on the format.
         raise Failed(f"the archive cannot be unpacked: {type(error).__name__}: {error}") from None
@@ -197,7 +197,8 @@ def _unzip(archive: str, workspace: Workspace) -> None:
 
 
 def _tar(content: IO[bytes]) -> tarfile.TarFile:
-    return tarfile.open(fileobj=cast("Any", _Headers(content)), mode="r:")  # This reads the first header.
+    # tarfile.open reads the first header.
+    return tarfile.open(fileobj=cast("Any", _Headers(content)), mode="r:")
 
 
 def _untar(tar: tarfile.TarFile, workspace: Workspace) -> None:
@@ -222,7 +223,7 @@ def _untar(tar: tarfile.TarFile, workspace: Workspace) -> None:
 def _members(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
     headers = cast("_Headers", tar.fileobj)
     while (member := tar.next()) is not None:
-        cast("Any", tar).members.clear()  # Otherwise, tarfile would keep each header in memory.
+        cast("Any", tar).members.clear()  # tarfile would otherwise keep each member's header in memory.
         headers.remaining = None
         yield member
         headers.remaining = MAX_HEADER

@@ -158,7 +158,7 @@ def test_the_context_of_kubectl_s_own_kubeconfig(
     with pytest.raises(SystemExit) as ended:
         main(["torchrun", "list", "--context", "nowhere"])
     assert ended.value.code == 64
-    assert "context nowhere is expected" in capsys.readouterr().err
+    assert "expected context nowhere" in capsys.readouterr().err
 
 
 def test_a_dry_run_without_a_cluster_prints_the_job(

@@ -83,7 +83,7 @@ def test_a_bundle_of_a_newer_schema_is_not_read(bundle):
     assert newer.manifest is None
     assert newer.damaged == [
         f"manifest.json has schema version {SCHEMA_VERSION + 1}, of a newer harness; "
-        f"this one reads up to {SCHEMA_VERSION}"
+        f"this harness reads up to {SCHEMA_VERSION}"
     ]
     assert judge(newer).verdict == "UNKNOWN"
 

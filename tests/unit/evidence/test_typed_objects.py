@@ -51,20 +51,20 @@ def test_exit_codes_of_a_pod_failure_policy_are_numbers() -> None:
 @pytest.mark.parametrize(
     ("path", "value", "problem"),
     [
-        ("status.phase", ["x"], "status.phase is a list, and a text is expected"),
-        ("status", "Running", "status is a text, and a mapping is expected"),
-        ("status.containerStatuses.0.restartCount", "3", "is a text, and a number is expected"),
-        ("status.containerStatuses.0.restartCount", True, "is true or false, and a number is expected"),
-        ("status.containerStatuses.0.restartCount", 10**30, "is a number that Kubernetes does not have"),
+        ("status.phase", ["x"], "status.phase is a list, but must be a string"),
+        ("status", "Running", "status is a string, but must be a mapping"),
+        ("status.containerStatuses.0.restartCount", "3", "is a string, but must be a number"),
+        ("status.containerStatuses.0.restartCount", True, "is a boolean, but must be a number"),
+        ("status.containerStatuses.0.restartCount", 10**30, "is a number out of range"),
         (
             "status.containerStatuses.0",
             7,
-            "status.containerStatuses[0] is a number, and a mapping is expected",
+            "status.containerStatuses[0] is a number, but must be a mapping",
         ),
-        ("status.conditions.0.status", {}, "status.conditions.status is a mapping, and a text is expected"),
-        ("metadata.uid", 7, "metadata.uid is a number, and a text is expected"),
-        ("metadata.labels.phase", 7, "metadata.labels.phase is a number, and a text is expected"),
-        ("spec.containers.0.args.0", {}, "spec.containers.args[0] is a mapping, and a text is expected"),
+        ("status.conditions.0.status", {}, "status.conditions.status is a mapping, but must be a string"),
+        ("metadata.uid", 7, "metadata.uid is a number, but must be a string"),
+        ("metadata.labels.phase", 7, "metadata.labels.phase is a number, but must be a string"),
+        ("spec.containers.0.args.0", {}, "spec.containers.args[0] is a mapping, but must be a string"),
     ],
 )
 def test_a_value_of_a_wrong_type_is_absent_and_named(path: str, value: Any, problem: str) -> None:
@@ -96,4 +96,4 @@ def test_a_field_is_named_once_in_a_bundle(tmp_path: Path) -> None:
     (tmp_path / "objects/pod.jsonl").write_text(f"{json.dumps(state)}\n" * 1000)
     bundle = Bundle(tmp_path)
     assert len(bundle.history("pod")) == 1000
-    assert bundle.damaged == ["objects/pod.jsonl:1 status.phase is a list, and a text is expected"]
+    assert bundle.damaged == ["objects/pod.jsonl:1 status.phase is a list, but must be a string"]

@@ -725,7 +725,7 @@ def test_a_log_that_stops_early(judged, mark, whole):
     assert (logs.result == "PASS") is whole
     if not whole:
         assert (verdict.verdict, verdict.cause, verdict.ranks) == ("UNKNOWN", "run.log_incomplete", [1])
-        assert "without the line of the exit code" in verdict.explanation
+        assert "without a line for the exit code" in verdict.explanation
 
 
 @pytest.mark.parametrize(

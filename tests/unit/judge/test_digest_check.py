@@ -117,9 +117,9 @@ def test_a_rank_without_a_summary_is_unknown() -> None:
     found = judged([process.written], parts(process))
     assert results(found) == {"PASS", "UNKNOWN"}
     assert "Its last line is of 2023-11-14 22:13:20 UTC, after 5 points" in told(found)
-    assert "the 5 points until its last line are in the run" in told(found)
+    assert "the 5 points up to its recorder's last line are in the run" in told(found)
     fewer = judged([process.written], parts(process)[:3])
-    assert "the run has 3 points in all, fewer than it logged until its last line" in told(fewer)
+    assert "the run has 3 points in all, fewer than its recorder's last line reports" in told(fewer)
 
 
 def test_a_rank_without_a_line_is_unknown_also_beside_a_complete_one() -> None:
@@ -192,14 +192,14 @@ def test_ranks_with_the_same_values_pass_and_with_others_collide() -> None:
         found = judged([one.written, other.written], parts(one, other), 2)
         assert found["collisions"].result == "FAIL"
         assert found["collisions"].ranks == {0, 1}
-        assert "loss at step 0: one logged 0.0, another 1.0" in told(found)
+        assert "loss at step 0: one process logged 0.0, another 1.0" in told(found)
 
 
 def test_a_metric_of_several_ranks_that_cannot_be_separated_is_unknown() -> None:
     one, other = of_steps(0, range(0, 40, 2)).end(), of_steps(1, range(1, 40, 2)).end()
     found = judged([one.written, other.written], parts(one, other), 2)
     assert results(found) == {"PASS", "UNKNOWN"}
-    assert "other processes may have logged points of it too" in told(found)
+    assert "other processes may also have logged points for it" in told(found)
 
 
 def test_points_to_another_run_are_unknown() -> None:

@@ -224,7 +224,7 @@ def test_blocks_of_a_killed_rank_are_judged() -> None:
         process.log("loss", step, 1.0, 8000 + step)
     findings = judged([process], process.rows)
     assert results(findings) == {"PASS", "UNKNOWN"}
-    assert "10 of 10 blocks of its points until its last line are in the run" in told(findings)
+    assert "10 of 10 blocks of its points up to its recorder's last line are in the run" in told(findings)
     findings = judged([process], without(without(process.rows, "lr", 1001), "lr", 4004))
     assert findings["no-lost-points"].result == "FAIL"
     assert "rank 0: lr: 2 of 5000 points before its last line, in steps 1000–1999, 4000–4999" in told(

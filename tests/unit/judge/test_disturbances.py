@@ -167,7 +167,7 @@ def test_who_scales_a_deployment_is_not_recorded(judged: Judged) -> None:
         written = by("kubeadm", -99)
         job.see("dns", when, thing("Deployment", "coredns", {"replicas": replicas}, managedFields=written))
     assert (
-        "Deployment coredns was scaled from 2 to 0 replicas by somebody"
+        "Deployment coredns was scaled from 2 to 0 replicas by an unknown client"
         in disturbances(judged(job)).explanation
     )
 

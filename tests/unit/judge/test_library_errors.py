@@ -265,7 +265,7 @@ def test_a_rank_that_the_watchdog_ended_because_of_a_peer_was_not_killed_by_anyb
     job.logs[job.pod_name(0)] = [f"{bundles.at(8, True)} Saving latest checkpoint", *late]
     verdict = judged(job)
     assert (verdict.cause, verdict.ranks) == ("rank.killed", [1]), verdict.explanation
-    assert "it may be the hung one; its last log line before was: Saving latest" in verdict.explanation
+    assert "it may be the hung one; its last log line before that was: Saving latest" in verdict.explanation
     assert "raise `timeout` of init_process_group" in verdict.next[-1]
 
 

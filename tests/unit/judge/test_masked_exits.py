@@ -203,15 +203,15 @@ def test_the_script_decides_an_unrecorded_python_exit_code(judged, script, resul
         ("cd /app; torchrun a.py || printf x", "`exit 1`"),
         ("cd /app; torchrun a.py", ""),
         ("cd /app; torchrun a.py; date", "(`date`)"),
-        ("if torchrun a.py; then echo fine; else echo failed; fi", "a condition hides it"),
+        ("if torchrun a.py; then echo fine; else echo failed; fi", "a condition hides the exit code"),
         ('if [ -n "$X" ]; then torchrun a.py; fi', ""),
         ("if [ -d x ]; then torchrun a.py; else echo none; fi", ""),
         ("if [ -d x ]; then torchrun a.py; fi; date", "(`date`)"),
-        ("while ! torchrun a.py; do sleep 5; done", "a condition hides it"),
+        ("while ! torchrun a.py; do sleep 5; done", "a condition hides the exit code"),
         ("{ torchrun a.py; }", ""),
-        ("! torchrun a.py", "a condition hides it"),
-        ("for n in 1 2 3; do torchrun a.py && break; done", "a loop hides it"),
-        ("set -e\nfor n in 1 2 3; do torchrun a.py && break; done", "a loop hides it"),
+        ("! torchrun a.py", "a condition hides the exit code"),
+        ("for n in 1 2 3; do torchrun a.py && break; done", "a loop hides the exit code"),
+        ("set -e\nfor n in 1 2 3; do torchrun a.py && break; done", "a loop hides the exit code"),
         ("set -o errexit\ntorchrun a.py\necho done", ""),
         ("set -euo pipefail\ntorchrun a.py || sleep 5", "`exit 1`"),
         ("echo nothing", ""),
@@ -273,7 +273,7 @@ def test_the_workload_script_is_distinguished_from_the_init(judged):
         if kind == "pod":
             command = ["sh", "-c", init, "sh", "bash", "-c", "torchrun a.py || true"]
             state.object["spec"]["containers"] = [{"name": bundles.CONTAINER, "command": command}]
-    assert "`|| true` after the command hides it" in judged(job).explanation
+    assert "`|| true` after the command hides the exit code" in judged(job).explanation
 
 
 def plain(job, index=0):
@@ -536,7 +536,7 @@ def test_a_masked_oom_kill_is_still_reported(judged):
     assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "rank.oom_killed", [1])
     assert "was ended by signal 9 after step 5" in verdict.explanation
     assert "out of memory" in verdict.explanation
-    assert "`|| true` after the command hides it" in verdict.explanation
+    assert "`|| true` after the command hides the exit code" in verdict.explanation
 
 
 def test_an_oom_kill_counted_by_the_agent_is_reported(judged):
@@ -576,7 +576,9 @@ def test_exit_code_124_is_explained_by_the_script_timeout(judged):
 def test_a_wrapper_that_hides_the_exit_code_is_named(judged):
     job = with_script(bundles.healthy(), "python3 supervise.py")
     ran(plain(job), 20, 1)
-    assert "the program that the script starts did not pass it on" in judged(job).explanation.lower()
+    assert (
+        "the program that the script starts did not pass the exit code on" in judged(job).explanation.lower()
+    )
 
 
 @pytest.mark.parametrize("error", LOST_A_PEER.values(), ids=LOST_A_PEER.keys())

@@ -139,7 +139,7 @@ def test_the_error_of_the_accused_pod_itself_is_the_cause(tmp_path: Path, own: s
     ended(made, 0, 1, 2, 3)
     seen = verdict(made, tmp_path)
     assert (seen.cause, seen.ranks) == (own, [3]), seen.explanation
-    assert "The packets that it sends fail in its own pod" in seen.explanation
+    assert "Packets fail in the sender's own pod" in seen.explanation
 
 
 def test_the_error_of_a_pod_that_is_not_accused_is_not_the_cause(tmp_path: Path) -> None:

@@ -294,7 +294,7 @@ def test_a_fast_attempt_cut_short_is_an_incomplete_record(judged: Judged) -> Non
         job.points = [p for p in job.points if not (p.sender == f"node{rank}" and 20 <= p.step < 25)]
     verdict = judged(job)
     assert (verdict.verdict, verdict.cause) == ("UNKNOWN", "unification.truth_incomplete")
-    assert "in attempt 1 of 2, it was cut after 40 rows, and may have logged more" in verdict.explanation
+    assert "in attempt 1 of 2, it was cut off after 40 rows, and may have logged more" in verdict.explanation
 
 
 def test_a_last_attempt_without_an_end_is_not_complete(judged: Judged) -> None:
@@ -304,7 +304,7 @@ def test_a_last_attempt_without_an_end_is_not_complete(judged: Judged) -> None:
     job.truth[0] = [*whole, TruthStart(attempt="b", time_ms=BEGAN + 9000), *job.rows(0)[:1]]
     verdict = judged(job)
     assert (verdict.verdict, verdict.cause) == ("UNKNOWN", "unification.truth_incomplete")
-    assert "in attempt 2 of 2, its end is missing after 1 rows" in verdict.explanation
+    assert "in attempt 2 of 2, its end record is missing after 1 rows" in verdict.explanation
 
 
 def first_pods(job: bundles.Job, job_uid: str = "job-1", when: float = 2) -> None:

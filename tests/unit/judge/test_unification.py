@@ -231,8 +231,8 @@ def test_duplicate_rows_resolve_by_client_time_then_order(judged):
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
-        (lambda lines: lines[:-1], "end is missing"),
-        (lambda lines: lines[1:], "12 rows, but 11 are here"),
+        (lambda lines: lines[:-1], "end record is missing"),
+        (lambda lines: lines[1:], "12 rows, but the bundle has 11"),
         (lambda lines: [TruthGap(after_seq=-1, next_seq=1), *lines], "1 gap in its frames"),
         (lambda lines: [lines[0].model_copy(update={"value": 9.0}), *lines[1:]], "digests"),
         (lambda lines: [*lines[:-1], TruthEnd(count=12, sha256="00")], "digests"),
@@ -434,7 +434,7 @@ def test_a_child_process_with_other_steps_is_no_restart(judged: Judged) -> None:
 
 
 @pytest.mark.parametrize(
-    ("cut", "said"), [(0, "rank 0: its end is"), (1, "process 23, a child of the rank's")]
+    ("cut", "said"), [(0, "rank 0: its end record is"), (1, "process 23, a child of the rank's")]
 )
 def test_rank_and_child_records_each_need_an_end(judged: Judged, cut: int, said: str) -> None:
     """Contract: the end of a child is not that of the rank, and the other way round."""

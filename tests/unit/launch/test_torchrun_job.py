@@ -82,7 +82,7 @@ def test_what_is_applied(tmp_path: Path) -> None:
     ("changed", "says"),
     [
         ({"jobQueue": "other"}, "expected TorchrunQueue other in the same file, found small"),
-        ({"numGPUs": 4}, "expected a queue whose nodes have GPUs"),
+        ({"numGPUs": 4}, "the queue's nodes have no GPUs"),
         ({"workspaceStorage": {"source": "zip"}}, "harness torchrun submit"),
         ({"numNodes": 0}, "TorchrunJob spec.numNodes: Input should be greater"),
         ({"command": "torchrun x.py"}, "the controller starts torchrun"),

@@ -55,13 +55,13 @@ def test_an_unknown_context_is_told_with_those_that_there_are(
 ) -> None:
     """Contract: what was expected, what was seen, what to do."""
     error = refused(kubeconfig(tmp_path, current, "production", "staging"), asked)
-    assert "context prod is expected" in error.message
+    assert "expected context prod" in error.message
     assert error.message.endswith("which has the contexts: production, staging")
     assert "--context NAME" in error.hint
 
 
 def test_no_current_context_and_no_contexts(tmp_path: Path) -> None:
-    assert "a current context is expected" in refused(kubeconfig(tmp_path, None, "production")).message
+    assert "expected a current context" in refused(kubeconfig(tmp_path, None, "production")).message
     none = refused(kubeconfig(tmp_path, None))
     assert none.message.endswith("which has the contexts: none")
     assert "--kubeconfig FILE" in none.hint
@@ -98,7 +98,7 @@ def test_a_run_leaves_no_bundle(tmp_path: Path) -> None:
         kubeconfig=kubeconfig(tmp_path, "staging", "staging"), context="prod", runs_dir=tmp_path / "runs"
     )
     context = RunContext(settings=settings, progress=lambda _: None)
-    with pytest.raises(UsageError, match="context prod is expected"):
+    with pytest.raises(UsageError, match="expected context prod"):
         running.run(JobFile.load(Path("jobs/multinode.yaml")), context)
     assert not (tmp_path / "runs").exists()
 
@@ -108,7 +108,7 @@ def test_the_command_ends_as_with_other_bad_input(tmp_path: Path, capsys: pytest
     with pytest.raises(SystemExit) as ended:
         main(["preflight", "--kubeconfig", str(path), "--context", "prod"])
     assert ended.value.code == 64
-    assert capsys.readouterr().err.startswith("harness: context prod is expected")
+    assert capsys.readouterr().err.startswith("harness: expected context prod")
 
 
 def test_no_fault_is_injected_into_a_users_cluster(tmp_path: Path) -> None:

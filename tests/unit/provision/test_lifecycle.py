@@ -118,7 +118,7 @@ def test_a_second_interruption_leaves_the_cluster(settings: Settings, tmp_path: 
     kind.times = 2
     ClusterUse(kind, context).leave_recorded()
     assert kind.state() is not None
-    assert said[-1] == "cluster shared is left: `harness down --cluster-name shared`"
+    assert said[-1] == "cluster shared still exists: remove it with `harness down --cluster-name shared`"
     assert context.writer.current.interrupted == "SIGTERM"
 
 
@@ -128,7 +128,9 @@ def test_a_deletion_that_fails_is_told_and_changes_no_verdict(settings: Settings
     context = recorded(settings, said, tmp_path)
     ClusterUse(kind, context).leave_recorded()
     assert kind.state() is not None
-    assert said[-1].startswith("cluster shared is left: `harness down --cluster-name shared` (")
+    assert said[-1].startswith(
+        "cluster shared still exists: remove it with `harness down --cluster-name shared` ("
+    )
     assert [(stage.name, stage.ok) for stage in context.writer.current.stages] == [("delete cluster", False)]
 
 

@@ -77,7 +77,8 @@ class Proxy(BaseHTTPRequestHandler):
         connection = HTTPConnection(self.upstream, timeout=CONNECT_SECONDS)
         try:
             connection.connect()
-            connection.sock.settimeout(None)  # A `tail` response is silent while its job prints nothing.
+            # Reads have no timeout, because a `tail` response is silent while its job prints nothing.
+            connection.sock.settimeout(None)
             connection.request(
                 "GET", f"{address.path}?{urlencode(parameters)}" if parameters else address.path
             )
@@ -110,7 +111,7 @@ class Proxy(BaseHTTPRequestHandler):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="konduktor's field names for VictoriaLogs.")
+    parser = argparse.ArgumentParser(description="Translate konduktor's field names for VictoriaLogs.")
     parser.add_argument("--port", type=int, default=9428)
     parser.add_argument("--upstream", default="127.0.0.1:9429")
     arguments = parser.parse_args()

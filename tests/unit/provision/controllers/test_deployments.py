@@ -25,8 +25,8 @@ def test_one_that_runs() -> None:
     ("status", "told"),
     [
         ({"observedGeneration": 1}, "not been observed"),
-        ({"updatedReplicas": 0}, "0 of 1 pods have the latest generation, 1 older ones still exist"),
-        ({"replicas": 2}, "1 older ones still exist"),
+        ({"updatedReplicas": 0}, "0 of 1 pods have the latest generation, 1 older pods still exist"),
+        ({"replicas": 2}, "1 older pods still exist"),
         ({"available": "False"}, "too few"),
     ],
 )
