@@ -79,13 +79,19 @@ _CLUES: tuple[tuple[CauseId, str], ...] = (
     ("gpu.ecc", r"uncorrectable ECC error encountered|CUDA_ERROR_ECC_UNCORRECTABLE"),
     ("gpu.lost", r"GPU is lost|GPU has fallen off the bus|CUDA error: GPU requires reset"),
     ("gpu.nvlink", r"uncorrectable NVLink error"),
-    ("gpu.absent", r"No CUDA GPUs are available|no CUDA-capable device is detected"),
+    (
+        "gpu.absent",
+        r"No CUDA GPUs are available|no CUDA-capable device is detected|supported with GPUs, no GPUs found"
+        r"|lib(cuda|nvidia-ml)\.so\.1: cannot open shared|NVML Shared Library Not Found",
+    ),
     (
         "gpu.driver",
         r"system not yet initialized|Found no NVIDIA driver|The NVIDIA driver on your system is too old"
-        r"|CUDA driver version is insufficient|driver/library version mismatch"
+        r"|CUDA driver version is insufficient|[Dd]river/library version mismatch|Driver Not Loaded"
         r"|forward compatibility was attempted on non supported HW|CUDA unknown error - this may be due to"
-        r"|unsupported display driver / cuda driver combination",
+        r"|unsupported display driver / cuda driver combination|CUDA driver initialization failed"
+        r"|cudaGetDeviceCount\(\).* Error (304|999): |PTX was compiled with an unsupported toolchain"
+        r"|API call is not supported in the installed CUDA driver",
     ),
     (
         "tracker.key_rejected",
