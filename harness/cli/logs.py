@@ -8,9 +8,10 @@ from pathlib import Path
 
 from harness.core.clock import CLOCK, Clock
 from harness.core.errors import UsageError
-from harness.core.terminal_text import Row, Terminal
+from harness.core.terminal_row import Row
+from harness.core.terminal_text import Terminal, printable
 from harness.evidence.io.files import names_inside, open_inside
-from harness.evidence.io.harness_log_lines import without_own
+from harness.evidence.io.harness_log_lines import split_time, without_own
 from harness.evidence.io.reader import Bundle
 
 POLL_SECONDS = 0.2
@@ -87,7 +88,7 @@ class _Log:
         text = self._decoder.decode(piece, final=final)
         stamp = self._stamp
         if stamp is None:
-            stamp, _, text = text.partition(" ")
+            stamp, text = split_time(text)
         self._stamp = None if final else stamp
         users = without_own(text)
         if users is not None:
@@ -95,7 +96,7 @@ class _Log:
             yield from map(self._shown, self._terminal.write(users + end, stamp))
 
     def _shown(self, row: Row[str]) -> str:
-        return f"{self._index} | {row.last[11:23]} | {row.described}"
+        return printable(f"{self._index} | {row.last[11:23]:12} | {row.described}")
 
 
 def _version(path: Path) -> list[tuple[int, int, int]]:

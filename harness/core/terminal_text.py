@@ -7,8 +7,8 @@ the input size.
 The result contains two things that a terminal's screen does not show:
 
 - Each row counts how often its text was replaced, as happens with a progress bar.
-- Replaced text is returned as a separate row if it contains words that appear neither in the final row nor in
-  the next rows, such as an error message below a progress bar.
+- If replaced text contains words that appear neither in the final row nor in the next rows, such as an error
+  message below a progress bar, the earlier text of the whole row is returned as a separate row.
 
 Colours, titles and link targets are omitted. The module needs only the standard library, because the
 tracker's image contains little else. (`pyte` also emulates a terminal, but it wraps each line at its screen
@@ -18,23 +18,15 @@ width, loses replaced text, and reads only 1 MB/s. The tests use it for comparis
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Iterator
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic
 
-Mark = TypeVar("Mark")
+from harness.core.terminal_row import COLUMNS, Mark, Row, ScreenRow, to_cells
 
-COLUMNS = 1024
 ROWS = 100
 LONGEST = 1 << 20
 """The maximum length of a returned line in characters. A longer line is returned in several parts."""
-MAX_REPLACED = 50
-"""The maximum number of replaced texts that are kept for each row."""
 _MAX_SEQUENCE = 1 << 20
-_WORD_END = 64
-"""The number of characters before and after a replaced text that are searched for the rest of its first and
-last words."""
-_MAX_COMBINED = 16
 _CONTROLS = r"\x00-\x1f\x7f-\x9f"
 _STRING = r"(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])"
 """Matches the introducer of a control string, such as a window title: OSC, DCS, SOS, PM or APC."""
@@ -49,34 +41,6 @@ _UNFINISHED = re.compile(rf"(?:\x1b|(?:\x1b\[|\x9b)[0-?]*[ -/]*|\x1b[ -/]+|{_STR
 _PLAIN = re.compile(rf"[^{_CONTROLS}]*\Z")
 _SIMPLE = re.compile(rf"[^{_CONTROLS}]*\n\Z")
 _MOVES = frozenset("ABCDEFGHadef`")
-_WORD = re.compile(r"[^\W\d_]{3,}")
-_LETTERS = re.compile(r"[^\W\d_]*")
-_LETTERS_BEFORE = re.compile(r"[^\W\d_]*\Z")
-
-
-class Row(NamedTuple, Generic[Mark]):
-    """A line as a terminal shows it. `first` and `last` are the marks that were passed to `write` with the
-    first and the last output that changed the line."""
-
-    text: str
-    first: Mark
-    last: Mark
-    updates: int = 0
-    """The number of times that text in the row was replaced by other text."""
-    replaced: bool = False
-    """Whether the terminal no longer shows this text, because other text replaced it."""
-
-    @property
-    def note(self) -> str:
-        """Return a note about text that the terminal no longer shows, or ""."""
-        if self.replaced:
-            return "replaced by later output"
-        return f"{self.updates:,} update{'s' if self.updates != 1 else ''} left out" if self.updates else ""
-
-    @property
-    def described(self) -> str:
-        """Return the text, followed by the note in parentheses if there is one."""
-        return f"{self.text} ({self.note})" if self.note else self.text
 
 
 _HIDDEN = {
@@ -114,7 +78,7 @@ class Terminal(Generic[Mark]):
 
     def __init__(self, live: bool = False) -> None:
         self._live = live
-        self._rows: list[_Row[Mark]] = []
+        self._rows: list[ScreenRow[Mark]] = []
         self._at = self._column = 0
         self._home: int | None = None
         """The index of the row that contains the cursor's home position, or None before the first move to an
@@ -124,7 +88,9 @@ class Terminal(Generic[Mark]):
         """The number of cursor movements so far. All text that is replaced between two movements counts as
         one update."""
         self._rest = ""
-        self._joined: list[_Row[Mark]] = []
+        self._after_text = False
+        """Whether the last output was a character, which a control sequence can repeat."""
+        self._joined: list[ScreenRow[Mark]] = []
         """The rows so far of a line that is wider than the screen, to be joined into one returned line."""
         self._before = ""
 
@@ -152,7 +118,7 @@ class Terminal(Generic[Mark]):
         yield from self._scrolled(len(self._rows))
         yield from self._join()
         self._at = self._column = 0
-        self._home = None
+        self._home, self._after_text = None, False
 
     def _is_simple(self, text: str) -> bool:
         """Return whether a string is a short line without control characters, and would only fill the empty
@@ -172,7 +138,7 @@ class Terminal(Generic[Mark]):
         In most logs, most lines are simple.
         """
         self._rows[-1].begin(text, mark)
-        self._rows.append(_Row("", mark))
+        self._rows.append(ScreenRow("", mark))
         self._at, self._jumps = self._at + 1, self._jumps + 1
         if len(self._rows) <= ROWS:
             return
@@ -196,37 +162,53 @@ class Terminal(Generic[Mark]):
             if len(body) > COLUMNS:
                 yield from self._scrolled(len(self._rows) - 1)
                 for start in range(0, len(body) - COLUMNS, COLUMNS):
-                    full_row = _Row(body[start : start + COLUMNS], mark)
+                    full_row = ScreenRow(body[start : start + COLUMNS], mark)
                     full_row.wrapped = True
                     yield from self._commit(full_row)
                 body = body[(len(body) - 1) // COLUMNS * COLUMNS :]
                 row = self._row(mark)
             row.begin(body, mark)
-            self._column = row.width
+            self._column, self._after_text = row.width, bool(body)
         else:
             yield from self._write_tokens(body, mark)
         if is_complete:
+            self._after_text = False
             yield from self._line_feed(mark, column=0)
 
     def _write_tokens(self, text: str, mark: Mark) -> Iterator[Row[Mark]]:
         for token in _TOKEN.finditer(text):
             kind = token.lastgroup
             if kind == "text":
-                cells = _cells(token["text"])
-                start = 0
-                while start < len(cells):
-                    if self._column >= COLUMNS:
-                        self._row(mark).wrapped = last = self._at == len(self._rows) - 1
-                        yield from self._line_feed(mark, column=0)
-                        yield from self._scrolled(self._at if last else 0)
-                    part = cells[start : start + COLUMNS - self._column]
-                    self._row(mark).put(self._column, part, self._jumps, mark)
-                    self._column += len(part)
-                    start += len(part)
-            elif token["final"] is not None:
+                text = token["text"]
+                while self._after_text and text and self._row(mark).join(self._column - 1, text[0]):
+                    text = text[1:]
+                yield from self._print(to_cells(text), mark)
+                self._after_text = True
+                continue
+            if token["final"] == "b" and self._after_text:
+                cells = self._row(mark).character(self._column - 1)
+                count = int(token["values"][:6]) if token["values"][:6].isdecimal() else 1
+                room = (COLUMNS - self._column) // len(cells)
+                yield from self._print(cells * min(max(1, count), room), mark)
+                continue
+            self._after_text = False
+            if token["final"] is not None:
                 self._control(token["values"], token["final"], mark)
             elif kind in {"control", "escape"}:
                 yield from self._character(token[0], mark)
+
+    def _print(self, cells: list[str], mark: Mark) -> Iterator[Row[Mark]]:
+        """Write cells at the cursor. At the end of a row, continue in the next row."""
+        start = 0
+        while start < len(cells):
+            if self._column >= COLUMNS:
+                self._row(mark).wrapped = last = self._at == len(self._rows) - 1
+                yield from self._line_feed(mark, column=0)
+                yield from self._scrolled(self._at if last else 0)
+            part = cells[start : start + COLUMNS - self._column]
+            self._row(mark).put(self._column, part, self._jumps, mark)
+            self._column += len(part)
+            start += len(part)
 
     def _character(self, text: str, mark: Mark) -> Iterator[Row[Mark]]:
         match text:
@@ -262,12 +244,12 @@ class Terminal(Generic[Mark]):
         self._at += 1
         self._column, self._jumps = column, self._jumps + 1
         if self._at == len(self._rows):
-            self._rows.append(_Row("", mark))
+            self._rows.append(ScreenRow("", mark))
             yield from self._scrolled(self._at if self._joined else len(self._rows) - ROWS)
 
-    def _row(self, mark: Mark) -> _Row[Mark]:
+    def _row(self, mark: Mark) -> ScreenRow[Mark]:
         if not self._rows:
-            self._rows.append(_Row("", mark))
+            self._rows.append(ScreenRow("", mark))
         return self._rows[self._at]
 
     def _scrolled(self, count: int) -> Iterator[Row[Mark]]:
@@ -280,7 +262,9 @@ class Terminal(Generic[Mark]):
             self._saved_cursor = max(0, self._saved_cursor[0] - count), self._saved_cursor[1]
             self._home = None if self._home is None else max(0, self._home - count)
 
-    def _commit(self, row: _Row[Mark], following: list[_Row[Mark]] | None = None) -> Iterator[Row[Mark]]:
+    def _commit(
+        self, row: ScreenRow[Mark], following: list[ScreenRow[Mark]] | None = None
+    ) -> Iterator[Row[Mark]]:
         for text in row.lost(self._before, following or []):
             yield Row(text, row.first, row.last, replaced=True)
         self._before = row.text()
@@ -375,7 +359,7 @@ class Terminal(Generic[Mark]):
         """
         if self._home is None:
             if not self._row(mark).blank or self._at != len(self._rows) - 1:
-                self._rows.append(_Row("", mark))
+                self._rows.append(ScreenRow("", mark))
             self._home = len(self._rows) - 1
         at = self._home + min(row, ROWS - 1)
         self._extend(at, self._home + ROWS, mark)
@@ -383,164 +367,7 @@ class Terminal(Generic[Mark]):
 
     def _extend(self, at: int, limit: int, mark: Mark) -> None:
         """Append blank rows until there is a row with the index `at`, or until there are `limit` rows."""
-        self._rows += [_Row("", mark) for _ in range(len(self._rows), min(at + 1, limit))]
-
-
-class _Row(Generic[Mark]):
-    """A row of the screen, as one string per column. A wide character is followed by an empty string."""
-
-    __slots__ = ("_end", "_jump", "_lost", "_piece", "_start", "cells", "first", "last", "shown", "updates",
-                 "wrapped")  # fmt: skip
-
-    def __init__(self, cells: str, mark: Mark) -> None:
-        self.cells: str | list[str] = cells
-        self.first = self.last = mark
-        self.updates = 0
-        self.wrapped = False
-        """Whether the line was wider than the screen and continues in the next row."""
-        self.shown: str | None = None
-        """The text of this row that `complete` has already returned, or None."""
-        self._jump = -1
-        self._piece = ""
-        self._start = self._end = 0
-        self._lost: list[str] = []
-
-    def begin(self, text: str, mark: Mark) -> None:
-        """Write text into a row that is still blank."""
-        self.cells, self.last = text, mark
-        self.first = self.first if self.updates else mark
-
-    @property
-    def blank(self) -> bool:
-        return not self.cells
-
-    @property
-    def width(self) -> int:
-        if isinstance(self.cells, str) and self.cells.isascii():
-            return len(self.cells)
-        return len(self._list())
-
-    def text(self) -> str:
-        if isinstance(self.cells, str):
-            return self.cells
-        text = "".join(self.cells)
-        return text if self._jump < 0 else text.rstrip(" ")
-
-    def complete(self) -> Row[Mark] | None:
-        """Return the row if it has not been returned yet or its words have changed since then, and otherwise
-        None."""
-        text = self.text()
-        if self.shown is None or not _similar(_words(text), _words(self.shown)):
-            self.shown = text
-            return Row(text, self.first, self.last, self.updates)
-        return None
-
-    def put(self, column: int, cells: list[str], jump: int, mark: Mark) -> None:
-        """Write cells into the row, starting at a column."""
-        own = self._list()
-        if not own and not self.updates:
-            self.first = mark
-        if column < len(own):
-            if own[column] == "" and column:
-                own[column - 1] = own[column] = " "
-            end = min(len(own), column + len(cells))
-            if own[column:end] != cells[: end - column]:
-                self._replace(column, end, jump)
-            if end < len(own) and own[end] == "":
-                own[end] = " "
-            own[column : column + len(cells)] = cells
-        else:
-            own.extend([" "] * (column - len(own)))
-            own.extend(cells)
-        self.last = mark
-
-    def erase(self, start: int, end: int, jump: int, mark: Mark) -> None:
-        own = self._list()
-        end = min(end, len(own))
-        if start >= end:
-            return
-        self._replace(start, end, jump)
-        if end == len(own):
-            del own[start:]
-        else:
-            own[start:end] = [" "] * (end - start)
-        self.last = mark
-
-    def delete(self, column: int, count: int, jump: int, mark: Mark) -> None:
-        own = self._list()
-        if column < len(own):
-            self._replace(column, min(len(own), column + count), jump)
-            del own[column : column + count]
-            self.last = mark
-
-    def insert(self, column: int, count: int, mark: Mark) -> None:
-        own = self._list()
-        if column < len(own):
-            own[column:column] = [" "] * min(count, COLUMNS - len(own))
-            self.last = mark
-
-    def lost(self, before: str, following: list[_Row[Mark]]) -> list[str]:
-        """Return the replaced texts whose words appear neither in this row nor in the neighbouring rows."""
-        self._settle()
-        if not self._lost:
-            return []
-        own, above = _words(self.text()), _words(before)
-        lost_texts = []
-        for text in self._lost:
-            words = _words(text)
-            if _similar(words, own) or _similar(words, above):
-                continue
-            if later_row := next((row for row in following if row.has(words)), None):
-                later_row.updates += self.updates  # A progress bar has moved to a later row.
-                self.updates = 0
-            else:
-                lost_texts.append(text.strip())
-        return lost_texts
-
-    def has(self, words: set[str]) -> bool:
-        """Return whether the words appear in the row or in the text that was last replaced there."""
-        self._settle()
-        return _similar(words, _words(self.text())) or any(
-            _similar(words, _words(one)) for one in self._lost[-1:]
-        )
-
-    def _list(self) -> list[str]:
-        if isinstance(self.cells, str):
-            self.cells = _cells(self.cells)
-        return self.cells
-
-    def _replace(self, start: int, end: int, jump: int) -> None:
-        """Record the text in the cells from `start` to `end`, which are about to be replaced."""
-        own = self._list()
-        text = "".join(own[start:end])
-        if not text.strip():
-            return
-        if jump == self._jump and self._piece:
-            self._piece += text if start == self._end else f" {text}"
-        else:
-            self._settle()
-            self.updates += 1
-            self._jump = jump
-            before = _LETTERS_BEFORE.search("".join(own[max(0, start - _WORD_END) : start]))
-            self._piece = (before[0] if before else "") + text
-            self._start = start
-        self._end = end
-
-    def _settle(self) -> None:
-        """Keep the last replaced text, unless its words also appear in the text that replaced it."""
-        if not self._piece:
-            return
-        own = self._list()
-        after = _LETTERS.match("".join(own[self._end : self._end + _WORD_END]))
-        piece, self._piece = self._piece + (after[0] if after else ""), ""
-        words = _words(piece)
-        region = "".join(own[max(0, self._start - _WORD_END) : self._end + _WORD_END])
-        if _similar(words, _words(region)):
-            return
-        if self._lost and _similar(_words(self._lost[-1]), words):
-            self._lost[-1] = piece
-        elif len(self._lost) < MAX_REPLACED:
-            self._lost.append(piece)
+        self._rows += [ScreenRow("", mark) for _ in range(len(self._rows), min(at + 1, limit))]
 
 
 def _lines(text: str) -> Iterator[str]:
@@ -569,30 +396,3 @@ def _range(kind: int, column: int) -> tuple[int, int]:
     `column` is the cursor's column.
     """
     return (column, COLUMNS) if kind == 0 else (0, min(column + 1, COLUMNS) if kind == 1 else COLUMNS)
-
-
-def _cells(text: str) -> list[str]:
-    """Return one string per column: a character with its combining marks, or "" for the second column of a
-    wide character."""
-    if text.isascii():
-        return list(text)
-    cells: list[str] = []
-    for one in text:
-        if one >= "\u0300" and unicodedata.category(one) in ("Mn", "Me", "Cf"):
-            at = next((at for at in (-1, -2) if len(cells) >= -at and cells[at]), None)
-            if at is not None and len(cells[at]) < _MAX_COMBINED:
-                cells[at] += one
-                continue
-        cells.append(one)
-        if one >= "\u1100" and unicodedata.east_asian_width(one) in "WF":
-            cells.append("")
-    return cells
-
-
-def _words(text: str) -> set[str]:
-    return {word.lower() for word in _WORD.findall(text)}
-
-
-def _similar(words: set[str], other_words: set[str]) -> bool:
-    """Return whether at least half of the words in `words` are in `other_words`."""
-    return len(words & other_words) * 2 >= len(words)

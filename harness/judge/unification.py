@@ -238,7 +238,17 @@ def values(facts: Facts) -> Finding:
     first = [_line_of(facts.case, one.rank, one.metric, one.step) for one in wrong[:1]]
     refs = [*(first or [f"truth/{ranks[0]}.jsonl"]), "tracker/points.jsonl"]
     text = f"{facts.label} has values other than those that {names(ranks)} logged"
-    reasons = altered.values(wrong) if not blocks else []
+    earlier = altered.earlier_values(facts.case.bundle, facts.truths, wrong)
+    others = [one for one in wrong if one not in earlier]
+    reasons = altered.values(others) if not blocks else []
+    advice = altered.VALUES_ADVICE if reasons else ""
+    if earlier:
+        count = counted(len(earlier), "point")
+        advice = advice if others or blocks else altered.EARLIER_ADVICE
+        reasons = [
+            f"in {count}, the run has an earlier value of the same rank and not its last one",
+            *reasons,
+        ]
     return not_passed(
         "values",
         "unification.wrong_value",
@@ -247,7 +257,7 @@ def values(facts: Facts) -> Finding:
         why=reasons or _senders_of(facts, wrong),
         ranks=ranks,
         evidence=refs,
-        advice=altered.VALUES_ADVICE if reasons else "",
+        advice=advice,
     )
 
 

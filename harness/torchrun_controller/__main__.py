@@ -119,6 +119,19 @@ def serve(port: int, health: Health, metrics: Metrics) -> None:
         raise UsageError(message, hint="--port") from None
 
 
+def keep_leadership(lease: Lease, stop: threading.Event, lost: threading.Event) -> None:
+    """Renew the Lease until `stop` is set. If the Lease is lost or an error is raised, set `lost` and `stop`.
+
+    Without this, a controller whose renewals have ended would continue beside the next leader.
+    """
+    try:
+        lease.renew(stop)
+    finally:
+        if not stop.is_set():
+            lost.set()
+            stop.set()
+
+
 def _lead(
     args: argparse.Namespace, kube: Kube, stop: threading.Event, health: Health, metrics: Metrics
 ) -> int:
@@ -140,11 +153,10 @@ def _lead(
     health.ready.clear()
 
     def renew() -> None:
-        lease.renew(stop)
-        metrics.leads = False
-        if not stop.is_set():
-            leadership_lost.set()
-            stop.set()
+        try:
+            keep_leadership(lease, stop, leadership_lost)
+        finally:
+            metrics.leads = False
 
     renewal = threading.Thread(target=renew, name="lease", daemon=True)
     renewal.start()

@@ -4,5 +4,5 @@ Server (standard library, starlette, uvicorn, jinja2):  python3 -m harness.track
     server  →  api, pages  →  query  →  storage  →  shared
 Clients (httpx, pydantic):  client  →  shared
 Server and clients do not import each other, because the server's image contains only this package, the rules
-for secrets (harness/core/secret_rules.py) and harness/core/terminal_text.py.
+for secrets (harness/core/secret_rules.py) and harness/core/terminal_{row,text}.py.
 """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterator
+from fractions import Fraction
 
 import pytest
 from test_tracker_pages import BASE, FIRST, logged_in
@@ -181,3 +182,64 @@ def test_a_resumed_run_shows_the_newest_values_and_that_older_ones_exist(served:
         raw = client.get(f"/api/runs/metrics/raw?{query}").json()
     assert [point["value"] for point in newest if point["step"] in (0, 10, 19)] == [2100, 1090, 81]
     assert sorted(point["value"] for point in raw["metrics"] if point["step"] == 0) == [100, 2100]
+
+
+LABELS = """[...document.querySelectorAll('.chart')].map(c => {
+    const lines = [...c.querySelectorAll('line.grid')].map(e => +e.getAttribute('y1'));
+    const texts = [...c.querySelectorAll('svg > text')].map(e => [e.textContent, +e.getAttribute('x')]);
+    return [c.querySelector('figcaption').innerText, lines, texts.slice(0, lines.length),
+            texts.slice(lines.length)] })"""
+CLOSE: dict[str, Points] = {
+    "late_steps": [(10**6 + n, n, 1.0 / (n + 1)) for n in range(100)],
+    "very_late_steps": [(10**12 + n, n, 1.0 / (n + 1)) for n in range(100)],
+    "accuracy": [(n, n, 0.99987 + n * 1e-8) for n in range(20)],
+    "tokens": [(n, n, 99_990.0 + n / 100) for n in range(20)],
+    "billions": [(n, n, 3e9 + n) for n in range(20)],
+    "small_steps_down": [(n, n, -1e-5 - n * 1e-12) for n in range(20)],
+}
+
+
+def test_labels_are_the_values_of_their_places(served: Server, page: Page) -> None:
+    """In public reports (tensorboard #3273, #1753), labels of an axis are equal or not at their places."""
+    series = {
+        **CLOSE,
+        **{name: NAMED[name] for name in ("close", "constant_tiny", "constant", "extremes", "tiny")},
+    }
+    run = run_of(served, "labels", series)
+    page.go(f"{served.url}{BASE}/r{run}")
+    checked(page, "null-null")
+    for title, lines, values, steps in page.ask(LABELS):
+        assert len(lines) >= 2, title
+        numbers = [Fraction(text) for text, _ in values]
+        for places, labels in (
+            (lines, numbers),
+            ([x for _, x in steps], [Fraction(text) for text, _ in steps]),
+        ):
+            assert len(set(labels)) == len(labels), (title, labels)
+            if len(labels) > 2 and "end" not in title:
+                scale = [(a - places[0]) / (places[1] - places[0]) for a in places]
+                expected = [labels[0] + Fraction(at) * (labels[1] - labels[0]) for at in scale]
+                off = max(abs(a - b) for a, b in zip(labels, expected, strict=True))
+                assert off <= abs(labels[1] - labels[0]) / 5, (title, labels)
+
+
+def test_a_loss_that_became_nan_does_not_look_good(served: Server, page: Page) -> None:
+    """In public reports (wandb #2202, mlflow #2763 and #15535), NaN is invisible, or breaks the page."""
+    losses = [(step, step, 0.5 if step < 7 else NAN) for step in range(10)]
+    run = run_of(served, "diverged", {"loss": losses, "never": [(3, 3, INF)], "good": losses[:7]})
+    page.go(f"{served.url}{BASE}/r{run}")
+    checked(page, "null-null")
+    legends = page.ask("[...document.querySelectorAll('.legend li')].map(e => e.innerText)")
+    ends = [" ".join(one.split()) for one in legends]
+    assert ends == [
+        "good 0.5 step 6",
+        "loss 0.5 step 6 not finite from step 7",
+        "never – not finite from step 3",
+    ]
+    loss = "document.querySelectorAll('.chart')[1]"
+    page.ask(f"{loss}.dispatchEvent(new KeyboardEvent('keydown', {{key: 'End'}}))")
+    assert page.ask(f"{loss}.querySelector('.readout').innerText") == "step 9: not finite"
+    with served.client() as client:
+        send(client, run, "metrics", [{"time": 11, "step": 10, "data": {"loss": 0.25}}])
+    page.until(f"{loss}.querySelector('.legend b').innerText == '0.25'", seconds=60)
+    assert "not finite" not in page.ask(f"{loss}.querySelector('.legend li').innerText")

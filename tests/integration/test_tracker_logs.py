@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from urllib.parse import quote
 
 import pytest
 from test_tracker_pages import BASE, logged_in
@@ -85,6 +86,41 @@ def test_secrets_are_replaced(served: Server, page: Page) -> None:
     with served.client() as client:
         stored = client.get(f"/api/runs/logs?runId={run}").json()["logs"]
     assert json.dumps(stored).count("hunter2two") == 1, "the API returns what the client sent"
+
+
+@pytest.fixture(scope="module")
+def searched(served: Server) -> int:
+    """A run with messages that have backspaces, NUL, C1 control characters, and other letters than ASCII."""
+    run = run_of(served, "searched")
+    texts = [
+        "anchor: ok\b\bfailed",
+        "b\bbold note",
+        "nul\0less",
+        "Ошибка памяти",
+        "\x9b31mcolour",
+        "rate 100%_x",
+    ]
+    write(served, run, [*texts, "Cafe\u0301"])
+    return run
+
+
+@pytest.mark.parametrize(
+    ("search", "found"),
+    [
+        ("anchor: FAILED", ["anchor: failed (1 update left out)"]),
+        ("bold note", ["bold note"]),
+        ("nulless", ["nulless"]),
+        ("ОШИБКА памяти", ["Ошибка памяти"]),
+        ("31mcolour", []),
+        ("100%", ["rate 100%_x"]),
+        ("caf\xe9", ["Cafe\u0301"]),
+    ],
+)
+def test_a_search_finds_what_the_page_shows(
+    served: Server, page: Page, searched: int, search: str, found: list[str]
+) -> None:
+    page.go(f"{served.url}{BASE}/r{searched}/logs?search={quote(search)}")
+    assert page.ask(LINES) == found
 
 
 def test_no_line_is_skipped_if_many_arrive_at_once(served: Server, page: Page) -> None:

@@ -13,6 +13,8 @@ HEALTHY = {
     "sram_correctable": "0",
     "sram_uncorrectable_parity": "0",
     "sram_uncorrectable_secded": "0",
+    "dram_correctable": "0",
+    "dram_uncorrectable": "0",
     "remapped_row_unc": "0",
     "remapped_row_pending": "No",
     "remapped_row_failure": "No",
@@ -55,7 +57,10 @@ def gpu(index: int = 0, reasons: str = "clocks_event_reasons", **changed: str) -
     )
     counters = "".join(
         f"\t\t\t\t<{name}>{v[name]}</{name}>\n"
-        for name in ("sram_correctable", "sram_uncorrectable_parity", "sram_uncorrectable_secded")
+        for name in (
+            *("sram_correctable", "sram_uncorrectable_parity", "sram_uncorrectable_secded"),
+            *("dram_correctable", "dram_uncorrectable"),
+        )
     )
     return f"""\t<gpu id="00000000:{index + 0x18:02X}:00.0">
 \t\t<product_name>{v["product_name"]}</product_name>

@@ -8,17 +8,19 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from kubernetes.client.exceptions import ApiException
 from urllib3.exceptions import HTTPError
 
-from harness.cli.torchrun.jobs import PROGRAM, Jobs, finished, phase, rank, reason
+from harness.cli.torchrun.jobs import PROGRAM, Jobs, finished, phase, rank, reason, unobserved
 from harness.cli.torchrun.stored_code import CodeStore, generation_of, is_stored, pack_code
 from harness.core.errors import HarnessError, WaitError
 from harness.core.kubernetes import Object
 from harness.core.progress import Progress
+from harness.core.terminal_row import Row
+from harness.core.terminal_text import Terminal, printable
 from harness.torchrun_controller.api import names
 from harness.torchrun_sync.channel import ContainerGone, Cut
 from harness.torchrun_sync.job_sync import Fleet, Synced
@@ -55,6 +57,8 @@ class Attached:
     progress: Progress
     watch: bool = False
     show_logs: bool = True
+    uid: str = ""
+    """The UID of the job. The default is that of the first job with this name that is read."""
     _synced: frozenset[str] = frozenset()
     _fleet: Fleet | None = None
     _stamps: dict[str, Stamp | str] | None = None
@@ -66,6 +70,7 @@ class Attached:
     _began: float = field(default_factory=time.monotonic)
     _cut_since: float | None = None
     _cut: str = ""
+    _unobserved_since: float | None = None
 
     def follow(self) -> int:
         """Wait until the job ends, and return its exit code. Ctrl-C detaches without changing the job."""
@@ -96,6 +101,7 @@ class Attached:
         job = self.jobs.find(self.name)
         if job is None:
             raise HarnessError(f"TorchrunJob {self.name} was deleted")
+        self._check_uid(job)
         self._report(job)
         pods = self.jobs.pods(self.name)
         self._follow_logs(pods)
@@ -114,6 +120,7 @@ class Attached:
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             job = self.jobs.get(self.name)
+            self._check_uid(job)
             self._report(job)
             if finished(job):
                 raise HarnessError(f"{self.name} has ended: {phase(job)} {reason(job)}")
@@ -126,6 +133,18 @@ class Attached:
             time.sleep(POLL_SECONDS)
         raise WaitError(f"the pods of {self.name}", f"{phase(job)}: {reason(job)}", seconds)
 
+    def _check_uid(self, job: Object) -> None:
+        """Raise HarnessError if the job was deleted and another one of the same name was created.
+
+        The other job's logs and exit code are not those of this job, and it must not get this job's code.
+        """
+        uid = str(job["metadata"]["uid"])
+        self.uid = self.uid or uid
+        if uid != self.uid:
+            raise HarnessError(
+                f"TorchrunJob {self.name} was deleted, and another one of this name was created since then"
+            )
+
     def _report(self, job: Object) -> None:
         status = ": ".join(filter(None, [phase(job), reason(job)]))
         if not job.get("status") and time.monotonic() - self._began > STATUS_SECONDS:
@@ -133,6 +152,9 @@ class Attached:
                 f": no controller has set a status for {STATUS_SECONDS:g} s; "
                 "check that one runs for its namespace"
             )
+        self._unobserved_since = (self._unobserved_since or time.monotonic()) if unobserved(job) else None
+        if self._unobserved_since and time.monotonic() - self._unobserved_since > STATUS_SECONDS:
+            status += f": {unobserved(job)}"
         if status != self._phase:
             self._phase = status
             self.progress(f"{self.name} {status}")
@@ -279,13 +301,23 @@ class Attached:
 
 
 def show(jobs: Jobs, pod: Object, follow: bool) -> None:
-    """Print a trainer container's log, each line with its pod's node rank."""
+    """Print a trainer container's log as a terminal would show it, each line with its pod's node rank.
+
+    Otherwise, a carriage return or a cursor movement would erase the node rank or another pod's lines.
+    """
     query = {"container": names.TRAINER, **({"follow": "true"} if follow else {})}
     path = f"/api/v1/namespaces/{jobs.namespace}/pods/{pod['metadata']['name']}/log"
+    terminal = Terminal[None](live=True)
+
+    def write(rows: Iterator[Row[None]]) -> None:
+        for row in rows:
+            sys.stdout.write(printable(f"{rank(pod)} | {row.described}\n"))
+            sys.stdout.flush()
+
     try:
         for line in jobs.kube.fetch(path, query):
-            text = line.decode(errors="replace").rstrip("\n")
-            sys.stdout.write(f"{rank(pod)} | {text}\n")
-            sys.stdout.flush()
+            write(terminal.write(line.decode(errors="replace"), None))
+        write(terminal.flush())
     except (ApiException, HTTPError) as error:
+        write(terminal.flush())
         print(f"the log of {pod['metadata']['name']} ended: {type(error).__name__}", file=sys.stderr)

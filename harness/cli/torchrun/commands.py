@@ -154,7 +154,7 @@ def submit(
         report(f"{job_name} is suspended; to start it: {PROGRAM} resume {job_name}")
         print(job_name)
         return 0
-    attached = Attached(jobs, job_name, walker, report, watch)
+    attached = Attached(jobs, job_name, walker, report, watch, uid=job["metadata"]["uid"])
     if not detach:
         return attached.follow()
     if walker and not stored:
@@ -242,7 +242,7 @@ def status(
     as_json: options.Json = False,
 ) -> int:
     """Show a job's phase, command, conditions and pods. If the job has ended, exit with its exit code."""
-    from harness.cli.torchrun.jobs import finished, rank, table
+    from harness.cli.torchrun.jobs import finished, rank, table, unobserved
 
     jobs = _jobs(namespace, kubeconfig, context)
     job = jobs.get(name)
@@ -252,6 +252,8 @@ def status(
         dump({"job": job, "pods": pods, "exitCode": code if finished(job) else None})
         return code
     print(table([job]))
+    if text := unobserved(job):
+        print(printable(text))
     job_status = job.get("status") or {}
     print(printable(f"\ncommand: {job_status.get('torchrunCommand') or 'not assembled yet'}"))
     for each in job_status.get("conditions") or []:
@@ -280,9 +282,9 @@ def logs(
     from harness.cli.torchrun.jobs import rank as rank_of
 
     jobs = _jobs(namespace, kubeconfig, context)
-    jobs.get(name)
+    job = jobs.get(name)
     if follow and rank is None:
-        return Attached(jobs, name, None, progress(False)).follow()
+        return Attached(jobs, name, None, progress(False), uid=job["metadata"]["uid"]).follow()
     pods = [pod for pod in jobs.pods(name) if rank is None or rank_of(pod) == rank]
     if not pods:
         raise UsageError(f"{name} has no pod with this node rank", hint=f"{PROGRAM} status {name}")
@@ -368,7 +370,7 @@ def sync(
     report = progress(quiet)
     if line := notes.summary(walker.scan().excluded):
         report(line)
-    attached = Attached(jobs, name, walker, report, watch)
+    attached = Attached(jobs, name, walker, report, watch, uid=job["metadata"]["uid"])
     if watch:
         return attached.follow()
     attached.sync_code(SYNC_SECONDS)

@@ -242,6 +242,21 @@ def reason(job: Object) -> str:
     return str((job.get("status") or {}).get("message") or "")
 
 
+def unobserved(job: Object) -> str:
+    """Return a message if the controller has not observed the job's current spec yet, or "".
+
+    A job without a status is not reported here.
+    """
+    generation = job["metadata"].get("generation")
+    observed = (job.get("status") or {}).get("observedGeneration")
+    if observed is None or generation is None or observed >= generation:
+        return ""
+    return (
+        f"the controller has not observed the last change of the spec (generation {generation}, observed "
+        f"{observed}): check that it is running"
+    )
+
+
 def name_of(folder: Path) -> str:
     """Return a name for a job that runs the code of `folder`, with a random suffix."""
     stem = re.sub(r"[^a-z0-9]+", "-", folder.resolve().name.lower()).strip("-")[:30]

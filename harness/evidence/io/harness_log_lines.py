@@ -20,6 +20,16 @@ MARKS = (
 """The strings that mark log lines for the harness: lines with logged points, processes, a command's exit
 code, netcheck diagnoses, acceptance test results, or an injected recorder's digests."""
 _PREFIX = re.compile(rf"{PREFIX}\s*")
+_STAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[0-9.:Z+-]*")
+
+
+def split_time(line: str) -> tuple[str, str]:
+    """Return the kubelet's timestamp at the beginning of a log line, and the text after it.
+
+    The timestamp is "" if the line has none, as with a message that the kubelet itself wrote.
+    """
+    stamp, _, text = line.partition(" ")
+    return (stamp, text) if _STAMP.fullmatch(stamp) else ("", line)
 
 
 def is_own(line: str) -> bool:

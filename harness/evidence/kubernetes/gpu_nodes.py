@@ -13,14 +13,16 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from harness.core.causes import CauseId
-from harness.evidence.kubernetes.objects import ENDED_BY_NODE, mapping
+from harness.evidence.kubernetes.objects import ENDED_BY_NODE, items, mapping
 from harness.evidence.kubernetes.unschedulable import quantity, requests
 
 GPU = "nvidia.com/gpu"
 SHARED = f"{GPU}.shared"
 """The resource name for shared GPUs if renameByDefault is set in the device plugin."""
 _MIG = "nvidia.com/mig-"
-_LIKE_GPU = re.compile(r"gpu|^nvidia\.com/", re.IGNORECASE)
+_OF_NVIDIA = r"nvidia\.com/(?!hostdev|mlnx|sriov|rdma|roce|ib|hca|nic|cx-?\d|bf-?\d)"
+"""Beginning of a pattern for NVIDIA's resources, except the network devices of its network operator."""
+_LIKE_GPU = re.compile(rf"gpu|^{_OF_NVIDIA}", re.IGNORECASE)
 _COUNT, _REPLICAS, _PRODUCT = f"{GPU}.count", f"{GPU}.replicas", f"{GPU}.product"
 _STRATEGY, _SLICES = f"{GPU}.sharing-strategy", "nvidia.com/gpu.slices.gi"
 _GKE_STRATEGY, _GKE_CLIENTS = (
@@ -35,10 +37,14 @@ _ACCELERATORS = (
 )
 _MIG_STATE = "nvidia.com/mig.config.state"
 """The node label in which NVIDIA's MIG manager reports the state of a change to the node's MIG devices."""
+_UPGRADE_STATE, _DEPLOY_PLUGIN = "nvidia.com/gpu-driver-upgrade-state", "nvidia.com/gpu.deploy.device-plugin"
+"""The node labels in which the GPU operator reports the upgrade of a driver, and pauses the device plugin."""
+_WAIT = "wait until the GPU operator has finished this change (`kubectl get nodes -L {}`), or use other nodes"
+_UPGRADE_FAILED = "read the log of the GPU operator's driver pod on this node, and repeat the upgrade"
 _HAMI = "/node-nvidia-register"
 """The suffix of the annotation in which HAMi's device plugin lists the GPUs that it shares."""
 _WITHOUT_PLUGIN = {
-    "nvidia.com/gpu.deploy.device-plugin": ("false",),
+    _DEPLOY_PLUGIN: ("false",),
     "nvidia.com/gpu.workload.config": ("vm-passthrough", "vm-vgpu"),
 }
 """Values of labels on nodes whose GPUs are not available to containers, for example because they are passed
@@ -55,13 +61,19 @@ class Parts:
     (time-slicing)"."""
 
 
+_ABOUT_GPUS = re.compile(r"gpu|xid|nvlink|nvswitch|nvidia|accelerated", re.IGNORECASE)
+_FAULT = re.compile(
+    r"error|xid|missing|unhealthy|not_?healthy|inactive|fail|fall|lost|down|degrad|problem", re.IGNORECASE
+)
+"""Pattern for conditions whose status True means a fault."""
+_MAX_MESSAGE = 200
 _REJECTED = "Pod was rejected: "
 """The beginning of a pod's status message if the kubelet refused to run the pod. Older kubelets omit it."""
 _ENDED_OTHERWISE = ("DeadlineExceeded", *ENDED_BY_NODE)
 """Status reasons of failed pods that the kubelet had accepted before it or a controller ended them."""
 _NONE_LEFT = re.compile(r"\bcapacity: 0\b")
 _OF_GPUS = re.compile(
-    r"nvidia\.com/|nvml|\bGPU-[0-9a-f]|amd\.com/gpu|gpu\.intel\.com/|habana\.ai/"
+    rf"{_OF_NVIDIA}|/[\w.-]*(gpu|vcuda)|nvml|\bGPU-[0-9a-f]|amd\.com/gpu|gpu\.intel\.com/|habana\.ai/"
     r"|unhealthy devices(?! [\w.-]+/)|GetPreferredAllocation",
     re.IGNORECASE,
 )
@@ -81,6 +93,8 @@ class Shortage:
 
     cause: CauseId
     text: str
+    advice: str = ""
+    """What to do, or "" if the action of the cause is enough."""
     small: bool = False
     """Whether the only reason is that the node has no devices, or fewer than requested."""
 
@@ -131,7 +145,70 @@ def shortage(node: Mapping[str, Any], resource: str, requested: int) -> Shortage
     capacity, allocatable = offered(node, resource, part="capacity"), offered(node, resource)
     if allocatable >= requested:
         return None
-    return _mig_change(node, capacity) or _shortage(node, resource, requested, capacity, allocatable)
+    in_progress = _mig_change(node, capacity) or _driver_upgrade(node)
+    return in_progress or _shortage(node, resource, requested, capacity, allocatable)
+
+
+def _driver_upgrade(node: Mapping[str, Any]) -> Shortage | None:
+    """Return the shortage caused by an unfinished or failed upgrade of a node's driver, or None.
+
+    The GPU operator stops the device plugin before it replaces the driver.
+    """
+    plugin, state = (_labels(node).get(key, "") for key in (_DEPLOY_PLUGIN, _UPGRADE_STATE))
+    if state == "upgrade-failed":
+        text = f"has GPUs whose driver could not be upgraded ({_UPGRADE_STATE}={state})"
+        return Shortage("gpu.not_allocatable", text, _UPGRADE_FAILED)
+    if plugin.startswith("paused-for-"):
+        text = f"has GPUs whose device plugin is paused ({_DEPLOY_PLUGIN}={plugin})"
+        return Shortage("scheduling.unschedulable", text, _WAIT.format(_DEPLOY_PLUGIN))
+    if state not in ("", "unknown", "upgrade-done", "upgrade-required"):
+        text = f"has GPUs whose driver is being upgraded ({_UPGRADE_STATE}={state})"
+        return Shortage("scheduling.unschedulable", text, _WAIT.format(_UPGRADE_STATE))
+    return None
+
+
+def fault_conditions(node: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the conditions in which a health monitor reports a fault of a node's GPUs.
+
+    NVSentinel and the node problem detector set such a condition to True (SysLogsXIDError, GPUMissing). The
+    EKS node monitoring agent sets AcceleratedHardwareReady to False.
+    """
+    return [one for one in items(node, "status", "conditions") if _is_fault(one)]
+
+
+def _is_fault(condition: Mapping[str, Any]) -> bool:
+    kind, reason = str(condition.get("type")), str(condition.get("reason"))
+    if not _ABOUT_GPUS.search(f"{kind} {reason}"):
+        return False
+    if kind.endswith(("Ready", "Healthy")):
+        return condition.get("status") == "False"
+    return condition.get("status") == "True" and _FAULT.search(f"{kind} {reason}") is not None
+
+
+def unhealthy(node: Mapping[str, Any]) -> list[str]:
+    """Return the GPUs that the node's device plugin reports as unhealthy, as predicates about the node."""
+    counts = ((name, count, offered(node, name)) for name, count in gpu_resources(node).items())
+    return [_unhealthy(name, count, healthy) for name, count, healthy in counts if healthy < count]
+
+
+def unhealthy_devices(pod: Mapping[str, Any]) -> list[str]:
+    """Return the devices of a pod's containers that the kubelet reports as unhealthy.
+
+    The kubelet writes them to the pod's status if the feature gate ResourceHealthStatus is on.
+    """
+    return [
+        f"{device.get('resourceID')} ({resource.get('name')})"
+        for status in items(pod, "status", "containerStatuses")
+        for resource in items(status, "allocatedResourcesStatus")
+        for device in items(resource, "resources")
+        if device.get("health") == "Unhealthy"
+    ]
+
+
+def condition_text(condition: Mapping[str, Any]) -> str:
+    """Return a condition as a clause that quotes its reason and message."""
+    message = str(condition.get("message") or "no message").strip().rstrip(".")[:_MAX_MESSAGE]
+    return f"{condition.get('type')} is {condition.get('status')}, {condition.get('reason')}: {message}"
 
 
 def _mig_change(node: Mapping[str, Any], capacity: int) -> Shortage | None:
@@ -139,7 +216,7 @@ def _mig_change(node: Mapping[str, Any], capacity: int) -> Shortage | None:
     state = _labels(node).get(_MIG_STATE, "")
     if state in ("pending", "rebooting"):  # The MIG manager stops the device plugin during the change.
         text = f"has GPUs whose MIG devices are being changed ({_MIG_STATE}={state})"
-        return Shortage("scheduling.unschedulable", text)
+        return Shortage("scheduling.unschedulable", text, _WAIT.format(_MIG_STATE))
     if state == "failed" and not capacity:
         text = f"has GPUs whose MIG devices could not be changed ({_MIG_STATE}=failed)"
         return Shortage("gpu.not_allocatable", text)
@@ -151,7 +228,9 @@ def _shortage(
 ) -> Shortage:
     labelled = _number(_labels(node), _COUNT) if resource == GPU and parts(node) is None else None
     if capacity >= requested:
-        return Shortage("gpu.not_allocatable", _unhealthy(resource, capacity, allocatable))
+        conditions = "; ".join(map(condition_text, fault_conditions(node)))
+        text = _unhealthy(resource, capacity, allocatable) + (f" ({conditions})" if conditions else "")
+        return Shortage("gpu.not_allocatable", text)
     if labelled is not None and labelled >= requested:
         text = f"has {labelled} GPUs according to the label {_COUNT}, but the device plugin offers {capacity}"
         return Shortage("gpu.not_allocatable", text)
@@ -202,6 +281,11 @@ def requested_gpus(requested: Mapping[str, Any]) -> dict[str, int]:
         for name, amount in requested.items()
         if (name in (GPU, SHARED) or name.startswith(_MIG)) and int(amount) > 0
     }
+
+
+def is_mig(resource: str) -> bool:
+    """Return whether a resource represents MIG devices of one size."""
+    return resource.startswith(_MIG)
 
 
 def requests_none(pod: Mapping[str, Any]) -> bool:

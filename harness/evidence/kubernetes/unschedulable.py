@@ -29,6 +29,10 @@ _OF_THE_GROUP = re.compile(
     re.IGNORECASE,
 )
 """Pattern for the messages of Volcano and of the coscheduling plugin about a pod of a group."""
+_DEFAULT = "default-scheduler"
+_OF_HAMI = re.compile(r"^nvidia\.com/(gpumem|gpumem-percentage|gpucores|priority)$")
+"""Pattern for resources that describe a share of a GPU. Nodes do not list them, because HAMi's scheduler does
+not compare them with the nodes' resources."""
 _VOLUMES = ("Unable to attach or mount volumes", "Unable to mount volumes for pod")
 _ONLY_LATE = ("timed out waiting for the condition", "context deadline exceeded")
 """Beginnings and endings of the kubelet's message that some volume is not mounted yet."""
@@ -127,13 +131,22 @@ def quantity(text: object) -> Decimal:
     return Decimal(match[1]) * factor
 
 
+def _of_nodes(pod: dict[str, Any]) -> dict[str, Decimal]:
+    """Return the pod's requests, without those that nodes do not list and only HAMi's scheduler compares."""
+    scheduler = mapping(pod, "spec").get("schedulerName") or _DEFAULT
+    requested = requests(pod)
+    if scheduler == _DEFAULT:
+        return requested
+    return {name: amount for name, amount in requested.items() if not _OF_HAMI.search(name)}
+
+
 def _obstacles(pod: dict[str, Any], node: dict[str, Any]) -> list[str]:
     """Return why a node cannot run the pod, as predicates whose subject is the node, such as "is
     cordoned"."""
     allocatable = mapping(node, "status", "allocatable")
     no_room = [
         f"has {_amount(name, quantity(allocatable.get(name, 0)))}"
-        for name, requested in requests(pod).items()
+        for name, requested in _of_nodes(pod).items()
         if requested > quantity(allocatable.get(name, 0))
     ]
     cordoned = ["is cordoned"] if mapping(node, "spec").get("unschedulable") else []
@@ -206,7 +219,7 @@ def _tolerates(toleration: dict[str, Any], taint: dict[str, Any]) -> bool:
 
 
 def _too_much(pod: dict[str, Any], nodes: list[dict[str, Any]]) -> Iterable[str]:
-    for name, requested in requests(pod).items():
+    for name, requested in _of_nodes(pod).items():
         highest = max(quantity(mapping(node, "status", "allocatable").get(name, 0)) for node in nodes)
         if requested > highest:
             amount, largest = _amount(name, requested), _amount(name, highest, unit=False)

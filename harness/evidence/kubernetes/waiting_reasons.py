@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from harness.core.causes import CauseId
+from harness.evidence.kubernetes import nvidia_runtime
 
 Prospect = Literal["final", "retried", "open"]
 """Whether the problem might go away while the harness waits. "open" means yes, and "final" means no.
@@ -147,12 +148,6 @@ _PULLS = (
 )
 """Patterns for messages about failed image pulls. They match messages in lower case. The first match with a
 cause determines the cause."""
-_GPU_DRIVER = ("nvidia-container-cli", "nvidia-ctk", "nvml error", "inject cdi devices")
-"""Parts of messages, in lower case, from NVIDIA's container runtime, which fails if the node's driver
-fails."""
-_GPU_LOST = re.compile(r"nvidia-container-cli: device error: .{0,200}unknown device")
-"""Pattern for a message, in lower case, about a GPU that the device plugin assigned and the driver no longer
-has."""
 _PASSING = (
     "pull qps exceeded",
     "failed to sync secret cache",
@@ -256,8 +251,9 @@ def not_started(reason: str, message: str) -> Meaning | None:
     )
     if meaning.prospect == "retried" and any(each.prospect == "final" for each in pull_meanings):
         meaning = replace(meaning, prospect="final")
-    if reason not in PULL_REASONS and any(part in text for part in _GPU_DRIVER):
-        return Meaning("gpu.lost" if _GPU_LOST.search(text) else "gpu.driver", "retried")
+    of_the_kubelet = reason in (*PULL_REASONS, "CreateContainerConfigError")
+    if not of_the_kubelet and (fault := nvidia_runtime.fault(message)) is not None:
+        return Meaning(fault.cause, "retried")
     if any(part in text for part in _WRONG_ARCHITECTURE):
         return replace(meaning, cause="image.wrong_architecture")
     if meaning.cause == "image.entrypoint":

@@ -122,6 +122,7 @@ def _silent(
             f"{counted(len(missing_nodes), 'node')} of {len(expected)} could not be tested: {supply.text}",
             details=[one.sentence for _, one in holders],
             evidence=[ref for ref, _ in holders] or ["objects/node.jsonl"],
+            advice=gpu_supply.advice_on(case, supply),
         )
     if holders and held_nodes == set(missing_nodes) - shortages.keys():
         return not_passed(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from harness.evidence.kubernetes import nvidia_runtime
 from harness.evidence.kubernetes.waiting_reasons import without_names
 
 _ADVICE = (
@@ -57,5 +58,7 @@ _ADVICE = (
 
 def of(message: str) -> str:
     """Return advice for the kubelet's message about a container, or ""."""
+    if (fault := nvidia_runtime.fault(message)) is not None:
+        return fault.advice
     text = without_names(message.lower())
     return next((advice for parts, advice in _ADVICE if any(part in text for part in parts)), "")

@@ -15,6 +15,7 @@ from harness.evidence.kubernetes import gpu_nodes
 from harness.evidence.kubernetes.objects import ObjectState, items, mapping
 from harness.evidence.kubernetes.unschedulable import accepts, by_reason, requests
 from harness.judge.case import Case
+from harness.judge.cluster import kubelet_rejections
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,12 @@ class Supply:
     def text(self) -> str:
         """Return one sentence that names the nodes."""
         return by_reason((name, [one.text]) for name, one in sorted(self.nodes.items()))
+
+    @property
+    def advice(self) -> str:
+        """Return advice on the first of the nodes with the supply's cause, or "" if its action is enough."""
+        own = (one.advice for _, one in sorted(self.nodes.items()) if one.cause == self.cause)
+        return next(own, "")
 
 
 def of_pods(case: Case, pods: Iterable[ObjectState]) -> Supply | None:
@@ -75,6 +82,14 @@ def rejections(case: Case) -> dict[str, Rejection]:
 def rejected(case: Case) -> Supply | None:
     """Return the nodes whose kubelets rejected the launch's pods, or None if there are none."""
     return _supply({node: one.why for node, one in rejections(case).items()})
+
+
+def advice_on(case: Case, supply: Supply) -> str:
+    """Return advice on nodes without GPUs for a pod, or on a pod that was rejected, or ""."""
+    if supply.cause != "scheduling.not_started":
+        return supply.advice
+    pods = (one.state.object for one in rejections(case).values() if one.why.cause == supply.cause)
+    return next(map(kubelet_rejections.advice, pods), "")
 
 
 def of_nodes(case: Case, names: Collection[str]) -> Supply | None:

@@ -9,6 +9,7 @@ from harness.core.clock import seconds
 from harness.evidence.kubernetes.kinds import TORCHRUN_JOB
 from harness.evidence.kubernetes.objects import ENDED_BY_NODE, ObjectState, Pod, items, mapping
 from harness.judge.case import Case, condition
+from harness.judge.cluster import kubelet_rejections
 from harness.judge.finding import LATE
 from harness.judge.pod_end import SAME_MOMENT
 
@@ -58,6 +59,9 @@ def _own_status(case: Case, pod: ObjectState) -> dict[str, Any]:
 def evicted(pod: Pod) -> str | None:
     """Return why the kubelet or the scheduler evicted the pod, or None if it was not evicted."""
     details, status = disruption(pod.last), mapping(pod.last.object, "status")
+    if (rejected := kubelet_rejections.of_running(pod)) is not None:
+        message = str(mapping(rejected.object, "status").get("message") or "no reason given").rstrip(" .")
+        return f"its kubelet rejected the running pod: {message.removeprefix(kubelet_rejections.REJECTED)}"
     if not details and not ended_by_node(pod.last):
         return None
     reason = details.get("message") or details.get("reason") or status.get("message") or "no reason given"
@@ -69,8 +73,9 @@ def evicted_at(pod: Pod) -> float | None:
 
     This time is needed because the kubelet may never report that the pod's container terminated.
     """
+    rejected = kubelet_rejections.of_running(pod)
     for state in pod.history:
-        if disruption(state) or ended_by_node(state):
+        if disruption(state) or ended_by_node(state) or state is rejected:
             return seconds(state.received_at)
     return None
 

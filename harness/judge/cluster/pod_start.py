@@ -330,7 +330,7 @@ def _unscheduled(case: Case, pending: dict[int, tuple[ObjectState, dict[str, Any
         if claims and only_volumes
         else volume.advice
         if volume
-        else ""
+        else supply.advice
         if supply
         else notes.advice or unscheduled.advice(messages[index]),
     )
@@ -375,7 +375,8 @@ def _rejected(case: Case, rejected: gpu_supply.Supply) -> Finding:
     ranks = case.ranks_of(*(one.index for one in rejections if one.index is not None))
     text = f"{names(ranks) if ranks else 'a pod'} could not start: {rejected.text}"
     refs = [one.state.ref for one in rejections]
-    return not_passed("scheduling", rejected.cause, text, ranks=ranks, evidence=refs)
+    advice = gpu_supply.advice_on(case, rejected)
+    return not_passed("scheduling", rejected.cause, text, ranks=ranks, evidence=refs, advice=advice)
 
 
 def device_holders(case: Case) -> list[tuple[str, DeviceHolder]]:

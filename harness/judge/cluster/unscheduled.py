@@ -82,12 +82,37 @@ _ADVICE = (
         "other pods exclude these nodes by podAntiAffinity: use more nodes, or relax the rule",
     ),
     (
+        re.compile(r"Insufficient nvidia\.com/(gpumem|gpucores)"),
+        "only HAMi's scheduler knows this resource, but another scheduler has the pod: see whether HAMi's "
+        "webhook runs, and whether the namespace or pod has the label hami.io/webhook=ignore",
+    ),
+    (
+        re.compile(r"\bnode unregistered"),
+        "HAMi's device plugin has not registered these nodes: see whether it runs there, and whether they "
+        "have the label gpu=on",
+    ),
+    (
         re.compile(r"cannot allocate all claims|resourceclaim"),
         "compare the pod's ResourceClaims with the free devices: `kubectl get resourceclaims,"
         "resourceslices -A`",
     ),
 )
 """Pairs of (pattern for a reason, advice)."""
+_FILTERED = "FilteringFailed"
+"""The reason of an Event in which HAMi's scheduler reports why it excludes nodes."""
+_FILTERED_ADVICE = (
+    (
+        re.compile(r"CardInsufficient|CardTimeSlicingExhausted|ExclusiveDeviceAllocateConflict"),
+        "request less nvidia.com/gpumem or nvidia.com/gpucores for each GPU, or wait until other pods of "
+        "these nodes end",
+    ),
+    (
+        re.compile(r"AllocatedCardsInsufficientRequest|NodeInsufficientDevice"),
+        "a container gets its shares from different GPUs: request at most as many nvidia.com/gpu as a node "
+        "has GPUs",
+    ),
+)
+"""Pairs of (pattern for the message of such an Event, advice)."""
 _CLAIM_NOT_CREATED = "FailedResourceClaimCreation"
 _NO_TEMPLATE = "create the ResourceClaimTemplate in the message, or correct its name in resourceClaims"
 IGNORED_SECONDS = 30.0
@@ -164,6 +189,10 @@ def notes(case: Case, pending: Collection[int]) -> Notes:
             if (report := autoscalers.report(event.state.object)) is not None:
                 text = report.text.replace(" for it: ", f" for {pod}: ", 1)
                 newest[report.outcome] = (event.at, text, event.state.ref, report.advice)
+            elif event.reason == _FILTERED:
+                given = (advice for pattern, advice in _FILTERED_ADVICE if pattern.search(event.message))
+                text = f"its scheduler excludes nodes for {pod}: {event.message}"
+                newest[event.reason] = (event.at, text, event.state.ref, next(given, ""))
             elif event.reason == _CLAIM_NOT_CREATED:
                 text = f"a ResourceClaim of {pod} was not created: {event.message}"
                 newest[event.reason] = (event.at, text, event.state.ref, _NO_TEMPLATE)

@@ -13,6 +13,7 @@ from harness.judge.logs import (
     child_signals,
     error_details,
     kernel_messages,
+    network_cards,
     program_lines,
     rank_errors,
     stacks,
@@ -93,13 +94,19 @@ _CLUES: tuple[tuple[CauseId, str], ...] = (
         r"GPU is lost|fallen off the bus|CUDA error: GPU requires reset|determine the device handle for GPU",
     ),
     ("gpu.nvlink", r"uncorrectable NVLink error"),
-    ("gpu.absent", r"No CUDA GPUs are available|no CUDA-capable device is detected"),
+    (
+        "gpu.absent",
+        r"No CUDA GPUs are available|no CUDA-capable device is detected|supported with GPUs, no GPUs found"
+        r"|lib(cuda|nvidia-ml)\.so\.1: cannot open shared|NVML Shared Library Not Found",
+    ),
     (
         "gpu.driver",
         r"system not yet initialized|Found no NVIDIA driver|The NVIDIA driver on your system is too old"
-        r"|CUDA driver version is insufficient|driver/library version mismatch"
+        r"|CUDA driver version is insufficient|[Dd]river/library version mismatch|Driver Not Loaded"
         r"|forward compatibility was attempted on non supported HW|CUDA unknown error - this may be due to"
-        r"|unsupported display driver / cuda driver combination",
+        r"|unsupported display driver / cuda driver combination|CUDA driver initialization failed"
+        r"|cudaGetDeviceCount\(\).* Error (304|999): |PTX was compiled with an unsupported toolchain"
+        r"|API call is not supported in the installed CUDA driver",
     ),
     (
         "tracker.key_rejected",
@@ -133,12 +140,6 @@ lines did not end the program."""
 _CPP_FRAME = re.compile(r"^(\[rank\d+\]: ?)?frame #\d")
 _FRAME_LINES = 8
 """Maximum number of lines between a stack's innermost "File …" line and the error below it."""
-NIC_ERRORS = (
-    r"NET/OFI .*completed with error|NET/OFI Unable to insert remote address"
-    r"|NET/IBP? ?:? ?Got completion (from peer \S+ )?(with )?(status=|error )(5|12|13)\b"
-)
-"""Pattern for messages of NCCL about a network card whose peer does not respond: from its plug-in for
-libfabric, and from InfiniBand (5: flushed, 12 and 13: too many retries)."""
 _OF_A_PEER = re.compile(
     r"Connection (closed|reset) by (remote )?peer|RendezvousConnectionError|SignalException|Broken pipe"
     r"|remote process exit|Received 15 death signal|Socket closed"
@@ -146,7 +147,7 @@ _OF_A_PEER = re.compile(
     r"|[Ff]ailed to recv, got 0 bytes|Connection was likely closed|NCCL communicator was aborted"
     r"|Socket recv failed while polling"
     r"|ray\.exceptions\.(ActorDied|ActorUnavailable|RayActor|NodeDied|WorkerCrashed)Error"
-    rf"|{NIC_ERRORS}"
+    rf"|{network_cards.ERRORS}"
     rf"|{_NCCL_CONNECT}Connection refused"
 )
 _PEER_ABSENT = re.compile(

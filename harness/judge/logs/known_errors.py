@@ -40,7 +40,13 @@ _ADVICE = (
         "node; NCCL_NVLS_ENABLE=0 avoids it",
     ),
     (
-        r"CUDA out of memory|Cuda failure \d+ 'out of memory'|torch\.OutOfMemoryError|CUDA error: out of mem",
+        r"NVML_SUCCESS == .*INTERNAL ASSERT FAILED at .*CUDACachingAllocator",
+        "PyTorch failed while it reported that the GPU's memory is full, because it cannot read the memory's "
+        "state, for example on a MIG device: reduce the batch or the sequence length, or use a larger GPU",
+    ),
+    (
+        r"CUDA out of memory|Cuda failure \d+ 'out of memory'|torch\.OutOfMemoryError|CUDA error: out of mem"
+        r"|Error 2: out of memory",
         "the GPU's memory is full, not that of the pod: reduce the batch or the sequence length, shard the "
         "model, or see with `nvidia-smi` whether another process uses the GPU",
     ),
@@ -83,21 +89,36 @@ _ADVICE = (
     (
         r"an illegal (memory access was|instruction was|address) ?|misaligned address"
         r"|unspecified launch failure|device-side assert triggered|cudaErrorLaunchFailure"
-        r"|CUDA error: (unknown error|hardware stack error)|NVLink or a hardware error",
+        r"|CUDA error: (unknown error|hardware stack error)|NVLink or a hardware error|the launch timed out"
+        r"|(CUBLAS|CUDNN)_STATUS_EXECUTION_FAILED",
         "run once with CUDA_LAUNCH_BLOCKING=1, so that the stack shows the operation that failed; if the "
         "same node fails with other code too, look for Xid errors there: `dmesg | grep Xid`",
     ),
     (
-        r"CUDA-capable device\(s\) is/are busy or unavailable|cudaErrorDevicesUnavailable",
+        r"CUDA-capable device(s|\(s\)) (is/)?are busy or unavailable|cudaErrorDevicesUnavailable",
         "another process uses the GPU, or it has failed: `nvidia-smi` and `dmesg | grep Xid` on the node",
     ),
     (
-        r"invalid device ordinal",
+        r"cudaGetDeviceCount\(\).* Error 101: ",
+        "CUDA cannot use a GPU of this container: see with `nvidia-smi`, in the pod and on the node, whether "
+        "a GPU has failed or has MIG without MIG devices, and whether CUDA_VISIBLE_DEVICES is valid",
+    ),
+    (
+        r"invalid device ordinal|device >= 0 && device < num_gpus INTERNAL ASSERT",
         "the rank uses a GPU that its pod does not have: start no more ranks (--nproc-per-node) than the pod "
         "has GPUs, and pass LOCAL_RANK, not RANK, to torch.cuda.set_device",
     ),
     (
-        r"No CUDA GPUs are available|no CUDA-capable device is detected|CUDA unknown error - this may be due",
+        r"lib(cuda|nvidia-ml)\.so\.1: cannot open shared|NVML Shared Library Not Found",
+        "the libraries of the driver are not in this container: see whether the pod has the limit "
+        "nvidia.com/gpu, whether it needs runtimeClassName: nvidia, and whether NVIDIA_DRIVER_CAPABILITIES "
+        "includes compute and utility",
+    ),
+    (
+        r"No CUDA GPUs are available|no CUDA-capable device is detected|CUDA unknown error - this may be due"
+        r"|no GPUs found|CUDA driver initialization failed|cudaGetDeviceCount\(\).* Error (304|999): "
+        r"|NVMLError_Unknown|nvml\w+\(\w*\) failed: (Unknown Error|Not Found)"
+        r"|GPU access blocked by the operating system",
         "check the pod's limit for nvidia.com/gpu and its CUDA_VISIBLE_DEVICES, and run `nvidia-smi` in the "
         "pod: if it prints `Failed to initialize NVML: Unknown Error`, the container has lost its GPUs, for "
         "example because systemd was reloaded on the node; then delete the pod",
@@ -107,17 +128,33 @@ _ADVICE = (
         "the node's driver was updated, but its old kernel module is still loaded: drain and reboot the node",
     ),
     (
+        r"CUDA driver is a stub library",
+        "the image loads the stub of libcuda.so.1, which only serves to link programs: remove the folder "
+        "stubs from LD_LIBRARY_PATH and /etc/ld.so.conf.d",
+    ),
+    (
+        r"PTX was compiled with an unsupported toolchain"
+        r"|API call is not supported in the installed CUDA driver",
+        "the driver of the node is older than the CUDA of this program or library: update the driver, or use "
+        "a build for an older CUDA",
+    ),
+    (
+        r"forward compatibility was attempted|unsupported display driver / cuda driver combination",
+        "the image brings its own libcuda.so.1, such as that of cuda-compat, which does not fit the node's "
+        "driver or GPU: remove it and /usr/local/cuda/compat from LD_LIBRARY_PATH, or update the driver",
+    ),
+    (
         r"system not yet initialized",
         "the GPUs are not yet connected by NVSwitches: start nvidia-fabricmanager on the node, in the "
         "driver's version, and see the state of the fabric in `nvidia-smi -q`",
     ),
     (
-        r"CUDA error: MPS ",
+        r"(CUDA error|Error \d+): MPS ",
         "the GPU is shared through MPS, whose daemon on the node failed or allows no more clients: see the "
         "log of nvidia-cuda-mps-control",
     ),
     (
-        r"Cannot re-initialize CUDA in forked subprocess",
+        r"Cannot re-initialize CUDA in forked subprocess|(CUDA error|Error 3): initialization error",
         'create child processes with the start method "spawn" (multiprocessing_context="spawn" for a '
         "DataLoader), or keep CUDA tensors out of the dataset",
     ),
@@ -128,9 +165,20 @@ _ADVICE = (
         "CUDA_LAUNCH_BLOCKING=1",
     ),
     (
-        r"no kernel image is available for execution on the device|not compiled with CUDA enabled",
+        r"no kernel image is available for execution on the device|not compiled with CUDA enabled"
+        r"|device kernel image is invalid",
         "the image's PyTorch was not built for this GPU: install a wheel whose CUDA version supports it "
         "(`python -c 'import torch; print(torch.cuda.get_arch_list())'`)",
+    ),
+    (
+        r"peer access is not supported between these two devices",
+        "these GPUs cannot access each other's memory, for example because of a vGPU or the PCIe settings of "
+        "the host: set NCCL_P2P_DISABLE=1",
+    ),
+    (
+        r"Attempting to deserialize object on (a )?CUDA device",
+        "the checkpoint was saved on a GPU that this rank does not have: pass map_location to torch.load, "
+        "such as cpu or the rank's own device",
     ),
     (
         r"can't start new thread|blas_thread_init: pthread_create failed|pthread_create.*Resource temporarily"

@@ -10,9 +10,13 @@ import math
 import re
 import struct
 import sys
+import unicodedata
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
+from harness.evidence.io.reader import Bundle
+from harness.evidence.schema.ground_truth import TruthRow
+from harness.judge.case import names
 from harness.judge.finding import counted
 from harness.judge.points.compare import Comparison, Recorded, Wrong, same
 from harness.judge.points.ground_truth import Truth
@@ -22,10 +26,32 @@ VALUES_ADVICE = (
     "no other process wrote them: find out whether the worker, the client or the tracker converts values, "
     "and log values that it can represent"
 )
+EARLIER_ADVICE = (
+    "no other process wrote them: find out whether the last values were sent, and whether the tracker keeps "
+    "the first value of a step"
+)
 _DIGITS = range(3, 16)
 """Numbers of significant digits to try when a value may have been written as text and read back."""
 MIN_POINTS = 2
 """Minimum number of matching points that prove that a metric was renamed."""
+
+
+def _visible(name: str) -> str:
+    """Return a metric name without spaces and invisible characters."""
+    return "".join(one for one in name if not (one.isspace() or unicodedata.category(one) in ("Cf", "Cc")))
+
+
+_STEP_CONVERSIONS: dict[str, Callable[[int], int]] = {
+    "rounded to a number that a double can represent": lambda step: int(float(step)),
+    "reduced to 32 bits": lambda step: step & 0xFFFFFFFF,
+    "reduced to a signed number of 32 bits": lambda step: (step + (1 << 31) & 0xFFFFFFFF) - (1 << 31),
+}
+_SIMPLIFIED: dict[str, Callable[[str], str]] = {
+    "case": str.casefold,
+    "its Unicode normalization": lambda name: unicodedata.normalize("NFKC", name),
+    "spaces or invisible characters": _visible,
+}
+"""Maps each kind of difference that a tracker may ignore to a function that removes it from a metric name."""
 
 
 def values(wrong: Iterable[Wrong]) -> list[str]:
@@ -36,15 +62,45 @@ def values(wrong: Iterable[Wrong]) -> list[str]:
     return [f"in {counted(count, 'point')}, {text}" for text, count in Counter(conversions).items()]
 
 
+def earlier_values(bundle: Bundle, truths: Iterable[Truth], wrong: Iterable[Wrong]) -> set[Wrong]:
+    """Return the wrong values that the same rank logged earlier for the same metric and step."""
+    by_rank = {truth.rank: truth for truth in truths}
+    suspects: dict[int, dict[tuple[str, int], Wrong]] = {}
+    repeated: dict[tuple[int, str], set[int]] = {}
+    for one in wrong:
+        key = one.rank, one.metric
+        if key not in repeated:
+            overwrites = by_rank[one.rank].rows.get(one.metric, NONE).overwrites
+            repeated[key] = {step for steps in overwrites.values() for step in steps}
+        if one.step in repeated[key]:
+            suspects.setdefault(one.rank, {})[one.metric, one.step] = one
+    earlier = set[Wrong]()
+    for rank, by_point in suspects.items():
+        for _, line in bundle.truth(rank, by_rank[rank].suffix):
+            if isinstance(line, TruthRow) and (suspect := by_point.get((line.metric, line.step))) is not None:
+                earlier |= {suspect} if same(line.value, suspect.recorded) else set()
+    return earlier
+
+
 def points(truths: Iterable[Truth], comparison: Comparison, recorded: Recorded) -> list[str]:
     """Return a sentence for each metric whose missing points are in the run under another name or step."""
     by_rank = {truth.rank: truth for truth in truths}
+    similar = _similar_names(metric for truth in by_rank.values() for metric in truth.metrics)
     sentences = []
     for (rank, metric), steps in comparison.missing.items():
         rows = by_rank[rank].rows.get(metric, NONE)
         name = _other_name(metric, steps, rows, comparison, recorded)
         if name:
-            sentences.append(f"the run has these points of {metric!r} of rank {rank} under the name {name!r}")
+            difference = _difference(metric, name)
+            new_name = f"{name!a}, which differs only in {difference}" if difference else repr(name)
+            sentences.append(
+                f"the run has these points of {metric!r} of rank {rank} under the name {new_name}"
+            )
+        elif metric not in recorded.shared and (name := _merged_with(metric, similar, recorded)):
+            sentences.append(
+                f"the run has no metric {metric!r} of rank {rank}, but has {name!a}, which differs only in "
+                f"{_difference(metric, name)}: the tracker may store both under one name"
+            )
         elif text := _other_steps(metric, steps, rows, comparison, recorded):
             sentences.append(f"{text} ({metric!r} of rank {rank})")
         elif min(steps) < 0:
@@ -52,7 +108,25 @@ def points(truths: Iterable[Truth], comparison: Comparison, recorded: Recorded) 
                 f"{metric!r} of rank {rank} has a negative step, and Pluto's ingest refuses requests with "
                 "negative steps: a 32-bit counter may have overflowed"
             )
+    if not sentences and (text := _only_finite(by_rank, comparison)):
+        sentences.append(text)
     return sentences
+
+
+def _only_finite(by_rank: dict[int, Truth], comparison: Comparison) -> str:
+    """Return a sentence if the run lacks exactly the ranks' points that are not finite, otherwise ""."""
+    ranks = {rank for rank, _ in comparison.missing}
+    if comparison.missing_in_blocks or not ranks:
+        return ""
+    for truth in map(by_rank.__getitem__, sorted(ranks)):
+        for metric, rows in truth.rows.items():
+            not_finite = {step for step, value in rows.items() if not math.isfinite(value)}
+            if not_finite != set(comparison.missing.get((truth.rank, metric), ())):
+                return ""
+    return (
+        f"all of them are NaN or infinite, and the run has every finite value of {names(ranks)}: the client "
+        "or the tracker omits values that are not finite"
+    )
 
 
 def _conversion(logged: float, recorded: float) -> str:
@@ -113,6 +187,27 @@ def _other_name(
     return None
 
 
+def _difference(name: str, other: str) -> str:
+    """Return the only difference between two metric names that a tracker may ignore, or ""."""
+    return next((kind for kind, simplify in _SIMPLIFIED.items() if simplify(name) == simplify(other)), "")
+
+
+def _similar_names(metrics: Iterable[str]) -> dict[tuple[str, str], list[str]]:
+    """Map each (kind of difference, name without it) to the metric names that have this simplified name."""
+    similar: dict[tuple[str, str], list[str]] = {}
+    for metric in sorted(set(metrics)):
+        for kind, simplify in _SIMPLIFIED.items():
+            similar.setdefault((kind, simplify(metric)), []).append(metric)
+    return similar
+
+
+def _merged_with(metric: str, similar: dict[tuple[str, str], list[str]], recorded: Recorded) -> str | None:
+    """Return another metric that ranks logged and the run contains, and whose name a tracker may treat as the
+    same name, or None."""
+    others = [name for kind, simplify in _SIMPLIFIED.items() for name in similar[kind, simplify(metric)]]
+    return next((name for name in others if name != metric and name in recorded.shared), None)
+
+
 def _words(name: str) -> str:
     """Return a metric name without the characters that trackers replace."""
     return re.sub(r"[\W_]+", "", name).casefold()
@@ -123,8 +218,10 @@ def _other_steps(
 ) -> str | None:
     """Return how a metric's steps in the run differ from the logged steps, or None."""
     series, foreign = recorded.shared.get(metric, NONE), comparison.foreign.get(metric, [])
-    if foreign and all(int(float(s)) in foreign and same(series[int(float(s))], rows[s]) for s in steps):
-        return "the step was rounded to a number that a double can represent"
+    there = set(foreign)
+    for text, convert in _STEP_CONVERSIONS.items():
+        if there and all(convert(s) in there and same(series[convert(s)], rows[s]) for s in steps):
+            return f"the step was {text}"
     logged, recorded_steps = sorted(rows), sorted(series)
     if foreign and len(logged) == len(recorded_steps) >= MIN_POINTS:
         shift = recorded_steps[0] - logged[0]

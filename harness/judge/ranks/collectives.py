@@ -20,7 +20,7 @@ from harness.core.clock import seconds
 from harness.judge.case import Case, names
 from harness.judge.cluster.pod_deletion import WHOLE_SECONDS
 from harness.judge.logs import error_patterns as log_clues
-from harness.judge.logs import kernel_messages, known_errors, ranks_outside_collectives
+from harness.judge.logs import kernel_messages, known_errors, network_cards, ranks_outside_collectives
 from harness.judge.pod_end import SAME_MOMENT, End
 from harness.judge.ranks import exit_codes
 from harness.judge.ranks.pod_ends import TEARDOWN_ADVICE, without_tracker
@@ -50,9 +50,9 @@ _MISMATCH = "Detected mismatch between collectives on ranks"
 _BARRIER = re.compile(r"Ranks? ([\d, ]+) failed to pass monitoredBarrier in \d+ ms")
 _LOST = re.compile(
     r"Connection (closed|reset) by (remote )?peer|Broken pipe|remote process exit|Socket closed"
-    rf"|[Ff]ailed to recv, got 0 bytes|{log_clues.NIC_ERRORS}"
+    rf"|[Ff]ailed to recv, got 0 bytes|{network_cards.ERRORS}"
 )
-_NIC = re.compile(log_clues.NIC_ERRORS)
+_NIC = re.compile(network_cards.ERRORS)
 _MESH = "connectFullMesh failed"
 _NUMBER = re.compile(r"\d+")
 _PEER = re.compile(r"(?:by peer \[|peer )([0-9A-Fa-f.:]+)(?:\]:|<)\d")

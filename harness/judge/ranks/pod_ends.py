@@ -14,14 +14,14 @@ from harness.evidence.kubernetes.objects import ObjectState, Pod, items, mapping
 from harness.evidence.schema.columns import Columns
 from harness.evidence.schema.ground_truth import TruthRow
 from harness.judge.case import Case, names
-from harness.judge.cluster import kubelet_kills, pod_deletion
+from harness.judge.cluster import kubelet_kills, kubelet_rejections, pod_deletion
 from harness.judge.finding import LATE, listed
 from harness.judge.logs import child_signals, known_errors
 from harness.judge.logs import error_patterns as log_clues
 from harness.judge.logs.error_patterns import Clues
 from harness.judge.logs.stacks import Stack
 from harness.judge.pod_end import End
-from harness.judge.ranks import exit_codes, removal_events, stale_store_addresses, timeout_command
+from harness.judge.ranks import crash_advice, exit_codes, removal_events, timeout_command
 from harness.judge.ranks.exit_signals import signal_name, signal_of
 
 OF_ITSELF = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
@@ -36,8 +36,8 @@ _GPU_CAUSES: tuple[CauseId, ...] = ("gpu.ecc", "gpu.lost", "gpu.nvlink", "gpu.dr
 _WITHOUT_GPU: tuple[CauseId, ...] = ("gpu.absent", "gpu.driver")
 """Causes of ranks that cannot use any GPU, perhaps because their pods request none."""
 _WITH_A_DRIVER = re.compile(
-    r"system not yet initialized|driver on your system is too old|driver/library version mismatch"
-    r"|forward compatibility was attempted|unsupported display driver"
+    r"system not yet initialized|driver on your system is too old|[Dd]river/library version mismatch"
+    r"|forward compatibility was attempted|unsupported display driver|PTX was compiled|API call is not supp"
 )
 """Pattern for errors of a loaded driver. A pod can see the GPUs of its node without requesting any, if
 NVIDIA's container runtime is the default and the image sets NVIDIA_VISIBLE_DEVICES."""
@@ -112,7 +112,8 @@ def end_of(case: Case, index: int) -> End:
     terminated = (pod.last, failure) if failure else pod.container(case.launch.container, "terminated")
     if terminated is not None and (failure or not (case.launch.attached and _runs_again(case, pod))):
         return _terminated(case, pod, *terminated)
-    if pod_deletion.removed(pod) is not None or pod_deletion.ended_by_node(pod.last):
+    is_ended = pod_deletion.ended_by_node(pod.last) or kubelet_rejections.of_running(pod) is not None
+    if is_ended or pod_deletion.removed(pod) is not None:
         return _deleted(case, pod)
     if pod.container(case.launch.container, "running") is not None:
         return End(index, "running", ranks, evidence=(pod.last.ref,))
@@ -229,8 +230,8 @@ def _terminated(case: Case, pod: Pod, state: ObjectState, terminated: dict[str, 
     if not (clues.report_is_last or reported) or case.launch.processes or _tests_failed(case, pod):
         return replace(end, state="succeeded", exit_code=0, follows=False)
     launcher = "torchrun" if clues.report_is_last else "DeepSpeed"
-    text = f"{case.place(pod.index)} exited with 0, though {launcher} reports that {names(ranks)} failed with "
-    text += f"exit code {reported}"
+    text = f"{case.place(pod.index)} exited with 0, though {launcher} reports that {names(ranks)} failed "
+    text += f"with exit code {reported}"
     end = replace(end, state="failed", ranks=ranks, exit_code=reported)
     return replace(end, cause="rank.exit_code_masked", text=text, evidence=(*end.evidence, *clues.refs))
 
@@ -447,7 +448,7 @@ def _exited(case: Case, end: End, clues: Clues, terminated: dict[str, object]) -
         return end
     if known_errors.is_killed_worker(clues.last) and exit_codes.out_of_memory(case, end.index, end.exit_code):
         return replace(end, cause="rank.oom_killed", text=f"{text}: {_OOM}", follows=False)
-    advice = end.advice or stale_store_addresses.advice(case, end.index) or known_errors.advice(clues.last)
+    advice = end.advice or crash_advice.advice(case, end.index, clues.last)
     # If a rank that had logged points later cannot reach a peer, the peer did not come back.
     follows = end.follows or clues.cause in ("rendezvous.timeout", "rendezvous.unreachable")
     return replace(end, cause="rank.crashed", text=text, advice=advice, follows=follows)

@@ -20,6 +20,7 @@ from harness.judge.ranks import (
     checkpoint_errors,
     collectives,
     exit_codes,
+    gpu_conditions,
     master_addr,
     worlds,
 )
@@ -253,9 +254,11 @@ def rank_ends(
     restart_texts = (
         [f"torchrun had restarted it: {earlier_end.text}"] if earlier_end and id_ == "rank.crashed" else []
     )
+    faults = gpu_conditions.of_failure(case, cause)
     reasons = [
         cause.log_quote,
         *restart_texts,
+        *faults.texts,
         *peers,
         *other_containers.before(case, cause),
         *absences,
@@ -267,9 +270,9 @@ def rank_ends(
         cause.text,
         why=reasons,
         ranks=ranks,
-        evidence=cause.evidence,
+        evidence=[*cause.evidence, *faults.evidence],
         at=cause.at,
-        advice=cause.advice,
+        advice=faults.advice or cause.advice,
     )
     if case.launch.attached and cause.follows and id_ != "run.timed_out":
         origin, advice = ([], "") if cause.by_controller else _origin(case, cause)

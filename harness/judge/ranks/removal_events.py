@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from harness.evidence.kubernetes.objects import mapping
 from harness.judge.case import Case
-from harness.judge.cluster import pod_events, start_events
+from harness.judge.cluster import kubelet_rejections, pod_events, start_events
 from harness.judge.cluster.pod_events import PodEvent
 
 _REMOVALS = re.compile(r"\b(?:evict|preempt|drain|descheduler|scale[ -]?down)", re.IGNORECASE)
@@ -26,6 +26,7 @@ Their messages can contain names that users choose, such as the name of a namesp
 NEAR_SECONDS = 120.0
 """Maximum time, in seconds, between a pod's removal and the Event about it."""
 _ADVICE = (
+    (re.compile(r"its kubelet rejected the running pod"), kubelet_rejections.RUNNING_AGAIN),
     (
         re.compile(r"spot ?interruption|imminent node shutdown|node is shutting", re.IGNORECASE),
         "the node was taken away: use nodes that are not preemptible, or checkpoint and allow restarts",

@@ -106,6 +106,7 @@ TRACKER = Recipe(
             "__init__.py",
             "core/__init__.py",
             "core/secret_rules.py",
+            "core/terminal_row.py",
             "core/terminal_text.py",
             "tracker",
         )

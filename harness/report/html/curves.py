@@ -109,6 +109,8 @@ class Plot:
     high: str
     first: int
     last: int
+    not_finite: str
+    """The number of values that are NaN or infinite and the first of their steps, as text, or ""."""
 
 
 def plot(metric: Metric, width: int = 360, height: int = 120) -> Plot | None:
@@ -121,10 +123,12 @@ def plot(metric: Metric, width: int = 360, height: int = 120) -> Plot | None:
     first, last = min(rows[0][0] for rows in visible), max(rows[-1][0] for rows in visible)
     low = min(value for rows in visible for _, value in rows)
     high = max(value for rows in visible for _, value in rows)
+    half = 1 if math.isfinite(high - low) else 2
+    """A divisor that keeps the difference between any two values finite."""
 
     def place(step: int, value: float) -> tuple[float, float]:
         x = (step - first) / (last - first) if last > first else 0.5
-        y = (value - low) / (high - low) if high > low else 0.5
+        y = (value / half - low / half) / (high / half - low / half) if high > low else 0.5
         return round(6 + x * (width - 12), 1), round(height - 6 - y * (height - 12), 1)
 
     def path(rows: Series) -> str:
@@ -145,11 +149,32 @@ def plot(metric: Metric, width: int = 360, height: int = 120) -> Plot | None:
         path(recorded),
         {rank: path(rows) for rank, rows in curves.items()},
         missing_points[:MAX_DRAWN],
-        f"{low:.4g}",
-        f"{high:.4g}",
+        _figure(low, high / half - low / half),
+        _figure(high, high / half - low / half),
         first,
         last,
+        _not_finite((metric.recorded, *metric.truth.values())),
     )
+
+
+def _figure(value: float, span: float) -> str:
+    """Return a value with as many digits, at least four, as are necessary in a range of this width."""
+    texts = (f"{value:.{digits}g}" for digits in range(4, 18))
+    return next((text for text in texts if not abs(float(text) - value) > span / 100), repr(value))
+
+
+def _not_finite(rows: Iterable[series.Series]) -> str:
+    """Return the number of values that are NaN or infinite and the first of their steps, or "" if there are
+    none.
+
+    The number is that of the series with the most such values.
+    """
+    steps_of_rows = [[step for step, value in one.pairs() if not math.isfinite(value)] for one in rows]
+    longest = max(steps_of_rows, key=len, default=[])
+    if not longest:
+        return ""
+    first = min(min(one) for one in steps_of_rows if one)
+    return f"{len(longest)} value{'s' if len(longest) > 1 else ''} not finite, from step {first}"
 
 
 def _drawn(metric: Metric) -> list[int]:

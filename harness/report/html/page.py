@@ -9,7 +9,7 @@ from pathlib import Path
 from harness.core import terminal_text
 from harness.core.clock import seconds
 from harness.evidence.io.files import replace_file
-from harness.evidence.io.harness_log_lines import without_own
+from harness.evidence.io.harness_log_lines import split_time, without_own
 from harness.evidence.io.reader import Bundle
 from harness.evidence.kubernetes.objects import mapping
 from harness.evidence.schema.bundle import Check, Manifest, Verdict
@@ -146,7 +146,7 @@ def _logs(bundle: Bundle) -> Iterator[Log]:
 def _rows(tail: list[tuple[int, str]]) -> Iterator[tuple[int, str, str]]:
     """Yield (number, time, text) for log lines, as shown by a terminal."""
     for number, line in tail:
-        stamp, _, text = line.partition(" ")
+        stamp, text = split_time(line)
         users = without_own(text)
         for row in [] if users is None else terminal_text.rows(users):
             yield number, stamp[11:23], row.described

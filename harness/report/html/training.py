@@ -13,6 +13,9 @@ from harness.report.html.attempts import truths
 from harness.report.html.curves import Metric, Series, thinned
 
 TRAIN_LOSS = "train/loss"
+MAX_DRAWN_VALUE = 1e300
+"""Larger values are not drawn, because the width of their range could overflow. Some trackers keep infinity
+as the largest double."""
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 960, 320, 52, 26, 14
 """The width and height of the picture, and its left, bottom and top margins for labels, in the picture's
 units."""
@@ -92,7 +95,7 @@ def _curves(metrics: Mapping[str, Metric], resumed: list[int], floor: float | No
     last = max(step for step, _ in points)
     values = [value for _, value in points] + ([floor] if floor is not None else [])
     low, high = min(values), max(values)
-    margin = (high - low) * 0.05 or 0.5
+    margin = (high - low) * 0.05 or max(0.5, abs(high) * 0.05)
     low, high = low - margin, high + margin
 
     def x(step: float) -> float:
@@ -120,8 +123,8 @@ def _curves(metrics: Mapping[str, Metric], resumed: list[int], floor: float | No
 
 
 def _finite(metric: Metric | None) -> Series:
-    """Return a metric's finite values in the run, by step."""
-    return sorted(row for row in metric.recorded.items() if math.isfinite(row[1])) if metric else []
+    """Return a metric's values in the run that can be drawn, by step."""
+    return sorted(row for row in metric.recorded.items() if abs(row[1]) < MAX_DRAWN_VALUE) if metric else []
 
 
 def _round(low: float, high: float) -> list[float]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+
 GROUP = "torchrun.ai"
 VERSION = "v1alpha1"
 API = f"{GROUP}/{VERSION}"
@@ -20,6 +22,14 @@ LONGEST_JOB_NAME = 50
 
 The host name of pod 9999, `<job>-node-0-9999`, is a DNS label and therefore limited to 63 characters.
 """
+
+LONGEST_LABEL = 63
+"""The maximum length of a label value."""
+LONGEST_STATEFUL_SET_NAME = 52
+"""The maximum length of a StatefulSet's name. Its pods have a label with this name, `-` and a hash of at most
+10 characters. If the label is too long, the StatefulSet is accepted, but no pod is created.
+"""
+SYNC = "-sync"
 
 JOB_LABEL = "torchrun-job-name"
 """The label on pods, JobSets and claims that contains the name of their job. The original operator uses the
@@ -85,8 +95,17 @@ def workspace_claim(job: str) -> str:
 
 def archive_server(job: str) -> str:
     """Return the name that the StatefulSet and its Service share. The StatefulSet's pod `<job>-sync-0` stores
-    a job's code."""
-    return f"{job}-sync"
+    a job's code. Long job names are shortened, and end with a digest."""
+    name = f"{job}{SYNC}"
+    if len(name) <= LONGEST_STATEFUL_SET_NAME:
+        return name
+    digest = hashlib.sha256(job.encode()).hexdigest()[:8]
+    return f"{job[: LONGEST_STATEFUL_SET_NAME - len(SYNC) - 9].rstrip('-')}-{digest}{SYNC}"
+
+
+def queue_label(queue: str) -> str:
+    """Return the value of QUEUE_LABEL for a TorchrunQueue, whose name can be longer than a label value."""
+    return queue[:LONGEST_LABEL].rstrip("-.")
 
 
 def workspace_part(job: str, index: int) -> str:

@@ -65,12 +65,21 @@ def hindrance(pods: list[Object], now: datetime) -> Problem:
                 return Problem(text, warning=True)
         scheduled = condition(pod, "PodScheduled")
         if scheduled.get("status") == "False":
-            message = f"{scheduled.get('reason')}: {scheduled.get('message', '')}"
+            message = f"{scheduled.get('reason')}: {scheduled.get('message', '')}{_gates(pod)}"
             problem = Problem(f"{pod['metadata']['name']}: {message}")
             if not waits_for_group(message):
                 return problem
             waiting = waiting or problem
     return waiting or _initializing(pods, now)
+
+
+def _gates(pod: Object) -> str:
+    """Return the names of a pod's scheduling gates as the end of a message.
+
+    The name shows which controller has not removed its gate.
+    """
+    gates = [str(each.get("name")) for each in (pod.get("spec") or {}).get("schedulingGates") or []]
+    return f" ({', '.join(gates)})" if gates else ""
 
 
 def _waiting(pod: Object, container: Object) -> str:
@@ -118,10 +127,10 @@ def lingering(pods: list[Object], now: datetime) -> Problem:
     failed are considered.
     """
     finished = [
-        (pod, _terminated(pod)) for pod in pods if (pod.get("status") or {}).get("phase") == "Running"
+        (pod, trainer_end(pod)) for pod in pods if (pod.get("status") or {}).get("phase") == "Running"
     ]
     failed = [(pod, end) for pod, end in finished if end.get("exitCode")]
-    exit_codes = [_terminated(pod).get("exitCode") for pod in pods]
+    exit_codes = [trainer_end(pod).get("exitCode") for pod in pods]
     if not failed and (not finished or any(code != 0 for code in exit_codes)):
         return Problem()
     affected = failed or finished
@@ -185,10 +194,13 @@ def failure(pods: list[Object]) -> str:
 
     This failure may have caused the failures of other pods.
     """
-    for pod in sorted(pods, key=lambda each: str(_terminated(each).get("finishedAt") or "")):
+    for pod in sorted(pods, key=lambda each: str(trainer_end(each).get("finishedAt") or "")):
         status, name = pod.get("status") or {}, pod["metadata"]["name"]
         if status.get("phase") != "Failed":
             continue
+        if status.get("reason") and status.get("message"):
+            # The kubelet ended the whole pod, and the containers' exit codes only follow from this.
+            return f"{name}: {status['reason']}: {' '.join(status['message'].split())}"
         containers = status.get("containerStatuses") or []
         own = [each for each in containers if each["name"] == names.TRAINER]
         other_containers = [each for each in containers if each["name"] != names.TRAINER]
@@ -246,7 +258,7 @@ def _state(container: Object) -> Object:
     return container.get("state") or {}
 
 
-def _terminated(pod: Object) -> Object:
+def trainer_end(pod: Object) -> Object:
     """Return the terminated state of the trainer in a pod, or {} if the trainer has not ended."""
     for container in (pod.get("status") or {}).get("containerStatuses") or []:
         if container["name"] == names.TRAINER:

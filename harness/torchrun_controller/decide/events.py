@@ -66,7 +66,7 @@ The condition's reason "" matches any reason. If the message is empty, the Event
 """
 
 
-OF_PODS = ("Disrupted", "PodsNotStarting", "HelpersRunning", "SidecarFailing")
+OF_PODS = ("Disrupted", "PodDeleted", "PodsNotStarting", "HelpersRunning", "SidecarFailing")
 """Reasons of a job's PodsReady condition that concern a named pod. For each reason, there is at most one
 Event per attempt."""
 
@@ -116,7 +116,7 @@ def _words(now: Condition, status: JobStatus) -> tuple[str, str, bool] | None:
             return "Rejected", now.message, True
         case "Failed", "True":
             return _end(now, status)
-        case "PodsReady", "False" if now.reason in OF_PODS:
+        case "PodsReady" | "Reconciled", "False" if now.reason in (*OF_PODS, "UnknownField"):
             return now.reason, now.message, True
         case "PodsReady", "True":
             size = f"{status.num_nodes} nodes × {status.processes_per_node} processes"

@@ -13,15 +13,13 @@ from datetime import datetime, timedelta
 
 from pydantic import ValidationError
 
-from harness.core.kubernetes import Object, condition
+from harness.core.kubernetes import Object
 from harness.torchrun_controller.api import names
 from harness.torchrun_controller.api.condition_type import found, parsed, stamp
-from harness.torchrun_controller.api.job_fields import Waiting
-from harness.torchrun_controller.api.models import FINISHED, JobSpec, QueueSpec, Workers
+from harness.torchrun_controller.api.models import FINISHED, Phase, QueueSpec, Workers
 from harness.torchrun_controller.api.rejected import Rejected
 from harness.torchrun_controller.decide import pod_start_delays
 from harness.torchrun_controller.decide.containers import (
-    failure,
     hindrance,
     lingering,
     restarting,
@@ -36,26 +34,29 @@ from harness.torchrun_controller.decide.decisions import (
     Snapshot,
     attempt,
     ending,
+    owned,
     owned_by_job,
 )
-from harness.torchrun_controller.decide.job_end import JobEnd
+from harness.torchrun_controller.decide.kueue_admission import KueueAdmission
+from harness.torchrun_controller.decide.pod_deletion import terminating
 from harness.torchrun_controller.decide.queue import jobs_may_use_kai, template_condition
-from harness.torchrun_controller.decide.reconcile_state import UNEXPLAINED, WAITS, delete, first_error
+from harness.torchrun_controller.decide.reconcile_state import (
+    WAITS,
+    delete,
+    read_spec,
+    spec_error,
+)
 from harness.torchrun_controller.decide.silence import sentence
 from harness.torchrun_controller.objects import archive_pod, dry_run_pods, etcd, workspace
 from harness.torchrun_controller.objects import jobset as make
 from harness.torchrun_controller.objects.pod_template import Resolved, resolve
-from harness.torchrun_controller.objects.pod_template import capacity as capacity_of
-from harness.torchrun_controller.plan.capacity import Capacity, explained
 from harness.torchrun_controller.plan.gpu_layout import Refused
 
-RENEW = timedelta(seconds=60)
-"""The minimum interval between updates of the number of free GPUs in the message of a waiting job."""
-
+OF_GARBAGE_COLLECTOR = ("foregroundDeletion", "orphan")
+"""The finalizers with which the garbage collector deletes an object's dependents first, or keeps them."""
 ETCD_RECHECK = timedelta(seconds=10)
 """The interval between checks whether etcd's Service exists. Services are not watched."""
 
-DEACTIVATED = "Kueue does not admit the job again: suspend and resume the job to queue it again"
 STARTS = "the job starts when the API server accepts it"
 
 
@@ -64,20 +65,47 @@ def desired(job: Object, snapshot: Snapshot, now: datetime, *, kai: bool = False
     return _Job(job, snapshot, now, kai).decide()
 
 
-class _Job(JobEnd):
+class _Job(KueueAdmission):
     """A single reconcile of a job."""
 
     def decide(self) -> Decision:
         if ending(self.job):
-            return self._decision("Deleted", "the garbage collector deletes what the job owns")
+            return self._decision("Deleted", self._deletion())
         if self.old.phase in FINISHED:
             return self._clean_up()
+        has_jobset = self.old.job_id is not None
         try:
-            self.spec = JobSpec.model_validate(self.job["spec"])
+            self.spec, self.version_skew = read_spec(self.job["spec"], has_jobset=has_jobset)
         except ValidationError as error:
-            return self._reject("InvalidSpec", first_error(error))
+            return self._unreadable(spec_error(error))
+        if self.version_skew:
+            self._not_reconciled("UnknownField", self.version_skew)
         self.status.queue = self.spec.queue_name
         return self._job_end() or (self._suspend() if self.spec.suspend else self._go_on())
+
+    def _unreadable(self, message: str) -> Decision:
+        """Return the decision for a job whose spec this version of the controller cannot read.
+
+        Only a new job fails. Another version has read the spec of an older job, whose ranks may have trained
+        for days.
+        """
+        if self.old.phase is None:
+            return self._reject("InvalidSpec", message)
+        if self.job["spec"].get("cancel") is True:
+            return self._finish("Cancelled", "Cancelled", "spec.cancel was set")
+        self._not_reconciled("InvalidSpec", message)
+        return self._decision(self.old.phase, message)
+
+    def _deletion(self) -> str:
+        """Return what a job that is being deleted waits for."""
+        finalizers = self.job["metadata"].get("finalizers") or []
+        others = [each for each in finalizers if each not in OF_GARBAGE_COLLECTOR]
+        if not others:
+            return "the garbage collector deletes what the job owns"
+        return (
+            f"its finalizers {', '.join(others)} prevent the deletion, and its pods run until then: check "
+            "the controllers that set these finalizers"
+        )
 
     def _go_on(self) -> Decision:
         self._condition("Suspended", False, "Resumed" if self._resumed() else "NotSuspended")
@@ -98,37 +126,46 @@ class _Job(JobEnd):
             "no pod is running; set suspend: false to resume" if is_deleted else "its pods are terminating"
         )
         self._condition("Suspended", True, "Suspended" if is_deleted else "Suspending", message)
+        if is_deleted:
+            return self._decision("Suspended", message)
         actions: list[Action] = []
         if self.ours is not None and not ending(self.ours):
             actions.append(delete(self.ours, unchanged=True))
-        return self._decision("Suspended", message, actions)
+        return replace(self._terminating("Suspended", message), actions=actions)
+
+    def _terminating(self, phase: Phase, message: str) -> Decision:
+        """Return a decision to wait for pods to terminate. The message names a pod that is overdue."""
+        problem = terminating(self.snapshot.pods, self.now)
+        message = f"{message}: {problem.text}" if problem.warning else message
+        return self._decision(phase, message, requeue_at=problem.changes_at)
 
     def _start(self) -> Decision:
         self.status.workers = Workers()
-        if self.ours is not None:
-            if self.old.job_id == self.ours["metadata"]["uid"]:
-                return self._finish(
-                    "Failed", "JobSetDeleted", "its JobSet was deleted: create a new TorchrunJob"
-                )
-            return self._decision("Pending", "the pods of the previous JobSet are terminating")
-        if self.old.job_id is not None:
+        uid = self.ours["metadata"]["uid"] if self.ours is not None else None
+        if self.old.job_id is not None and uid in (None, self.old.job_id):
             # With a second JobSet, two training jobs might write the same checkpoints.
             return self._finish("Failed", "JobSetDeleted", "its JobSet was deleted: create a new TorchrunJob")
+        if self.ours is not None:
+            return self._terminating("Pending", "the pods of the previous JobSet are terminating")
         if self.snapshot.jobset is not None:
-            name = self.job["metadata"]["name"]
-            message = f"another JobSet {name} exists: delete it, or rename the job"
-            if ending(self.snapshot.jobset) or owned_by_job(self.snapshot.jobset, name):
-                message = "the pods of an earlier job of this name are terminating"
-            return self._decision("Pending", message)
+            return self._wait_for_other_jobset(self.snapshot.jobset)
         if self.snapshot.queue is None or ending(self.snapshot.queue):
             return self._wait_for_queue("QueueNotFound", "does not exist; the job starts once it is created")
         return self._make(self.snapshot.queue)
 
+    def _wait_for_other_jobset(self, jobset: Object) -> Decision:
+        name = self.job["metadata"]["name"]
+        if ending(jobset) or owned_by_job(jobset, name):
+            return self._terminating("Pending", "the pods of an earlier job of this name are terminating")
+        return self._decision("Pending", f"another JobSet {name} exists: delete it, or rename the job")
+
     def _make(self, queue: Object) -> Decision:
+        if self.version_skew:
+            return self._decision("Pending", self.version_skew)
         try:
             queue_spec = QueueSpec.model_validate(queue["spec"])
         except ValidationError as error:
-            return self._wait_for_queue("QueueInvalid", f"is not valid: {first_error(error)}")
+            return self._wait_for_queue("QueueInvalid", f"is not valid: {spec_error(error)}")
         checked = template_condition(queue)
         if checked is None:
             return self._wait_for_queue("QueueChecking", "is new or has changed, and is being checked")
@@ -148,7 +185,7 @@ class _Job(JobEnd):
             claims = make.claims(self.job, resolved)
         except Refused as refused:
             return self._reject(refused.reason, str(refused))
-        missing = self._missing(resolved)
+        missing = self._missing(resolved) or self._wait_for_claims(claims)
         if missing is not None:
             return missing
         self._describe(resolved)
@@ -217,6 +254,25 @@ class _Job(JobEnd):
             return self._decision("Pending", message, requeue_at=self.now + ETCD_RECHECK)
         if etcd.ENDPOINT in resolved.torchrun:
             self._condition("EtcdReady", True, "ServiceFound")
+        return None
+
+    def _wait_for_claims(self, claims: list[Object]) -> Decision | None:
+        """Return a decision to wait if a claim that the job needs is being deleted, and otherwise None.
+
+        Otherwise the pods would use this claim, and stay unschedulable once it is gone. The garbage collector
+        deletes the workspace claim of an earlier job only after its pods have ended.
+        """
+        claim_names = {claim["metadata"]["name"] for claim in claims}
+        for claim in self.snapshot.claims:
+            name = claim["metadata"]["name"]
+            is_of_earlier_job = owned_by_job(claim, self.job["metadata"]["name"]) and not owned(
+                claim, self.uid
+            )
+            if name in claim_names and (ending(claim) or is_of_earlier_job):
+                of_job = " of an earlier job of this name" if is_of_earlier_job else ""
+                return self._terminating(
+                    "Pending", f"claim {name}{of_job} is being deleted; the job starts once it is gone"
+                )
         return None
 
     def _rejected(self, rejected: Rejected) -> Decision:
@@ -296,6 +352,9 @@ class _Job(JobEnd):
             return self._decision("Syncing", "pods wait for their workspace", requeue_at=self._deadline())
         progress = f"{counts.running + counts.succeeded} of {self.status.num_nodes} pods run"
         problem = hindrance(pods, self.now)
+        if not problem and counts.pending == 0:
+            # The missing pods are created once the earlier pods in their place are gone.
+            problem = terminating(self.snapshot.pods, self.now)
         reason, changes_at = problem.text, problem.changes_at
         if problem.warning:
             self._condition("PodsReady", False, "PodsNotStarting", reason)
@@ -313,16 +372,18 @@ class _Job(JobEnd):
 
         Return None if no pod has failed or the other pods can continue.
         """
-        counts, elastic, disruption_message = self.status.workers, self._elastic(), self._disruption()
+        counts, elastic = self.status.workers, self._elastic()
+        disruption_reason, disruption_message = self._disruption()
         can_continue = elastic and counts.running + counts.succeeded >= self._min_pods()
         if disruption_message and not can_continue:
-            self._condition("PodsReady", False, "Disrupted", disruption_message)
+            self._condition("PodsReady", False, disruption_reason, disruption_message)
+            consequence = self._after_disruption(is_counted=disruption_reason == "PodDeleted")
             return self._decision(
-                "Pending", f"{disruption_message}; {self._after_disruption()}", requeue_at=self._deadline()
+                "Pending", f"{disruption_message}; {consequence}", requeue_at=self._deadline()
             )
         if not counts.failed:
             return None
-        reason = failure(pods)
+        reason = self._failure(pods)
         self._condition("PodsReady", False, "RankFailed", reason)
         if can_continue:
             return None
@@ -333,11 +394,13 @@ class _Job(JobEnd):
         )
         return self._decision("Pending", f"{reason}; {consequence}", requeue_at=self._deadline())
 
-    def _after_disruption(self) -> str:
+    def _after_disruption(self, *, is_counted: bool) -> str:
         if self.spec.reliability.restart_policy == "Never":
             return "restartPolicy is Never, so this ends the job"
         if self._elastic():
             return "its pod is created again, and the ranks rejoin the rendezvous"
+        if is_counted:
+            return "the JobSet ends this attempt, which counts towards maxRestarts"
         return "all ranks start again, which does not count towards maxRestarts"
 
     def _running(self, pods: list[Object], *, ready: bool) -> Decision:
@@ -393,101 +456,6 @@ class _Job(JobEnd):
 
     def _first(self, *times: datetime | None) -> datetime | None:
         return min(filter(None, (*times, self._deadline())), default=None)
-
-    def _with_capacity(self, message: str, since: str | None) -> str:
-        """Return the message of a waiting job, extended with the number of free GPUs."""
-        pods, share = self.status.num_nodes, self.status.processes_per_node
-        capacity, queue = self.snapshot.capacity, self.snapshot.waits_in
-        self.status.waiting = self.old.waiting
-        if capacity is None or queue is None or not pods or not share:
-            return message
-        waiting_since = parsed(since) if since else self.now
-        old_waiting = self.old.waiting
-        if old_waiting is None or self.now - parsed(old_waiting.time) >= max(
-            RENEW, parsed(old_waiting.time) - waiting_since
-        ):
-            text = self._capacity(capacity, queue, pods, share)
-            if text and (old_waiting is None or text != old_waiting.message):
-                self.status.waiting = Waiting(time=stamp(self.now), message=text)
-        waiting = self.status.waiting
-        return f"{message}; at {waiting.time}: {waiting.message}" if waiting else message
-
-    def _capacity(self, capacity: Capacity, queue: Object, pods: int, share: int) -> str:
-        """Return a sentence about the free GPUs for a job that needs `pods` pods with `share` GPUs each.
-
-        Returns "" for a job on CPUs.
-        """
-        try:
-            queue_spec = QueueSpec.model_validate(queue["spec"])
-            node_gpus = capacity_of(queue_spec)
-        except (ValidationError, ValueError):
-            return ""
-        if not node_gpus or self.spec.num_gpus == 0:
-            return ""
-        return explained(capacity, queue_spec, self.spec.scheduling, whole=node_gpus, pods=pods, share=share)
-
-    def _queued(self) -> Decision:
-        """Report the conditions that Kueue set on the Workload.
-
-        While Kueue has not admitted the JobSet, or has evicted it, the JobSet is suspended.
-        """
-        self.status.start_time = None
-        if found(self.status.conditions, "PodsReady"):
-            self._condition("PodsReady", False, "NotAdmitted")
-        workload = self.snapshot.workload or {}
-        evicted = condition(workload, "Evicted")
-        if evicted.get("status") == "True" and evicted.get("reason") == "Preempted":
-            message = str(evicted.get("message", "")) or "another workload preempted it"
-            self._condition("Admitted", False, "Preempted", message)
-            return self._decision("Preempted", message)
-        if (workload.get("spec") or {}).get("active") is False:
-            message = f"{evicted.get('message') or 'its Workload has active: false'}; {DEACTIVATED}"
-            self._condition("Admitted", False, "Deactivated", message)
-            return self._decision("Queued", message)
-        reason, message, requeue_at = self._why_queued(workload)
-        self._condition("Admitted", False, reason, message)
-        queued = found(self.status.conditions, "Admitted")
-        message = self._with_capacity(message, queued.last_transition_time if queued else None)
-        if self.snapshot.workload is None and self.ours is not None:
-            return self._not_reported_by_kueue(self.ours, message)
-        return self._decision("Queued", message, requeue_at=requeue_at)
-
-    def _why_queued(self, workload: Object) -> tuple[str, str, datetime | None]:
-        """Return why the job waits for Kueue, as (reason, message, time at which this will change).
-
-        The time is None if it is not known.
-        """
-        reserved = condition(workload, "QuotaReserved")
-        reason, message = str(reserved.get("reason") or "Pending"), str(reserved.get("message", ""))
-        if reserved.get("status") != "True":
-            return reason, message or WAITS, None
-        for check in (workload.get("status") or {}).get("admissionChecks") or []:
-            if check.get("state") != "Ready":
-                detail = (
-                    f"admission check {check['name']} is {check.get('state')}: {check.get('message', '')}"
-                )
-                return "AdmissionCheck", f"quota is reserved, and {detail}".rstrip(": "), None
-        # Without admission checks, Kueue resumes the JobSet right after it has reserved quota.
-        since = reserved.get("lastTransitionTime")
-        overdue_at = parsed(since) + UNEXPLAINED if since else self.now
-        return (reason, message or WAITS, None) if overdue_at <= self.now else ("Pending", WAITS, overdue_at)
-
-    def _not_reported_by_kueue(self, jobset: Object, message: str) -> Decision:
-        """Report why Kueue has not created a Workload for the JobSet, according to Events about the
-        JobSet."""
-        created_at = jobset["metadata"].get("creationTimestamp")
-        since = parsed(created_at) if created_at else self.now
-        is_late, warnings = self.now >= since + pod_start_delays.LATE, self.snapshot.warnings
-        if warnings is not None:
-            message = (
-                pod_start_delays.of_jobset(self.snapshot, since)
-                or pod_start_delays.no_workload(since, self.now)
-                or message
-            )
-        requeue_at = self.now + pod_start_delays.RECHECK if is_late else since + pod_start_delays.LATE
-        return replace(
-            self._decision("Queued", message, requeue_at=requeue_at), unexplained=is_late and warnings is None
-        )
 
 
 def _version(versions: dict[str, str]) -> str:

@@ -6,9 +6,8 @@ from datetime import datetime, timedelta
 
 from harness.core.kubernetes import Object, condition
 from harness.torchrun_controller.api import names
-from harness.torchrun_controller.api.condition_type import parsed, stamp
+from harness.torchrun_controller.api.condition_type import found, parsed, stamp
 from harness.torchrun_controller.api.models import Phase, Workers
-from harness.torchrun_controller.decide.containers import failure
 from harness.torchrun_controller.decide.decisions import (
     Action,
     Decision,
@@ -69,16 +68,26 @@ class JobEnd(ReconcileState):
         reason, message, at = str(failed.get("reason")), str(failed.get("message", "")), _since(failed)
         if "DeadlineExceeded" in message or reason == "DeadlineExceeded":
             return self._finish("TimedOut", "DeadlineExceeded", message, at)
-        rank_failure, disruption_message = failure(pods), self._disruption()
+        rank_failure = self._failure(pods) or self._reported_failure()
+        disruption_reason, disruption_message = self._disruption()
         if disruption_message:
             # The ranks in the other pods fail because of the lost pod, possibly before Kubernetes has
             # terminated it.
             return self._finish(
-                "Failed", "Disrupted", f"{disruption_message}; then {rank_failure or message}", at
+                "Failed", disruption_reason, f"{disruption_message}; then {rank_failure or message}", at
             )
         return self._finish(
             "Failed", "RankFailed" if rank_failure else reason, f"{rank_failure or message}", at
         )
+
+    def _reported_failure(self) -> str:
+        """Return the failure of a pod of this attempt that the status already contains, or "".
+
+        The failed pod may have been deleted since then, for example together with its node.
+        """
+        before = found(self.old.conditions, "PodsReady")
+        same_attempt = (self.old.job_id, self.old.restarts) == (self.status.job_id, self.status.restarts)
+        return before.message if before and before.reason == "RankFailed" and same_attempt else ""
 
     def _finish(self, phase: Phase, reason: str, message: str, at: datetime | None = None) -> Decision:
         """Record the job's result in the status.

@@ -25,7 +25,7 @@ from harness.torchrun_controller.decide.decisions import (
     QueueSnapshot,
     ending,
 )
-from harness.torchrun_controller.decide.reconcile_state import first_error
+from harness.torchrun_controller.decide.reconcile_state import spec_error
 from harness.torchrun_controller.objects.jobset import owner
 from harness.torchrun_controller.objects.pod_template import kai_queue
 
@@ -48,7 +48,7 @@ def desired(
     try:
         spec = QueueSpec.model_validate(queue["spec"])
     except ValidationError as error:
-        return _decision(queue, status, now, "SpecInvalid", first_error(error), [])
+        return _decision(queue, status, now, "SpecInvalid", spec_error(error), [])
     if snapshot.template is not None:
         status.conditions = with_condition(status.conditions, _template(queue, snapshot.template), now)
     if kai and names.FINALIZER not in finalizers:
@@ -175,7 +175,7 @@ def _kai_name(queue: Object, spec: QueueSpec) -> str:
 
 
 def _own_labels(queue: Object) -> tuple[str, str]:
-    return queue["metadata"]["namespace"], queue["metadata"]["name"][:63]
+    return queue["metadata"]["namespace"], names.queue_label(queue["metadata"]["name"])
 
 
 def _created_for(kai: Object) -> tuple[str | None, str | None]:
@@ -198,7 +198,7 @@ def kai_document(queue: Object, spec: QueueSpec) -> Object:
             "name": _kai_name(queue, spec),
             "labels": {
                 names.NAMESPACE_LABEL: queue["metadata"]["namespace"],
-                names.QUEUE_LABEL: queue["metadata"]["name"][:63],
+                names.QUEUE_LABEL: names.queue_label(queue["metadata"]["name"]),
             },
         },
         "spec": {
@@ -308,7 +308,10 @@ def resource_name(queue: str, template: ResourceTemplate) -> str:
 def _resource_document(queue: Object, template: ResourceTemplate) -> Object:
     metadata = queue["metadata"]
     template_metadata: Object = dict(template.template.get("metadata") or {})
-    labels = {**(template_metadata.get("labels") or {}), names.QUEUE_LABEL: metadata["name"][:63]}
+    labels = {
+        **(template_metadata.get("labels") or {}),
+        names.QUEUE_LABEL: names.queue_label(metadata["name"]),
+    }
     name = resource_name(metadata["name"], template)
     placed = {**template_metadata, "labels": labels, "name": name, "namespace": metadata["namespace"]}
     return {**template.template, "metadata": placed}

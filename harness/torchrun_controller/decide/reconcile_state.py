@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 from datetime import datetime, timedelta
+from typing import Any
 
 from pydantic import ValidationError
 
 from harness.core.kubernetes import Object
 from harness.torchrun_controller.api.condition_type import Condition, found, parsed, true, with_condition
 from harness.torchrun_controller.api.models import JobSpec, JobStatus, Phase, Workers
-from harness.torchrun_controller.decide.containers import disruption
+from harness.torchrun_controller.decide.containers import disruption, failure
 from harness.torchrun_controller.decide.decisions import (
     Action,
     Decision,
@@ -19,6 +21,7 @@ from harness.torchrun_controller.decide.decisions import (
     counted,
     owned,
 )
+from harness.torchrun_controller.decide.pod_deletion import deleted
 
 WAITS = "waits for Kueue to admit it"
 """The message of a queued job before Kueue has given a reason why the job waits."""
@@ -26,6 +29,10 @@ UNEXPLAINED = timedelta(minutes=5)
 """The time after which the status and an Event report that Kueue has given no reason why a job is queued.
 Most jobs are admitted earlier and do not need this status write.
 """
+DISRUPTED = ("Disrupted", "PodDeleted")
+"""Reasons of the condition PodsReady that name a pod because of which the ranks in other pods fail."""
+UNKNOWN_FIELD = "extra_forbidden"
+"""The type of pydantic's error about a field that the model does not have."""
 MAX_SHOWN = 200
 """The maximum length of an invalid value in a message, in characters."""
 
@@ -33,10 +40,12 @@ MAX_SHOWN = 200
 class ReconcileState:
     """A job with its snapshot, and the status that will be written.
 
-    `spec` is set after it has been validated.
+    `spec` and `version_skew` are set after the spec has been validated.
     """
 
     spec: JobSpec
+    version_skew: str
+    """A message about fields of the spec that this version of the controller does not support, or ""."""
 
     def __init__(self, job: Object, snapshot: Snapshot, now: datetime, kai: bool) -> None:
         self.job, self.snapshot, self.now, self.kai = job, snapshot, now, kai
@@ -68,21 +77,37 @@ class ReconcileState:
     def _elastic(self) -> bool:
         return self._min_pods() != self.status.num_nodes
 
-    def _disruption(self) -> str:
-        """Return the message about a disrupted pod of the current attempt, or "".
+    def _disruption(self) -> tuple[str, str]:
+        """Return the reason and the message about a disrupted or deleted pod of the current attempt.
 
-        An evicted pod soon disappears, and the ranks in other pods then fail because of it. The status
-        therefore keeps the message until the JobSet has restarted the ranks.
+        Both are "" if there is none. An evicted pod soon disappears, and the ranks in other pods then fail
+        because of it. The status therefore keeps the message until the JobSet has restarted the ranks.
         """
         if self.ours is None:
-            return ""
-        message = disruption(attempt(self.snapshot.pods, self.ours, terminating=True))
+            return "", ""
+        pods = attempt(self.snapshot.pods, self.ours, terminating=True)
+        if message := disruption(pods):
+            return "Disrupted", message
         before, counts = found(self.old.conditions, "PodsReady"), self.status.workers
-        if message or before is None or before.reason != "Disrupted" or self._elastic():
-            return message
         same_attempt = (self.old.job_id, self.old.restarts) == (self.status.job_id, self.status.restarts)
+        if before is None or before.reason not in DISRUPTED or self._elastic():
+            # After a failure, the Job and the JobSet delete the other pods.
+            has_failed = before is not None and before.reason == "RankFailed" and same_attempt
+            message = "" if has_failed else deleted(pods)
+            return ("PodDeleted", message) if message else ("", "")
         all_running = counts.running + counts.succeeded == self.status.num_nodes
-        return before.message if same_attempt and not all_running else ""
+        return (before.reason, before.message) if same_attempt and not all_running else ("", "")
+
+    def _failure(self, pods: list[Object]) -> str:
+        """Return the failure of the pod that failed first, or "" if none failed."""
+        text = failure(pods)
+        if not text or not self.snapshot.foreign_service:
+            return text
+        name = self.job["metadata"]["name"]
+        return (
+            f"{text}; Service {name} does not belong to the job, so its pods' names may not resolve: delete "
+            "the Service, or rename the job"
+        )
 
     def _deadline(self) -> datetime | None:
         """Return the time of the job's deadline, or None.
@@ -114,6 +139,11 @@ class ReconcileState:
             self.now,
         )
 
+    def _not_reconciled(self, reason: str, message: str) -> None:
+        """Set the condition Reconciled to False. Its transition time is kept if it was False before."""
+        self.status.conditions = self.old.conditions
+        self._condition("Reconciled", False, reason, message)
+
     def _decision(
         self,
         phase: Phase,
@@ -133,6 +163,39 @@ def delete(item: Object, *, unchanged: bool = False) -> Delete:
     metadata = item["metadata"]
     version = metadata.get("resourceVersion") if unchanged else None
     return Delete(item["apiVersion"], item["kind"], metadata["name"], metadata["uid"], version)
+
+
+def read_spec(spec: Object, *, has_jobset: bool) -> tuple[JobSpec, str]:
+    """Return a job's spec, and a message about fields that this version does not support, or "".
+
+    A newer CRD can have more fields, and the API server adds their defaults to existing jobs. Such fields are
+    ignored. If `has_jobset` is true, fields with unsupported values are ignored too, because the JobSet has
+    already been created from them. Raises ValidationError if the other fields are invalid.
+    """
+    try:
+        return JobSpec.model_validate(spec), ""
+    except ValidationError as error:
+        unsupported = [each["loc"] for each in error.errors() if has_jobset or each["type"] == UNKNOWN_FIELD]
+        message = spec_error(error)
+    supported = copy.deepcopy(spec)
+    for *parents, field in unsupported:
+        parent: Any = supported
+        for each in parents:
+            parent = parent[each]
+        del parent[field]
+    return JobSpec.model_validate(supported), message
+
+
+def spec_error(error: ValidationError) -> str:
+    """Return the first error in the spec of a stored object as text."""
+    first = error.errors()[0]
+    if first["type"] != UNKNOWN_FIELD:
+        return first_error(error)
+    field = ".".join(map(str, first["loc"]))
+    return (
+        f"expected a field that this version of the controller supports, found {field}: the CRDs are newer, "
+        "so update the controller"
+    )
 
 
 def first_error(error: ValidationError) -> str:

@@ -27,7 +27,10 @@ def documents(job: Object, resolved: Resolved) -> list[Object]:
     if code is None or not code.used_by_archive_pod or resolved.workspace_digest is None:
         return []
     name = names.archive_server(resolved.name)
-    labels = {names.PART_LABEL: job["metadata"]["uid"], names.QUEUE_LABEL: resolved.queue_name[:63]}
+    labels = {
+        names.PART_LABEL: job["metadata"]["uid"],
+        names.QUEUE_LABEL: names.queue_label(resolved.queue_name),
+    }
     metadata = {
         "name": name,
         "namespace": job["metadata"]["namespace"],

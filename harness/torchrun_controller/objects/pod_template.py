@@ -204,7 +204,7 @@ def labels_of(job: Resolved) -> dict[str, str]:
     gpu_type = job.queue.node_resources.gpu_type
     return {
         names.JOB_LABEL: job.name,
-        names.QUEUE_LABEL: job.queue_name[:63],
+        names.QUEUE_LABEL: names.queue_label(job.queue_name),
         **({names.GPU_TYPE_LABEL: gpu_type} if gpu_type and job.plan.gpus else {}),
     }
 

@@ -45,12 +45,19 @@ STRICT = ("fieldValidation", "Strict")
 CHANGES = (NOT_FOUND, CONFLICT)
 
 
-MAX_EVENTS = 1000
+EVENTS_PER_PAGE, MAX_EVENT_PAGES = 1000, 20
 LOCKS = 16
 
 
 def _locks(number: int) -> tuple[threading.Lock, ...]:
     return tuple(threading.Lock() for _ in range(number))
+
+
+def _with_request(error: Exception, verb: str, document: Object) -> Exception:
+    """Return the error, with a note about the request that failed."""
+    kind, name = document["kind"], document["metadata"]["name"]
+    error.add_note(f"the request was to {verb} {kind} {name}: check the admission webhooks for {kind}s")
+    return error
 
 
 @dataclass
@@ -87,10 +94,21 @@ class Cluster:
         return frozenset(item["metadata"]["name"] for item in self.kube.objects(kind.api, kind.kind))
 
     def events(self, namespace: str, selector: str) -> list[Object]:
-        """Return at most MAX_EVENTS of a namespace's Events that match a field selector, oldest first."""
+        """Return a namespace's Events that match a field selector, oldest first.
+
+        At most MAX_EVENT_PAGES pages are read. The API server orders the Events by name and not by time, so
+        the first page alone may lack the Events about a job.
+        """
         path = f"/api/v1/namespaces/{namespace}/events"
-        query = {"fieldSelector": selector, "limit": str(MAX_EVENTS)}
-        return sorted(self.kube.fetch(path, query).json()["items"], key=time_of)
+        query = {"fieldSelector": selector, "limit": str(EVENTS_PER_PAGE)}
+        events: list[Object] = []
+        for _ in range(MAX_EVENT_PAGES):
+            response = self.kube.fetch(path, query).json()
+            events += response["items"]
+            query["continue"] = (response.get("metadata") or {}).get("continue") or ""
+            if not query["continue"]:
+                break
+        return sorted(events, key=time_of)
 
     def last_line(self, namespace: str, pod: str) -> datetime | None:
         """Return the time of the last line in a trainer's log, or None if the log is empty or could not be
@@ -199,7 +217,9 @@ class Cluster:
         except (DynamicApiError, ApiException) as error:
             refusal = rejected(document, error)
             if error.status != CONFLICT and not (isinstance(refusal, Rejected) and refusal.no_dry_run):
-                raise refusal from None
+                raise _with_request(refusal, "check", document) from None
+        except HTTPError as error:
+            raise _with_request(error, "check", document) from None
 
     def _create(self, document: Object) -> None:
         resource = self.kube.resource(document["apiVersion"], document["kind"])
@@ -212,9 +232,11 @@ class Cluster:
             ).to_dict()
         except (DynamicApiError, ApiException) as error:
             if error.status != CONFLICT:
-                raise rejected(document, error) from None
+                raise _with_request(rejected(document, error), "create", document) from None
             self._check_owner(document)
             return
+        except HTTPError as error:
+            raise _with_request(error, "create", document) from None
         if document["kind"] == "JobSet":
             self.created_jobsets.add(response["metadata"]["uid"])
         self.wrote(response)

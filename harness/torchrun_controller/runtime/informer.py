@@ -35,9 +35,10 @@ detected.
 LIST_SECONDS = 60.0
 PAGE = 500
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 10.0
-EXPIRED = 410
+NOT_FOUND, EXPIRED = 404, 410
 PATIENCE = 4
-"""The number of consecutive failed watches after which the objects are listed again."""
+"""The number of consecutive failed or silent watches after which the objects are listed again, and of
+consecutive older lists after which the API server's data counts as restored from a backup."""
 OnChange = Callable[[Kind, Change], None]
 
 
@@ -60,6 +61,10 @@ class Informer(threading.Thread):
         self.synced = threading.Event()
         """An event that is set once the first list is in the store."""
         self.stopped = threading.Event()
+        self._older_lists = 0
+        """The number of consecutive lists that were older than the store."""
+        self._silent_watches = 0
+        """The number of consecutive watches in which the API server sent nothing."""
 
     def run(self) -> None:
         failures, is_listed = 0, False
@@ -76,8 +81,21 @@ class Informer(threading.Thread):
                 failures += 1
                 is_listed = is_listed and failures < PATIENCE
                 pause = min(FIRST_PAUSE * 2**failures, LONGEST_PAUSE)
-                log.warning("watch of %s: %s; retrying in %.1f s", self.kind.plural, _short(error), pause)
+                reason = self._missing_version(error) or _short(error)
+                log.warning("watch of %s: %s; retrying in %.1f s", self.kind.plural, reason, pause)
             self.stopped.wait(pause)
+
+    def _missing_version(self, error: Exception) -> str:
+        """Return a message if the API server does not serve this version of the kind, and otherwise "".
+
+        Until it does, the controller is not ready.
+        """
+        if not isinstance(error, ApiException) or error.status != NOT_FOUND:
+            return ""
+        return (
+            f"the API server does not serve {self.kind.kind} in {self.kind.api}: install its CRD in a "
+            "release that serves this version"
+        )
 
     def _list(self) -> None:
         """List all objects from etcd, because the API server's own cache may be outdated."""
@@ -90,9 +108,32 @@ class Informer(threading.Thread):
             if not continue_token:
                 break
             query["continue"] = continue_token
-        for change in self.store.replace(items, int(response["metadata"]["resourceVersion"])):
+        for change in self._replace(items, int(response["metadata"]["resourceVersion"])):
             self.on_change(self.kind, change)
         self.synced.set()
+
+    def _replace(self, items: list[Object], version: int) -> list[Change]:
+        """Put the listed objects into the store, and return the changes.
+
+        A list that is older than the store comes from an API server that is behind, so it is refused. If
+        PATIENCE consecutive lists are older, the API server's data was restored from a backup.
+        """
+        try:
+            changes = self.store.replace(items, version)
+        except ValueError:
+            self._older_lists += 1
+            if self._older_lists < PATIENCE:
+                raise
+            log.warning(
+                "%s: the API server's data is older than before (version %d instead of %d), as after a "
+                "restore from a backup; all objects are read again",
+                self.kind.plural,
+                version,
+                self.store.version,
+            )
+            changes = self.store.rewind(items, version)
+        self._older_lists = 0
+        return changes
 
     def _watch(self) -> None:
         """Apply changes until the watch ends or sends no data for SILENCE_SECONDS."""
@@ -106,11 +147,17 @@ class Informer(threading.Thread):
         response = self._request(query, SILENCE_SECONDS)
         try:
             for event in _lines(response):
+                self._silent_watches = 0
                 self._apply(event)
                 if self.stopped.is_set():
                     break
         except ReadTimeoutError:
-            return  # The next watch continues from this version.
+            # The next watch continues from this version. An API server whose data was restored from a backup
+            # sends nothing until it reaches this version, so several silent watches are followed by a list.
+            self._silent_watches += 1
+            if self._silent_watches >= PATIENCE:
+                self._silent_watches = 0
+                raise Expired(f"{PATIENCE} watches without data") from None
         finally:
             response.close()
 

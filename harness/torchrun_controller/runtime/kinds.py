@@ -99,7 +99,7 @@ def _pod(item: Object) -> Object:
         "metadata": _part(item["metadata"], (*METADATA, "creationTimestamp")),
         "spec": {
             "initContainers": [_part(container, ("name", "restartPolicy")) for container in initial],
-            **_part(spec, ("schedulerName", "imagePullSecrets", "nodeName")),
+            **_part(spec, ("schedulerName", "imagePullSecrets", "nodeName", "schedulingGates")),
             **({"claims": claims} if claims else {}),
         },
         "status": {
@@ -154,7 +154,7 @@ def _workload(item: Object) -> Object:
         "metadata": _part(item["metadata"], METADATA),
         "spec": _part(item.get("spec"), ("active",)),
         "status": {
-            "conditions": _conditions(status, ("Evicted", "QuotaReserved"), "lastTransitionTime"),
+            "conditions": _conditions(status, ("Evicted", "QuotaReserved", "Finished"), "lastTransitionTime"),
             "admissionChecks": [
                 _part(check, ("name", "state", "message")) for check in status.get("admissionChecks") or []
             ],

@@ -88,7 +88,7 @@ class Lease:
         if lease is None:
             self._write({"metadata": {}}, 0, create=True)
             return True
-        spec = lease["spec"]
+        spec = lease.get("spec") or {}
         holder = spec.get("holderIdentity") or ""
         version = lease["metadata"]["resourceVersion"]
         if version != self._observed[0]:
@@ -103,8 +103,9 @@ class Lease:
         """Release the Lease, so that the next leader does not have to wait for it to expire."""
         try:
             lease = self.kube.get(API, "Lease", self.name, self.namespace)
-            if lease is not None and lease["spec"].get("holderIdentity") == self.identity:
-                self._write(lease, int(lease["spec"].get("leaseTransitions") or 0), holder="")
+            spec = (lease or {}).get("spec") or {}
+            if lease is not None and spec.get("holderIdentity") == self.identity:
+                self._write(lease, int(spec.get("leaseTransitions") or 0), holder="")
         except (ApiException, DynamicApiError, HTTPError) as error:
             log.warning("Lease %s: %s", self.name, reason_of(error))
 

@@ -95,6 +95,24 @@ class Store:
             self.version = version
             return [change for change in changes if change is not None]
 
+    def rewind(self, items: Iterable[Object], version: int) -> list[Change]:
+        """Replace all objects with those of a list that is older than the store, and return the changes.
+
+        The API server's data is older than before only if it was restored from a backup.
+        """
+        with self._lock:
+            items_by_place = {place_of(item): item for item in items}
+            before = dict(self._items)
+            for place in before:
+                self._drop(place)
+            for item in items_by_place.values():
+                self._put(item)
+            self.version = version
+        changes = [
+            Change(before.get(place), items_by_place.get(place)) for place in {**before, **items_by_place}
+        ]
+        return [change for change in changes if change.before != change.after]
+
     def changed(self, item: Object) -> Change | None:
         """Store an object that was added or modified.
 

@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple
 
 from kubernetes.client.exceptions import ApiException
 from pydantic import ValidationError
-from urllib3.exceptions import HTTPError
+from urllib3.exceptions import HTTPError, ReadTimeoutError
 
 from harness.core.kubernetes import Object
 from harness.torchrun_controller.api import names
@@ -54,6 +54,9 @@ the queue's objects are not watched.
 """
 PROGRESS = timedelta(seconds=60)
 """The minimum time between two status writes if only the number of pods or a message has changed."""
+PERSISTENT = timedelta(seconds=60)
+"""The time after which repeated transient errors are reported. Without a report, a job would wait without a
+reason for a webhook that never responds."""
 MEND = "change the queue, or create what it names"
 REQUEUE_SECONDS = 0.2
 """The delay, in seconds, before the next reconcile after a write failed because the cache was outdated."""
@@ -159,24 +162,39 @@ class Reconciler:
         """The time when each job's status was last written."""
         self._rejected_at: dict[Key, datetime] = {}
         """The time when the API server last rejected the pods of each job or queue."""
+        self._failing_since: dict[Key, datetime] = {}
+        """The time of the first of the consecutive transient errors of each job or queue."""
 
     def reconcile(self, key: Key) -> float | None:
         """Reconcile an object.
 
         Return the number of seconds until the next reconcile if no event occurs earlier, or None.
 
-        Errors are raised. Unless they are transient API errors, they are also reported in one of the object's
-        conditions.
+        Errors are raised. They are also reported in one of the object's conditions, transient API errors only
+        after PERSISTENT.
         """
         with self.metrics.time_reconcile(key.kind):
             try:
-                return self._job(key) if key.kind == "job" else self._queue(key)
-            except HTTPError:
-                raise
+                after = self._job(key) if key.kind == "job" else self._queue(key)
             except Exception as error:
-                if not isinstance(error, ApiException) or int(error.status or 0) not in TRANSIENT:
+                if not self._may_pass(key, error):
                     self._failed(key, error)
                 raise
+            self._failing_since.pop(key, None)
+            return after
+
+    def _may_pass(self, key: Key, error: Exception) -> bool:
+        """Return whether an error is transient, and the object's reconciles have failed for less than
+        PERSISTENT.
+
+        An API server that cannot be reached is always transient, because a status cannot be written either.
+        """
+        if isinstance(error, HTTPError) and not isinstance(error, ReadTimeoutError):
+            return True
+        is_transient = isinstance(error, HTTPError) or (
+            isinstance(error, ApiException) and int(error.status or 0) in TRANSIENT
+        )
+        return is_transient and self.now() - self._failing_since.setdefault(key, self.now()) < PERSISTENT
 
     def _job(self, key: Key) -> float | None:
         job = self.caches.one(JOBS, key.namespace, key.name)
@@ -265,6 +283,8 @@ class Reconciler:
         decision = desired.desired(job, snapshot, now, kai=kai)
         if _needs_etcd(decision) and self.cluster.one(SERVICES, etcd.NAMESPACE, etcd.NAME) is None:
             decision = desired.desired(job, replace(snapshot, no_etcd=True), now, kai=kai)
+        if self._has_foreign_service(job, decision):
+            decision = desired.desired(job, replace(snapshot, foreign_service=True), now, kai=kai)
         if decision.status.phase == "Running":
             pods = [pod for pod in snapshot.pods if (pod.get("status") or {}).get("phase") == "Running"]
             silent = self.silence.since(job["metadata"]["uid"], pods, now)
@@ -273,6 +293,19 @@ class Reconciler:
             warnings = self.warnings.of(job["metadata"]["namespace"], now, needed(snapshot.pods))
             decision = desired.desired(job, replace(snapshot, warnings=warnings), now, kai=kai)
         return decision
+
+    def _has_foreign_service(self, job: Object, decision: Decision) -> bool:
+        """Return whether a rank could not reach node 0 by its name, and the JobSet has no Service of its own.
+
+        JobSet uses a Service that already exists, even if its selector does not match the job's pods.
+        """
+        metadata = job["metadata"]
+        unresolved = f"expected {names.host(metadata['name'], 0)}:" in (decision.status.message or "")
+        if not unresolved or (job.get("status") or {}).get("phase") in FINISHED:
+            return False
+        service = self.cluster.one(SERVICES, metadata["namespace"], metadata["name"])
+        owners = service["metadata"].get("ownerReferences") or [] if service is not None else []
+        return service is not None and not any(owner["kind"] == "JobSet" for owner in owners)
 
     def _snapshot(self, source: Source, job: Object) -> Snapshot:
         """Read the objects of a job. Its queue and the capacity are always read from the caches."""
@@ -357,7 +390,8 @@ class Reconciler:
         current = self.caches.one(kind, key.namespace, key.name)
         if current is None:
             return
-        message = f"the controller failed on this object and retries: {short(error)}"
+        request = "".join(f"; {note}" for note in getattr(error, "__notes__", []))  # from executor.py
+        message = f"the controller failed on this object and retries: {short(error)}{request}"
         status = {**(current.get("status") or {})}
         condition = Condition(type="Reconciled", status="False", reason=type(error).__name__, message=message)
         try:
@@ -370,7 +404,7 @@ class Reconciler:
                 for each in with_condition(old, condition, self.now())
             ]
             if key.kind == "job" and status.get("phase") not in FINISHED:
-                status["message"] = message
+                status = {"phase": "Pending", **status, "message": message}
             if self.cluster.write_status(current, status, acting=False):
                 self.recorder.record(current, [events.of_error(condition, self.now())], self.now())
         except Exception as further:

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from harness.core.kubernetes import Kube, Object
 from harness.torchrun_controller.api import names
-from harness.torchrun_controller.api.models import JobSpec, QueueSpec
+from harness.torchrun_controller.api.models import QueueSpec
 from harness.torchrun_controller.api.names import PERMITTED
 from harness.torchrun_controller.decide.decisions import QueueSnapshot, Snapshot
 from harness.torchrun_controller.decide.queue import DEFAULT_PARENT, kai_parent, resource_name
@@ -59,10 +59,7 @@ def job_snapshot(source: Source, job: Object, *, kai: bool) -> Snapshot:
 
 def queue_of(source: Source, job: Object) -> Object | None:
     """Return the TorchrunQueue to which a job belongs, or None if it does not exist."""
-    try:
-        name = JobSpec.model_validate(job["spec"]).queue_name
-    except ValidationError:
-        return None  # The decision reports the invalid spec.
+    name = str(job["spec"].get("jobQueue") or job["spec"].get("queue") or "")
     return source.one(QUEUES, job["metadata"]["namespace"], name)
 
 

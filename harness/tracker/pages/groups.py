@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -56,7 +57,11 @@ def split(name: str) -> tuple[str, str, int]:
 
 
 def charts(metrics: Iterable[tuple[int, str, str]]) -> list[Chart]:
-    """Group metrics, given as (run, name of the run or "", metric), into charts. Sort the charts by title."""
+    """Group metrics, given as (run, name of the run or "", metric), into charts. Sort the charts by title.
+
+    If two curves of a chart have the same label, as with "loss/node1" and "loss/node_1", the labels also
+    contain the names of the metrics.
+    """
     by_title: dict[str, list[tuple[int, Series]]] = {}
     colours: dict[int, int] = {}
     for run, run_name, name in metrics:
@@ -65,11 +70,19 @@ def charts(metrics: Iterable[tuple[int, str, str]]) -> list[Chart]:
         if run_name:
             label = run_name if label == name else f"{run_name} · {label}"
         by_title.setdefault(title, []).append((rank, Series(run, name, label)))
+    labels = Counter((title, one.label) for title, series in by_title.items() for _, one in series)
     result = []
     for title, series in sorted(by_title.items()):
         ordered = [one for _, one in sorted(series, key=lambda pair: (colours[pair[1].run], pair[0]))]
         several = len(colours) > 1
-        coloured = [replace(s, colour=colours[s.run] if several else at) for at, s in enumerate(ordered)]
+        coloured = [
+            replace(
+                one,
+                colour=colours[one.run] if several else at,
+                label=one.label if labels[title, one.label] == 1 else f"{one.label} ({one.name})",
+            )
+            for at, one in enumerate(ordered)
+        ]
         result.append(Chart(title, tuple(coloured)))
     return result
 

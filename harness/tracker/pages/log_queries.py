@@ -13,6 +13,9 @@ CONTEXT_LINES = 100
 """The number of earlier log messages that are read together with new ones. A new message can overwrite a line
 that an earlier message wrote, for example a progress bar."""
 
+CONTROLS = "*[\x01-\x08\x0b-\x1f\x7f-\x9f]*"
+"""The GLOB pattern of messages that contain control characters other than tabs and line feeds."""
+
 
 def lines(
     db: sqlite3.Connection, run: int, sender: str, kind: str, search: str, before: int | None, after: int
@@ -47,19 +50,22 @@ def _messages(
 ) -> list[sqlite3.Row]:
     """Return the stored log messages that match the filters.
 
-    A text search ignores escape sequences and other control characters.
+    A text search ignores case, escape sequences and other control characters. If the text is not ASCII, the
+    search also ignores the Unicode normalization.
     """
-    for function in (log_text.visible, log_text.clipped, log_text.cut):
+    for function in (log_text.visible, log_text.clipped, log_text.cut, log_text.folded):
         db.create_function(function.__name__, 1, function, deterministic=True)
+    fold = "lower" if filters["search"].isascii() else "folded"  # SQLite's `lower` changes only ASCII.
     query = (
         "SELECT l.id, l.time_ms, clipped(l.message) AS message, cut(l.message) AS cut, l.log_type, r.sender"  # noqa: S608
         " FROM logs l JOIN requests r ON r.id = l.request_id WHERE l.run_id = :run"
         " AND (:sender = '' OR r.sender = :sender) AND (:kind = '' OR l.log_type = :kind)"
-        " AND (:search = '' OR instr(lower(CASE WHEN instr(l.message, char(27)) + instr(l.message, char(13))"
-        " THEN visible(l.message) ELSE l.message END), lower(:search)) > 0)"
+        f" AND (:search = '' OR instr({fold}(CASE WHEN l.message GLOB :controls OR instr(l.message, char(0))"
+        f" THEN visible(l.message) ELSE l.message END), {fold}(:search)) > 0)"
         f" AND {order} LIMIT :limit"
     )
-    return db.execute(query, {**filters, **bounds, "limit": limit}).fetchall()
+    values = {**filters, **bounds, "limit": limit, "controls": CONTROLS}
+    return db.execute(query, values).fetchall()
 
 
 def senders(db: sqlite3.Connection, run: int) -> list[str]:

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import re
 import sqlite3
+import unicodedata
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import re2
 
 from harness.core import secret_rules
-from harness.core.terminal_text import Row, Terminal, rows
+from harness.core.terminal_row import Row
+from harness.core.terminal_text import Terminal, printable, rows
 from harness.tracker.shared.requests import from_ms
 
 Found = dict[str, Any]
@@ -81,7 +83,7 @@ def visible_lines(messages: Sequence[sqlite3.Row], after: int, alone: bool) -> l
                     "time": row.last.time,
                     "kind": row.last.kind,
                     "sender": row.first.sender,
-                    "message": text[:MAX_SHOWN_LENGTH],
+                    "message": printable(text[:MAX_SHOWN_LENGTH]),
                     "note": _note(row),
                 }
             )
@@ -111,6 +113,11 @@ def visible(message: str) -> str:
     """Return a message's text as a terminal would display it, without control characters, for text
     searches."""
     return "\n".join(row.text for row in rows(clipped(message)))
+
+
+def folded(text: str) -> str:
+    """Return a text in which case and Unicode normalization make no difference, for text searches."""
+    return unicodedata.normalize("NFKC", text).casefold()
 
 
 def _split(message: str) -> tuple[str, str]:

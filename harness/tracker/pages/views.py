@@ -87,10 +87,8 @@ def charts(db: sqlite3.Connection, runs: Sequence[sqlite3.Row], search: str) -> 
     grouped.sort(key=lambda chart: chart.system)
     result = []
     for number, chart in enumerate(grouped[:MAX_CHARTS]):
-        last_points = [
-            (one, curves.last(db, one.run, one.name, lineage.deduplicated)) for one in chart.series
-        ]
-        result.append({"number": number, "title": chart.title, "system": chart.system, "series": last_points})
+        ends = [(one, curves.end(db, one.run, one.name, lineage.deduplicated)) for one in chart.series]
+        result.append({"number": number, "title": chart.title, "system": chart.system, "series": ends})
     return result, max(0, len(grouped) - MAX_CHARTS)
 
 

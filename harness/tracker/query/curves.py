@@ -56,6 +56,28 @@ class Curve:
     far: tuple[int, int, int] | None = None
 
 
+@dataclass(frozen=True)
+class End:
+    """The end of a series.
+
+    `finite` is the last finite value as (step, value), or None. `diverged` is the first step after it, at
+    which the value is NaN or infinite, or None if the series ends with a finite value.
+    """
+
+    finite: tuple[int, float] | None
+    diverged: int | None
+
+
+def end(db: sqlite3.Connection, run: int, name: str, read_series: Series = series.deduplicated) -> End:
+    """Return the end of a series. `read_series` is the function that reads the series."""
+    points = read_series(db, run, name, None, None)
+    at = len(points) - 1
+    while at >= 0 and not math.isfinite(points.values[at]):
+        at -= 1
+    finite = (points.steps[at], points.values[at]) if at >= 0 else None
+    return End(finite, points.steps[at + 1] if at + 1 < len(points) else None)
+
+
 def last(
     db: sqlite3.Connection, run: int, name: str, read_series: Series = series.deduplicated
 ) -> tuple[int, float] | None:
@@ -63,11 +85,7 @@ def last(
 
     `read_series` is the function that reads the series.
     """
-    points = read_series(db, run, name, None, None)
-    for at in range(len(points) - 1, -1, -1):
-        if math.isfinite(points.values[at]):
-            return points.steps[at], points.values[at]
-    return None
+    return end(db, run, name, read_series).finite
 
 
 def overwritten(db: sqlite3.Connection, run: int, name: str) -> tuple[int, int]:

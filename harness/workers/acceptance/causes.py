@@ -20,8 +20,8 @@ ADVICE: dict[str, str] = {
         "image with an older CUDA."
     ),
     "gpu.ecc": (
-        "The GPU's memory has uncorrectable errors: drain the node, reset the GPU, and replace it "
-        "if the errors return."
+        "The GPU's memory has errors, or its ECC is disabled: drain the node, reset the GPU, and replace it "
+        "if the errors return. To enable ECC, run nvidia-smi -e 1 before the reset."
     ),
     "gpu.remapped_rows": (
         "The remapping of a memory row is pending or failed: reset the GPU if it is pending, replace "

@@ -8,6 +8,7 @@ verdict is UNKNOWN. All functions are pure.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from .check import Check, Verdict, Where
@@ -21,10 +22,17 @@ TAG = "ENV"
 FAILING_REASONS = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown")
 """Throttle reasons for which the hardware protects itself from overheating or from a weak power supply."""
 WARNING_REASONS = ("sw_thermal_slowdown", "applications_clocks_setting", "sync_boost")
+_ECC_ADVICE = "This is a setting: run `nvidia-smi -e 1` on the node and reset the GPU"
+_NO_BRIDGE = (
+    ". PCIe cards without an NVLink bridge have no active links: if none is expected, add a row for "
+    "env.nvlink with the value 0 to --limits. Otherwise, check the fabric manager"
+)
 AT_REST = (
     "env.ecc.mode",
     "env.ecc.sram_uncorrected",
     "env.ecc.sram_corrected",
+    "env.ecc.dram_uncorrected",
+    "env.ecc.dram_corrected",
     "env.remapped_rows.uncorrectable",
     "env.remapped_rows.pending",
     "env.remapped_rows.failed",
@@ -37,10 +45,13 @@ UNDER_LOAD = ("env.pcie.generation", "env.clocks", "env.throttle")
 
 def at_rest(gpu: Gpu, limits: Limits, /, **location: Unpack[Where]) -> Iterator[Check]:
     """Yield the checks in AT_REST for one GPU."""
-    yield _word("env.ecc.mode", gpu.ecc_mode, "ECC", "Enabled", "FAIL", "gpu.ecc", **location)
+    ecc = _word("env.ecc.mode", gpu.ecc_mode, "ECC", "Enabled", "FAIL", "gpu.ecc", **location)
+    yield replace(ecc, text=f"{ecc.text}. {_ECC_ADVICE}") if gpu.ecc_mode == "Disabled" else ecc
     counts: tuple[tuple[str, Number, str, str, str], ...] = (
         ("env.ecc.sram_uncorrected", gpu.sram_uncorrected, "errors", "gpu.ecc", "uncorrected SRAM errors"),
         ("env.ecc.sram_corrected", gpu.sram_corrected, "errors", "gpu.ecc", "corrected SRAM errors"),
+        ("env.ecc.dram_uncorrected", gpu.dram_uncorrected, "errors", "gpu.ecc", "uncorrected DRAM errors"),
+        ("env.ecc.dram_corrected", gpu.dram_corrected, "errors", "gpu.ecc", "corrected DRAM errors"),
     )
     for id, count, unit, cause, words in counts:
         if gpu.sram_threshold == "Yes" and id == "env.ecc.sram_uncorrected":
@@ -145,6 +156,7 @@ def links(
         verdict, text = "FAIL", f"{text}; another GPU on this node has {most_links} active links"
     else:
         verdict, text = "UNKNOWN", f"{text}; the expected number of links for a {gpu.name} is unknown"
+        text += "" if most_links else _NO_BRIDGE
     cause = "gpu.nvlink" if verdict == "FAIL" else None
     return Check(id=id, tag=TAG, verdict=verdict, text=text, cause=cause, **measurement)
 

@@ -68,6 +68,10 @@ class Gpu:
     ecc_mode: Word = None
     sram_corrected: Number = None
     sram_uncorrected: Number = None
+    dram_corrected: Number = None
+    dram_uncorrected: Number = None
+    """The number of errors in the GPU's main memory since the driver was loaded. Earlier errors do not count,
+    because the driver has since remapped the affected rows."""
     sram_threshold: Word = None
     """Whether the number of uncorrectable SRAM errors exceeds the threshold above which the GPU should be
     replaced.
@@ -246,6 +250,8 @@ def _gpu(element: ElementTree.Element, index: int) -> Gpu:
         ecc_mode=_state(_text(element, "ecc_mode/current_ecc")),
         sram_corrected=_errors(element, ("sram_correctable",), "single_bit"),
         sram_uncorrected=_errors(element, _SRAM_UNCORRECTED, "double_bit"),
+        dram_corrected=_recent_errors(element, "dram_correctable", "single_bit"),
+        dram_uncorrected=_recent_errors(element, "dram_uncorrectable", "double_bit"),
         sram_threshold=_state(_text(element, "ecc_errors/aggregate/sram_threshold_exceeded")),
         rows_uncorrectable=_number(_text(element, f"{rows}/remapped_row_unc")),
         rows_pending=_state(_text(element, f"{rows}/remapped_row_pending")),
@@ -416,6 +422,12 @@ def _errors(element: ElementTree.Element, names: tuple[str, ...], old: str) -> N
     if unreadable and not any(values):
         return unreadable[0]
     return max(values) if values else next((one for one in spans if one), None)
+
+
+def _recent_errors(element: ElementTree.Element, name: str, old: str) -> Number:
+    """Return the number of errors since the driver was loaded. `old` is the counter of GPUs before Turing."""
+    texts = (_text(element, f"ecc_errors/volatile/{path}") for path in (name, f"{old}/device_memory"))
+    return _number(next((text for text in texts if text is not None), None))
 
 
 def _total(numbers: Sequence[Number]) -> Number:

@@ -78,6 +78,24 @@ def test_lines_are_what_a_terminal_shows(bundle: Bundle) -> None:
     assert len(shown) < 10
 
 
+def test_a_line_without_a_timestamp_keeps_its_words(bundle: Bundle) -> None:
+    """In public reports (kubernetes #77603), a log has lines that do not begin with a timestamp.
+
+    Such a line has all its words, and no control character of it reaches the reader's terminal.
+    """
+    lines = [
+        "unable to retrieve container logs",
+        "aaaaaaaaaaa\x1b]0;pwn\x07 text",
+        "2026-11-21T05:00:08.1Z \u202egnp",
+    ]
+    log_of(bundle, 1).write_text("".join(f"{line}\n" for line in lines))
+    assert list(logs.lines(bundle, 1)) == [
+        "1 |              | unable to retrieve container logs",
+        "1 |              | aaaaaaaaaaa text",
+        "1 | 05:00:08.1Z  | \ufffdgnp",
+    ]
+
+
 def test_a_line_of_megabytes_is_read_in_parts(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
     """No character is lost where the parts meet, even if it has several bytes."""
     monkeypatch.setattr(logs, "READ_BYTES", 1000)

@@ -6,12 +6,14 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import yaml
 
 from harness.cli.main import main
+from harness.cli.torchrun.attached import show
 from harness.cli.torchrun.jobs import Jobs, environment, finished, name_of, namespace_of, table
 from harness.core.errors import UsageError
 from harness.core.kubernetes import Kube
@@ -72,6 +74,26 @@ def test_only_a_succeeded_job_has_exit_code_0(
     """Contract: 0 for Succeeded alone; else the first trainer's that failed, and never 0."""
     monkeypatch.setattr(Jobs, "pods", lambda self, name: pods)
     assert Jobs(Kube(kubeconfig), "team").exit_code(ended(phase)) == code
+
+
+def test_a_log_cannot_erase_the_node_rank_or_lines_of_other_pods(capsys: pytest.CaptureFixture[str]) -> None:
+    """In public reports (tqdm #565 and #750, stern #104), bars of other processes hide prefixes and lines."""
+    log = [
+        b"\r 10%|#   | 1/10\r100%|####| 10/10\n",
+        b"\x1b[2A\x1b[2K\x1b]52;c;cm0gLXJm\x07loss 0.5\n",
+        b"h\0e\0l\0l\0o\0\r\0\n",
+        b"\xff\xfe last",
+    ]
+    jobs = SimpleNamespace(kube=SimpleNamespace(fetch=lambda path, query: iter(log)), namespace="team")
+    number = {"annotations": {"batch.kubernetes.io/job-completion-index": "3"}}
+    show(cast(Jobs, jobs), {"metadata": {"name": "p", **number}}, follow=True)
+    lines = capsys.readouterr().out.split("\n")
+    assert lines[-1] == ""
+    assert all(line.startswith("3 | ") and line.isprintable() for line in lines[:-1])
+    assert lines[0] == "3 | 100%|####| 10/10 (1 update left out)"
+    assert "3 | hello" in lines
+    assert any("loss 0.5" in line for line in lines)
+    assert lines[-2].endswith(" last")
 
 
 def test_every_end_of_a_job_ends_the_wait() -> None:

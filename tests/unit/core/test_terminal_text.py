@@ -10,8 +10,9 @@ from collections.abc import Sequence
 import pyte
 import pytest
 
-from harness.core import terminal_text
-from harness.core.terminal_text import Row, Terminal
+from harness.core import terminal_row, terminal_text
+from harness.core.terminal_row import Row
+from harness.core.terminal_text import Terminal
 
 
 def rows(*pieces: str, live: bool = False) -> list[Row[int]]:
@@ -59,6 +60,15 @@ def bar(step: int, name: str = "train", most: int = 20_000) -> str:
         ("abcdef\x1b[4G\x1b[2@\n", ["abc  def"]),
         ("x\x1b[5Cy\x1b[s\x1b[1GX\x1b[uz\n", ["X     yz"]),
         ("\x1b(B\x1b)0\x1b=\x1b>keypad\n", ["keypad"]),
+        # Public reports: xterm.js #2199, jupyter/notebook #1970, jupyterlab #4045, tqdm #565.
+        ("#\x1b[5b\x1b[b!\x1b[0b\n", ["#######!!"]),
+        ("e\u0301\x1b[2b日\x1b[b\n", ["e\u0301e\u0301e\u0301日日"]),
+        ("\x1b[3bx\r\x1b[3by\n", ["y"]),
+        ("x\x1b[999999999b\n", ["x" * 1024]),
+        ("1\r2\r3\n", ["3"]),
+        ("foo\r\r\nbar\r\r\n", ["foo", "bar"]),
+        ("\u1112\u1161\u11ab글\rab\n", ["ab글"]),
+        ("W 8: 0it\n\n\n\x1b[2A\rW 2: 1it\n\x1b[A\r\n\n\x1b[A\x1b[AW 2: 2it\n", ["W 8: 0it", "W 2: 2it", ""]),
     ],
 )
 def test_a_text_is_what_a_terminal_shows(text: str, expected: list[str]) -> None:
@@ -139,7 +149,7 @@ def test_long_lines_stay_whole_up_to_a_limit() -> None:
     assert shown(coloured + "\n") == [words]
     parts = shown("x" * (3 * terminal_text.LONGEST) + "\n")
     assert "".join(parts) == "x" * (3 * terminal_text.LONGEST)
-    assert max(map(len, parts)) <= terminal_text.LONGEST + terminal_text.COLUMNS
+    assert max(map(len, parts)) <= terminal_text.LONGEST + terminal_row.COLUMNS
 
 
 ALPHABET = (
@@ -181,6 +191,7 @@ def lines(found: Sequence[str]) -> list[str]:
             "\b \b",
             "\x1bP",
             "word \rother \r",
+            "x\x1b[1000b\r",
         ),
     ],
 )
@@ -201,3 +212,8 @@ def test_the_rows_of_a_text_are_described() -> None:
     assert [row.described for row in terminal_text.rows("no controls")] == ["no controls"]
     text = "\x1b[31mred\x1b[0m\nbar 1\rbar 2"
     assert [row.described for row in terminal_text.rows(text)] == ["red", "bar 2 (1 update left out)"]
+    text = "ValueError: bad shard 7 of 9\r 20%|# | 2/10"
+    whole = "ValueError: bad shard 7 of 9 (replaced by later output)"
+    assert next(row.described for row in terminal_text.rows(text)) == whole
+    text = "anchor: ok\b\bfailed\n"
+    assert [row.described for row in terminal_text.rows(text)] == ["anchor: failed (1 update left out)"]

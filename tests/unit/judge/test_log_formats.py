@@ -75,6 +75,13 @@ def test_the_reason_below_an_exception_is_quoted(judged, lines: list[str], says:
     assert "Warning" not in quoted
 
 
+def test_an_error_that_a_progress_bar_overwrote_is_quoted_whole(judged) -> None:
+    """In public reports (tqdm #193 and #285), bars and messages of several processes share a line."""
+    verdict = judged(job_of(Case([*TRACEBACK, f"{SHARD} of 9\r 20%|##  | 2/10"], "", [], "")))
+    assert (verdict.cause, verdict.ranks) == ("rank.crashed", [1]), verdict.explanation
+    assert f"Its last log line: {SHARD} of 9." in verdict.explanation
+
+
 @pytest.mark.parametrize("before", [True, False])
 def test_an_error_that_no_rank_can_be_given_is_mentioned(judged, before: bool) -> None:
     """Contract: if all ranks seem to have lost a peer, an earlier error in a log may be the reason."""

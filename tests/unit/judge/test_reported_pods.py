@@ -263,7 +263,7 @@ def test_a_container_that_its_kubelet_killed(judged, reason, message, times, say
     assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "rank.killed", [1])
     assert (", because " in verdict.explanation) == bool(says)
     assert says in verdict.explanation
-    assert ("out of memory" in verdict.next[-1]) == (not says)
+    assert ("memory ran out" in verdict.next[-1]) == (not says)
 
 
 @pytest.mark.parametrize(

@@ -141,6 +141,12 @@ CASES = {
     "a step is rounded as a double": Case(
         [row("a", 2**53 + 1, 1.0)], with_(lambda one: {"step": 2**53}), LOST, "a double can represent"
     ),
+    "a tracker has steps of 32 bits (neptune-client #751, mujoco_playground #48)": Case(
+        [row("a", 2**32 + 5, 1.0), row("a", 2**32 + 6, 2.0)],
+        with_(lambda one: {"step": one.step % 2**32}),
+        LOST,
+        "The step was reduced to 32 bits",
+    ),
     "a counter of 32 bits overflows (track-mjx #32)": Case(
         [*ramp("a"), row("a", -(2**31), 1.0)],
         lambda job, rows: as_logged(job, rows[:-1]),
@@ -149,6 +155,37 @@ CASES = {
     ),
     "steps behind the newest one are dropped (wandb #9449, #5913)": Case(
         [*ramp("a"), *ramp("b", 3)], lambda job, rows: as_logged(job, rows[:6]), LOST, r"b steps 0–2"
+    ),
+    "a tracker does not distinguish the case of names (mlflow #7857)": Case(
+        [*ramp("my Value"), *ramp("my value", 3)],
+        with_(lambda one: {"metric": "my value"}),
+        LOST,
+        r"The run has no metric 'my Value' of rank 1, but has 'my value', which differs only in case",
+    ),
+    "a name is normalized": Case(
+        ramp("val/pre\u0301cision"),
+        with_(lambda one: {"metric": "val/pr\xe9cision"}),
+        LOST,
+        r"name 'val/pr\\xe9cision', which differs only in its Unicode normalization",
+    ),
+    "a space at the end of a name is removed": Case(
+        ramp("loss "),
+        with_(lambda one: {"metric": "loss"}),
+        LOST,
+        r"'loss ' of rank 1 under the name 'loss', which differs only in spaces or invisible characters",
+    ),
+    "values that are not finite are skipped (neptune-client-scale #299)": Case(
+        [row("a", 1, math.nan), row("a", 2, 0.5), row("b", 3, -math.inf)],
+        lambda job, rows: [one for one in as_logged(job, rows) if math.isfinite(one.value)],
+        LOST,
+        r"All of them are NaN or infinite, and the run has every finite value of rank 1",
+    ),
+    "after a resume, the first value of a step is kept (wandb #4482, #6717)": Case(
+        [*ramp("a", 4), *(row("a", step, 9.0 + step) for step in range(2, 8))],
+        lambda job, rows: as_logged(job, [*rows[:4], *rows[6:]]),
+        WRONG,
+        "In 2 points, the run has an earlier value of the same rank",
+        "no other process",
     ),
     "the end of the queue is lost at exit (wandb #9963, aim #2554)": Case(
         ramp("a"), lambda job, rows: as_logged(job, rows[:-2]), LOST, "a steps 4, 5"

@@ -158,6 +158,25 @@ def test_steps_are_told_in_few_words(lost, said):
     assert steps(list(lost)) == said
 
 
+def test_curves_of_extreme_values_have_finite_places() -> None:
+    """In public reports (tensorboard #3273, wandb #2202), labels are equal, and NaN is invisible."""
+    most = 1.7976931348623157e308
+    extremes = plot(Metric("a", recorded=Series([(0, -most), (1, 0.0), (2, most)])))
+    assert extremes is not None
+    assert extremes.recorded == "M6.0 114.0 L180.0 60.0 L354.0 6.0"
+    assert (extremes.low, extremes.high) == ("-1.79769e+308", "1.79769e+308")
+    smallest = plot(Metric("a", recorded=Series([(0, 0.0), (1, 5e-324)])))
+    assert smallest is not None
+    assert smallest.recorded == "M6.0 114.0 L354.0 6.0"
+    close = plot(Metric("a", recorded=Series([(0, 3e9), (1, 3e9 + 1)])))
+    assert close is not None
+    assert (close.low, close.high) == ("3e+09", "3000000001")
+    nan = [(4, 0.5), (5, math.nan), (6, -math.inf)]
+    diverged = plot(Metric("a", truth={3: Series(nan)}, recorded=Series(nan[:2])))
+    assert diverged is not None
+    assert diverged.not_finite == "2 values not finite, from step 5"
+
+
 def test_values_that_cannot_be_drawn_are_left_out(tmp_path):
     """Contract: NaN and infinity are not drawn. A metric without other values has no curve."""
     nan = Metric("n", truth={0: Series([(0, float("nan"))])}, recorded=Series([(0, float("nan"))]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import bundles
@@ -12,7 +13,8 @@ from harness.evidence.io.reader import Bundle
 from harness.evidence.schema.training import AUDIT
 from harness.faults.recorded_bundles import extract
 from harness.judge import judge
-from harness.report.html.curves import metrics
+from harness.judge.points.series import Series
+from harness.report.html.curves import Metric, metrics
 from harness.report.html.page import render
 from harness.report.html.training import View, view
 
@@ -75,14 +77,30 @@ def test_no_evidence_of_the_disk_breaks_no_page(killed: Bundle, tmp_path: Path, 
     assert ('id="training"' in page) == said
 
 
-def test_a_loss_that_is_not_finite_is_not_drawn(killed: Bundle, tmp_path: Path) -> None:
-    """Contract: NaN in the run leaves a gap and no broken picture."""
+@pytest.mark.parametrize("value", [0.0, 1e17, -1e299])
+def test_a_constant_loss_of_any_size_is_drawn(killed: Bundle, tmp_path: Path, value: float) -> None:
+    bundle = Bundle.open(extract(RECORDED / "training-rank-killed.tar.xz", tmp_path / "b"))
+    audit = json.loads((bundle.path / AUDIT).read_text())
+    (bundle.path / AUDIT).write_text(json.dumps({**audit, "entropy": None}))
+    loss = Metric("train/loss", recorded=Series([(0, value), (1, value)]))
+    training = view(bundle, {"train/loss": loss})
+    assert training is not None
+    assert training.curves is not None
+    assert training.curves.trained.count("L") == 1
+
+
+@pytest.mark.parametrize("value", ["NaN", sys.float_info.max, -sys.float_info.max])
+def test_a_loss_that_is_not_finite_is_not_drawn(killed: Bundle, tmp_path: Path, value: object) -> None:
+    """Contract: NaN in the run leaves a gap and no broken picture.
+
+    So does the largest double, as which some trackers keep infinity (mlflow #22826).
+    """
     bundle = Bundle.open(extract(RECORDED / "training-rank-killed.tar.xz", tmp_path / "b"))
     points = bundle.path / "tracker" / "points.jsonl"
     lines = [json.loads(line) for line in points.read_text().splitlines()]
     for line in lines:
         if line.get("metric") == "train/loss" and line.get("step") == 5:
-            line["value"] = "NaN"
+            line["value"] = value
     points.write_text("".join(json.dumps(line) + "\n" for line in lines))
     curves = seen(bundle).curves
     assert curves is not None

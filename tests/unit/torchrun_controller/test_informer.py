@@ -6,8 +6,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from urllib3.exceptions import ReadTimeoutError
 from watch_server import END, WatchServer, item
 
 from harness.torchrun_controller.runtime import informer
@@ -118,6 +120,16 @@ def test_server_that_is_away(server: WatchServer, followed: Followed) -> None:
     followed.until(lambda: followed.names() == {"z"})
 
 
+def test_a_version_that_is_not_served_is_named(
+    server: WatchServer, followed: Followed, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Contract: a controller that waits for a CRD, or for a newer version of it, says which."""
+    server.lists = [404, (10, [item("a", 1)])]
+    followed.start()
+    assert followed.names() == {"a"}
+    assert "does not serve PriorityClass in scheduling.k8s.io/v1: install its CRD" in caplog.text
+
+
 def test_line_that_was_cut(server: WatchServer, followed: Followed) -> None:
     """Contract: half a line at the end of a connection changes nothing: it comes again."""
     server.lists = [(10, [item("a", 1)])]
@@ -148,6 +160,67 @@ def test_silent_watch_is_given_up(
     followed.start()
     followed.until(lambda: len([asked for asked in server.asked if "watch" in asked]) >= 2)
     assert len([asked for asked in server.asked if "watch" not in asked]) == 1
+
+
+def test_data_that_was_restored_from_a_backup_is_read_again(server: WatchServer, followed: Followed) -> None:
+    """kubernetes/kubernetes#107457: after a restore of etcd, watches waited for a version of the future.
+
+    Contract: an API server that stays behind the store has lost its data. The store then has what is there,
+    each change is reported, and the watch goes on from the older version.
+    """
+    server.lists = [(1200, [item("a", 1100), item("b", 1150), item("c", 900)])]
+    followed.start()
+    server.lists = [(1000, [item("a", 990), item("c", 900)])]
+    server.watched.put(410)
+    followed.until(lambda: followed.names() == {"a", "c"})
+    assert sorted(followed.told[3:], key=str) == [("1100", "990"), ("1150", None)]
+    server.tell("MODIFIED", item("a", 1001))
+    followed.until(lambda: ("990", "1001") in followed.told)
+
+
+class SilentWatches:
+    """A connection to an API server that lists objects, accepts watches, and then sends nothing."""
+
+    def __init__(self) -> None:
+        self.lists, self.watches = 0, 0
+
+    def fetch(self, path: str, query: dict[str, str], seconds: float) -> SilentWatches:
+        del path, seconds
+        if "watch" in query:
+            self.watches += 1
+        else:
+            self.lists += 1
+        return self
+
+    def json(self) -> dict[str, Any]:
+        return {"metadata": {"resourceVersion": "10"}, "items": []}
+
+    def stream(self, size: int | None, *, decode_content: bool) -> Iterator[bytes]:
+        del size, decode_content
+        yield b"\n"
+        raise ReadTimeoutError(None, None, "Read timed out.")  # type: ignore[arg-type]
+
+    def close(self) -> None:
+        pass
+
+
+def test_several_silent_watches_are_followed_by_a_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    """kubernetes/kubernetes#107457: an API server accepted a watch from a version of the future.
+
+    Contract: such a watch is silent until that version is reached. One that is silent is continued, because a
+    connection can freeze; after several, the objects are listed again.
+    """
+    monkeypatch.setattr(informer, "FIRST_PAUSE", 0.001)
+    server = SilentWatches()
+    followed = Informer(server, PRIORITY_CLASSES, None, Store(), lambda kind, change: None)  # type: ignore[arg-type]
+    followed.start()
+    until = time.monotonic() + LIMIT
+    while server.lists < 3 and time.monotonic() < until:
+        threading.Event().wait(0.01)
+    followed.stopped.set()
+    followed.join(LIMIT)
+    assert server.lists >= 3
+    assert server.watches >= informer.PATIENCE * (server.lists - 1)
 
 
 def test_watch_takes_the_new_token(server: WatchServer, tmp_path: Path) -> None:

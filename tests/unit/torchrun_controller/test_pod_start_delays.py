@@ -11,6 +11,7 @@ from torchrun_objects import CREATED, job, jobset, pod
 from harness.torchrun_controller.decide.decisions import Decision, Snapshot
 from harness.torchrun_controller.decide.job import desired
 from harness.torchrun_controller.runtime.event_cache import OF_CLAIMS, OF_PULLS, SELECTOR, Warnings, needed
+from harness.torchrun_controller.runtime.executor import Cluster
 
 Object = dict[str, Any]
 NOW = datetime(2026, 11, 23, 12, 0, tzinfo=UTC)
@@ -253,3 +254,37 @@ def test_events_that_take_long_to_read_are_read_less_often() -> None:
     assert reads[0] == 3
     found.of("a", NOW + timedelta(seconds=30), ALL)
     assert reads[0] == 6
+
+
+class PagedEvents:
+    """A connection to an API server with many Events, which returns them in pages, ordered by name."""
+
+    def __init__(self, events: list[Object]) -> None:
+        self.events, self.queries = events, list[dict[str, str]]()
+
+    def fetch(self, path: str, query: dict[str, str]) -> PagedEvents:
+        assert path == "/api/v1/namespaces/team/events"
+        self.queries.append(dict(query))
+        return self
+
+    def json(self) -> Object:
+        query = self.queries[-1]
+        start, size = int(query.get("continue") or 0), int(query["limit"])
+        rest = str(start + size) if start + size < len(self.events) else ""
+        return {"metadata": {"continue": rest}, "items": self.events[start : start + size]}
+
+
+def test_all_pages_of_events_are_read() -> None:
+    """Contract: another job's 2,500 warnings do not hide the one about this job, which was posted earlier."""
+    names = [f"a-{number:04}" for number in range(2500)] + ["demo"]
+    server = PagedEvents(
+        [
+            {"metadata": {"name": name}, "lastTimestamp": f"2026-11-23T12:00:0{0 if name == 'demo' else 1}Z"}
+            for name in names
+        ]
+    )
+    found = Cluster(server).events("team", "type=Warning")  # type: ignore[arg-type]
+    assert len(found) == 2501
+    assert found[0]["metadata"]["name"] == "demo"
+    assert [query.get("continue", "") for query in server.queries] == ["", "1000", "2000"]
+    assert {query["fieldSelector"] for query in server.queries} == {"type=Warning"}

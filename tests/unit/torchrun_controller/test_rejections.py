@@ -12,6 +12,7 @@ import pytest
 from kubernetes.client.exceptions import ApiException
 from torchrun_api import Api, Watching
 from torchrun_objects import job, queue
+from urllib3.exceptions import ProtocolError, ReadTimeoutError
 
 from harness.torchrun_controller.api import names
 from harness.torchrun_controller.decide.decisions import Check
@@ -135,6 +136,53 @@ def test_a_busy_api_server_says_nothing_about_the_job() -> None:
         assert cluster.status()["message"] == "waits for Kueue to admit it"
         types = {each["type"] for each in cluster.status()["conditions"]}
         assert types == {"Suspended", "QueueReady", "Admitted"}
+
+
+def no_response() -> Exception:
+    error: Exception = ReadTimeoutError(None, "/", "host: Read timed out.")  # type: ignore[arg-type]
+    return error
+
+
+def timed_out() -> Exception:
+    return answer(504, "Timeout", "request did not complete")
+
+
+@pytest.mark.parametrize("kind", ["Pod", "JobSet"])
+@pytest.mark.parametrize("error", [no_response, timed_out])
+def test_a_webhook_that_never_responds_is_reported(error: Callable[[], Exception], kind: str) -> None:
+    """kubernetes/kubernetes#67662, ray-project/kuberay#3980: an object was retried for ever without a status.
+
+    Contract: an error that may pass is reported once it has lasted for a minute, with the request and what to
+    check. The report is written once, and the next success clears it.
+    """
+    cluster = Cluster()
+    for seconds in (0, 59, 1, 30):
+        cluster.api.refuse = refusing(kind, error())
+        cluster.now += timedelta(seconds=seconds)
+        with pytest.raises(type(error())):
+            cluster.look()
+        is_due = cluster.now - START >= timedelta(seconds=60)
+        assert ("the controller failed" in str(cluster.status().get("message"))) == is_due
+    message = cluster.status()["message"]
+    assert f"the request was to {'check' if kind == 'Pod' else 'create'} {kind} demo" in message
+    assert f"check the admission webhooks for {kind}s" in message
+    assert cluster.status()["phase"] == ("Pending" if kind == "Pod" else "Queued")
+    assert len(cluster.events("ReconcileError")) == 1
+    cluster.api.refuse = lambda item: None
+    cluster.look()
+    assert cluster.condition("Reconciled")["status"] == "True"
+    assert cluster.api.there("JobSet") is not None
+
+
+def test_an_api_server_that_cannot_be_reached_is_no_fault_of_a_job() -> None:
+    """Contract: without a connection, no status is written, however long it lasts."""
+    cluster = Cluster()
+    cluster.api.refuse = refusing("Pod", ProtocolError("Connection aborted."))
+    for _ in range(3):
+        cluster.now += timedelta(minutes=2)
+        with pytest.raises(ProtocolError):
+            cluster.look()
+    assert cluster.status() == {}
 
 
 def test_an_error_of_the_controller_is_a_condition() -> None:

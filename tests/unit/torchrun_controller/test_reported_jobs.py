@@ -5,74 +5,17 @@ The inputs are the reports' situations, reduced to a job, its JobSet, its Worklo
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from torchrun_objects import CREATED, job, jobset, pod, queue
+from torchrun_story import RUNNING, Story, workload
 
-from harness.torchrun_controller.api.condition_type import found
-from harness.torchrun_controller.api.models import JobStatus
-from harness.torchrun_controller.decide.decisions import Create, Decision, Snapshot
-from harness.torchrun_controller.decide.events import of_job
-from harness.torchrun_controller.decide.job import desired
+from harness.torchrun_controller.decide.decisions import Create
+from harness.torchrun_controller.runtime.kinds import WORKLOADS
 
 Object = dict[str, Any]
-NOW = datetime(2026, 11, 23, 12, 0, tzinfo=UTC)
-RUNNING = [pod(0, "Running"), pod(1, "Running")]
-
-
-class Story:
-    """A job whose status goes from one reconcile to the next, ten seconds apart."""
-
-    def __init__(self, **spec: Any) -> None:
-        self.job, self.now = job(**spec), NOW
-        self.reasons: list[str] = []
-        """The reasons of all Events, each once."""
-        self._names: set[tuple[str, int]] = set()
-
-    def created(self) -> Story:
-        """Let the controller create the JobSet."""
-        assert any(isinstance(action, Create) for action in self.look().actions)
-        return self
-
-    def look(self, **seen: Any) -> Decision:
-        """Reconcile by what is seen, and keep the status."""
-        self.now += timedelta(seconds=10)
-        before = JobStatus.model_validate(self.job["status"])
-        decision = desired(self.job, Snapshot(**{"queue": queue(), **seen}), self.now)
-        for event in of_job(before, decision.status):
-            if (event.name("demo", "u"), event.order) not in self._names:
-                self._names.add((event.name("demo", "u"), event.order))
-                self.reasons.append(event.reason)
-        self.job["status"] = decision.status.model_dump(by_alias=True, exclude_none=True, mode="json")
-        return decision
-
-    def edit(self, **spec: Any) -> None:
-        self.job["spec"].update(spec)
-
-    def condition(self, kind: str) -> tuple[str, str]:
-        status = JobStatus.model_validate(self.job["status"])
-        one = found(status.conditions, kind)
-        assert one is not None, status
-        return one.status, one.reason
-
-    @property
-    def status(self) -> Object:
-        return dict(self.job["status"])
-
-
-def workload(**conditions: tuple[str, str, str]) -> Object:
-    """Return a Workload with conditions of these types: status, reason and message."""
-    return {
-        "metadata": {"name": "jobset-demo"},
-        "status": {
-            "conditions": [
-                {"type": kind, "status": status, "reason": reason, "message": message}
-                for kind, (status, reason, message) in conditions.items()
-            ]
-        },
-    }
 
 
 @pytest.mark.parametrize(
@@ -116,6 +59,160 @@ def test_a_deactivated_workload_says_how_to_go_on() -> None:
     reactivated = {**workload(Evicted=evicted, QuotaReserved=reserved), "spec": {"active": True}}
     story.look(jobset=jobset(suspend=True), workload=reactivated)
     assert story.status["message"] == "insufficient quota"
+
+
+def test_a_job_that_was_preempted_and_then_deactivated_says_how_to_go_on() -> None:
+    """kubernetes-sigs/kueue#2172: a Workload that is deactivated after its preemption stays Preempted.
+
+    Contract: a job that Kueue never admits again says so, whatever the reason of its last eviction.
+    """
+    story = Story().created()
+    evicted = ("True", "Preempted", "Preempted to accommodate a workload")
+    deactivated = {**workload(Evicted=evicted), "spec": {"active": False}}
+    story.look(jobset=jobset(suspend=True), workload=deactivated)
+    assert story.condition("Admitted") == ("False", "Deactivated")
+    assert "Preempted to accommodate a workload" in story.status["message"]
+    assert "suspend and resume the job" in story.status["message"]
+
+
+def test_a_preempted_job_says_why_it_is_not_admitted_again() -> None:
+    """kubernetes-sigs/kueue#6819: a Workload's conditions showed old preemptions, and not its present state.
+
+    Contract: after the preemption, Kueue's present reason is in the message, and no Event repeats.
+    """
+    story = Story().created()
+    evicted = ("True", "Preempted", "Preempted to accommodate a workload")
+    for reserved in ("Preempted to accommodate a workload", "LocalQueue cpu is stopped"):
+        found = workload(Evicted=evicted, QuotaReserved=("False", "Pending", reserved))
+        story.look(jobset=jobset(suspend=True), workload=found)
+        assert story.status["phase"] == "Preempted"
+    message = "Preempted to accommodate a workload; it is queued again: LocalQueue cpu is stopped"
+    assert story.status["message"] == message
+    assert story.reasons.count("Preempted") == 1
+
+
+def test_an_eviction_of_late_pods_keeps_the_reason_why_they_were_late() -> None:
+    """Contract: Kueue reports only that the pods were late, and deletes them. The job still says why they did
+    not start.
+    """
+    story = Story().created()
+    state = {"waiting": {"reason": "ImagePullBackOff", "message": "Back-off pulling image x"}}
+    late = pod(1, "Pending", containerStatuses=[{"name": "trainer", "state": state}])
+    timeout = "Exceeded the PodsReady timeout team/jobset-demo"
+    evicted = workload(
+        Evicted=("True", "PodsReadyTimeout", timeout), QuotaReserved=("False", "Pending", timeout)
+    )
+    story.look(jobset=jobset(), pods=[pod(0, "Running"), late])
+    for _ in range(3):
+        story.look(jobset=jobset(suspend=True), workload=evicted)
+        assert story.status["message"].startswith(f"{timeout}; before that, 1 of 2 pods run: ")
+        assert "ImagePullBackOff: Back-off pulling image x" in story.status["message"]
+    assert story.reasons.count("PodsNotStarting") == 1
+    story.look(jobset=jobset(), pods=RUNNING)
+    preempted = workload(Evicted=("True", "Preempted", "why"), QuotaReserved=("False", "Pending", "why"))
+    story.look(jobset=jobset(suspend=True), workload=preempted)
+    assert story.status["message"] == "why"
+
+
+def test_an_eviction_by_an_admission_check_names_the_check() -> None:
+    """kubernetes-sigs/kueue#14309: a check's state after an eviction decides whether the job is queued again.
+
+    Contract: "At least one admission check is false" is not the whole message.
+    """
+    message = "At least one admission check is false"
+    found = workload(Evicted=("True", "AdmissionCheck", message), QuotaReserved=("False", "Pending", message))
+    found["status"]["admissionChecks"] = [
+        {"name": "provisioning", "state": "Pending", "message": "Reset to Pending. Previously: Retry"}
+    ]
+    story = Story().created()
+    story.look(jobset=jobset(suspend=True), workload=found)
+    check = "admission check provisioning is Pending: Reset to Pending. Previously: Retry"
+    assert story.status["message"] == f"{message}; {check}"
+
+
+def test_a_finished_workload_of_a_suspended_jobset_is_no_wait() -> None:
+    """Contract: Kueue never admits a Workload that is finished, for example because it is out of sync."""
+    finished = workload(Finished=("True", "OutOfSync", "The workload is out of sync with its parent job"))
+    finished["metadata"] |= {"namespace": "team", "uid": "w", "resourceVersion": "3"}
+    story = Story().created()
+    story.look(jobset=jobset(suspend=True), workload=WORKLOADS.trim(finished))
+    assert "out of sync with its parent job" in story.status["message"]
+    assert "suspend and resume the job" in story.status["message"]
+
+
+def test_a_newer_crd_does_not_end_a_job() -> None:
+    """DataDog/datadog-operator#2484: the CRDs and the controller are not upgraded at the same time.
+
+    Contract: the API server adds a new field's default to jobs that exist. A job that runs goes on, and
+    reports once that the controller is older. Its end, its cancellation and its suspension work.
+    """
+    story = Story().created()
+    story.look(jobset=jobset(), pods=RUNNING)
+    story.edit(newField="x", reliability={"newLimit": 3})
+    for _ in range(3):
+        decision = story.look(jobset=jobset(), pods=RUNNING)
+        assert (decision.status.phase, decision.actions) == ("Running", [])
+    assert story.condition("Reconciled") == ("False", "UnknownField")
+    assert story.reasons.count("UnknownField") == 1
+    changed = [
+        each["lastTransitionTime"] for each in story.status["conditions"] if each["type"] == "Reconciled"
+    ]
+    assert changed == ["2026-11-23T12:00:30Z"]
+    story.job["spec"] = job()["spec"]
+    story.look(jobset=jobset(), pods=RUNNING)
+    assert story.condition("Reconciled") == ("True", "Reconciled")
+    story.edit(newField="x")
+    story.look(jobset=jobset(Completed={}), pods=[])
+    assert story.status["phase"] == "Succeeded"
+
+
+def test_a_value_of_a_newer_crd_keeps_the_jobset() -> None:
+    """operator-framework/operator-controller#746: a newer CRD may permit more values of a field.
+
+    Contract: a job whose JobSet exists is not ended because of a value that only the newer version knows.
+    """
+    story = Story().created()
+    story.look(jobset=jobset(), pods=RUNNING)
+    story.edit(reliability={"restartPolicy": "Always"})
+    decision = story.look(jobset=jobset(), pods=RUNNING)
+    assert (decision.status.phase, decision.actions) == ("Running", [])
+    story.edit(command=7)
+    decision = story.look(jobset=jobset(), pods=RUNNING)
+    assert (decision.status.phase, decision.actions) == ("Running", [])
+    assert "command" in (decision.status.message or "")
+    story.edit(cancel=True)
+    assert story.look(jobset=jobset(), pods=RUNNING).status.phase == "Cancelled"
+
+
+def test_a_value_of_a_newer_crd_keeps_a_suspended_job() -> None:
+    """operator-framework/operator-controller#746: a newer CRD may permit more values of a field.
+
+    Contract: a suspended job has checkpoints and no JobSet. It waits for the controller that can read it.
+    """
+    story = Story(suspend=True)
+    story.look()
+    story.edit(suspend=False, reliability={"restartPolicy": "Always"})
+    for _ in range(2):
+        decision = story.look()
+        assert (decision.status.phase, decision.actions) == ("Suspended", [])
+        assert "restartPolicy" in story.status["message"]
+    story.edit(reliability={})
+    assert any(isinstance(action, Create) for action in story.look().actions)
+    assert Story(reliability={"restartPolicy": "Always"}).look().status.phase == "Failed"
+
+
+def test_a_new_job_with_a_field_of_a_newer_crd_waits_for_the_controller() -> None:
+    """longhorn/longhorn-manager#3651: an upgrade failed when CRDs and controller were of two versions.
+
+    Contract: a job is not started without a field that was set in it, and it is not Failed for good.
+    """
+    story = Story(reliability={"newLimit": 3})
+    decision = story.look()
+    assert (decision.status.phase, decision.actions) == ("Pending", [])
+    assert "found reliability.newLimit" in story.status["message"]
+    assert "update the controller" in story.status["message"]
+    story.edit(reliability={})
+    assert any(isinstance(action, Create) for action in story.look().actions)
 
 
 @pytest.mark.parametrize("ended", ["cancelled", "deadline"])
@@ -213,6 +310,38 @@ def test_a_job_of_the_same_name_waits_for_the_one_before() -> None:
         assert (decision.status.phase, decision.actions) == ("Pending", [])
         assert "the pods of an earlier job of this name are terminating" in story.status["message"]
     assert any(isinstance(action, Create) for action in story.look().actions)
+
+
+@pytest.mark.parametrize("dying", [False, True])
+@pytest.mark.parametrize("kind", ["workspace", "checkpoints"])
+def test_a_job_does_not_start_with_a_claim_that_is_being_deleted(kind: str, dying: bool) -> None:
+    """FoundationDB/fdb-kubernetes-operator#764, k8up-io/k8up#86: pods waited for a claim that was gone.
+
+    Contract: a claim that the garbage collector or a user deletes is waited for, and created anew. The claim
+    of an earlier job is kept for the next one only if no job owns it.
+    """
+    story = Story(numNodes=1, workspaceStorage={"source": "git", "url": "https://git.example/x"})
+    of = queue(storage={"checkpoints": {"enabled": True, "size": "1Gi"}})
+    metadata: Object = {"name": f"demo-{kind}", "uid": "c", "labels": {"torchrun-job-name": "demo"}}
+    if kind == "workspace":
+        metadata["ownerReferences"] = [{"kind": "TorchrunJob", "name": "demo", "uid": "an-earlier-job"}]
+    if dying:
+        metadata["deletionTimestamp"] = "2026-11-23T11:00:00Z"
+    decision = story.look(queue=of, claims=[{"metadata": metadata, "status": {"phase": "Bound"}}])
+    created = [
+        action.document["metadata"]["name"] for action in decision.actions if isinstance(action, Create)
+    ]
+    if kind == "checkpoints" and not dying:
+        assert created == ["demo-workspace", "demo"]
+        return
+    assert (decision.status.phase, decision.actions) == ("Pending", [])
+    assert f"claim demo-{kind}" in story.status["message"]
+    assert "is being deleted; the job starts once it is gone" in story.status["message"]
+    decision = story.look(queue=of, claims=[])
+    created = [
+        action.document["metadata"]["name"] for action in decision.actions if isinstance(action, Create)
+    ]
+    assert created == ["demo-workspace", "demo-checkpoints", "demo"]
 
 
 def test_an_end_that_was_seen_late_has_its_own_time() -> None:

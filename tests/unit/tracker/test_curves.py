@@ -74,6 +74,20 @@ def test_no_extreme_is_dropped(rows: list[tuple[int, int, float]], buckets: int)
     assert curves.overwritten(db, 1, "m") == (len(rows), len(rows) - len(expected))
 
 
+@pytest.mark.parametrize(
+    ("values", "end"),
+    [
+        ([], curves.End(None, None)),
+        ([1.0, math.nan, 2.0], curves.End((2, 2.0), None)),
+        ([1.0, math.nan, math.inf], curves.End((0, 1.0), 1)),
+        ([math.nan, -math.inf], curves.End(None, 0)),
+    ],
+)
+def test_the_end_of_a_series_shows_where_it_diverged(values: list[float], end: curves.End) -> None:
+    """In public reports (wandb #2202, mlflow #15535), a loss that became NaN looks like a good loss."""
+    assert curves.end(filled([(step, step, value) for step, value in enumerate(values)]), 1, "m") == end
+
+
 TIMED = st.lists(st.tuples(STEP, st.integers(0, 50) | st.integers(0, 10**13), VALUE), max_size=80)
 
 

@@ -8,7 +8,7 @@ RUN --mount=type=bind,from=packages,target=/packages \
  && mkdir -p "$to" && cp -a --no-preserve=mode /packages/. "$to" && { python3 -m compileall -q "$to" || true; } \
  && install -d -o 65532 -g 65532 /data
 COPY --chmod=755 harness/__init__.py /app/harness/
-COPY --chmod=755 harness/core/__init__.py harness/core/secret_rules.py harness/core/terminal_text.py /app/harness/core/
+COPY --chmod=755 harness/core/__init__.py harness/core/secret_rules.py harness/core/terminal_row.py harness/core/terminal_text.py /app/harness/core/
 COPY --chmod=755 harness/tracker/ /app/harness/tracker/
 WORKDIR /app
 ENV PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1

@@ -27,8 +27,23 @@
   function figure(value) {
     if (value === null || value === undefined) return "–";
     const size = Math.abs(value);
-    if (value !== 0 && (size >= 1e6 || size < 1e-3)) return Number(value.toPrecision(3)).toExponential().replace("e+", "e");
-    return String(Number(value.toPrecision(5)));
+    const rounded = Number(value.toPrecision(size >= 1e6 || size < 1e-3 ? 3 : 5));
+    if (!Number.isFinite(rounded)) return String(value).replace("e+", "e"); // the largest numbers
+    if (value !== 0 && (size >= 1e6 || size < 1e-3)) return rounded.toExponential().replace("e+", "e");
+    return String(rounded);
+  }
+
+  // A value with as many digits as are necessary to distinguish it from values at the distance `gap`.
+  function precise(value, gap) {
+    let text = figure(value);
+    for (let digits = 4; digits <= 17 && Math.abs(Number(text) - value) > gap / 100; digits += 1) text = String(Number(value.toPrecision(digits))).replace("e+", "e");
+    return text;
+  }
+
+  // The labels of an axis: values that differ have different labels.
+  function labelled(values) {
+    const gaps = values.slice(1).map((value, at) => value - values[at]);
+    return values.map((value, at) => precise(value, Math.min(...gaps.slice(Math.max(0, at - 1), at + 1))));
   }
 
   async function ask(path, pairs) {
@@ -47,7 +62,7 @@
     for (let at = 0; at < 12; at += 1) {
       const value = (begin + at) * step;
       if (!(value <= high + step * 1e-9) || value === found[found.length - 1]) break;
-      found.push(value);
+      if (Number.isFinite(value)) found.push(value);
     }
     return found;
   }
@@ -74,7 +89,10 @@
 
   // [position, text] for each tick on the step axis or time axis.
   function placeTicks(low, high, count) {
-    if (state.axis === "step") return ticks(low, high, count).filter((at) => at % 1 === 0).map((at) => [at, figure(at)]);
+    if (state.axis === "step") {
+      const steps = ticks(low, high, count).filter((at) => at % 1 === 0), texts = labelled(steps);
+      return steps.map((at, index) => [at, texts[index]]);
+    }
     const raw = Math.max(1, (high - low) / count), step = INTERVALS.find((n) => n >= raw) || 365 * DAY * Math.ceil(raw / (365 * DAY));
     const chosen = step >= DAY ? [0, 10] : step >= 60000 ? [high - low > DAY ? 5 : 11, 16] : step >= 1000 ? [11, 19] : [11, 23];
     const found = [];
@@ -120,6 +138,7 @@
       this.cursor = null;
       this.brush = null;
       this.pinch = null;
+      this.left = PAD.left; // where the plot begins: the labels of the value axis may need more space
       this.legend();
       this.listen();
     }
@@ -178,12 +197,14 @@
       for (const one of this.series) {
         const bold = one.item && one.item.querySelector("b");
         if (!bold || state.axis !== "step" || state.last !== null || one.data.far || !one.data.exact && one.data.buckets.length === 0) continue;
-        const ends = one.data.buckets.filter((b) => b[4] !== null);
-        const end = ends[ends.length - 1];
+        const buckets = one.data.buckets, at = buckets.findLastIndex((b) => b[4] !== null), end = buckets[at];
         if (!end || end[0] !== end[1]) continue;
         bold.textContent = figure(end[4]);
         const soft = one.item.querySelector(".soft");
         if (soft) soft.textContent = `step ${end[1]}`;
+        const diverged = one.item.querySelector(".diverged"), next = buckets[at + 1];
+        diverged.hidden = !next;
+        if (next) diverged.textContent = `not finite from step ${next[0]}`;
       }
     }
 
@@ -221,16 +242,19 @@
       const least = low, most = high;
       [low, high] = widened(low, high);
       if (this.pinch && this.pinch.window) [begin, end] = this.pinch.window;
-      const inner = width - PAD.left - PAD.right, tall = HEIGHT - PAD.top - PAD.bottom, span = end - begin || 1;
-      const x = (step) => PAD.left + ((step - begin) / span) * inner;
+      const marks = state.log ? logTicks(low, high) : ticks(low, high, 4), texts = labelled(state.log ? marks.map((mark) => 10 ** mark) : marks);
+      this.left = Math.min(width / 2, Math.max(PAD.left, ...texts.map((text) => 7 * text.length + 8)));
+      const inner = width - this.left - PAD.right, tall = HEIGHT - PAD.top - PAD.bottom, span = end - begin || 1;
+      const x = (step) => this.left + ((step - begin) / span) * inner;
       const y = (placed) => PAD.top + (1 - Math.max(-1, Math.min(2, part(placed, low, high)))) * tall;
-      this.scale = { begin, end, span, inner, x, y, up };
-      const marks = state.log ? logTicks(low, high) : ticks(low, high, 4);
-      for (const mark of marks) {
-        svg.append(element("line", { class: "grid", x1: PAD.left, x2: width - PAD.right, y1: y(mark), y2: y(mark) }));
-        svg.append(element("text", { x: PAD.left - 6, y: y(mark) + 4, "text-anchor": "end" }, figure(state.log ? 10 ** mark : mark)));
-      }
-      for (const [mark, text] of placeTicks(begin, end, Math.max(2, Math.floor(width / 80)))) {
+      this.scale = { begin, end, span, inner, x, y, up, gap: state.log ? Infinity : (high / 10 - low / 10) };
+      marks.forEach((mark, at) => {
+        svg.append(element("line", { class: "grid", x1: this.left, x2: width - PAD.right, y1: y(mark), y2: y(mark) }));
+        svg.append(element("text", { x: this.left - 6, y: y(mark) + 4, "text-anchor": "end" }, texts[at]));
+      });
+      const places = placeTicks(begin, end, Math.max(2, Math.floor(width / 80)));
+      const every = Math.ceil((places.length * 7 * Math.max(...places.map(([, text]) => text.length))) / width);
+      for (const [mark, text] of places.filter((_, index) => index % every === 0)) {
         const anchor = x(mark) > width - 40 ? "end" : "middle";
         svg.append(element("text", { x: anchor === "end" ? width - 4 : x(mark), y: HEIGHT - 6, "text-anchor": anchor }, text));
       }
@@ -246,7 +270,7 @@
       if (odd) told.push(`${odd} not finite (red marks)`);
       if (below) told.push("values of 0 and less have no place on a log scale");
       this.note = told.join("; ");
-      svg.setAttribute("aria-label", `${this.root.querySelector("figcaption").textContent}: ${points} points, ${place(begin, end)}, ${none ? "no finite value" : `values ${figure(state.log ? 10 ** least : least)} to ${figure(state.log ? 10 ** most : most)}`}. ${this.note}`);
+      svg.setAttribute("aria-label", `${this.root.querySelector("figcaption").textContent}: ${points} points, ${place(begin, end)}, ${none ? "no finite value" : `values ${labelled((state.log ? [10 ** least, 10 ** most] : [least, most])).join(" to ")}`}. ${this.note}`);
       if (this.cursor === null) this.readout.textContent = this.note; else this.point(this.cursor);
     }
 
@@ -290,7 +314,7 @@
 
     step(event) {
       const box = this.canvas.getBoundingClientRect();
-      const part = (event.clientX - box.left - PAD.left) / this.scale.inner;
+      const part = (event.clientX - box.left - this.left) / this.scale.inner;
       return Math.round(this.scale.begin + Math.max(0, Math.min(1, part)) * this.scale.span);
     }
 
@@ -312,7 +336,9 @@
         if (!one.shown || !one.data || !one.data.buckets.length) continue;
         const near = one.data.buckets.reduce((best, b) => (Math.abs((b[0] + b[1]) / 2 - at) < Math.abs((best[0] + best[1]) / 2 - at) ? b : best));
         where = place(near[0], near[1]);
-        const value = near[2] === near[3] ? figure(near[4]) : `${figure(near[2])} … ${figure(near[3])}`;
+        const odd = near[5] ? near[4] === null ? "not finite" : ` and ${near[5]} not finite` : "";
+        const [mean, least, most] = [near[4], near[2], near[3]].map((value) => (value === null ? "" : precise(value, this.scale.gap)));
+        const value = (least === most ? mean : `${least} … ${most}`) + odd;
         told.push(this.series.length > 1 ? `${one.label} ${value}` : value);
       }
       this.readout.textContent = `${where}: ${told.slice(0, 12).join(", ")}${told.length > 12 ? " …" : ""}`;
@@ -327,12 +353,12 @@
 
     // The step or time under a finger, even outside the plot.
     under(x) {
-      return this.scale.begin + ((x - this.canvas.getBoundingClientRect().left - PAD.left) / this.scale.inner) * this.scale.span;
+      return this.scale.begin + ((x - this.canvas.getBoundingClientRect().left - this.left) / this.scale.inner) * this.scale.span;
     }
 
     // Zoom so that each of two fingers stays on the point that it touched at first.
     pinched([from, to]) {
-      const { left, right, inner } = this.pinch, near = this.canvas.getBoundingClientRect().left + PAD.left;
+      const { left, right, inner } = this.pinch, near = this.canvas.getBoundingClientRect().left + this.left;
       if (to - from < 10 || right <= left) return;
       const span = ((right - left) * inner) / (to - from), start = left - ((from - near) / inner) * span;
       const first = Math.max(0, Math.round(start));

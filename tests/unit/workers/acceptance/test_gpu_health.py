@@ -45,6 +45,9 @@ def test_a_healthy_gpu_passes_all() -> None:
         ({"sram_uncorrectable_secded": "1"}, "env.ecc.sram_uncorrected", "FAIL", "gpu.ecc"),
         ({"sram_correctable": "10001"}, "env.ecc.sram_corrected", "FAIL", "gpu.ecc"),
         ({"sram_correctable": "9900"}, "env.ecc.sram_corrected", "WARN", "gpu.ecc"),
+        ({"dram_uncorrectable": "1"}, "env.ecc.dram_uncorrected", "FAIL", "gpu.ecc"),
+        # NVSentinel #1748, DCGM #313
+        ({"dram_correctable": "9600000000"}, "env.ecc.dram_corrected", "FAIL", "gpu.ecc"),
         ({"remapped_row_unc": "513"}, "env.remapped_rows.uncorrectable", "FAIL", "gpu.remapped_rows"),
         ({"remapped_row_pending": "Yes"}, "env.remapped_rows.pending", "FAIL", "gpu.remapped_rows"),
         ({"remapped_row_failure": "Yes"}, "env.remapped_rows.failed", "FAIL", "gpu.remapped_rows"),
@@ -63,6 +66,36 @@ def test_one_fault_is_one_check(changed: dict[str, str], id: str, verdict: str, 
     assert (checks[id].verdict, checks[id].cause) == (verdict, cause)
     assert [other.id for other in checks.values() if other.verdict != "PASS"] == [id]
     assert cause in ADVICE
+
+
+def test_corrected_errors_and_errors_before_the_last_reset_pass() -> None:
+    """Contract: the rows of earlier errors are remapped, and a few corrected errors are normal."""
+    said = smi_texts.document(smi_texts.gpu(dram_correctable="5000"))
+    volatile, aggregate, rest = said.partition("<aggregate>")
+    earlier = rest.replace("<dram_uncorrectable>0", "<dram_uncorrectable>12")
+    parsed = parse(volatile + aggregate + earlier)
+    assert parsed
+    assert {check.verdict for check in judge(parsed.gpus[0]).values()} == {"PASS"}
+
+
+def test_disabled_ecc_is_reported_as_a_setting() -> None:
+    """Contract: the text gives the command, because nothing is wrong with the GPU."""
+    assert "nvidia-smi -e 1" in judge(gpu(current_ecc="Disabled"))["env.ecc.mode"].text
+
+
+@pytest.mark.parametrize(
+    ("counters", "verdict"),
+    [
+        ("<single_bit><device_memory>0</device_memory><total>0</total></single_bit>", "PASS"),
+        ("<single_bit><device_memory>21000000</device_memory></single_bit>", "FAIL"),
+        ("<dram_correctable>N/A</dram_correctable>", "UNKNOWN"),
+    ],
+)
+def test_the_dram_counters_of_older_gpus(counters: str, verdict: str) -> None:
+    said = smi_texts.document(smi_texts.gpu()).replace("<dram_correctable>0</dram_correctable>", counters)
+    parsed = parse(said)
+    assert parsed
+    assert judge(parsed.gpus[0])["env.ecc.dram_corrected"].verdict == verdict
 
 
 NOT_REQUIRED = (
@@ -117,3 +150,13 @@ def test_an_nvlink_that_is_down_or_slow_fails(
     check = gpu_health.links(one, said, LIMITS, gpus=gpus, **where)
     assert (check.verdict, check.gpu, check.index) == (verdict, one.uuid, 1)
     assert (check.cause == "gpu.nvlink") == (verdict == "FAIL")
+
+
+def test_pcie_cards_without_a_bridge_are_not_accused() -> None:
+    """Contract: the links are down on each GPU of a model without a limit (DCGM #49, NVSentinel #1481)."""
+    one = replace(gpu(), name="NVIDIA A100 80GB PCIe")
+    said = parse_links(smi_texts.links([0.0] * 12, [0.0] * 12))
+    where = Device("cuda", 0, smi_texts.uuid(0), one.name).where
+    check = gpu_health.links(replace(one, uuid=smi_texts.uuid(0)), said, LIMITS, gpus=2, **where)
+    assert (check.verdict, check.cause) == ("UNKNOWN", None)
+    assert "without an NVLink bridge" in check.text

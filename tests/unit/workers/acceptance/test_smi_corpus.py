@@ -67,7 +67,8 @@ V9 = with_value(
             "<remapped_rows>N/A</remapped_rows>",
         ),
         "ecc_errors",
-        "<volatile><single_bit><total>0</total></single_bit><double_bit><total>0</total></double_bit></volatile>"
+        "<volatile><single_bit><total>0</total><device_memory>0</device_memory></single_bit>"
+        "<double_bit><total>0</total><device_memory>0</device_memory></double_bit></volatile>"
         "<aggregate><single_bit><total>3</total></single_bit><double_bit><total>2</total></double_bit></aggregate>",
     ),
     "mig_mode",
@@ -75,6 +76,7 @@ V9 = with_value(
 )
 WITHOUT_ECC = (
     *("env.ecc.mode", "env.ecc.sram_uncorrected", "env.ecc.sram_corrected"),
+    *("env.ecc.dram_uncorrected", "env.ecc.dram_corrected"),
     *("env.remapped_rows.uncorrectable", "env.remapped_rows.pending", "env.remapped_rows.failed"),
 )
 NO_MEMORY = {"ecc_errors": "N/A", "remapped_rows": "N/A", "fb_memory_usage": "<total>Not Supported</total>"}
@@ -160,6 +162,8 @@ CASES = {
             "env.ecc.mode": "UNKNOWN",
             "env.ecc.sram_uncorrected": "UNKNOWN",
             "env.ecc.sram_corrected": "UNKNOWN",
+            "env.ecc.dram_uncorrected": "UNKNOWN",
+            "env.ecc.dram_corrected": "UNKNOWN",
             "env.remapped_rows.uncorrectable": "UNKNOWN",
             "env.remapped_rows.pending": "UNKNOWN",
             "env.remapped_rows.failed": "UNKNOWN",

@@ -54,6 +54,8 @@ def test_a_healthy_gpu() -> None:
         ecc_mode="Enabled",
         sram_corrected=0,
         sram_uncorrected=0,
+        dram_corrected=0,
+        dram_uncorrected=0,
         sram_threshold="No",
         rows_uncorrectable=0,
         rows_pending="No",

@@ -1,0 +1,73 @@
+"""Report pods that do not terminate in time, and pods that were deleted while their rank was running."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from harness.core.kubernetes import Object, condition
+from harness.torchrun_controller.api.condition_type import parsed
+from harness.torchrun_controller.decide.containers import Problem, trainer_end
+from harness.torchrun_controller.decide.decisions import ending
+
+OVERDUE = timedelta(seconds=30)
+"""The time after a pod's grace period within which a working kubelet reports that the pod has ended."""
+
+SIGTERM_EXIT = 143
+"""The exit code of a trainer that the kubelet ended with SIGTERM."""
+
+
+def terminating(pods: list[Object], now: datetime) -> Problem:
+    """Return a problem about the terminating pod whose grace period ends first. It is a warning if the pod is
+    overdue.
+
+    Kubernetes creates no pod in the place of a terminating pod. A pod's deletion timestamp is the end of its
+    grace period.
+    """
+    found = sorted(
+        (parsed(str(pod["metadata"]["deletionTimestamp"])), str(pod["metadata"]["name"]), _node(pod))
+        for pod in pods
+        if ending(pod)
+    )
+    if not found:
+        return Problem()
+    until, name, node = found[0]
+    subject, time = f"{name} on node {node}" if node else name, f"{until:%Y-%m-%dT%H:%M:%SZ}"
+    if now < until + OVERDUE:
+        return Problem(f"{subject} is terminating, and has until {time}", until + OVERDUE)
+    advice = (
+        f"check node {node}; if it is off for good, run `kubectl delete pod {name} --force`"
+        if node
+        else "check the pod's finalizers"
+    )
+    others = sum(each + OVERDUE <= now for each, _, _ in found[1:])
+    more = f" (and {others} more)" if others else ""
+    text = f"{subject}{more} is terminating, but should have ended by {time}: {advice}"
+    return Problem(text, warning=True)
+
+
+def _node(pod: Object) -> str:
+    return str((pod.get("spec") or {}).get("nodeName") or "")
+
+
+def deleted(pods: list[Object]) -> str:
+    """Return a message about a pod that was deleted although no rank had ended, or "".
+
+    `pods` contains all pods of the current attempt, whose JobSet neither has ended nor is suspended. The Job
+    deletes pods only after a pod has failed or enough pods have succeeded. If none has, the pod was
+    deleted by somebody else. Pods with the condition DisruptionTarget are reported by containers.disruption.
+    """
+    if any(_has_ended(pod) for pod in pods):
+        return ""
+    for pod in pods:
+        if ending(pod) and condition(pod, "DisruptionTarget").get("status") != "True":
+            place = f" on node {_node(pod)}" if _node(pod) else ""
+            return f"{pod['metadata']['name']}{place} was deleted by a user or by another controller"
+    return ""
+
+
+def _has_ended(pod: Object) -> bool:
+    """Return whether a pod or its trainer has ended, and not only because the pod was deleted."""
+    end = trainer_end(pod)
+    if ending(pod) and end.get("exitCode") == SIGTERM_EXIT:
+        return False
+    return bool(end) or (pod.get("status") or {}).get("phase") in ("Failed", "Succeeded")
