@@ -44,7 +44,7 @@ def test_a_completed_job_passes_all_but_the_points(api, attached):
     )
 
 
-def test_the_rank_that_failed_first_is_named_with_its_error(api, attached):
+def test_rank_that_failed_first_is_named_with_its_error(api, attached):
     """Contract: the crash is the cause, and not the peer that lost its connection a second before."""
     failed = jobs.job(
         "train", 2, jobs.condition("Failed", "BackoffLimitExceeded", "Job has reached the limit")
@@ -113,7 +113,7 @@ def test_a_rank_that_torchrun_put_into_another_pod(api, attached):
     assert "the order of ranks is taken from torchrun's log" in expected.explanation
 
 
-def test_a_running_job_shows_who_is_silent_for_the_longest_time(api, attached):
+def test_running_job_shows_who_is_silent_for_longest_time(api, attached):
     """Contract: a picture of a job that hangs is UNKNOWN, with the last line of each rank and its age."""
     serve(
         api,
@@ -174,7 +174,7 @@ def test_only_reads_that_the_printed_role_permits(api, attached):
         assert ("/".join([within[0], within[2]]) if len(within) > 2 else within[0]) in permitted, path
 
 
-def test_the_roles_for_two_namespaces_do_not_replace_each_other():
+def test_roles_for_two_namespaces_do_not_replace_each_other():
     """Contract: each namespace has its own ClusterRole, because the rules name the namespace."""
     names = {
         (role["kind"], role["metadata"].get("namespace"), role["metadata"]["name"])
@@ -216,7 +216,7 @@ def test_a_selector_takes_bare_pods_by_their_ranks(api, attached):
     assert short(attached(selector="app=t").verdict) == ("FAIL", "rank.crashed", [1])
 
 
-def test_a_jobset_with_several_replicated_jobs_has_one_rank_for_each_pod(api, attached):
+def test_several_replicated_jobs_have_one_rank_per_pod(api, attached):
     """Contract: pods with the same completion index in different Jobs are different ranks, not attempts."""
     spec = {"parallelism": 1, "completions": 1, "template": {"spec": jobs.template()}}
     replicated = [
@@ -243,7 +243,7 @@ def test_a_jobset_with_several_replicated_jobs_has_one_rank_for_each_pod(api, at
     assert [pod.name for pod in Bundle.open(outcome.bundle).pods().values()] == ["p0", "p1", "p2"]
 
 
-def test_a_statefulset_that_crashes_in_a_loop_names_the_crash(api, attached):
+def test_statefulset_that_crashes_in_loop_names_crash(api, attached):
     """Contract: a container that waits to be started again has an exit code and a log."""
     waiting = {
         "waiting": {"reason": "CrashLoopBackOff", "message": "back-off 5m0s restarting failed container"}
@@ -323,7 +323,7 @@ def test_512_pods_are_read_in_pages(api, attached):
 # -- situations of public bug reports ------------------------------------------------------------------
 
 
-def test_a_failed_job_with_on_failure_says_where_its_pod_went(api, attached):
+def test_failed_job_with_on_failure_reports_its_removed_pod(api, attached):
     """kubernetes/kubernetes#74848, #78644: the Job controller deleted the pod with its log."""
     failed = jobs.job("train", 1, jobs.condition("Failed", "BackoffLimitExceeded", "reached the limit"))
     failed["spec"]["template"]["spec"]["restartPolicy"] = "OnFailure"
@@ -421,7 +421,7 @@ def test_a_jobset_that_restarted_counts_its_restarts(api, attached):
     )
 
 
-def test_a_node_that_removed_the_log_of_an_ended_container(api, attached):
+def test_node_that_removed_log_of_ended_container(api, attached):
     """tektoncd/pipeline#2887: the kubelet cleaned up: the exit code is known, the log is not."""
     failed = jobs.job("train", 1, jobs.condition("Failed", "BackoffLimitExceeded", "limit"))
     serve(api, failed, jobs.pod(0, 3), r0="unable to retrieve container logs for containerd://ab12")

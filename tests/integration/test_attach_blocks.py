@@ -79,7 +79,7 @@ def recorded(server: Server, folder: Path, api: BundleApi, tmp_path: Path) -> Re
 
 
 @pytest.mark.nightly
-def test_a_lost_point_in_a_long_run_is_named_with_its_block(recorded: Recorded) -> None:
+def test_lost_point_in_long_run_names_its_block(recorded: Recorded) -> None:
     """Contract: FAIL with the block, also when the bundle is judged again."""
     recorded.train(0, program=TRAIN)
     recorded.train(1, program=LOSING)
@@ -143,7 +143,7 @@ def test_the_blocks_of_a_dead_rank_are_judged(recorded: Recorded) -> None:
 
 
 @pytest.mark.nightly
-def test_a_point_that_a_running_rank_has_not_sent_is_lost_only_when_it_has_ended(recorded: Recorded) -> None:
+def test_unsent_point_is_lost_only_after_rank_ended(recorded: Recorded) -> None:
     recorded.train(0, program=TRAIN)
     recorded.train(1, program=LATE)
     recorded.serve(recorded.pod(0), recorded.pod(1, None))  # The Job is Complete.
@@ -157,7 +157,7 @@ def test_a_point_that_a_running_rank_has_not_sent_is_lost_only_when_it_has_ended
 
 
 @pytest.mark.nightly
-def test_a_key_of_a_project_judges_by_the_summary_alone(recorded: Recorded) -> None:
+def test_key_of_project_judges_by_summary_alone(recorded: Recorded) -> None:
     """Contract: a key that opens no audit view reads no reports, and costs only the name of the block."""
     recorded.train(0, 1, program=TRAIN)
     recorded.serve()

@@ -77,7 +77,7 @@ def test_a_deadline_that_deleted_the_pods_is_the_cause(api: BundleApi, attached:
 
 
 @pytest.mark.parametrize("conditions", [[TARGET], []])
-def test_a_deadline_that_is_deleting_the_pods_is_the_cause(
+def test_deadline_that_is_deleting_pods_is_cause(
     conditions: list[Object], api: BundleApi, attached: Attach
 ) -> None:
     """The Job controller deletes the pods before it writes FailureTarget, and Failed when they are gone."""
@@ -91,9 +91,7 @@ def test_a_deadline_that_is_deleting_the_pods_is_the_cause(
 
 
 @pytest.mark.parametrize("there", [True, False])
-def test_the_deadline_of_a_job_of_a_jobset_is_the_cause(
-    there: bool, api: BundleApi, attached: Attach
-) -> None:
+def test_deadline_of_job_of_jobset_is_cause(there: bool, api: BundleApi, attached: Attach) -> None:
     """Only the Job reports the deadline. The JobSet reports that a Job failed."""
     failed = jobs.condition("Failed", "FailedJobs", "jobset failed due to one or more job failures")
     state = {"conditions": []} if there else {"conditions": [failed], "terminalState": "Failed"}
@@ -104,13 +102,13 @@ def test_the_deadline_of_a_job_of_a_jobset_is_the_cause(
     assert OUT_OF_TIME.format("train-w-0") in verdict.explanation
 
 
-def test_a_pod_that_was_deleted_before_the_deadline_is_named(api: BundleApi, attached: Attach) -> None:
+def test_pod_that_was_deleted_before_deadline_is_named(api: BundleApi, attached: Attach) -> None:
     early = {"deletionTimestamp": jobs.at(60), "deletionGracePeriodSeconds": 30}
     serve(api, limited(), jobs.pod(0, None), jobs.pod(1, None, metadata=early))
     assert short(attached().verdict) == ("UNKNOWN", "rank.pod_deleted", [1])
 
 
-def test_a_job_that_failed_before_another_one_reached_its_deadline(api: BundleApi, attached: Attach) -> None:
+def test_job_that_failed_before_another_one_reached_its_deadline(api: BundleApi, attached: Attach) -> None:
     failed = jobs.condition("Failed", "BackoffLimitExceeded", "limit", 30)
     jobset_of_limited_jobs(api, EXCEEDED, terminalState="Failed", conditions=[])
     api.objects["job"][1]["status"]["conditions"] = [failed]
@@ -231,9 +229,7 @@ def test_the_pod_that_was_deleted_first_is_the_cause(log: bool, api: BundleApi, 
 
 
 @pytest.mark.parametrize("log", [True, False])
-def test_pods_that_were_deleted_in_one_second_are_not_called_crashed(
-    log: bool, api: BundleApi, attached: Attach
-) -> None:
+def test_pods_deleted_within_one_second_did_not_crash(log: bool, api: BundleApi, attached: Attach) -> None:
     """Timestamps have no fractions of a second, so nothing shows which of the two was deleted first."""
     deleted_pods(api, 51, 51, log=log)
     verdict = attached().verdict
@@ -242,7 +238,7 @@ def test_pods_that_were_deleted_in_one_second_are_not_called_crashed(
     assert "rank.crashed" not in f"{verdict}"
 
 
-def test_a_rank_that_failed_before_its_job_was_deleted_crashed(api: BundleApi, attached: Attach) -> None:
+def test_rank_that_failed_before_its_job_was_deleted_crashed(api: BundleApi, attached: Attach) -> None:
     deleted_pods(api, 60, 50, log=False)
     assert short(attached().verdict) == ("FAIL", "rank.crashed", [1])
 

@@ -77,7 +77,7 @@ def judge(
     return run_it
 
 
-def test_every_point_of_a_job_of_many_pods_is_judged(judge: Callable[[], Verdict]) -> None:
+def test_every_point_of_job_of_many_pods_is_judged(judge: Callable[[], Verdict]) -> None:
     """Contract: with a recorder, the logs of more than WHOLE_LOGS pods are read whole."""
     verdict = judge()
     checks = {each.name: each.explanation for each in verdict.checks if each.result != "PASS"}
@@ -98,7 +98,7 @@ def test_logs_beyond_the_limit_of_bytes_are_unknown(
     assert f"only its last {logs.TAIL_LINES} lines were read" in explanation
 
 
-def test_the_end_of_a_log_without_a_recorder_is_enough(api: BundleApi, attached: Attach) -> None:
+def test_end_of_log_without_recorder_is_enough(api: BundleApi, attached: Attach) -> None:
     """Contract: what no recorder wrote is not read whole, so that a first picture of many pods is fast."""
     api.objects["job"] = [jobs.job("train", PODS, jobs.condition("Complete"))]
     api.objects["pod"] = [jobs.pod(index, 0, when=5000) for index in range(PODS)]

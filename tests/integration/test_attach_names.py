@@ -92,7 +92,7 @@ def test_a_namespace_without_rights_says_which_role_is_needed(api, attached):
     assert "--print-rbac" in error.value.hint
 
 
-def test_a_cluster_that_is_not_reached_is_exit_code_2(api, attached):
+def test_cluster_that_is_not_reached_is_exit_code_2(api, attached):
     """Contract: one sentence, and not a traceback."""
     api.shutdown()
     api.server_close()
@@ -101,7 +101,7 @@ def test_a_cluster_that_is_not_reached_is_exit_code_2(api, attached):
     assert (error.value.cause, error.value.exit_code) == ("cluster.unreachable", 2)
 
 
-def test_a_job_that_is_deleted_while_it_is_read_keeps_the_evidence(api, attached):
+def test_job_deleted_during_collection_keeps_evidence(api, attached):
     """Contract: the bundle has what was read before, and the verdict is not PASS."""
     serve(api, jobs.job("train", 2, active=2), jobs.pod(0, None), jobs.pod(1, None))
 
@@ -131,7 +131,7 @@ COMPLETED = {"terminalState": "Completed"}
 
 
 @pytest.mark.parametrize("word", ["jobset/train", "train"])
-def test_a_konduktor_job_by_the_name_in_its_job_file(word, api, attached):
+def test_konduktor_job_by_name_in_its_job_file(word, api, attached):
     """Contract: konduktor appends four hex digits, which the user does not know before the launch."""
     api.objects["jobset"] = [konduktor_jobset("b9d3", **COMPLETED), konduktor_jobset("other-b9d3")]
     outcome = attached(word)
@@ -183,7 +183,7 @@ def test_a_trainjob_without_a_jobset_says_why(api, attached):
     assert "webhook denied the request" in error.value.hint
 
 
-def test_a_torchrunjob_and_a_daemonset_that_have_no_pods_yet(api, attached):
+def test_torchrunjob_and_daemonset_that_have_no_pods_yet(api, attached):
     """Contract: their controllers have not decided how many pods there are: --wait waits for that, and
     without it the reason is quoted.
     """
@@ -238,7 +238,7 @@ def test_pods_whose_job_was_deleted_without_them(api, attached):
     assert short(attached(selector="job-name=train").verdict) == ("FAIL", "rank.crashed", [1])
 
 
-def test_a_jobset_that_only_has_the_name_of_a_trainjob(api, attached):
+def test_jobset_that_only_has_name_of_trainjob(api, attached):
     """Contract: a JobSet that the TrainJob does not own is not judged as its JobSet."""
     foreign = {**konduktor_jobset("x"), "metadata": jobs.meta("train")}
     api.objects["trainjob"], api.objects["jobset"] = [train_job()], [foreign]
@@ -247,7 +247,7 @@ def test_a_jobset_that_only_has_the_name_of_a_trainjob(api, attached):
 
 
 @pytest.mark.parametrize("kind", ["TrainJob", "TorchrunJob"])
-def test_a_jobset_is_not_judged_in_place_of_a_job_that_does_not_exist(kind, api, attached):
+def test_jobset_does_not_replace_missing_job(kind, api, attached):
     """Contract: a JobSet with the job's name may belong to something else."""
     owned = [{"kind": kind, "name": "train", "uid": "uid-of-a-deleted-one", "controller": True}]
     for more in ({}, {"ownerReferences": owned}):

@@ -80,7 +80,7 @@ UNSCHEDULABLE = {
         ),
     ],
 )
-def test_a_pod_without_a_rank_that_cannot_start_is_the_cause(api, attached, launcher, cause, text):
+def test_pod_without_rank_that_cannot_start_is_cause(api, attached, launcher, cause, text):
     """Contract: the workers of an MPIJob wait for its launcher, so it is judged too."""
     api.objects["mpijob"] = [mpi_job(jobs.condition("Created", "MPIJobCreated"))]
     if "conditions" in launcher["status"]:
@@ -92,7 +92,7 @@ def test_a_pod_without_a_rank_that_cannot_start_is_the_cause(api, attached, laun
     assert text in verdict.explanation
 
 
-def test_a_pod_without_a_rank_that_is_gated_is_not_unschedulable(api, attached):
+def test_pod_without_rank_that_is_gated_is_not_unschedulable(api, attached):
     """Contract: Kueue, or another controller, keeps it from the scheduler until its job is admitted."""
     gated = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}
     launcher = without_rank(conditions=[gated])
@@ -103,7 +103,7 @@ def test_a_pod_without_a_rank_that_is_gated_is_not_unschedulable(api, attached):
     assert "scheduling.unschedulable" not in {each.cause for each in attached("mpijob/train").verdict.checks}
 
 
-def test_a_pod_without_a_rank_that_starts_again_and_again_has_its_image(api, attached):
+def test_crash_looping_pod_without_rank_has_its_image(api, attached):
     """Contract: a pull that failed before its container started is not why it waits now."""
     ended = {"state": {"waiting": {"reason": "CrashLoopBackOff"}}, "lastState": jobs.state(1)}
     launcher = without_rank(containerStatuses=[{"name": "main", "image": "mpi/kubectl", **ended}])
@@ -148,7 +148,7 @@ def test_events_show_whether_a_pytorchjob_replaced_a_pod(api, attached, created,
     assert results(attached("pytorchjob/train").verdict)["restarts"] == result
 
 
-def test_a_repeated_event_does_not_show_that_no_event_has_expired(api, attached):
+def test_repeated_event_does_not_prove_complete_events(api, attached):
     """Contract: the API server deletes an Event an hour after its last update, not after its first one."""
     api.objects["pytorchjob"] = [pytorch_job(jobs.condition("Succeeded", "PyTorchJobSucceeded"))]
     pods = [jobs.kubeflow("PyTorchJob", part, 0, 0) for part in ("master", "worker")]
@@ -254,7 +254,7 @@ def test_workers_that_wait_for_a_master_that_crashes(api, attached, error, cause
     assert (verdict.cause, verdict.ranks) == (cause, ranks)
 
 
-def test_an_ended_launcher_of_an_mpijob_that_runs_for_ever(api, attached):
+def test_ended_launcher_of_mpijob_that_runs_for_ever(api, attached):
     """kubeflow/mpi-operator#127: the workers run, and no condition shows that the launcher failed."""
     api.objects["mpijob"] = [mpi_job(jobs.condition("Running", "MPIJobRunning"))]
     launcher = jobs.kubeflow("MPIJob", "launcher", 0, 1, role="launcher")

@@ -164,7 +164,7 @@ def test_another_process_group_in_the_logs_proves_nothing(
     assert results(attached().verdict)["rendezvous"] == "UNKNOWN"
 
 
-def test_the_process_group_in_the_logs_shows_the_order_of_ranks(api: BundleApi, attached: Attach) -> None:
+def test_process_group_in_logs_shows_order_of_ranks(api: BundleApi, attached: Attach) -> None:
     """torchrun numbers pods in the order in which they arrive, and logs it only with LOGLEVEL=INFO."""
     command = "torchrun --nnodes=2 --nproc-per-node=1 train.py"
     pods = [pod(n, command=command, code=1 - n) for n in (0, 1)]

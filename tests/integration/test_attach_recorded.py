@@ -223,7 +223,7 @@ def test_the_number_of_ranks_is_known_from_their_recorders(logged: Recorded) -> 
 
 
 @pytest.mark.nightly
-def test_a_lost_point_is_named_with_its_metric_and_block(recorded: Recorded) -> None:
+def test_lost_point_is_named_with_its_metric_and_block(recorded: Recorded) -> None:
     """Contract: FAIL, where the uploader died before the last point and the job completed."""
     recorded.train(0)
     recorded.train(1, program=LOSING)
@@ -248,7 +248,7 @@ def test_ranks_in_two_runs_fail_with_both_runs(recorded: Recorded) -> None:
 
 
 @pytest.mark.nightly
-def test_a_dead_rank_leaves_what_it_logged_until_its_last_line(recorded: Recorded) -> None:
+def test_dead_rank_keeps_points_until_its_last_line(recorded: Recorded) -> None:
     """Contract: wandb/wandb#6657: a killed run. Its exit is the cause, and its points are UNKNOWN."""
     recorded.train(0)
     recorded.train(1, program=DYING)
@@ -263,7 +263,7 @@ def test_a_dead_rank_leaves_what_it_logged_until_its_last_line(recorded: Recorde
     assert {check(verdict, name).result for name in ("no-lost-points", "values")} == {"UNKNOWN"}
 
 
-def test_a_rank_that_was_not_recorded_is_unknown_with_the_reason(logged: Recorded) -> None:
+def test_rank_that_was_not_recorded_is_unknown_with_reason(logged: Recorded) -> None:
     """Contract: one rank of two never proves the job."""
     logged.serve(logged.pod(0), logged.pod(1, recorded=False))
     verdict = logged.attach().verdict
@@ -284,7 +284,7 @@ def test_a_log_whose_beginning_was_rotated_away_is_unknown(recorded: Recorded) -
     assert "the beginning of its log was rotated away" in check(verdict, "ground-truth-complete").explanation
 
 
-def test_a_rotated_log_without_a_line_of_the_recorder_names_the_rotation(logged: Recorded) -> None:
+def test_rotated_log_without_line_of_recorder_names_rotation(logged: Recorded) -> None:
     logged.serve(logged.pod(0), logged.pod(1, when=500))
     logged.api.logs["train-1-abcd1", "main"] = jobs.stamped("step 9999", start=400)
     verdict = logged.attach().verdict
@@ -296,7 +296,7 @@ def encoded(text: str) -> str:
     return base64.b64encode(text.encode()).decode()
 
 
-def test_a_tracker_that_cannot_be_read_costs_only_the_points(logged: Recorded) -> None:
+def test_tracker_that_cannot_be_read_costs_only_points(logged: Recorded) -> None:
     """Contract: each reason is one sentence, the verdict is UNKNOWN, and the evidence is kept."""
     api, settings = logged.api, logged.settings
     api.secrets["two"] = {"one": encoded("a"), "other": encoded("b")}
@@ -340,7 +340,7 @@ def everything(folder: Path) -> str:
     return "\n".join(path.read_text(errors="replace") for path in folder.rglob("*") if path.is_file())
 
 
-def test_the_key_of_a_secret_reads_the_tracker_through_the_api_server(logged: Recorded) -> None:
+def test_key_of_secret_reads_tracker_through_api_server(logged: Recorded) -> None:
     """Contract: kubernetes/kubernetes#38775: the proxy strips Authorization; argoproj/argo-rollouts#895: the
     key in the Secret ends with a newline. The key is in no file of the bundle, and the printed Roles permit
     each request.
@@ -368,7 +368,7 @@ def test_the_key_of_a_secret_reads_the_tracker_through_the_api_server(logged: Re
     )
 
 
-def test_the_key_of_a_project_reads_the_points_through_plutos_own_api(logged: Recorded) -> None:
+def test_key_of_project_reads_points_through_plutos_own_api(logged: Recorded) -> None:
     """Contract: a user's key opens no audit view, and the verdict is the same."""
     key = project_key(KEY, "e2e")
     logged.settings = logged.settings.model_copy(update={"pluto_api_key": SecretStr(key)})
@@ -376,7 +376,7 @@ def test_the_key_of_a_project_reads_the_points_through_plutos_own_api(logged: Re
     assert verdict.verdict == "PASS", not_passed(verdict)
 
 
-def test_the_own_key_is_not_sent_to_a_tracker_that_only_the_pods_name(logged: Recorded) -> None:
+def test_own_key_is_not_sent_to_pods_tracker(logged: Recorded) -> None:
     """Contract: who writes a pod's variables or log does not get the key of the user who attaches."""
     verdict = logged.attach(secret="").verdict
     assert (verdict.verdict, verdict.cause) == ("UNKNOWN", "tracker.unreachable")
@@ -384,7 +384,7 @@ def test_the_own_key_is_not_sent_to_a_tracker_that_only_the_pods_name(logged: Re
     assert logged.attach(secret="", url=logged.server.url).verdict.verdict == "PASS"
 
 
-def test_a_secret_that_the_pods_do_not_use_is_not_sent_to_a_tracker_that_only_they_name(
+def test_unused_secret_is_not_sent_to_pods_tracker(
     logged: Recorded,
 ) -> None:
     """Contract: who writes a job's variables or its log, such as the author of a TorchrunJob, does not get
@@ -397,7 +397,7 @@ def test_a_secret_that_the_pods_do_not_use_is_not_sent_to_a_tracker_that_only_th
     assert logged.attach(secret="team", url=logged.server.url).verdict.verdict == "PASS"
 
 
-def test_the_run_is_found_in_what_the_recorder_and_the_client_wrote(logged: Recorded) -> None:
+def test_run_is_found_in_what_recorder_and_client_wrote(logged: Recorded) -> None:
     """Contract: without options and variables, the logs name the tracker, the project and the run."""
     logged.env = {"PLUTO_PROJECT": "overridden in the program"}
     logged.serve()
@@ -409,7 +409,7 @@ def test_the_run_is_found_in_what_the_recorder_and_the_client_wrote(logged: Reco
     assert (manifest.expected.run_id, manifest.expected.project) == (logged.run_id, "e2e")
 
 
-def test_a_job_whose_tracker_is_not_known_is_unknown_with_the_options(logged: Recorded) -> None:
+def test_job_with_unknown_tracker_is_unknown_with_options(logged: Recorded) -> None:
     """Contract: what is missing is named, with the options that name it."""
     logged.env = {}
     for rank in (0, 1):
@@ -438,7 +438,7 @@ def test_an_older_run_is_not_an_accusation(recorded: Recorded) -> None:
 
 
 @pytest.mark.nightly
-def test_a_client_that_leaves_its_points_to_an_uploader_of_an_earlier_process(recorded: Recorded) -> None:
+def test_client_leaves_points_to_earlier_uploader(recorded: Recorded) -> None:
     """Contract: FAIL with every point that was not sent. The client takes any process with the pid in its
     file `.sync.pid` for its uploader: a zombie, or a process that was given the pid of an ended one.
     """

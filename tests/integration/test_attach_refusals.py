@@ -58,9 +58,7 @@ def test_an_api_server_that_is_busy_is_asked_again(
 
 
 @pytest.mark.parametrize("status", [429, 500])
-def test_an_api_server_that_stays_busy_ends_with_a_sentence(
-    status: int, api: BundleApi, attached: Attach
-) -> None:
+def test_api_server_that_stays_busy_ends_with_sentence(status: int, api: BundleApi, attached: Attach) -> None:
     completed(api)
     api.refusal = Refusals(JOB, status)
     with pytest.raises(
@@ -83,7 +81,7 @@ def test_a_refusal_that_stays_is_not_repeated(status: int, api: BundleApi, attac
 
 
 @pytest.mark.parametrize("status", [400, 422, 500])
-def test_a_kind_that_cannot_be_read_costs_only_its_checks(
+def test_kind_that_cannot_be_read_costs_only_its_checks(
     status: int, api: BundleApi, attached: Attach
 ) -> None:
     """Contract: for example if the conversion webhook of Kueue is down."""
@@ -207,7 +205,7 @@ def test_a_deletion_that_the_watch_did_not_report(api: BundleApi, attached: Atta
     assert (verdict.verdict, verdict.cause) == ("FAIL", "run.deleted")
 
 
-def test_a_watch_whose_resource_version_is_too_old_lists_again(api: BundleApi, attached: Attach) -> None:
+def test_watch_whose_resource_version_is_too_old_lists_again(api: BundleApi, attached: Attach) -> None:
     """Contract: what changed between the two lists is recorded."""
     running(api)
     jobs_path = JOB.rpartition("/")[0]

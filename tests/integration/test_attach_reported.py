@@ -75,7 +75,7 @@ def explanation(verdict: Verdict, name: str) -> str:
     return next(check.explanation for check in verdict.checks if check.name == name)
 
 
-def test_a_failed_master_of_a_job_that_says_it_is_restarting(api: BundleApi, attached: Attach) -> None:
+def test_failed_master_of_job_that_says_it_is_restarting(api: BundleApi, attached: Attach) -> None:
     """kubeflow/trainer#2044: the condition stays Restarting, but nothing is restarted."""
     api.objects["pytorchjob"] = [pytorch_job(jobs.condition("Restarting", "PyTorchJobRestarting"))]
     api.objects["pod"] = [kubeflow("PyTorchJob", "master", 0, 1), kubeflow("PyTorchJob", "worker", 0, None)]
@@ -83,9 +83,7 @@ def test_a_failed_master_of_a_job_that_says_it_is_restarting(api: BundleApi, att
     assert short(attached("pytorchjob/train").verdict) == ("FAIL", "rank.crashed", [0])
 
 
-def test_ranks_that_restart_one_after_the_other_show_which_failed_first(
-    api: BundleApi, attached: Attach
-) -> None:
+def test_ranks_restarting_in_turn_show_which_failed_first(api: BundleApi, attached: Attach) -> None:
     """kubeflow/trainer#2000: with OnFailure, each rank restarts at its own timeout, and they never meet."""
     pods = []
     for part, index, code, ended in (("master", 0, 134, 690), ("worker", 0, 134, 680), ("worker", 1, 1, 80)):
@@ -106,7 +104,7 @@ def test_ranks_that_restart_one_after_the_other_show_which_failed_first(
     assert "started again at 2026-11-28T10:01:30" in explanation(verdict, "restarts")
 
 
-def test_a_pod_that_was_deleted_and_created_again_is_younger(api: BundleApi, attached: Attach) -> None:
+def test_pod_that_was_deleted_and_created_again_is_younger(api: BundleApi, attached: Attach) -> None:
     """kubeflow/pytorch-operator#364: the new pod has the old name, and the others do not let it join."""
     again = {"running": {"startedAt": jobs.at(601)}}
     young = kubeflow(
@@ -192,9 +190,7 @@ def test_an_index_that_failed_alone(api: BundleApi, attached: Attach) -> None:
     assert short(attached().verdict) == ("FAIL", "rank.crashed", [1])
 
 
-def test_a_failed_jobset_without_pods_names_the_job_that_failed_first(
-    api: BundleApi, attached: Attach
-) -> None:
+def test_failed_jobset_without_pods_names_job_that_failed_first(api: BundleApi, attached: Attach) -> None:
     """kubernetes-sigs/jobset#461: it is only in the message of the condition."""
     text = "jobset failed due to one or more job failures (first failed job: train-w-1)"
     api.objects["jobset"] = [jobset(jobs.condition("Failed", "FailedJobs", text), terminalState="Failed")]

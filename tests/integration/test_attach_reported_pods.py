@@ -93,7 +93,7 @@ def test_a_container_that_the_kubelet_lost(api: BundleApi, attached: Attach) -> 
         ({"metadata": LEAVING}, "rank.pod_deleted"),
     ],
 )
-def test_a_rank_that_exits_with_0_because_its_pod_is_deleted(
+def test_exit_code_0_of_rank_in_deleted_pod(
     more: dict[str, Any], cause: str, api: BundleApi, attached: Attach
 ) -> None:
     """kubernetes/kubernetes#90636, #69785: the Job is Complete, though the rank was ended at step 5."""
@@ -122,7 +122,7 @@ def test_a_pod_of_an_ended_rank_may_be_deleted(api: BundleApi, attached: Attach)
         {"onExitCodes": {"operator": "NotIn", "values": [1, 42]}},
     ],
 )
-def test_a_failure_that_the_policy_ignores_is_an_allowed_restart(
+def test_failure_that_policy_ignores_is_allowed_restart(
     rule: Object, api: BundleApi, attached: Attach
 ) -> None:
     """kubernetes/kubernetes#130881: with Ignore, the Job replaces the pod without counting it."""
@@ -180,7 +180,7 @@ def test_a_native_sidecar_is_ended_after_its_rank(code: int, api: BundleApi, att
     assert {results(verdict)[name] for name in ("containers", "rank-exit", "logs", "completed")} == {"PASS"}
 
 
-def test_a_gap_in_the_log_of_a_pod_with_a_longer_name(api: BundleApi, attached: Attach) -> None:
+def test_gap_in_log_of_pod_with_longer_name(api: BundleApi, attached: Attach) -> None:
     """Contract: train-1 and train-10 are different pods."""
     spec = {"replicas": 11, "podManagementPolicy": "Parallel", "template": {"spec": jobs.template()}}
     api.objects["statefulset"] = [{"metadata": jobs.meta("train"), "spec": spec, "status": {"replicas": 11}}]

@@ -51,9 +51,7 @@ def without_log(api: BundleApi, pod: Object) -> Object:
         ),
     ],
 )
-def test_a_program_that_exits_with_1_on_sigterm_did_not_crash(
-    log: str, api: BundleApi, attached: Attach
-) -> None:
+def test_exit_code_1_on_sigterm_is_no_crash(log: str, api: BundleApi, attached: Attach) -> None:
     """kubeflow/pytorch-operator#364: a worker pod is deleted, and its program handles SIGTERM."""
     deleted = jobs.pod(1, 1, when=53, metadata=leaving(50))
     serve(api, jobs.job("train", 2, *FAILED), jobs.pod(0, 1, when=53), deleted, r0=LOST, r1=log)
@@ -71,7 +69,7 @@ def test_a_program_that_exits_with_1_on_sigterm_did_not_crash(
         {"reason": "Shutdown", "message": "Node is shutting, evicting pods"},
     ],
 )
-def test_an_evicted_rank_that_exits_with_1_did_not_crash(
+def test_evicted_rank_that_exits_with_1_did_not_crash(
     stopped: Object, log: str | None, api: BundleApi, attached: Attach
 ) -> None:
     """kubernetes/kubernetes#102820, aws/karpenter-provider-aws#3594: a spot node shuts down or is drained."""
@@ -82,9 +80,7 @@ def test_an_evicted_rank_that_exits_with_1_did_not_crash(
     assert short(attached().verdict) == ("FAIL", "rank.evicted", [1])
 
 
-def test_a_rank_that_exits_with_0_as_its_node_shuts_down_did_not_complete(
-    api: BundleApi, attached: Attach
-) -> None:
+def test_exit_code_0_at_node_shutdown_is_not_completion(api: BundleApi, attached: Attach) -> None:
     """kubernetes/kubernetes#118310: since 1.27, such a pod is Succeeded and counts as completed."""
     stopped = {"reason": "Terminated", "message": SHUTDOWN, **disrupted("TerminationByKubelet", SHUTDOWN, 50)}
     done = jobs.job("train", 2, jobs.condition("Complete", when=61), succeeded=2)
@@ -161,7 +157,7 @@ def step(name: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("serve_job", [helper_ended, suspended_later, evicted_later, initializer_completed])
-def test_what_did_not_end_the_job_did_not_cause_a_deletion(
+def test_what_did_not_end_job_did_not_cause_deletion(
     serve_job: Callable[[BundleApi], str | None], api: BundleApi, attached: Attach
 ) -> None:
     verdict = attached(serve_job(api) or "job/train").verdict
@@ -180,7 +176,7 @@ def test_what_did_not_end_the_job_did_not_cause_a_deletion(
         ("DeletionByTaintManager", "Taint manager: deleting due to NoExecute taint", "Running"),
     ],
 )
-def test_a_node_that_was_lost_long_before_its_pod_was_deleted(
+def test_node_lost_long_before_pod_was_deleted(
     reason: str, message: str, phase: str, log: str | None, api: BundleApi, attached: Attach
 ) -> None:
     """kubernetes-sigs/karpenter#3185: a node disappears, and its pods are deleted six minutes later."""
@@ -304,9 +300,7 @@ def test_a_rank_that_failed_by_itself_crashed(
     assert short(attached().verdict) == ("FAIL", "rank.crashed", [1])
 
 
-def test_a_job_that_kueue_admitted_again_was_not_restarted_by_somebody(
-    api: BundleApi, attached: Attach
-) -> None:
+def test_job_readmitted_by_kueue_was_not_restarted_by_users(api: BundleApi, attached: Attach) -> None:
     """kubernetes-sigs/kueue#692: the pods from before the eviction still stop while the new ones run."""
     old = [jobs.pod(n, None, name=f"train-{n}-old", metadata=leaving(50)) for n in (0, 1)]
     new = [jobs.pod(n, None, name=f"train-{n}-new") for n in (0, 1)]
@@ -347,7 +341,7 @@ def test_the_address_of_a_lost_peer_names_its_pod(
     assert peer in verdict.explanation
 
 
-def test_a_jobset_without_pods_names_the_job_that_failed_first(api: BundleApi, attached: Attach) -> None:
+def test_jobset_without_pods_names_job_that_failed_first(api: BundleApi, attached: Attach) -> None:
     """kubernetes-sigs/jobset#461 and #776: the pods are gone, and only the JobSet's status is left."""
     message = "jobset failed due to one or more job failures (first failed job: train-w-1)"
     one = jobs.job("w", 1)["spec"]

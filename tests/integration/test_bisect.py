@@ -95,7 +95,7 @@ def searched(
     return bisection, end, result_of(bisection, end, Path("jobs/multinode.yaml"), folder, context)
 
 
-def test_the_first_bad_version_is_found_among_those_in_the_index(context: RunContext, tmp_path: Path) -> None:
+def test_first_bad_version_is_found_among_those_in_index(context: RunContext, tmp_path: Path) -> None:
     """Contract: the order is that of PEP 440, a version that conflicts with the lock is skipped, and the
     report has neither secrets nor paths of this machine.
     """
@@ -134,9 +134,7 @@ def test_an_interrupted_search_continues_and_repeats_no_launch(context: RunConte
     assert set(second.launched) == {"1.10", "2.0.dev20260101"}
 
 
-def test_a_good_version_that_is_newer_leads_to_the_version_of_the_fix(
-    context: RunContext, tmp_path: Path
-) -> None:
+def test_newer_good_version_leads_to_fix(context: RunContext, tmp_path: Path) -> None:
     versions = of_index("client", "1.0", "0.9", context)
     assert versions.fix
     launcher = LocalLauncher()
@@ -148,7 +146,7 @@ def test_a_good_version_that_is_newer_leads_to_the_version_of_the_fix(
     )
 
 
-def test_an_index_that_fails_during_the_search_skips_no_version(
+def test_index_that_fails_during_search_skips_no_version(
     context: RunContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Contract: the search ends with an error instead of the claim that no version can be installed."""
@@ -176,7 +174,7 @@ def test_ends_that_are_not_two_versions_are_refused(
         of_index("client", good, bad, context)
 
 
-def test_nightlies_whose_numbers_and_dates_differ_in_order_are_named(
+def test_nightlies_with_contradicting_numbers_and_dates_are_named(
     tmp_path: Path, context: RunContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Reported as skypilot-org/skypilot#3650: a nightly with two more digits outranked all later ones."""

@@ -208,7 +208,7 @@ def test_runs_of_any_state_are_listed_and_pruned(env: dict[str, str], tmp_path: 
     assert "1 bundles removed" in again.stdout
 
 
-def test_a_run_keeps_of_the_past_what_it_is_told(env: dict[str, str], tmp_path: Path) -> None:
+def test_run_keeps_of_past_what_it_is_told(env: dict[str, str], tmp_path: Path) -> None:
     """Contract: older bundles go after the run's own verdict. Its own bundle stays."""
     good = [passed(tmp_path / "runs", second) for second in (1, 2, 3)]
     done = harness("run", str(JOB), "--keep-runs", "last:1", env=env)

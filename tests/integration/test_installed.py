@@ -100,7 +100,7 @@ def test_a_bundle_is_judged(bin_: Path, tmp_path: Path) -> None:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_a_command_works_without_the_repository_or_tells_what_it_needs(
+def test_command_works_without_repository_or_tells_what_it_needs(
     bin_: Path, tmp_path: Path, words: list[str], code: int, expected: str
 ) -> None:
     """Contract: no traceback, and nothing is created, in a folder that is not the checkout."""

@@ -124,7 +124,7 @@ def test_it_mounts_every_script_that_is_sent(konduktor: Path, environ: dict[str,
     assert [volume["name"] for volume in merged["volumes"]] == ["dshm", *(m["name"] for m in mounts)]
 
 
-def test_a_process_that_waited_fails_as_one_that_did_not(konduktor: Path, tmp_path: Path) -> None:
+def test_process_that_waited_fails_as_one_that_did_not(konduktor: Path, tmp_path: Path) -> None:
     """Contract: what was begun before its files were there reads them as any konduktor."""
     told = []
     for begun in (konduktor, None):

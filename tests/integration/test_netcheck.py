@@ -184,7 +184,7 @@ def pods(five: World) -> Iterator[World]:
     five.reset()
 
 
-def test_every_rank_of_a_healthy_job_knows_that_all_pairs_are_ok(pods: World) -> None:
+def test_every_healthy_rank_knows_that_all_pairs_pass(pods: World) -> None:
     """bench/netcheck.py measures how long this takes."""
     results = play(pods)
     for rank, result in results.items():

@@ -38,7 +38,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         pytest.param(f"INPUT {SYN} --dport {PORT}", "icmp-admin-prohibited", [1], id="in-the-pod"),
     ],
 )
-def test_of_two_pods_only_the_one_that_rejects_is_accused(
+def test_of_two_pods_only_one_that_rejects_is_accused(
     two: World, rule: str, how: str, accused: list[int]
 ) -> None:
     """Contract: both are accused only if a machine between them sends the message."""

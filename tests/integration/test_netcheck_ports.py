@@ -52,14 +52,14 @@ def test_ranks_that_share_the_ports_of_a_node_pass(pods: World, variables: dict[
     assert ports == {PORT, PORT + 16}
 
 
-def test_a_rank_that_finds_itself_at_the_address_of_a_later_one_keeps_its_rank(pods: World) -> None:
+def test_rank_keeps_its_rank_at_address_of_later_one(pods: World) -> None:
     """Contract: rank 1 of a job with hostNetwork listens first, on the port that rank 0 would have."""
     results = on_host_network(pods, first=1)
     assert [result["verdict"] for result in results.values()] == ["ok"] * 4, results[0]["findings"]
     assert {cell["rank"] for cell in results[0]["rows"]["1"].values()} == {0, 1, 2, 3}
 
 
-def test_a_program_on_the_port_of_netcheck_stops_no_job(pods: World) -> None:
+def test_program_on_port_of_netcheck_stops_no_job(pods: World) -> None:
     """Contract: the training does not use this port, so rank 2 uses another one."""
     program = pods.start(2, LISTEN.format(PORT), module=("-c",))
     together([program])
@@ -102,7 +102,7 @@ def test_a_service_that_forwards_one_port_passes(pods: World, options: dict[str,
 
 
 @pytest.mark.nightly
-def test_an_unknown_service_is_a_warning_and_stops_no_script(pods: World) -> None:
+def test_unknown_service_is_warning_and_stops_no_script(pods: World) -> None:
     """Contract: nobody responds at MASTER_ADDR, which may be a Service: unknown, exit code 0."""
     training = pods.start(0, LISTEN.format(29500), module=("-c",))
     together([training])

@@ -62,7 +62,7 @@ def test_a_pod_without_a_route_says_so(pods: World) -> None:
     assert (results[0]["cause"], results[0]["ranks"]) == ("tcp.filtered", [1]), results[0]["findings"]
 
 
-def test_a_host_name_that_only_rank_0_can_resolve_is_named(pods: World) -> None:
+def test_host_name_resolved_only_by_rank_0_is_named(pods: World) -> None:
     """pytorch/pytorch#65992: MASTER_ADDR is the output of `hostname`, which other nodes cannot resolve."""
     results = play(pods, deadline=20, all={"variables": {"MASTER_ADDR": "job-0"}})
     for result in results.values():
@@ -86,14 +86,14 @@ def test_an_exclusion_list_for_gloo_is_named(pods: World) -> None:
         assert (result["cause"], result["ranks"]) == ("variables.interface", [1]), result["findings"]
 
 
-def test_an_own_name_with_an_address_of_another_host_is_named(pods: World) -> None:
+def test_own_name_with_address_of_another_host_is_named(pods: World) -> None:
     """aws-samples/aws-do-eks#69: gloo cannot bind to the address of its name, and falls back to loopback."""
     setup = "echo 10.99.0.9 job-2 >/etc/hosts"
     for result in play(pods, r2={"setup": setup, "variables": {"GLOO_SOCKET_IFNAME": "-"}}).values():
         assert (result["cause"], result["ranks"]) == ("address.advertised", [2]), result["findings"]
 
 
-def test_a_master_that_listens_seconds_after_its_name_resolves_is_waited_for(pods: World) -> None:
+def test_ranks_wait_for_master_that_listens_late(pods: World) -> None:
     """kubeflow/pytorch-operator#333: nslookup succeeds 4 to 10 s before a connection does."""
     processes = [pods.start(rank, "--deadline", "60", variables=FOUR) for rank in range(4)]
     together(processes[1:])
@@ -142,9 +142,7 @@ def play_torchrun(
     return play(pods, deadline=60, all={"variables": variables}, **own)
 
 
-def test_a_host_name_that_torchrun_publishes_and_nobody_resolves_is_named(
-    pods: World, tmp_path: Path
-) -> None:
+def test_unresolvable_host_name_from_torchrun_is_named(pods: World, tmp_path: Path) -> None:
     """pytorch/pytorch#150532, meta-pytorch/monarch#1571: torchrun gives the workers socket.getfqdn()."""
     of = {rank: SHORT_NAME.format(rank) for rank in range(4)}
     for result in play_torchrun(pods, tmp_path, C10D, of).values():
@@ -177,7 +175,7 @@ def test_names_that_torchrun_does_not_publish_stop_no_job(
         pytest.param(" --rdzv_conf=is_host=1", None, id="by is_host"),
     ],
 )
-def test_a_c10d_store_behind_the_address_of_a_service_is_named(
+def test_c10d_store_behind_address_of_service_is_named(
     pods: World, tmp_path: Path, conf: str, cause: str | None
 ) -> None:
     """pytorch/pytorch#80772 and #73656: every torchrun connects to the store, and none opens it."""

@@ -154,7 +154,7 @@ def test_a_build_downloads_nothing(
 
 
 @pytest.mark.parametrize("fast", [True, False], ids=["uv", "pip"])
-def test_a_wheel_of_this_machine_is_not_taken_for_another_platform(
+def test_wheel_for_another_platform_is_not_local_wheel(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, fast: bool
 ) -> None:
     if not fast:

@@ -134,7 +134,7 @@ def test_a_kubeconfig_s_proxy_gets_every_request(
         assert proxy.refused == []
 
 
-def test_a_host_that_the_proxy_alone_knows_is_reached_through_it(
+def test_host_that_proxy_alone_knows_is_reached_through_it(
     proxy: ProxyServer, server: int, tmp_path: Path
 ) -> None:
     proxy.elsewhere["api.invalid"] = server
@@ -218,7 +218,7 @@ def test_an_exec_through_a_tls_proxy_is_refused(server: int, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     "exceptions", ["[::1]", "::1/128", "fe80::/10", "localhost, [::1]:80", "http://x", "*.corp,.svc"]
 )
-def test_a_download_does_not_depend_on_how_httpx_reads_no_proxy(
+def test_download_does_not_depend_on_no_proxy_in_httpx(
     proxy: ProxyServer, server: int, monkeypatch: pytest.MonkeyPatch, exceptions: str
 ) -> None:
     """httpx.Client() raises InvalidURL for some of these (httpx#3221, basic-memory#1541)."""
@@ -239,7 +239,7 @@ def test_a_download_honours_an_address_range(
     assert proxy.asked == []
 
 
-def test_an_unsupported_proxy_is_an_error_of_its_request_alone(
+def test_unsupported_proxy_is_error_of_its_request_alone(
     server: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """httpx cannot even create a client if ALL_PROXY is a SOCKS proxy and its extra is missing."""
@@ -286,7 +286,7 @@ PROGRAMS = {
 
 @pytest.mark.parametrize("name", PROGRAMS)
 @pytest.mark.parametrize("exceptions", [{}, {"NO_PROXY": "corp.example", "no_proxy": "other.example"}])
-def test_programs_that_the_harness_starts_bypass_the_proxy_for_loopback(
+def test_programs_that_harness_starts_bypass_proxy_for_loopback(
     proxy: ProxyServer, server: int, monkeypatch: pytest.MonkeyPatch, name: str, exceptions: dict[str, str]
 ) -> None:
     """curl and most libraries would send these requests to the proxy."""
@@ -309,7 +309,7 @@ print(json.dumps([Configuration().proxy, Configuration().proxy_headers]))
 """
 
 
-def test_konduktor_s_client_gets_the_proxy_of_the_api_server(
+def test_konduktor_s_client_gets_proxy_of_api_server(
     server: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """konduktor's version of the client reads neither the variables nor proxy-url."""
@@ -342,7 +342,7 @@ def test_kind_gets_no_proxy_that_nodes_cannot_reach(proxy: ProxyServer, tmp_path
     assert "localhost" in variables["NO_PROXY"].split(",")
 
 
-def test_docker_build_gets_the_names_of_the_variables_and_no_values(proxy: ProxyServer) -> None:
+def test_docker_build_gets_names_of_variables_and_no_values(proxy: ProxyServer) -> None:
     """Docker reads the values from its environment, so they are in no process list and in no log."""
     command = build_command()
     arguments = [value for option, value in pairwise(command) if option == "--build-arg"]

@@ -208,9 +208,7 @@ def test_a_value_refused_by_the_tracker_is_recorded(ran: Run, kept: Callable[...
 
 
 @pytest.mark.nightly
-def test_steps_that_the_client_counts_are_right_with_many_threads(
-    ran: Run, kept: Callable[..., Points]
-) -> None:
+def test_steps_that_client_counts_are_right_with_many_threads(ran: Run, kept: Callable[..., Points]) -> None:
     """No two calls of several threads get one step, and each is recorded with the one that is sent."""
     program = """
         import pluto, threading, time
@@ -234,7 +232,7 @@ def test_steps_that_the_client_counts_are_right_with_many_threads(
 
 
 @pytest.mark.nightly
-def test_with_and_without_the_recorder_the_tracker_gets_the_same(
+def test_with_and_without_recorder_tracker_gets_same(
     ran: Run, kept: Callable[..., Points], tmp_path: Path
 ) -> None:
     """Contract: it changes nothing of what the client does."""
@@ -468,7 +466,7 @@ def test_every_value_is_accounted_for_whatever_its_type(ran: Run, kept: Callable
     ("step", "expected"),
     [("numpy.int64(5)", "a step of type int64"), ("numpy.array(5)", "a step of type ndarray"), ("'7'", "")],
 )
-def test_a_step_of_another_type_is_recorded_with_its_number(
+def test_step_of_another_type_is_recorded_with_its_number(
     ran: Run, kept: Callable[..., Points], step: str, expected: str
 ) -> None:
     """The client queues NumPy's steps as bytes, which it cannot send. The record says so, and has its end."""
@@ -579,7 +577,7 @@ _ADVICE = "psutil.cpu_freq = lambda percpu=False: None"
     [({"HARNESS_CPU_FREQUENCY": "0"}, "", True), ({}, "", False), ({}, _ADVICE, True)],
     ids=["kind", "own cluster", "advice"],
 )
-def test_a_client_starts_on_a_kernel_without_a_cpu_frequency(
+def test_client_starts_on_kernel_without_cpu_frequency(
     ran: Run, kept: Callable[..., Points], given: dict[str, str], own: str, starts: bool
 ) -> None:
     """The recorder lets it start on the harness's own clusters, and records that. Elsewhere it fails."""

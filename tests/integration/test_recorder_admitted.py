@@ -144,7 +144,7 @@ def test_a_healthy_rank_passes_and_writes_few_lines(logged: Job) -> None:
     assert sum(map(len, lines)) < 3000
 
 
-def test_a_lost_point_is_named_with_its_metric_and_block(logged: Job) -> None:
+def test_lost_point_is_named_with_its_metric_and_block(logged: Job) -> None:
     def without(parts: list[Part]) -> list[Part]:
         for name, *columns in parts:
             if name == "loss" and 1007 in columns[0]:
@@ -194,7 +194,7 @@ KILLED = """
 """
 
 
-def test_a_killed_rank_is_unknown_with_the_points_until_its_last_line(job: Job) -> None:
+def test_killed_rank_is_unknown_and_keeps_its_points(job: Job) -> None:
     job.run(KILLED, code=-9)
     findings = job.judge(0)
     assert set(words(findings).values()) == {"UNKNOWN"}
@@ -242,7 +242,7 @@ def test_ranks_that_log_one_metric_with_different_values_collide(job: Job) -> No
     )
 
 
-def test_a_crashed_program_without_a_rank_is_recorded_with_what_its_client_dropped(job: Job) -> None:
+def test_crash_without_rank_records_points_its_client_dropped(job: Job) -> None:
     output = job.run(
         """
         import pluto

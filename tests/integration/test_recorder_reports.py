@@ -122,7 +122,7 @@ def sent(job: Job) -> dict[str, object]:
     return {name: getattr(summary.sent, name) for name in summary.sent.__struct_fields__}
 
 
-def test_a_lost_point_of_a_long_run_is_named_with_its_block(trained: Job) -> None:
+def test_lost_point_of_long_run_names_its_block(trained: Job) -> None:
     assert words(judge(trained)) == {}
     findings = judge(trained, without("lr", 6300))
     assert words(findings) == {"no-lost-points": "FAIL"}
@@ -323,7 +323,7 @@ def test_a_tracker_without_the_route_changes_nothing(job: Job, answer: Answer, w
 
 
 @pytest.mark.nightly
-def test_a_report_whose_response_was_lost_is_sent_again_and_stored_once(job: Job) -> None:
+def test_report_resent_after_lost_response_is_stored_once(job: Job) -> None:
     """Contract: anthropics/anthropic-sdk-java#370: a request that timed out may have been accepted."""
     lost = 0
 

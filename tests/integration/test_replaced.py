@@ -104,7 +104,7 @@ def changed(lock: Path, *texts: str) -> Change:
     return change(wanted, lock, ["--python-version", "3.13"], context)
 
 
-def test_the_build_of_a_checkout_does_not_see_the_keys_of_the_user(
+def test_build_of_checkout_does_not_see_keys_of_user(
     lock: Path, checkout: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Contract: a checkout can be a colleague's branch. Its build runs in CI, next to the workflow's keys."""
@@ -134,7 +134,7 @@ def test_a_version_replaces_the_locked_one(
     )
 
 
-def test_a_conflict_with_the_lock_is_one_sentence_until_both_are_replaced(lock: Path) -> None:
+def test_lock_conflict_is_one_sentence_until_both_are_replaced(lock: Path) -> None:
     with pytest.raises(UsageError, match=r"does not resolve: .*library>=2") as error:
         changed(lock, "client=latest")
     assert "replace the conflicting package too" in error.value.hint
@@ -148,7 +148,7 @@ def test_a_version_that_does_not_exist_is_named(lock: Path, spec: str) -> None:
         changed(lock, spec)
 
 
-def test_a_checkout_is_built_as_it_is_and_not_changed(lock: Path, checkout: Path, tmp_path: Path) -> None:
+def test_checkout_is_built_as_it_is_and_not_changed(lock: Path, checkout: Path, tmp_path: Path) -> None:
     """Contract: an edit without a commit counts, the same content has the same digest, and the build writes
     nothing into the user's folder.
     """
@@ -167,7 +167,7 @@ def test_a_checkout_is_built_as_it_is_and_not_changed(lock: Path, checkout: Path
     assert tagged.replaced[0].version == "2.0"
 
 
-def test_a_checkout_that_cannot_be_used_is_refused_in_one_sentence(lock: Path, checkout: Path) -> None:
+def test_unusable_checkout_is_refused_in_one_sentence(lock: Path, checkout: Path) -> None:
     with pytest.raises(UsageError, match=r"library: .* is the package client"):
         changed(lock, f"library={checkout}")
     with pytest.raises(UsageError, match="no branch, tag or commit v3"):
@@ -194,7 +194,7 @@ def test_a_ref_that_a_shallow_clone_lacks_is_explained(lock: Path, checkout: Pat
         changed(lock, f"client=git+file://{clone}@{first}")
 
 
-def test_a_package_in_a_folder_of_a_repository_is_built_with_the_files_around_it(
+def test_package_in_subfolder_is_built_with_surrounding_files(
     lock: Path, checkout: Path, tmp_path: Path
 ) -> None:
     """Contract: with `pip`'s syntax for the folder, too. Environments of the repository are not copied."""
@@ -214,7 +214,7 @@ def test_a_package_in_a_folder_of_a_repository_is_built_with_the_files_around_it
         changed(lock, f"client=git+file://{root}@v2#subdirectory=absent")
 
 
-def test_a_failed_build_shows_its_exception_with_the_users_path(lock: Path, checkout: Path) -> None:
+def test_failed_build_shows_its_exception_with_users_path(lock: Path, checkout: Path) -> None:
     """Contract: not the last lines of a long message, and not the path of the copy."""
     advice = "\\n\\n".join(f"Advice {number}." for number in range(9))
     (checkout / "backend.py").write_text(
@@ -224,7 +224,7 @@ def test_a_failed_build_shows_its_exception_with_the_users_path(lock: Path, chec
         changed(lock, f"client={checkout}")
 
 
-def test_a_version_from_the_tags_of_a_shallow_clone_is_reported(
+def test_version_from_tags_of_shallow_clone_is_reported(
     lock: Path, checkout: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Contract: a workflow's checkout has one commit and no tags, so build backends invent a version."""

@@ -100,7 +100,7 @@ def test_the_report_is_whole_on_every_screen(
         assert check.name in shown
 
 
-def test_the_page_of_a_matrix_is_whole_on_every_screen(screen: tuple[Page, bool], tmp_path: Path) -> None:
+def test_page_of_matrix_is_whole_on_every_screen(screen: tuple[Page, bool], tmp_path: Path) -> None:
     """Contract: as for a report; the cells open the reports of the launches, the worst first."""
     page, _ = screen
     (tmp_path / "b").mkdir()

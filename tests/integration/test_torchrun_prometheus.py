@@ -70,7 +70,7 @@ def test_the_file_is_generated() -> None:
 
 @pytest.mark.nightly
 @pytest.mark.controller
-def test_prometheus_scrapes_and_each_query_of_the_dashboard_has_data(tmp_path: Path) -> None:
+def test_prometheus_scrapes_and_each_query_of_dashboard_has_data(tmp_path: Path) -> None:
     """Contract: a leader and a standby; the jobs are counted once, and what happened is in its panel."""
     leader, standby = Metrics(), Metrics()
     leader.leads = True

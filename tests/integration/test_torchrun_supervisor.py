@@ -165,7 +165,7 @@ def test_processes_of_other_sessions_are_stopped_too(pods: Pods, here: Path) -> 
     assert not any(psutil.pid_exists(pid) for pid in old)
 
 
-def test_a_command_that_fails_waits_while_somebody_may_repair_it(pods: Pods, here: Path) -> None:
+def test_command_that_fails_waits_while_somebody_may_repair_it(pods: Pods, here: Path) -> None:
     """Contract: with --watch a wrong line does not end the pods; the next code runs in them."""
     write(here, "wrong", "raise SystemExit(3)")
     running = pods.start(RUN)

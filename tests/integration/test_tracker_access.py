@@ -238,9 +238,7 @@ def test_a_launch_can_create_runs_of_its_project(server: Server, known: Known) -
         assert "e2e-other" not in projects
 
 
-def test_rows_of_a_launch_for_a_run_that_does_not_exist_are_in_no_later_run(
-    server: Server, known: Known
-) -> None:
+def test_rows_for_missing_run_join_no_later_run(server: Server, known: Known) -> None:
     """Contract: they are stored as orphans, as rows of a lost database, under the run id in the header."""
     with server.client() as own:
         later = create(own, None, projectName="theirs")["runId"] + 1
@@ -253,7 +251,7 @@ def test_rows_of_a_launch_for_a_run_that_does_not_exist_are_in_no_later_run(
     assert f"{later}" in {one["run_header"] for one in orphans if one["sender"] == "early"}
 
 
-def test_a_409_names_no_project_that_the_key_cannot_access(server: Server, known: Known) -> None:
+def test_409_names_no_project_that_key_cannot_access(server: Server, known: Known) -> None:
     """Contract: in a database in which projects share display ids, as in older ones."""
     with server.client() as own:
         mine = create(own, None)["runId"]

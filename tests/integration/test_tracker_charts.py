@@ -159,7 +159,7 @@ def test_an_outlier_does_not_make_the_others_a_dot(served: Server, page: Page) -
         )
 
 
-def test_a_resumed_run_shows_the_newest_values_and_that_older_ones_exist(served: Server, page: Page) -> None:
+def test_resumed_run_shows_newest_and_mentions_older_values(served: Server, page: Page) -> None:
     """Contract: the newest value of each step is drawn, the page counts the older ones, and the API has both.
 
     The steps are 0 to 19, then 10 to 14 with other values, and then 0 to 2.

@@ -43,7 +43,7 @@ def stored(server: Server, run: int) -> list[bytes]:
         return [zlib.decompress(base64.b64decode(f"{one.packed}==")) for one in audit.digests([run]) or ()]
 
 
-def test_reports_are_stored_as_they_were_sent_and_cannot_be_replaced(server: Server) -> None:
+def test_reports_are_stored_unchanged_and_cannot_be_replaced(server: Server) -> None:
     first, second = report(), report(1, entries=[ENTRY] * 3)
     with server.client() as client:
         run = create(client, None)["runId"]
@@ -125,7 +125,7 @@ def test_reports_fill_no_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from(["a", "b"])), max_size=12))
-def test_what_is_stored_is_always_a_prefix_that_never_changes(sent: list[tuple[int, str]]) -> None:
+def test_what_is_stored_is_always_prefix_that_never_changes(sent: list[tuple[int, str]]) -> None:
     """Contract: whatever is sent in whatever order, a stored report stays what it is."""
     db = sqlite3.connect(":memory:", isolation_level=None)
     db.row_factory = sqlite3.Row

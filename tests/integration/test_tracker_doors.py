@@ -116,7 +116,7 @@ def cookie_of(answer: httpx.Response) -> tuple[str, str]:
     return name, value
 
 
-def test_a_logout_ends_the_session_for_every_copy_of_the_cookie(server: Server) -> None:
+def test_logout_ends_session_for_every_copy_of_cookie(server: Server) -> None:
     with browser(server) as client:
         name, value = cookie_of(client.post("/login", data={"key": KEY}))
         with holding(server, name, value) as copy:
@@ -129,7 +129,7 @@ def test_a_logout_ends_the_session_for_every_copy_of_the_cookie(server: Server) 
             assert client.get("/o/harness/projects").status_code == 303
 
 
-def test_a_login_never_uses_the_id_of_an_earlier_cookie(server: Server) -> None:
+def test_login_never_uses_id_of_earlier_cookie(server: Server) -> None:
     """Contract: an id that somebody planted opens nothing, and a second login ends the first session."""
     with browser(server) as client:
         name, first = cookie_of(client.post("/login", data={"key": KEY}))
@@ -192,7 +192,7 @@ def test_a_session_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     assert made.find(name) is None
 
 
-def test_the_sessions_of_a_key_are_bounded_and_end_no_others() -> None:
+def test_sessions_of_key_are_bounded_and_end_no_others() -> None:
     made = sessions.Sessions()
     other = made.make(sessions.Session())
     names = [made.make(sessions.Session("p")) for _ in range(sessions.MAX_SESSIONS + 1)]

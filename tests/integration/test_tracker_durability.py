@@ -129,7 +129,7 @@ def test_counts_that_do_not_settle_are_no_complete_reading(
     assert "stable count" in summary.error
 
 
-def test_many_rows_are_read_in_pages_and_interleaved_runs_apart(
+def test_rows_are_paged_and_interleaved_runs_separated(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Contract: every row once, in order, by rows and by columns."""

@@ -157,7 +157,7 @@ def connected(server: Server) -> socket.socket:
     return socket.create_connection((host, int(port)), timeout=30)
 
 
-def test_an_upload_without_a_token_is_refused_before_its_bytes(server: Server) -> None:
+def test_upload_without_token_is_refused_before_its_bytes(server: Server) -> None:
     """Contract: the answer comes while the body is still outstanding, so nothing of it is kept."""
     with connected(server) as there:
         path = b"/files/put/guessed/9999999999/" + b"0" * 64
@@ -185,7 +185,7 @@ def test_unfinished_uploads_take_no_memory(server: Server, client: httpx.Client,
     assert client.get("/api/runs/files", params={"runId": run_id}).json() == {"files": []}
 
 
-def test_a_file_is_what_was_announced_and_its_link_ends(
+def test_file_is_what_was_announced_and_its_link_ends(
     server: Server, client: httpx.Client, run_id: int
 ) -> None:
     """Contract: another size is refused; a browser may not run what a rank sent; a link ends."""

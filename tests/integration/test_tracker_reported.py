@@ -90,7 +90,7 @@ def test_a_file_name_creates_no_path(server: Server, client: httpx.Client, name:
     assert ".." not in download.headers["content-disposition"].split("''")[1].split("/")
 
 
-def test_a_project_name_with_a_path_is_only_a_name(server: Server, client: httpx.Client) -> None:
+def test_project_name_with_path_is_only_name(server: Server, client: httpx.Client) -> None:
     """google/tsunami-security-scanner-plugins#611 (CVE-2024-1483): an address with #/../../ as a name."""
     for name in ("http:///#/../../../../etc/", "file:///etc/passwd", "../../etc"):
         run = create(client, None, projectName=name, runName=name)

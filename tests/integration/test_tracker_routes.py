@@ -98,7 +98,7 @@ def test_the_server_needs_nothing_but_starlette_and_uvicorn() -> None:
     assert ended.stdout.strip() == "[]"
 
 
-def test_of_24_that_create_at_once_one_starts_the_run(server: Server) -> None:
+def test_of_24_that_create_at_once_one_starts_run(server: Server) -> None:
     def one(rank: int) -> dict[str, Any]:
         metadata = json.dumps({"os_info": {"hostname": f"pod-{rank}"}, "konduktor": {"rank": str(rank)}})
         with server.client() as client:
@@ -286,7 +286,7 @@ def test_sent_twice_is_there_twice_and_shown_once(client: httpx.Client, run_id: 
     assert [row[6] for row in audit] == ["rank0", "rank0", "rank1"]
 
 
-def test_a_long_series_is_thinned_and_a_window_is_not(client: httpx.Client, run_id: int) -> None:
+def test_long_series_is_thinned_and_window_is_not(client: httpx.Client, run_id: int) -> None:
     lines = (json.dumps({"time": 1, "step": step, "data": {"m": step}}) for step in range(500))
     assert log_metrics(client, run_id, "\n".join(lines)).text == "Stream processed successfully: 500 records"
     where = f"runId={run_id}&projectName=e2e&limit=100"
@@ -297,7 +297,7 @@ def test_a_long_series_is_thinned_and_a_window_is_not(client: httpx.Client, run_
 
 
 @pytest.mark.parametrize("header", ["None", "987654321", "99999999999999999999999", "-1"])
-def test_rows_for_no_run_are_taken_and_shown_as_orphans(client: httpx.Client, header: str) -> None:
+def test_rows_without_run_are_shown_as_orphans(client: httpx.Client, header: str) -> None:
     """As Pluto's ingest: it does not ask whether the run is there."""
     assert log_metrics(client, header, '{"time": 1, "step": 0, "data": {"lost": 1}}').status_code == 200
     orphans = client.get("/api/audit/runs?projectName=e2e").json()["orphans"]

@@ -151,7 +151,7 @@ def test_a_claim_that_was_not_used_is_given_up(server: Server, client: httpx.Cli
 @pytest.mark.parametrize(
     "key", [KEY, f"{KEY}.0ther", f"{KEY}.a/b", f"{KEY}.", f"{KEY}.{'x' * 65}", "other.0ther"]
 )
-def test_a_key_derived_from_the_trackers_own_is_not_valid(server: Server, key: str) -> None:
+def test_key_derived_from_trackers_own_is_not_valid(server: Server, key: str) -> None:
     """Contract: the key of a launch does not contain the tracker's own key."""
     with httpx.Client(base_url=server.url, headers={"Authorization": f"Bearer {key}"}) as client:
         assert client.post("/api/slug").status_code == (200 if key == KEY else 401)

@@ -81,7 +81,7 @@ def until(condition: Callable[[], object]) -> None:
         time.sleep(0.01)
 
 
-def test_a_download_url_writes_nothing_and_an_upload_url_reads_nothing(
+def test_download_url_writes_nothing_and_upload_url_reads_nothing(
     client: httpx.Client, bare: httpx.Client, run_id: int, server: Server
 ) -> None:
     upload = announced(client, run_id, 4)
@@ -128,7 +128,7 @@ def test_an_upload_url_expires(
     assert bare.put(f"{start.rpartition('/')[0]}/{late}", content=b"1234").status_code == 403
 
 
-def test_of_uploads_of_one_file_at_the_same_time_one_is_stored(
+def test_simultaneous_uploads_of_one_file_store_one(
     server: Server, client: httpx.Client, bare: httpx.Client, run_id: int
 ) -> None:
     """Contract: the other one is told to retry, and its retry gets the answer of the single use."""

@@ -183,7 +183,7 @@ def test_ranks_that_are_killed_log_one_curve(
 
 
 @pytest.mark.nightly
-def test_trackers_that_are_down_for_a_while_get_every_point(
+def test_trackers_that_are_down_for_while_get_every_point(
     server: Server, mlflow: MlflowServer, training: Training
 ) -> None:
     """Contract: the training waits and says so in a line; no point is missing, and none is there twice."""
@@ -253,7 +253,7 @@ def test_training_with_lost_trackers_fails_and_can_be_resumed(
 
 
 @pytest.mark.nightly
-def test_trackers_that_come_after_the_training_began_get_every_point(
+def test_trackers_that_come_after_training_began_get_every_point(
     server: Server, mlflow: MlflowServer, training: Training
 ) -> None:
     """Contract: a training begins without its trackers, and all of its points arrive when they come."""

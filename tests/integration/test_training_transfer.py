@@ -129,7 +129,7 @@ def put(client: Minio, key: str, text: bytes) -> None:
     client.put_object(BUCKET, key, io.BytesIO(text), len(text))
 
 
-def test_a_run_is_sent_and_brought_back_byte_for_byte(
+def test_run_is_sent_and_brought_back_byte_for_byte(
     server: S3Server, client: Minio, run: Path, prefix: str, tmp_path: Path
 ) -> None:
     """Contract: all is there and equal, also a file that went in parts; a second upload sends nothing."""
@@ -260,7 +260,7 @@ def test_what_others_wrote_is_not_replaced(
     assert objects(client, prefix) == {name: text}
 
 
-def test_what_comes_to_be_during_an_upload_is_not_replaced(
+def test_what_comes_to_be_during_upload_is_not_replaced(
     server: S3Server, client: Minio, run: Path, prefix: str
 ) -> None:
     """Contract: the server itself refuses to replace an object (a conditional write), small or in parts."""
@@ -275,7 +275,7 @@ def test_what_comes_to_be_during_an_upload_is_not_replaced(
     assert objects(client, prefix) == {"theirs": b"theirs"}
 
 
-def test_torn_checkpoints_on_the_disk_are_named_and_not_sent(
+def test_torn_checkpoints_on_disk_are_named_and_not_sent(
     server: S3Server, client: Minio, run: Path, prefix: str
 ) -> None:
     """Contract: the others are sent. A run without a whole checkpoint is an error, and nothing is sent."""

@@ -75,7 +75,7 @@ def test_a_range_has_the_versions_that_can_be_installed(
     assert versions(candidates("client", spec, context)) == expected
 
 
-def test_a_version_has_its_date_and_the_newest_are_chosen(context: RunContext) -> None:
+def test_version_has_its_date_and_newest_are_chosen(context: RunContext) -> None:
     found = candidates("Client", "<=1.1", context)
     assert found[0].released == datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
     assert found[1].released is None
@@ -120,7 +120,7 @@ def test_a_day_without_a_nightly_has_neighbours(context: RunContext, spec: str, 
     assert raised.value.hint == f"the nearest {near}"
 
 
-def test_a_range_that_ends_before_a_release_has_none_of_its_nightlies(context: RunContext) -> None:
+def test_range_before_release_has_no_nightlies_of_it(context: RunContext) -> None:
     """Reported as astral-sh/uv#13190: by PEP 440, 0.1.0.dev1 is lower than 0.1.0, but not in <0.1.0."""
     with pytest.raises(UsageError) as raised:
         candidates("konduktor", "<0.1.0", context)
@@ -130,7 +130,7 @@ def test_a_range_that_ends_before_a_release_has_none_of_its_nightlies(context: R
     assert versions(candidates("konduktor", f"<={NIGHTLIES[2]}", context)) == NIGHTLIES
 
 
-def test_an_index_that_is_not_reached_is_not_an_empty_range(
+def test_index_that_is_not_reached_is_not_empty_range(
     context: RunContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("UV_DEFAULT_INDEX", "http://127.0.0.1:9")
@@ -139,7 +139,7 @@ def test_an_index_that_is_not_reached_is_not_an_empty_range(
         candidates("client", "latest", context)
 
 
-def test_a_version_that_was_published_a_moment_ago_is_found(
+def test_version_that_was_published_moment_ago_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Contract: a copy of the index that uv may still use does not hide tonight's version."""
@@ -160,7 +160,7 @@ def test_all_versions_are_found_without_a_cache(context: RunContext, monkeypatch
     assert versions(candidates("client", "<1.9", context)) == ["1.0", "1.1", "1.1+g1234"]
 
 
-def test_a_wheel_is_identified_as_in_the_evidence_of_a_launch(context: RunContext, tmp_path: Path) -> None:
+def test_wheel_is_identified_as_in_evidence_of_launch(context: RunContext, tmp_path: Path) -> None:
     """Contract: version and digest are those that the launch records, also for a local version."""
     path, lock = wheel(tmp_path, "client", "3.0+g1234"), tmp_path / "lock.txt"
     lock.write_text("client==1.0\n")

@@ -88,7 +88,7 @@ def test_a_matrix_that_is_not_valid_creates_nothing(
     assert not (folder / "runs").exists() or not any((folder / "runs").iterdir())
 
 
-def test_a_process_that_cannot_install_a_cell_has_one_sentence(folder: Path) -> None:
+def test_process_that_cannot_install_cell_has_one_sentence(folder: Path) -> None:
     """Contract: the outcome of a `harness run` that ends before the launch is not a verdict."""
     launcher = Launcher(Path("jobs/multinode.yaml"), load(), folder / "runs" / "matrix")
     outcome = launcher.launch(Cell((Candidate("pluto-ml", "9.9", "9.9", "9.9"),)))

@@ -54,13 +54,13 @@ def fetch(url: str, folder: Path) -> int:
     return subprocess.run(command, cwd=folder, env=env | secret, timeout=60, check=False).returncode
 
 
-def test_the_password_is_sent_to_the_server_of_the_url(tmp_path: Path) -> None:
+def test_password_is_sent_to_server_of_url(tmp_path: Path) -> None:
     with git_server() as (port, received):
         assert fetch(f"http://127.0.0.1:{port}/team/code.git", tmp_path) != 0
     assert CREDENTIALS in received
 
 
-def test_the_password_is_not_sent_to_the_target_of_a_redirect(tmp_path: Path) -> None:
+def test_password_is_not_sent_to_target_of_redirect(tmp_path: Path) -> None:
     """Contract: hegsie/gitnado #411: a helper that answers for every server gives away the password."""
     with (
         git_server() as (elsewhere, received),

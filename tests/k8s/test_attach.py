@@ -213,9 +213,7 @@ def test_a_job_that_the_policy_recorded(foreign: ForeignJobs, policy_installed: 
 
 
 @pytest.mark.nightly
-def test_a_lost_point_of_a_long_training_is_named_with_its_block(
-    foreign: ForeignJobs, policy_installed: None
-) -> None:
+def test_lost_point_of_long_training_names_its_block(foreign: ForeignJobs, policy_installed: None) -> None:
     """Contract: the tracker has a digest of each block, to which the lines in the log commit. Without them,
     the summary names several blocks.
     """
@@ -407,7 +405,7 @@ def without_end(spec: Object) -> None:
 
 
 @pytest.mark.nightly
-def test_a_lost_point_is_named_although_a_statefulset_never_ends(
+def test_lost_point_is_named_although_statefulset_never_ends(
     foreign: ForeignJobs, policy_installed: None
 ) -> None:
     """Contract: UNKNOWN, because more points may come, with the point that is absent so far."""

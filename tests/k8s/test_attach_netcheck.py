@@ -43,7 +43,7 @@ def test_a_healthy_job_with_a_sidecar_before_its_ranks(foreign: ForeignJobs) -> 
     assert (second.verdict, second.cause) == ("ok", None), second
 
 
-def test_a_service_that_selects_no_pod_and_a_job_that_is_gone(foreign: ForeignJobs) -> None:
+def test_service_without_pods_and_deleted_job(foreign: ForeignJobs) -> None:
     """Contract: the Service is read when netcheck runs, and not when the harness attached."""
     foreign.job("cut", **LONG)
     foreign.until_logged("app=cut", 1, "step 1")

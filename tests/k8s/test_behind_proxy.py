@@ -62,7 +62,7 @@ def test_a_launch_passes_and_sends_the_proxy_nothing_local(
     assert PASSWORD not in run.stderr + run.stdout
 
 
-def test_a_launch_passes_on_a_cluster_behind_the_proxy_of_its_kubeconfig(
+def test_launch_passes_on_cluster_behind_proxy_of_its_kubeconfig(
     theirs: Settings, job: JobFile, proxy: ProxyServer
 ) -> None:
     """The harness, konduktor and the tracker's client reach the API server through the proxy alone."""
@@ -81,7 +81,7 @@ def test_a_launch_passes_on_a_cluster_behind_the_proxy_of_its_kubeconfig(
     assert holding(outcome.bundle) == []
 
 
-def test_a_build_gets_the_proxy_and_its_image_records_nothing(
+def test_build_gets_proxy_and_its_image_records_nothing(
     cluster: Ready, proxy: ProxyServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     for name, value in variables(proxy).items():

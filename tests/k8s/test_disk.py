@@ -18,7 +18,7 @@ pytestmark = pytest.mark.nightly
 WRITES = "head -c {} /dev/zero >/tmp/filling\n"
 
 
-def test_a_rank_that_writes_more_than_its_limit_is_evicted(launch: Launch, job: JobFile) -> None:
+def test_rank_that_writes_more_than_its_limit_is_evicted(launch: Launch, job: JobFile) -> None:
     """The verdict names the limit."""
     job = job.with_(run=WRITES.format("300M") + "sleep 60\n" + str(job.document["run"]))
     verdict = launch(job, ephemeral_storage="100Mi").verdict

@@ -153,7 +153,7 @@ def test_gpus_that_the_device_plugin_lost_are_named(
     assert all(name in verdict.explanation for name in gpus)
 
 
-def test_a_time_sliced_gpu_is_requested_once_and_not_accepted(
+def test_time_sliced_gpu_is_requested_once_and_not_accepted(
     cluster: Ready,
     gpus: list[str],
     labelled: Callable[[dict[str, str]], None],

@@ -72,7 +72,7 @@ def test_interrupted_again_and_again_the_cluster_is_still_known(env: dict[str, s
 
 
 @pytest.mark.nightly
-def test_what_a_sigkill_left_does_not_stop_the_next_run(env: dict[str, str]) -> None:
+def test_what_sigkill_left_does_not_stop_next_run(env: dict[str, str]) -> None:
     """Nobody cleaned up, and the nodes were stopped since, as by a reboot. The next run removes that cluster.
 
     In every `make test` the fault harness-sigkill-next-run does so with a launch in place of a cluster.
@@ -89,7 +89,7 @@ def test_what_a_sigkill_left_does_not_stop_the_next_run(env: dict[str, str]) -> 
     gone(again, cluster)
 
 
-def test_a_creation_that_fails_is_judged_and_leaves_its_log(env: dict[str, str], tmp_path: Path) -> None:
+def test_creation_that_fails_is_judged_and_leaves_its_log(env: dict[str, str], tmp_path: Path) -> None:
     """kind gets a node image that does not exist."""
     kind = tmp_path / "kind"
     kind.write_text(
@@ -105,7 +105,7 @@ def test_a_creation_that_fails_is_judged_and_leaves_its_log(env: dict[str, str],
     gone(run, cluster)
 
 
-def test_a_cluster_of_somebody_else_is_neither_used_nor_deleted(env: dict[str, str]) -> None:
+def test_cluster_of_somebody_else_is_neither_used_nor_deleted(env: dict[str, str]) -> None:
     """A single container with kind's label counts as a cluster for kind. It is never started."""
     cluster = "pluto-e2e-int-e"
     image = resolve(RunContext(settings=load(), progress=lambda text: None)).node_image
@@ -153,7 +153,7 @@ def created_at(env: dict[str, str]) -> str:
 
 
 @pytest.mark.e2e
-def test_one_node_is_enough_and_a_kept_cluster_is_reused(kept: dict[str, str]) -> None:
+def test_one_node_is_enough_and_kept_cluster_is_reused(kept: dict[str, str]) -> None:
     """Two pods that request a whole CPU each share what the control plane leaves of one machine.
 
     Nothing is built, created or installed for the second run.

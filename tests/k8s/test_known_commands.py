@@ -85,7 +85,7 @@ ROWS = table("| in the guide | here |")
 TYPED = [row[1].strip("`") for row in ROWS]
 
 
-def test_the_table_has_every_command_and_file_of_the_guide() -> None:
+def test_table_has_every_command_and_file_of_guide() -> None:
     assert {row[0].strip("`") for row in ROWS} - {""} == set(GUIDE)
     files = table("| file in the guide |")
     assert [row[0].split("`")[1] for row in files] == list(FILES)
@@ -142,7 +142,7 @@ def with_names(text: str, launch: LoggedLaunch) -> str:
 
 # The lines that look at the launch come first: a cluster keeps the namespaces of the newest launches.
 @pytest.mark.parametrize("line", sorted(EXPECTED, key=lambda line: EXPECTED[line].endswith(PASS)))
-def test_a_command_of_the_table_does_what_the_table_promises(
+def test_command_of_table_does_what_table_promises(
     line: str, logged_launch: LoggedLaunch, shell: Callable[[str], str]
 ) -> None:
     typed = with_names(line, logged_launch)

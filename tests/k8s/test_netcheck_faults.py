@@ -51,7 +51,7 @@ def matrix(request: pytest.FixtureRequest, cluster: Ready, harness_settings: Set
 
 
 @each(FAULTS)
-def test_a_fault_of_the_network_is_named_with_its_ranks(
+def test_fault_of_network_is_named_with_its_ranks(
     matrix: Matrix, name: str, record_property: Callable[[str, object], None]
 ) -> None:
     """Contract: verdict, cause and ranks are those of its file, and a healthy job passes afterwards."""

@@ -120,14 +120,14 @@ def test_a_torchrun_job_in_the_host_network_passes(launch: Launch) -> None:
 
 
 @pytest.mark.controller
-def test_a_queue_without_the_privileges_of_its_template_is_refused() -> None:
+def test_queue_without_privileges_of_its_template_is_refused() -> None:
     """Contract: before the launch, with what to add. The original controller's queues have no privileges."""
     with pytest.raises(UsageError, match="add hostNetwork, hostIPC to the queue's privileges"):
         torchrun(HOST)
 
 
 @pytest.mark.controller
-def test_two_torchrun_pods_in_the_network_of_one_node_pass(launch: Launch, cluster: Ready) -> None:
+def test_two_torchrun_pods_in_network_of_one_node_pass(launch: Launch, cluster: Ready) -> None:
     """Contract: only node 0 listens on the port of the rendezvous, so its neighbour takes no port."""
     nodes = [node["metadata"]["name"] for node in cluster.kube.objects("v1", "Node")]
     worker = next(name for name in nodes if "control-plane" not in name)
@@ -139,7 +139,7 @@ def test_two_torchrun_pods_in_the_network_of_one_node_pass(launch: Launch, clust
 
 
 @pytest.mark.controller
-def test_a_helper_does_not_keep_a_torchrun_job_from_its_end(launch: Launch, cluster: Ready) -> None:
+def test_helper_does_not_keep_torchrun_job_from_its_end(launch: Launch, cluster: Ready) -> None:
     helper = {"name": "exporter", "image": cluster.worker.tag, "command": ["sleep", "infinity"]}
     outcome = launch(torchrun({"containers": [{"name": "trainer"}, helper]}), wait_seconds=WAIT_SECONDS)
     assert outcome.verdict.verdict == "PASS", told(outcome)

@@ -77,7 +77,7 @@ def passed(outcome: Outcome) -> Bundle:
     return Bundle.open(outcome.bundle)
 
 
-def test_without_a_toleration_the_taint_and_the_option_are_named(there: Settings, tainted: list[str]) -> None:
+def test_without_toleration_taint_and_option_are_named(there: Settings, tainted: list[str]) -> None:
     """Contract: said before a namespace is made, with the taint, and where a toleration goes."""
     outcome = launched(job(2), there)
     assert (outcome.verdict.verdict, outcome.verdict.cause) == ("FAIL", "scheduling.unschedulable")

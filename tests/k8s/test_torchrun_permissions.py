@@ -119,7 +119,7 @@ def test_a_job_s_author_runs_what_the_queue_permits(team: Team, member: Team) ->
         ("first", {"scheduling": {"priorityClassName": "system-node-critical"}}, "priorityClasses: "),
     ],
 )
-def test_a_job_gets_nothing_that_its_author_could_not_get(
+def test_job_gets_nothing_that_its_author_could_not_get(
     team: Team, member: Team, name: str, fields: dict[str, Any], entry: str
 ) -> None:
     """Contract: the reported inputs are Failed with the entry that would permit them; nothing is created."""
@@ -130,7 +130,7 @@ def test_a_job_gets_nothing_that_its_author_could_not_get(
     assert name not in {found["metadata"]["name"] for found in team.jobsets()}
 
 
-def test_a_queue_s_author_needs_the_rights_of_a_queue(team: Team, author: Team, owner: Team) -> None:
+def test_queue_s_author_needs_rights_of_queue(team: Team, author: Team, owner: Team) -> None:
     """Contract: whoever may not create pods creates no queue and changes none; the owner's role is enough.
     Metadata alone may be changed, because the garbage collector removes finalizers.
     """
@@ -147,7 +147,7 @@ def test_a_queue_s_author_needs_the_rights_of_a_queue(team: Team, author: Team, 
     team.until_queue_ready("owned")
 
 
-def test_a_privileged_template_waits_for_the_word_of_its_owner(team: Team, owner: Team) -> None:
+def test_privileged_template_waits_for_word_of_its_owner(team: Team, owner: Team) -> None:
     """Contract: the API server would take the pod, and the queue is not Ready until privileges list it."""
     template = {"spec": {"hostPID": True, "volumes": [{"name": "host", "hostPath": {"path": "/proc"}}]}}
     owner.queue("node", podTemplate=template, privileges=["hostPID"])

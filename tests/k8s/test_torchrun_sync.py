@@ -173,7 +173,7 @@ def here(tmp_path: Path) -> Path:
     return top
 
 
-def test_ranks_meet_again_with_new_code_in_the_same_pods(job: Callable[[str], Job], here: Path) -> None:
+def test_ranks_meet_again_with_new_code_in_same_pods(job: Callable[[str], Job], here: Path) -> None:
     """Contract: edit, sync: all ranks meet with the new code, none with the old one. The pods are the same,
     and the exit code of the last code is the pods'."""
     write(here, "one", stay=True)

@@ -67,7 +67,7 @@ def test_another_version_of_each_package_passes(launch: Launch, job: JobFile) ->
 
 
 @pytest.mark.nightly
-def test_another_version_of_jobset_has_a_cluster_of_its_own(tmp_path: Path) -> None:
+def test_another_version_of_jobset_has_cluster_of_its_own(tmp_path: Path) -> None:
     """Contract: the kept cluster is used again with the same version, and refused with another one."""
     env = environment(tmp_path, HARNESS_CLUSTER_NAME="versions-jobset", KEEP_CLUSTER="true")
     words = ["run", "jobs/multinode.yaml"]
@@ -105,7 +105,7 @@ def test_a_matrix_of_two_jobsets_has_two_clusters(tmp_path: Path) -> None:
 
 
 @pytest.mark.nightly
-def test_an_added_layer_has_the_files_that_a_build_has(
+def test_added_layer_has_files_that_build_has(
     harness_settings: Settings, client: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Contract: also where files and folders of the replaced package are removed."""

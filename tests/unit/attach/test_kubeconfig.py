@@ -10,9 +10,7 @@ import pytest
 from harness.attach.session import default_kubeconfig
 
 
-def test_files_of_a_list_that_do_not_exist_are_skipped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_of_list_that_do_not_exist_are_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Contract: as for kubectl, a list may have empty entries and files that do not exist."""
     first, second = tmp_path / "first", tmp_path / "second"
     monkeypatch.setenv("KUBECONFIG", os.pathsep.join(["", str(first), str(second)]))

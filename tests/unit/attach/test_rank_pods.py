@@ -70,7 +70,7 @@ def test_only_the_trainer_step_of_a_trainjob_has_ranks():
     assert job.owns_pod(of_jobset("dataset-initializer", 0, 0))
 
 
-def test_a_jobset_created_again_does_not_own_the_pods_of_the_former():
+def test_jobset_created_again_does_not_own_pods_of_former():
     """Contract: the JobSet's uid in a pod's label counts, where JobSet writes it."""
     job = described(JOBSET, jobset(("w", 1, 1)))
     former = of_jobset("w", 0, 0)

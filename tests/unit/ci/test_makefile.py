@@ -67,7 +67,7 @@ def test_parallel_make_runs_one_target_after_the_other(programs: Path) -> None:
     assert sorted(make(programs, "images", "browser", MAKEFLAGS="-j4")) == expected
 
 
-def test_the_cache_may_be_in_a_folder_with_a_space(programs: Path, tmp_path: Path) -> None:
+def test_cache_may_be_in_folder_with_space(programs: Path, tmp_path: Path) -> None:
     version = re.search(r"^ACTIONLINT_VERSION := (\S+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert version
     tools = tmp_path / "a user" / "tools"

@@ -81,7 +81,7 @@ def test_when_all_pods_run_the_step_is_proved():
     assert [each for each in found.findings if each.step == "pods"] == [ok("pods", "4 of 4 pods run")]
 
 
-def test_a_rank_without_a_diagnosis_is_refused_with_the_reason():
+def test_rank_without_diagnosis_is_refused_with_reason():
     """Contract: no table of somebody else's is shown in its place."""
     looked = seen({0, 1, 2}, {0: diagnosis(0)}, {1: "sh: python3: not found"})
     for rank, said in ((1, "python3: not found"), (3, "Pending"), (9, "no such rank")):

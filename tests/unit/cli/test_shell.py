@@ -73,7 +73,7 @@ def test_nobody_takes_it_for_a_rank() -> None:
     assert "schedulingGates" not in spec
 
 
-def test_a_sidecar_before_the_ranks_is_not_taken_for_them() -> None:
+def test_sidecar_before_ranks_is_not_taken_for_them() -> None:
     """Contract: the container that the launch names is entered and copied, wherever it is in the pod."""
     mesh = {"name": "mesh", "image": "mesh:1"}
     pod = {**POD, "spec": {**POD["spec"], "containers": [mesh, *POD["spec"]["containers"]]}}

@@ -76,7 +76,7 @@ def test_only_a_succeeded_job_has_exit_code_0(
     assert Jobs(Kube(kubeconfig), "team").exit_code(ended(phase)) == code
 
 
-def test_a_log_cannot_erase_the_node_rank_or_lines_of_other_pods(capsys: pytest.CaptureFixture[str]) -> None:
+def test_log_cannot_erase_lines_of_other_pods(capsys: pytest.CaptureFixture[str]) -> None:
     """In public reports (tqdm #565 and #750, stern #104), bars of other processes hide prefixes and lines."""
     log = [
         b"\r 10%|#   | 1/10\r100%|####| 10/10\n",
@@ -233,7 +233,7 @@ def test_the_plugin_says_its_own_name() -> None:
         assert says in said.stdout
 
 
-def test_a_dry_run_names_what_is_not_sent_and_what_looks_like_a_secret(
+def test_dry_run_names_unsent_files_and_possible_secrets(
     kubeconfig: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Contract: on stderr, with the reason; stdout has the job alone. A warning comes with --quiet, too."""

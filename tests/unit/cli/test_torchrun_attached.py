@@ -47,7 +47,7 @@ def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("uid", ["", "mine"])
-def test_the_success_of_another_job_of_the_same_name_is_not_this_job_s(uid: str) -> None:
+def test_success_of_namesake_is_not_this_job_s(uid: str) -> None:
     """Contract: a job that was replaced while a command followed it is not said to have succeeded."""
     answers = [job("mine"), job("other", "Succeeded")]
     jobs = Jobs(answers if not uid else answers[1:])
@@ -56,7 +56,7 @@ def test_the_success_of_another_job_of_the_same_name_is_not_this_job_s(uid: str)
         follower.follow()
 
 
-def test_code_is_not_sent_to_another_job_of_the_same_name() -> None:
+def test_code_is_not_sent_to_namesake() -> None:
     """Contract: `sync` ends before it reads the other job's pods."""
     jobs = Jobs([job("other")])
     sender = Attached(jobs, "demo", None, lambda line: None, uid="mine")  # type: ignore[arg-type]

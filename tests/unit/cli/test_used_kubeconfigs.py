@@ -59,7 +59,7 @@ def test_the_kubeconfig_of_a_bundle_from_elsewhere_is_refused(sent: Bundle, tmp_
 
 
 @pytest.mark.parametrize("way", ["used", "set"])
-def test_a_kubeconfig_that_the_user_used_or_names_is_used(sent: Bundle, tmp_path: Path, way: str) -> None:
+def test_kubeconfig_that_user_used_or_names_is_used(sent: Bundle, tmp_path: Path, way: str) -> None:
     """Contract: the user's own choice counts. Nothing listens at the server's address, which is named."""
     kubeconfig = tmp_path / "sent" / "kubeconfig"
     if way == "used":

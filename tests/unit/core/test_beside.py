@@ -45,7 +45,7 @@ def test_a_failure_of_the_block_ends_what_runs_beside() -> None:
     assert time.monotonic() - start < LONG / 2
 
 
-def test_a_failure_beside_is_told_when_the_block_had_ended() -> None:
+def test_failure_beside_is_told_when_block_had_ended() -> None:
     with pytest.raises(ToolError, match="broken"), in_background(fails):
         pass
 

@@ -47,7 +47,7 @@ def test_one_context_in_the_namespace_of_the_launch(tmp_path: Path) -> None:
     assert path.read_bytes() == before
 
 
-def test_credentials_of_a_program_are_handed_on_as_a_token(tmp_path: Path) -> None:
+def test_credentials_of_program_are_handed_on_as_token(tmp_path: Path) -> None:
     """A cloud's program looks into the user's HOME, which the launcher does not have."""
     answer = {
         "apiVersion": "client.authentication.k8s.io/v1",

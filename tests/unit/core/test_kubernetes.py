@@ -128,7 +128,7 @@ def test_a_gap_is_told_when_it_is_over(serve: Serve) -> None:
     assert "without a response (ProtocolError" in gaps[0]
 
 
-def test_a_server_that_stays_away_is_told_at_the_end(serve: Serve) -> None:
+def test_server_that_stays_away_is_told_at_end(serve: Serve) -> None:
     _, kube = serve(lambda asked: b"HTTP/1.1 500 not ready\r\nContent-Length: 0\r\n\r\n")
     gaps: list[str] = []
     heart = Heartbeat(kube, gaps.append)

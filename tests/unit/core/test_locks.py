@@ -15,7 +15,7 @@ HOLD = "import sys; from pathlib import Path; from harness.core.locks import loc
 )
 
 
-def test_a_second_one_waits_until_the_first_process_is_killed(tmp_path: Path) -> None:
+def test_second_one_waits_until_first_process_is_killed(tmp_path: Path) -> None:
     path = tmp_path / "made" / "lock"
     waiting, got = threading.Event(), threading.Event()
 

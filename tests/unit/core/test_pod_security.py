@@ -28,7 +28,7 @@ def test_a_pod_of_the_harness_passes_the_standard_restricted(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SPECS)
-def test_only_users_images_and_containers_with_gpus_can_write_to_their_root(name: str) -> None:
+def test_only_user_images_and_gpu_containers_write_root(name: str) -> None:
     """Contract: such a container runs the ranks. The runtime changes the root of a container with GPUs."""
     writable = name.startswith(("train", "accept", "netcheck")) and any(
         word in name for word in ("image", "gpus", "GPUs")
@@ -49,7 +49,7 @@ def test_the_pods_have_a_home_and_a_user_name(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["kept folder", "claims", "class", "image"])
-def test_a_training_on_volumes_of_the_user_keeps_the_images_user(name: str) -> None:
+def test_training_on_volumes_of_user_keeps_images_user(name: str) -> None:
     """Contract: root wrote files there before, so it keeps the capabilities for files, and nothing else."""
     spec = hardened(training.workload(TRAININGS[name]))
     context = spec["containers"][0]["securityContext"]

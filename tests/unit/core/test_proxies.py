@@ -212,7 +212,7 @@ def _unrouted(path: Path, where: str) -> Iterator[str]:
                 yield f"{where}:{node.lineno}: subprocess.{name} without env=environment()"
 
 
-def test_no_code_leaves_the_choice_of_a_proxy_to_a_library() -> None:
+def test_no_code_leaves_choice_of_proxy_to_library() -> None:
     """Contract: requests use http_client or Kube, and programs get the variables of `environment`.
 
     Code that runs in pods is not meant, because pods get no proxy.

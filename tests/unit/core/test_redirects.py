@@ -159,7 +159,7 @@ def test_a_redirect_takes_no_credential_along(
     assert not [name for name in ("authorization:", "x-amz-", "x-api-key:", "cookie:") if name in headers]
 
 
-def test_a_redirect_of_s3_is_an_error_with_its_target(
+def test_redirect_of_s3_is_error_with_its_target(
     servers: tuple[int, list[str], list[str]],
 ) -> None:
     """Contract: the message names the server to configure, because a signature is for one server only."""

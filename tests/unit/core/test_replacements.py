@@ -54,7 +54,7 @@ def test_a_version_is_a_specifier(spec: str, versions: str) -> None:
     assert parse("Pluto_ML", spec).name == "pluto-ml"
 
 
-def test_the_name_of_the_product_is_that_of_its_package() -> None:
+def test_name_of_product_is_that_of_its_package() -> None:
     assert parse("konduktor", "latest").name == KONDUKTOR
     assert parse("pluto", "latest").name == "pluto-ml"
 
@@ -91,9 +91,7 @@ def test_a_controller_is_replaced_by_nothing_else(spec: str) -> None:
         parse("kueue", spec)
 
 
-def test_a_path_is_a_wheel_an_sdist_or_the_folder_of_a_package(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_path_is_wheel_sdist_or_folder_of_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Contract: a relative path is meant from the current folder, so that the setting keeps its meaning."""
     (tmp_path / "checkout").mkdir()
     (tmp_path / "data").mkdir()

@@ -125,7 +125,7 @@ _PIECES = st.sampled_from(
 
 
 @given(st.lists(_PIECES, max_size=12).map("".join))
-def test_a_text_that_ends_within_a_secret_is_read_like_any_other(text: str) -> None:
+def test_text_ending_within_secret_is_read_normally(text: str) -> None:
     """Contract: a pod's argument or log that ends with `--token "` once stopped the recording of evidence."""
     assert clean(clean(text)) is not None
 
@@ -268,7 +268,7 @@ def test_no_frame_is_changed(rows: list[tuple[str, int, float]], nonce: int) -> 
     assert clean(text) == text
 
 
-def test_a_frame_that_ends_like_a_name_is_not_changed() -> None:
+def test_frame_that_ends_like_name_is_not_changed() -> None:
     """Contract: base64 text that ends with "token=" or "key=" does not make the frame's signature a value."""
     for end in ("token=", "AccessKey=", "myPassword==", "apikey="):
         line = f"@truth1 {'A' * 12}{end} {'0a' * 16}"

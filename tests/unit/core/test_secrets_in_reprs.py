@@ -54,7 +54,7 @@ def fields() -> Iterator[str]:
                     yield f"{node.name}.{line.target.id}"
 
 
-def test_every_field_with_a_secret_is_left_out_of_the_repr() -> None:
+def test_every_field_with_secret_is_left_out_of_repr() -> None:
     assert set(fields()) == set(NAMES)
 
 

@@ -77,7 +77,7 @@ def test_a_text_is_what_a_terminal_shows(text: str, expected: list[str]) -> None
     assert not any(one.isascii() and not one.isprintable() for line in shown(text) for one in line)
 
 
-def test_a_progress_bar_is_one_row_with_the_number_of_updates() -> None:
+def test_progress_bar_is_one_row_with_number_of_updates() -> None:
     text = "".join(f"\x1b[32m{bar(step)}\x1b[0m" for step in range(2001)) + "\nTraceback\n"
     first, second = rows(text)
     assert first.text.startswith("train:  10%|#")
@@ -115,14 +115,14 @@ def test_an_error_below_a_bar_is_not_lost() -> None:
     assert "3/20000" in second.text
 
 
-def test_a_screen_that_is_drawn_again_is_kept_once_below_the_earlier_output() -> None:
+def test_redrawn_screen_is_kept_once_below_earlier_output() -> None:
     frames = "".join(f"\x1b[2J\x1b[Hepoch {n}\nloss {n / 8}\n" for n in range(100))
     found = rows("started\n", frames)
     assert [row.text for row in found] == ["started", "epoch 99", "loss 12.375"]
     assert [row.first for row in found] == [0, 1, 1]
 
 
-def test_rows_have_the_marks_of_the_output_that_began_and_changed_them() -> None:
+def test_rows_have_marks_of_output_that_changed_them() -> None:
     first, second = rows("123\n", "two\n", "\x1b[2Aand", "\n\n")
     assert (first.text, first.first, first.last) == ("and", 0, 2)
     assert (second.text, second.first, second.last) == ("two", 1, 1)

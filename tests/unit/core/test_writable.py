@@ -30,7 +30,7 @@ def test_a_folder_in_a_closed_one_is_not_writable() -> None:
             closed.chmod(0o700)
 
 
-def test_a_new_folder_is_writable_below_a_folder_and_not_below_a_file(tmp_path: Path) -> None:
+def test_folder_can_be_created_below_folders_only(tmp_path: Path) -> None:
     check(tmp_path / "new" / "newer", "--output")
     (tmp_path / "file").touch()
     with pytest.raises(UsageError, match="a folder is expected"):

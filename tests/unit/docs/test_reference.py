@@ -50,7 +50,10 @@ def test_what_stands_in_the_documents() -> None:
         "PLUTO_API_TOKEN",
     ]
     assert "| `HARNESS_WORKERS` | int | `2` |" in DOCUMENTS["settings.md"]()
-    assert "| `values` | The run has exactly the doubles that the ranks logged. " in DOCUMENTS["checks.md"]()
+    assert (
+        "| `values` | The values in the run are exactly the doubles that the ranks logged. "
+        in DOCUMENTS["checks.md"]()
+    )
     written = DOCUMENTS["evidence.md"]()
     models = [
         name

@@ -71,5 +71,5 @@ def test_a_link_whose_repository_is_unknown_is_text(monkeypatch: pytest.MonkeyPa
         ("- a\nmore a\n- b\n\ntext\n- c", "- a\nmore a\n- b\n\ntext\n\n- c"),
     ],
 )
-def test_lists_have_a_blank_line_before_them_and_four_spaces_for_each_level(github: str, site: str) -> None:
+def test_lists_follow_blank_line_and_indent_four_spaces(github: str, site: str) -> None:
     assert page(github) == site

@@ -19,7 +19,7 @@ def matrix(folder: Path, last: CellResult) -> Document:
     return document(folder, passed, last)
 
 
-def test_the_page_shows_every_cell_and_why_one_did_not_pass(tmp_path: Path) -> None:
+def test_page_shows_every_cell_and_reasons_of_failures(tmp_path: Path) -> None:
     failed = outcome("FAIL", "rank.crashed", explanation="rank 1 | crashed", versions=VERSIONS)
     text = page(matrix(tmp_path, cell(failed, failed)), "harness matrix --newest 8")
     assert "On 2026-11-28, `jobs/<multinode>.yaml` was launched" in text

@@ -95,7 +95,7 @@ def test_a_value_that_can_be_a_secret_is_hidden(text: str, secret: str) -> None:
     assert secret not in Redactor().text(text)
 
 
-def test_the_command_line_of_a_launch_keeps_the_name_of_its_secret() -> None:
+def test_command_line_of_launch_keeps_name_of_its_secret() -> None:
     """Contract: manifest.json has the command, so that the launch can be repeated."""
     command = ["harness", "train", "--secret", "hf-token", "--secret", "9f8e7d6c5b4a"]
     assert Redactor().value(command) == ["harness", "train", "--secret", "hf-token", "--secret", "***"]

@@ -52,7 +52,7 @@ def test_rows_come_back_in_their_order(rows: list[tuple[str, int, float, int]]) 
     assert by_metric == expected
 
 
-def test_a_step_of_more_than_64_bits_stays_a_line(tmp_path: Path) -> None:
+def test_step_of_more_than_64_bits_stays_line(tmp_path: Path) -> None:
     """Contract: what columns cannot hold is not lost."""
     rows = [row(step) for step in (1, 2**70, 3)]
     assert of_rows([(one.metric, one.step, one.value, one.time_ms) for one in rows]) is None

@@ -271,7 +271,7 @@ def test_a_report_is_not_written_through_a_link(bundle: Path, outside: Path) -> 
     assert not (bundle / "report.html").is_symlink()
 
 
-def test_the_end_of_a_log_without_lines_takes_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_end_of_log_without_lines_takes_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Contract: the last lines of a file have at most MAX_RECORD_BYTES, and keep their numbers."""
     monkeypatch.setattr(files, "MAX_RECORD_BYTES", 3000)
     monkeypatch.setattr(files, "_BLOCK", 1000)

@@ -186,7 +186,7 @@ def encoded_twice(draw: st.DrawFn) -> tuple[str, str]:
 )
 @example(("G9cRcwzHDj2VVyna", CUT_INSIDE), [], "", False)
 @example(("G9cRcwzHDj2VVyna", CUT_INSIDE), 64, PREFIXES[2], True)
-def test_no_reading_of_a_document_that_was_encoded_twice_has_the_secret(case, cuts, prefix, streamed):
+def test_document_encoded_twice_has_no_secret(case, cuts, prefix, streamed):
     """Contract: wherever the first encoding and the second one are wrapped or split over lines."""
     secret, text = case
     joint = f"\n{prefix}"
@@ -212,7 +212,7 @@ def wrapped(text: str, columns: int, joint: str) -> str:
 
 @pytest.mark.parametrize("columns", [16, 64, 76])
 @pytest.mark.parametrize("prefix", PREFIXES)
-def test_a_document_in_wrapped_base64_shows_no_part_of_the_secret(columns: int, prefix: str) -> None:
+def test_document_in_wrapped_base64_shows_no_part_of_secret(columns: int, prefix: str) -> None:
     """Contract: a kubeconfig in base64, also in base64 again, is masked line by line. The rest stays."""
     secret = "hV7kQ2mZ9xW4tB8nL3pR6sD1fG5jC0yA" * 3
     document = f"apiVersion: v1\nusers: [{{name: u, user: {{x: {secret}}}}}]\ncontexts: []\n".encode()
@@ -228,7 +228,7 @@ def test_a_document_in_wrapped_base64_shows_no_part_of_the_secret(columns: int, 
         assert not any(secret[at : at + 12] in each for each in read for at in range(len(secret) - 12))
 
 
-def test_a_secret_of_several_lines_is_found_whole_and_on_one_line() -> None:
+def test_multiline_secret_is_found_whole_and_on_one_line() -> None:
     """Contract: as `set -x`, repr and a pretty printer show it. Its braces and short lines are no secrets.
 
     Public reports: actions/runner #326, #161 and #2232, buildkite/agent #3233, buildbot #4793.
@@ -395,7 +395,7 @@ def test_a_private_key_is_masked_in_a_stream(size: int) -> None:
     assert redacted == "".join(f"{STAMP}{line}\n" for line in expected)
 
 
-def test_lines_are_written_at_once_unless_they_can_begin_a_secret() -> None:
+def test_lines_are_written_immediately_unless_secret_may_begin() -> None:
     """Contract: the last lines of a rank that hangs are in its log. Only what can begin a secret waits."""
     stream = Redactor(["hV7kQ2mZ9xW4"]).stream()
     assert stream.feed(f"{STAMP}step 1 loss 2.5\n") == f"{STAMP}step 1 loss 2.5\n"

@@ -37,7 +37,7 @@ NODES = [
         ("other:1", []),
     ],
 )
-def test_other_tags_of_an_image_are_found_on_the_nodes(image: str, tags: list[str]) -> None:
+def test_other_tags_of_image_are_found_on_nodes(image: str, tags: list[str]) -> None:
     assert other_tags(image, NODES) == tags
 
 
@@ -50,7 +50,7 @@ def test_other_tags_of_an_image_are_found_on_the_nodes(image: str, tags: list[st
         ("elsewhere:5000/worker:1", ["registry:5000/worker:1", "worker:1"]),
     ],
 )
-def test_the_same_name_and_tag_in_another_registry_is_found(image: str, names: list[str]) -> None:
+def test_same_name_and_tag_in_another_registry_is_found(image: str, names: list[str]) -> None:
     assert same_name(image, NODES) == names
 
 

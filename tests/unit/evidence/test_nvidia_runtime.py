@@ -62,9 +62,7 @@ OF_THE_NODE, OF_THE_IMAGE, OF_THE_DRIVER = "scheduling.not_started", "image.conf
     ],
 )
 @pytest.mark.parametrize("reason", ["RunContainerError", "StartError", "CreateContainerError"])
-def test_a_message_of_the_runtime_has_a_cause_and_advice(
-    reason: str, message: str, cause: str, advice: str
-) -> None:
+def test_message_of_runtime_has_cause_and_advice(reason: str, message: str, cause: str, advice: str) -> None:
     """Contract: neither a GPU nor the driver is blamed for the image, the request or the toolkit."""
     assert not_started(reason, message) == Meaning(cause, "retried")
     given = container_start_advice.of(message)
@@ -75,5 +73,5 @@ def test_a_message_of_the_runtime_has_a_cause_and_advice(
 @pytest.mark.parametrize(
     "message", ['configmap "nvidia-ctk" not found', 'secret "nvidia-container-cli" not found']
 )
-def test_an_object_named_after_the_runtime_is_not_its_message(message: str) -> None:
+def test_object_named_after_runtime_is_not_its_message(message: str) -> None:
     assert not_started("CreateContainerConfigError", message) == Meaning("image.config", "final")

@@ -112,7 +112,7 @@ def test_env_entries_with_secret_names_are_redacted(name):
         (["train.py", '--token "'], None),
     ],
 )
-def test_the_argument_after_the_option_of_a_secret_is_redacted(arguments, expected):
+def test_argument_after_option_of_secret_is_redacted(arguments, expected):
     """Contract: openclaw/openclaw #75095, slopus/happy #1297: the value is a list item of its own."""
     spec = {"containers": [{"args": arguments}]}
     found = compact(spec, Redactor())
@@ -141,7 +141,7 @@ VALUED = {"name": "HF_TOKEN", "value": 'x "y" \\'}
         ({"name": "HF_TOKEN", "value": ["known"]}, False),
     ],
 )
-def test_the_quick_way_is_as_strict_as_the_slow_one(entry, quick):
+def test_quick_way_is_as_strict_as_slow_one(entry, quick):
     """Contract: JSON text is redacted as the value would be, or not at all. It is for pods."""
     spec = {"env": [{"name": "RANK", "value": "1"}, entry, REFERENCE, VALUED]}
     redactor = Redactor(["known"])

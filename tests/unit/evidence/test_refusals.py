@@ -68,7 +68,7 @@ LEADER = "leader pod not yet scheduled, not creating follower pod. this is an ex
     ],
 )
 @pytest.mark.parametrize("name", ["mpod.kb.io", "vpod.kb.io", "mjob.kb.io", "vjob.kb.io"])
-def test_a_webhook_of_others_with_a_common_name_refuses_for_good(name, reason):
+def test_webhook_of_others_with_common_name_refuses_for_good(name, reason):
     """kubebuilder gives every webhook for pods the name mpod.kb.io, as in OpenKruise (kruise#666)."""
     found = refusals.refusal(event(f'admission webhook "{name}" denied the request: {reason}'))
     assert found is not None

@@ -198,7 +198,7 @@ def test_latest_is_mended_and_is_gone_with_the_last(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_removal_that_was_killed_is_finished_by_the_next(tmp_path: Path) -> None:
+def test_removal_that_was_killed_is_finished_by_next(tmp_path: Path) -> None:
     """Contract: what it leaves is no bundle, and it goes; nothing that only has a name like it does."""
     doomed = ended(tmp_path, 1)
     doomed.rename(tmp_path / f".removing-{doomed.name}")

@@ -65,7 +65,7 @@ def test_two_different_frames_of_one_number_are_a_gap():
     assert TruthGap(after_seq=1, next_seq=1) in lines
 
 
-def test_an_authentic_frame_that_makes_no_sense_is_a_gap():
+def test_authentic_frame_that_makes_no_sense_is_gap():
     """Contract: nothing in a log raises."""
     odd = [
         truth_frames.encode(NONCE, payload)  # type: ignore[arg-type]
@@ -75,7 +75,7 @@ def test_an_authentic_frame_that_makes_no_sense_is_a_gap():
     assert TruthGap(after_seq=2, next_seq=4) in lines
 
 
-def test_the_code_of_a_rank_is_kept_in_its_order():
+def test_code_of_rank_is_kept_in_its_order():
     """Contract: frames of kind code become TruthCode lines of their attempt, and malformed ones a gap."""
     facts = [["file", "/workspace/a.py", "ab"], ["whole", "", ""]]
     head = {"k": "code", "r": 0, "a": "1-a"}

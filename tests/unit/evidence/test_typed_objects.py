@@ -67,7 +67,7 @@ def test_exit_codes_of_a_pod_failure_policy_are_numbers() -> None:
         ("spec.containers.0.args.0", {}, "spec.containers.args[0] is a mapping, but must be a string"),
     ],
 )
-def test_a_value_of_a_wrong_type_is_absent_and_named(path: str, value: Any, problem: str) -> None:
+def test_value_of_wrong_type_is_absent_and_named(path: str, value: Any, problem: str) -> None:
     pod = copy.deepcopy(POD)
     *parents, last = [int(key) if key.isdecimal() else key for key in path.split(".")]
     place: Any = pod

@@ -171,7 +171,7 @@ def test_a_manifest_made_elsewhere_keeps_the_stages(writer):
     assert manifest.ended_at == "t2"
 
 
-def test_a_full_disk_says_so_and_keeps_what_was_written(writer, monkeypatch):
+def test_full_disk_says_so_and_keeps_what_was_written(writer, monkeypatch):
     """Contract: run.evidence_disk_full, no half record, and no more records: one with a hole before it proves
     nothing."""
     writer.observe("pod", observation(0))
@@ -219,7 +219,7 @@ def test_the_last_words_fit_on_a_full_disk(small_disk):
     assert not [path for path in writer.path.iterdir() if path.name.startswith(".")]
 
 
-def test_nothing_is_left_where_not_even_the_first_words_fit(small_disk):
+def test_nothing_is_left_where_not_even_first_words_fit(small_disk):
     """Contract: it is refused by name and place, and `latest` stays where it was."""
     first = BundleWriter.create(small_disk / "runs", "aaaa0000", Redactor())
     first.verdict(Verdict(verdict="PASS", explanation=""))
@@ -251,7 +251,7 @@ def test_files_of_other_programs_are_redacted_in_place(tmp_path):
     assert (folder / "other.log").read_bytes() == b"\xff nothing\n"
 
 
-def test_a_bundle_that_is_discarded_leaves_the_one_before_it(tmp_path):
+def test_bundle_that_is_discarded_leaves_one_before_it(tmp_path):
     """Contract: `latest` points at the newest bundle that is there, or is not there."""
     first = BundleWriter.create(tmp_path, "aa", Redactor())
     second = BundleWriter.create(tmp_path, "bb", Redactor())

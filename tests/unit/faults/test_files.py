@@ -81,7 +81,7 @@ def test_a_stage_has_begun_while_it_lasts_and_afterwards(tmp_path):
         ({"inejct": []}, "inejct"),
     ],
 )
-def test_a_wrong_file_is_refused_with_its_name_and_field(tmp_path, changes, said):
+def test_wrong_file_is_refused_with_its_name_and_field(tmp_path, changes, said):
     """Contract: UsageError names the file and what does not fit."""
     with pytest.raises(UsageError) as error:
         load(write(tmp_path, **changes))
@@ -129,7 +129,7 @@ def test_a_manifest_differs_only_where_its_fault_says_so():
     assert (service, job) == (plain_service, plain)
 
 
-def test_a_manifest_of_the_users_gets_another_container_and_has_no_script_to_replace():
+def test_user_manifest_gets_container_and_no_script():
     """Contract: the index after a list's last appends. A TorchrunJob has a command and no script."""
     change = Job(
         manifest="manifests/indexed-job.yaml", set={"Job/spec/template/spec/containers/1": {"name": "proxy"}}
@@ -154,7 +154,7 @@ def test_every_manifest_of_a_fault_can_be_launched():
         of_manifest(list(yaml.safe_load_all(variant(JOB, each.job))), each.name)
 
 
-def test_steps_are_templates_and_an_unknown_place_is_an_error():
+def test_steps_are_templates_and_unknown_place_is_error():
     """Contract: arguments are split after rendering; what is not known is named."""
     known = {"kubeconfig": "/k", "context": "c", "pod1": "w-1", "namespace": "n"}
     made = step_variables.command(Step(kubectl="delete pod -n {{ namespace }} {{ pod1 }}"), known, "f")

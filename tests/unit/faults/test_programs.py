@@ -143,7 +143,7 @@ def verdict(word: str, cause: str | None = None, judged: str | None = None) -> V
         accounted(role="child", recorded=False),
     ],
 )
-def test_a_pass_is_wrong_when_an_account_does_not_close(what: Account) -> None:
+def test_pass_is_wrong_when_account_does_not_close(what: Account) -> None:
     assert what.judge(verdict("PASS")).word == "wrong PASS"
 
 

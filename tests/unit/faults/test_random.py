@@ -126,7 +126,7 @@ POINTS = st.sets(st.tuples(st.sampled_from("ab"), st.integers(0, 9), st.floats(0
 
 
 @given(POINTS, st.data())
-def test_a_pass_is_wrong_when_any_point_is_not_there(points, data):
+def test_pass_is_wrong_when_any_point_is_not_there(points, data):
     """Property: the oracle says nothing of a whole tracker, and names the rank of any missing point."""
     assert oracle.lacks({0: points}, {*points, ("c", 1, 0.0)}) == ""
     lost = data.draw(st.sampled_from(sorted(points)))

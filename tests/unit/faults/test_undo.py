@@ -32,7 +32,7 @@ def test_a_fault_is_undone_even_if_its_block_raises(tmp_path):
     assert not (tmp_path / "j.json").exists()
 
 
-def test_what_cannot_be_undone_is_said_and_its_journal_stays(tmp_path, monkeypatch):
+def test_failed_undo_is_reported_and_keeps_its_journal(tmp_path, monkeypatch):
     """Contract: the other commands are run all the same; `replay` tries again."""
     monkeypatch.setattr(undo, "stop_after_delay", lambda _: undo_once)
     blocked = tmp_path / "dir" / "x"
@@ -64,7 +64,7 @@ def test_what_another_injector_undoes_itself_is_left_to_it(tmp_path):
     assert (tmp_path / "a").exists()
 
 
-def test_an_injector_that_is_killed_is_outlived_by_its_watchdog(tmp_path):
+def test_injector_that_is_killed_is_outlived_by_its_watchdog(tmp_path):
     """Contract: SIGKILL leaves no chance to the injector; the fault is undone all the same."""
     code = (
         "import time; from pathlib import Path; from harness.faults.undo import Command, undone\n"
@@ -84,7 +84,7 @@ def test_an_injector_that_is_killed_is_outlived_by_its_watchdog(tmp_path):
     assert (tmp_path / "undone").exists()
 
 
-def test_a_journal_that_is_not_there_is_nothing_to_do(tmp_path):
+def test_journal_that_is_not_there_is_nothing_to_do(tmp_path):
     """Contract: two may replay at once; the second finds nothing."""
     assert replay(tmp_path / "none.json") == []
     (tmp_path / "j.json").write_text(json.dumps([{"argv": ["true"], "stdin": None}]))

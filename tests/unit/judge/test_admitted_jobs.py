@@ -163,9 +163,7 @@ def without_torchrun(pod: Object, launcher: str, rank: int) -> None:
 
 
 @pytest.mark.parametrize(("group", "result"), [(1, "PASS"), (0, "UNKNOWN")])
-def test_ranks_without_torchrun_pass_if_their_logs_prove_one_world(
-    group: int, result: str, tmp_path: Path
-) -> None:
+def test_ranks_without_torchrun_pass_with_logs_of_one_world(group: int, result: str, tmp_path: Path) -> None:
     """Contract: WORLD_SIZE alone does not show that the ranks met. The lines of gloo do."""
     job = Recorded()
     for rank in (0, 1):
@@ -189,7 +187,7 @@ def test_ranks_without_torchrun_pass_if_their_logs_prove_one_world(
     ],
 )
 @pytest.mark.parametrize("world", [2, None])
-def test_ranks_without_torchrun_pass_if_one_process_group_had_all_of_them(
+def test_ranks_without_torchrun_pass_with_one_process_group(
     group: dict[str, Any], result: str, text: str, world: int | None, tmp_path: Path
 ) -> None:
     """Contract: init_process_group returns when all ranks have met, also if NCCL logs nothing."""
@@ -299,7 +297,7 @@ MISSING: dict[str, tuple[Callable[[Recorded], object], str, str]] = {
 
 
 @pytest.mark.parametrize("name", MISSING)
-def test_a_job_without_one_part_of_the_proof_does_not_pass(name: str, tmp_path: Path) -> None:
+def test_job_without_one_part_of_proof_does_not_pass(name: str, tmp_path: Path) -> None:
     job = Recorded()
     remove, word, text = MISSING[name]
     remove(job)
@@ -322,7 +320,7 @@ def test_no_lost_line_and_no_lost_point_passes(tmp_path_factory: Any, data: st.D
     assert verdict.verdict != "PASS", (lines, lost)
 
 
-def test_a_log_that_begins_late_does_not_prove_a_restarted_rank(tmp_path: Path) -> None:
+def test_log_that_begins_late_does_not_prove_restarted_rank(tmp_path: Path) -> None:
     job = Recorded(begins="2026-11-28T10:02:00Z")
     assert job.judge(tmp_path / "first").checks  # torchrun started the ranks once, so nothing is missing.
     job.logs[1] = logged(1, restart=1)
@@ -332,7 +330,7 @@ def test_a_log_that_begins_late_does_not_prove_a_restarted_rank(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("end", ["0token=", "secret=", "password=", "ApiKey=", "TOKEN=="])
-def test_a_summary_that_ends_like_the_name_of_a_secret_is_not_masked(end: str) -> None:
+def test_summary_resembling_secret_name_is_not_masked(end: str) -> None:
     """A masked signature would make the rank UNKNOWN."""
     nonce, name = "3f0c9a52", f"3 abcdefgh 0 1/1 AAAA{end}"
     signature = digest_lines.encode_summary(nonce, 3, "abcdefgh", 0, {})[0].rpartition(" ")[2]

@@ -111,7 +111,7 @@ def test_a_piece_of_a_stack_is_not_a_message(lines):
     assert error_patterns.last_line(list(enumerate(lines, 1)))[0] == "loading"
 
 
-def test_the_last_line_of_a_stalled_rank_is_a_message(judged):
+def test_last_line_of_stalled_rank_is_message(judged):
     job = stuck(bundles.healthy(), 3)
     name = job.pod_name(1)
     job.logs[name] = [f"{at(6, True)} step 3", f'{at(6, True)}   File "a.py", line 3, in f']
@@ -132,7 +132,7 @@ def test_a_segfault_has_no_advice_about_the_sender(judged):
 
 
 @pytest.mark.parametrize("code", [0, 3])
-def test_an_abort_behind_the_end_of_the_script_is_said(judged, code):
+def test_abort_behind_end_of_script_is_said(judged, code):
     """Contract: a rank that Python's finalization aborts had trained to its end, and one line would have
     prevented it; an abort behind an end that was not good is not explained by it.
     """

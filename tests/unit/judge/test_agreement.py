@@ -74,9 +74,7 @@ def test_a_point_that_the_worker_did_not_record(judged: Judged) -> None:
 
 
 @pytest.mark.parametrize("recorded", [False, True])
-def test_a_point_of_a_child_process_is_foreign_unless_the_worker_recorded_it(
-    judged: Judged, recorded: bool
-) -> None:
+def test_unrecorded_point_of_child_process_is_foreign(judged: Judged, recorded: bool) -> None:
     """Contract: a program that a rank starts does not log for the rank, even if it inherits the variables."""
     job = both(bundles.healthy())
     rank, child = (TruthStart(attempt=f"a{pid}", time_ms=0, pid=pid) for pid in (79, 115))
@@ -140,7 +138,7 @@ def test_a_failed_recorder_is_named_where_it_matters(judged: Judged) -> None:
     assert "OverflowError" in verdict.explanation
 
 
-def test_a_failed_recorder_that_is_the_only_one_proves_nothing(judged: Judged) -> None:
+def test_failed_recorder_that_is_only_one_proves_nothing(judged: Judged) -> None:
     """Contract: a failure of the recorder is never a PASS, and no loss."""
     job = bundles.healthy()
     job.truth[1] = [job.truth[1][0], TruthFault(text="ValueError: what was given"), *job.truth[1][1:]]

@@ -54,7 +54,7 @@ def test_an_attached_launch_gets_the_same_cause_or_unknown(name, picture, folder
         assert verdict.explanation
 
 
-def test_a_completed_launch_is_unknown_for_want_of_a_recorder(folder, tmp_path):
+def test_completed_launch_is_unknown_for_want_of_recorder(folder, tmp_path):
     """Contract: all that needs no recorder is PASS, and the verdict names the commands that install one."""
     path, original = _original("rank-restarted-by-torchrun", folder)
     assert original.verdict == "PASS"

@@ -198,7 +198,7 @@ def test_pods_of_one_launch_with_different_images(ids: tuple[str, str], tmp_path
     assert "the pods got different images under worker:1" in verdict.explanation
 
 
-def test_an_image_that_one_node_had_and_the_other_pulled(tmp_path: Path) -> None:
+def test_image_that_one_node_had_and_other_pulled(tmp_path: Path) -> None:
     """Contract: a registry's digest is no other image than a local id, as far as anybody knows."""
     made = job(SENT.model_copy(update={"image_id": None, "ours": False}))
     for kind, seen in made.objects:

@@ -207,7 +207,7 @@ def ended(job: bundles.Job) -> bundles.Job:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_logs_of_both_ranks_show_which_did_not_take_part(judged, name):
+def test_both_logs_show_which_rank_was_absent(judged, name):
     logs, (cause, ranks, pattern) = CASES[name]
     job = failing()
     for index, lines in enumerate(logs):
@@ -238,7 +238,7 @@ def test_the_advice_names_the_network_that_the_ranks_used(judged, logs, advice):
     assert advice in verdict.next[-1], verdict.next
 
 
-def test_ranks_that_were_asked_to_stop_have_not_lost_a_peer(judged):
+def test_ranks_asked_to_stop_have_not_lost_peer(judged):
     job = failing()
     for index in range(2):
         signalled = "torch.distributed.elastic.multiprocessing.api.SignalException: Process 7 got signal: 15"
@@ -289,7 +289,7 @@ def test_an_earlier_attempt_is_not_compared(judged):
     assert (verdict.cause, verdict.ranks) == ("collective.hung", []), verdict.explanation
 
 
-def test_a_rank_that_the_job_does_not_have_is_not_accused(judged):
+def test_rank_that_job_does_not_have_is_not_accused(judged):
     """Contract: a program can print any line, also numbers that Python refuses to read."""
     job = failing()
     forged = f"RuntimeError: Rank 7 failed to pass monitoredBarrier in 9 ms; [rank{'9' * 5000}]: x"

@@ -71,7 +71,7 @@ WHOLE = [name for name in JOBS if name != "cut off"]
 
 
 @pytest.mark.parametrize("name", [*WHOLE, *BUNDLES])
-def test_a_verdict_is_the_same_of_lines_and_of_columns(name: str, tmp_path: Path) -> None:
+def test_verdict_is_same_of_lines_and_of_columns(name: str, tmp_path: Path) -> None:
     """Contract: verdict, cause, ranks, explanations and checks; and `harness diff` finds no difference."""
     lines = written(name) if name in JOBS else extract(RECORDED / f"{name}.tar.xz", tmp_path / "lines")
     one, other = Bundle.open(lines), Bundle.open(packed(lines, tmp_path / "columns"))

@@ -74,7 +74,7 @@ def test_torchrun_names_the_local_rank(judged):
     assert judged(job).ranks == [6]
 
 
-def test_a_rank_that_lost_its_peer_is_not_the_cause(judged):
+def test_rank_that_lost_its_peer_is_not_cause(judged):
     """Contract: of two ranks that end within a moment, the one that only lost its peer follows the other."""
     job = bundles.healthy()
     bundles.crash(job, 1, when=13)
@@ -382,7 +382,7 @@ def test_an_eviction_says_where_the_time_went(judged, containers, rows, text):
 
 
 @pytest.mark.parametrize("readmitted", [False, True])
-def test_the_time_of_an_admitted_job_counts_from_its_last_admission(judged, readmitted):
+def test_time_of_admitted_job_counts_from_its_last_admission(judged, readmitted):
     """Contract: ranks that are not expected to log do not count, and neither does an earlier admission."""
     job = stuck(bundles.healthy(), keep=3)
     expected = job.manifest.expected.model_copy(update={"ranks_that_log": [0]})
@@ -488,7 +488,7 @@ def test_what_keeps_a_pod_from_starting_is_told(judged, reason, message, cause):
     assert message in verdict.explanation
 
 
-def test_a_warning_of_a_moment_keeps_no_pod_from_starting(judged):
+def test_warning_of_moment_keeps_no_pod_from_starting(judged):
     """Contract: the kubelet tries again, so that what it said once proves nothing."""
     job = stuck(bundles.healthy(), keep=3)
     kept_from_starting(job, "FailedMount", "timed out waiting for the cache", 7, 8)
@@ -573,7 +573,7 @@ ValueError: min() iterable argument is empty"""
         (_NO_FREQUENCY.replace("    'min'", "  File \"/w/x.py\", line 3, in f\n    'min'"), "rank.crashed"),
     ],
 )
-def test_a_kernel_without_a_cpu_frequency_is_the_cause_only_in_the_client(judged, traceback, cause):
+def test_kernel_without_cpu_frequency_is_cause_only_in_client(judged, traceback, cause):
     """Contract: the same error of other code is a crash of the rank."""
     job = bundles.healthy()
     bundles.crash(job, 1, code=1)
@@ -760,7 +760,7 @@ def test_an_unreachable_kubelet_explains_an_unread_log(judged, why: str) -> None
     assert not verdict.consequences
 
 
-def test_nothing_is_missed_if_the_harness_stopped_while_all_pods_ran(judged):
+def test_harness_stopped_while_pods_ran_misses_nothing(judged):
     """Contract: a pod that waited for a node got one at the moment at which the harness gave the job up."""
     job = bundles.healthy()
     job.drop("workload", 2)

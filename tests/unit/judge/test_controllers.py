@@ -283,7 +283,7 @@ def test_pods_in_a_namespace_that_somebody_deletes(tmp_path: Path, pods: bool) -
     assert "find out who deleted it" in verdict.next[-1]
 
 
-def test_an_old_pod_that_is_still_terminating_does_not_mean_that_the_namespace_is(tmp_path: Path) -> None:
+def test_terminating_pod_does_not_imply_terminating_namespace(tmp_path: Path) -> None:
     job = without_end(pods=False)
     job.see("job", 3, {"kind": "Job", "metadata": {"name": "workers-0", "uid": "job"}})
     refused(job, "Job", 'object is being deleted: pods "x" already exists and is being terminated')
@@ -409,7 +409,7 @@ def test_a_lost_controller_permission_is_named(tmp_path: Path) -> None:
     assert 'cannot create resource "workloads"' in verdict.explanation
 
 
-def test_a_controller_that_is_down_comes_before_its_silent_webhook(tmp_path: Path) -> None:
+def test_controller_that_is_down_comes_before_its_silent_webhook(tmp_path: Path) -> None:
     job = waiting_for_kueue()
     deployment(job, "kueue", 0, 3)
     verdict = asked(job, tmp_path, (9, "Workload", NO_ENDPOINT, True))

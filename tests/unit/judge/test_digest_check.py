@@ -122,7 +122,7 @@ def test_a_rank_without_a_summary_is_unknown() -> None:
     assert "the run has 3 points in all, fewer than its recorder's last line reports" in told(fewer)
 
 
-def test_a_rank_without_a_line_is_unknown_also_beside_a_complete_one() -> None:
+def test_rank_without_line_is_unknown_also_beside_complete_one() -> None:
     process = of_steps(0, range(5)).end()
     found = judged([process.written], parts(process), ranks=2)
     assert "rank 1: no recorder wrote a line" in told(found)
@@ -172,7 +172,7 @@ def test_restarted_ranks_overwrite_their_own_points() -> None:
     assert "rank 0: loss: 1 of 1500 points, in steps 0–999" in told(found)
 
 
-def test_a_tracker_that_keeps_only_the_latest_points_accuses_no_restarted_rank() -> None:
+def test_tracker_with_latest_points_accuses_no_restarted_rank() -> None:
     one = of_steps(0, range(900)).end()
     two = of_steps(0, range(500, 1500), 10_000, attempt="attempt1").end()
     latest = {row[1][0]: row for row in parts(one, two)}
@@ -181,7 +181,7 @@ def test_a_tracker_that_keeps_only_the_latest_points_accuses_no_restarted_rank()
     assert "a later process logged the same steps" in told(found)
 
 
-def test_ranks_with_the_same_values_pass_and_with_others_collide() -> None:
+def test_ranks_with_same_values_pass_and_with_others_collide() -> None:
     one, same = of_steps(0, range(20)).end(), Process(1)
     for row in one.rows:
         same.log(*row)
@@ -195,7 +195,7 @@ def test_ranks_with_the_same_values_pass_and_with_others_collide() -> None:
         assert "loss at step 0: one process logged 0.0, another 1.0" in told(found)
 
 
-def test_a_metric_of_several_ranks_that_cannot_be_separated_is_unknown() -> None:
+def test_metric_of_inseparable_ranks_is_unknown() -> None:
     one, other = of_steps(0, range(0, 40, 2)).end(), of_steps(1, range(1, 40, 2)).end()
     found = judged([one.written, other.written], parts(one, other), 2)
     assert results(found) == {"PASS", "UNKNOWN"}
@@ -222,7 +222,7 @@ def test_dropped_and_merged_values_are_reported() -> None:
     assert told(found).count("(1 value)") == 1
 
 
-def test_a_rank_whose_client_sends_nothing_on_purpose_is_not_accused() -> None:
+def test_rank_with_disabled_client_is_not_accused() -> None:
     one, silent = of_steps(0, range(5)).end(), Process(1)
     omitted = [["loss", "float", "the mode of the run is noop, so the client sends nothing", 5, "0", "4"]]
     silent.end(handed=5, logged=0, left=5, omitted=omitted)

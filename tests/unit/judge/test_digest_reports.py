@@ -84,7 +84,7 @@ def of_4000_steps() -> Reporting:
     return trained(4000, every=1000).end()
 
 
-def test_a_lost_point_is_named_to_its_block_where_the_summary_merges_blocks() -> None:
+def test_lost_point_names_its_block_in_merged_summary() -> None:
     process = trained().end()
     assert results(judged([process], process.rows)) == {"PASS"}
     lost = without(process.rows, "loss", 3456)
@@ -109,7 +109,7 @@ def test_metrics_that_the_summary_groups_are_named(monkeypatch: pytest.MonkeyPat
     assert "rank 0: loss/3: 1 of 3000 points, in steps 1000–1999" in told(findings)
 
 
-def test_without_all_blocks_the_verdict_is_that_of_the_summary() -> None:
+def test_without_all_blocks_verdict_is_that_of_summary() -> None:
     """Contract: reports that were not sent cost only the name of the block."""
     process = trained()
     process.report(drop=True)
@@ -120,7 +120,7 @@ def test_without_all_blocks_the_verdict_is_that_of_the_summary() -> None:
     assert "rank 0: loss: 1 of 12000 points, in steps 0–" in told(judged([process], lost))
 
 
-def test_a_report_that_is_acknowledged_while_the_summary_is_written_is_no_contradiction() -> None:
+def test_report_acknowledged_during_summary_is_no_contradiction() -> None:
     """Contract: the thread that sends may get its response after the last line, and before the summary."""
     process = trained()
     sent = {"run": RUN, "reports": len(process.stored) + 1, "head": "", "why": ""}
@@ -129,7 +129,7 @@ def test_a_report_that_is_acknowledged_while_the_summary_is_written_is_no_contra
     assert results(judged([process], process.rows)) == {"PASS"}
 
 
-def test_a_tracker_without_the_route_costs_only_the_name_of_the_block() -> None:
+def test_tracker_without_route_costs_only_name_of_block() -> None:
     process = trained()
     pods = [digest_records.read(process.end().written, UID, pod="pod-0")]
     digest_reports.verify(pods, None, [int(RUN)])
@@ -171,7 +171,7 @@ def test_a_removed_or_reordered_report_is_never_a_pass(data: st.DataObject) -> N
 
 
 @given(st.integers(1, 5), st.integers(0, 3999))
-def test_a_log_that_was_rewritten_as_a_whole_is_never_a_pass(line: int, step: int) -> None:
+def test_log_that_was_rewritten_as_whole_is_never_pass(line: int, step: int) -> None:
     """The nonce is no secret, so a forger can rewrite every line and the summary, but not the reports.
 
     The forger removes a point from the run and from the log.
@@ -209,7 +209,7 @@ def test_a_forged_summary_contradicts_the_reports() -> None:
         assert contradicted(judged([other], rows)), told(judged([other], rows))
 
 
-def test_a_log_whose_lines_were_changed_alone_is_never_a_pass() -> None:
+def test_log_whose_lines_were_changed_alone_is_never_pass() -> None:
     process = trained(4000).end()
     shorter = [line for line in process.written if not line.startswith("@rec2")]
     assert results(judged([process], process.rows, logs=[shorter])) - {"PASS"}
@@ -234,7 +234,7 @@ def test_blocks_of_a_killed_rank_are_judged() -> None:
     assert findings["no-lost-points"].result == "UNKNOWN"
 
 
-def test_points_that_a_running_rank_may_still_send_are_not_lost() -> None:
+def test_unsent_points_of_running_rank_are_not_lost() -> None:
     """Contract: the client may send points later than the recorder reports their block."""
     process = trained(6000)
     process.minute(7000)
@@ -249,7 +249,7 @@ def test_points_that_a_running_rank_may_still_send_are_not_lost() -> None:
     assert "its client may still send them" in told(findings)
 
 
-def test_a_killed_rank_that_was_restarted_is_judged_by_its_own_points() -> None:
+def test_restarted_rank_is_judged_by_its_own_points() -> None:
     """Contract: points that the next process logged again for the same steps are not those of the first."""
     first = trained(6000)
     first.minute(7000)
@@ -268,7 +268,7 @@ def test_a_killed_rank_that_was_restarted_is_judged_by_its_own_points() -> None:
     assert "rank 0: loss: 1 of 5000 points before its last line, in steps 3000–3999" in told(findings)
 
 
-def test_a_block_that_gets_points_after_its_report_is_reported_again() -> None:
+def test_block_with_later_points_is_reported_again() -> None:
     process = Reporting()
     for step in range(4000):
         process.log("loss", step, step / 7, 10 + step)
@@ -284,7 +284,7 @@ def test_a_block_that_gets_points_after_its_report_is_reported_again() -> None:
     )
 
 
-def test_a_log_and_reports_without_their_ends_are_never_a_pass() -> None:
+def test_log_and_reports_without_their_ends_are_never_pass() -> None:
     """Contract: msaad00/agent-bom#3697: a chain without its tail is that of a rank that died."""
     process = of_4000_steps()
     short = [line for line in process.written if not line.startswith("@sum1")][:-2]
@@ -292,7 +292,7 @@ def test_a_log_and_reports_without_their_ends_are_never_a_pass() -> None:
     assert findings["ground-truth-complete"].result == findings["no-lost-points"].result == "UNKNOWN"
 
 
-def test_a_killed_rank_whose_reports_were_all_deleted_contradicts_its_log() -> None:
+def test_killed_rank_without_reports_contradicts_its_log() -> None:
     """Contract: flare19/payment-reconciliation-agent-platform#18: a deleted chain is not an empty one."""
     process = trained(6000)
     process.minute(7000)

@@ -115,7 +115,7 @@ def test_a_node_reboots(judged: Judged) -> None:
     assert f"05:00:10Z node {NODE} rebooted (boot id aaaaaaaa before, bbbbbbbb since)" in verdict.explanation
 
 
-def test_a_rank_that_crashed_on_a_node_that_reboots_later(judged: Judged) -> None:
+def test_rank_that_crashed_on_node_that_reboots_later(judged: Judged) -> None:
     """Contract: a rank that ended by itself before the reboot keeps its own cause."""
     job = bundles.healthy()
     bundles.crash(job, 1)
@@ -214,7 +214,7 @@ def test_a_secret_deletion_during_training_still_passes(judged: Judged) -> None:
     assert "Secret pluto was deleted" in disturbances(verdict).explanation
 
 
-def test_the_keys_of_a_transfer_are_deleted_by_the_harness(judged: Judged) -> None:
+def test_keys_of_transfer_are_deleted_by_harness(judged: Judged) -> None:
     """Contract: what the harness deletes itself is no disturbance."""
     job = bundles.healthy()
     job.see("secret", 0.5, inside("Secret", "training-transfer"), "ADDED")
@@ -309,7 +309,7 @@ def test_a_network_policy_is_created(judged: Judged) -> None:
         (by("kubelet", -9) + by("kubectl-label", -5), by("kubelet", -9)),
     ],
 )
-def test_a_node_is_edited_before_a_pod_finds_a_place(
+def test_node_is_edited_before_pod_finds_place(
     judged: Judged, before: list[dict[str, Any]], after: list[dict[str, Any]]
 ) -> None:
     """Contract: somebody's edit of a node is the cause of a pod that finds none."""
@@ -394,7 +394,7 @@ def test_what_nobody_has_thought_of(judged: Judged) -> None:
     assert any(text.startswith("run.timed_out") for text in verdict.consequences)
 
 
-def test_the_end_of_the_time_that_kueue_gave_explains_nothing(judged: Judged) -> None:
+def test_end_of_time_that_kueue_gave_explains_nothing(judged: Judged) -> None:
     """Contract: a change is told, also when Kueue ends the job before the harness would."""
     job = bundles.healthy()
     never_ends(job)
@@ -573,7 +573,7 @@ def test_the_trackers_service_is_edited(judged: Judged) -> None:
     assert "Service tracker was edited by kubectl-patch (spec.selector)" in verdict.explanation
 
 
-def test_a_tracker_that_cannot_be_read_names_who_changed_it(judged: Judged) -> None:
+def test_tracker_that_cannot_be_read_names_who_changed_it(judged: Judged) -> None:
     """Contract: the cause stays that of the tracker, with the change beside it."""
     job = watched(bundles.healthy())
     job.summary = {"error": "expected the tracker to answer, but saw: no endpoints", "runs": 0}

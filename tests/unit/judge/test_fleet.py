@@ -138,7 +138,7 @@ def test_no_gpu_and_no_check_are_no_pass(changes: dict[str, object]) -> None:
     assert node(found, "a").first is not None
 
 
-def test_a_report_that_says_worse_than_its_checks_is_believed() -> None:
+def test_report_that_says_worse_than_its_checks_is_believed() -> None:
     report = Node("a").report().model_copy(update={"verdict": "FAIL"})
     assert cell(fleet(printed("accept-a", report), ["a"]), "a", REPORT).verdict == "FAIL"
 
@@ -165,7 +165,7 @@ def test_a_collective_accuses_the_node_of_its_rank() -> None:
     assert [(pair.a, pair.b) for pair in found.pairs] == [("gpu-00", "gpu-01"), ("gpu-02", "gpu-03")]
 
 
-def test_a_slow_collective_that_accuses_nobody_fails_the_cluster_alone() -> None:
+def test_slow_collective_that_accuses_nobody_fails_cluster_alone() -> None:
     nodes = healthy(3)
     report = together(nodes, collective("ddp.all_reduce.busbw", "FAIL"))
     found = fleet([*records(nodes), *printed(nodes[0].pod, report)], expected(nodes, world=True))

@@ -102,7 +102,7 @@ def test_a_pod_that_was_taken_down_meanwhile(judged):
     assert (verdict.cause, verdict.ranks) == ("rank.hung", [1])
 
 
-def test_a_look_at_the_end_is_none_at_the_rendezvous(judged):
+def test_look_at_end_is_none_at_rendezvous(judged):
     """Contract: a torchrun without a rank after the job is no rank that never came."""
     job = bundles.healthy()
     alone = look(job, 1).model_copy(update={"processes": [Process(pid=9, parent=1, command=TORCHRUN)]})

@@ -125,7 +125,7 @@ def test_the_advice_on_an_error_of_cuda(error: str, advice: str) -> None:
     assert advice in known_errors.advice(error)
 
 
-def test_an_old_driver_is_not_blamed_on_the_requests_of_the_pod(judged) -> None:
+def test_old_driver_is_not_blamed_on_requests_of_pod(judged) -> None:
     """Contract: a pod can use GPUs without requesting them, if NVIDIA's runtime is the default."""
     error = "RuntimeError: CUDA error: the provided PTX was compiled with an unsupported toolchain."
     verdict = judged(crashed(error, {"cpu": "1"}))
@@ -155,7 +155,7 @@ def test_a_process_can_use_only_one_mig_device(judged, error, limits, capacity, 
         (FULL, "1", "other pods may use the same memory"),
     ],
 )
-def test_the_node_shows_that_several_devices_can_be_one_gpu(judged, error, amount, advice) -> None:
+def test_node_shows_that_several_devices_can_be_one_gpu(judged, error, amount, advice) -> None:
     verdict = judged(crashed(error, {GPU: amount}, *nodes({GPU: "8"}, TIME_SLICED)))
     assert (verdict.cause, verdict.ranks) == ("rank.crashed", [1]), verdict.explanation
     assert "node e2e-worker2 has 2 GPUs, shared by 4 each (time-slicing)" in verdict.next[-1]
@@ -168,7 +168,7 @@ def test_nccl_does_not_connect_mig_devices_of_one_gpu(judged) -> None:
 
 
 @pytest.mark.parametrize(("error", "advice"), [(ORDINAL, "LOCAL_RANK"), (FULL, "shard the model")])
-def test_whole_gpus_and_a_single_device_leave_the_advice_as_it_is(judged, error, advice) -> None:
+def test_whole_gpus_and_single_device_keep_advice(judged, error, advice) -> None:
     whole = {f"{GPU}.count": "8", f"{GPU}.replicas": "1"}
     verdict = judged(crashed(error, {GPU: "8"}, *nodes({GPU: "8"}, whole)))
     assert advice in verdict.next[-1]
@@ -216,7 +216,7 @@ def test_a_fault_that_a_health_monitor_reports_is_named(judged, one: dict[str, s
 
 
 @pytest.mark.parametrize(("error", "says"), [(f"{NCCL}remote error", True), ("KeyError: 'text'", False)])
-def test_a_fault_of_another_node_is_named_only_for_errors_of_gpus(judged, error: str, says: bool) -> None:
+def test_fault_of_another_node_explains_only_gpu_errors(judged, error: str, says: bool) -> None:
     """Contract: the node of rank 0 is mentioned, and its rank is not accused."""
     verdict = judged(crashed(error, {GPU: "8"}, *with_condition(0, FAULTY[0])))
     assert verdict.ranks == [1], verdict.explanation
@@ -243,7 +243,7 @@ def test_the_condition_explains_an_unhealthy_gpu() -> None:
 LAUNCH = "torch.AcceleratorError: CUDA error: unspecified launch failure"
 
 
-def test_a_gpu_that_the_device_plugin_reports_as_unhealthy_is_named(judged) -> None:
+def test_gpu_that_device_plugin_reports_as_unhealthy_is_named(judged) -> None:
     """Contract: an Xid error makes a device unhealthy while the rank uses it (k8s-device-plugin #189)."""
     both = nodes({GPU: "8"}, {})
     both[1]["status"] = {**both[1]["status"], "allocatable": {GPU: "7"}}
@@ -254,7 +254,7 @@ def test_a_gpu_that_the_device_plugin_reports_as_unhealthy_is_named(judged) -> N
 
 
 @pytest.mark.parametrize("error", [FULL, ORDINAL, DUPLICATE, "RuntimeError: CUDA error: device-side assert"])
-def test_an_unhealthy_gpu_of_the_node_does_not_excuse_the_program(judged, error: str) -> None:
+def test_unhealthy_gpu_of_node_does_not_excuse_program(judged, error: str) -> None:
     """Contract: the unhealthy GPU may be that of another pod, so the node is not accused."""
     both = nodes({GPU: "8"}, {})
     both[1]["status"] = {**both[1]["status"], "allocatable": {GPU: "7"}}
@@ -264,7 +264,7 @@ def test_an_unhealthy_gpu_of_the_node_does_not_excuse_the_program(judged, error:
 
 
 @pytest.mark.parametrize(("health", "says"), [("Unhealthy", True), ("Healthy", False), ("Unknown", False)])
-def test_the_kubelet_reports_the_health_of_the_devices_of_a_pod(judged, health: str, says: bool) -> None:
+def test_kubelet_reports_health_of_devices_of_pod(judged, health: str, says: bool) -> None:
     job = crashed(LAUNCH, {GPU: "8"})
     status = {"name": GPU, "resources": [{"resourceID": "GPU-7540a9b3", "health": health}]}
     for kind, observation in job.objects:
@@ -277,7 +277,7 @@ def test_the_kubelet_reports_the_health_of_the_devices_of_a_pod(judged, health: 
     assert ("drain it" in verdict.next[-1]) == says
 
 
-def test_a_share_of_the_memory_is_full_before_that_of_the_gpu(judged) -> None:
+def test_share_of_memory_is_full_before_that_of_gpu(judged) -> None:
     """Contract: HAMi limits the memory of each pod (Project-HAMi/HAMi-core#170)."""
     verdict = judged(crashed(FULL, {GPU: "1", "nvidia.com/gpumem": "16000"}))
     assert "raise its limit nvidia.com/gpumem" in verdict.next[-1]

@@ -82,7 +82,7 @@ def hami_nodes() -> list[dict[str, Any]]:
         ),
     ],
 )
-def test_a_node_that_the_gpu_operator_changes_is_not_called_unhealthy(
+def test_node_that_gpu_operator_changes_is_not_called_unhealthy(
     judged, labels, allocatable, cause, text, advice
 ) -> None:
     """Contract: while the driver is upgraded, no GPU is accused, and the advice is to wait."""
@@ -121,7 +121,7 @@ def test_hamis_scheduler_gives_the_reason_in_an_event(judged, event: str, advice
         ("0/2 nodes are available: 2 node unregistered.", {GPU: "2"}, "hami-scheduler", "gpu=on"),
     ],
 )
-def test_the_advice_names_the_part_of_hami_that_does_not_work(
+def test_advice_names_part_of_hami_that_does_not_work(
     judged, message: str, limits: dict[str, str], scheduler: str, advice: str
 ) -> None:
     verdict = judged(pending(message, limits, hami_nodes(), scheduler))
@@ -132,12 +132,12 @@ def test_the_advice_names_the_part_of_hami_that_does_not_work(
 @pytest.mark.parametrize(
     ("scheduler", "fits"), [("hami-scheduler", True), ("default-scheduler", False), (None, False)]
 )
-def test_a_share_of_a_gpu_fits_if_hami_places_the_pod(scheduler: str | None, fits: bool) -> None:
+def test_share_of_gpu_fits_if_hami_places_pod(scheduler: str | None, fits: bool) -> None:
     """Contract: the harness keeps waiting for a pod that HAMi can place later."""
     spec = {"schedulerName": scheduler, "containers": [{"name": "a", "resources": {"limits": SHARE}}]}
     assert (never_fits({"spec": spec}, hami_nodes()) is None) == fits
 
 
-def test_a_node_that_still_offers_its_gpus_during_an_upgrade_has_no_shortage() -> None:
+def test_node_offering_gpus_during_upgrade_has_no_shortage() -> None:
     assert gpu_nodes.shortage(node("a", 8, {STATE: "upgrade-required"}), GPU, 8) is None
     assert gpu_nodes.shortage(node("a", 8, {STATE: "wait-for-jobs-required"}), GPU, 8) is None

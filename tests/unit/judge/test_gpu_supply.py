@@ -150,7 +150,7 @@ def test_gpus_that_a_node_does_not_offer(
         ({"annotations": {"hami.io/node-nvidia-register": "GPU-0,10,24576"}}, "has GPUs that HAMi shares"),
     ],
 )
-def test_gpus_that_are_split_or_shared_are_not_called_unhealthy(metadata: dict[str, Any], text: str) -> None:
+def test_split_or_shared_gpus_are_not_unhealthy(metadata: dict[str, Any], text: str) -> None:
     has = {name: metadata.pop(key) for key, name in OTHERS.items() if key in metadata}
     status = {"capacity": {GPU: "0", **has}, "allocatable": {GPU: "0", **has}}
     found = gpu_nodes.shortage({"metadata": metadata, "status": status}, GPU, 1)
@@ -191,7 +191,7 @@ def test_other_names_of_gpus(resources: dict[str, str], text: str) -> None:
 
 
 @pytest.mark.parametrize("capacity", [None, 4])
-def test_nodes_that_are_too_small_are_judged_by_the_request(capacity: int | None, tmp_path: Path) -> None:
+def test_nodes_that_are_too_small_are_judged_by_request(capacity: int | None, tmp_path: Path) -> None:
     """Contract: a node with fewer GPUs than requested, or none, is not at fault."""
     of = [node(node_of(index), capacity) for index in range(NODES)]
     pending = dict.fromkeys(range(NODES), INSUFFICIENT)

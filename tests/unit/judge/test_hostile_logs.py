@@ -44,14 +44,14 @@ def test_the_end_of_a_long_line_counts() -> None:
     assert clues.last.startswith("OSError: xxx")
 
 
-def test_a_number_with_thousands_of_digits_in_a_report_is_no_rank() -> None:
+def test_number_with_thousands_of_digits_is_no_rank() -> None:
     digits = "9" * 5000
     lines = list(enumerate([line.format(digits) for line in FAILURES], 1))
     assert torchrun_report.first_own(lines, lambda _: False, lambda _: False) is None
 
 
 @pytest.mark.parametrize("error", ["Connection refused", "Connection timed out", "No route to host"])
-def test_a_connection_that_nccl_tries_again_is_not_why_a_rank_failed(judged, error: str) -> None:
+def test_retried_nccl_connection_is_not_cause(judged, error: str) -> None:
     """Contract: NCCL_DEBUG=INFO shows such attempts whenever a rank starts later than its peers."""
     job = failing()
     job.truth = {}

@@ -84,7 +84,7 @@ def test_elastic_job_runs_with_its_fewest(tmp_path: Path) -> None:
     assert check.result == "PASS", check
 
 
-def test_an_end_that_was_not_said_in_time_is_unknown(tmp_path: Path) -> None:
+def test_end_that_was_not_said_in_time_is_unknown(tmp_path: Path) -> None:
     """Contract: a controller that is slow, or gone, has told no lie; and nobody knows that it would not."""
     check, verdict = status(told(*USUAL[:3]), tmp_path)
     assert (check.result, verdict) == ("UNKNOWN", "UNKNOWN"), check

@@ -19,7 +19,7 @@ ILLEGAL = "CUDA error: an illegal memory access was encountered"
     [(LOST, "gpu.lost"), (LOST_WITHOUT_XID, "gpu.lost"), (ECC, "gpu.ecc"), (NVLINK, "gpu.nvlink")],
 )
 @pytest.mark.parametrize("aborted", [True, False])
-def test_a_cuda_error_after_a_fault_of_the_gpu_is_explained_by_it(judged, message, cause, aborted) -> None:
+def test_gpu_fault_explains_later_cuda_error(judged, message, cause, aborted) -> None:
     lines = watchdog(1, UNSPECIFIED) if aborted else of(1, f"RuntimeError: {UNSPECIFIED}", *NOTES)
     verdict = judged(job_of(Case([message, *lines], "", [], "", code=-6 if aborted else 1)))
     assert (verdict.cause, verdict.ranks) == (cause, [1]), verdict.explanation
@@ -42,7 +42,7 @@ def test_another_error_is_not_blamed_on_the_gpu(judged, message: str, error: str
 
 
 @pytest.mark.parametrize("message", [LOST, OF_A_PROGRAM])
-def test_a_fault_in_the_log_of_a_rank_that_lost_its_peer_is_mentioned(judged, message: str) -> None:
+def test_gpu_fault_in_log_of_other_rank_is_mentioned(judged, message: str) -> None:
     verdict = judged(job_of(Case([message, *of(1, PEER)], "", [], "")))
     assert (verdict.cause, verdict.ranks) == ("collective.failed", []), verdict.explanation
     assert (f"may be the reason: {LOST}" in verdict.explanation) == (message == LOST)

@@ -103,7 +103,7 @@ LOST = {
     ],
     ids=["no status", "killed", "lost"],
 )
-def test_a_running_pod_that_its_restarted_kubelet_rejects_was_evicted(judged, state) -> None:
+def test_running_pod_that_its_restarted_kubelet_rejects_was_evicted(judged, state) -> None:
     """Contract: neither the memory limit nor the rank that lost its peer is blamed (kubernetes#138446)."""
     job = failing()
     message = f"Allocate failed due to {NO_DEVICES.format('nvidia.com/gpu', 8)}"

@@ -82,7 +82,7 @@ def test_the_signal_that_a_launcher_reports_is_named(
     assert ("memory ran out" in verdict.next[-1]) == (signal == "SIGKILL")
 
 
-def test_the_signal_of_a_program_that_a_rank_started_is_not_that_of_the_rank(judged) -> None:
+def test_signal_of_child_program_is_not_rank_s(judged) -> None:
     error = "subprocess.CalledProcessError: Command '['ffmpeg']' died with <Signals.SIGKILL: 9>."
     verdict = judged(ended(["step 3", *of(1, error)], 1))
     assert (verdict.cause, verdict.ranks) == ("rank.crashed", [1]), verdict.explanation
@@ -104,7 +104,7 @@ def test_a_rank_that_deepspeed_stopped_is_not_accused(judged) -> None:
     assert (verdict.cause, verdict.ranks) == ("rank.crashed", [1]), verdict.explanation
 
 
-def test_the_error_of_a_worker_counts_more_than_that_of_its_driver(judged) -> None:
+def test_worker_error_counts_more_than_driver_error(judged) -> None:
     driver = [*TRACEBACK, "ray.exceptions.RayTaskError(ValueError): ray::_Inner.train() (pid=2)", SHARD, ""]
     caused = "The above exception was the direct cause of the following exception:"
     verdict = judged(ended([*driver, caused, "", *TRACEBACK, TRAINING_FAILED], 1))
@@ -119,7 +119,7 @@ def test_a_driver_that_lost_an_actor_is_not_accused(judged) -> None:
 
 
 @pytest.mark.parametrize("code", [1, -9, 0])
-def test_a_failure_that_pdsh_does_not_pass_on_is_no_pass(judged, code: int) -> None:
+def test_failure_hidden_by_pdsh_is_no_pass(judged, code: int) -> None:
     """Contract: DeepSpeed#1722. Without -S, pdsh exits with 0 although a process on another host failed."""
     job = bundles.healthy()
     after = ["pdsh@launcher: worker-1: ssh exited with exit code 1"] if code else []
@@ -137,7 +137,7 @@ def test_a_failure_that_pdsh_does_not_pass_on_is_no_pass(judged, code: int) -> N
 @pytest.mark.parametrize(
     "error", ["No route to host", "Connection timed out", "Connection refused", "Network is unreachable"]
 )
-def test_a_rank_that_never_connected_does_not_count_as_crashed(judged, error: str) -> None:
+def test_rank_that_never_connected_does_not_count_as_crashed(judged, error: str) -> None:
     """Contract: gloo and early versions of PyTorch print only the reason, without the address."""
     job = ended([*TRACEBACK, f"RuntimeError: {error}"], 1, zero=["waiting for the others", *of(0, PEER)])
     job.truth, job.points, job.runs, job.attachments = {}, [], [], []

@@ -154,7 +154,7 @@ ERRORS = {
 
 
 @pytest.mark.parametrize("name", ERRORS)
-def test_an_error_of_a_library_is_named_with_its_reason(judged, name: str) -> None:
+def test_error_of_library_is_named_with_its_reason(judged, name: str) -> None:
     error = ERRORS[name]
     verdict = judged(job_of(Case(error.lines, "", [], "", code=error.code)))
     assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", error.cause, [1]), verdict.explanation
@@ -163,7 +163,7 @@ def test_an_error_of_a_library_is_named_with_its_reason(judged, name: str) -> No
 
 
 @pytest.mark.parametrize(("gpu", "cause"), [(1, "shm.small"), (0, "rank.crashed")])
-def test_the_warning_of_another_rank_in_the_pod_is_not_quoted(judged, gpu: int, cause: str) -> None:
+def test_warning_of_another_rank_in_pod_is_not_quoted(judged, gpu: int, cause: str) -> None:
     """Contract: NCCL's warnings have the number of the GPU, which is that of the rank in its pod."""
     lines = [*warned(f"Call to posix_fallocate failed : {FULL}", SEGMENT, gpu=gpu), *of(3, SYSTEM)]
     verdict = judged(job_of(Case(lines, "", [], "", rank=3, per_node=2)))
@@ -180,7 +180,7 @@ def test_the_warning_of_another_rank_in_the_pod_is_not_quoted(judged, gpu: int, 
         [*NCCL, "socketPollConnect: connect to 10.0.0.1<4567> returned No route to host(113)"],
     ],
 )
-def test_a_rank_that_waits_for_a_peer_is_not_the_first_to_fail(judged, symptom: list[str]) -> None:
+def test_rank_waiting_for_peer_did_not_fail_first(judged, symptom: list[str]) -> None:
     job = job_of(Case(of(1, "KeyError: 'text'"), "", [], ""))
     name = job.pod_name(0)
     job.logs[name] = [line for line in job.logs[name] if PEER not in line]
@@ -221,7 +221,7 @@ def test_a_rank_that_waits_for_a_peer_is_not_the_first_to_fail(judged, symptom: 
         ),
     ],
 )
-def test_a_rank_that_cannot_reach_the_address_of_nccl_never_met_the_others(judged, lines, cause) -> None:
+def test_rank_without_route_to_nccl_address_never_met(judged, lines, cause) -> None:
     job = job_of(Case(lines, "", [], ""))
     job.truth, job.points, job.runs, job.attachments = {}, [], [], []
     verdict = judged(job)
@@ -273,7 +273,7 @@ def test_a_rank_without_gpu_whose_pod_requests_none(judged, error: str, spec: di
         "RuntimeError: The NVIDIA driver on your system is too old (found version 11040).",
     ],
 )
-def test_an_error_of_a_loaded_driver_is_not_blamed_on_the_requests_of_the_pod(judged, error: str) -> None:
+def test_driver_error_is_not_blamed_on_pod_requests(judged, error: str) -> None:
     """Contract: with NVIDIA's runtime as the default, pods see GPUs that they do not request."""
     job = job_of(Case(of(1, error), "", [], ""))
     for kind, seen in job.objects:
@@ -297,7 +297,7 @@ def test_a_dataloader_worker_that_the_kernel_killed(judged, kills: int) -> None:
     assert (verdict.cause, verdict.ranks) == ("rank.oom_killed" if kills else "rank.crashed", [1])
 
 
-def test_a_rank_that_the_watchdog_ended_because_of_a_peer_was_not_killed_by_anybody(judged) -> None:
+def test_rank_ended_by_watchdog_was_not_killed(judged) -> None:
     """Contract: accelerate #3512, ace #851. Rank 0 saves a checkpoint for longer than the timeout."""
     work = "WorkNCCL(SeqNum=7, OpType=ALLREDUCE, Timeout(ms)=600000)"
     text = f"Watchdog caught collective operation timeout: {work}"

@@ -79,7 +79,7 @@ def test_the_local_rank_in_a_prefix_names_the_rank(judged) -> None:
 
 
 @pytest.mark.parametrize("prefix", ["(RayWorkerWrapper pid=4009) ", "1: "])
-def test_the_watchdog_behind_a_prefix_is_no_error_of_the_rank(judged, prefix: str) -> None:
+def test_watchdog_behind_prefix_is_no_error_of_rank(judged, prefix: str) -> None:
     """Contract: vllm#6042. A rank that waited for a peer is not accused of a crash."""
     lines = [f"{prefix}{line}" for line in watchdog(1, TIMEOUT.format(1))]
     verdict = judged(job_of(Case(lines, "", [], "", code=-6)))

@@ -44,7 +44,7 @@ OF_TWO_RANKS = {
 
 
 @pytest.mark.parametrize("name", OF_TWO_RANKS)
-def test_the_error_of_one_rank_beside_the_lost_peer_of_another(judged, name: str) -> None:
+def test_error_of_one_rank_beside_lost_peer_of_another(judged, name: str) -> None:
     lines, reported, ranks, says = OF_TWO_RANKS[name]
     verdict = judged(job_of(Case(lines, "", [], "", rank=reported, per_node=2)))
     assert (verdict.cause, verdict.ranks) == ("rank.crashed", ranks), verdict.explanation
@@ -75,7 +75,7 @@ def test_the_reason_below_an_exception_is_quoted(judged, lines: list[str], says:
     assert "Warning" not in quoted
 
 
-def test_an_error_that_a_progress_bar_overwrote_is_quoted_whole(judged) -> None:
+def test_error_that_progress_bar_overwrote_is_quoted_whole(judged) -> None:
     """In public reports (tqdm #193 and #285), bars and messages of several processes share a line."""
     verdict = judged(job_of(Case([*TRACEBACK, f"{SHARD} of 9\r 20%|##  | 2/10"], "", [], "")))
     assert (verdict.cause, verdict.ranks) == ("rank.crashed", [1]), verdict.explanation
@@ -83,7 +83,7 @@ def test_an_error_that_a_progress_bar_overwrote_is_quoted_whole(judged) -> None:
 
 
 @pytest.mark.parametrize("before", [True, False])
-def test_an_error_that_no_rank_can_be_given_is_mentioned(judged, before: bool) -> None:
+def test_error_that_no_rank_can_be_given_is_mentioned(judged, before: bool) -> None:
     """Contract: if all ranks seem to have lost a peer, an earlier error in a log may be the reason."""
     lines = [*TRACEBACK, SHARD, "step 6"] if before else []
     job = job_of(Case([], "", [], ""))

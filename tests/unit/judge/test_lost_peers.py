@@ -98,7 +98,7 @@ MESH = "RuntimeError: Gloo connectFullMesh failed with [./gloo/transport/tcp/pai
     [(1234, MESH, True), (1235, MESH, False), (1234, "ValueError: no checkpoint", False)],
     ids=["the same store", "another store", "another error"],
 )
-def test_a_failed_restart_is_explained_by_the_store_of_the_previous_one(judged, port, error, said):
+def test_failed_restart_is_explained_by_store_of_previous_one(judged, port, error, said):
     """Contract: pytorch#135712. The error is that of the last attempt, and the first one is named too."""
     job = recorded(failing())
     pod, first = PodEvents(job, 1), "RuntimeError: device-side assert"

@@ -120,7 +120,7 @@ def two_torchruns(job, second):
     return job
 
 
-def test_a_command_that_was_run_again_and_succeeded_hides_nothing(judged):
+def test_command_that_was_run_again_and_succeeded_hides_nothing(judged):
     assert check(judged(two_torchruns(bundles.healthy(), "a.py")), "rank-exit").result == "PASS"
 
 
@@ -221,7 +221,7 @@ def test_the_script_decides_an_unrecorded_python_exit_code(judged, script, resul
         ("script -qec 'python3 a.py' /tmp/typescript", ""),
     ],
 )
-def test_the_way_in_which_a_script_hides_an_exit_code(script, said):
+def test_way_in_which_script_hides_exit_code(script, said):
     told = exit_masking.way(script)
     assert (said in told) if said else not told
 
@@ -317,7 +317,7 @@ LOOP = "for seed in 1 2 3; do SEED=$seed python3 train.py; done"
         (UNTIL, [1, 1], "FAIL"),
     ],
 )
-def test_a_rank_without_torchrun_that_is_tried_again_hides_nothing(judged, script, runs, result):
+def test_rank_without_torchrun_that_is_tried_again_hides_nothing(judged, script, runs, result):
     job = with_script(bundles.healthy(), script)
     pod = plain(job)
     for number, code in enumerate(runs):
@@ -391,7 +391,7 @@ def limited(job, limit="timeout 25", after=30):
         ("timeout 1h", 30, False),
     ],
 )
-def test_a_timeout_of_the_script_that_ended_torchrun_is_told(judged, limit, after, told):
+def test_timeout_of_script_that_ended_torchrun_is_told(judged, limit, after, told):
     job = with_script(limited(bundles.healthy(), limit, after), f"{limit} torchrun a.py\nexit 0")
     verdict = judged(job)
     assert (verdict.verdict, verdict.cause) == ("FAIL", "rank.exit_code_masked")

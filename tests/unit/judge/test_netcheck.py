@@ -52,7 +52,7 @@ def test_a_pod_without_a_diagnosis_is_no_pass(tmp_path: Path, said: list[int], m
     [{"verdict": "unknown"}, {"whole": False}, {"nodes": 3}],
     ids=lambda change: next(iter(change)),
 )
-def test_a_diagnosis_of_less_than_all_pairs_is_no_pass(tmp_path: Path, change: dict[str, object]) -> None:
+def test_diagnosis_of_less_than_all_pairs_is_no_pass(tmp_path: Path, change: dict[str, object]) -> None:
     """Contract: one pod that proved less is enough."""
     said = {**everywhere(diagnosis()), 2: diagnosis().model_copy(update=change)}
     assert verdict(job(said), tmp_path).verdict == "UNKNOWN"
@@ -77,7 +77,7 @@ def test_what_a_rank_runs_by_itself_is_not_judged(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("cause", SAID)
 @pytest.mark.parametrize("mode", ["alone", "before"])
-def test_every_cause_of_netcheck_is_a_cause_of_the_harness(tmp_path: Path, cause: CauseId, mode: str) -> None:
+def test_every_cause_of_netcheck_is_cause_of_harness(tmp_path: Path, cause: CauseId, mode: str) -> None:
     """Contract: the same word, rank and advice; the pods that ended because of it are no cause."""
     made = job(everywhere(diagnosis(cause, 2)), mode)
     ended(made, 0, 1, 2, 3, code=90 if mode == "before" else 1)
@@ -90,7 +90,7 @@ def test_every_cause_of_netcheck_is_a_cause_of_the_harness(tmp_path: Path, cause
     assert CAUSES[cause].action == failed(cause, "").advice.rstrip(".")
 
 
-def test_a_pod_that_did_not_come_because_nothing_schedules_it(tmp_path: Path) -> None:
+def test_pod_that_did_not_come_because_nothing_schedules_it(tmp_path: Path) -> None:
     """Contract: netcheck says who is missing; why, the scheduler says. That is the cause."""
     made = job({index: diagnosis("peer.never_came", 3) for index in range(3)})
     ended(made, 0, 1, 2)
@@ -209,7 +209,7 @@ def test_the_probe_from_outside_uses_the_same_words(
     assert next(one.cause for one in found.checks if one.name == "rendezvous") == cause
 
 
-def test_a_watch_that_broke_does_not_hide_a_selector_that_was_recorded(tmp_path: Path) -> None:
+def test_broken_watch_does_not_hide_recorded_selector(tmp_path: Path) -> None:
     """Contract: seen on a busy cluster: the API server restarted, and every watch was listed again."""
     made = job(everywhere(diagnosis("dns.no_record", 0, 1, 2, 3)), service=False)
     services(made, {"app": "nobody"})
@@ -220,7 +220,7 @@ def test_a_watch_that_broke_does_not_hide_a_selector_that_was_recorded(tmp_path:
     assert (seen.verdict, seen.cause) == ("FAIL", "service.selector"), seen.explanation
 
 
-def test_a_selector_is_the_cause_of_names_that_netcheck_could_not_judge(tmp_path: Path) -> None:
+def test_selector_is_cause_of_names_without_verdict(tmp_path: Path) -> None:
     """Contract: on a busy cluster netcheck does not know whether a record is late. The selector shows it."""
     doubt = NetcheckStep(step="dns", status="unknown", text="rank 1: too early to judge", ranks=[1])
     unknown = diagnosis().model_copy(update={"verdict": "unknown", "findings": [doubt]})

@@ -70,7 +70,7 @@ def test_the_node_that_rejects_is_named_with_its_ranks(tmp_path: Path) -> None:
     assert "node e2e-worker2 has the address that rejects them (10.244.1.1, 10.9.0.2)" in seen.explanation
 
 
-def test_a_healthy_pod_on_the_node_that_rejects_is_not_accused(tmp_path: Path) -> None:
+def test_healthy_pod_on_node_that_rejects_is_not_accused(tmp_path: Path) -> None:
     """Contract: rank 3 is on the node of rank 1, and only connections to rank 1 are rejected."""
     senders = {0: "10.9.0.2", 2: "10.9.0.2", 3: "10.9.0.2"}
     made = job(everywhere(rejecting(senders, "c01", "c21", "c31")))
@@ -81,7 +81,7 @@ def test_a_healthy_pod_on_the_node_that_rejects_is_not_accused(tmp_path: Path) -
     assert "node e2e-worker2 has the address" in seen.explanation
 
 
-def test_a_rejected_connection_without_an_icmp_message_is_rejected_too(tmp_path: Path) -> None:
+def test_rejected_connection_without_icmp_message_is_rejected_too(tmp_path: Path) -> None:
     """Contract: seen on a cluster: the kernel limits its rate of ICMP messages, so some pairs got nothing."""
     one = rejecting({0: "10.9.0.2", 2: "10.9.0.2", 3: "10.9.0.2"}, "c01", "c21", "c31")
     rows = {**one.rows, 0: {**one.rows[0], 1: one.rows[0][1].model_copy(update={"outcome": "tcp.filtered"})}}
@@ -93,7 +93,7 @@ def test_a_rejected_connection_without_an_icmp_message_is_rejected_too(tmp_path:
     assert (seen.cause, seen.ranks) == (REJECTED, [1]), seen.explanation
 
 
-def test_a_machine_outside_the_cluster_that_rejects_is_no_node(tmp_path: Path) -> None:
+def test_machine_outside_cluster_that_rejects_is_no_node(tmp_path: Path) -> None:
     """Contract: the ranks are those that the pods named."""
     made = job(everywhere(rejecting(dict.fromkeys(range(4), "192.0.2.7"), "c01", "c21", "c31")))
     made.netchecks = [
@@ -127,7 +127,7 @@ def test_rows_that_rank_0_did_not_get_count(tmp_path: Path, cause: str) -> None:
 
 
 @pytest.mark.parametrize("own", ["tcp.denied", "tcp.no_route"])
-def test_the_error_of_the_accused_pod_itself_is_the_cause(tmp_path: Path, own: str) -> None:
+def test_error_of_accused_pod_itself_is_cause(tmp_path: Path, own: str) -> None:
     """Contract: seen on a cluster: a route in the pod forbids its packets, so the others get no response."""
     to_3 = {f"c{s}3": "tcp.filtered" for s in range(3)}
     said = everywhere(diagnosis("tcp.filtered", 3, **to_3))
@@ -142,7 +142,7 @@ def test_the_error_of_the_accused_pod_itself_is_the_cause(tmp_path: Path, own: s
     assert "Packets fail in the sender's own pod" in seen.explanation
 
 
-def test_the_error_of_a_pod_that_is_not_accused_is_not_the_cause(tmp_path: Path) -> None:
+def test_error_of_healthy_pod_is_not_cause(tmp_path: Path) -> None:
     """Contract: if a pod reaches one of the others, its own network does not explain the failures."""
     to_3 = {f"c{s}3": "tcp.filtered" for s in range(3)}
     made = job(everywhere(diagnosis("tcp.filtered", 3, whole=False, **to_3, c30="tcp.no_route")))
@@ -193,7 +193,7 @@ def test_a_search_path_that_netcheck_found_stays_the_cause(tmp_path: Path) -> No
     assert "searches corp.example" in seen.explanation
 
 
-def test_dns_settings_are_not_the_cause_if_other_pods_are_blind_too(tmp_path: Path) -> None:
+def test_dns_settings_are_not_cause_if_all_pods_fail(tmp_path: Path) -> None:
     made = job(everywhere(diagnosis("dns.no_record", 2, c02="dns.no_record", c12="dns.no_record")))
     ended(made, 0, 1, 2, 3)
     change(made, lambda index, pod: pod["spec"].update({"dnsPolicy": "Default"} if index == 1 else {}))
@@ -201,7 +201,7 @@ def test_dns_settings_are_not_the_cause_if_other_pods_are_blind_too(tmp_path: Pa
     assert (seen.cause, seen.ranks) == ("dns.no_record", [2]), seen.explanation
 
 
-def test_a_rendezvous_of_host_network_pods_names_the_dns_policy(tmp_path: Path) -> None:
+def test_rendezvous_of_host_network_pods_names_dns_policy(tmp_path: Path) -> None:
     """Contract: without netcheck, the snapshot of a waiting torchrun and the spec give the cause."""
     made = bundles.healthy()
     made.drop("jobset", 2)
@@ -223,7 +223,7 @@ def test_a_rendezvous_of_host_network_pods_names_the_dns_policy(tmp_path: Path) 
     assert HOST in found.explanation
 
 
-def test_a_service_with_a_cluster_ip_is_the_cause_of_names_that_do_not_exist(tmp_path: Path) -> None:
+def test_service_with_cluster_ip_causes_missing_names(tmp_path: Path) -> None:
     made = job(everywhere(diagnosis("dns.no_record", 0, 1, 2, 3)))
     ended(made, 0, 1, 2, 3)
     for kind, seen_ in made.objects:
@@ -234,7 +234,7 @@ def test_a_service_with_a_cluster_ip_is_the_cause_of_names_that_do_not_exist(tmp
     assert f"Service {SERVICE} has the clusterIP 10.96.7.7" in seen.explanation
 
 
-def test_a_service_with_a_cluster_ip_is_not_the_cause_if_pods_are_not_ready(tmp_path: Path) -> None:
+def test_service_with_cluster_ip_and_unready_pods(tmp_path: Path) -> None:
     """Contract: seen on a cluster: CoreDNS has the names of single pods for a Service with a cluster IP."""
     made = job(everywhere(diagnosis("dns.no_record", 0, 1, 2, 3)))
     ended(made, 0, 1, 2, 3)
@@ -244,7 +244,7 @@ def test_a_service_with_a_cluster_ip_is_not_the_cause_if_pods_are_not_ready(tmp_
     assert verdict(made, tmp_path).cause == "service.not_ready"
 
 
-def test_a_service_without_a_selector_is_the_cause_if_it_has_no_endpoints(tmp_path: Path) -> None:
+def test_service_without_selector_and_endpoints_is_cause(tmp_path: Path) -> None:
     made = job(everywhere(diagnosis("dns.no_record", 0, 1, 2, 3)))
     ended(made, 0, 1, 2, 3)
     for kind, seen_ in made.objects:
@@ -258,7 +258,7 @@ def test_a_service_without_a_selector_is_the_cause_if_it_has_no_endpoints(tmp_pa
 
 
 @pytest.mark.parametrize("host", [True, False], ids=["hostNetwork", "hostPort"])
-def test_two_pods_of_a_job_on_one_host_port_are_named(tmp_path: Path, host: bool) -> None:
+def test_two_pods_on_one_host_port_are_named(tmp_path: Path, host: bool) -> None:
     """Contract: the port, and the pod that has it."""
     made = job({0: diagnosis("peer.never_came", 3)})
     ended(made, 0, 1, 2)
@@ -277,7 +277,7 @@ def test_two_pods_of_a_job_on_one_host_port_are_named(tmp_path: Path, host: bool
     assert f"{made.pod_name(0)} on e2e-worker1" in seen.explanation
 
 
-def test_a_pod_that_got_its_host_port_too_late_names_the_port(tmp_path: Path) -> None:
+def test_pod_with_late_host_port_names_port(tmp_path: Path) -> None:
     """Contract: seen on a cluster: the pod runs when the others, which had the port, have ended."""
     made = job({0: diagnosis("peer.never_came", 3)})
     ended(made, 0, 1, 2)

@@ -48,7 +48,7 @@ def said(verdict: Verdict) -> str:
     return explanation(check.explanation)
 
 
-def test_an_account_that_closes_is_a_pass_with_its_number(judged: Judged) -> None:
+def test_account_that_closes_is_pass_with_its_number(judged: Judged) -> None:
     job = accounted()
     verdict = judged(job)
     assert verdict.verdict == "PASS", verdict
@@ -61,7 +61,7 @@ def test_a_value_the_client_omits_is_named_with_reason(judged: Judged) -> None:
     assert f"6 values of rank 1: {BOOLEAN}: 'flag' (bool) at steps 0 to 5 of rank 1" in verdict.explanation
 
 
-def test_many_keys_with_one_reason_do_not_hide_another_reason(judged: Judged) -> None:
+def test_many_equal_reasons_do_not_hide_another_reason(judged: Judged) -> None:
     many = [(f"flag{n}", "bool", BOOLEAN, 1, "0", "0") for n in range(20)]
     other = (
         "half",
@@ -76,7 +76,7 @@ def test_many_keys_with_one_reason_do_not_hide_another_reason(judged: Judged) ->
     assert "not int or float (Fraction): 'half'" in explained
 
 
-def test_a_key_that_was_only_ever_none_is_a_note(judged: Judged) -> None:
+def test_key_that_was_only_ever_none_is_note(judged: Judged) -> None:
     verdict = judged(accounted(0, ("val_loss", "NoneType", "not int or float (NoneType)", 6, "0", "5")))
     assert verdict.verdict == "PASS", verdict
     assert "only ever None, so not logged: 'val_loss'" in said(verdict)
@@ -129,7 +129,7 @@ def test_a_recorder_that_closed_no_account_is_no_pass(judged: Judged) -> None:
     assert "its recorder did not write its final counts of the values" in judged(job).explanation
 
 
-def test_a_bundle_of_an_older_harness_has_no_such_check(judged: Judged) -> None:
+def test_bundle_of_older_harness_has_no_such_check(judged: Judged) -> None:
     verdict = judged(bundles.healthy())
     assert verdict.verdict == "PASS"
     assert "keys" not in {check.name for check in verdict.checks}

@@ -82,7 +82,7 @@ def test_an_init_container_that_failed_is_named(judged):
     assert "rank 1" in verdict.explanation.lower()
 
 
-def test_an_init_container_that_a_kubelet_starts_again_and_again(judged):
+def test_init_container_that_kubelet_starts_again_and_again(judged):
     """Contract: an init container that waits between two tries has failed; the state before says how."""
     job = starting()
     back_off = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 20s"}}
@@ -164,7 +164,7 @@ def test_the_image_of_an_init_container(judged):
     assert "init container warm-cache" in verdict.explanation.lower()
 
 
-def test_the_image_of_a_helper_beside_a_rank_that_runs(judged):
+def test_image_of_helper_beside_rank_that_runs(judged):
     """Contract: a helper whose image is absent is named, though its rank runs."""
     job = stuck(bundles.healthy(), 3)
     pull = {"waiting": {"reason": "ImagePullBackOff", "message": 'image "x" not found'}}

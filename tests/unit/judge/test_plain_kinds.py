@@ -236,7 +236,7 @@ def test_a_pod_that_somebody_deletes_well_before_the_deadline(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("stage", ["observe", "launch"])
-def test_the_harness_deletes_a_stateful_set_that_a_user_interrupted(tmp_path: Path, stage: str) -> None:
+def test_harness_deletes_stateful_set_that_user_interrupted(tmp_path: Path, stage: str) -> None:
     """Contract: the deletion is the harness's own, and no rank is said to have been deleted or to fail."""
     job = queued("StatefulSet")
     assert job.manifest.expected is not None

@@ -102,7 +102,7 @@ def test_a_collective_timeout_names_the_hung_peer(judged):
     assert "did not take part: when it was ended, it was in wait" in verdict.explanation
 
 
-def test_a_rank_that_never_joined_is_the_one_that_hangs(judged):
+def test_rank_that_never_joined_is_one_that_hangs(judged):
     """Contract: the rank that never joined hangs.
 
     The stack of the peer that waited in the process group is evidence.
@@ -176,7 +176,7 @@ def test_a_rank_that_left_early(judged):
     assert "Connection closed by peer" in verdict.explanation.split("After it")[1]
 
 
-def test_a_rank_with_fewer_batches_is_named_beside_the_peer_that_lost_it(judged):
+def test_rank_with_fewer_batches_is_named_beside_peer(judged):
     """Contract: rank 1 finished its own work (meta-pytorch/torchrec#189), so it has not failed, but the
     verdict says that it had ended, and after which step.
     """
@@ -227,7 +227,7 @@ def test_a_deleted_pod_whose_end_was_seen(judged, peer):
 
 
 @pytest.mark.parametrize(("failed_at", "peer"), [(12, "taken down"), (30, "deleted while it ran")])
-def test_a_pod_that_its_job_deletes_after_another_pod_was_deleted(judged, failed_at, peer):
+def test_pod_deleted_by_job_after_another_deletion(judged, failed_at, peer):
     """Contract: the first deletion is the cause, although both are of the same second. The Job controller
     counts a pod that is being deleted as failed, and deletes the others before it writes its condition. A Job
     that fails much later did not delete them.
@@ -310,7 +310,7 @@ def test_a_failed_write_is_named_only_if_fatal(judged, lines, cause):
     assert (verdict.cause, verdict.ranks) == (cause, [1])
 
 
-def test_the_main_thread_is_the_last_one_of_a_dump():
+def test_main_thread_is_last_one_of_dump():
     """Contract: a dump's lines are recognised, its main thread's frames are kept, and later text ends it."""
     lines = list(enumerate([*HUNG, "something else", '  File "/x.py", line 1 in y'], 1))
     stack, dumped = stacks.last(lines)
@@ -329,7 +329,7 @@ def evicted(job, when, why):
     return last
 
 
-def test_a_pod_that_its_kubelet_evicted_was_not_just_killed(judged):
+def test_pod_that_its_kubelet_evicted_was_not_just_killed(judged):
     """Contract: the kubelet ends the containers of a pod that wrote too much, and says why in its status."""
     job = bundles.healthy()
     bundles.crash(job, 1, 143)
@@ -341,7 +341,7 @@ def test_a_pod_that_its_kubelet_evicted_was_not_just_killed(judged):
     assert ". ." not in verdict.explanation
 
 
-def test_a_container_that_its_kubelet_lost_with_the_evicted_pod(judged):
+def test_container_that_its_kubelet_lost_with_evicted_pod(judged):
     """Contract: it ran, it was not started again, and the eviction comes before its peer's end."""
     job = bundles.healthy()
     bundles.crash(job, 0, 143)
@@ -391,7 +391,7 @@ def test_a_rank_that_waits_for_its_own_server_hangs():
     assert not stack.in_client
 
 
-def test_a_rank_that_hangs_in_an_import_is_quoted_by_its_own_line():
+def test_rank_hanging_in_import_is_quoted():
     """Contract: Python's import machinery is a library, too. It has no file."""
     frames = [
         "Current thread 0x1 (most recent call first):",
@@ -413,7 +413,7 @@ def test_a_rank_that_hangs_in_an_import_is_quoted_by_its_own_line():
         ("ValueError: invalid literal for int() with base 10: 'tcp://10.96.37.46:6379'", "rank.crashed"),
     ],
 )
-def test_a_variable_that_a_service_s_name_made_is_told(judged, line, cause):
+def test_variable_that_service_s_name_made_is_told(judged, line, cause):
     job = failing()
     for rank in range(2):
         job.truth[rank] = []
@@ -455,7 +455,7 @@ def test_a_variable_that_a_service_s_name_made_is_told(judged, line, cause):
         ),
     ],
 )
-def test_an_address_that_only_its_own_host_reaches_is_named(judged, lines):
+def test_address_that_only_its_own_host_reaches_is_named(judged, lines):
     """Contract: the ranks sent each other an address of loopback or of a link, on which they listen."""
     job = failing()
     for rank in range(2):
@@ -471,7 +471,7 @@ def test_an_address_that_only_its_own_host_reaches_is_named(judged, lines):
 @pytest.mark.parametrize(
     ("after", "cause"), [("frame #{n}: c10d::x", "rendezvous.unreachable"), ("step {n}", "rank.crashed")]
 )
-def test_an_error_of_the_start_counts_across_a_long_stack_only(judged, after, cause):
+def test_error_of_start_counts_across_long_stack_only(judged, after, cause):
     """Contract: an attached job has no ground truth that shows whether the training began."""
     job = failing()
     for rank in range(2):
@@ -506,7 +506,7 @@ def test_loopback_is_right_within_one_pod(judged):
         "torch.distributed.DistBackendError: NCCL error, unhandled system error: Last error:",
     ],
 )
-def test_an_interface_that_a_variable_names_and_the_pod_lacks(judged, line):
+def test_interface_that_variable_names_and_pod_lacks(judged, line):
     """Contract: gloo takes names alone; the pattern of NCCL that leaves interfaces out is no name to it."""
     job = failing()
     lines = [line, "Bootstrap : no socket interface found"] if "NCCL" in line else [line]
@@ -520,7 +520,7 @@ def test_an_interface_that_a_variable_names_and_the_pod_lacks(judged, line):
     assert any("only NCCL accepts ^NAME" in step for step in verdict.next)
 
 
-def test_a_log_that_was_not_collected_is_not_called_empty(judged):
+def test_log_that_was_not_collected_is_not_called_empty(judged):
     job = failing()
     says(job, 0, ["bash: line 1: python: command not found"], code=127)
     del job.logs[job.pod_name(1)]

@@ -36,7 +36,7 @@ def test_the_failure_has_the_line_to_add(judged):
     assert 'pluto-e2e-harness/expect-ranks: "0" in resources.labels' in verdict.explanation
 
 
-def test_a_rank_that_is_to_log_may_not_be_silent(judged):
+def test_rank_that_is_to_log_may_not_be_silent(judged):
     verdict = judged(only_rank_0([0, 1]))
     assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "unification.rank_silent", [1])
     assert "say so" not in verdict.explanation

@@ -110,7 +110,7 @@ def test_another_rendezvous_id(judged, options):
     assert (verdict.cause, verdict.ranks) == ("rendezvous.id_mismatch", [1])
 
 
-def test_an_endpoint_without_a_port_has_the_port_of_torchrun(judged):
+def test_endpoint_without_port_has_port_of_torchrun(judged):
     """pytorch/pytorch#79388: --rdzv_endpoint=$MASTER_ADDR. c10d then uses port 29400."""
     job = bundles.healthy()
     words = ["torchrun", "--rdzv_backend=c10d", f"--rdzv_endpoint={HOST}", "--nnodes=2", "train.py"]
@@ -166,7 +166,7 @@ def test_a_store_that_no_torchrun_opened_is_named(judged, changed, cause, ranks)
     assert ("--rdzv_conf=is_host=1" in verdict.explanation) == (cause == "variables.torchrun")
 
 
-def test_a_torchrun_that_has_not_opened_its_store_yet_is_not_told_to_have_no_pod(judged):
+def test_torchrun_without_store_yet_has_its_pod(judged):
     """Contract: nothing listens at the address of a pod whose torchrun is starting or hangs."""
     job = with_addresses(bundles.healthy(), (("10.96.0.7",), ("10.0.0.2",)))
     verdict = judged(job, *(behind_a_service(job, rank) for rank in range(2)))
@@ -196,7 +196,7 @@ def test_a_torchrun_that_has_not_opened_its_store_yet_is_not_told_to_have_no_pod
         ),
     ],
 )
-def test_torchruns_that_each_wait_in_a_store_of_their_own_are_named(judged, hosts, addresses, cause, text):
+def test_torchruns_waiting_in_separate_stores_are_named(judged, hosts, addresses, cause, text):
     job = with_addresses(bundles.healthy())
     verdict = judged(job, *at_hosts(job, hosts, addresses))
     assert (verdict.cause, verdict.ranks) == (cause, [0, 1]), verdict.explanation
@@ -224,7 +224,7 @@ def at_hosts(job, hosts, addresses, **more):
         pytest.param(("js-0.js", "js-0.js"), (("10.0.0.1",), ()), id="a name that no longer resolves"),
     ],
 )
-def test_one_store_under_two_addresses_does_not_hide_another_rendezvous_id(judged, hosts, addresses):
+def test_store_with_two_addresses_shows_other_rendezvous_id(judged, hosts, addresses):
     job = with_addresses(bundles.healthy())
     verdict = judged(job, *at_hosts(job, hosts, addresses, rdzv_id="124"))
     assert (verdict.cause, verdict.ranks) == ("rendezvous.id_mismatch", [1]), verdict.explanation

@@ -54,7 +54,7 @@ def test_an_admission_check_is_quoted_with_its_message(judged, conditions, state
         ({"delayedTopologyRequest": "Pending"}, "admission.topology"),
     ],
 )
-def test_a_workload_with_quota_and_without_pending_checks_is_not_admitted(judged, assignment, cause) -> None:
+def test_workload_with_quota_and_without_checks_is_not_admitted(judged, assignment, cause) -> None:
     """kueue #9048: all admission checks are Ready, and the Workload still has no Admitted condition."""
     job = pending(RESERVED, checks=[{"name": "nodes", "state": "Ready"}])
     job.objects[-1][1].object["status"]["admission"] = {"podSetAssignments": [assignment]}
@@ -63,7 +63,7 @@ def test_a_workload_with_quota_and_without_pending_checks_is_not_admitted(judged
     assert "uota is reserved" in verdict.explanation
 
 
-def test_kueue_is_not_blamed_for_a_workload_if_the_harness_was_stopped(judged) -> None:
+def test_kueue_is_not_blamed_after_harness_stopped(judged) -> None:
     """Contract: Kueue could still have admitted the Workload in the next moment."""
     job = pending(RESERVED)
     job.manifest = job.manifest.model_copy(update={"interrupted": "SIGINT"})
@@ -141,7 +141,7 @@ def test_a_job_that_multikueue_runs_elsewhere_says_where(judged) -> None:
     assert any("MultiKueue runs the job in cluster worker1" in each.explanation for each in verdict.checks)
 
 
-def test_a_job_that_waits_again_after_another_cluster_is_not_said_to_run_there(judged) -> None:
+def test_job_waiting_again_does_not_run_on_other_cluster(judged) -> None:
     """Contract: only the last state of a Workload shows where its job runs."""
     checks = [{"name": "mk", "state": "Ready", "message": 'The workload got reservation on "worker1"'}]
     job = pending(RESERVED, cond("Admitted", "True", "Admitted"), checks=checks)

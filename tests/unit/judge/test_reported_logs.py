@@ -179,7 +179,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_reported_log_names_the_rank_and_its_own_error(judged, name: str) -> None:
+def test_reported_log_names_rank_and_its_own_error(judged, name: str) -> None:
     case = CASES[name]
     verdict = judged(job_of(case))
     assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", case.cause, case.ranks), (
@@ -217,7 +217,7 @@ CAUSED = [
         ("torch.distributed.DistNetworkError: Connection reset by peer", "unreachable"),
     ],
 )
-def test_a_rank_that_cannot_connect_is_why_rank_0_waits_in_vain(judged, error: str, cause: str) -> None:
+def test_unconnected_rank_explains_why_rank_0_waits(judged, error: str, cause: str) -> None:
     """Contract: pytorch #80772. Both ranks end when their equal timeouts expire."""
     job = job_of(Case([], "", [], ""))
     job.truth, job.points, job.runs, job.attachments = {}, [], [], []
@@ -268,7 +268,7 @@ GONE = ["torch.distributed.DistNetworkError: Broken pipe", *CAUSED]
         pytest.param("{pod}", [C10D], None, "dns.advertised", [0], id="rank 0 gave up first"),
     ],
 )
-def test_a_name_that_only_its_own_pod_resolves_is_named(
+def test_name_that_only_its_own_pod_resolves_is_named(
     judged, host: str, options: list[str], more: list[str] | None, cause: str, ranks: list[int]
 ) -> None:
     """Contract: torchrun met, and its workers wait for MASTER_ADDR. Rank 0 itself waits for the others."""
@@ -297,7 +297,7 @@ def test_a_name_that_only_its_own_pod_resolves_is_named(
         assert "--local-addr" in " ".join(verdict.next)
 
 
-def test_a_name_that_resolved_later_is_not_the_cause_of_a_refused_connection(judged) -> None:
+def test_late_name_does_not_explain_refused_connection(judged) -> None:
     """Contract: PyTorch logs no refused connection, and gives up in the moment of its last attempt."""
     job = recorded(job_of(Case([], "", [], "")))
     job.truth, job.points, job.runs, job.attachments = {}, [], [], []
@@ -308,7 +308,7 @@ def test_a_name_that_resolved_later_is_not_the_cause_of_a_refused_connection(jud
     assert (verdict.cause, verdict.ranks) == ("rendezvous.unreachable", [1]), verdict.explanation
 
 
-def test_a_name_that_only_the_script_connects_to_is_not_torchruns(judged) -> None:
+def test_name_that_only_script_connects_to_is_not_torchruns(judged) -> None:
     """Contract: a script may pass an init_method, or set MASTER_ADDR itself."""
     job = recorded(job_of(Case([], "", [], "")))
     job.truth, job.points, job.runs, job.attachments = {}, [], [], []

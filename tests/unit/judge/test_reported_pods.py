@@ -81,7 +81,7 @@ def never_started(reason: str, message: str) -> bundles.Job:
         ),
     ],
 )
-def test_a_pod_that_its_kubelet_rejects_is_why_the_job_failed(judged, reason, message, cause) -> None:
+def test_pod_that_its_kubelet_rejects_is_why_job_failed(judged, reason, message, cause) -> None:
     """Contract: the rank whose pod was taken down after that is not accused."""
     verdict = judged(never_started(reason, message))
     assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", cause, [1]), verdict.explanation
@@ -138,7 +138,7 @@ def test_a_pod_that_the_kubelet_accepted_was_not_rejected(reason: str, message: 
         ({}, {}, "rank.killed", "SIGKILL"),
     ],
 )
-def test_a_pod_that_its_node_ended_was_not_just_killed(judged, status, terminated, cause, says) -> None:
+def test_pod_that_its_node_ended_was_not_just_killed(judged, status, terminated, cause, says) -> None:
     job = bundles.healthy()
     for kind in ("workload", "jobset"):
         job.drop(kind, 2)
@@ -199,7 +199,7 @@ def test_who_removed_a_pod_is_in_its_event(judged, condition, reason, message, c
     assert advice in verdict.next[-1]
 
 
-def test_the_name_of_an_image_does_not_show_who_removed_a_pod(judged) -> None:
+def test_name_of_image_does_not_show_who_removed_pod(judged) -> None:
     job = failing()
     gone = {"metadata": {"deletionTimestamp": at(41), "deletionGracePeriodSeconds": 30}}
     image = "Started container of preemptible-train:1"
@@ -274,9 +274,7 @@ def test_a_container_that_its_kubelet_killed(judged, reason, message, times, say
         ("Unhealthy", HANGS),
     ],
 )
-def test_a_probe_or_hook_of_another_container_does_not_explain_the_end_of_a_rank(
-    judged, reason, message
-) -> None:
+def test_probe_of_another_container_does_not_explain_end(judged, reason, message) -> None:
     job = failing()
     job.logs = {job.pod_name(0): [f"{at(12, True)} step 5"], job.pod_name(1): [f"{at(12, True)} step 5"]}
     add_event(job, 1, reason, message, (11,), container="proxy")
@@ -330,7 +328,7 @@ def test_a_pod_that_stays_terminating_is_named(judged, until, named) -> None:
     assert ("still exists 72 s after its grace period (FailedKillPod: error killing" in consequences) == named
 
 
-def test_a_pod_whose_finalizer_was_not_removed_is_not_blamed_on_the_kubelet(judged) -> None:
+def test_pod_with_finalizer_is_not_blamed_on_kubelet(judged) -> None:
     job = failing()
     says(job, 0, ["RuntimeError: CUDA error: device-side assert triggered"])
     job.pod(1, 12, "Running", {"running": {"startedAt": at(5)}})
@@ -344,7 +342,7 @@ def test_a_pod_whose_finalizer_was_not_removed_is_not_blamed_on_the_kubelet(judg
 
 
 @pytest.mark.parametrize(("ended", "cause"), [(9, "rank.crashed"), (13, "rank.pod_deleted")])
-def test_a_rank_without_a_log_that_ended_before_its_pod_was_deleted(judged, ended, cause) -> None:
+def test_rank_without_log_ended_before_pod_deletion(judged, ended, cause) -> None:
     """kubernetes/kubernetes#98012: the kubelet reports the end late, and the log is gone with its node."""
     job = failing()
     del job.logs[job.pod_name(1)]

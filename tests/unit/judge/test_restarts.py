@@ -109,7 +109,7 @@ def told(steps: Iterable[int], by: int = 7) -> list[tuple[int, float]]:
     return [(step, step / by) for step in steps]
 
 
-def test_restart_past_the_row_limit_that_logs_the_same_again(
+def test_restart_past_row_limit_that_logs_same_again(
     judged: Judged, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Contract: a block whose steps came again is proved by the run's rows, where these have its digest."""
@@ -332,7 +332,7 @@ def first_pods(job: bundles.Job, job_uid: str = "job-1", when: float = 2) -> Non
             seen.object["metadata"]["ownerReferences"] = [{"kind": "Job", "uid": "job-2"}]
 
 
-def test_a_job_of_the_jobset_is_deleted_and_made_again(judged: Judged) -> None:
+def test_job_of_jobset_is_deleted_and_made_again(judged: Judged) -> None:
     """Contract: it is a FAIL although every point is there, because somebody restarted the ranks."""
     job = bundles.healthy()
     first_pods(job)

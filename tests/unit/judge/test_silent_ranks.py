@@ -120,6 +120,6 @@ def test_a_job_without_time_tells_where_its_ranks_were(judged):
     assert f"When it was ended, {places}" in verdict.explanation
 
 
-def test_a_rank_that_waited_for_the_tracker_is_not_hung(judged):
+def test_rank_that_waited_for_tracker_is_not_hung(judged):
     verdict = judged(job({1: CLIENT}))
     assert (verdict.cause, verdict.ranks) == ("rank.tracker_unreachable", [1]), verdict.explanation

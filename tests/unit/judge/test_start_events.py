@@ -49,7 +49,7 @@ def test_the_reason_of_a_volume_that_is_not_mounted(judged, reason, message, tim
     assert advice in verdict.next[-1]
 
 
-def test_a_multi_attach_error_alone_keeps_a_pod_from_starting(judged) -> None:
+def test_multi_attach_error_alone_keeps_pod_from_starting(judged) -> None:
     job = never_started()
     add_event(job, 1, "FailedAttachVolume", TWICE, (6,))
     verdict = judged(job)
@@ -100,7 +100,7 @@ def test_the_advice_fits_the_message_of_the_kubelet(judged, reason, message, cau
         ("NetworkNotReady", "cni plugin not initialized", "Pulling"),
     ],
 )
-def test_a_warning_about_a_step_that_succeeded_later_is_outdated(judged, reason, message, later) -> None:
+def test_warning_about_step_that_succeeded_later_is_outdated(judged, reason, message, later) -> None:
     """Contract: neither the node's network nor a volume is blamed for an image that is still pulled."""
     job = never_started()
     add_event(job, 1, reason, message, (6, 14))
@@ -112,7 +112,7 @@ def test_a_warning_about_a_step_that_succeeded_later_is_outdated(judged, reason,
     assert "raise --wait" in verdict.next[-1]
 
 
-def test_a_step_that_fails_again_after_it_succeeded_is_the_reason(judged) -> None:
+def test_step_that_fails_again_after_it_succeeded_is_reason(judged) -> None:
     job = never_started()
     add_event(job, 1, "FailedCreatePodSandBox", NO_ADDRESS, (6, 14, 20, 36))
     add_event(job, 1, "Pulling", 'Pulling image "large:1"', (16,), type_="Normal")
@@ -138,7 +138,7 @@ def test_the_last_warning_explains_a_container_that_never_started(judged) -> Non
         ("FailedToRetrieveImagePullSecret", "Unable to retrieve some image pull secrets (x)"),
     ],
 )
-def test_a_warning_without_effect_does_not_hide_what_the_kubelet_waits_for(judged, reason, message) -> None:
+def test_harmless_warning_does_not_hide_kubelet_wait(judged, reason, message) -> None:
     """Contract: the kubelet reports some problems with each attempt although the pod can start."""
     job = never_started()
     for index in range(2):
@@ -160,7 +160,7 @@ def test_the_other_reason_of_another_rank_is_mentioned(judged) -> None:
 
 
 @pytest.mark.parametrize("reason", ["Pulling", ""])
-def test_a_rank_that_still_starts_is_not_sent_to_the_network(judged, reason) -> None:
+def test_rank_that_still_starts_is_not_sent_to_network(judged, reason) -> None:
     """Contract: ranks that waited in vain for a container show what it waited for."""
     job = never_started()
     job.manifest = bundles.healthy().manifest
@@ -189,7 +189,7 @@ def test_the_events_of_a_large_job_are_read_once(judged) -> None:
     assert time.perf_counter() - start < 4
 
 
-def test_events_of_another_pod_of_the_same_name_do_not_count(judged) -> None:
+def test_events_of_namesake_pod_do_not_count(judged) -> None:
     job = never_started()
     add_event(job, ("Pod", job.pod_name(1), "uid-before"), "FailedMount", NFS)
     verdict = judged(job)

@@ -102,7 +102,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_traceback_in_the_report_counts_if_the_log_has_no_other(judged, name: str) -> None:
+def test_traceback_in_report_counts_if_log_has_no_other(judged, name: str) -> None:
     lines, failures, per_node, (cause, ranks, says) = CASES[name]
     job = job_of(Case([], "", [], "", per_node=per_node))
     job.logs[job.pod_name(0)] = stamped(report(Failure(0, LOST)))
@@ -112,7 +112,7 @@ def test_the_traceback_in_the_report_counts_if_the_log_has_no_other(judged, name
     assert says in verdict.explanation.partition("After it")[0], verdict.explanation
 
 
-def test_a_report_in_which_all_ranks_lost_a_peer_is_a_consequence(judged) -> None:
+def test_report_in_which_all_ranks_lost_peer_is_consequence(judged) -> None:
     job = job_of(Case([*of(3, SHARD)], "", [], "", rank=3, per_node=2))
     job.logs[job.pod_name(0)] = stamped(report(Failure(0, LOST), Failure(1, LOST)))
     verdict = judged(job)

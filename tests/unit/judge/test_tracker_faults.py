@@ -66,7 +66,7 @@ def test_a_clients_account_does_not_make_a_loss(judged):
     assert judged(job).verdict == "PASS"
 
 
-def test_points_in_another_run_are_not_lost_by_the_tracker(judged):
+def test_points_in_another_run_are_not_lost_by_tracker(judged):
     """Contract: the verdict says where the points are, although the client was told that they were kept."""
     job = losing(sent={"loss/node1": [(0, 9)]})
     job.runs.append(job.runs[0].model_copy(update={"run_id": 2, "external_id": "mine"}))
@@ -90,7 +90,7 @@ def test_who_sent_foreign_points(judged):
     assert "sent by 'visitor' at 10.0.0.9" in verdict.explanation
 
 
-def test_an_upload_process_that_did_not_come_to_its_end(judged):
+def test_upload_process_that_did_not_come_to_its_end(judged):
     """Contract: an upload process whose log says that it started and not that it exits was cut off."""
     job = losing(unsent={"loss/node1": [(3, 4)]})
     line = f"{at(6, True)} 2026-11-21 05:00:06,1 [pluto-sync] INFO: Sync process started (parent PID: 9)"

@@ -255,7 +255,7 @@ def test_the_data_that_was_used_instead_is_named(checked: Any, take: Any, cause:
     assert re.search(says, found.explanation), found.explanation
 
 
-def test_a_launch_of_a_run_that_had_ended_is_explained(checked: Any) -> None:
+def test_launch_of_run_that_had_ended_is_explained(checked: Any) -> None:
     """Contract: no PASS without a step, and the sentence names the last checkpoint and what to do."""
     other = [TruthRow(metric="other", step=0, value=1.0, time_ms=BEGAN)]
     found = checked({0: other, 1: other}, audit())["training-data"]
@@ -295,7 +295,7 @@ def twice(value: float) -> list[Any]:
     return [starts[0], *first, starts[1], *again]
 
 
-def test_a_step_that_is_made_again_is_the_same_step(checked: Any) -> None:
+def test_step_that_is_made_again_is_same_step(checked: Any) -> None:
     """Contract: equal to the last bit; the step, the rank and both values are said."""
     same = checked({1: twice(3.0)}, audit())["training-resume"]
     assert (same.result, same.explanation[:1]) == ("PASS", "4"), same.explanation
@@ -391,7 +391,7 @@ def _results(found: dict[str, Check], *names: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("arrived", [True, False])
-def test_steps_that_a_smaller_world_made_again_are_not_owed(scaled_down: Any, arrived: bool) -> None:
+def test_steps_that_smaller_world_made_again_are_not_owed(scaled_down: Any, arrived: bool) -> None:
     """Contract: the run may hold a deleted rank's rows after the last checkpoint, or lack them."""
     found = scaled_down(absent=None if arrived else lambda row: row.step >= CHECKPOINT)
     assert _results(found, *POINTS) == dict.fromkeys(POINTS, "PASS"), found
@@ -467,7 +467,7 @@ def test_a_failed_upload_is_its_own_cause(checked: Any, changed: dict[str, Any],
     assert {check.result for name, check in found.items() if name.startswith("training-")} == {"PASS"}
 
 
-def test_an_upload_that_nothing_is_known_of_is_no_pass(checked: Any) -> None:
+def test_upload_that_nothing_is_known_of_is_no_pass(checked: Any) -> None:
     assert checked(said=audit(), upload=URL)["training-upload"].result == "UNKNOWN"
     without = checked(beside={UPLOAD: transfer()}, upload=URL)["training-upload"]
     assert without.result == "UNKNOWN"

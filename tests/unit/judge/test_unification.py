@@ -249,7 +249,7 @@ def test_a_truth_that_is_not_whole(tmp_path, damage, words):
     assert words in check.explanation
 
 
-def test_a_log_that_tells_another_story_than_the_termination_message(tmp_path):
+def test_log_that_tells_another_story_than_termination_message(tmp_path):
     """Contract: a consistent log that does not match the digest in the pod's status is not trusted."""
     job = bundles.healthy()
     job.retell(1, job.rows(1)[:-1])
@@ -389,7 +389,7 @@ def test_an_overwrite_by_the_same_process_is_a_note(judged: Judged) -> None:
     )
 
 
-def test_a_second_init_that_overwrites_the_first_is_a_failure(judged: Judged) -> None:
+def test_second_init_that_overwrites_first_is_failure(judged: Judged) -> None:
     second = [TruthInit(number=1), *at_steps(0, 3, 0.75, BEGUN + 50)]
     job = relived(bundles.healthy(), [begun(7, BEGUN), *at_steps(0, 6, 0.5, BEGUN), *second])
     verdict = judged(job)
@@ -412,7 +412,7 @@ def test_a_clock_that_went_back_shows_the_older_value(judged: Judged) -> None:
     assert "clock went back" in verdict.explanation
 
 
-def test_two_processes_of_one_rank_collide_with_both_process_ids(judged: Judged) -> None:
+def test_colliding_processes_are_named_with_process_ids(judged: Judged) -> None:
     one = [begun(7, BEGUN), *at_steps(0, 6, 0.5, BEGUN + 100)]
     job = relived(bundles.healthy(), one, [begun(23, BEGUN + 50), *at_steps(0, 6, 0.75, BEGUN + 102)])
     verdict = judged(job)
@@ -458,7 +458,7 @@ def test_a_pool_child_killed_after_its_work_is_complete(judged: Judged, more: in
     assert judged(job).verdict == verdict
 
 
-def test_a_child_and_its_rank_collide_with_both_process_ids(judged: Judged) -> None:
+def test_child_and_its_rank_collide_with_both_process_ids(judged: Judged) -> None:
     one = [begun(7, BEGUN), *at_steps(0, 6, 0.5, BEGUN + 100)]
     verdict = judged(
         relived(bundles.healthy(), one, [child(23, BEGUN + 50, 7), *at_steps(0, 6, 0.75, BEGUN + 102)])

@@ -74,14 +74,14 @@ def test_a_volume_that_keeps_a_pod_from_its_nodes(judged, message, advice) -> No
         "",
     ],
 )
-def test_a_volume_is_not_the_cause_if_other_reasons_exclude_nodes(judged, message) -> None:
+def test_volume_is_not_cause_if_other_reasons_exclude_nodes(judged, message) -> None:
     job = never_started()
     unscheduled(job, 1, message)
     verdict = judged(job)
     assert (verdict.cause, verdict.ranks) == ("scheduling.unschedulable", [1]), verdict.explanation
 
 
-def test_a_volume_in_a_zone_that_gets_a_node_is_not_the_cause(judged) -> None:
+def test_volume_in_zone_that_gets_node_is_not_cause(judged) -> None:
     """aws/karpenter-provider-aws#2971: a new node can be in the zone of the volume."""
     job = never_started()
     unscheduled(job, 1, "0/4 nodes are available: 4 node(s) had volume node affinity conflict.")
@@ -136,7 +136,7 @@ def test_the_reasons_in_a_message_are_separate() -> None:
     assert reasons("a sentence of a later scheduler.") == ["a sentence of a later scheduler"]
 
 
-def test_a_pod_that_only_waits_for_its_group_is_not_accused(judged) -> None:
+def test_pod_waiting_for_its_group_is_not_accused(judged) -> None:
     """volcano-sh/volcano#3976: the scheduler calls the waiting pods Schedulable."""
     job = never_started(4)
     for index in range(3):
@@ -148,7 +148,7 @@ def test_a_pod_that_only_waits_for_its_group_is_not_accused(judged) -> None:
     assert f"Ranks 0, 1 and 2 only wait for it: {GANG}" in verdict.explanation
 
 
-def test_a_group_without_a_reason_is_explained_by_its_own_event(judged) -> None:
+def test_group_without_reason_is_explained_by_its_own_event(judged) -> None:
     """volcano-sh/volcano#2416"""
     job = never_started()
     for index in range(2):
@@ -188,7 +188,7 @@ def test_pods_with_different_messages_are_all_quoted(judged) -> None:
 
 @pytest.mark.parametrize("volume", ["had volume node affinity conflict", "exceed max volume count"])
 @pytest.mark.parametrize("first", [0, 1])
-def test_a_volume_of_one_pod_is_not_blamed_for_another_pod(judged, first: int, volume: str) -> None:
+def test_volume_of_another_pod_is_not_blamed(judged, first: int, volume: str) -> None:
     """Contract: the cause does not depend on which rank has which message."""
     job = never_started()
     unscheduled(job, first, NO_GPU)
@@ -213,14 +213,14 @@ def test_a_pod_that_no_scheduler_reports_on(judged, name, advice) -> None:
     assert advice in verdict.next[-1]
 
 
-def test_a_pod_that_was_just_created_is_not_ignored_by_its_scheduler(judged) -> None:
+def test_new_pod_is_not_ignored_by_scheduler(judged) -> None:
     job = never_started()
     job.drop_pod(1)
     job.pod(1, 20, "Pending", node=False)
     assert "no scheduler" not in judged(job).explanation.lower()
 
 
-def test_a_pod_that_was_deleted_before_it_was_scheduled_is_not_ignored_by_its_scheduler(judged) -> None:
+def test_pod_deleted_before_scheduling_is_not_ignored(judged) -> None:
     """Contract: a Job that is suspended at once deletes its pods."""
     job = never_started()
     job.drop_pod(1)
@@ -286,7 +286,7 @@ def test_the_report_of_an_autoscaler_is_quoted(judged, reason, message, componen
     assert advice in verdict.next[-1]
 
 
-def test_a_scale_up_that_failed_later_is_not_called_running(judged) -> None:
+def test_scale_up_that_failed_later_is_not_called_running(judged) -> None:
     job = never_started()
     unscheduled(job, 1, NO_GPU)
     add_event(job, 1, "TriggeredScaleUp", "pod triggered scale-up", (6,), type_="Normal")

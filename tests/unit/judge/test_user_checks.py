@@ -129,7 +129,7 @@ def test_a_judge_that_reads_damaged_evidence_proves_nothing(healthy: Path) -> No
     assert (verdict.verdict, verdict.cause) == ("UNKNOWN", "run.evidence_damaged")
 
 
-def test_a_job_that_was_not_let_end_is_no_fail(tmp_path: Path) -> None:
+def test_job_that_was_not_let_end_is_no_fail(tmp_path: Path) -> None:
     """A judge that misses something proves nothing when the job was cut short."""
     job = bundles.healthy()
     job.drop("jobset", 2)

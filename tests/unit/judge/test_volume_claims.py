@@ -37,7 +37,7 @@ def waiting(volume, message=SCHEDULER):
 @pytest.mark.parametrize(
     ("reason", "message"), [("ProvisioningFailed", MISSING), ("FailedBinding", NO_CLASS)]
 )
-def test_a_claim_without_a_volume_is_named_with_its_reason(judged, reason, message):
+def test_claim_without_volume_is_named_with_its_reason(judged, reason, message):
     job = waiting({"name": "data", "persistentVolumeClaim": {"claimName": "corpus"}})
     event(job, "corpus", reason, message)
     event(job, "other", reason, "of another pod")
@@ -48,7 +48,7 @@ def test_a_claim_without_a_volume_is_named_with_its_reason(judged, reason, messa
     assert any("kubectl get storageclass" in line for line in verdict.next)
 
 
-def test_a_pod_that_waits_for_something_else_is_not_explained_by_a_claim(judged):
+def test_claim_does_not_explain_other_waits(judged):
     job = waiting({"name": "data", "ephemeral": {}}, "0/3 nodes are available: 3 Insufficient cpu.")
     event(job, f"{job.pod_name(0)}-data", "ProvisioningFailed", MISSING)
     verdict = judged(job)

@@ -127,7 +127,7 @@ def test_the_process_group_size_overrides_the_torchrun_size(judged):
     assert "the script initialised torch.distributed with world size 1" in verdict.explanation
 
 
-def test_ranks_that_torchrun_started_have_met_without_a_process_group(judged):
+def test_ranks_that_torchrun_started_have_met_without_process_group(judged):
     job = recorded(bundles.healthy())
     for index in range(2):
         PodEvents(job, index).torchrun(index, group=False)
@@ -190,7 +190,7 @@ def test_processes_of_an_earlier_pod_do_not_count(judged):
     assert judged(job).verdict == "PASS"
 
 
-def test_a_world_with_a_rank_in_two_pods_is_none(judged):
+def test_world_with_rank_in_two_pods_is_none(judged):
     job = recorded(bundles.healthy())
     for index in range(2):
         PodEvents(job, index).torchrun(1)

@@ -98,7 +98,7 @@ def test_the_number_of_nodes_is_written_and_not_guessed():
         assert {"name": "reports", "mountPath": "/app/reports"} in container(made)["volumeMounts"]
 
 
-def test_a_search_on_gpus_has_one_pod_on_a_node():
+def test_search_on_gpus_has_one_pod_on_node():
     """Contract: what a group shows is of its nodes; on CPUs a small cluster is enough."""
     made = acceptance.screen(AcceptanceSpec(gpus=8, busbw_limit=200.0), 4)
     apart = made.document["spec"]["template"]["spec"]["affinity"]["podAntiAffinity"]
@@ -177,7 +177,7 @@ PASSED, FAILED, UNKNOWN, WARNED = (
         (137, {"summary.json": FAILED}, "FAIL"),
     ],
 )
-def test_a_printed_pod_stays_with_its_reports_and_its_verdict(
+def test_printed_pod_stays_with_its_reports_and_its_verdict(
     tmp_path: Path, code: int, reports: dict[str, str], word: str
 ) -> None:
     """Contract: until SIGTERM the reports are there, a word says how it ended, and the code is true."""
@@ -253,7 +253,7 @@ def test_a_printed_daemonset_has_pods_on_gpu_nodes_alone() -> None:
     assert "affinity" not in on_cpus["spec"]["template"]["spec"]
 
 
-def test_the_image_and_pull_secret_of_the_settings_are_printed() -> None:
+def test_image_and_pull_secret_of_settings_are_printed() -> None:
     settings = Settings(worker_image="registry/worker@sha256:0", image_pull_secret="team/regcred")
     text = acceptance.manifests(acceptance.ddp(CPU, 2), settings)
     spec = list(yaml.safe_load_all(text))[-1]["spec"]["template"]["spec"]

@@ -105,7 +105,7 @@ def line_of(process: subprocess.Popen[str]) -> str:
 
 @pytest.mark.parametrize("namespace", [False, True], ids=["no namespace", "namespace"])
 @pytest.mark.parametrize("shell", WORDS)
-def test_sigterm_reaches_every_process_of_the_container_and_no_other(
+def test_sigterm_reaches_every_process_of_container_and_no_other(
     cgroup: Path, outside: subprocess.Popen[bytes], shell: str, namespace: bool
 ) -> None:
     """Also one in a session of its own whose parent has ended, and one in a cgroup below."""
@@ -156,7 +156,7 @@ exec unshare --mount "$@"
 
 
 @pytest.mark.parametrize("shell", WORDS)
-def test_where_cgroups_do_not_tell_only_the_command_is_signalled(
+def test_where_cgroups_do_not_tell_only_command_is_signalled(
     outside: subprocess.Popen[bytes], shell: str
 ) -> None:
     """Every process of the machine seems to be in the container's cgroup, or below it."""

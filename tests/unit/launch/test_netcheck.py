@@ -82,7 +82,7 @@ def test_not_asked_for_it_does_not_run(mounted: Path, init: str, unused_tcp_port
     assert "netcheck" not in done.stdout
 
 
-def test_a_frame_of_somebody_who_does_not_know_the_nonce() -> None:
+def test_frame_of_somebody_who_does_not_know_nonce() -> None:
     """Contract: it is no evidence. Neither is a part of one, nor one whose text was changed."""
     whole = {"verdict": "ok", "text": "x" * 9000, "random": os.urandom(9000).hex()}
     lines = frames.encode("n1", whole)

@@ -57,7 +57,7 @@ def rejects(
 
 
 @pytest.mark.parametrize("level", ["baseline", "restricted"])
-def test_a_konduktor_job_is_refused_in_one_sentence_before_anything_is_created(level: Any) -> None:
+def test_konduktor_job_is_refused_before_anything_is_created(level: Any) -> None:
     """Contract: by the setting alone, and with the label that would allow it."""
     with pytest.raises(UsageError) as error:
         pod_standard.check(KONDUKTOR, load(pod_security=level))
@@ -73,7 +73,7 @@ def test_a_konduktor_job_is_refused_in_one_sentence_before_anything_is_created(l
     pod_standard.check(KONDUKTOR, load(pod_security="privileged"))
 
 
-def test_only_pods_that_pass_it_get_the_label_by_themselves(tmp_path: Path) -> None:
+def test_only_pods_that_pass_it_get_label_by_themselves(tmp_path: Path) -> None:
     """Contract: a weaker label would override the default of the cluster, so it needs the setting."""
     restricted = {ENFORCE: "restricted"}
     assert pod_standard.labels(NETCHECK, load()) == restricted
@@ -88,7 +88,7 @@ def test_only_pods_that_pass_it_get_the_label_by_themselves(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("level", ["baseline", "restricted"])
-def test_a_label_that_somebody_else_sets_refuses_a_konduktor_job(level: str) -> None:
+def test_label_that_somebody_else_sets_refuses_konduktor_job(level: str) -> None:
     """Contract: for example a webhook of the cluster. No dry run is needed."""
     with pytest.raises(HarnessError, match=f"Standard {level} rejects") as error:
         rejects(KONDUKTOR, Namespace(""), level, dry_run=False)
@@ -110,7 +110,7 @@ def test_missing_rights_are_no_rule() -> None:
     assert not rejects(CLAIMS, Namespace(ACCESS))
 
 
-def test_a_training_on_claims_runs_as_another_user_only_where_root_is_rejected() -> None:
+def test_claims_change_user_only_where_root_is_rejected() -> None:
     assert rejects(CLAIMS, Namespace(SECURITY, only_root=True))
     assert rejects(CLAIMS, Namespace(""), "restricted")
     assert not rejects(CLAIMS, Namespace(""))

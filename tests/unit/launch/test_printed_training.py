@@ -36,7 +36,7 @@ def loaded(path: Path) -> PrintedTraining:
 
 
 @pytest.mark.parametrize("kind", ["statefulset", "job"])
-def test_an_edited_manifest_is_a_training_as_it_was_edited(tmp_path: Path, kind: Any) -> None:
+def test_edited_manifest_is_training_as_it_was_edited(tmp_path: Path, kind: Any) -> None:
     """Contract: the run's folder and the number of pods are those of the objects."""
 
     def edit(documents: list[dict[str, Any]]) -> None:

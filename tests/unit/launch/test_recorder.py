@@ -68,7 +68,7 @@ def test_off_nothing_is_mounted() -> None:
 
 @pytest.mark.parametrize("own", [None, "/image/lib"])
 @pytest.mark.parametrize("kind", ["konduktor", "manifest"])
-def test_the_inits_put_it_before_the_image_s_own_path(tmp_path: Path, kind: str, own: str | None) -> None:
+def test_inits_put_it_before_image_s_own_path(tmp_path: Path, kind: str, own: str | None) -> None:
     """Also where the image has a PYTHONPATH of its own, which no pod's environment could keep."""
     init = (inits.WORKER if kind == "manifest" else inits.KONDUKTOR).replace(recorder.FOLDER, str(tmp_path))
     command = [sys.executable, "-c", PRINTED]
@@ -110,7 +110,7 @@ def set_up(tmp_path: Path, root: Path) -> Path:
     return found
 
 
-def test_a_folder_of_a_volume_is_left_as_it_is(tmp_path: Path) -> None:
+def test_folder_of_volume_is_left_as_it_is(tmp_path: Path) -> None:
     assert list(set_up(tmp_path, root=Path("/proc")).iterdir()) == []
 
 

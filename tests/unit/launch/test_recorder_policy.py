@@ -37,9 +37,7 @@ SHELLS = [
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_a_wrapped_command_keeps_its_words_and_the_path_of_the_image(
-    shell: list[str], tmp_path: Path
-) -> None:
+def test_wrapped_command_keeps_its_words_and_path_of_image(shell: list[str], tmp_path: Path) -> None:
     command = [*shell, "python3", "-c", SHOWN, "a b", "$HOME", ""]
     output = run(command, tmp_path, PYTHONPATH="/of/the/image")
     assert output.startswith(f"['a b', '$HOME', ''] {tmp_path}:/of/the/image /proc/")
@@ -53,7 +51,7 @@ def test_the_file_in_bash_env_is_read_once(tmp_path: Path) -> None:
     assert run(["bash", "-c", "echo command"], tmp_path, BASH_ENV=str(tmp_path / "rc")) == "read\ncommand\n"
 
 
-def test_an_exit_code_and_a_process_id_are_those_of_the_command(tmp_path: Path) -> None:
+def test_exit_code_and_process_id_are_those_of_command(tmp_path: Path) -> None:
     for command in (
         ["sh", "-c", "echo $$; exit 7"],
         ["python3", "-c", "import os; print(os.getpid()); exit(7)"],
@@ -99,7 +97,7 @@ def test_the_reason_why_a_container_is_not_recorded(found: Object, why: str) -> 
     assert bool(policy.why_not(found, container)) == bool(why)
 
 
-def test_the_policy_cannot_hold_a_pod_and_touches_no_variable_of_pluto() -> None:
+def test_policy_keeps_pod_and_pluto_variables() -> None:
     text = " ".join(yaml.safe_dump_all(policy.documents()).split())
     assert policy.documents()[0]["spec"]["failurePolicy"] == "Ignore"
     assert '"optional": dyn(true)' in text.replace("\\", "")

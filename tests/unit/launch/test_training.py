@@ -243,7 +243,7 @@ def test_texts_that_are_good_are_not_refused(tmp_path: Path) -> None:
     training.workload(TrainingSpec(data=tmp_path, options=options)).check(load(runs_dir=tmp_path))
 
 
-def test_half_an_emoji_is_refused_with_its_line_and_a_file_of_windows_is_read(tmp_path: Path) -> None:
+def test_half_emoji_is_refused_and_windows_file_read(tmp_path: Path) -> None:
     """Contract: all wrong lines of both files before the launch. A byte order mark and CRLF are fine."""
     lines = [
         json.dumps({"text": f"line {number} of a small corpus, long enough to count. " * 4})
@@ -262,7 +262,7 @@ def test_half_an_emoji_is_refused_with_its_line_and_a_file_of_windows_is_read(tm
     assert f'{tmp_path}/train.jsonl:311: "text" is a string; found null' in refused.value.hint
 
 
-def test_texts_that_do_not_fit_into_the_memory_of_the_pods_are_refused(tmp_path: Path) -> None:
+def test_texts_larger_than_pod_memory_are_refused(tmp_path: Path) -> None:
     """Contract: each rank holds all tokens, two bytes each. Otherwise the kernel would kill each attempt."""
     texts_in(tmp_path, train=GOOD * 100)
     TrainingSpec(data=tmp_path, memory="1Mi").examine_data()
@@ -295,7 +295,7 @@ def test_the_entropy_of_texts_that_were_replaced_is_removed(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("other", ["train.jsonl.gz", "train/part-1.jsonl"])
-def test_other_texts_on_a_kept_volume_are_not_mixed_with_these(other: str, tmp_path: Path) -> None:
+def test_other_texts_on_kept_volume_are_not_mixed(other: str, tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     texts_in(tmp_path / "data")
     if "/" in other:
@@ -386,7 +386,7 @@ def test_the_smoke_test_mounts_no_claim() -> None:
     assert not [one for one in mounted["pod"]["volumes"] if "persistentVolumeClaim" in one]
 
 
-def test_only_the_outputs_of_a_user_are_mounted_for_writing() -> None:
+def test_only_outputs_of_user_are_mounted_for_writing() -> None:
     """Contract: data and models are read-only for the kubelet too, in a launch and in printed manifests."""
     models = ("--model-local-dir", "/models/gpt2")
     for asked, printed in [(TrainingSpec(claims_namespace="a"), False), (TrainingSpec(options=models), True)]:
@@ -552,7 +552,7 @@ def test_readers_need_no_volume_for_many_writers(
         ),
     ],
 )
-def test_a_claim_that_cannot_serve_is_named_with_its_mode(
+def test_claim_that_cannot_serve_is_named_with_its_mode(
     modes: dict[str, str], asked: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(UsageError, match=message):

@@ -117,7 +117,7 @@ def test_the_ranks_do_not_get_the_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     assert container["envFrom"] == [{"secretRef": {"name": "wandb"}}]
 
 
-def test_the_pod_runs_where_the_ranks_may_and_reads_alone() -> None:
+def test_pod_runs_where_ranks_may_and_reads_alone() -> None:
     """Contract: tolerations, node selector and affinity of the ranks, so that tainted nodes take it too."""
     ranks = {
         "tolerations": [{"operator": "Exists"}],

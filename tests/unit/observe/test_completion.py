@@ -104,7 +104,7 @@ def test_a_pod_that_fits_nowhere(end: CompletionDetector) -> None:
         ("FailedScheduling", "default-scheduler", True),
     ],
 )
-def test_a_pod_for_which_a_node_is_being_added_goes_on(
+def test_pod_for_which_node_is_being_added_goes_on(
     end: CompletionDetector, reason: str, component: str, over: bool
 ) -> None:
     """Contract: the harness waits while an autoscaler creates a node, which needs minutes."""
@@ -148,7 +148,7 @@ def test_a_finished_jobset_with_its_pods_ended(
     assert end.finished()
 
 
-def test_a_workload_of_somebody_else_says_nothing_of_this_job(end: CompletionDetector) -> None:
+def test_workload_of_somebody_else_says_nothing_of_this_job(end: CompletionDetector) -> None:
     evicted = condition("Evicted", "True", "Preempted", "too low")
     assert told(end, "workload", {"conditions": [evicted]}, name="somebodys") is None
 

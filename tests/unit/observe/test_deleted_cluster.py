@@ -88,7 +88,7 @@ def test_a_stopped_control_plane_is_lost_after_a_minute() -> None:
     assert asked_at(ControlPlane(stopped=lambda: STOPPED), 600) == ([3, 6, 12, 24, 48, 60], 60)
 
 
-def test_a_control_plane_that_was_started_again_is_not_lost() -> None:
+def test_control_plane_that_was_started_again_is_not_lost() -> None:
     """Contract: what counts is whether it is stopped after a minute."""
     answers = iter([STOPPED] * 4 + [None] * 100)
     assert asked_at(ControlPlane(stopped=lambda: next(answers)), 600)[1] is None

@@ -118,7 +118,7 @@ def test_a_silent_node_whose_gpus_nobody_holds_is_named(tmp_path: Path) -> None:
     assert "team-a/train-0 holds 8 of 8" in found.explanation
 
 
-def test_ranks_that_wait_for_devices_are_told_who_has_them(tmp_path: Path) -> None:
+def test_waiting_ranks_are_told_who_has_devices(tmp_path: Path) -> None:
     """Contract: also outside of acceptance tests, beside the scheduler's own words."""
     job = bundles.healthy()
     job.drop_pod(1)

@@ -106,7 +106,7 @@ def kube(server: Server, tmp_path: Path) -> Kube:
     return kube_of(server.server_address[1], tmp_path)
 
 
-def test_a_missing_workload_is_requested_in_the_name_of_kueue(server: Server, kube: Kube) -> None:
+def test_missing_workload_is_requested_in_name_of_kueue(server: Server, kube: Kube) -> None:
     server.refusals["Workload"] = 'failed calling webhook "w"'
     workload, jobset = dry_runs(kube, Awaited("", JOBSET, "Workload", USER), JOBSET)
     assert (workload.kind, workload.user, workload.awaited) == ("Workload", USER, True)

@@ -124,12 +124,12 @@ def test_a_last_line_may_have_no_end(follow: Start) -> None:
     assert follow(body(ONE + TWO[:-3]), body(ONE + TWO), ends=3).finish() == (["one", "two"], [])
 
 
-def test_the_end_may_be_told_long_after_the_last_line(follow: Start) -> None:
+def test_end_may_be_told_long_after_last_line(follow: Start) -> None:
     """A busy kubelet reports the state of a container seconds after its log has ended."""
     assert follow(body(ONE + TWO), ends=logs.MAX_RETRIES * 2).finish() == (["one", "two"], [])
 
 
-def test_what_the_kubelet_says_is_no_line_of_the_log(follow: Start) -> None:
+def test_what_kubelet_says_is_no_line_of_log(follow: Start) -> None:
     """A container that ended is removed with its pod, and its log was read before that."""
     assert follow(body(ONE + TWO), body(GONE), ends=2).finish() == (["one", "two"], [])
     assert follow(body(ONE + TWO[:-1]), body(GONE), ends=2).finish() == (["one", "two"], [])
@@ -168,14 +168,14 @@ def test_a_follower_that_fails_leaves_a_gap(follow: Start) -> None:
 
 
 @pytest.mark.parametrize("broken", [cut(ONE), body(ONE + GONE)], ids=["reset", "removed"])
-def test_a_deleted_pod_whose_log_broke_off_is_a_gap(follow: Start, broken: bytes) -> None:
+def test_deleted_pod_whose_log_broke_off_is_gap(follow: Start, broken: bytes) -> None:
     """Contract: nobody knows what the container wrote after the last line that was read."""
     log = follow(broken, refused(b"404 Not Found"), deleted=True)
     assert log.finish() == (["one"], ["p-c: the pod was gone before its log was read"])
 
 
 @pytest.mark.parametrize("after", [cut, lambda text: body(text + GONE)], ids=["reset", "removed"])
-def test_a_log_with_the_end_of_its_command_is_whole(follow: Start, after: Callable[[bytes], bytes]) -> None:
+def test_log_with_end_of_its_command_is_whole(follow: Start, after: Callable[[bytes], bytes]) -> None:
     """Contract: a held container only waits then, to be deleted. How its stream breaks off says nothing."""
     said = ONE + b"2026-11-22T01:57:31.2Z exited with 0\n"
     assert follow(after(said), refused(b"404 Not Found"), deleted=True).finish()[1] == []

@@ -63,7 +63,7 @@ def test_a_pod_that_never_ends_stops_nobody(end: IndependentPods, status: dict[s
     assert said.startswith("2 of 3 commands have ended; c: ")
 
 
-def test_a_pod_of_a_lost_node_is_not_waited_for(end: IndependentPods) -> None:
+def test_pod_of_lost_node_is_not_waited_for(end: IndependentPods) -> None:
     """Contract: what its kubelet cannot tell will not come."""
     unreachable = [{"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown"}]
     tell(end, "node", "node-c", status={"conditions": unreachable})
@@ -85,7 +85,7 @@ def test_a_pod_that_is_made_again_must_end_again(end: IndependentPods) -> None:
     assert end.reason() is not None
 
 
-def test_a_pod_that_is_not_there_yet_is_waited_for(end: IndependentPods) -> None:
+def test_pod_that_is_not_there_yet_is_waited_for(end: IndependentPods) -> None:
     """Contract: two ends of two pods are not three, also when the third has not come."""
     pod(end, "c", "DELETED")
     end.exited("a", 0)
@@ -110,7 +110,7 @@ def test_pods_that_are_refused_are_not_waited_for(end: IndependentPods) -> None:
     assert "no root here" in (end.reason() or "")
 
 
-def test_a_node_whose_kubelet_rejects_each_pod_is_not_waited_for(end: IndependentPods) -> None:
+def test_node_rejecting_each_pod_is_not_awaited(end: IndependentPods) -> None:
     """Contract: the controller replaces rejected pods for ever (k8s-device-plugin #231)."""
     message = (
         "Allocate failed due to no healthy devices present; cannot allocate unhealthy devices nvidia.com/gpu"

@@ -99,7 +99,7 @@ def test_one_that_polls_is_not_starting(met, ticks) -> None:
     assert met(seen("a", ticks=ticks), seen("b")).reason() is not None
 
 
-def test_a_container_that_cannot_be_looked_into_holds_nobody_up(met, monkeypatch) -> None:
+def test_container_that_cannot_be_looked_into_holds_nobody_up(met, monkeypatch) -> None:
     """The API server froze during the look."""
     made = met(seen("a", worker=True), seen("b", worker=True))
     answers = {"a": seen("a", worker=True)}

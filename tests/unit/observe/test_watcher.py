@@ -119,7 +119,7 @@ def test_only_the_launch_s_own_namespace_is_watched() -> None:
     assert api.queries[0]["namespace"] is None
 
 
-def test_a_kind_that_may_not_be_read_is_given_up() -> None:
+def test_kind_that_may_not_be_read_is_given_up() -> None:
     """Contract: the launch goes on at once without it, and the gap is told."""
 
     def refuse(number: int) -> None:

@@ -43,14 +43,14 @@ def refused(path: Path, context: str | None = None) -> UsageError:
     return error.value
 
 
-def test_the_context_that_is_asked_for_or_the_current_one(tmp_path: Path) -> None:
+def test_context_that_is_asked_for_or_current_one(tmp_path: Path) -> None:
     path = kubeconfig(tmp_path, "staging", "production", "staging")
     assert ExistingCluster(load(kubeconfig=path)).context == "staging"
     assert ExistingCluster(load(kubeconfig=path, context="production")).kube().context == "production"
 
 
 @pytest.mark.parametrize(("current", "asked"), [("staging", "prod"), ("prod", None)])
-def test_an_unknown_context_is_told_with_those_that_there_are(
+def test_unknown_context_is_told_with_those_that_there_are(
     tmp_path: Path, current: str, asked: str | None
 ) -> None:
     """Contract: what was expected, what was seen, what to do."""

@@ -18,7 +18,7 @@ def settings(tmp_path: Path) -> Settings:
     return Settings(cache_dir=tmp_path / "cache")
 
 
-def test_the_lock_pins_one_nightly_and_every_file_by_hash() -> None:
+def test_lock_pins_one_nightly_and_every_file_by_hash() -> None:
     text = konduktor.LOCK.read_text()
     assert re.search(r"^konduktor-nightly==0\.1\.0\.dev\d{14} ", text, re.M)
     requirements = [line for line in text.splitlines() if not line.startswith(" ")]

@@ -122,7 +122,7 @@ def test_a_second_interruption_leaves_the_cluster(settings: Settings, tmp_path: 
     assert context.writer.current.interrupted == "SIGTERM"
 
 
-def test_a_deletion_that_fails_is_told_and_changes_no_verdict(settings: Settings, tmp_path: Path) -> None:
+def test_deletion_that_fails_is_told_and_changes_no_verdict(settings: Settings, tmp_path: Path) -> None:
     kind = made(settings)
     said: list[str] = []
     context = recorded(settings, said, tmp_path)

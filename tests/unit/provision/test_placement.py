@@ -46,7 +46,7 @@ def test_nodes_are_counted_as_the_pod_sees_them(settings: Settings) -> None:
     assert require_node(there, of_kind("DaemonSet"), settings) == ["a", "c", "d"]
 
 
-def test_the_message_has_each_taint_and_where_a_toleration_goes(settings: Settings) -> None:
+def test_message_has_each_taint_and_where_toleration_goes(settings: Settings) -> None:
     there = cluster(node("a", TAINT), node("b", TAINT), node("c", cordoned=True), node("d", NOT_READY))
     with pytest.raises(HarnessError) as error:
         require_node(there, job(2), settings)

@@ -40,7 +40,7 @@ def test_the_platform_is_that_of_the_server(server: Path, name: str, found: plat
 
 
 @pytest.mark.parametrize("name", ["linux/s390x", "linux/arm/v7", "windows/amd64", "linux/", "", "/", "amd64"])
-def test_a_platform_without_images_is_refused_before_anything_is_built(server: Path, name: str) -> None:
+def test_platform_without_images_is_refused_before_anything_is_built(server: Path, name: str) -> None:
     server.write_text(name)
     with pytest.raises(UsageError, match="linux/amd64 and linux/arm64") as error:
         platforms.target()
@@ -58,7 +58,7 @@ def test_dockers_own_variable_decides(server: Path, monkeypatch: pytest.MonkeyPa
         platforms.target()
 
 
-def test_a_server_that_does_not_answer_is_an_error_of_docker(server: Path) -> None:
+def test_server_that_does_not_answer_is_error_of_docker(server: Path) -> None:
     with pytest.raises(HarnessError, match="docker version"):
         platforms.target()
 

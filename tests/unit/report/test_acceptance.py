@@ -82,7 +82,7 @@ def test_frames_are_not_shown_among_the_log(tmp_path: Path) -> None:
     assert "@accept1" not in page
 
 
-def test_the_terminal_shows_what_failed_first_and_the_verdict_last(faulty: Bundle) -> None:
+def test_terminal_shows_what_failed_first_and_verdict_last(faulty: Bundle) -> None:
     with (console := Console(width=160)).capture() as said:
         terminal.render(judge(faulty), [], faulty.path, console, accepted=of_bundle(faulty))
     shown = [line for line in said.get().splitlines() if re.match(r"[✓✗?!] +(e2e|all|acceptance)", line)]

@@ -26,7 +26,7 @@ def a_test(**changes) -> Test:
     return Test(**given)
 
 
-def test_a_launch_is_told_with_its_retries_and_its_report(tmp_path):
+def test_launch_is_told_with_its_retries_and_its_report(tmp_path):
     """Contract: it has verdict, cause, ranks and where to look. Retries are never left out."""
     job = bundles.healthy()
     bundles.crash(job, 1)
@@ -69,7 +69,7 @@ def test_an_annotation_is_one_line_whatever_it_says(message, where, line):
     assert github.annotation("error", message, **where) == line
 
 
-def test_a_summary_is_cut_to_what_a_job_may_have(tmp_path):
+def test_summary_is_cut_to_what_job_may_have(tmp_path):
     """Contract: a long summary is cut at a line and says so, because GitHub refuses it as a whole."""
     file = tmp_path / "summary.md"
     github.append(file, "first\n")
@@ -153,7 +153,7 @@ def test_a_ctrf_document_counts_tests_and_rejects_invalid_ones():
 
 
 @pytest.mark.parametrize("seconds", [0.0, 1.5, -1.0, 1e308, math.inf, math.nan])
-def test_an_acceptance_test_of_any_claimed_duration_is_in_the_document(seconds: float) -> None:
+def test_acceptance_test_of_any_claimed_duration_is_in_document(seconds: float) -> None:
     """Contract: a damaged bundle does not stop the report for CI."""
     check = Check(name="c", result="PASS", cause=None, ranks=[], explanation="", evidence=[])
     assert suite._accepted(check, "PASS", seconds, "e2e", 0).duration in (

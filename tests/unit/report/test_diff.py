@@ -202,7 +202,7 @@ def test_a_recorded_launch_does_not_differ_from_itself(name: str, folder: Path) 
     assert nothing(compare(recorded(name, folder), recorded(name, folder)))
 
 
-def test_two_launches_that_passed_do_not_differ_in_what_matters(folder: Path) -> None:
+def test_two_passed_launches_have_no_relevant_difference(folder: Path) -> None:
     """Contract: two passed launches of the same job differ only in nonces, names and times."""
     found = compare(recorded("tracker-drops-after-commit", folder), recorded("tracker-outage", folder))
     assert not found.matters

@@ -102,7 +102,7 @@ def test_a_secret_is_in_no_report(tmp_path):
         assert "refused ***" in text
 
 
-def test_what_a_judge_of_the_user_says_is_redacted_everywhere(writer, monkeypatch):
+def test_what_judge_of_user_says_is_redacted_everywhere(writer, monkeypatch):
     """Contract: a user's judge may know more than the bundle. The verdict that is returned and printed has
     no secret.
     """
@@ -144,7 +144,7 @@ def test_a_full_disk_yields_a_verdict_without_report(small_disk):
     assert not [name for name in FILES if (writer.path / name).exists()]
 
 
-def test_a_report_that_does_not_fit_leaves_nothing_of_itself(small_disk):
+def test_report_that_does_not_fit_leaves_nothing_of_itself(small_disk):
     """Contract: evidence that just fits is judged. Small files still fit."""
     writer = BundleWriter.create(small_disk / "runs", "abcd1234", Redactor())
     writer.manifest(

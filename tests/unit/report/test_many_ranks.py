@@ -26,7 +26,7 @@ def test_few_ranks_have_a_column_each() -> None:
     assert points_table.wide([metric(4)], points_table.MOST_COLUMNS) is None
 
 
-def test_many_ranks_are_one_row_and_what_misses_is_named() -> None:
+def test_many_ranks_are_one_row_with_missing_ones_named() -> None:
     """Contract: points, missing ones and those in the run of a metric; the ranks and steps that miss."""
     found = points_table.wide([metric(RANKS, lost=17), *[metric(RANKS)] * points_table.MOST_ROWS], RANKS)
     assert found is not None
@@ -36,7 +36,7 @@ def test_many_ranks_are_one_row_and_what_misses_is_named() -> None:
     assert (len(found.rows), found.others, found.others_missing) == (points_table.MOST_ROWS, 1, 0)
 
 
-def test_the_curve_of_a_rank_that_misses_points_is_drawn() -> None:
+def test_curve_of_rank_that_misses_points_is_drawn() -> None:
     """Contract: of many ranks few curves are drawn, and never without those that miss points."""
     drawn = plot(metric(RANKS, lost=RANKS - 1))
     assert drawn is not None

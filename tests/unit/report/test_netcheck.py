@@ -68,7 +68,7 @@ def test_a_pod_without_a_report_has_no_squares(tmp_path: Path) -> None:
     assert "not heard" in lines(found)[5]
 
 
-def test_rows_of_ranks_that_speak_for_themselves_are_brought_together(tmp_path: Path) -> None:
+def test_rows_of_self_explanatory_ranks_are_merged(tmp_path: Path) -> None:
     """Contract: without a verdict of rank 0, each pod's own row is drawn."""
     whole = diagnosis("tcp.no_route", **{"c23": "tcp.no_route"})
     said = {
@@ -80,7 +80,7 @@ def test_rows_of_ranks_that_speak_for_themselves_are_brought_together(tmp_path: 
     assert [bool(row.squares) for row in found.rows] == [True, True, True, False]
 
 
-def test_what_a_pod_cannot_know_comes_from_the_api_server(tmp_path: Path) -> None:
+def test_what_pod_cannot_know_comes_from_api_server(tmp_path: Path) -> None:
     """Contract: the steps `pods` and `service` are filled in, and only from evidence."""
     one = diagnosis()
     unknown = [

@@ -187,7 +187,7 @@ def test_values_that_cannot_be_drawn_are_left_out(tmp_path):
 @pytest.mark.parametrize(
     "length", [0.0, -1.0, 0.5, 7.0, 60.0, 3600.0, 86_400.0, 1e7, 1e308, math.inf, math.nan]
 )
-def test_the_number_of_ticks_does_not_depend_on_the_length(length: float) -> None:
+def test_number_of_ticks_does_not_depend_on_length(length: float) -> None:
     """Contract: a bundle that claims to have lasted until the year 9999 does not fill the memory."""
     labels = ticks(length)
     assert len(labels) <= 8

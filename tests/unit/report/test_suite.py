@@ -106,7 +106,7 @@ def test_what_failed_says_why_and_where(bundle):
     assert not {"trace", "extra"} & launched_.keys()
 
 
-def test_the_launch_is_told_in_the_words_of_a_session(bundle):
+def test_launch_is_told_in_words_of_session(bundle):
     """Contract: JUnit's properties and CTRF's `extra` are those that `launched` gives a test of pytest; the
     bundle's place is told by name, so that the files say the same wherever it is brought."""
     said = verdict(FAIL)
@@ -149,7 +149,7 @@ def test_unknown_never_looks_like_a_pass(bundle, checks):
     assert summary["passed"] == sum(check.result == "PASS" for check in checks)
 
 
-def test_a_bundle_of_which_nothing_is_known_has_them_too(tmp_path):
+def test_bundle_of_which_nothing_is_known_has_them_too(tmp_path):
     """Contract: without a manifest there is no job and no time. The verdict is there, and the suite is not
     green.
     """

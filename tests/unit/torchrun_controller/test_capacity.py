@@ -123,7 +123,7 @@ def test_a_queued_job_reports_free_capacity_and_gpu_holders() -> None:
     )
 
 
-def test_gpus_beside_which_no_cpu_is_free_are_told_apart() -> None:
+def test_gpus_without_free_cpu_are_distinguished() -> None:
     """Contract: pods without GPUs can hold a node's CPUs, and then its GPUs are of no use."""
     taken = pod("x", "a", 0)
     taken["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "90"}}

@@ -452,7 +452,7 @@ def test_node_0_says_until_when_it_is_alive(tmp_path: Path, store: str | None, r
 
 
 @pytest.mark.parametrize(("index", "left", "code"), [(0, 60, 0), (0, -1, 1), (1, -1, 0), (0, None, 0)])
-def test_the_kubelet_ends_a_node_0_whose_time_is_over(
+def test_kubelet_ends_node_0_whose_time_is_over(
     tmp_path: Path, index: int, left: int | None, code: int
 ) -> None:
     """Contract: all of its processes hang, or its store never listens. Without the file the probe passes:

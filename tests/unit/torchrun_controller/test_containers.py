@@ -229,7 +229,7 @@ def test_a_disruption_ends_with_its_attempt() -> None:
     assert "evicted" not in str(again.status.message)
 
 
-def test_a_job_that_must_not_restart_ends_with_a_disruption() -> None:
+def test_job_that_must_not_restart_ends_with_disruption() -> None:
     """Contract: restartPolicy Never also means no restart after an eviction."""
     one = job(status=CREATED, reliability={"restartPolicy": "Never"})
     lost = look([pod(0, "Running"), evicted("Running")], one)

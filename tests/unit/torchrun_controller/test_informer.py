@@ -162,7 +162,7 @@ def test_silent_watch_is_given_up(
     assert len([asked for asked in server.asked if "watch" not in asked]) == 1
 
 
-def test_data_that_was_restored_from_a_backup_is_read_again(server: WatchServer, followed: Followed) -> None:
+def test_data_that_was_restored_from_backup_is_read_again(server: WatchServer, followed: Followed) -> None:
     """kubernetes/kubernetes#107457: after a restore of etcd, watches waited for a version of the future.
 
     Contract: an API server that stays behind the store has lost its data. The store then has what is there,

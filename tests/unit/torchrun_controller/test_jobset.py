@@ -303,7 +303,7 @@ def test_a_host_network_pod_gets_cluster_first_dns() -> None:
     assert "dnsPolicy" not in pod_of(made(job(), queue()))
 
 
-def test_a_job_has_the_token_of_an_account_that_its_queue_names() -> None:
+def test_job_has_token_of_account_that_its_queue_names() -> None:
     """Contract: the default account's token is only mounted if the template asks for it."""
 
     def token(**of: Any) -> object:
@@ -390,7 +390,7 @@ def test_a_template_cannot_name_the_hosts(field: str) -> None:
 
 
 @pytest.mark.parametrize("policy", [None, "ClusterFirst"])
-def test_pods_in_the_host_network_use_the_cluster_s_dns(policy: str | None) -> None:
+def test_pods_in_host_network_use_cluster_s_dns(policy: str | None) -> None:
     """Contract: ClusterFirst would be the node's DNS there, in which no rank has a name; others stay."""
     of = {"hostNetwork": True, **({"dnsPolicy": policy} if policy else {})}
 

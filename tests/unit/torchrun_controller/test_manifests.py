@@ -88,7 +88,7 @@ def test_roles_of_users_grant_what_their_names_promise() -> None:
         assert not {"secrets", "pods/exec", "serviceaccounts"} & used
 
 
-def test_a_queue_s_author_needs_the_rights_that_a_queue_gives() -> None:
+def test_queue_s_author_needs_rights_that_queue_gives() -> None:
     """Contract: what the controller creates for a queue, its author may create; the controller's own role has
     no kind beside these that a queue's spec decides.
     """

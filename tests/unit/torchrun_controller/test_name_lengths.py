@@ -22,7 +22,7 @@ LONG_JOB = "a" * 44 + "-" + "b" * 5
 
 
 @pytest.mark.parametrize("name", ["demo", "a" * 47, "a" * 48, "a" * 50, LONG_JOB])
-def test_the_pod_that_stores_the_code_of_a_long_job_can_be_created(name: str) -> None:
+def test_code_pod_of_long_job_can_be_created(name: str) -> None:
     """kubernetes/kubernetes#64023: a StatefulSet with a long name was accepted, and never had a pod.
 
     Contract: the label with the StatefulSet's revision fits for each name that a job may have. Short names
@@ -49,7 +49,7 @@ def test_the_pod_that_stores_the_code_of_a_long_job_can_be_created(name: str) ->
     assert server in str(pod(resolved, kai=False)["spec"]["initContainers"])
 
 
-def test_jobs_of_similar_long_names_do_not_share_the_pod_that_stores_their_code() -> None:
+def test_similar_long_jobs_have_separate_code_pods() -> None:
     """Contract: two names that differ in their last letter give two names."""
     assert names.archive_server("a" * 49 + "b") != names.archive_server("a" * 50)
 
@@ -70,7 +70,7 @@ def test_the_label_of_a_long_queue_is_valid(name: str) -> None:
 
 
 @pytest.mark.parametrize(("kai", "field"), [(False, "localQueue"), (True, "kaiQueue")])
-def test_a_queue_that_no_job_can_name_in_a_label_is_not_ready(kai: bool, field: str) -> None:
+def test_queue_with_name_unusable_in_labels_is_not_ready(kai: bool, field: str) -> None:
     """kubernetes-sigs/kueue#9872: jobs and workloads could not name each other in labels.
 
     Contract: the queue says that its name is too long and what to set. Otherwise, each of its jobs is Failed

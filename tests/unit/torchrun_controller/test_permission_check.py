@@ -343,7 +343,7 @@ def test_a_host_path_needs_the_list_and_the_privilege() -> None:
     assert reason(two, {"overrides": {"volumes": [{"emptyDir": {}}]}})[0] == "OverrideNotAllowed"
 
 
-def test_volumes_of_a_queue_are_not_those_of_a_job() -> None:
+def test_volumes_of_queue_are_not_those_of_job() -> None:
     """Contract: a job neither mounts a volume of the template, which may be a sidecar's, nor replaces it."""
     of = {
         "podTemplate": {"spec": {"volumes": [{"name": "token", "secret": {"secretName": "keys"}}]}},
@@ -369,7 +369,7 @@ def test_a_list_withdrawn_by_allowed_permits_nothing() -> None:
     assert reason({"image": "x"}, of)[0] == "OverrideNotAllowed"
 
 
-def test_a_queue_without_an_image_lists_those_of_its_jobs() -> None:
+def test_queue_without_image_lists_those_of_its_jobs() -> None:
     """Contract: such a queue is checked with an image of a job; without a list no job could run."""
     for images, permitted in (([], False), (["registry.example/*"], True)):
         one = queue(image=None, overrides={"images": images})
@@ -385,7 +385,7 @@ def merged(one: Any, other: Any) -> Any:
 
 
 @given(st.lists(st.sampled_from(sorted(JOB_PATHS)), min_size=1, max_size=6, unique=True))
-def test_a_job_is_refused_exactly_if_it_leaves_the_allow_list(paths: list[str]) -> None:
+def test_job_is_refused_exactly_if_it_leaves_allow_list(paths: list[str]) -> None:
     """Contract: no combination of fields hides one that is not permitted, or refuses those that are."""
     spec: Object = functools.reduce(merged, (placed(path, JOB_PATHS[path]) for path in paths))
     spec.pop("queue", None)

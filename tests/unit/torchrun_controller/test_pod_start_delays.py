@@ -149,7 +149,7 @@ def test_a_message_with_a_reason_is_preferred() -> None:
     assert vague in str(look([pending(), pending(1)], told[1:]).status.message)
 
 
-def test_a_pod_of_a_gang_that_fits_on_no_node_is_named() -> None:
+def test_gang_pod_that_fits_no_node_is_named() -> None:
     """volcano-sh/volcano#3976: the other pods of the gang only wait for this one."""
     pods = [pending(scheduled=False), pending(1, scheduled=False)]
     gang = "pod group is not ready, 2 Pending, 2 minAvailable; Pending: 1 Unschedulable, 1 Schedulable"
@@ -202,7 +202,7 @@ def test_a_controller_that_does_nothing() -> None:
     assert (said.phase, "no Workload" in str(said.message)) == ("Queued", True)
 
 
-def test_jobs_of_a_namespace_share_the_events_that_are_read() -> None:
+def test_jobs_of_namespace_share_events_that_are_read() -> None:
     """Contract: one read in five seconds for each namespace, however many jobs wait."""
     reads: list[tuple[str, str]] = []
 
@@ -239,7 +239,7 @@ def test_only_events_that_can_explain_are_read() -> None:
     assert reads == ALL
 
 
-def test_events_that_take_long_to_read_are_read_less_often() -> None:
+def test_slow_events_are_read_less_often() -> None:
     """Contract: a namespace with ten thousand Events does not keep the API server busy."""
     clock, reads = [0.0], [0]
 

@@ -79,7 +79,7 @@ def test_a_cluster_queue_that_is_open_to_the_namespace(namespaces: str) -> None:
     "found",
     [None, {"metadata": {"name": "gpus"}}, *map(open_to, ("", "other", "teams,my-team", "team*"))],
 )
-def test_no_local_queue_is_opened_on_the_cluster_queue_of_others(found: Object | None) -> None:
+def test_no_local_queue_opens_on_foreign_cluster_queue(found: Object | None) -> None:
     """Contract: an author without a right on LocalQueues gets none by naming a ClusterQueue, and does not
     learn which ones exist. The default ClusterQueue and a LocalQueue that exists are used.
     """
@@ -143,7 +143,7 @@ def test_kind_that_the_role_does_not_permit() -> None:
         {"apiVersion": "v2", "kind": "ConfigMap"},
     ],
 )
-def test_no_template_gives_its_author_the_rights_of_the_controller(template: Object) -> None:
+def test_no_template_gives_its_author_rights_of_controller(template: Object) -> None:
     """Reports in public: golang/vulndb#5377 (an operator creates a Secret that Kubernetes fills with the
     token of any service account) and #4125 (one creates a role binding).
     """
@@ -261,7 +261,7 @@ def test_a_kai_queue_of_others_is_not_used(spec: Object, found: Object, state: t
 
 
 @pytest.mark.parametrize("field", ["parentKaiQueue", "queue"])
-def test_a_kai_queue_gets_no_share_of_a_parent_that_is_not_open(field: str) -> None:
+def test_kai_queue_gets_no_share_of_closed_parent(field: str) -> None:
     """Contract: only somebody who may create cluster-scoped Queues can open a parent's share. The parent
     `default` is open. The message does not show whether the parent exists.
     """

@@ -176,7 +176,7 @@ def test_cancelled_after_all_ranks_succeeded(api: Api) -> None:
     assert status(api)["phase"] == "Succeeded"
 
 
-def test_jobset_that_has_not_been_heard_of_is_not_lost(api: Api) -> None:
+def test_jobset_not_seen_yet_is_not_lost(api: Api) -> None:
     """Contract: a job that names a JobSet which no watch has told yet is no job whose JobSet was deleted."""
     one, other = controller(api), controller(api)
     one.look()

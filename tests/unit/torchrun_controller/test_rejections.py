@@ -81,7 +81,7 @@ class Cluster:
 
 @pytest.mark.parametrize("refused", ["Pod", "JobSet"])
 @pytest.mark.parametrize(("status", "reason"), [(400, "BadRequest"), (422, "Invalid")])
-def test_an_object_that_is_invalid_for_ever_ends_the_job(refused: str, status: int, reason: str) -> None:
+def test_object_that_is_invalid_for_ever_ends_job(refused: str, status: int, reason: str) -> None:
     """Contract: the job is Failed with the server's sentence, and nothing was created."""
     cluster = Cluster()
     cluster.api.refuse = refusing(refused, answer(status, reason, INVALID, {"field": "spec"}))
@@ -174,7 +174,7 @@ def test_a_webhook_that_never_responds_is_reported(error: Callable[[], Exception
     assert cluster.api.there("JobSet") is not None
 
 
-def test_an_api_server_that_cannot_be_reached_is_no_fault_of_a_job() -> None:
+def test_unreachable_api_server_is_no_fault_of_job() -> None:
     """Contract: without a connection, no status is written, however long it lasts."""
     cluster = Cluster()
     cluster.api.refuse = refusing("Pod", ProtocolError("Connection aborted."))
@@ -225,7 +225,7 @@ def test_a_queue_is_checked_once_for_each_change() -> None:
     assert cluster.api.checks == 2
 
 
-def test_a_refused_queue_is_not_ready_and_its_jobs_wait() -> None:
+def test_refused_queue_is_not_ready_and_its_jobs_wait() -> None:
     """Contract: Ready is False with the server's sentence; a job of the queue repeats it and waits."""
     cluster = Cluster(status={})
     cluster.api.refuse = refusing("Pod", FORBIDDEN)
@@ -276,7 +276,7 @@ def test_a_used_up_quota_does_not_close_a_queue() -> None:
     assert QUOTA in cluster.status()["message"]
 
 
-def test_a_storage_class_of_a_queue_has_to_be_there() -> None:
+def test_storage_class_of_queue_has_to_be_there() -> None:
     """Contract: the queue names the class that is missing, and is ready once it is there."""
     storage = {"checkpoints": {"enabled": True, "size": "1Gi", "storageClass": "fast"}}
     cluster = Cluster(spec=queue(storage=storage)["spec"], status={})
@@ -323,7 +323,7 @@ def test_pods_of_a_burst_are_checked_once() -> None:
     assert checks("d") == 4
 
 
-def test_jobs_of_a_burst_wait_for_the_check_of_the_first() -> None:
+def test_jobs_of_burst_wait_for_check_of_first() -> None:
     """Contract: equal pods that are checked at the same time cost one dry run, not one for each thread."""
     cluster = Cluster()
     checking, go_on = threading.Event(), threading.Event()

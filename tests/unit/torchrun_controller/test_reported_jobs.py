@@ -61,7 +61,7 @@ def test_a_deactivated_workload_says_how_to_go_on() -> None:
     assert story.status["message"] == "insufficient quota"
 
 
-def test_a_job_that_was_preempted_and_then_deactivated_says_how_to_go_on() -> None:
+def test_preempted_and_deactivated_job_says_how_to_continue() -> None:
     """kubernetes-sigs/kueue#2172: a Workload that is deactivated after its preemption stays Preempted.
 
     Contract: a job that Kueue never admits again says so, whatever the reason of its last eviction.
@@ -75,7 +75,7 @@ def test_a_job_that_was_preempted_and_then_deactivated_says_how_to_go_on() -> No
     assert "suspend and resume the job" in story.status["message"]
 
 
-def test_a_preempted_job_says_why_it_is_not_admitted_again() -> None:
+def test_preempted_job_says_why_it_is_not_admitted_again() -> None:
     """kubernetes-sigs/kueue#6819: a Workload's conditions showed old preemptions, and not its present state.
 
     Contract: after the preemption, Kueue's present reason is in the message, and no Event repeats.
@@ -91,7 +91,7 @@ def test_a_preempted_job_says_why_it_is_not_admitted_again() -> None:
     assert story.reasons.count("Preempted") == 1
 
 
-def test_an_eviction_of_late_pods_keeps_the_reason_why_they_were_late() -> None:
+def test_eviction_of_late_pods_keeps_their_reason() -> None:
     """Contract: Kueue reports only that the pods were late, and deletes them. The job still says why they did
     not start.
     """
@@ -130,7 +130,7 @@ def test_an_eviction_by_an_admission_check_names_the_check() -> None:
     assert story.status["message"] == f"{message}; {check}"
 
 
-def test_a_finished_workload_of_a_suspended_jobset_is_no_wait() -> None:
+def test_finished_workload_of_suspended_jobset_is_no_wait() -> None:
     """Contract: Kueue never admits a Workload that is finished, for example because it is out of sync."""
     finished = workload(Finished=("True", "OutOfSync", "The workload is out of sync with its parent job"))
     finished["metadata"] |= {"namespace": "team", "uid": "w", "resourceVersion": "3"}
@@ -184,7 +184,7 @@ def test_a_value_of_a_newer_crd_keeps_the_jobset() -> None:
     assert story.look(jobset=jobset(), pods=RUNNING).status.phase == "Cancelled"
 
 
-def test_a_value_of_a_newer_crd_keeps_a_suspended_job() -> None:
+def test_value_of_newer_crd_keeps_suspended_job() -> None:
     """operator-framework/operator-controller#746: a newer CRD may permit more values of a field.
 
     Contract: a suspended job has checkpoints and no JobSet. It waits for the controller that can read it.
@@ -201,7 +201,7 @@ def test_a_value_of_a_newer_crd_keeps_a_suspended_job() -> None:
     assert Story(reliability={"restartPolicy": "Always"}).look().status.phase == "Failed"
 
 
-def test_a_new_job_with_a_field_of_a_newer_crd_waits_for_the_controller() -> None:
+def test_new_job_with_newer_field_waits_for_controller() -> None:
     """longhorn/longhorn-manager#3651: an upgrade failed when CRDs and controller were of two versions.
 
     Contract: a job is not started without a field that was set in it, and it is not Failed for good.
@@ -294,7 +294,7 @@ def test_an_ended_job_whose_jobset_is_deleted(ended: str) -> None:
         assert story.status["phase"] == phase
 
 
-def test_a_job_of_the_same_name_waits_for_the_one_before() -> None:
+def test_job_of_same_name_waits_for_one_before() -> None:
     """kubeflow/trainer#322: a job that was deleted and created again under its name was stuck.
 
     Contract: the JobSet of the deleted job is terminating by itself. The message does not ask to delete it.
@@ -314,7 +314,7 @@ def test_a_job_of_the_same_name_waits_for_the_one_before() -> None:
 
 @pytest.mark.parametrize("dying", [False, True])
 @pytest.mark.parametrize("kind", ["workspace", "checkpoints"])
-def test_a_job_does_not_start_with_a_claim_that_is_being_deleted(kind: str, dying: bool) -> None:
+def test_job_does_not_start_with_terminating_claim(kind: str, dying: bool) -> None:
     """FoundationDB/fdb-kubernetes-operator#764, k8up-io/k8up#86: pods waited for a claim that was gone.
 
     Contract: a claim that the garbage collector or a user deletes is waited for, and created anew. The claim
@@ -344,7 +344,7 @@ def test_a_job_does_not_start_with_a_claim_that_is_being_deleted(kind: str, dyin
     assert created == ["demo-workspace", "demo-checkpoints", "demo"]
 
 
-def test_an_end_that_was_seen_late_has_its_own_time() -> None:
+def test_end_that_was_seen_late_has_its_own_time() -> None:
     """volcano-sh/volcano#3715: after a restart of the controller, jobs had run longer than they had.
 
     Contract: a job that ended while no controller ran ended when its JobSet did.
@@ -370,7 +370,7 @@ def test_a_pod_that_waits_is_not_running() -> None:
     assert "CrashLoopBackOff" in story.status["message"]
 
 
-def test_a_failed_rank_with_restarts_left_ends_the_attempt_only() -> None:
+def test_failed_rank_with_restarts_left_ends_attempt_only() -> None:
     """kubeflow/trainer#2044: a job whose rank failed for good stayed in the phase Restarting.
 
     Contract: between the failed pod and the JobSet's decision the job is Pending; the JobSet's failure is

@@ -40,7 +40,7 @@ def started(**spec: Any) -> Story:
     return story
 
 
-def test_a_restart_that_waits_for_a_lost_node_names_pod_and_node() -> None:
+def test_restart_waiting_for_lost_node_names_both() -> None:
     """kubernetes-sigs/kueue#9649, kubernetes/kubernetes#72226: a pod on a lost node was terminating for ever.
 
     Contract: the JobSet creates no pods until the earlier ones are gone. The message names the pod and its
@@ -57,7 +57,7 @@ def test_a_restart_that_waits_for_a_lost_node_names_pod_and_node() -> None:
     assert "PodsNotStarting" in story.reasons
 
 
-def test_a_restart_that_waits_for_a_long_grace_period_says_how_long() -> None:
+def test_restart_waiting_for_grace_period_says_how_long() -> None:
     """kubernetes-sigs/jobset#392: pods that write a checkpoint at SIGTERM use their whole grace period.
 
     Contract: while pods may still terminate, no controller is said to be idle, and nothing is a warning.
@@ -72,7 +72,7 @@ def test_a_restart_that_waits_for_a_long_grace_period_says_how_long() -> None:
 
 
 @pytest.mark.parametrize("waits", ["suspended", "resumed", "next"])
-def test_a_job_that_waits_for_pods_of_a_jobset_names_the_one_that_hangs(waits: str) -> None:
+def test_job_waiting_for_old_pods_names_hanging_one(waits: str) -> None:
     """kubernetes-sigs/kueue#10847: the deletion of a JobSet's Job was blocked by one pod of a bad kubelet.
 
     Contract: a suspended job, a resumed job and the next job of the same name name the pod and the node.
@@ -106,7 +106,7 @@ def test_a_terminating_pod_without_a_node_has_a_finalizer() -> None:
     assert "--force" not in story.status["message"]
 
 
-def test_a_deleted_pod_is_the_cause_and_not_the_rank_that_lost_its_peer() -> None:
+def test_deleted_pod_is_cause_and_not_peer() -> None:
     """kubeflow/trainer#2124: a job failed because one of its running pods had got a deletion timestamp.
 
     Contract: the deleted pod is named until the attempt ends, and in the job's end. The other ranks' errors
@@ -125,7 +125,7 @@ def test_a_deleted_pod_is_the_cause_and_not_the_rank_that_lost_its_peer() -> Non
 
 
 @pytest.mark.parametrize("first", [failed(1), pod(1, "Succeeded")])
-def test_pods_that_the_job_deletes_after_an_end_are_not_the_cause(first: Object) -> None:
+def test_pods_that_job_deletes_after_end_are_not_cause(first: Object) -> None:
     """Contract: after a failure, or once enough ranks have succeeded, the Job deletes the other pods."""
     story = started()
     story.look(jobset=jobset(), pods=[terminating(0, "2026-11-23T12:00:50Z"), first])
@@ -133,7 +133,7 @@ def test_pods_that_the_job_deletes_after_an_end_are_not_the_cause(first: Object)
     assert "PodDeleted" not in story.reasons
 
 
-def test_a_deleted_pod_that_has_ended_at_once_is_the_cause() -> None:
+def test_deleted_pod_that_has_ended_at_once_is_cause() -> None:
     """Contract: a trainer that ends with SIGTERM before the controller reads its pod has not failed."""
     story = started()
     gone = failed(0, "", 143)
@@ -158,7 +158,7 @@ def test_pods_that_a_restart_deletes_are_not_the_cause() -> None:
     assert "PodDeleted" not in other.reasons
 
 
-def test_a_pod_that_the_kubelet_evicted_is_not_only_an_exit_code() -> None:
+def test_pod_that_kubelet_evicted_is_not_only_exit_code() -> None:
     """ZettaAI/zetta_utils#524: a training pod was evicted, and the job gave no reason.
 
     Contract: the pod's own reason explains the containers' exit codes.
@@ -221,7 +221,7 @@ def test_a_deletion_that_a_finalizer_prevents_says_so() -> None:
 
 
 @pytest.mark.parametrize("owner", [None, "JobSet"])
-def test_a_service_that_has_the_job_s_name_is_named(owner: str | None) -> None:
+def test_service_that_has_job_s_name_is_named(owner: str | None) -> None:
     """Contract: JobSet uses a Service that exists, whatever it selects. Then no pod's name resolves, and the
     ranks only report that they waited. The job names the Service, but not its own one.
     """

@@ -254,7 +254,7 @@ def test_pods_that_end_one_after_another_cost_no_request() -> None:
     assert ran.status["phase"] == "Succeeded"
 
 
-def test_a_pod_that_an_elastic_job_loses_is_reported_at_once() -> None:
+def test_pod_that_elastic_job_loses_is_reported_at_once() -> None:
     """Contract: only the number of pods changes, because one pod is enough for the job to run."""
     ran = Ran(numNodes=None, minNodes=1, maxNodes=2)
     ran.look(0)

@@ -38,7 +38,7 @@ def test_client_takes_the_new_token(server: EventsServer, kube: Kube, tmp_path: 
     assert kube.fetch("/api/v1").status == 200
 
 
-def test_client_keeps_the_last_token_while_the_file_is_replaced(kube: Kube, tmp_path: Path) -> None:
+def test_client_keeps_last_token_while_file_is_replaced(kube: Kube, tmp_path: Path) -> None:
     """Contract: a file that is not there for a moment fails no request."""
     assert kube.fetch("/api/v1").status == 200
     (tmp_path / "token").unlink()

@@ -29,7 +29,7 @@ CODE = "Error, exit code 1"
         ("no_such_file", "Error, exit code 1 of torchrun, because rank 1 ended with exit code 2"),
     ],
 )
-def test_the_exit_code_of_the_rank_stands_beside_torchrun_s(log: str, says: str) -> None:
+def test_exit_code_of_rank_stands_beside_torchrun_s(log: str, says: str) -> None:
     """Contract: of several ranks the one that torchrun calls the root cause."""
     assert explained(CODE, (LOGS / f"{log}.log").read_text()) == says
 

@@ -211,7 +211,7 @@ def test_what_wakes_at_once(kind: Kind, before: Object | None, after: Object | N
     assert noted.calls == [(how, Key("job", "team", "demo"))]
 
 
-def test_a_job_does_not_miss_the_check_of_its_queue() -> None:
+def test_job_does_not_miss_check_of_its_queue() -> None:
     """Contract: if the response to a queue's status write is stored before the watch reports it, the waiting
     jobs are reconciled all the same.
     """
@@ -229,7 +229,7 @@ def test_a_job_does_not_miss_the_check_of_its_queue() -> None:
     assert noted.calls == before
 
 
-def test_a_queue_is_not_reconciled_because_of_its_own_status() -> None:
+def test_queue_is_not_reconciled_because_of_its_own_status() -> None:
     """Contract: a failed reconcile writes Reconciled, and the next attempt waits although it wrote that. What
     others change reconciles the queue.
     """

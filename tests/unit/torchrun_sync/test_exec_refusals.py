@@ -84,7 +84,7 @@ def test_a_refused_exec(
         "failed to load task: no running task found: task 5f0d not found: not found",
     ],
 )
-def test_a_container_that_ended_between_the_request_and_its_exec(message: str) -> None:
+def test_container_that_ended_between_request_and_its_exec(message: str) -> None:
     """Contract: containerd's words come after the connection was taken, and mean the same."""
     status = json.dumps({"status": "Failure", "message": message}).encode()
     with pytest.raises(ContainerGone):

@@ -64,7 +64,7 @@ def scan(top: Path) -> tuple[set[str], Tree, list[str]]:
 ALL = {".gitignore", "lib/__init__.py", "lib/data/__init__.py", "tool/tokenizer.bin", "train.py"}
 
 
-def test_a_tracked_file_is_sent_and_an_excluded_one_is_not(proj: Path) -> None:
+def test_tracked_file_is_sent_and_excluded_one_is_not(proj: Path) -> None:
     """Contract: no rule applies to what git tracks; .git/info/exclude counts."""
     (proj / "lib/data/cache.json").write_text("")
     files, tree, said = scan(proj)
@@ -229,7 +229,7 @@ def test_a_tracked_virtual_environment_is_sent(proj: Path, git: Git) -> None:
     assert scan(proj)[0] == ALL | {"env/pyvenv.cfg"}
 
 
-def test_what_has_the_name_of_the_store_is_refused_before_the_launch(proj: Path, git: Git) -> None:
+def test_what_has_name_of_store_is_refused_before_launch(proj: Path, git: Git) -> None:
     """Contract: not by the pods, after they have started. An untracked folder of that name is not sent."""
     (proj / ".torchrun").mkdir()
     (proj / ".torchrun/x").write_text("")
@@ -243,7 +243,7 @@ def test_what_has_the_name_of_the_store_is_refused_before_the_launch(proj: Path,
     assert scan(proj)[0] == ALL | {".torchrunignore"}
 
 
-def test_a_file_with_the_markers_of_a_conflict_is_named(proj: Path, git: Git) -> None:
+def test_file_with_markers_of_conflict_is_named(proj: Path, git: Git) -> None:
     """Contract: a training would end with a SyntaxError in every pod. A resolved file is not named."""
     git(proj, "checkout", "-qb", "other")
     for branch in ("other", "main"):

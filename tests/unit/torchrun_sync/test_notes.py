@@ -41,7 +41,7 @@ HARMLESS = (
 )
 
 
-def test_names_of_secrets_are_warned_about_and_names_of_code_are_not(tmp_path: Path) -> None:
+def test_secret_names_are_warned_about_code_names_not(tmp_path: Path) -> None:
     """Contract: each name alone gives the warning; a bundle of certificates has no secret."""
     for name in (*SECRETS, *HARMLESS):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -82,7 +82,7 @@ def test_a_pointer_of_git_lfs_is_not_the_file(tmp_path: Path) -> None:
     assert said == ["warning: Git LFS pointers are sent instead of files: weights.bin; run `git lfs pull`"]
 
 
-def test_a_warning_comes_once_and_before_the_file_is_sent(tmp_path: Path) -> None:
+def test_warning_comes_once_and_before_file_is_sent(tmp_path: Path) -> None:
     """Contract: each scan warns only about what is new, as `--watch` scans again and again."""
     (tmp_path / "train.py").write_text("")
     said: list[str] = []
@@ -119,7 +119,7 @@ def warned(folder: Path) -> list[str]:
     return said
 
 
-def test_much_data_in_small_files_is_named_with_its_folder(tmp_path: Path) -> None:
+def test_many_small_files_are_named_with_their_folder(tmp_path: Path) -> None:
     """Contract: no single file is large, and the text stays the same while a few files change."""
     (tmp_path / "img").mkdir()
     (tmp_path / "train.py").write_text("")
@@ -171,7 +171,7 @@ def test_links_to_files_that_are_not_sent_are_named(tmp_path: Path) -> None:
     assert warned(tmp_path) == []
 
 
-def test_a_link_with_an_absolute_target_in_the_folder_does_not_lead_out(tmp_path: Path) -> None:
+def test_absolute_link_into_folder_does_not_leave_it(tmp_path: Path) -> None:
     """Contract: refused with the remedy for it; one that leads out is named first, safe to print."""
     (tmp_path / "a.py").write_text("")
     (tmp_path / "b.py").symlink_to(tmp_path / "a.py")

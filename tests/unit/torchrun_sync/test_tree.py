@@ -47,7 +47,7 @@ def paths(top: Path) -> set[str]:
 @settings(max_examples=40)
 @given(outer=PATTERNS, inner=PATTERNS, deepest=PATTERNS)
 @example(outer=[], inner=["a/**"], deepest=["!*.log"])
-def test_what_gitignore_files_leave_out_is_what_git_leaves_out(
+def test_gitignore_files_exclude_what_git_excludes(
     outer: list[str], inner: list[str], deepest: list[str]
 ) -> None:
     """Contract: .gitignore files mean what they mean to git, at each level, also where git is not asked: the

@@ -152,5 +152,5 @@ def test_a_peak_of_a_million_points_is_seen(million: sqlite3.Connection) -> None
         ([], None),
     ],
 )
-def test_a_few_steps_far_from_all_others_are_left_out(steps: list[int], kept: tuple[int, int] | None) -> None:
+def test_few_steps_far_from_all_others_are_left_out(steps: list[int], kept: tuple[int, int] | None) -> None:
     assert curves.fitted(array("q", steps)) == kept

@@ -75,7 +75,7 @@ def kept(sent: Iterable[Sent]) -> Iterator[Store]:
 
 
 @given(REQUESTS)
-def test_the_audit_has_every_row_in_order_with_its_sender(
+def test_audit_has_every_row_in_order_with_its_sender(
     requests: list[tuple[int, int, list[tuple[Any, int, dict[str, Any]]]]],
 ) -> None:
     """Contract: rows as sent, in order of arrival, each once for each time it was sent; pages join."""

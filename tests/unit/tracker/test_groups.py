@@ -21,7 +21,7 @@ def test_the_ranks_of_a_metric_share_a_chart() -> None:
     assert labels("loss/node10", "loss/node9", "lr") == {"loss/node*": ["node 9", "node 10"], "lr": ["lr"]}
 
 
-def test_names_that_differ_only_in_case_have_charts_of_their_own() -> None:
+def test_names_differing_in_case_have_separate_charts() -> None:
     """Public report: mlflow #7857."""
     assert labels("loss/node1", "Loss/node1", "loss/Node1").keys() == {
         "loss/node*",
@@ -30,7 +30,7 @@ def test_names_that_differ_only_in_case_have_charts_of_their_own() -> None:
     }
 
 
-def test_metrics_whose_ranks_are_written_in_two_ways_are_distinguished() -> None:
+def test_metrics_with_two_rank_spellings_are_distinguished() -> None:
     expected = ["node 1 (loss/node1)", "node 1 (loss/node_1)", "node 2"]
     assert labels("loss/node1", "loss/node_1", "loss/node2") == {"loss/node*": expected}
 

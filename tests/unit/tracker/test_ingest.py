@@ -46,7 +46,7 @@ def test_numbers_that_json_does_not_know() -> None:
         b"[" * 100_000,
     ],
 )
-def test_a_bad_line_ends_the_request_and_earlier_lines_stay(bad: bytes) -> None:
+def test_bad_line_ends_request_and_earlier_lines_stay(bad: bytes) -> None:
     found = ingest_lines.read(b"\n".join([GOOD, b"", bad, GOOD]), ingest_lines.point_rows)
     assert found.rows == [("a", 1, 5, 1.5)]
     assert found.lines == 1

@@ -37,7 +37,7 @@ def failures(logins: Throttle, address: str, most: int = 1000) -> int:
     return most
 
 
-def test_an_address_has_ten_attempts_and_then_one_every_ten_seconds(logins: Throttle, clock: Clock) -> None:
+def test_address_has_ten_attempts_then_one_per_interval(logins: Throttle, clock: Clock) -> None:
     assert failures(logins, "10.0.0.1") == 10
     assert logins.wait("10.0.0.1") == pytest.approx(10)
     assert logins.wait("10.0.0.2") == 0
@@ -54,7 +54,7 @@ def test_all_addresses_together_have_one_attempt_a_second(logins: Throttle, cloc
     assert sum(failures(logins, f"10.0.1.{host}") for host in range(50)) == 60
 
 
-def test_an_attempt_that_was_refused_does_not_prolong_the_wait(logins: Throttle, clock: Clock) -> None:
+def test_attempt_that_was_refused_does_not_prolong_wait(logins: Throttle, clock: Clock) -> None:
     """Contract: who keeps asking does not lock out others of the same address for longer."""
     failures(logins, "10.0.0.1")
     for _ in range(1000):

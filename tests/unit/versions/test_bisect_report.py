@@ -96,7 +96,7 @@ def test_the_report_has_no_local_paths_in_the_command() -> None:
         ("not installable", None, None, "skip"),
     ],
 )
-def test_a_launch_is_bad_only_with_the_failure_that_is_searched_for(
+def test_launch_is_bad_only_with_searched_failure(
     verdict: str, cause: str | None, wanted: str | None, found: str
 ) -> None:
     outcome = Outcome.model_validate(
@@ -114,7 +114,7 @@ def test_a_launch_is_bad_only_with_the_failure_that_is_searched_for(
     assert classified("1.0", outcome, wanted).result == found
 
 
-def test_a_version_whose_launches_contradict_each_other_shows_both_numbers() -> None:
+def test_version_whose_launches_contradict_each_other_shows_both_numbers() -> None:
     """Contract: the bad version's passes are not hidden."""
     text = markdown(result(bad=BAD.model_copy(update={"launches": 2, "launches_in_all": 3})), load())
     assert "2 of 3 launches" in text

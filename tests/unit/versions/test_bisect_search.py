@@ -39,7 +39,7 @@ def exact(first_bad: int, skipped: Collection[int] = (), result: Result = "skip"
 
 
 @given(st.data())
-def test_every_position_is_found_in_the_launches_of_a_binary_search(data: st.DataObject) -> None:
+def test_every_position_is_found_in_launches_of_binary_search(data: st.DataObject) -> None:
     """Contract: each end takes one launch, n versions between them ⌊log₂ n⌋ + 1, and the rest confirms."""
     count = data.draw(st.integers(2, 300))
     first_bad = data.draw(st.integers(1, count - 1))
@@ -57,7 +57,7 @@ def test_every_position_is_found_in_the_launches_of_a_binary_search(data: st.Dat
 
 
 @given(st.data())
-def test_a_version_is_never_wrongly_blamed_when_some_are_skipped(data: st.DataObject) -> None:
+def test_version_is_never_wrongly_blamed_when_some_are_skipped(data: st.DataObject) -> None:
     """Contract: the suspects contain the first bad version, and all but the last of them were skipped."""
     count = data.draw(st.integers(2, 60))
     first_bad = data.draw(st.integers(1, count - 1))
@@ -84,7 +84,7 @@ def test_a_version_is_never_wrongly_blamed_when_some_are_skipped(data: st.DataOb
 
 
 @given(st.data())
-def test_without_a_good_version_the_search_goes_back_in_growing_steps(data: st.DataObject) -> None:
+def test_without_good_version_search_goes_back_in_growing_steps(data: st.DataObject) -> None:
     count = data.draw(st.integers(1, 300))
     first_bad = data.draw(st.integers(0, count - 1))
     end, launches, _ = searched(count, exact(first_bad), good_known=False)
@@ -95,7 +95,7 @@ def test_without_a_good_version_the_search_goes_back_in_growing_steps(data: st.D
 
 
 @given(st.data())
-def test_a_search_that_continues_from_its_ledger_is_the_same(data: st.DataObject) -> None:
+def test_search_that_continues_from_its_ledger_is_same(data: st.DataObject) -> None:
     """Contract: the next version depends on the launches alone, and is among those that were announced."""
     count = data.draw(st.integers(2, 60))
     judge = exact(
@@ -113,9 +113,7 @@ def test_a_search_that_continues_from_its_ledger_is_the_same(data: st.DataObject
 @pytest.mark.parametrize(
     ("rate", "flake", "limit"), [(0.9, 0.0, 1), (0.6, 0.0, 3), (1.0, 0.01, 1), (0.7, 0.01, 3)]
 )
-def test_noisy_results_lead_to_more_launches_and_seldom_to_a_wrong_answer(
-    rate: float, flake: float, limit: int
-) -> None:
+def test_noisy_results_need_more_launches_and_rarely_mislead(rate: float, flake: float, limit: int) -> None:
     """Contract: of 60 searches for a failure that shows at a rate, few end wrongly."""
     drawn = random.Random(f"{rate} {flake}")
     wrong = unsure = total = 0
@@ -144,7 +142,7 @@ def test_an_end_that_contradicts_the_question_ends_the_search() -> None:
     assert len(launches) <= 4
 
 
-def test_a_failure_that_comes_and_goes_in_the_newest_version_is_searched_for() -> None:
+def test_intermittent_failure_of_newest_version_is_searched() -> None:
     """Contract: a first launch of the newest version that passes does not end the search."""
     results = iter(["good", "bad"])
     end, _, _ = searched(3, lambda each: next(results, "bad" if each == 2 else "good"))
@@ -166,7 +164,7 @@ def test_one_wrong_result_is_found_out_by_the_confirmation() -> None:
     assert "confirm" in {each.purpose for each in steps}
 
 
-def test_a_block_of_versions_that_cannot_be_launched_costs_few_attempts() -> None:
+def test_unlaunchable_versions_cost_few_attempts() -> None:
     """Contract: a hundred broken versions in a row are not tried one after the other."""
     end, launches, _ = searched(200, exact(150, range(40, 140)))
     assert (end.ending, end.good, end.bad) == ("found", 149, 150)
@@ -176,7 +174,7 @@ def test_a_block_of_versions_that_cannot_be_launched_costs_few_attempts() -> Non
     assert sum(each.result == "skip" for each in launches) <= 8
 
 
-def test_a_version_that_failed_in_another_way_is_launched_a_second_time() -> None:
+def test_version_with_another_failure_is_launched_again() -> None:
     """Contract: an unrelated failure that happens once does not leave a range of suspects."""
     seen: set[int] = set()
 
@@ -220,13 +218,13 @@ def test_a_lost_connection_is_not_the_failure() -> None:
     assert (end.ending, end.suspects) == ("found", (7,))
 
 
-def test_a_failure_that_was_fixed_meanwhile_leaves_nothing_to_search() -> None:
+def test_failure_that_was_fixed_meanwhile_leaves_nothing_to_search() -> None:
     """Both ends pass, and only versions between them fail (rust issue 117951)."""
     end, _, _ = searched(9, lambda position: "bad" if 3 <= position < 6 else "good")
     assert end.ending == "newest_good"
 
 
-def test_a_good_version_that_fails_twice_in_a_row_is_found_out() -> None:
+def test_good_version_that_fails_twice_is_detected() -> None:
     """One repetition is not enough to exclude a flake (prosper pull request 2040)."""
     fails = [True, True]
 

@@ -51,7 +51,7 @@ LAUNCH = Launch(launcher="konduktor", namespace="n", kind="JobSet")
         (-9, [CLIENT], "", "UNKNOWN", "ended without"),
     ],
 )
-def test_a_verdict_counts_if_the_launch_used_the_packages_of_the_cell(
+def test_verdict_counts_if_launch_used_packages_of_cell(
     tmp_path: Path, code: int, replaced: list[Replaced], digest: str, result: str, explanation: str
 ) -> None:
     """Contract: no PASS of another version, nor of a harness that was killed."""
@@ -83,7 +83,7 @@ def test_a_locked_package_must_not_be_replaced(tmp_path: Path) -> None:
     ("code", "result"),
     [(64, "not installable"), (2, "UNKNOWN"), (1, "UNKNOWN"), (None, "UNKNOWN"), (-15, "UNKNOWN")],
 )
-def test_without_a_bundle_only_bad_usage_is_a_matter_of_the_packages(
+def test_without_bundle_only_bad_usage_is_matter_of_packages(
     tmp_path: Path, code: int | None, result: str
 ) -> None:
     found = with_evidence(outcome("UNKNOWN", exit_code=code), tmp_path, Cell(()))
@@ -95,7 +95,7 @@ def key(tmp_path: Path, job: Path = JOB, digest: str = "", **settings: object) -
     return launcher.key(Cell((Candidate("client", "1.0", "1.0", "1.0", digest=digest),)))
 
 
-def test_a_cell_is_another_one_if_what_is_launched_differs(tmp_path: Path) -> None:
+def test_cell_is_another_one_if_what_is_launched_differs(tmp_path: Path) -> None:
     """Contract: an edited checkout or job, and another setting, are not a launch that was done already."""
     edited = tmp_path / "job.yaml"
     edited.write_text(JOB.read_text() + "# edited\n")

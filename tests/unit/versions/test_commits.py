@@ -57,7 +57,7 @@ def test_the_commits_of_the_branch_are_listed_in_order(history: tuple[Path, list
     assert (one.kind, one.path, one.ref) == ("git", folder, shas[2])
 
 
-def test_a_good_commit_that_is_newer_turns_the_search_around(history: tuple[Path, list[str]]) -> None:
+def test_good_commit_that_is_newer_turns_search_around(history: tuple[Path, list[str]]) -> None:
     folder, shas = history
     newer = of_repository("client", folder, "main", "v0")
     assert [each.id for each in newer.versions] == shas[:6][::-1]
@@ -66,7 +66,7 @@ def test_a_good_commit_that_is_newer_turns_the_search_around(history: tuple[Path
     assert not of_repository("client", folder, None, "main").good_known
 
 
-def test_refs_that_cannot_be_ordered_are_refused_in_one_sentence(history: tuple[Path, list[str]]) -> None:
+def test_unordered_refs_are_refused_in_one_sentence(history: tuple[Path, list[str]]) -> None:
     """Contract: the message names what to use instead."""
     folder, shas = history
     with pytest.raises(UsageError, match="side is not among the first parents of --bad main") as error:

@@ -51,7 +51,7 @@ def test_each_package_alone_is_beside_the_locked_others() -> None:
     assert [each.cell.replace for each in found.cells] == [{}, {"pluto-ml": "0.0.1"}, {KONDUKTOR: "0.1.dev1"}]
 
 
-def test_cells_with_another_controller_have_a_cluster_of_their_own() -> None:
+def test_cells_with_another_controller_have_cluster_of_their_own() -> None:
     """Contract: cells share a cluster exactly if JobSet and Kueue are the same."""
     context: Any = None
     versions = [one for spec in ("locked", "0.11.1") for one in candidates("jobset", spec, context)]
@@ -67,12 +67,12 @@ def test_cells_with_another_controller_have_a_cluster_of_their_own() -> None:
             candidates("jobset", spec, context)
 
 
-def test_a_package_that_the_lock_lacks_is_not_installed_beside_others() -> None:
+def test_package_that_lock_lacks_is_not_installed_beside_others() -> None:
     found = planned(axis("absent", "1"), axis("other", "2"), each=True)
     assert [each.cell.replace for each in found.cells] == [{"absent": "1"}, {"other": "2"}]
 
 
-def test_excluded_cells_have_a_reason_and_expected_ones_a_rule() -> None:
+def test_excluded_cells_have_reason_and_expected_ones_rule() -> None:
     found = planned(
         axis("a", "1.0", "1.5", "2.0"),
         axis("b", "3", "4"),
@@ -96,7 +96,7 @@ def test_excluded_cells_have_a_reason_and_expected_ones_a_rule() -> None:
         ("latest", False),
     ],
 )
-def test_a_checkout_is_matched_by_its_path_and_not_by_its_version(spec: str, matched: bool) -> None:
+def test_checkout_is_matched_by_path_not_version(spec: str, matched: bool) -> None:
     """Contract: a rule for the published 1.0 does not excuse a checkout that has this version."""
     axes = Axis("a", (value("a", "1.0", "./checkout", "abc"),))
     found = planned(axes, expect=[{"where": {"a": spec}}])
@@ -116,13 +116,13 @@ def test_pre_releases_match_ranges_of_rules() -> None:
     assert found.cells[0].expected is not None
 
 
-def test_a_later_build_with_a_local_version_is_in_a_range() -> None:
+def test_later_build_with_local_version_is_in_range() -> None:
     """Reported as pypa/packaging#810, which packaging 26.0 still has."""
     found = planned(axis("a", "4.1.dev2+cu12", "4.1.dev1+cu12"), expect=[{"where": {"a": ">4.1.dev1"}}])
     assert [each.expected is not None for each in found.cells] == [True, False]
 
 
-def test_a_matrix_without_cells_or_with_too_many_is_refused() -> None:
+def test_matrix_without_cells_or_with_too_many_is_refused() -> None:
     with pytest.raises(UsageError, match="no cells"):
         planned(axis("a", "1"), exclude=[{"where": {"a": "1"}}])
     many = axis("a", *map(str, range(40)))
@@ -130,7 +130,7 @@ def test_a_matrix_without_cells_or_with_too_many_is_refused() -> None:
         planned(many, axis("b", *map(str, range(40))))
 
 
-def test_a_cell_with_a_spec_without_version_has_a_problem() -> None:
+def test_cell_with_spec_without_version_has_problem() -> None:
     """Contract: it is a cell like the others, so that the rest of the matrix goes on."""
     bad = Value("a", "9", problem="the index has no version 9 of a")
     found = planned(Axis("a", (*axis("a", "1").values, bad)))

@@ -78,7 +78,7 @@ def test_each_cell_is_a_test_with_its_attempts(results: Document) -> None:
     assert failed.message == "rank.crashed: <b>rank 1</b> | crashed"
 
 
-def test_github_gets_the_table_and_an_error_for_each_unexpected_cell(
+def test_github_gets_table_and_error_for_each_unexpected_cell(
     results: Document, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     summary = tmp_path / "summary.md"
@@ -105,7 +105,7 @@ def test_the_command_that_finds_the_version_is_shown(results: Document, tmp_path
     assert f"<code>{command} --job &#39;jobs/&lt;multinode&gt;.yaml&#39;" in matrix_report.as_html(results)
 
 
-def test_a_controller_that_is_replaced_in_all_cells_is_named(results: Document) -> None:
+def test_controller_that_is_replaced_in_all_cells_is_named(results: Document) -> None:
     results.replace = {"kueue": "v0.19.2"}
     assert "of `jobs/<multinode>.yaml` with kueue v0.19.2\n" in matrix_report.as_markdown(results)
     assert (

@@ -51,13 +51,11 @@ def test_a_cell_has_a_status_and_an_exit_code(found: CellResult, status: Status,
         (cell(FAIL, expected="FAIL"), 2, False),
     ],
 )
-def test_a_cell_is_repeated_until_it_is_a_flake_or_a_failure(
-    found: CellResult, repeat: int, needed: bool
-) -> None:
+def test_cell_is_repeated_until_it_is_flake_or_failure(found: CellResult, repeat: int, needed: bool) -> None:
     assert found.needs_launch(repeat) == needed
 
 
-def test_the_exit_code_is_that_of_the_worst_unexpected_cell(tmp_path: Path) -> None:
+def test_exit_code_is_that_of_worst_unexpected_cell(tmp_path: Path) -> None:
     """Contract: a proof of a failure is worse than a missing proof, and that than a missing launch."""
     assert document(tmp_path, cell(PASS), cell(FAIL, expected="FAIL")).exit_code == 0
     assert document(tmp_path, cell(ABSENT), cell(UNKNOWN)).exit_code == 2
@@ -84,7 +82,7 @@ def commands(found: Document) -> list[str]:
     return [" ".join(command) for command in found.bisects]
 
 
-def test_a_failure_is_searched_for_from_the_nearest_version_that_passed(tmp_path: Path) -> None:
+def test_failure_is_searched_for_from_nearest_version_that_passed(tmp_path: Path) -> None:
     """Contract: only one package differs between the ends, and the others keep their versions."""
     rows = [("1", "a", cell(PASS)), ("2", "a", cell(PASS)), ("3", "a", cell(FAIL)), ("4", "b", cell(PASS))]
     assert commands(grid(tmp_path, *rows)) == [
@@ -92,7 +90,7 @@ def test_a_failure_is_searched_for_from_the_nearest_version_that_passed(tmp_path
     ]
 
 
-def test_a_version_that_fails_with_all_others_is_searched_for_once(tmp_path: Path) -> None:
+def test_version_failing_with_all_others_is_searched_once(tmp_path: Path) -> None:
     rows = [
         (client, launcher, cell(PASS if launcher == "a" else FAIL)) for client in "12" for launcher in "ab"
     ]
@@ -101,7 +99,7 @@ def test_a_version_that_fails_with_all_others_is_searched_for_once(tmp_path: Pat
     ]
 
 
-def test_a_combination_that_fails_can_be_the_fault_of_either_package(tmp_path: Path) -> None:
+def test_combination_that_fails_can_be_fault_of_either_package(tmp_path: Path) -> None:
     rows = [
         (client, launcher, cell(FAIL if (client, launcher) == ("2", "b") else PASS))
         for client in "12"
@@ -115,7 +113,7 @@ def test_nothing_is_searched_for_without_an_unexpected_failure(tmp_path: Path, f
     assert commands(grid(tmp_path, ("1", "a", cell(PASS)), ("2", "a", found))) == []
 
 
-def test_the_version_of_a_checkout_is_not_an_end_of_a_search(tmp_path: Path) -> None:
+def test_version_of_checkout_is_not_end_of_search(tmp_path: Path) -> None:
     """Contract: a checkout that has the version 2 is not the published 2."""
     found = grid(tmp_path, ("1", "a", cell(PASS)), ("2", "a", cell(FAIL)))
     found.axes["client"][1].digest = "0123"

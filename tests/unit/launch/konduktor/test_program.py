@@ -171,7 +171,7 @@ time.sleep(600)
 """
 
 
-def test_a_killed_process_leaves_no_key_in_the_temporary_folder(
+def test_killed_process_leaves_no_key_in_temporary_folder(
     program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Contract: konduktor's Kubernetes client writes the client key into konduktor's own HOME."""

@@ -43,7 +43,7 @@ def test_sidecars_and_the_overhead_of_pods_are_subtracted() -> None:
     assert quotas([node("a")], [held])["cpu"] == 1
 
 
-def test_a_node_without_huge_pages_adds_no_quota_of_them() -> None:
+def test_node_without_huge_pages_adds_no_quota_of_them() -> None:
     """Contract: Kueue names the resource that it does not cover. A quota of 0 would be a shortage instead."""
     bare, full = node("a"), node("b")
     bare["status"]["allocatable"]["hugepages-2Mi"] = "0"

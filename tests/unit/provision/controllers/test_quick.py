@@ -35,7 +35,7 @@ def schema_of(document: dict[str, Any]) -> Any:
     return document["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
 
 
-def test_pods_of_controllers_begin_where_a_node_is_ready_first() -> None:
+def test_pods_of_controllers_begin_where_node_is_ready_first() -> None:
     """On the control plane, in spite of its taint, and asked every second. The rest is as published."""
     published = deployment()
     spec = quick(published)["spec"]["template"]["spec"]

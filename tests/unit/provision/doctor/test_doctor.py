@@ -187,7 +187,7 @@ class TestPackages:
         assert repair.needed_packages([_failed("kind")], settings, None) == ["kind"]
         assert repair.needed_packages([_failed("memory")], settings, None) == []
 
-    def test_a_kind_named_by_the_user_is_theirs_to_install(self, settings: Settings) -> None:
+    def test_kind_named_by_user_is_theirs_to_install(self, settings: Settings) -> None:
         theirs = settings.model_copy(update={"kind_bin": "/opt/kind"})
         assert repair.needed_packages([_failed("kind")], theirs, None) == []
 

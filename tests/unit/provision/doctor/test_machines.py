@@ -163,7 +163,7 @@ def test_a_kind_that_go_installed_off_path_is_found(tmp_path: Path, variable: st
         ({"ALL_PROXY": "socks5://me:secret@proxy"}, {}, False, "found a socks5:// proxy"),
     ],
 )
-def test_a_proxy_that_docker_or_the_nodes_cannot_use_is_a_warning(
+def test_proxy_that_docker_or_nodes_cannot_use_is_warning(
     path: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

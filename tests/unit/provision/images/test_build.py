@@ -111,7 +111,7 @@ def test_what_the_worker_image_was_built_from_is_known(worker: build.ImageRef) -
     assert worker.components == {"worker_base": "torch-base:1", "pluto": pinned}
 
 
-def test_nothing_is_known_of_an_image_of_the_user_s(worker: build.ImageRef, tmp_path: Path) -> None:
+def test_nothing_is_known_of_image_of_user_s(worker: build.ImageRef, tmp_path: Path) -> None:
     """Contract: no version is recorded of an image that the ranks do not run."""
     ready = Ready(None, None, worker, 1, {"kueue": "v1"}, None)
     main = JobFile.load(Path("jobs/multinode.yaml"))
@@ -143,7 +143,7 @@ def test_controller_image_has_what_it_imports() -> None:
 
 
 @pytest.mark.parametrize("recipe", [build.TRACKER, build.CONTROLLER], ids=lambda recipe: recipe.repository)
-def test_an_image_is_readable_whatever_the_umask_of_its_builder_is(recipe: Recipe) -> None:
+def test_image_is_readable_whatever_umask_of_its_builder_is(recipe: Recipe) -> None:
     """Contract: an image with a user of its own keeps no mode of the checkout or of the package cache. With
     umask 077, only root could read either.
     """

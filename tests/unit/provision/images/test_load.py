@@ -39,7 +39,7 @@ def test_an_image_is_there_when_tag_and_id_are() -> None:
     assert has(listing, IMAGE)
 
 
-def test_an_image_is_there_when_its_digest_is_its_id() -> None:
+def test_image_is_there_when_its_digest_is_its_id() -> None:
     """Docker with containerd's image store takes the manifest's digest as the id."""
     assert has(TAG_ROW.format(digest=ID), IMAGE)
 
@@ -47,7 +47,7 @@ def test_an_image_is_there_when_its_digest_is_its_id() -> None:
 @pytest.mark.parametrize(
     "listing", ["", TAG_ROW.format(digest="sha256:11"), f"{ID} type sha256:11 752 MiB -"]
 )
-def test_an_old_build_under_the_same_tag_is_brought_again(listing: str) -> None:
+def test_old_build_under_same_tag_is_brought_again(listing: str) -> None:
     """A tag alone is not the image, and neither is an id without the tag that the job names."""
     assert not has(listing, IMAGE)
 

@@ -39,7 +39,7 @@ def test_every_lock_is_written_by_make_lock() -> None:
 
 
 @pytest.mark.parametrize("lock", FILES, ids=lambda path: path.stem)
-def test_every_requirement_of_a_lock_has_a_version_and_hashes(lock: Path) -> None:
+def test_every_requirement_of_lock_has_version_and_hashes(lock: Path) -> None:
     left = REQUIREMENT.sub("", lock.read_text())
     assert [line for line in left.splitlines() if line and not line.startswith("#")] == []
 

@@ -95,7 +95,7 @@ def test_only_a_passing_failure_is_tried_again(
     assert hosts[0].asked == tries
 
 
-def test_a_host_that_stays_silent_is_named_with_its_limit(
+def test_host_that_stays_silent_is_named_with_its_limit(
     hosts: list[Host], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(registry_access, "TRY_SECONDS", (0.1, 0.2))

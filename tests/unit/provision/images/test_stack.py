@@ -121,7 +121,7 @@ def test_a_second_run_downloads_nothing(settings: Settings, server: Server) -> N
     assert [line for line in server.asked if line.startswith("GET")] == []
 
 
-def test_a_manifest_that_is_not_the_pinned_one_is_refused(settings: Settings) -> None:
+def test_manifest_that_is_not_pinned_one_is_refused(settings: Settings) -> None:
     """The error says what was expected and seen, and its cause is judged as any other."""
     assert settings.versions_file is not None
     pinned = versions.load(settings).registry.kueue
@@ -140,7 +140,7 @@ def test_a_manifest_that_is_not_there_says_so(server: Server) -> None:
     assert error.value.cause == "controllers.manifest"
 
 
-def test_a_proxy_that_forbids_the_registry_is_not_a_registry(settings: Settings, server: Server) -> None:
+def test_proxy_that_forbids_registry_is_not_registry(settings: Settings, server: Server) -> None:
     """Only 200 and 401 are a registry's answers; anything else sends auto to the source way, saying why."""
     server.v2_status = 403
     assert registry_access.unreached(versions.load(settings).registry) == [
@@ -261,7 +261,7 @@ def test_the_source_way_has_one_version() -> None:
         resolve(RunContext(settings=settings, progress=lambda _: None))
 
 
-def test_a_version_and_a_node_image_are_not_both_obeyed() -> None:
+def test_version_and_node_image_are_not_both_obeyed() -> None:
     """The one that lost would be silently ignored."""
     settings = Settings(versions_file=None, kubernetes="1.35", node_image="mine:1")
     with pytest.raises(UsageError, match="both"):

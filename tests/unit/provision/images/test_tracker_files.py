@@ -42,7 +42,7 @@ def test_the_server_starts_with_the_files_of_its_image(tmp_path: Path) -> None:
     assert ended.stdout.strip() == str(tmp_path / "harness/tracker/__main__.py")
 
 
-def test_every_copied_file_is_part_of_the_tag_and_of_the_build_context() -> None:
+def test_every_copied_file_affects_tag_and_build_context() -> None:
     """Contract: a changed file gives a new tag, and .dockerignore lets the build see it."""
     ignored = Path(f"{TRACKER.dockerfile.resolve()}.dockerignore").read_text().split()
     parts = {str(path.relative_to(ROOT)) for path in TRACKER.parts}

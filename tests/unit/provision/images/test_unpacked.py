@@ -147,7 +147,7 @@ def test_a_view_that_was_removed_first_is_no_failure(tmp_path: Path) -> None:
     assert done("absent") == (1, "")
 
 
-def test_the_folders_of_the_layers_are_those_of_one_mount() -> None:
+def test_folders_of_layers_are_those_of_one_mount() -> None:
     """Contract: lowest first, and only folders in the volume can be linked."""
     folder = "/harness-unpacked/containerd/io.containerd.snapshotter.v1.overlayfs/snapshots"
     bind = [{"Type": "bind", "Source": f"{folder}/1/fs", "Options": ["ro", "rbind"]}]

@@ -52,7 +52,7 @@ def test_a_cluster_is_paused_when_every_node_is_stopped(
     assert pause_resume.paused(docker(tmp_path, monkeypatch, states)) is paused
 
 
-def test_a_kind_cluster_that_the_harness_did_not_create_stays(
+def test_kind_cluster_that_harness_did_not_create_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Contract: without a state file nothing is deleted, and a launch is refused before it asks kind."""
@@ -126,9 +126,7 @@ def test_a_kept_cluster_keeps_its_versions_of_the_controllers(image: str, wanted
         require_versions("kept", kube, versions)
 
 
-def test_a_kept_cluster_of_another_jobset_is_refused_by_its_version(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_kept_cluster_with_another_jobset_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Contract: the message names the two versions of JobSet, even where the node images differ too."""
     kind = docker(tmp_path, monkeypatch, ["running", "running"])
     monkeypatch.setattr(kind, "abandoned", lambda: False)

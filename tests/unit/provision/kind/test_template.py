@@ -147,7 +147,7 @@ def test_no_coredns_no_template() -> None:
         eager(None)
 
 
-def test_what_fails_twice_in_a_row_is_not_tried_again(tmp_path: Path) -> None:
+def test_what_fails_twice_in_row_is_not_tried_again(tmp_path: Path) -> None:
     """A machine on which copies fail would lose the time of an attempt at each launch."""
     context = RunContext(settings=Settings(cache_dir=tmp_path), progress=print)
     image = "harness/template:of-a-test"
@@ -165,7 +165,7 @@ def test_what_fails_twice_in_a_row_is_not_tried_again(tmp_path: Path) -> None:
     assert not after(True)
 
 
-def test_a_list_of_failures_that_is_cut_off_is_empty(tmp_path: Path) -> None:
+def test_list_of_failures_that_is_cut_off_is_empty(tmp_path: Path) -> None:
     (tmp_path / template.FAILURES).write_text("{")
     assert not template.attempts_exhausted(
         "harness/template:1", RunContext(settings=Settings(cache_dir=tmp_path), progress=print)

@@ -63,7 +63,7 @@ def test_a_machine_without_debian_s_archive_is_told_so(tmp_path: Path) -> None:
         ("deb http://a.test/d bookworm main\n", "false", True),
     ],
 )
-def test_an_expired_archive_is_accepted_only_where_the_machine_accepts_it(
+def test_expired_archive_is_accepted_only_where_machine_accepts_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sources: str, config: str, expected: bool
 ) -> None:
     """Contract: an old Release file is a replay, unless the owner of this machine pinned the mirror."""
@@ -125,7 +125,7 @@ def test_an_archive_is_what_docker_load_reads(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["images.tar", "program", "root.tar"]
 
 
-def test_a_failed_tool_names_the_log_and_shows_its_end(tmp_path: Path) -> None:
+def test_failed_tool_names_log_and_shows_its_end(tmp_path: Path) -> None:
     """stdout and stderr of this tool alone are in the error, everything is in the log."""
     shell = Shell(tmp_path / "log", cause="controllers.image_failed")
     assert shell.run(["sh", "-c", "echo before; echo noise >&2"]) == "before\n"

@@ -49,7 +49,7 @@ def go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Go]:
     subprocess.run(["chmod", "-R", "u+w", tmp_path / "modules"], check=False)  # pytest is to remove them
 
 
-def test_what_programs_share_has_one_version_and_is_compiled_once(go: Go, tmp_path: Path) -> None:
+def test_shared_module_has_one_version_compiled_once(go: Go, tmp_path: Path) -> None:
     """The newer one, as Go chooses. The second program compiles itself alone."""
     modules = [Module(name, f"a.test/{name}", "v1.0.0", {name: f"a.test/{name}"}) for name in ("old", "new")]
     work, made = tmp_path / "work", tmp_path / "made"

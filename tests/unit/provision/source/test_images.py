@@ -10,7 +10,7 @@ from harness.provision.source.images import remove_leftovers
 from harness.provision.source.shell import Shell
 
 
-def test_only_the_one_build_container_of_this_cache_is_removed(
+def test_only_one_build_container_of_this_cache_is_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Contract: it is found by its whole name, which is another one for each cache."""

@@ -42,7 +42,7 @@ def test_comments_are_no_input_and_commands_are(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("version", ["kind", "debian"])
-def test_a_version_of_the_node_changes_the_node_image_alone(tmp_path: Path, version: str) -> None:
+def test_version_of_node_changes_node_image_alone(tmp_path: Path, version: str) -> None:
     """No step is taken for another version's, and none is built that the version does not touch."""
     before, after = plan(tmp_path), plan(tmp_path, **{version: "v1.99.9"})
     assert after.node_image != before.node_image

@@ -149,7 +149,7 @@ def test_two_nodes_that_fail_cannot_be_told_apart() -> None:
     assert found.unknown[0].nodes == (0, 1)
 
 
-def test_of_three_nodes_one_is_accused_by_the_other_two() -> None:
+def test_of_three_nodes_one_is_accused_by_other_two() -> None:
     """Two good witnesses are enough."""
     found = Cluster(bad={1: 1.0}).run(search(range(3)))
     assert [(one.node, one.witnesses) for one in found.accused] == [(1, (0, 2))]

@@ -28,9 +28,7 @@ NVML = "Failed to initialize NVML: "
         ("", 139, None, ""),
     ],
 )
-def test_a_message_without_data_has_a_cause_and_a_hint(
-    text: str, code: int, cause: str | None, hint: str
-) -> None:
+def test_message_without_data_has_cause_and_hint(text: str, code: int, cause: str | None, hint: str) -> None:
     reading = Reading(None, smi_errors.unparsed(text, code), failed=True, code=code)
     [check] = smi_errors.checks(reading, [])
     assert (check.verdict, check.cause) == ("FAIL" if cause else "UNKNOWN", cause)

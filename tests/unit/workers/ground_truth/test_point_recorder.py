@@ -125,7 +125,7 @@ def test_code_facts_precede_the_rows_and_the_end(facts: list[list[str]]) -> None
     assert payloads[-2]["facts"] == facts[:1]
 
 
-def test_a_program_goes_on_when_its_code_cannot_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_program_goes_on_when_its_code_cannot_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """Contract: the reason is told in place of the code, and nothing is raised."""
     payloads = reported(monkeypatch, PermissionError("not allowed"))
     assert payloads[1]["facts"] == [["error", "PermissionError", "not allowed"]]

@@ -68,7 +68,7 @@ def test_what_is_slow_is_named(
     assert "10 MB/s, other links carry 1000 MB/s" in finding.text
 
 
-def test_pairs_on_one_node_are_compared_with_each_other_alone() -> None:
+def test_pairs_on_one_node_are_compared_separately() -> None:
     """Contract: a network that is slower than the memory of a node is no failure."""
     machines = {0: "a", 1: "a", 2: "b", 3: "b"}
     pairs = found(4, set())
@@ -98,7 +98,7 @@ def test_a_pair_that_was_slow_once_is_measured_again() -> None:
 
 
 @pytest.mark.parametrize(("busy", "asked_again", "error"), [(2, 3, ""), (20, 10, BUSY)])
-def test_an_end_that_waits_for_a_cpu_shows_no_slow_link(busy: int, asked_again: int, error: str) -> None:
+def test_end_that_waits_for_cpu_shows_no_slow_link(busy: int, asked_again: int, error: str) -> None:
     """Contract: the pair is measured again until its ends have a CPU, and is unknown if they never do."""
     asked: Counter[tuple[int, int]] = Counter()
 
@@ -126,7 +126,7 @@ def test_a_machine_that_becomes_busy_accuses_no_pair() -> None:
 
 @pytest.mark.parametrize("share", [0.04, 0.1, 0.19])
 @pytest.mark.parametrize("ranks", [2, 4, 16])
-def test_one_slow_moment_of_a_reference_does_not_excuse_a_slow_link(share: float, ranks: int) -> None:
+def test_slow_moment_of_reference_does_not_excuse_link(share: float, ranks: int) -> None:
     """Contract: every second measurement of a healthy pair is slow, and the slow link is named."""
     asked: dict[tuple[int, int], int] = {}
 
@@ -148,9 +148,7 @@ def test_one_slow_moment_of_a_reference_does_not_excuse_a_slow_link(share: float
         (0.25, 0.4, "ok"),
     ],
 )
-def test_a_slow_link_on_a_busy_machine_is_never_ok_if_others_are_faster(
-    share: float, load: float, status: str
-) -> None:
+def test_slow_link_beside_faster_ones_never_passes(share: float, load: float, status: str) -> None:
     """Contract: the machine becomes busy after the first measurements, and does not calm down."""
     pairs = list(permutations(range(4), 2))
     asked: list[tuple[int, int]] = []

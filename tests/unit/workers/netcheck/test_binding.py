@@ -43,7 +43,7 @@ def test_nccl_selects_interfaces_by_its_own_syntax(value: str, selected: list[st
     assert bool(list(check_names({"NCCL_SOCKET_IFNAME": value}, OWN))) == (not selected)
 
 
-def test_nccl_takes_a_link_local_address_if_its_interface_has_no_other() -> None:
+def test_nccl_uses_link_local_address_without_alternative() -> None:
     """NVIDIA/nccl#1291: `ib0` has no IP address, and NCCL prefers it to the interface of the pod."""
     own = {**OWN, "fe80::1%2": "eth0", "fe80::7%5": "ib0"}
     assert [

@@ -32,7 +32,7 @@ def seeing(report: Report, other: int, outcome: str, **fields: Any) -> Report:
 
 
 @pytest.mark.parametrize("seen", ["tcp.refused", "peer.silent", "peer.not_netcheck", "tcp.reset"])
-def test_a_port_that_the_rank_itself_finds_taken_is_the_cause(seen: str) -> None:
+def test_port_that_rank_itself_finds_taken_is_cause(seen: str) -> None:
     """Contract: seen on a busy cluster: the others were refused before the other program listened."""
     reports = healthy()
     reports[2] = replace(reports[2], findings=(*reports[2].findings, failed("port.taken", "port 29501")))
@@ -262,7 +262,7 @@ def test_a_store_that_no_torchrun_opens_is_named() -> None:
         pytest.param({"names": None}, id="unknown"),
     ],
 )
-def test_a_store_that_a_torchrun_or_another_program_opens_is_fine(of_rank_0: dict[str, Any]) -> None:
+def test_store_that_torchrun_or_another_program_opens_is_fine(of_rank_0: dict[str, Any]) -> None:
     found = conclude(comparing(**of_rank_0), 4)
     assert (found.verdict, found.cause) == ("ok", None), found.findings
 
@@ -321,7 +321,7 @@ def rejecting(size: int, sender: str) -> dict[int, Report]:
 
 @pytest.mark.parametrize("size", [2, 16, 64])
 @pytest.mark.parametrize("sender", ["", address(1)], ids=["on the way", "the rank's own machine"])
-def test_a_firewall_accuses_a_healthy_rank_only_if_two_are_all_there_is(size: int, sender: str) -> None:
+def test_firewall_accuses_healthy_rank_only_among_two(size: int, sender: str) -> None:
     found = conclude(list(rejecting(size, sender).values()), size)
     assert (found.cause, found.missing) == ("tcp.rejected", ())
     assert found.ranks == ((0, 1) if size == 2 and not sender else (1,))

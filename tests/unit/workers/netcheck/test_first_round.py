@@ -68,7 +68,7 @@ def test_all_healthy_peers_succeed() -> None:
     assert abs(cell.offset) < 0.5
 
 
-def test_a_name_is_queried_in_the_order_of_the_search_path(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_name_is_queried_in_order_of_search_path(monkeypatch: pytest.MonkeyPatch) -> None:
     with zone(monkeypatch, Zone({f"{NAME}.": ["127.0.0.1"]})) as (names, dns), Server(0, PEER) as server:
         result = probed("job-1.pods", port=server.port, names=names)
         assert [kind for _, kind in dns.asked][-1] == dns_client.A
@@ -107,7 +107,7 @@ def test_another_dns_answer_is_left_to_the_pool(monkeypatch: pytest.MonkeyPatch,
     ],
     ids=["other run", "other rank", "other size", "itself", "bound elsewhere", "published name"],
 )
-def test_a_peer_that_needs_a_further_check_is_left_to_the_pool(peer: Hello) -> None:
+def test_peer_that_needs_further_check_is_left_to_pool(peer: Hello) -> None:
     with Server(0, peer) as server:
         result = probed("127.0.0.1", port=server.port)
     assert [probe.cell.outcome for probe in result.again] == [PENDING]
@@ -151,7 +151,7 @@ def test_a_nested_response_is_not_netcheck() -> None:
         assert greet(Stream(here), OWN).cause == "peer.not_netcheck"
 
 
-def test_a_port_without_a_listener_does_not_hold_up_the_others(unused_tcp_port: int) -> None:
+def test_port_without_listener_does_not_hold_up_others(unused_tcp_port: int) -> None:
     with Server(0, PEER) as server:
         closed = Peer("127.0.0.1", unused_tcp_port)
         names, event = Names(Configuration(())), threading.Event()

@@ -96,7 +96,7 @@ def test_what_is_unknown_accuses_nobody_alone() -> None:
 @pytest.mark.parametrize("size", [4, 16, 64])
 @pytest.mark.parametrize("within", [True, False], ids=["also within the node", "only across nodes"])
 @pytest.mark.parametrize(("kind", "side"), [("isolated", None), ("egress", 0), ("ingress", 1)])
-def test_the_node_that_all_bad_pairs_share_is_accused_alone(
+def test_node_that_all_bad_pairs_share_is_accused_alone(
     size: int, within: bool, kind: str, side: int | None
 ) -> None:
     """Contract: a firewall on one of four nodes accuses the ranks on that node, and no other rank."""

@@ -32,7 +32,7 @@ def report_of_rank_1(member: Member, age: float = 1.0) -> dict[str, Any]:
     return data
 
 
-def test_only_a_rank_that_receives_the_response_has_the_verdict(
+def test_only_rank_that_receives_response_has_verdict(
     rank_0: Member, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Contract: rank 0 does not end before a rank has the verdict, even if it fetched a report."""
@@ -46,9 +46,7 @@ def test_only_a_rank_that_receives_the_response_has_the_verdict(
     assert "peer" in rank_0._informed
 
 
-def test_a_response_that_is_no_report_does_not_keep_rank_0_from_asking_again(
-    rank_0: Member, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rank_0_asks_again_after_invalid_response(rank_0: Member, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rank_0, "_exchange", lambda *_: {"row": None})
     rank_0._fetching.add(1)
     with contextlib.suppress(Exception):

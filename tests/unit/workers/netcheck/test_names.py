@@ -64,7 +64,7 @@ def test_a_name_resolves_to_its_addresses(
     assert names().look_up(asked).addresses == addresses
 
 
-def test_a_pods_own_name_is_asked_for_where_others_ask(names: Callable[..., Names]) -> None:
+def test_pods_own_name_is_asked_for_where_others_ask(names: Callable[..., Names]) -> None:
     """Contract: /etc/hosts always has a pod's own name, and proves nothing of what others are told."""
     own = names(hosts="10.9.9.9 job-7.pods job-7\n")
     own.written = False
@@ -97,9 +97,7 @@ def test_no_address_query_is_sent_before_the_record_exists(
     assert not {kind for _, kind in server.asked} & {A, AAAA}
 
 
-def test_a_late_record_is_found_although_the_absence_is_cached(
-    names: Callable[..., Names], server: Server
-) -> None:
+def test_late_record_is_found_although_absence_is_cached(names: Callable[..., Names], server: Server) -> None:
     full, resolver = server.zone, names()
     server.zone = Zone(cache="type")
     for _ in range(3):

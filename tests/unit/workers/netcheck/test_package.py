@@ -76,7 +76,7 @@ def test_a_bad_variable_is_bad_use(name: str) -> None:
     assert command("--nodes", "2", MASTER_ADDR="a", NODE_RANK="0", **{name: ":x:y]"}).returncode == 2
 
 
-def test_the_variable_of_a_service_that_is_called_netcheck_is_ignored(unused_tcp_port: int) -> None:
+def test_variable_of_service_that_is_called_netcheck_is_ignored(unused_tcp_port: int) -> None:
     """Contract: seen on a cluster: Kubernetes sets NETCHECK_PORT if this Service has a cluster IP."""
     names = {"NNODES": "1", "NODE_RANK": "0", "MASTER_ADDR": "127.0.0.1", "RDZV_ID": "one"}
     names |= {"NETCHECK_PORT": "tcp://10.96.196.87:29500", "MASTER_PORT": str(unused_tcp_port)}

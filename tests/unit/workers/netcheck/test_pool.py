@@ -31,7 +31,7 @@ def until(seen: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def test_attempts_that_end_need_no_more_threads_than_at_the_start(pool: Pool) -> None:
+def test_ended_attempts_leave_no_threads(pool: Pool) -> None:
     threads: list[int] = []
     for _ in range(50):
         pool.add(lambda: threads.append(threading.get_ident()))
@@ -39,7 +39,7 @@ def test_attempts_that_end_need_no_more_threads_than_at_the_start(pool: Pool) ->
     assert len({*threads}) <= FIRST
 
 
-def test_peers_that_do_not_respond_keep_no_other_from_being_probed(pool: Pool) -> None:
+def test_unresponsive_peers_do_not_block_other_probes(pool: Pool) -> None:
     """Contract: with 20 attempts that do not end, the 21st runs all the same."""
     over, ran = threading.Event(), threading.Event()
     for _ in range(20):
@@ -63,7 +63,7 @@ def test_attempts_that_end_after_a_timeout_get_more_threads(pool: Pool) -> None:
     assert len({*threads}) > 4 * FIRST
 
 
-def test_an_attempt_runs_again_at_the_time_that_it_returns(pool: Pool) -> None:
+def test_attempt_runs_again_at_time_that_it_returns(pool: Pool) -> None:
     times: list[float] = []
 
     def attempt() -> float | None:

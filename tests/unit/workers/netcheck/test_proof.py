@@ -63,7 +63,7 @@ def judged(
         ("tcp.rejected", {"age": 0.5, "late": 9.0, "sender": "10.9.9.9"}, "tcp.rejected"),
     ],
 )
-def test_a_failure_is_a_cause_only_if_slowness_does_not_explain_it(
+def test_failure_is_cause_only_without_slowness(
     outcome: str, given: dict[str, Any], cause: str | None
 ) -> None:
     found = judged(outcome, **given)
@@ -80,7 +80,7 @@ def test_an_unknown_result_names_the_measured_delay(outcome: str) -> None:
     assert any(named in text for text in texts), texts
 
 
-def test_names_of_a_job_whose_records_are_late_make_nobody_missing() -> None:
+def test_late_dns_records_make_nobody_missing() -> None:
     """Contract: if a busy control plane publishes no record, another rank may have come all the same."""
     alone = replace(healthy()[0], age=8.0, delay=Delay(1.5))
     row = {other: Cell("dns.no_record", f"job-{other}", "no such name") for other in range(4)}
@@ -96,7 +96,7 @@ for line in sys.stdin:
     print(measured.now().late, measured.since(float(line)), flush=True)"""
 
 
-def test_a_process_that_gets_no_cpu_knows_how_long_afterwards() -> None:
+def test_process_that_gets_no_cpu_knows_how_long_afterwards() -> None:
     """Contract: SIGSTOP for 1 s is a delay of 1 s, for everything that the process did meanwhile."""
     env = {"PYTHONPATH": str(Path(netcheck.__file__).parents[1])}
     with subprocess.Popen(
@@ -123,9 +123,7 @@ def test_a_process_that_gets_no_cpu_knows_how_long_afterwards() -> None:
 @pytest.mark.parametrize(
     ("late", "listened", "cause"), [(0.0, False, "tcp.refused"), (4.0, False, None), (0.0, True, None)]
 )
-def test_a_rank_that_rank_0_refuses_after_its_own_end_accuses_nobody(
-    late: float, listened: bool, cause: str | None
-) -> None:
+def test_refusal_after_rank_0_ended_accuses_nobody(late: float, listened: bool, cause: str | None) -> None:
     """Contract: with 64 pods on two cores, rank 0 had ended when rank 1 got a CPU to connect to it."""
     own = replace(healthy()[1], port=PORT, age=60.0, delay=Delay(late))
     refused = Cell("tcp.refused", "job-0", "Connection refused", address(0), port=PORT, listened=listened)

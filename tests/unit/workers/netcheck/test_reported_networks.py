@@ -65,19 +65,19 @@ def test_other_filters_are_not_called_a_dropped_overlay(machines: str, bad: list
 
 @pytest.mark.parametrize("outcome", ["peer.silent", "peer.not_netcheck"])
 @pytest.mark.parametrize("machines", ["abcd", "ab"])
-def test_a_proxy_in_front_of_every_rank_accuses_no_single_rank(outcome: str, machines: str) -> None:
+def test_proxy_before_every_rank_accuses_no_rank(outcome: str, machines: str) -> None:
     [finding] = failures(failing(outcome, machines))
     assert (finding.cause, finding.ranks) == (outcome, tuple(range(len(machines))))
     assert "service mesh" in finding.text
     assert f"text of {outcome}" in finding.text
 
 
-def test_one_report_does_not_show_that_every_rank_is_behind_a_proxy() -> None:
+def test_one_report_does_not_prove_proxy_everywhere() -> None:
     found = conclude(failing("peer.silent", "abcd")[:1], 4).findings
     assert not any("service mesh" in finding.text for finding in found)
 
 
-def test_a_program_at_the_port_of_one_rank_accuses_that_rank() -> None:
+def test_program_at_port_of_one_rank_accuses_that_rank() -> None:
     [finding] = failures(failing("peer.silent", "abcd", lambda _, receiver: receiver == 2))
     assert finding.ranks == (2,)
     assert "service mesh" not in finding.text

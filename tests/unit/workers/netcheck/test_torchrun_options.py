@@ -128,9 +128,7 @@ def test_options_with_which_pods_disagree_are_named(script: str, text: str) -> N
         ("--node_rank=1 --master_addr=job-0.pods", False, False),
     ],
 )
-def test_what_torchrun_derives_from_host_names_depends_on_its_options(
-    options: str, publishes: bool, compares: bool
-) -> None:
+def test_host_name_rules_depend_on_torchrun_options(options: str, publishes: bool, compares: bool) -> None:
     """Contract: an option that only the shell knows is not held against the job."""
     known = _Reader(TEAM, from_script(f"torchrun --nnodes=2 {options} train.py")).environment(None)
     found = published(known.torchrun), compared(known.torchrun, known.master_addr)
@@ -140,7 +138,7 @@ def test_what_torchrun_derives_from_host_names_depends_on_its_options(
 @pytest.mark.parametrize(
     "before", ["export MASTER_ADDR=$(hostname -i);", "[ $RANK != 0 ] || MASTER_ADDR=localhost\n"]
 )
-def test_a_master_addr_that_the_script_sets_is_not_that_of_the_pod(before: str) -> None:
+def test_master_addr_from_script_is_not_pod_s(before: str) -> None:
     """Contract: if the script sets MASTER_ADDR in the pod of rank 0, torchrun opens the store there."""
     options = "--rdzv_backend=c10d --rdzv_endpoint=$MASTER_ADDR:29400"
     known = _Reader(TEAM, from_script(f"{before} torchrun --nnodes=2 {options} train.py")).environment(None)
@@ -217,9 +215,7 @@ def test_a_single_pod_can_have_any_run_id(nodes: str) -> None:
         ),
     ],
 )
-def test_a_literal_option_counts_more_than_the_variable_that_is_right(
-    options: str, cause: str, text: str
-) -> None:
+def test_literal_option_counts_more_than_variable_that_is_right(options: str, cause: str, text: str) -> None:
     """Contract: torchrun does not read MASTER_ADDR and NODE_RANK if it has the option."""
     found = _Reader(TEAM, from_script(f"torchrun --nnodes=2 {options} train.py")).environment(None)
     assert [finding.cause for finding in found.findings] == [cause]
@@ -277,7 +273,7 @@ def test_outside_a_pod_only_the_own_parents_are_read(tmp_path: Path, monkeypatch
     assert of_container(container(tmp_path, other), 9) == {}
 
 
-def test_variables_of_a_torchrun_that_is_not_seen_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_of_unseen_torchrun_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """Contract: a script that netcheck cannot read may pass --local-addr."""
     for name, value in {**TEAM, "PET_RDZV_BACKEND": "c10d", "PET_RDZV_ENDPOINT": "job-0.pods:29400"}.items():
         monkeypatch.setenv(name, value)

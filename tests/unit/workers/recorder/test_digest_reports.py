@@ -44,7 +44,7 @@ def test_the_reason_of_a_failure_has_no_key(url: str, key: str) -> None:
     assert "secret" not in state
 
 
-def test_more_entries_than_the_queue_holds_are_dropped_and_counted() -> None:
+def test_more_entries_than_queue_holds_are_dropped_and_counted() -> None:
     sender = reports()
     sender.add([ENTRY] * (MAX_PENDING + 7), 3, 0, "")
     assert sender.dropped == 10
@@ -94,7 +94,7 @@ atexit.register(late)
 
 
 @pytest.mark.parametrize("python", PYTHONS)
-def test_points_that_are_logged_by_an_exit_handler_raise_nothing(python: str) -> None:
+def test_points_that_are_logged_by_exit_handler_raise_nothing(python: str) -> None:
     """Contract: python/cpython#113964: Python 3.12 and later may start no thread in an exit handler."""
     done = subprocess.run(
         [python, "-c", AT_EXIT, str(WORKERS)], capture_output=True, text=True, timeout=60, check=True

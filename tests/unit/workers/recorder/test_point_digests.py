@@ -50,7 +50,7 @@ def test_digests_equal_those_of_the_kept_points(
             assert metric.all_nodes()[node] == nodes[node]
 
 
-def test_rising_steps_need_no_more_memory_than_the_last_points() -> None:
+def test_rising_steps_need_no_more_memory_than_last_points() -> None:
     digests = Digests(max_rows=100)
     for step in range(5 * BLOCK_STEPS):
         digests.put("loss", step, step / 3, step)

@@ -67,7 +67,7 @@ def terminated(folder: Path, python: str, before: str, handle: str) -> tuple[lis
     ids=["no handler", "a handler", "a handler that resets itself", "a handler that was reset", "a fork"],
 )
 @pytest.mark.parametrize("python", PYTHONS)
-def test_the_stack_is_recorded_and_the_program_ends_as_before(
+def test_stack_is_recorded_and_program_ends_as_before(
     tmp_path: Path, python: str, before: str, handle: str, said: list[str], code: int
 ) -> None:
     """Contract: the program's own handler runs, and a forked process that is ended is not the rank."""
@@ -88,7 +88,7 @@ def test_a_program_that_uses_faulthandler_itself_keeps_it(tmp_path: Path, python
     assert "wait" in printed
 
 
-def test_only_the_first_whole_stack_of_the_main_thread_counts() -> None:
+def test_only_first_whole_stack_of_main_thread_counts() -> None:
     """Contract: the second one can be that of the program's handler, and a long one is cut at a line."""
     head, frame = "Stack (most recent call first):\n", '  File "/a/train.py", line 7 in load\n'
     assert first_stack(f'{head}{frame}{head}  File "/b.py", line 1 in handle\n') == f"{head}{frame}".rstrip()

@@ -66,7 +66,7 @@ def test_a_torn_checkpoint_falls_back_to_the_previous_one(damage: str, tmp_path:
     assert said[0].startswith(folder.name)
 
 
-def test_empty_files_after_a_power_failure_are_skipped_with_their_names(tmp_path: Path) -> None:
+def test_empty_files_after_power_failure_are_named(tmp_path: Path) -> None:
     """Contract: diffusion-pipe #159, metaseq #53: several newest checkpoints whose files have 0 bytes."""
     folders = [save(tmp_path, step) for step in (418, 420, 422)]
     for folder in folders[1:]:
@@ -133,7 +133,7 @@ def test_old_ones_are_forgotten_but_the_best(tmp_path: Path) -> None:
     assert sorted(checkpoint.verified(one).step for one in checkpoint.all_of(tmp_path)) == [1, 4, 5]
 
 
-def test_an_earlier_torn_one_of_the_same_step_is_replaced(tmp_path: Path) -> None:
+def test_earlier_torn_one_of_same_step_is_replaced(tmp_path: Path) -> None:
     folder = save(tmp_path, 3)
     (folder / "rank-0/model").write_text("torn")
     with pytest.raises(Torn):
@@ -187,9 +187,7 @@ def test_a_best_that_is_there_stays(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_cut_off", [True, False])
-def test_damaged_newer_checkpoints_do_not_displace_the_one_just_written(
-    is_cut_off: bool, tmp_path: Path
-) -> None:
+def test_damaged_newer_checkpoints_do_not_displace_one_just_written(is_cut_off: bool, tmp_path: Path) -> None:
     """Contract: after a resume from step 1, what was written since is kept, also with later torn ones."""
     for step in (1, 4, 5, 6):
         save(tmp_path, step)

@@ -232,7 +232,7 @@ def write(folder: Path, *names: str) -> None:
         (["train.jsonl", "train-old.jsonl", "train/notes.txt", "training.jsonl"], ["train.jsonl"]),
     ],
 )
-def test_one_file_or_shards_in_the_order_of_their_names(
+def test_one_file_or_shards_in_order_of_their_names(
     there: list[str], used: list[str], tmp_path: Path
 ) -> None:
     write(tmp_path, *there)

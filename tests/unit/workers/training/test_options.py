@@ -94,7 +94,7 @@ def test_an_option_out_of_range_is_refused(
     assert message in capsys.readouterr().err
 
 
-def test_an_empty_run_id_does_not_make_the_output_folder_the_run(
+def test_empty_run_id_does_not_make_output_folder_run(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Contract: all trainings whose variable is unset would continue each other's run."""

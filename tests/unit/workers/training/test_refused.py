@@ -59,7 +59,7 @@ def test_an_error_of_usage_ends_the_node_at_once(tmp_path: Path, torchrun: str) 
     assert time.monotonic() - began < 20
 
 
-def test_the_other_nodes_of_a_launch_end_with_the_reason(tmp_path: Path) -> None:
+def test_other_nodes_of_launch_end_with_reason(tmp_path: Path) -> None:
     """Contract: a refusal that only one rank sees, such as data that only its node lacks, ends all nodes."""
     waits = (
         "#!/bin/bash\ntrap 'exit 1' TERM\necho started >>\"$OUT_DIR/starts\"\nwhile :; do sleep 0.1; done\n"

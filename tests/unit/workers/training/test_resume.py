@@ -173,7 +173,7 @@ def test_a_linked_checkpoint_is_forgotten_and_its_target_stays(run: Path) -> Non
     assert (elsewhere / checkpoint.MANIFEST).is_file()
 
 
-def test_a_best_that_is_newer_than_the_resumed_step_does_not_count(run: Path) -> None:
+def test_best_newer_than_resumed_step_does_not_count(run: Path) -> None:
     """Contract: a torn newest checkpoint is trained again, and until then an older one is the best."""
     checkpoint.point_best(run, save(run, 4, **{"val/loss": 0.5}))
     (run / "epoch-0004-step-00000004/rank-0/model").write_text("torn")
@@ -311,7 +311,7 @@ def test_what_cannot_be_repaired_is_refused_and_left(
     assert sorted(run.rglob("*")) == before
 
 
-def test_checkpoints_that_were_put_aside_are_reported_and_not_used(run: Path) -> None:
+def test_checkpoints_put_aside_are_reported_and_unused(run: Path) -> None:
     """Contract: a user goes back to an earlier step. Older ones in a subfolder are not worth a message."""
     (run / "diverged").mkdir()
     (run / "epoch-0003-step-00000003").rename(run / "diverged/epoch-0003-step-00000003")
@@ -406,7 +406,7 @@ def _as_other_user(call: Callable[[], object]) -> str:
         return text.read()
 
 
-def test_a_copy_under_another_name_gets_its_own_identity_in_the_trackers(run: Path) -> None:
+def test_copy_with_another_name_gets_its_own_identity(run: Path) -> None:
     """Contract: otherwise both runs would log to one run, whose steps MLflow already has."""
     said: list[str] = []
     identity = trackers._identity(run / "trackers", "a", said.append)

@@ -101,7 +101,7 @@ def of_another_machine(run: Path, **more: object) -> None:
     (run / LOCK).write_text(json.dumps(owner))
 
 
-def test_a_second_launch_is_refused_with_the_first_ones_name(
+def test_second_launch_is_refused_with_first_ones_name(
     tmp_path: Path, hold: Callable[..., Holder], said: list[str]
 ) -> None:
     first = hold("n1")
@@ -119,7 +119,7 @@ def test_a_second_launch_is_refused_with_the_first_ones_name(
     assert said == []
 
 
-def test_an_owner_that_was_killed_here_is_followed_at_once(
+def test_owner_that_was_killed_here_is_followed_at_once(
     tmp_path: Path, hold: Callable[..., Holder], said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Contract: torchrun's restarts of the ranks of one pod do not wait for a heartbeat."""
@@ -131,7 +131,7 @@ def test_an_owner_that_was_killed_here_is_followed_at_once(
     assert "is taken over from process" in said[0]
 
 
-def test_a_later_attempt_of_the_launch_does_not_wait_and_ends_the_earlier_one(
+def test_later_attempt_ends_earlier_one_without_waiting(
     tmp_path: Path, hold: Callable[..., Holder], said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Contract: a pod that was replaced, or a rank whose node is cut off, does not stop its own launch."""
@@ -147,7 +147,7 @@ def test_a_later_attempt_of_the_launch_does_not_wait_and_ends_the_earlier_one(
     lock.release()
 
 
-def test_a_lock_without_heartbeat_is_taken_over_with_a_message(
+def test_lock_without_heartbeat_is_taken_over_with_message(
     tmp_path: Path, hold: Callable[..., Holder], said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = hold("n1")
@@ -160,7 +160,7 @@ def test_a_lock_without_heartbeat_is_taken_over_with_a_message(
     assert not (tmp_path / LOCK).exists()
 
 
-def test_a_slow_owner_notices_that_its_lock_was_taken_over(
+def test_slow_owner_notices_that_its_lock_was_taken_over(
     tmp_path: Path, hold: Callable[..., Holder], said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Contract: a wrong guess about a slow machine ends one of the two writers before it writes."""
@@ -176,7 +176,7 @@ def test_a_slow_owner_notices_that_its_lock_was_taken_over(
     assert json.loads((tmp_path / LOCK).read_text())["token"] == owner.token
 
 
-def test_a_lock_that_was_copied_with_its_run_does_not_count(tmp_path: Path, said: list[str]) -> None:
+def test_lock_copied_with_its_run_does_not_count(tmp_path: Path, said: list[str]) -> None:
     (tmp_path / "a").mkdir()
     lock = acquired(tmp_path / "a", said)
     (tmp_path / "b").mkdir()

@@ -99,7 +99,7 @@ def test_a_later_node_does_not_wait_for_user_texts(volume: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "run"])
-def test_a_folder_of_another_user_is_refused_with_both_users(name: str) -> None:
+def test_folder_of_another_user_is_refused_with_both_users(name: str) -> None:
     """Contract: before any rank starts, with exit code 2, after which no pod is created again."""
     mode, other = (0o755, 65532) if os.getuid() == 0 else (0o555, os.getuid())
     with TemporaryDirectory() as place:  # pytest's folders are closed to other users

@@ -87,7 +87,7 @@ def test_a_file_of_another_system_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("letters", "whole"), [(7, False), (8, True), (9, True)])
-def test_a_file_to_train_on_has_one_sequence_at_least(letters: int, whole: bool, tmp_path: Path) -> None:
+def test_file_to_train_on_has_one_sequence_at_least(letters: int, whole: bool, tmp_path: Path) -> None:
     path = written(tmp_path / "train.jsonl", json.dumps({"text": "a" * letters}))
     if whole:
         assert token_sequences.read([path], Bytes(), 8, whole=True).whole
@@ -99,7 +99,7 @@ def test_a_file_to_train_on_has_one_sequence_at_least(letters: int, whole: bool,
     assert token_sequences.examine([path], "text", 8).problems == [f"{path}: {message}"]
 
 
-def test_texts_that_do_not_fit_into_the_memory_are_refused(tmp_path: Path) -> None:
+def test_texts_that_do_not_fit_into_memory_are_refused(tmp_path: Path) -> None:
     """Contract: a restart would end in the same way, killed by the kernel. A token needs two bytes."""
     path = written(tmp_path / "train.jsonl", json.dumps({"text": "a" * 99}), json.dumps({"text": "a" * 99}))
     assert len(token_sequences.read([path], Bytes(), 8, memory=400).tokens) == 200

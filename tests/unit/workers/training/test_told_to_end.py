@@ -42,7 +42,7 @@ def test_sigterm_ends_a_node(tmp_path: Path, torchrun: str, source: str, until: 
         assert running.wait(timeout=30) == 143
 
 
-def test_a_restart_kills_the_remaining_ranks_of_this_node_only(tmp_path: Path) -> None:
+def test_restart_kills_remaining_ranks_of_this_node_only(tmp_path: Path) -> None:
     """Contract: ranks that outlive their torchrun are killed, and ranks of other trainings are not."""
     (tmp_path / "torchrun").write_text(
         '#!/bin/bash\n[ ! -e "$OUT_DIR/rank" ] || exit 0\nLOCAL_RANK=0 sleep 600 >/dev/null &\n'
