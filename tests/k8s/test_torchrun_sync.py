@@ -19,7 +19,7 @@ from harness.core.errors import UsageError
 from harness.core.kubernetes import Kube
 from harness.provision.cluster import Ready
 from harness.torchrun_sync import pod_script
-from harness.torchrun_sync.channel import PodRefused
+from harness.torchrun_sync.channel import ContainerGone, PodRefused
 from harness.torchrun_sync.exec_channel import opening
 from harness.torchrun_sync.job_sync import Fleet
 from harness.torchrun_sync.pods import CONTROL, STORE, Target, wait
@@ -272,7 +272,7 @@ def test_what_cannot_be_synced_is_said(job: Callable[[str], Job], here: Path) ->
     kube, namespace, pod = running.kube, running.namespace, running.targets[0].pod
     (here / "a").write_text("")
     gone = {"pod-x": opening(kube, namespace, "pod-x", "trainer", f"{MOUNT}/{STORE}", CONTROL)}
-    with Fleet(gone) as fleet, pytest.raises(PodRefused, match="HTTP 404"):
+    with Fleet(gone) as fleet, pytest.raises(ContainerGone, match="HTTP 404"):
         fleet.sync(Walker(here))
     other = {pod: opening(kube, namespace, pod, "sidecar", f"{MOUNT}/{STORE}", CONTROL)}
     with Fleet(other) as fleet, pytest.raises(PodRefused, match=r"HTTP 400.*sidecar"):
