@@ -197,4 +197,4 @@ def _require_tokens(paths: Sequence[Path], tokens: int, context: int | None) -> 
     reason = "" if context is None else f" (--context {context}, plus the next token)"
     empty = "has no document" if any(each.stat().st_size for each in paths) else "is empty"
     content = f"has {tokens}" if tokens else empty
-    raise ValueError(f"{path}: at least {minimum} tokens are expected{reason}; the data {content}")
+    raise ValueError(f"{path}: at least {minimum} tokens are expected{reason}; it {content}")
