@@ -1,4 +1,4 @@
-"""Judge whether Kueue admitted the job and whether it evicted the job."""
+"""Judge whether Kueue admitted the job, and whether it evicted the job later."""
 
 from __future__ import annotations
 
@@ -307,7 +307,7 @@ def _silent(case: Case, over: float, advice: list[str]) -> list[str]:
 
 
 def _slow_start(case: Case, over: float) -> list[str]:
-    """Return a one-item list about a slow start if it took more than half of the job's time, or []."""
+    """Return a sentence, in a list, if the start took more than half of the job's time, otherwise []."""
     admissions = [condition(state, "Admitted") for state in case.workload if _is(state, "Admitted")]
     admitted_at = max((seconds(one.get("lastTransitionTime")) or over for one in admissions), default=over)
     logged = {rank: case.first_logged(rank) or over for rank in case.logging}

@@ -176,11 +176,9 @@ def image(case: Case) -> Finding:
 
 
 def _on_nodes(case: Case, obstacle: Blocked, node: str | None) -> tuple[str, str]:
-    """Return a clause about nodes that have the image, or a similar one, and advice. Either can be "".
+    """Return a clause about nodes that have the image that could not be pulled or a similar one, and advice.
 
-    The image is the one that could not be pulled.
-
-    `node` is the name of the pod's node.
+    Either can be "". `node` is the name of the pod's node.
     """
     if obstacle.reason not in waiting_reasons.PULL_REASONS:
         return "", ""

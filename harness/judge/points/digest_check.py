@@ -133,10 +133,7 @@ def _complete(
     *,
     contradicted: bool,
 ) -> Finding:
-    """Run the `ground-truth-complete` check: every rank has a reliable summary.
-
-    It must also be possible to compare all digests.
-    """
+    """Run the `ground-truth-complete` check: all summaries are reliable, and all digests can be compared."""
     details = [f"rank {rank}: {problem}" for rank, problem in problems.items()]
     details += [
         f"{record.pod or 'a pod'} logged as {_name(record)}, which this job does not have"
@@ -334,7 +331,7 @@ def _blocks_before_the_end(
     of_others: Container[str],
     differences: Differences,
 ) -> None:
-    """Compare the run with the blocks that the last line of a process without a summary confirms."""
+    """Compare the run with the blocks that a process without a summary confirmed in its last line."""
     blocks = record.blocks
     if blocks is None or blocks.run != run or not blocks.leaves or record.rank is None:
         return

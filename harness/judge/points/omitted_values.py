@@ -164,7 +164,7 @@ def _open(truth: Truth | None) -> str:
         account = attempt.account
         is_last = attempt is truth.own[-1] and not truth.scaled_down
         if account is None and attempt.end is None and not is_last and not attempt.is_child:
-            # The attempt was killed. Only omissions can be missing, because they are recorded after the call.
+            # The attempt was killed. Only omissions, which are recorded after the call, can be missing.
             continue
         if account is None:
             return "its recorder did not write its final counts of the values"

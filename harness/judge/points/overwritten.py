@@ -16,8 +16,8 @@ from harness.judge.points.compare import compact
 from harness.judge.points.ground_truth import Attempt, Life, Truth
 
 CLOCK_ERROR = 5.0
-"""Maximum difference, in seconds, between a restart's time in the cluster and in the process's first
-frame."""
+"""Maximum difference, in seconds, between the time of a restart in the cluster and the time in the process's
+first frame."""
 
 
 class How(Enum):

@@ -36,7 +36,7 @@ class Absence:
 
 
 def absences(case: Case) -> list[Absence]:
-    """Return the periods since the launch without a ready tracker pod, based on its pods' recorded states."""
+    """Return the periods since the launch in which no tracker pod was recorded as ready."""
     launched = seconds(case.manifest.launched_at) or 0.0
     ready: dict[str, bool] = {}
     periods: list[Absence] = []

@@ -48,7 +48,7 @@ class Ran:
 
 @dataclass
 class _Difference:
-    """A code difference that several ranks may share. `late` is True if it arose after startup."""
+    """A difference in the code of one or more ranks. `late` is True if the code changed after startup."""
 
     late: bool = False
     ranks: set[int] = field(default_factory=set)
@@ -110,7 +110,7 @@ def read(truth: Truth, attempt: Attempt) -> Ran:
 
 
 def _of_files(sent_code: SentCode, report: Ran) -> Iterator[tuple[str, bool]]:
-    """Yield (difference between an attempt's files and the sent files, whether it arose after startup)."""
+    """Yield each difference between an attempt's files and the sent files, and whether it arose later."""
     for path, digest in sent_code.files.items():
         at_startup, now = report.files.get(path, set()), report.ran.get(path, set())
         if other := at_startup - {digest}:
@@ -150,7 +150,7 @@ def _of_stack(sent_code: SentCode, report: Ran) -> Iterator[tuple[str, bool]]:
 
 
 def _of_pods(case: Case, sent_code: SentCode) -> Iterator[tuple[str, list[int], list[str]]]:
-    """Yield a difference for pods whose image is not the one sent, or for pods with different images."""
+    """Yield each image that differs from the sent image or, if its id is unknown, between pods."""
     ids: dict[str, tuple[set[int], list[str]]] = {}
     for index, pods in case.pod_attempts.items():
         for pod in pods:
@@ -181,9 +181,9 @@ def _of_pods(case: Case, sent_code: SentCode) -> Iterator[tuple[str, list[int], 
 
 
 def _between(reports: list[Ran]) -> Iterator[tuple[str, list[int], list[str]]]:
-    """Yield only the first property that differs between ranks.
+    """Yield only the first property in _SAME that differs between ranks.
 
-    It implies differences in later properties.
+    This difference explains those in the later properties.
     """
     for name in _SAME:
         by_value: dict[str, set[int]] = {}

@@ -11,7 +11,7 @@ _KONDUKTOR = re.compile(r"^\($\n(.*?)^\)$\n# Capture", re.DOTALL | re.MULTILINE)
 """Pattern that finds the user's own script within the script that konduktor generates."""
 _STARTS, _LAUNCHERS = r"(^|[\s;&|(/'\"])", r"torchrun|python[\d.]*|accelerate|deepspeed"
 LAUNCHER = re.compile(rf"{_STARTS}({_LAUNCHERS})(\s|$)|torch\.distributed")
-"""Pattern for a command, within a script line, that starts a training program."""
+"""Pattern for a command in a script line that starts a training program."""
 _PROGRAM = re.compile(rf"{_STARTS}({_LAUNCHERS}|bash|sh)(\s|$)")
 _COMPOUND = re.compile(r"^(!|if|while|until|for|case|function)\b|^!|[({]\s*$|^trap\b")
 """Pattern for a line with a compound command or a trap. Both can replace other commands' exit codes."""
@@ -35,8 +35,9 @@ _WAYS = (
     ),
     (r"^(?!.*--return)script\s+(?!-\w*e)", "`script` hides the exit code: write `script -e`"),
 )
-"""Pairs of a pattern for the line that starts the program and a clause on how such a line hides the exit
-code."""
+"""Pairs of a pattern and an explanation. The pattern is for the line that starts the program, and the
+explanation is how this line hides the exit code.
+"""
 _BEHIND = re.compile(r"(?<![&>])&\s*(disown)?\s*$")
 """Pattern for the end of a line that starts a program in the background."""
 
@@ -74,9 +75,9 @@ def passes_on(text: str) -> bool:
 
 
 def _weight(word: str) -> tuple[bool, int]:
-    """Return a sort key that ranks the user's script last.
+    """Return a sort key that is highest for the user's script.
 
-    The user's script is probably the longest argument that starts a program.
+    This is probably the longest argument that starts a program.
     """
     own = _KONDUKTOR.search(word) or ("/opt/harness/" not in word and _PROGRAM.search(word))
     return bool(own), len(word)

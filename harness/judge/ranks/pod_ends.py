@@ -25,7 +25,7 @@ from harness.judge.ranks import crash_advice, exit_codes, removal_events, timeou
 from harness.judge.ranks.exit_signals import signal_name, signal_of
 
 OF_ITSELF = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
-"""Signals that faults in the process itself raise. Other processes rarely send these signals."""
+"""Signals that a fault in the process itself raises. Other processes rarely send these signals."""
 _TAKEN_DOWN = (128 + signal.SIGTERM, 128 + signal.SIGKILL)
 """Exit codes of a container that the kubelet stopped with SIGTERM or SIGKILL.
 
@@ -34,19 +34,22 @@ If torchrun reports a failed worker, the exit code in its report counts instead.
 _GPU_CAUSES: tuple[CauseId, ...] = ("gpu.ecc", "gpu.lost", "gpu.nvlink", "gpu.driver")
 """Causes for which PyTorch's NCCL watchdog terminates a rank with SIGABRT."""
 _WITHOUT_GPU: tuple[CauseId, ...] = ("gpu.absent", "gpu.driver")
-"""Causes of ranks that cannot use any GPU, perhaps because their pods request none."""
+"""Causes for ranks that cannot use a GPU. Their pods may not have requested one."""
 _WITH_A_DRIVER = re.compile(
     r"system not yet initialized|driver on your system is too old|[Dd]river/library version mismatch"
     r"|forward compatibility was attempted|unsupported display driver|PTX was compiled|API call is not supp"
 )
-"""Pattern for errors of a loaded driver. A pod can see the GPUs of its node without requesting any, if
-NVIDIA's container runtime is the default and the image sets NVIDIA_VISIBLE_DEVICES."""
+"""Pattern for errors that occur only if a GPU driver is loaded.
+
+A pod that requests no GPU can still see the GPUs of its node if NVIDIA's container runtime is the default and
+the image sets NVIDIA_VISIBLE_DEVICES.
+"""
 _WITH_OWN_ADVICE: tuple[CauseId, ...] = (
     *_WITHOUT_GPU,
     "rank.write_failed",
     "rendezvous.unreachable",
 )
-"""Causes whose action depends on the error."""
+"""Causes for which the advice depends on the error message."""
 _REQUEST_ADVICE = (
     "request GPUs: set the container's nvidia.com/gpu limit, or konduktor's resources.accelerators"
 )
@@ -178,7 +181,7 @@ def _evicted(case: Case, pod: Pod, end: End) -> End | None:
 
 
 def _with_event(case: Case, end: End, known: str = "") -> End:
-    """Return the End of a removed pod, completed with the Event about the removal and with advice."""
+    """Return the End of a removed pod with advice and the Event about the removal added, if there are any."""
     event = removal_events.of_pod(case, end.index, end.at, known)
     text, refs = (f"{end.text}; {event.text}", (*end.evidence, event.evidence)) if event else ("", ())
     advice = removal_events.advice(text or end.text) or end.advice
@@ -237,7 +240,7 @@ def _terminated(case: Case, pod: Pod, state: ObjectState, terminated: dict[str, 
 
 
 def _killed_with_0(case: Case, pod: Pod, end: End, terminated: dict[str, object]) -> End | None:
-    """Return the End for a rank that exited with 0 because its pod was stopped or out of memory, or None.
+    """Return the End for a rank that exited with 0 although its pod was stopped or out of memory, or None.
 
     If its pod was evicted or deleted, it is not known whether the rank had finished its work, but the Job
     counts as completed (kubernetes/kubernetes#90636).
@@ -314,7 +317,7 @@ def _failed(case: Case, pod: Pod, end: End, clues: Clues, terminated: dict[str, 
 
 
 def _unexplained(case: Case, pod: Pod, clues: Clues, code: object, number: int) -> bool:
-    """Return whether the log does not show why a container ended, so that SIGTERM may have ended it.
+    """Return whether SIGTERM may have ended a container whose log does not show why it ended.
 
     After SIGTERM, torchrun exits with 1. The programs of attached jobs can exit with any code.
     """
@@ -449,13 +452,13 @@ def _exited(case: Case, end: End, clues: Clues, terminated: dict[str, object]) -
     if known_errors.is_killed_worker(clues.last) and exit_codes.out_of_memory(case, end.index, end.exit_code):
         return replace(end, cause="rank.oom_killed", text=f"{text}: {_OOM}", follows=False)
     advice = end.advice or crash_advice.advice(case, end.index, clues.last)
-    # If a rank that had logged points later cannot reach a peer, the peer did not come back.
+    # If a rank cannot reach a peer after it has logged points, the peer failed to come back.
     follows = end.follows or clues.cause in ("rendezvous.timeout", "rendezvous.unreachable")
     return replace(end, cause="rank.crashed", text=text, advice=advice, follows=follows)
 
 
 def _shares_ports(case: Case, index: int) -> str:
-    """Return a clause that names the job's other pods that use the same host ports, or ""."""
+    """Return a clause about the host ports that a pod with hostNetwork shares with others, or ""."""
     on_host = {
         at: pod for at, pod in case.pods.items() if mapping(pod.last.object, "spec").get("hostNetwork")
     }
@@ -492,5 +495,5 @@ def _pod_deleted(case: Case, pod: Pod, end: End, removed: ObjectState) -> End:
 
 
 def ends(case: Case) -> dict[int, End]:
-    """Map each expected node index to how its pod ended."""
+    """Return the End of each expected node's pod, by node index."""
     return {index: end_of(case, index) for index in range(case.expected.num_nodes)}

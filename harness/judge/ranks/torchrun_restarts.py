@@ -84,7 +84,7 @@ def _agents(case: Case) -> dict[tuple[str, int], str]:
 
 
 def _became_another(case: Case) -> dict[tuple[str, int], bool]:
-    """Map each (pod, process id) that called os.exec to whether its runs were finished by then."""
+    """Map each (pod, process id) that called os.exec to whether its Pluto runs had ended by then."""
     return {
         (of_pod.pod, process.pid): all(not end.open for end in execs)
         for of_pod in case.processes.values()
@@ -100,7 +100,7 @@ def _another(agents: dict[tuple[str, int], str], before: TruthStart, after: Trut
 
 
 def unrestarted_processes(truths: list[Truth]) -> list[str]:
-    """Return a sentence for each rank for which several processes logged without a restart."""
+    """Return sentences about ranks whose points come from several processes although there was no restart."""
     texts = []
     for truth in truths:
         at_once = [p for p in pairwise(truth.attempts) if _same_life(*p) and _overlap(*p)]
