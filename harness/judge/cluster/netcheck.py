@@ -205,7 +205,7 @@ def _homeless(case: Case, first: PodDiagnosis, nodes: list[int]) -> tuple[str, s
 
 
 def _unscheduled(case: Case, index: int, until: float) -> tuple[str, str] | None:
-    """Return the scheduler's last message by `until` about an unscheduled pod, and its reference, or None."""
+    """Return the scheduler's last message about a pod that was unscheduled at `until`, and its reference."""
     pod = case.pods.get(index)
     history = pod.history if pod is not None and pod.node is not None else ()
     states = [state for state in history if (seconds(state.received_at) or LATE) <= until]

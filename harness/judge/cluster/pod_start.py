@@ -217,7 +217,7 @@ def scheduling(case: Case) -> Finding:
 
 
 def _not_started(case: Case, blocked_by: dict[int, PodEvent]) -> Finding:
-    """Return the finding for scheduled pods whose kubelets report why they start no container."""
+    """Return the finding for scheduled pods whose kubelets report why no container starts."""
     index, event = next(iter(blocked_by.items()))
     same_reason = [i for i, other in blocked_by.items() if other.reason == event.reason]
     other_ranks = names(case.ranks_of(*same_reason[1:]))
@@ -342,7 +342,7 @@ _NUMBER = re.compile(r"\d+")
 
 
 def _other_messages(case: Case, index: int, messages: dict[int, str]) -> list[str]:
-    """Return at most two of the scheduler's messages about other pods that differ in more than numbers."""
+    """Return up to two scheduler messages about other pods. Differences in numbers alone do not count."""
     known, texts = {_NUMBER.sub("", messages[index])}, list[str]()
     for other, message in messages.items():
         if (pattern := _NUMBER.sub("", message)) not in known:

@@ -158,7 +158,7 @@ def elsewhere(pods: Iterable[PodRecord], run_id: int) -> dict[int, dict[int, int
 
 
 def unrecorded(pods: Iterable[PodRecord], ranks: Iterable[int]) -> dict[int, str]:
-    """Map each rank for which no recorder wrote a line to the reason."""
+    """Return why there is no line from a recorder, for each rank that has none."""
     pods = list(pods)
     reasons: dict[int, str] = {}
     for rank in ranks:

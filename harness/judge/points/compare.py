@@ -212,7 +212,7 @@ def _compare_block(
     """Compare a block with the run.
 
     `holders` contains the ground truth of each rank that logged the block's metric. `series` contains the
-    metric's points in the run, and `block_steps` contains those of their steps that are in the block's range.
+    metric's points in the run, and `block_steps` contains the steps of `series` in the block's range.
     """
     own = NONE if block.kept else truth.rows.get(block.metric, NONE)
     if len(block_steps) == block.count and fits(block, block_steps, series):

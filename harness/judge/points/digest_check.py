@@ -133,7 +133,10 @@ def _complete(
     *,
     contradicted: bool,
 ) -> Finding:
-    """Run the `ground-truth-complete` check: all summaries are reliable, and all digests can be compared."""
+    """Run the `ground-truth-complete` check: every rank has a reliable summary.
+
+    All digests must also be comparable.
+    """
     details = [f"rank {rank}: {problem}" for rank, problem in problems.items()]
     details += [
         f"{record.pod or 'a pod'} logged as {_name(record)}, which this job does not have"

@@ -103,7 +103,7 @@ class ProcessGroup(msgspec.Struct, frozen=True):
 
     @property
     def met(self) -> bool:
-        """Return whether the ranks in such a group must have met.
+        """Return whether the ranks of the group must have met.
 
         Rank 0's TCPStore waits for all ranks, and so does `mpirun`. With the test backend "fake", the ranks
         never connect.

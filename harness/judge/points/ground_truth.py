@@ -341,7 +341,7 @@ def _read(case: Case, rank: int, suffix: str, children: frozenset[int] | None) -
 
 
 def _live(truth: Truth, life: Life) -> int:
-    """Add a run object to `truth.lives` if it is new. Return its index, which marks its points."""
+    """Add a run object to `truth.lives` if it is new. Return its index, which is the mark of its points."""
     if life not in truth.lives:
         truth.lives.append(life)
     return truth.lives.index(life)
@@ -402,9 +402,9 @@ def _without_end(truth: Truth, number: int, attempt: Attempt) -> str:
     if not is_last and not attempt.is_child:
         return _cut(truth, number, attempt)
     if is_last and truth.scaled_down and not (attempt.dense or attempt.blocks):
-        return ""  # The world continued without this rank. Its steps are compared with rank 0's.
+        return ""  # The world continued without this rank, whose steps are compared with rank 0's.
     if attempt is not truth.own[-1] and attempt.accounted == attempt.count:
-        return ""  # A process pool killed the child after it had finished its runs.
+        return ""  # A process pool killed the child process after the child had finished its runs.
     return f"its end record is missing after {attempt.count} rows"
 
 

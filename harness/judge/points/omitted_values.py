@@ -180,7 +180,7 @@ def _open(truth: Truth | None) -> str:
 
 
 def _notes(records: Records) -> list[str]:
-    """Return notes for a PASS about intended omissions and values logged without run.log."""
+    """Return notes on intended omissions and on values logged without run.log, to add to a PASS."""
     none_only = [omission for omission in _all(records) if omission.type == NONE]
     noop = [omission for omission in _all(records) if omission.why.startswith(NOOP)]
     notes = [f"only ever None, so not logged: {_keys(none_only)}"] if none_only else []

@@ -52,7 +52,7 @@ class Overwritten:
 
 
 def find(truths: list[Truth], restarts: list[Restart]) -> list[Overwritten]:
-    """Return the points that ranks overwrote with later points of their own, ordered by rank and metric."""
+    """Return the points that their own rank overwrote later, ordered by rank and metric."""
     in_rows = [one for truth in truths for one in _in_rows(truth, restarts)]
     return [*in_rows, *(one for truth in truths for one in _in_blocks(truth))]
 

@@ -1,4 +1,4 @@
-"""Judge whether the tracker caused data to be missing: a full disk, a lost database or a rejected key."""
+"""Judge whether data is missing because the tracker had a full disk, lost its database or rejected a key."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ def _launcher(case: Case) -> list[str]:
 
 
 def _deleted_by_its_controller(case: Case, launched: ObjectState) -> list[str]:
-    """Return a sentence, in a list, if the Job controller deleted the pods of a failed Job, otherwise [].
+    """Return [sentence] if the Job controller deleted the pods of a failed Job, otherwise [].
 
     With restartPolicy OnFailure, the controller deletes the failed pod when the Job fails, so its log is
     lost.

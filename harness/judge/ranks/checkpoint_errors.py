@@ -20,7 +20,7 @@ from harness.judge.pod_end import End
 TAIL_LINES = 5000
 """Number of lines at the end of a log that are searched. The exception has a stack for each failed rank."""
 _QUOTED = 200
-"""Number of leading characters of an error to compare. An End quotes only the beginning of an error."""
+"""Number of leading characters of an error to compare. An `End` quotes only the beginning of an error."""
 _MAX_ERROR = 300
 """Maximum number of characters of an error that the finding quotes."""
 _LABEL = re.compile(r"^\[rank(\d{1,9})\]: ?")
@@ -41,11 +41,11 @@ class _Raised:
 
 
 def diagnose(case: Case, cause: End, ends: Collection[End]) -> End | None:
-    """Return the End for the ranks that failed to save or load a distributed checkpoint, or None.
+    """Return the `End` for the ranks that failed to save or load a distributed checkpoint, or None.
 
     `cause` is the first failure, and `ends` contains all failures, including `cause`. Returns None if `cause`
     has another reason. If some of the listed ranks did not raise the exception, the exception probably
-    numbers the ranks within a smaller process group. The End then has no ranks.
+    numbers the ranks within a smaller process group. The `End` then has no ranks.
     """
     if not (cause.follows or cause.cause in ("rank.crashed", *log_clues.AT_ANY_TIME)):
         return None
@@ -84,7 +84,7 @@ def diagnose(case: Case, cause: End, ends: Collection[End]) -> End | None:
 
 
 def _is_quoted(end: End, errors: Sequence[str]) -> bool:
-    """Return whether the End quotes one of the errors. Otherwise, the program probably caught the exception.
+    """Return whether the `End` quotes one of the errors. If not, the program probably caught the exception.
 
     An error that is only a class name does not match a quote in which the class name has a message.
     """

@@ -58,8 +58,8 @@ class _Difference:
 def check(case: Case, truths: list[Truth], second_truths: Iterable[Truth] = ()) -> Finding:
     """Run the `code` check: the ranks ran the code that the manifest lists as sent.
 
-    `second_truths` are the records from a second recorder in the same processes. Both recorders must report
-    the code that was sent.
+    `second_truths` contains the records from a second recorder in the same processes. Both recorders must
+    report the code that was sent.
     """
     sent_code = case.manifest.code
     if sent_code is None:
@@ -110,7 +110,7 @@ def read(truth: Truth, attempt: Attempt) -> Ran:
 
 
 def _of_files(sent_code: SentCode, report: Ran) -> Iterator[tuple[str, bool]]:
-    """Yield each difference between an attempt's files and the sent files, and whether it arose later."""
+    """Yield how each file of an attempt differs from the sent file, and whether it changed after startup."""
     for path, digest in sent_code.files.items():
         at_startup, now = report.files.get(path, set()), report.ran.get(path, set())
         if other := at_startup - {digest}:
@@ -150,7 +150,7 @@ def _of_stack(sent_code: SentCode, report: Ran) -> Iterator[tuple[str, bool]]:
 
 
 def _of_pods(case: Case, sent_code: SentCode) -> Iterator[tuple[str, list[int], list[str]]]:
-    """Yield each image that differs from the sent image or, if its id is unknown, between pods."""
+    """Yield each image that differs from the sent image. If the sent image's id is unknown, compare the pods."""
     ids: dict[str, tuple[set[int], list[str]]] = {}
     for index, pods in case.pod_attempts.items():
         for pod in pods:

@@ -107,7 +107,7 @@ class Timeout:
 
 
 def absent(case: Case, cause: End, all_: Collection[End]) -> End | None:
-    """Return the End for the rank whose absence explains why a peer (`cause`) failed, or None.
+    """Return the `End` for the rank whose absence explains why a peer (`cause`) failed, or None.
 
     This rank exited with 0 before its ground truth was complete, or it was outside a collective operation
     when it was stopped. Returns None if `cause.follows` is not set.
@@ -135,7 +135,7 @@ def absent(case: Case, cause: End, all_: Collection[End]) -> End | None:
 
 
 def diagnose(case: Case, cause: End, ends: Collection[End]) -> End | None:
-    """Return the End for the ranks to blame for a failed collective operation, or None.
+    """Return the `End` for the ranks to blame for a failed collective operation, or None.
 
     `cause` is the first failure, which another rank may have caused. `ends` contains all failures.
     """
@@ -151,9 +151,9 @@ def diagnose(case: Case, cause: End, ends: Collection[End]) -> End | None:
 
 
 def _without_peers(case: Case, cause: End, ends: Collection[End], other_error: str) -> End | None:
-    """Return the End if all pods lost a peer or waited in vain for one, or None.
+    """Return the `End` if all pods lost a peer or waited in vain for one, or None.
 
-    `other_error` is a clause about an earlier error in the logs, or "". The End has no ranks, because the
+    `other_error` is a clause about an earlier error in the logs, or "". The `End` has no ranks, because the
     logs do not show which rank failed first.
     """
     refs = tuple(end.evidence[-1] for end in ends if end.evidence)[:2]
@@ -263,7 +263,7 @@ def lost_peer(case: Case, cause: End) -> str:
 
 
 def _without_part(end: End, place: str, ref: str) -> End:
-    """Return the End for a rank whose peers waited for it in vain in a collective operation.
+    """Return the `End` for a rank whose peers waited for it in vain in a collective operation.
 
     `ref` is where the rank's stack is recorded.
     """
@@ -284,7 +284,7 @@ def _lines(case: Case, index: int) -> Iterator[tuple[str, str]]:
 
 
 def _barrier(case: Case, cause: End, logs: Mapping[int, list[tuple[str, str]]]) -> End | None:
-    """Return the End for the ranks that did not reach a monitored barrier, according to rank 0, or None."""
+    """Return the `End` for the ranks that did not reach a monitored barrier, according to rank 0, or None."""
     for text, ref in (line for lines in logs.values() for line in lines):
         if match := _BARRIER.search(text):
             ranks = [rank for rank in case.ranks if str(rank) in re.findall(r"\d+", match[1])]
@@ -296,7 +296,7 @@ def _barrier(case: Case, cause: End, logs: Mapping[int, list[tuple[str, str]]]) 
 
 
 def _fingerprints(case: Case, cause: End, logs: Mapping[int, list[tuple[str, str]]]) -> End | None:
-    """Return the End for the ranks that called different operations, or None.
+    """Return the `End` for the ranks that called different operations, or None.
 
     PyTorch logs the differences if TORCH_DISTRIBUTED_DEBUG=DETAIL is set.
     """
@@ -316,10 +316,10 @@ def _fingerprints(case: Case, cause: End, logs: Mapping[int, list[tuple[str, str
 
 
 def _compared(case: Case, cause: End, logs: Mapping[int, list[tuple[str, str]]]) -> End | None:
-    """Return the End that a comparison of the ranks' timeouts proves, or None.
+    """Return the `End` that a comparison of the ranks' timeouts proves, or None.
 
     Ranks may have called fewer operations than the others, or different ones. If all ranks called the same
-    operation, and it did not complete, the End has no ranks.
+    operation, and it did not complete, the `End` has no ranks.
     """
     timeouts = _of_one_group(_timeouts(case, logs))
     waiting = [each for each in timeouts if each.number is not None]
@@ -437,7 +437,7 @@ def _places(case: Case, ranks: list[int]) -> str:
 def _end(
     cause: End, id_: CauseId, ranks: list[int], text: str, refs: tuple[str, ...], advice: str = ""
 ) -> End:
-    """Return a copy of `cause` with the given values. It is not a consequence of another End."""
+    """Return a copy of `cause` with the given values. It is not a consequence of another `End`."""
     return replace(
         cause,
         cause=id_,

@@ -101,7 +101,7 @@ def _created_once(case: Case) -> bool:
 
 
 def _one_creation(pod: Pod, events: list[dict[str, Any]]) -> bool:
-    """Return whether exactly one Event reports the pod's creation, and at the time the pod was created."""
+    """Return whether exactly one Event, dated when the pod was created, reports the pod's creation."""
     name = re.compile(rf"(?<![\w.-]){re.escape(pod.name)}(?![\w.-])")
     creations = [
         event

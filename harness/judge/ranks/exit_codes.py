@@ -187,7 +187,7 @@ def before_a_restart(of_pod: PodProcesses) -> BadEnd | None:
 
 def _limit(case: Case, index: int, life: RankLife, at: float) -> str:
     """Return the `timeout N` command that terminated a rank, or ""."""
-    if at == float("inf"):  # If a process's end was not recorded, it ended no later than its container.
+    if at == float("inf"):  # A process whose end was not recorded ended no later than its container.
         at = _end_of_pod(case, index)
     agent = timeout_command.reached(life.agent, at)
     return agent or next(filter(None, (timeout_command.reached(one, at) for one in life.processes)), "")
@@ -216,7 +216,7 @@ def _out_of_memory(life: RankLife) -> bool:
 
 
 def _of_others(case: Case, index: int, repeated: set[str]) -> Iterator[BadEnd]:
-    """Yield each failed program that used the Pluto client but is no rank, such as an evaluation script."""
+    """Yield each failed non-rank program that used the Pluto client, such as an evaluation script."""
     of_pod = case.processes[index]
     judged = repeated.union(process.id for life in of_pod.lives for process in life.processes)
     for process in of_pod.commands:

@@ -35,9 +35,8 @@ _WAYS = (
     ),
     (r"^(?!.*--return)script\s+(?!-\w*e)", "`script` hides the exit code: write `script -e`"),
 )
-"""Pairs of a pattern and an explanation. The pattern is for the line that starts the program, and the
-explanation is how this line hides the exit code.
-"""
+"""Pairs of a pattern for the line that starts the program, and an explanation of how this line hides the exit
+code."""
 _BEHIND = re.compile(r"(?<![&>])&\s*(disown)?\s*$")
 """Pattern for the end of a line that starts a program in the background."""
 

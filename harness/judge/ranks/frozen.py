@@ -23,7 +23,7 @@ PAUSED = "in a paused state"
 
 
 def frozen(case: Case, ends: dict[int, End]) -> End | None:
-    """Return an End for a rank whose container is paused or contains a stopped process, or None.
+    """Return an `End` for a rank whose container is paused or contains a stopped process, or None.
 
     If there are several such ranks, the one that stopped logging first is returned.
     """
@@ -64,7 +64,7 @@ def _of(case: Case, ends: dict[int, End], line: int, snapshot: RendezvousSnapsho
 
 
 def _name(process: Process) -> str:
-    """Return a short name for a process: torchrun, or its program's or script's name."""
+    """Return a short name for a process: "torchrun", or the name of its script or program."""
     if torchrun_processes.is_agent(process):
         return "torchrun"
     words = [word for word in process.command if not word.startswith("-")] or ["process"]

@@ -124,7 +124,7 @@ def end_of(case: Case, index: int) -> End:
 
 
 def _at_its_own_deadline(case: Case, pod: Pod) -> End | None:
-    """Return the End for a pod that the kubelet terminated at the pod's activeDeadlineSeconds, or None.
+    """Return the `End` for a pod that the kubelet terminated at the pod's activeDeadlineSeconds, or None.
 
     The kubelet may never report that the pod's container terminated (kubernetes/kubernetes#88613).
     """
@@ -148,7 +148,7 @@ def _runs_again(case: Case, pod: Pod) -> bool:
 
 
 def _deleted(case: Case, pod: Pod) -> End:
-    """Return the End for a pod that was deleted before its container's termination was recorded."""
+    """Return the `End` for a pod that was deleted before its container's termination was recorded."""
     state = pod_deletion.removed(pod) or pod.last
     at, version = pod_deletion.requested_at(state), pod_deletion.version(state)
     end = End(pod.index, "deleted", case.ranks_of(pod.index), at, version, evidence=(state.ref,))
@@ -168,7 +168,7 @@ def _deleted(case: Case, pod: Pod) -> End:
 
 
 def _evicted(case: Case, pod: Pod, end: End) -> End | None:
-    """Return the End for a pod evicted by the kubelet or the scheduler, or None if it was not evicted."""
+    """Return the `End` for a pod evicted by the kubelet or the scheduler, or None if it was not evicted."""
     reason = pod_deletion.evicted(pod)
     if reason is None:
         return None
@@ -181,7 +181,7 @@ def _evicted(case: Case, pod: Pod, end: End) -> End | None:
 
 
 def _with_event(case: Case, end: End, known: str = "") -> End:
-    """Return the End of a removed pod with advice and the Event about the removal added, if there are any."""
+    """Return a removed pod's `End` with the Event about the removal and with advice, if there are any."""
     event = removal_events.of_pod(case, end.index, end.at, known)
     text, refs = (f"{end.text}; {event.text}", (*end.evidence, event.evidence)) if event else ("", ())
     advice = removal_events.advice(text or end.text) or end.advice
@@ -194,9 +194,9 @@ def _job_deleted(case: Case, pod: Pod, end: End) -> End:
 
 
 def _out_of_time(case: Case, pod: Pod, end: End, deadline: float) -> End:
-    """Return the End for a pod that its Job deleted at the Job's deadline.
+    """Return the `End` for a pod that its Job deleted at the Job's deadline.
 
-    The End's time is after the deadline.
+    The `End` is dated after the deadline.
     """
     text = f"{case.place(pod.index)} was taken down at its Job's deadline"
     return replace(end, at=max(end.at, deadline + 0.001), cause="run.timed_out", text=text, follows=True)
@@ -240,9 +240,9 @@ def _terminated(case: Case, pod: Pod, state: ObjectState, terminated: dict[str, 
 
 
 def _killed_with_0(case: Case, pod: Pod, end: End, terminated: dict[str, object]) -> End | None:
-    """Return the End for a rank that exited with 0 although its pod was stopped or out of memory, or None.
+    """Return the `End` for a rank that exited with 0 although its pod was stopped or out of memory, or None.
 
-    If its pod was evicted or deleted, it is not known whether the rank had finished its work, but the Job
+    After an eviction or deletion, it is not known whether the rank had finished its work, although its Job
     counts as completed (kubernetes/kubernetes#90636).
     """
     end = replace(end, state="failed", follows=False)
@@ -270,7 +270,7 @@ def _tests_failed(case: Case, pod: Pod) -> bool:
 
 
 def _masked(case: Case, pod: Pod, end: End, bad_end: exit_codes.BadEnd, terminated: dict[str, object]) -> End:
-    """Return the End for a pod that exited with 0 although one of its ranks failed."""
+    """Return the `End` for a pod that exited with 0 although one of its ranks failed."""
     if terminated.get("reason") == "OOMKilled" and bad_end.code in (None, -signal.SIGKILL):
         note = "" if bad_end.cause == "rank.oom_killed" else f": {_OOM}"
         bad_end = replace(bad_end, cause="rank.oom_killed", text=bad_end.text + note, of_a_peer=False)
@@ -327,7 +327,7 @@ def _unexplained(case: Case, pod: Pod, clues: Clues, code: object, number: int) 
 
 
 def _not_located(case: Case, end: End, terminated: dict[str, object]) -> End | None:
-    """Return the End for a container that the kubelet could not find when its pod ended, or None."""
+    """Return the `End` for a container that the kubelet could not find when its pod ended, or None."""
     if terminated.get("reason") != "ContainerStatusUnknown":
         return None
     message = terminated.get("message") or "no message"
@@ -336,7 +336,7 @@ def _not_located(case: Case, end: End, terminated: dict[str, object]) -> End | N
 
 
 def _killed_by_kubelet(case: Case, end: End, terminated: dict[str, object]) -> End | None:
-    """Return the End for a container that the kubelet killed because a probe or hook failed, or None."""
+    """Return the `End` for a container that the kubelet killed because a probe or hook failed, or None."""
     number = signal_of(end.exit_code)
     if number not in {signal.SIGTERM, signal.SIGKILL}:
         return None
@@ -349,7 +349,7 @@ def _killed_by_kubelet(case: Case, end: End, terminated: dict[str, object]) -> E
 
 
 def _lost(case: Case, end: End, clues: Clues, code: object) -> End | None:
-    """Return the End for a container that its node may have lost, for example in a reboot, or None."""
+    """Return the `End` for a container that its node may have lost, for example in a reboot, or None."""
     if not case.launch.attached or code != LOST_CONTAINER or clues.cause:
         return None
     text = f"{case.place(end.index)} exited with code {code}, which containerd also reports for a container "
@@ -358,7 +358,7 @@ def _lost(case: Case, end: End, clues: Clues, code: object) -> End | None:
 
 
 def _from_outside(case: Case, pod: Pod, end: End, clues: Clues, code: object) -> End | None:
-    """Return the End for a container whose command was ended by a signal or by `timeout`, or None."""
+    """Return the `End` for a container whose command was ended by a signal or by `timeout`, or None."""
     place, number = case.place(pod.index), signal_of(end.exit_code)
     limit = timeout_command.of_pod(case, pod.index, end.at, code if isinstance(code, int) else None)
     if limit:
@@ -399,7 +399,7 @@ def _script_ended(case: Case, index: int) -> bool:
 
 
 def _without_progress(case: Case, end: End, stack: Stack, log: str) -> End:
-    """Return the End for a rank that stopped itself because it made no progress for a given time."""
+    """Return the `End` for a rank that stopped itself because it made no progress for a given time."""
     text = f"{case.place(end.index)} made no progress for {stack.after}"
     if stack.in_client:
         return without_tracker(end, f"{log}:{stack.number}", text)
@@ -412,7 +412,7 @@ def _without_progress(case: Case, end: End, stack: Stack, log: str) -> End:
 
 
 def without_tracker(end: End, ref: str, text: str) -> End:
-    """Return the End for a rank whose Pluto client was waiting for a response from the tracker.
+    """Return the `End` for a rank whose Pluto client was waiting for a response from the tracker.
 
     `ref` is where the rank's stack is recorded.
     """
@@ -427,7 +427,7 @@ def without_tracker(end: End, ref: str, text: str) -> End:
 
 
 def _exited(case: Case, end: End, clues: Clues, terminated: dict[str, object]) -> End:
-    """Return the End for a container that exited on its own with a nonzero code."""
+    """Return the `End` for a container that exited on its own with a nonzero code."""
     place, code = case.place(end.index), terminated.get("exitCode")
     text = f"{place} exited with code {end.exit_code}"
     if clues.exit_code and code not in (None, 0, clues.exit_code):
@@ -472,7 +472,7 @@ def _shares_ports(case: Case, index: int) -> str:
 
 
 def _pod_deleted(case: Case, pod: Pod, end: End, removed: ObjectState) -> End:
-    """Return the End for a container whose pod was deleted while the container was running."""
+    """Return the `End` for a container whose pod was deleted while the container was running."""
     place, number = case.place(pod.index), signal_of(end.exit_code)
     outcome = f"ended by {signal_name(number)}" if number else f"ended with exit code {end.exit_code}"
     at, version = min(end.at, pod_deletion.requested_at(removed)), pod_deletion.version(removed)
@@ -495,5 +495,5 @@ def _pod_deleted(case: Case, pod: Pod, end: End, removed: ObjectState) -> End:
 
 
 def ends(case: Case) -> dict[int, End]:
-    """Return the End of each expected node's pod, by node index."""
+    """Return the `End` of each expected node's pod, by node index."""
     return {index: end_of(case, index) for index in range(case.expected.num_nodes)}

@@ -136,7 +136,7 @@ _PARALLEL = "set podManagementPolicy: Parallel, because the ranks wait for each 
 
 
 def _unready_before(case: Case, index: int) -> Pod | None:
-    """Return an earlier StatefulSet pod that never was Ready, which blocks this node's pod, or None."""
+    """Return an earlier pod of the StatefulSet that was never Ready and blocks this node's pod, or None."""
     policy = mapping(case.jobset.object, "spec").get("podManagementPolicy") if case.jobset else "Parallel"
     if case.launch.kind != "StatefulSet" or policy == "Parallel":
         return None
@@ -194,7 +194,7 @@ def _created_by_events(case: Case, events: list[ObjectState]) -> float:
 def rank_ends(
     case: Case, ends: dict[int, End], recorded: tuple[bool | None, str] | None = None
 ) -> list[Finding]:
-    """Run the `rendezvous` and `rank-exit` checks: find the first failed rank and its failure's consequences.
+    """Run the `rendezvous` and `rank-exit` checks: find the first failure and its consequences.
 
     `recorded` is the result of attached_digests.world, which describes the ranks' world according to injected
     recorders.
@@ -220,7 +220,7 @@ def rank_ends(
             return [unknown("rendezvous", "see netcheck"), unknown("rank-exit", "see netcheck")]
     cause = first(failures)
     if (culprit := checkpoint_errors.diagnose(case, cause, failures)) is not None:
-        cause, failures = culprit, []  # The text of this End describes all failures.
+        cause, failures = culprit, []  # The text of this `End` describes all failures.
     elif cause.follows:
         cause, failures = _culprit(case, ends, cause, failures)
     other_ends = [end for end in failures if end.index != cause.index]
@@ -281,19 +281,19 @@ def rank_ends(
 
 
 def _culprit(case: Case, ends: dict[int, End], cause: End, failures: list[End]) -> tuple[End, list[End]]:
-    """Return the End that led to the first failure, or `cause` if no such End is known.
+    """Return the `End` that led to the first failure, or `cause` if no such `End` is known.
 
-    Also return the failures that the finding should list with it.
+    Also return the other failures that the finding should list.
     """
     if (culprit := frozen(case, ends) or collectives.absent(case, cause, ends.values())) is not None:
         return culprit, failures
     if (culprit := collectives.diagnose(case, cause, failures)) is not None:
-        return culprit, []  # The text of this End describes all failures.
+        return culprit, []  # The text of this `End` describes all failures.
     return cause, failures
 
 
 def _origin(case: Case, cause: End) -> tuple[list[str], str]:
-    """Return why the original failure, which led to `cause`, is unknown in an attached job, and advice."""
+    """Return why an attached job's original failure, which led to `cause`, is unknown, and advice."""
     peer, text = (
         collectives.lost_peer(case, cause),
         "it is the consequence of another failure, which was not recorded",
@@ -307,7 +307,7 @@ def _origin(case: Case, cause: End) -> tuple[list[str], str]:
 
 
 def _in_the_same_second(case: Case, cause: End, failures: list[End]) -> list[End]:
-    """Return the other Ends with the same cause and time, if the harness attached after all of them.
+    """Return every other `End` with the same cause and time, if the harness attached only afterwards.
 
     Timestamps are truncated to whole seconds, so nothing shows which pod was deleted or evicted first.
     """
@@ -391,9 +391,9 @@ def spread(case: Case) -> Finding:
 
 
 def stalled(case: Case, ends: dict[int, End]) -> tuple[list[int], list[str]]:
-    """Return the ranks that were still running when the harness stopped waiting, and sentences.
+    """Return the ranks that were still running when the harness stopped waiting, and sentences about a pod.
 
-    The sentences describe the pod of these ranks that had been silent for the longest time.
+    It is the pod of these ranks that had been silent for the longest time.
     """
     silent_pods: list[tuple[float, str, End]] = []
     for end in ends.values():

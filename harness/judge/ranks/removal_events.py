@@ -1,4 +1,4 @@
-"""Find the Event that shows which program evicted or deleted a pod, and advice on preventing this.
+"""Find the Event that shows which program evicted or deleted a pod, and give advice on how to prevent this.
 
 The pod's own condition often shows only that something called the eviction API, or nothing at all.
 """

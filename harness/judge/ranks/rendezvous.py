@@ -282,7 +282,7 @@ def _pods_at(case: Case, node: Node) -> frozenset[str]:
     """Return all addresses of the pods in whose stores a node waits.
 
     Returns an empty set if an address does not belong to a pod. One store has several addresses: one per
-    address family, loopback in its own pod, and a Service's address.
+    address family, a loopback address within its pod, and the address of a Service.
     """
     addresses = set[str]()
     for address in node.addresses or []:

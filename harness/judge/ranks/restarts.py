@@ -182,7 +182,7 @@ def _by_its_job(case: Case, job: str, before: Pod) -> tuple[str, bool]:
 
 
 def _suspended(case: Case, before: Pod, after: Pod) -> tuple[str, bool] | None:
-    """Return (description, allowed) if the job was suspended between two pods, or None."""
+    """Return (description, allowed) if the job was suspended between pods `before` and `after`, or None."""
     created, readmitted = before.history[0].version, after.history[0].version
     states = [state for state in case.jobsets if state.version < readmitted]
     for previous, state in pairwise(states):
@@ -219,7 +219,7 @@ def _suspended(case: Case, before: Pod, after: Pod) -> tuple[str, bool] | None:
 
 
 def _admitted_again(case: Case, before: Pod, after: Pod) -> tuple[str, bool] | None:
-    """Return (description, True) if Kueue evicted and readmitted an attached job between two pods, or None.
+    """Return (description, True) if Kueue evicted and readmitted the job between `before` and `after`, or None.
 
     When Kueue admits a Workload again, it sets the Evicted condition to False.
     """

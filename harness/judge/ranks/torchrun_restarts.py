@@ -133,7 +133,7 @@ class _Life:
     after_an_end: bool
     """Whether the count is unchanged and the earlier process had ended normally or called os.exec."""
     by_exec: bool = False
-    """Whether the earlier process became this process through os.exec before its runs were finished."""
+    """Whether the earlier process became this process through os.exec before its Pluto runs had ended."""
 
 
 def _lives(

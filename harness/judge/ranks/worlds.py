@@ -226,7 +226,7 @@ def of_logs(case: Case) -> Finding | None:
     """Return an attached job's `rendezvous` finding from torchrun's logs, or None.
 
     The last rendezvous in each pod's log counts. Returns None if a log is missing, or if the logs show
-    neither one common world nor that each pod trained alone.
+    neither one common world nor one world per pod.
     """
     if not case.launch.attached or case.launch.processes:
         return None
