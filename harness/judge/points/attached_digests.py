@@ -36,7 +36,7 @@ def is_admitted(case: Case) -> bool:
 
 
 def records(case: Case) -> list[PodRecord]:
-    """Return the records of all of the job's pods, including those of earlier attempts."""
+    """Return the records of all pods of the job, including the pods of earlier attempts."""
     pod_records = []
     for index, pods in case.pod_attempts.items():
         for pod in pods:

@@ -252,7 +252,7 @@ def _compare_block(
 def fits(block: TruthBlock, steps: Iterable[int], series: Mapping[int, float]) -> bool:
     """Return whether a block's digest matches these points.
 
-    In bundles from older harnesses, 0.0 and -0.0 have different block digests.
+    In bundles from older harness versions, 0.0 and -0.0 have different block digests.
     """
     rows = [(block.metric, step, series[step]) for step in steps]
     return block.sha256 in (block_digest(rows), digest(rows))

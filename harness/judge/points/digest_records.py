@@ -260,7 +260,7 @@ class PodRecord:
     whole: bool = True
     """Whether the log contains the container's output from the beginning."""
     lost: str = ""
-    """Why an earlier process of these ranks may be missing from all logs, or ""."""
+    """Why an earlier process of the pod's ranks may be missing from all logs, or ""."""
     ranks: Collection[int] = ()
     """The ranks that the pod is expected to have."""
     absent: str = ""

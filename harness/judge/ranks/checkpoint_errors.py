@@ -18,7 +18,7 @@ from harness.judge.logs import known_errors
 from harness.judge.pod_end import End
 
 TAIL_LINES = 5000
-"""Number of lines at the end of a log that are searched. The exception has a stack for each failed rank."""
+"""Number of lines at the end of a log that are searched for the exception. It has a stack per failed rank."""
 _QUOTED = 200
 """Number of leading characters of an error to compare. An `End` quotes only the beginning of an error."""
 _MAX_ERROR = 300

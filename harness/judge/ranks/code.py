@@ -150,7 +150,10 @@ def _of_stack(sent_code: SentCode, report: Ran) -> Iterator[tuple[str, bool]]:
 
 
 def _of_pods(case: Case, sent_code: SentCode) -> Iterator[tuple[str, list[int], list[str]]]:
-    """Yield each image that differs from the sent image. If the sent image's id is unknown, compare the pods."""
+    """Yield each image that differs from the sent image.
+
+    If the sent image's id is unknown, yield the differences between the pods' images.
+    """
     ids: dict[str, tuple[set[int], list[str]]] = {}
     for index, pods in case.pod_attempts.items():
         for pod in pods:

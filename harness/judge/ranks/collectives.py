@@ -1,9 +1,9 @@
 """Determine from the ranks' stacks and timeouts which rank did not take part in a collective operation.
 
-If one rank does not take part, all others time out, often within the same second, and the first of them is
-not to blame. The stacks show a rank that was not in a collective operation when it was stopped. PyTorch logs
-which operation of the process group each rank waited for, and which one it had called last
-(ProcessGroupNCCL.cpp). These numbers show whether a rank is behind, whether the ranks called different
+If one rank does not take part, all others time out, often within the same second, so the first timeout does
+not show which rank is to blame. The stacks show a rank that was not in a collective operation when it was
+stopped. PyTorch logs which operation of the process group each rank waited for, and which one it had called
+last (ProcessGroupNCCL.cpp). These numbers show whether a rank is behind, whether the ranks called different
 operations, or whether all ranks called the same operation and it did not complete.
 """
 
@@ -26,7 +26,7 @@ from harness.judge.ranks import exit_codes
 from harness.judge.ranks.pod_ends import TEARDOWN_ADVICE, without_tracker
 
 TAIL_LINES = 2000
-"""Number of lines at the end of a log that are searched. They may contain a C++ stack for each rank."""
+"""Number of lines at the end of a log that are searched for errors. A log can have a C++ stack per rank."""
 SAME_SIZE = ("ALLREDUCE", "BROADCAST", "REDUCE", "_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE")
 """Operations for which the tensors of all ranks must have the same size."""
 BETWEEN_TWO = ("SEND", "RECV", "COALESCED", "UNKNOWN")
@@ -284,7 +284,7 @@ def _lines(case: Case, index: int) -> Iterator[tuple[str, str]]:
 
 
 def _barrier(case: Case, cause: End, logs: Mapping[int, list[tuple[str, str]]]) -> End | None:
-    """Return the `End` for the ranks that did not reach a monitored barrier, according to rank 0, or None."""
+    """Return the `End` for the ranks that, according to rank 0, missed a monitored barrier, or None."""
     for text, ref in (line for lines in logs.values() for line in lines):
         if match := _BARRIER.search(text):
             ranks = [rank for rank in case.ranks if str(rank) in re.findall(r"\d+", match[1])]

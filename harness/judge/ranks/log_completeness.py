@@ -13,8 +13,8 @@ from harness.judge.logs import error_patterns
 from harness.workers.ground_truth.truth_frames import EXIT_MARK
 
 LAST_LINES = 400
-"""Number of lines at the end of a log that are searched for the exit code. Other processes may log after
-it."""
+"""Number of lines at the end of a log that are searched for the line with the exit code. Other processes may
+log after this line."""
 LATE_SECONDS = 60.0
 """A log begins late if its first line was written more than this many seconds after its container started."""
 MOMENT = 2.0

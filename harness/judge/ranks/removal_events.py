@@ -19,7 +19,7 @@ _OF_OTHERS = (
     *("Scheduled", "FailedScheduling", "NotTriggerScaleUp", "TriggeredScaleUp", "Nominated"),
     *("FailedEvict", "EvictionThresholdMet", "ScaleDownFailed", "Killing"),
 )
-"""Reasons of Events that can mention evictions or preemptions without reporting the removal of this pod.
+"""Reasons of Events that can mention evictions or preemptions without reporting the removal of a pod.
 
 Their messages can contain names that users choose, such as the name of a namespace for preemptible jobs.
 """

@@ -219,7 +219,7 @@ def _suspended(case: Case, before: Pod, after: Pod) -> tuple[str, bool] | None:
 
 
 def _admitted_again(case: Case, before: Pod, after: Pod) -> tuple[str, bool] | None:
-    """Return (description, True) if Kueue evicted and readmitted the job between `before` and `after`, or None.
+    """Return (description, True) if Kueue readmitted the evicted job between `before` and `after`, or None.
 
     When Kueue admits a Workload again, it sets the Evicted condition to False.
     """

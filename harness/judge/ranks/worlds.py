@@ -203,7 +203,8 @@ _WHAT_SHOWS_IT = (
 def of_groups(case: Case) -> Finding | None:
     """Return an attached job's `rendezvous` finding from gloo or NCCL logs, or None.
 
-    The logs prove one world if each expected rank is in exactly one pod and logged a group of all ranks.
+    The logs prove one world if each expected rank is in exactly one pod and logged a process group of all
+    ranks.
     """
     if not case.launch.attached or not case.expected.ranks_given:
         return None
