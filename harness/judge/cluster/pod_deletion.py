@@ -320,7 +320,7 @@ def _of_another_step(case: Case, sign: ObjectState, pod: ObjectState) -> bool:
 
 
 def _end_conditions(state: ObjectState) -> Iterator[dict[str, Any]]:
-    """Yield the object's conditions with status "True" that show that it has ended or is about to end."""
+    """Yield each condition with status "True" which shows that the object has ended or is about to end."""
     for name in _ENDS:
         if (end := condition(state, name)).get("status") == "True":
             yield end

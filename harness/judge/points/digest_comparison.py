@@ -75,7 +75,7 @@ class Rows:
         return point_digests.nodes_of(self.metric, self.steps, self.values)
 
     def conflict(self) -> tuple[int, float, float] | None:
-        """Return a step that has two different values, with these values, or None."""
+        """Return (step, one value, other value) for a step that has two different values, or None."""
         values_by_step: dict[int, float] = {}
         for step, value in zip(self.steps, self.values, strict=True):
             value_before = values_by_step.setdefault(step, value)
