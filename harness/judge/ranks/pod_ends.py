@@ -77,7 +77,7 @@ _SERVICE_LINK_ADVICE = (
 )
 CLUE_LINES = 600
 """Number of lines at the end of a log that are searched for the cause of a failure. PyTorch writes a C++
-stack of 30 lines for each socket error, and several such stacks after a rank has lost the rendezvous store."""
+stack of 30 lines for each socket error, and several such stacks once a rank has lost the rendezvous store."""
 DEEPSPEED_LINES = 10
 """Number of lines at the end of a log that are searched for DeepSpeed's report."""
 LOST_CONTAINER = 255
