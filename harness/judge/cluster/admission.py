@@ -1,4 +1,4 @@
-"""Judge whether Kueue admitted the job and whether it evicted the job."""
+"""Judge whether Kueue admitted the job, and whether it evicted the job later."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def queue_and_admission(case: Case) -> list[Finding]:
 def _without_queue(case: Case) -> list[Finding]:
     """Return the `queue` and `admission` findings for a job that does not name a queue.
 
-    Pods without a controller cannot name a queue, because there is no object with the queue label.
+    Pods without a controller cannot name a queue, because no controller object has the queue label.
     """
     if case.jobset is None and case.launch.kind != "Pod":
         missing = not_passed("admission", "run.evidence_missing", "no state of the job was recorded")
@@ -307,7 +307,7 @@ def _silent(case: Case, over: float, advice: list[str]) -> list[str]:
 
 
 def _slow_start(case: Case, over: float) -> list[str]:
-    """Return a one-item list about a slow start if it took more than half of the job's time, or []."""
+    """Return [sentence] if the start took more than half of the job's time, otherwise []."""
     admissions = [condition(state, "Admitted") for state in case.workload if _is(state, "Admitted")]
     admitted_at = max((seconds(one.get("lastTransitionTime")) or over for one in admissions), default=over)
     logged = {rank: case.first_logged(rank) or over for rank in case.logging}

@@ -1,8 +1,8 @@
-"""Find the ranks and the node that caused failed connections, using the results from all pods.
+"""Find the ranks and the node that are responsible for failed connections.
 
 Inside the pods, only rank 0 compares results from several ranks. If other pods cannot reach rank 0, each pod
 reports only its own results. The judge has the results from all pods, and the API objects show which node has
-an address.
+a given IP address.
 """
 
 from __future__ import annotations

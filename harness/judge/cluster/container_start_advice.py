@@ -1,4 +1,4 @@
-"""Advice for a container that could not start, if its message is more specific than the cause."""
+"""Give advice on a container that could not start, based on the kubelet's message about it."""
 
 from __future__ import annotations
 

@@ -27,12 +27,12 @@ class Supply:
 
     @property
     def text(self) -> str:
-        """Return one sentence that names the nodes."""
+        """Return one sentence with the reasons and the nodes that they apply to."""
         return by_reason((name, [one.text]) for name, one in sorted(self.nodes.items()))
 
     @property
     def advice(self) -> str:
-        """Return advice on the first of the nodes with the supply's cause, or "" if its action is enough."""
+        """Return advice on the first node with the supply's cause, or "" if the cause's action is enough."""
         own = (one.advice for _, one in sorted(self.nodes.items()) if one.cause == self.cause)
         return next(own, "")
 
@@ -85,7 +85,7 @@ def rejected(case: Case) -> Supply | None:
 
 
 def advice_on(case: Case, supply: Supply) -> str:
-    """Return advice on nodes without GPUs for a pod, or on a pod that was rejected, or ""."""
+    """Return advice on the nodes in `supply`, or on a pod that a kubelet rejected, or ""."""
     if supply.cause != "scheduling.not_started":
         return supply.advice
     pods = (one.state.object for one in rejections(case).values() if one.why.cause == supply.cause)
@@ -136,7 +136,7 @@ def _node(pod: ObjectState) -> str:
 
 
 def parts(case: Case) -> dict[str, gpu_nodes.Parts]:
-    """Map each node with shared or partial GPUs to the reason. Empty if the launch does not request GPUs."""
+    """Map each node with shared or partial GPUs to the reason. Return {} if no pod requests GPUs."""
     if not any(gpu_nodes.requested_gpus(requests(pod.last.object)) for pod in case.pods.values()):
         return {}
     states = [states[-1] for states in case.bundle.objects("node").values()]

@@ -75,8 +75,8 @@ def _watched(case: Case, kind: str) -> bool:
     """Return whether the evidence contains all states of all objects of the given kind.
 
     States can be missing if the harness is not allowed to list this kind, if it was killed before it had
-    recorded them all, or if a watch broke. A recorded state remains evidence, but the absence of a state
-    is not.
+    recorded them all, or if a watch broke. A recorded state is still evidence, but the absence of a
+    state is not evidence.
     """
     is_broken = any(retry.reason.startswith(f"objects/{kind}: ") for retry in case.manifest.retries)
     is_complete = case.manifest.ended_at is not None or case.running

@@ -1,4 +1,4 @@
-"""Find out why an attached job's image cannot be pulled if the container's own message does not show it."""
+"""Explain why an attached job's image cannot be pulled if the container's own message gives no reason."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def secrets(case: Case, index: int) -> list[str]:
 def outdated(case: Case, index: int) -> str:
     """Return a clause about a StatefulSet that now has another image but does not replace the pod, or "".
 
-    With OrderedReady, the controller waits until the pod is ready before it updates it
+    With OrderedReady, the controller does not update a pod until the pod is ready
     (kubernetes/kubernetes#67250).
     """
     launched = case.jobset

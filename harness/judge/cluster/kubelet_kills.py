@@ -1,6 +1,6 @@
 """Find the Event with the kubelet's reason for killing a container that had started.
 
-A probe or a postStart hook that fails leaves only the exit code of a signal in the container's status.
+If a probe or a postStart hook fails, the container's status contains only the exit code of a signal.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ class Kill:
 def of_container(case: Case, index: int, terminated: dict[str, object]) -> Kill | None:
     """Return why the kubelet killed the rank container of a node, or None.
 
-    `terminated` is the container's terminated state. The kubelet that set its times also reported the Events.
+    `terminated` is the container's terminated state. Its times can be compared with those of the Events,
+    because both come from the kubelet.
     """
     start, end = (seconds(terminated.get(name)) for name in ("startedAt", "finishedAt"))
     events = [

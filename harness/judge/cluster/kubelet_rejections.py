@@ -1,8 +1,8 @@
-"""Advice on pods that the kubelet of their node rejected, and pods that it rejected although they had run.
+"""Find pods that a kubelet rejected after they had run, and give advice on rejected pods.
 
-A kubelet that restarts admits the running pods of its node again. If the device plugin has not registered at
-that moment, the kubelet rejects pods that use its devices, and ends their containers
-(kubernetes/kubernetes#138446). It never retries.
+A kubelet that restarts admits the running pods of its node again. If a device plugin has not registered by
+then, the kubelet rejects the pods that use the plugin's devices, and ends their containers
+(kubernetes/kubernetes#138446). The kubelet never retries.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from harness.evidence.kubernetes.unschedulable import requests
 _ADMISSION = re.compile(r"^(UnexpectedAdmissionError|Topology ?Affinity ?Error|NodeAffinity|OutOf\w.*)$")
 """Pattern for the status reason of a pod that a kubelet did not admit."""
 REJECTED = "Pod was rejected: "
-"""The beginning of such a pod's status message. Older kubelets omit it."""
+"""The beginning of a rejected pod's status message. Older kubelets omit it."""
 RUNNING_AGAIN = (
     "find out why the kubelet or the node restarted (`journalctl -u kubelet`), and see whether the device "
     "plugin was late: a restarting kubelet rejects running pods whose devices are not registered yet"

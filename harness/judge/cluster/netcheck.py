@@ -120,7 +120,7 @@ def _service(case: Case, all_passed: bool) -> NetcheckStep | None:
 
 
 def _accused(first: PodDiagnosis, pod_diagnoses: Iterable[PodDiagnosis]) -> list[int]:
-    """Return the node indexes that `first` blames, and those of pods that blame themselves for its cause."""
+    """Return the nodes that `first` blames, and those whose pods blame themselves for the same cause."""
     own = {
         one.index
         for one in pod_diagnoses
@@ -174,7 +174,7 @@ def _failed(case: Case, first: PodDiagnosis, pod_diagnoses: Mapping[int, PodDiag
         ranks=case.ranks_of(*nodes),
         evidence=refs,
         # If a rank is absent, the phase and time come from the end or the failed start of its pod.
-        # Any other network problem existed before it could make a rank end.
+        # Any other network problem began before the failures that it caused.
         phase=RUNNING if cause == ABSENT else None,
         at=None if cause == ABSENT else seconds(first.record.at),
     )
@@ -205,7 +205,7 @@ def _homeless(case: Case, first: PodDiagnosis, nodes: list[int]) -> tuple[str, s
 
 
 def _unscheduled(case: Case, index: int, until: float) -> tuple[str, str] | None:
-    """Return the scheduler's last message, up to `until`, about a pod without a node, and its reference."""
+    """Return the scheduler's last message about a pod that was unscheduled at `until`, and its reference."""
     pod = case.pods.get(index)
     history = pod.history if pod is not None and pod.node is not None else ()
     states = [state for state in history if (seconds(state.received_at) or LATE) <= until]

@@ -13,7 +13,7 @@ SILENT_SECONDS = 50.0
 
 
 def _not_ready(case: Case, node: str, until: float) -> ObjectState | None:
-    """Return the first state, up to `until`, in which the node is deleted or not Ready, or None."""
+    """Return the first state, no later than `until`, in which the node was deleted or not Ready, or None."""
     for states in case.bundle.objects("node").values():
         for state in states:
             ready = condition(state, "Ready")

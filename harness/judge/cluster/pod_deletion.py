@@ -92,7 +92,7 @@ def by_lost_node(case: Case, pod: ObjectState) -> bool:
     """Return whether the pod was deleted because its node had been lost, often minutes earlier.
 
     The garbage collector deletes pods whose node no longer exists, and the taint manager deletes those of an
-    unreachable node after five minutes. If the node has reported the end of the container, it was not lost.
+    unreachable node after five minutes. A node that has reported the end of the container was not lost.
     """
     reason, terminated = disruption(pod).get("reason"), mapping(_own_status(case, pod), "state", "terminated")
     return reason == _BY_POD_GC or (reason == _BY_TAINT and not terminated)
@@ -147,8 +147,8 @@ def version(removed: ObjectState) -> float:
 def at_the_deadline(case: Case, removed: ObjectState) -> float | None:
     """Return when the pod's Job exceeded its deadline, or None if the pod was not deleted for that reason.
 
-    The controller deletes the pods before it writes the condition, so resource versions do not show which
-    came first. Without the condition, the deadline is computed from the Job's start time.
+    The controller deletes the pods before it writes the Job's condition, so resource versions do not show
+    which came first. Without the condition, the deadline is computed from the Job's start time.
     """
     job = job_of(case, removed)
     if job is None:
@@ -280,7 +280,7 @@ def with_the_job(case: Case, removed: ObjectState) -> bool:
 def by_torchrun_controller(case: Case) -> ObjectState | None:
     """Return the first TorchrunJob state with a completionTime if it precedes the JobSet's deletion.
 
-    When a TorchrunJob has completed, the torchrun controller deletes its JobSet if it is still running.
+    When a TorchrunJob has ended, the torchrun controller deletes its JobSet if the JobSet is still running.
     """
     leaves = next(filter(leaving, case.jobsets), None)
     if case.launch.launcher != "torchrun" or leaves is None:
@@ -310,8 +310,8 @@ def _signs_of_an_end(case: Case, pod: Pod) -> Iterator[ObjectState]:
 def _of_another_step(case: Case, sign: ObjectState, pod: ObjectState) -> bool:
     """Return whether `sign` shows only that another Job of the JobSet completed, such as an initializer.
 
-    The end of such a Job does not end the pod. If a success policy makes it end the JobSet, the JobSet's own
-    status shows that.
+    The end of such a Job does not end the pod. If it ends the JobSet because of a success policy, the
+    JobSet's own status shows that.
     """
     owners = {str(owner.get("uid")) for owner in items(pod.object, "metadata", "ownerReferences")}
     other_jobs = [job.uid for job in case.bundle.last("job").values() if job.uid not in owners]
@@ -320,7 +320,7 @@ def _of_another_step(case: Case, sign: ObjectState, pod: ObjectState) -> bool:
 
 
 def _end_conditions(state: ObjectState) -> Iterator[dict[str, Any]]:
-    """Yield the object's conditions with status "True" that show that it has ended or is about to end."""
+    """Yield each condition with status "True" which shows that the object has ended or is about to end."""
     for name in _ENDS:
         if (end := condition(state, name)).get("status") == "True":
             yield end

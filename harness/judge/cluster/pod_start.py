@@ -176,11 +176,9 @@ def image(case: Case) -> Finding:
 
 
 def _on_nodes(case: Case, obstacle: Blocked, node: str | None) -> tuple[str, str]:
-    """Return a clause about nodes that have the image, or a similar one, and advice. Either can be "".
+    """Return a clause about nodes that have the image that could not be pulled or a similar one, and advice.
 
-    The image is the one that could not be pulled.
-
-    `node` is the name of the pod's node.
+    Either can be "". `node` is the name of the pod's node.
     """
     if obstacle.reason not in waiting_reasons.PULL_REASONS:
         return "", ""
@@ -219,7 +217,7 @@ def scheduling(case: Case) -> Finding:
 
 
 def _not_started(case: Case, blocked_by: dict[int, PodEvent]) -> Finding:
-    """Return the finding for scheduled pods whose kubelets report why they start no container."""
+    """Return the finding for scheduled pods whose kubelets report why no container starts."""
     index, event = next(iter(blocked_by.items()))
     same_reason = [i for i, other in blocked_by.items() if other.reason == event.reason]
     other_ranks = names(case.ranks_of(*same_reason[1:]))
@@ -344,7 +342,7 @@ _NUMBER = re.compile(r"\d+")
 
 
 def _other_messages(case: Case, index: int, messages: dict[int, str]) -> list[str]:
-    """Return at most two of the scheduler's messages about other pods that differ in more than numbers."""
+    """Return up to two scheduler messages about other pods. Differences in numbers alone do not count."""
     known, texts = {_NUMBER.sub("", messages[index])}, list[str]()
     for other, message in messages.items():
         if (pattern := _NUMBER.sub("", message)) not in known:

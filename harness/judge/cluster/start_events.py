@@ -112,7 +112,7 @@ def last(case: Case, index: int) -> PodEvent | None:
 
 
 def unstarted(case: Case, indexes: Iterable[int]) -> list[str]:
-    """Return a sentence with the pod's last Event for each of these nodes whose container never started."""
+    """Return a sentence, with the pod's last Event, for each of these nodes whose container never started."""
     sentences = []
     for index in dict.fromkeys(indexes):
         if index in case.pods and not case.started(index):

@@ -47,9 +47,9 @@ _OF_VOLUMES = (
     ("binding volumes", "see why the claim got no volume: `kubectl describe pvc`, and its provisioner's log"),
     ("persistentvolumeclaim", "create the claim that the pod uses, or correct its name"),
 )
-"""Pairs of (part of the scheduler's reason if a volume excludes a node, advice).
+"""Pairs of (part of the scheduler's reason, advice) for volumes that exclude nodes.
 
-An empty advice means the advice of the first pair.
+If the advice is empty, the advice of the first pair applies.
 """
 _ADVICE = (
     (
@@ -112,7 +112,7 @@ _FILTERED_ADVICE = (
         "has GPUs",
     ),
 )
-"""Pairs of (pattern for the message of such an Event, advice)."""
+"""Pairs of (pattern for the message of a _FILTERED Event, advice)."""
 _CLAIM_NOT_CREATED = "FailedResourceClaimCreation"
 _NO_TEMPLATE = "create the ResourceClaimTemplate in the message, or correct its name in resourceClaims"
 IGNORED_SECONDS = 30.0
@@ -237,9 +237,10 @@ def ignored(case: Case) -> list[int]:
 
 
 def _first_seen(case: Case, state: ObjectState) -> float:
-    """Return when the pod was created (attached jobs) or received by the harness, in seconds since the epoch.
+    """Return when an attached job's pod was created, or when the harness first recorded a launched job's pod.
 
-    For a launched job, the time is that of the harness's clock, which also measures the wait.
+    The time is in seconds since the epoch. For a launched job, it is from the harness's clock, which also
+    measures the wait.
     """
     created = mapping(state.object, "metadata").get("creationTimestamp") if case.launch.attached else None
     at = seconds(created) or seconds(state.received_at)

@@ -22,7 +22,7 @@ from harness.judge.points.series import NONE, joined
 CHECK: Final[CheckId] = "recorders-agree"
 SUFFIX = ".outside"
 Differences = list[tuple[str, int, str]]
-"""Entries of (metric, step, a clause that describes how the two records differ)."""
+"""Entries of (metric, step, how the records differ). The step is -1 if it is unknown."""
 
 
 @dataclass
@@ -88,8 +88,8 @@ def _joined(own: Truth, other: Truth) -> Truth:
 def _other(case: Case, own: Truth) -> Truth | None:
     """Return the wrapping recorder's record for a rank that also recorded its own points, or None.
 
-    It contains the points of a child process only if the rank's own record does, too. Otherwise, a child
-    process that writes into the run is a foreign writer.
+    The record includes a child process only if the rank's own record does, too. Any other child process that
+    writes to the run is a foreign writer.
     """
     if not own.attempts or not case.bundle.has(f"truth/{own.rank}{SUFFIX}.jsonl"):
         return None
@@ -103,7 +103,7 @@ def differences(own: Truth, other: Truth) -> Iterator[tuple[str, int, str]]:
     if own.blocks or other.blocks:
         own_metrics, other_metrics = (one.attempts[-1].metrics if one.end else {} for one in (own, other))
         if own.end and own.end == other.end and not own_metrics and not other_metrics:
-            return  # Older recorders omitted digests if there were many metrics. The total digests agree.
+            return  # Older recorders omitted the digests of many metrics. The total digests agree.
         for metric in sorted(
             metric
             for metric in {*own_metrics, *other_metrics}

@@ -1,7 +1,7 @@
-"""Recognize points that a tracker or client altered, and how it altered them.
+"""Find points that the tracker or the client altered, and determine how they were altered.
 
-Such points look like another writer's points: a value differs, or a point is missing and the run contains a
-point that none of the ranks logged. The pattern across all points shows that they are the same points.
+An altered point looks like another writer's point: its value differs, or it is missing and the run contains a
+point that none of the ranks logged. A pattern across all such points shows that they were altered.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ _SIMPLIFIED: dict[str, Callable[[str], str]] = {
     "its Unicode normalization": lambda name: unicodedata.normalize("NFKC", name),
     "spaces or invisible characters": _visible,
 }
-"""Maps each kind of difference that a tracker may ignore to a function that removes it from a metric name."""
+"""Maps each kind of difference in metric names that a tracker may ignore to a function that removes it."""
 
 
 def values(wrong: Iterable[Wrong]) -> list[str]:
-    """Return a sentence for each conversion, if conversions explain every wrong value, otherwise []."""
+    """Return a sentence for each kind of conversion if conversions explain all wrong values, otherwise []."""
     conversions = [_conversion(one.logged, one.recorded) for one in wrong]
     if not conversions or not all(conversions):
         return []
@@ -114,7 +114,7 @@ def points(truths: Iterable[Truth], comparison: Comparison, recorded: Recorded) 
 
 
 def _only_finite(by_rank: dict[int, Truth], comparison: Comparison) -> str:
-    """Return a sentence if the run lacks exactly the ranks' points that are not finite, otherwise ""."""
+    """Return a sentence if the missing points are exactly those that are NaN or infinite, otherwise ""."""
     ranks = {rank for rank, _ in comparison.missing}
     if comparison.missing_in_blocks or not ranks:
         return ""
@@ -174,7 +174,7 @@ def _bfloat16(value: float) -> float | None:
 def _other_name(
     metric: str, steps: list[int], rows: Series, comparison: Comparison, recorded: Recorded
 ) -> str | None:
-    """Return the name under which the run contains exactly the missing points, or None."""
+    """Return the name under which the run contains all the missing points, or None."""
     for name, foreign in comparison.foreign.items():
         series, steps_there = recorded.shared.get(name, NONE), set(foreign)
         is_plausible = len(steps) >= MIN_POINTS or _words(name) == _words(metric)
@@ -188,12 +188,12 @@ def _other_name(
 
 
 def _difference(name: str, other: str) -> str:
-    """Return the only difference between two metric names that a tracker may ignore, or ""."""
+    """Return how two metric names differ if a tracker may ignore this kind of difference, otherwise ""."""
     return next((kind for kind, simplify in _SIMPLIFIED.items() if simplify(name) == simplify(other)), "")
 
 
 def _similar_names(metrics: Iterable[str]) -> dict[tuple[str, str], list[str]]:
-    """Map each (kind of difference, name without it) to the metric names that have this simplified name."""
+    """Map each (kind of difference, simplified name) to all metric names that have this simplified form."""
     similar: dict[tuple[str, str], list[str]] = {}
     for metric in sorted(set(metrics)):
         for kind, simplify in _SIMPLIFIED.items():
@@ -202,8 +202,7 @@ def _similar_names(metrics: Iterable[str]) -> dict[tuple[str, str], list[str]]:
 
 
 def _merged_with(metric: str, similar: dict[tuple[str, str], list[str]], recorded: Recorded) -> str | None:
-    """Return another metric that ranks logged and the run contains, and whose name a tracker may treat as the
-    same name, or None."""
+    """Return another logged metric in the run whose name a tracker may treat as equal, or None."""
     others = [name for kind, simplify in _SIMPLIFIED.items() for name in similar[kind, simplify(metric)]]
     return next((name for name in others if name != metric and name in recorded.shared), None)
 

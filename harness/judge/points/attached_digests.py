@@ -18,13 +18,13 @@ from harness.judge.points import digest_records
 from harness.judge.points.digest_records import PodRecord, Record, Summary
 
 LATE_SECONDS, BEGIN_SECONDS = 60.0, 5.0
-"""A log is assumed to contain its beginning if its first line was written at most LATE_SECONDS after the
-container's start. For logs larger than LARGE, the limit is BEGIN_SECONDS."""
+"""A log is assumed to be complete from its beginning if its first line was written at most LATE_SECONDS after
+the container's start. For logs larger than LARGE, the limit is BEGIN_SECONDS."""
 LARGE = 1 << 20
 """Logs larger than this, in bytes, may have been rotated soon after the start. The kubelet keeps 10 MiB."""
 _EXISTING = re.compile(rb"Using existing sync process \(PID: (\d+)\)")
 _TAIL = "only its last"
-"""Part of the gap message for a log that was read only in part, from its end (harness/attach/logs.py)."""
+"""Part of the gap message for a log of which only the end was read (harness/attach/logs.py)."""
 
 
 def is_admitted(case: Case) -> bool:
@@ -36,7 +36,7 @@ def is_admitted(case: Case) -> bool:
 
 
 def records(case: Case) -> list[PodRecord]:
-    """Return the records of all of the job's pods, including those of earlier attempts."""
+    """Return the records of all pods of the job, including the pods of earlier attempts."""
     pod_records = []
     for index, pods in case.pod_attempts.items():
         for pod in pods:
@@ -158,7 +158,7 @@ def elsewhere(pods: Iterable[PodRecord], run_id: int) -> dict[int, dict[int, int
 
 
 def unrecorded(pods: Iterable[PodRecord], ranks: Iterable[int]) -> dict[int, str]:
-    """Map each rank without any lines from a recorder to the reason."""
+    """Return why there is no line from a recorder, for each rank that has none."""
     pods = list(pods)
     reasons: dict[int, str] = {}
     for rank in ranks:
@@ -204,9 +204,9 @@ def world(case: Case, pods: Iterable[PodRecord]) -> tuple[bool | None, str]:
 
 
 def _one_world(summaries: list[Summary], size: int) -> tuple[bool | None, str]:
-    """Return whether all `size` ranks were joined by torchrun or in a process group, and a sentence about it.
+    """Return whether torchrun or a process group joined all `size` ranks, and a sentence about it.
 
-    The result is None if the summaries do not show either.
+    The result is None if the summaries show neither.
     """
     if all(summary.world is not None and summary.restart is not None for summary in summaries):
         return True, f"torchrun formed one world of all {size} ranks, according to their recorders"
@@ -223,10 +223,10 @@ def _size(summary: Summary) -> int | None:
 
 
 def uploaders(case: Case, ranks: Iterable[int]) -> list[str]:
-    """Return a sentence for each rank whose client logged that it uses another process's upload process.
+    """Return a sentence for each rank whose client logged that it uses an existing upload process.
 
-    The client assumes that the process whose pid is in its queue's .sync.pid file is an uploader. If this
-    process is a zombie, or reused the pid of an uploader that has ended, nothing is sent.
+    The client assumes that the process with the pid in its queue's .sync.pid file is an uploader. If that
+    process is a zombie, or has reused the pid of an uploader that ended, the client's points are not sent.
     """
     texts = []
     for rank in sorted(set(ranks)):

@@ -1,7 +1,7 @@
 """Determine which names, values and steps the Pluto client changed (workers/ground_truth/client_rules.py).
 
-`explain` removes the differences that the client's rules explain from the comparison, so that a renamed
-metric is not reported as both lost and foreign. The remaining points are lost or foreign for another reason.
+`explain` removes from the comparison all differences that result from the client's rules, so that a renamed
+metric is not reported as both lost and foreign. The remaining differences have another cause.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ class Rewritten:
 def explain(
     truths: list[Truth], recorded: Recorded, comparison: Comparison, omissions: Iterable[Omission] = ()
 ) -> Rewritten:
-    """Remove the lost and foreign points that the client's rules explain from `comparison`, and return them.
+    """Remove from `comparison` the lost and foreign points that the client's rules explain, and return them.
 
-    `omissions` lists the values that the client omitted, according to the recorder wrapping it.
+    `omissions` lists the values that the client omitted, according to the recorder that wraps it.
     """
     reasons = {(one.rank, one.key): one.why for one in omissions}
     result = Rewritten()

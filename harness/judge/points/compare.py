@@ -80,7 +80,7 @@ class Comparison:
     missing: dict[tuple[int, str], list[int]] = field(default_factory=dict)
     """Steps missing from the run, per (rank, metric)."""
     missing_in_blocks: list[tuple[int, TruthBlock, int]] = field(default_factory=list)
-    """Entries of (rank, block, number of the block's points that are in the run)."""
+    """Blocks with missing points, as (rank, block, number of the block's points that are in the run)."""
     wrong: list[Wrong] = field(default_factory=list)
     wrong_blocks: list[tuple[int, TruthBlock]] = field(default_factory=list)
     collisions: dict[tuple[str, int], dict[int, float]] = field(default_factory=dict)
@@ -183,7 +183,7 @@ def _compare_rows(
         result.arrived[truth.rank] += len(rows)
         return
     superseded = truth.superseded.get(metric, set())
-    # If the rank itself repeated a superseded step, the run may contain the first of its values.
+    # If the rank itself repeated a superseded step, the run may contain the rank's first value for it.
     repeated = superseded & {step for steps in rows.overwrites.values() for step in steps}
     for step, value in rows.items():
         if step in disputed:
@@ -209,10 +209,10 @@ def _compare_block(
     series: Series,
     result: Comparison,
 ) -> None:
-    """Compare a block with the run. `holders` are the ranks that logged its metric.
+    """Compare a block with the run.
 
-    `series` contains the metric's points in the run, and `block_steps` contains the steps within the block's
-    range.
+    `holders` contains the ground truth of each rank that logged the block's metric. `series` contains the
+    metric's points in the run, and `block_steps` contains the steps of `series` in the block's range.
     """
     own = NONE if block.kept else truth.rows.get(block.metric, NONE)
     if len(block_steps) == block.count and fits(block, block_steps, series):
@@ -252,7 +252,7 @@ def _compare_block(
 def fits(block: TruthBlock, steps: Iterable[int], series: Mapping[int, float]) -> bool:
     """Return whether a block's digest matches these points.
 
-    In bundles from older harnesses, 0.0 and -0.0 have different block digests.
+    In bundles from older harness versions, 0.0 and -0.0 have different block digests.
     """
     rows = [(block.metric, step, series[step]) for step in steps]
     return block.sha256 in (block_digest(rows), digest(rows))

@@ -135,7 +135,7 @@ def _complete(
 ) -> Finding:
     """Run the `ground-truth-complete` check: every rank has a reliable summary.
 
-    It must also be possible to compare all digests.
+    All digests must also be comparable.
     """
     details = [f"rank {rank}: {problem}" for rank, problem in problems.items()]
     details += [
@@ -334,7 +334,7 @@ def _blocks_before_the_end(
     of_others: Container[str],
     differences: Differences,
 ) -> None:
-    """Compare the run with the blocks that the last line of a process without a summary confirms."""
+    """Compare the run with the blocks that a process without a summary confirmed in its last line."""
     blocks = record.blocks
     if blocks is None or blocks.run != run or not blocks.leaves or record.rank is None:
         return

@@ -1,8 +1,8 @@
 """Compare the digests from injected recorders with the run's points in the tracker.
 
-A matching digest proves that exactly these points arrived. If several processes logged the same metric, each
-process's points are those with times between its first and its last point. A restarted rank overwrites points
-of the previous process, but the tracker's raw rows still contain both.
+A matching digest proves that exactly these points arrived. If several processes logged the same metric, a
+point belongs to a process if its time is between those of the process's first and last point. A restarted
+rank overwrites points of the previous process, but the tracker's raw rows still contain both.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Rows:
         return point_digests.nodes_of(self.metric, self.steps, self.values)
 
     def conflict(self) -> tuple[int, float, float] | None:
-        """Return a step that has two different values, with these values, or None."""
+        """Return (step, one value, other value) for a step that has two different values, or None."""
         values_by_step: dict[int, float] = {}
         for step, value in zip(self.steps, self.values, strict=True):
             value_before = values_by_step.setdefault(step, value)

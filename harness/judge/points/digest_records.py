@@ -60,7 +60,7 @@ class Run(msgspec.Struct, frozen=True):
 
 
 class Sent(msgspec.Struct, frozen=True):
-    """The state of the reports that a process sends to the tracker about its blocks of steps."""
+    """The result of sending reports about a process's blocks of steps to the tracker."""
 
     run: str
     reports: int
@@ -103,7 +103,7 @@ class ProcessGroup(msgspec.Struct, frozen=True):
 
     @property
     def met(self) -> bool:
-        """Return whether the ranks in such a group must have met.
+        """Return whether the ranks of the group must have met.
 
         Rank 0's TCPStore waits for all ranks, and so does `mpirun`. With the test backend "fake", the ranks
         never connect.
@@ -168,7 +168,7 @@ class Record:
 
     @property
     def is_child(self) -> bool:
-        """Return whether the process is a child of the rank that also logs, such as an evaluation."""
+        """Return whether the process is a logging child process of the rank, such as an evaluation script."""
         return self.summary is not None and self.summary.parent is not None
 
     def add(self, item: Line | Part) -> None:
@@ -260,7 +260,7 @@ class PodRecord:
     whole: bool = True
     """Whether the log contains the container's output from the beginning."""
     lost: str = ""
-    """Why an earlier process of these ranks may be missing from all logs, or ""."""
+    """Why an earlier process of the pod's ranks may be missing from all logs, or ""."""
     ranks: Collection[int] = ()
     """The ranks that the pod is expected to have."""
     absent: str = ""
@@ -281,10 +281,9 @@ def read(
 ) -> PodRecord:
     """Return the records in a pod's log.
 
-    `nonce` is HARNESS_NONCE from the pod's spec, which is its owner's uid.
-
-    `rank` is used for processes that did not know their rank. `whole` is False if the beginning of the log
-    was rotated away. `running` is whether the container was running when its pod was read.
+    `nonce` is HARNESS_NONCE from the pod's spec, and equals the uid of the pod's owner. `rank` is used for
+    processes that did not know their rank. `whole` is False if the beginning of the log was rotated away.
+    `running` is whether the container was running when its pod was read.
     """
     by_attempt: dict[str, Record] = {}
     other_lines = 0

@@ -1,10 +1,10 @@
-"""Locate differences using the block digests that recorders sent to the tracker, if they match the logs.
+"""Use the block digests that recorders sent to the tracker to find the steps at which points differ.
 
 The size of the summary in a log is limited, so in a long training run, one digest covers several blocks of
 steps. The tracker has a digest for each block (harness/workers/recorder/digest_reports.py). The log contains
-a digest of the reports that the tracker acknowledged, and each report contains the log's chain. If the log
-and the reports contradict each other, one of them was changed or lost, and neither is used. All functions are
-pure except `verify`, which sets fields of the records.
+a digest of the reports that the tracker acknowledged, and each report contains the hash chain of the log's
+lines. If the log and the reports contradict each other, one of them was changed or lost, and neither is used.
+All functions are pure except `verify`, which sets fields of the records.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def _beside_the_summary(record: Record, blocks: Blocks) -> str:
     if summary is None or summary.sent is None or section is None:
         return ""
     declared, last_line = summary.sent, record.last
-    # The last line does not cover a report that was acknowledged after it was written.
+    # The last line does not cover reports that the tracker acknowledged later.
     in_line = last_line is not None and last_line.reports == declared.reports
     complete = in_line and declared.unsent == declared.dropped == 0
     for claim in section.metrics:

@@ -1,8 +1,8 @@
-"""Judge elastic training, where the number of nodes changes: which points count, and who scaled the job.
+"""Determine which points count in elastic training, and who scaled the job.
 
-torchrun forms a world from the nodes that exist. Its ranks resume from the last checkpoint and repeat the
-steps after it. For repeated steps, the earlier world's points do not count. Rank 0 logs the number of ranks
-that ran each step.
+When the number of nodes changes, torchrun forms a new world. The ranks of this world resume from the last
+checkpoint and repeat the steps after it. For repeated steps, the earlier world's points do not count. Rank 0
+logs the number of ranks that ran each step.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ RANKS = "train/ranks"
 
 
 def with_superseded(case: Case, truths: list[Truth]) -> list[Truth]:
-    """Return the ranks' ground truth with `superseded` set: the points that may be missing from the run.
+    """Return the ranks' ground truth with `superseded` set to the points that may be missing from the run.
 
     A point is superseded if a later world without its rank repeated the step. Ranks whose pods were deleted
     before they joined a world are omitted.

@@ -113,13 +113,13 @@ class Own:
         self.hosts = {name for pod in pods for name in pod.hostnames}
         self.addresses = {address for pod in pods for address in addresses(pod)}
         self.by_launch = any(one.launch in self.launches for one in attachments)
-        """Whether the tracker stores launches, and the ranks used the key of this launch."""
+        """Whether the tracker stores launches and a rank attached with this launch's key."""
         own = [one for one in attachments if self.attached(one)]
         self.senders = {one.name for one in own if one.name is not None}
         self.peers = self.addresses | {one.peer for one in own if one.peer is not None}
 
     def attached(self, one: Attachment) -> bool:
-        """Return whether it was a process of this launch that attached to the run."""
+        """Return whether a process of this launch made the attachment."""
         if self.by_launch or one.launch not in {None, *self.launches}:
             return one.launch in self.launches
         strange_host = bool(self.hosts) and one.hostname is not None and one.hostname not in self.hosts

@@ -37,8 +37,8 @@ from harness.workers.ground_truth.point_recorder import BLOCK_ROWS
 from harness.workers.ground_truth.truth_frames import row_bytes
 
 DENSE_ROWS, DENSE_MS = 20, 30
-"""If a rank recorded DENSE_ROWS points within DENSE_MS milliseconds, its last points may have been in a
-buffer."""
+"""If a killed rank recorded its last DENSE_ROWS points within DENSE_MS milliseconds, further points may still
+have been in a buffer."""
 
 
 @dataclass
@@ -59,7 +59,7 @@ class Attempt:
     row_count: int = 0
     blocks: list[TruthBlock] = field(default_factory=list)
     sorted_blocks: list[TruthBlock] = field(default_factory=list)
-    """Blocks for metrics with unordered steps, which contain the points that Pluto keeps.
+    """Blocks for metrics with unordered steps. They contain only the points that Pluto keeps.
 
     For these metrics, they replace `blocks` and the individual points.
     """
@@ -81,7 +81,7 @@ class Attempt:
 
     @property
     def is_child(self) -> bool:
-        """Return whether the attempt is a child process of the rank that also logs, such as an evaluation."""
+        """Return whether the attempt is a logging child process of the rank, such as an evaluation script."""
         return self.start is not None and self.start.parent is not None
 
     @property
@@ -205,7 +205,7 @@ _READ: WeakKeyDictionary[Bundle, dict[tuple[int, str, frozenset[int] | None], Tr
 
 @dataclass(frozen=True)
 class Life:
-    """One run object of one process, identified by the attempt and the number of its `init` call."""
+    """One run object in one process, identified by the attempt's index and the number of the `init` call."""
 
     attempt: int
     init: int = 0
@@ -226,7 +226,7 @@ class Truth:
     lives: list[Life] = field(default_factory=list)
     """The rank's run objects. A mark in `rows` is an index into this list."""
     superseded: dict[str, set[int]] = field(default_factory=dict)
-    """The steps per metric that a later world without this rank repeated. The run may not contain them."""
+    """The steps per metric that a later world without this rank repeated. The run need not contain them."""
     scaled_down: bool = False
     """Whether the world continued without this rank because scaling removed its pod."""
     incomplete: str = ""
@@ -341,7 +341,7 @@ def _read(case: Case, rank: int, suffix: str, children: frozenset[int] | None) -
 
 
 def _live(truth: Truth, life: Life) -> int:
-    """Add a run object to `truth.lives` if it is new. Return its index, which marks its points."""
+    """Add a run object to `truth.lives` if it is new. Return its index, which is the mark of its points."""
     if life not in truth.lives:
         truth.lives.append(life)
     return truth.lives.index(life)
@@ -402,9 +402,9 @@ def _without_end(truth: Truth, number: int, attempt: Attempt) -> str:
     if not is_last and not attempt.is_child:
         return _cut(truth, number, attempt)
     if is_last and truth.scaled_down and not (attempt.dense or attempt.blocks):
-        return ""  # The world continued without this rank. Its steps are compared with rank 0's.
+        return ""  # The world continued without this rank, whose steps are compared with rank 0's.
     if attempt is not truth.own[-1] and attempt.accounted == attempt.count:
-        return ""  # A process pool killed the child after it had finished its runs.
+        return ""  # A process pool killed the child process after the child had finished its runs.
     return f"its end record is missing after {attempt.count} rows"
 
 
@@ -457,7 +457,7 @@ def _which(truth: Truth, number: int) -> str:
 _RECORDER_MESSAGE = re.compile(rb"\[harness\] the recorder around Pluto's client (.*)")
 
 _WAITING = re.compile(r"\[c10d\].*(addresses of .* cannot be retrieved|failed to connect|has timed out)")
-"""Log lines that report that torch failed to reach the rendezvous."""
+"""Pattern for a log line in which torch reports that it could not reach the rendezvous."""
 
 
 def why_unrecorded(case: Case, rank: int) -> str:

@@ -164,7 +164,7 @@ def _open(truth: Truth | None) -> str:
         account = attempt.account
         is_last = attempt is truth.own[-1] and not truth.scaled_down
         if account is None and attempt.end is None and not is_last and not attempt.is_child:
-            # The attempt was killed. Only omissions can be missing, because they are recorded after the call.
+            # The attempt was killed. Only omissions, which are recorded after the call, can be missing.
             continue
         if account is None:
             return "its recorder did not write its final counts of the values"
@@ -180,7 +180,7 @@ def _open(truth: Truth | None) -> str:
 
 
 def _notes(records: Records) -> list[str]:
-    """Return notes for a PASS about intended omissions and values logged without run.log."""
+    """Return notes on intended omissions and on values logged without run.log, to add to a PASS."""
     none_only = [omission for omission in _all(records) if omission.type == NONE]
     noop = [omission for omission in _all(records) if omission.why.startswith(NOOP)]
     notes = [f"only ever None, so not logged: {_keys(none_only)}"] if none_only else []

@@ -16,8 +16,8 @@ from harness.judge.points.compare import compact
 from harness.judge.points.ground_truth import Attempt, Life, Truth
 
 CLOCK_ERROR = 5.0
-"""Maximum difference, in seconds, between a restart's time in the cluster and in the process's first
-frame."""
+"""Maximum difference, in seconds, between the time of a restart in the cluster and the time in the process's
+first frame."""
 
 
 class How(Enum):
@@ -52,7 +52,7 @@ class Overwritten:
 
 
 def find(truths: list[Truth], restarts: list[Restart]) -> list[Overwritten]:
-    """Return the points that ranks overwrote with later points of their own, ordered by rank and metric."""
+    """Return the points that their own rank overwrote later, ordered by rank and metric."""
     in_rows = [one for truth in truths for one in _in_rows(truth, restarts)]
     return [*in_rows, *(one for truth in truths for one in _in_blocks(truth))]
 

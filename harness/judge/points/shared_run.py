@@ -62,7 +62,7 @@ class Attached:
 
     @cached_property
     def _indexes(self) -> dict[str, int]:
-        """Map the uid of each pod to its node's index. Pods with hostNetwork can share a hostname."""
+        """Map each pod's uid to its node index. Hostnames are not unique if pods use hostNetwork."""
         attempts = self.case.pod_attempts.items()
         return {pod.last.uid: index for index, pods in attempts for pod in pods}
 
@@ -198,7 +198,8 @@ def _steps_elsewhere(truth: Truth, rows: Rows, comparison: Comparison) -> list[i
 def run_fresh(attached: Attached) -> Finding:
     """Run the `run-not-stale` check: the run was created during this launch.
 
-    If the run appears to be at most CLOCK_ERROR older, it counts as older only if all attachments resumed it.
+    If the run appears to be older by at most CLOCK_ERROR, it counts as older only if all attachments resumed
+    it.
     """
     case = attached.case
     line, run = attached.shared[0]

@@ -2,9 +2,9 @@
 
 A program can catch its own exception, print it and exit with 0. Its pod, torchrun and its record then look
 like those of a healthy rank. A healthy rank may log fewer steps than the other ranks, and a healthy program
-may print an exception that it handled, so neither is sufficient evidence. A rank is found only if both apply:
-its log contains a traceback after its last point, and all other ranks have the same later last step for this
-metric, which they logged after that traceback.
+may print an exception that it handled, so neither is sufficient evidence. A rank counts as stopped only if
+its log contains a traceback after its last point, and if all healthy ranks logged a metric up to the same
+later step after that traceback.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from harness.judge.case import Case
 from harness.judge.points.ground_truth import Truth
 
 MIN_STEPS = 2
-"""Minimum number of missing steps. A rank that lacks only one step may have received one batch less."""
+"""Minimum number of missing steps. A rank that lacks only one step may have received one batch fewer."""
 _SLACK_SECONDS = 0.05
 """Tolerance, in seconds, for comparing a log line's time, set by the container runtime, with a point's time,
 set by the rank."""

@@ -1,4 +1,4 @@
-"""Judge whether the tracker caused data to be missing: a full disk, a lost database or a rejected key."""
+"""Judge whether data is missing because the tracker had a full disk, lost its database or rejected a key."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Absence:
 
 
 def absences(case: Case) -> list[Absence]:
-    """Return the periods since the launch without a ready tracker pod, based on its pods' recorded states."""
+    """Return the periods since the launch in which no tracker pod was recorded as ready."""
     launched = seconds(case.manifest.launched_at) or 0.0
     ready: dict[str, bool] = {}
     periods: list[Absence] = []

@@ -1,4 +1,7 @@
-"""Judge the outcome of an attached job that is running, has failed, or has pods without a controller."""
+"""Build the `completed` finding for an attached job, which the harness observes but did not launch.
+
+The job has not ended, has failed, or consists of pods without a controller.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ _ENDLESS = ("StatefulSet", "DaemonSet")
 
 
 def not_ended(case: Case, launched: ObjectState, ends: dict[int, End]) -> Finding:
-    """Return the `completed` finding for an object that had not ended when it was read."""
+    """Return the `completed` finding for a workload that had not ended when its object was read."""
     workload = f"{case.launch.kind} {launched.name}"
     reasons = [f"a {case.launch.kind} never reports an end"] if case.launch.kind in _ENDLESS else []
     if mapping(launched.object, "spec").get("suspend") is True:
@@ -33,8 +36,8 @@ def not_ended(case: Case, launched: ObjectState, ends: dict[int, End]) -> Findin
 def completed_early(case: Case, launched: ObjectState, ends: dict[int, End]) -> Finding | None:
     """Return the `completed` finding for an object that reports success before every rank has ended, or None.
 
-    A PyTorchJob succeeds when its master does, and a success policy can ignore pods. The workers of an MPIJob
-    never end.
+    A PyTorchJob succeeds when its master does, and a success policy can ignore pods. MPIJobs are excluded,
+    because their workers never end.
     """
     unended = [end for end in ends.values() if end.state in ("running", "waiting")]
     if not case.launch.attached or case.launch.kind == "MPIJob" or not unended:
@@ -52,7 +55,7 @@ def failed(case: Case, launched: ObjectState, text: str) -> Finding:
 def _launcher(case: Case) -> list[str]:
     """Return sentences about an MPIJob's launcher pod: exit codes, restarts and the last line of its log.
 
-    The launcher runs mpirun and exits with the same exit code.
+    The launcher runs mpirun and exits with mpirun's exit code.
     """
     sentences = []
     for state in case.bundle.last("pod").values():
@@ -79,9 +82,10 @@ def _launcher(case: Case) -> list[str]:
 
 
 def _deleted_by_its_controller(case: Case, launched: ObjectState) -> list[str]:
-    """Return a one-item list that reports that the Job controller deleted a failed Job's pods, or [].
+    """Return [sentence] if the Job controller deleted the pods of a failed Job, otherwise [].
 
-    With restartPolicy OnFailure, the controller deletes a pod, and with it the log, when the Job fails.
+    With restartPolicy OnFailure, the controller deletes the failed pod when the Job fails, so its log is
+    lost.
     """
     template = mapping(launched.object, "spec", "template", "spec")
     if case.launch.kind != "Job" or case.pods or template.get("restartPolicy") != "OnFailure":
@@ -91,7 +95,7 @@ def _deleted_by_its_controller(case: Case, launched: ObjectState) -> list[str]:
 
 
 def of_bare_pods(case: Case, ends: dict[int, End]) -> Finding:
-    """Run the `completed` check for pods without a controller, whose phases are the only status."""
+    """Run the `completed` check for pods without a controller. Only the pods have a status."""
     refs = [pod.last.ref for pod in case.pods.values()]
     missing = [index for index in range(case.expected.num_nodes) if index not in case.pods]
     if case.terminal == "Completed" and not missing:
@@ -123,7 +127,7 @@ def _open(case: Case, text: str, ends: dict[int, End], reasons: list[str], refs:
 
 
 def _ended_before(case: Case) -> list[str]:
-    """Return a sentence for each of the first MAX_SILENT failed previous instances of rank containers.
+    """Return a sentence for each of the first MAX_SILENT failures after which a container was restarted.
 
     If ranks hang after restarts, the earliest of these failures is the reason.
     """
@@ -140,7 +144,7 @@ def _ended_before(case: Case) -> list[str]:
 
 
 def _reason(terminated: dict[str, object]) -> str:
-    """Return the reason why a container terminated if its exit code does not show it, otherwise ""."""
+    """Return " (out of memory)" if the OOM killer terminated the container, otherwise ""."""
     return " (out of memory)" if terminated.get("reason") == "OOMKilled" else ""
 
 

@@ -1,7 +1,7 @@
-"""Find out why ranks in an attached job have no pod, from the job's objects and from Events.
+"""Use an attached job's objects and Events to find out why some of its ranks have no pod.
 
 The status and the log of a deleted pod are lost. The job's spec and status show which controller may have
-deleted the pod. Events about the pod are kept for an hour.
+deleted the pod. By default, the API server keeps Events about the pod for an hour.
 """
 
 from __future__ import annotations
@@ -23,11 +23,14 @@ _DELETIONS = ("SuccessfulDelete", "SuccessfulDeletePod", "Evicted", "Preempted",
 """Reasons of Events in which controllers report that they deleted a pod."""
 _OPERATORS = ("PyTorchJob", "MPIJob")
 _FIRST_FAILED = re.compile(r"first failed job: ([\w.-]+)")
-"""Pattern for the message of a JobSet's Failed condition (JobSet 0.12, pkg/controllers/failure_policy.go)."""
+"""Pattern for the first failed Job in the message of a JobSet's Failed condition.
+
+The message comes from pkg/controllers/failure_policy.go in JobSet 0.12.
+"""
 
 
 def advice(case: Case) -> str:
-    """Return how to record pods that are missing now."""
+    """Return advice on how to record pods before they are deleted."""
     return LATER if case.terminal else AGAIN
 
 
@@ -69,7 +72,7 @@ def _of_ended(case: Case, launched: ObjectState) -> Iterator[str]:
 
 
 def _seconds_to_live(launched: ObjectState) -> str:
-    """Return the ttlSecondsAfterFinished of a JobSet's Jobs as text, or ""."""
+    """Return the ttlSecondsAfterFinished values of a JobSet's Jobs, separated by commas, or ""."""
     replicated = items(launched.object, "spec", "replicatedJobs")
     limits = {mapping(job, "template", "spec").get("ttlSecondsAfterFinished") for job in replicated}
     return ", ".join(sorted(str(limit) for limit in limits if isinstance(limit, int)))

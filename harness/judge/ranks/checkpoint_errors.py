@@ -2,7 +2,7 @@
 
 torch.distributed.checkpoint collects the exceptions of all ranks, and then every rank raises the same
 CheckpointException (torch/distributed/checkpoint/api.py). The exception lists the ranks that failed, and
-contains a traceback for each of them. The rank that logs it first is therefore not to blame.
+contains a traceback for each of them. So the first rank to log the exception need not be one that failed.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from harness.judge.logs import known_errors
 from harness.judge.pod_end import End
 
 TAIL_LINES = 5000
-"""Number of lines at the end of a log that are searched. The exception has a stack for each failed rank."""
+"""Number of lines at the end of a log that are searched for the exception. It has a stack per failed rank."""
 _QUOTED = 200
-"""Number of leading characters to compare, because explanations quote only the beginning of an error."""
+"""Number of leading characters of an error to compare. An `End` quotes only the beginning of an error."""
 _MAX_ERROR = 300
 """Maximum number of characters of an error that the finding quotes."""
 _LABEL = re.compile(r"^\[rank(\d{1,9})\]: ?")
@@ -30,10 +30,10 @@ _OF_A_RANK = re.compile(r"Traceback \(most recent call last\): \(RANK (\d{1,9})\
 
 @dataclass(frozen=True)
 class _Raised:
-    """A CheckpointException in the log of one rank. `failed` are the ranks that the exception lists."""
+    """A CheckpointException in the log of one rank. `failed` contains the ranks that the exception lists."""
 
     rank: int | None
-    """The rank that logged the exception, or None if the log does not show it."""
+    """The rank that logged the exception, or None if unknown."""
     failed: tuple[int, ...]
     errors: tuple[str, ...]
     """The errors of the listed ranks, in the order of their tracebacks."""
@@ -41,11 +41,11 @@ class _Raised:
 
 
 def diagnose(case: Case, cause: End, ends: Collection[End]) -> End | None:
-    """Return the End for the ranks that failed in a distributed checkpoint, or None.
+    """Return the `End` for the ranks that failed to save or load a distributed checkpoint, or None.
 
-    `cause` is the first failure, and `ends` are all failures, including `cause`. Returns None if `cause` has
-    another reason. If the listed ranks are not among those that raised the exception, their numbers are
-    probably those of a smaller process group, so no rank is named.
+    `cause` is the first failure, and `ends` contains all failures, including `cause`. Returns None if `cause`
+    has another reason. If some of the listed ranks did not raise the exception, the exception probably
+    numbers the ranks within a smaller process group. The `End` then has no ranks.
     """
     if not (cause.follows or cause.cause in ("rank.crashed", *log_clues.AT_ANY_TIME)):
         return None
@@ -84,9 +84,9 @@ def diagnose(case: Case, cause: End, ends: Collection[End]) -> End | None:
 
 
 def _is_quoted(end: End, errors: Sequence[str]) -> bool:
-    """Return whether one of the errors ended the rank. An exception that the program caught did not.
+    """Return whether the `End` quotes one of the errors. If not, the program probably caught the exception.
 
-    An error without a message is not the beginning of an error with one.
+    An error that is only a class name does not match a quote in which the class name has a message.
     """
     text = f"{end.text} {end.log_quote}"
     return any(re.search(rf"(?<!\w){re.escape(error[:_QUOTED])}(?!:)", text) for error in errors)

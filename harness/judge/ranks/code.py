@@ -48,7 +48,7 @@ class Ran:
 
 @dataclass
 class _Difference:
-    """A code difference that several ranks may share. `late` is True if it arose after startup."""
+    """A difference in the code of one or more ranks. `late` is True if the code changed after startup."""
 
     late: bool = False
     ranks: set[int] = field(default_factory=set)
@@ -58,8 +58,8 @@ class _Difference:
 def check(case: Case, truths: list[Truth], second_truths: Iterable[Truth] = ()) -> Finding:
     """Run the `code` check: the ranks ran the code that the manifest lists as sent.
 
-    `second_truths` are the records from a second recorder in the same processes. Both recorders must report
-    the code that was sent.
+    `second_truths` contains the records from a second recorder in the same processes. Both recorders must
+    report the code that was sent.
     """
     sent_code = case.manifest.code
     if sent_code is None:
@@ -110,7 +110,7 @@ def read(truth: Truth, attempt: Attempt) -> Ran:
 
 
 def _of_files(sent_code: SentCode, report: Ran) -> Iterator[tuple[str, bool]]:
-    """Yield (difference between an attempt's files and the sent files, whether it arose after startup)."""
+    """Yield how each file of an attempt differs from the sent file, and whether it changed after startup."""
     for path, digest in sent_code.files.items():
         at_startup, now = report.files.get(path, set()), report.ran.get(path, set())
         if other := at_startup - {digest}:
@@ -150,7 +150,10 @@ def _of_stack(sent_code: SentCode, report: Ran) -> Iterator[tuple[str, bool]]:
 
 
 def _of_pods(case: Case, sent_code: SentCode) -> Iterator[tuple[str, list[int], list[str]]]:
-    """Yield a difference for pods whose image is not the one sent, or for pods with different images."""
+    """Yield each image that differs from the sent image.
+
+    If the sent image's id is unknown, yield the differences between the pods' images.
+    """
     ids: dict[str, tuple[set[int], list[str]]] = {}
     for index, pods in case.pod_attempts.items():
         for pod in pods:
@@ -181,9 +184,9 @@ def _of_pods(case: Case, sent_code: SentCode) -> Iterator[tuple[str, list[int], 
 
 
 def _between(reports: list[Ran]) -> Iterator[tuple[str, list[int], list[str]]]:
-    """Yield only the first property that differs between ranks.
+    """Yield only the first property in _SAME that differs between ranks.
 
-    It implies differences in later properties.
+    This difference explains those in the later properties.
     """
     for name in _SAME:
         by_value: dict[str, set[int]] = {}

@@ -1,9 +1,9 @@
 """Determine from the ranks' stacks and timeouts which rank did not take part in a collective operation.
 
-If one rank does not take part, all others time out, often within the same second, and the first of them is
-not to blame. The stacks show a rank that was not in a collective operation when it was stopped. PyTorch logs
-which operation of the process group each rank waited for, and which one it had called last
-(ProcessGroupNCCL.cpp). These numbers show whether a rank is behind, whether the ranks called different
+If one rank does not take part, all others time out, often within the same second, so the first timeout does
+not show which rank is to blame. The stacks show a rank that was not in a collective operation when it was
+stopped. PyTorch logs which operation of the process group each rank waited for, and which one it had called
+last (ProcessGroupNCCL.cpp). These numbers show whether a rank is behind, whether the ranks called different
 operations, or whether all ranks called the same operation and it did not complete.
 """
 
@@ -26,11 +26,11 @@ from harness.judge.ranks import exit_codes
 from harness.judge.ranks.pod_ends import TEARDOWN_ADVICE, without_tracker
 
 TAIL_LINES = 2000
-"""Number of lines at the end of a log that are searched. They may contain a C++ stack for each rank."""
+"""Number of lines at the end of a log that are searched for errors. A log can have a C++ stack per rank."""
 SAME_SIZE = ("ALLREDUCE", "BROADCAST", "REDUCE", "_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE")
 """Operations for which the tensors of all ranks must have the same size."""
 BETWEEN_TWO = ("SEND", "RECV", "COALESCED", "UNKNOWN")
-"""Operations whose numbers cannot be compared, because not all ranks of the process group take part."""
+"""Operations in which not all ranks of the group take part, so their sequence numbers are not comparable."""
 _LABEL = re.compile(r"^\[rank(\d{1,9})\]:")
 _IN_GROUP = re.compile(r"\[Rank (\d{1,9})\]|\[PG [^\[\]]*? ?Rank (\d{1,9})\]")
 _GROUP = re.compile(r"\[PG (?:ID \d+ PG GUID )?(\S+?) ?(?:\([\w .-]*\) ?)?Rank \d+\]")
@@ -73,9 +73,10 @@ _MESH_ADVICE = (
 class Timeout:
     """A rank's timeout in a collective operation of one process group.
 
-    `number` counts the operations of the process group. It is None for a rank that did not time out itself,
-    but was ended because another rank did. `started` is the last operation that the rank had called. `sizes`
-    are the numbers of elements that the rank sends and receives. `limit` is in seconds.
+    `number` is the operation's sequence number in the process group. It is None for a rank that did not time
+    out itself but was terminated because another rank did. `started` is the number of the last operation that
+    the rank had called. `sizes` contains how many elements the rank sends and receives. `limit` is the
+    timeout in seconds.
     """
 
     rank: int
@@ -106,7 +107,7 @@ class Timeout:
 
 
 def absent(case: Case, cause: End, all_: Collection[End]) -> End | None:
-    """Return the End for the rank whose absence explains why a peer (`cause`) failed, or None.
+    """Return the `End` for the rank whose absence explains why a peer (`cause`) failed, or None.
 
     This rank exited with 0 before its ground truth was complete, or it was outside a collective operation
     when it was stopped. Returns None if `cause.follows` is not set.
@@ -134,9 +135,9 @@ def absent(case: Case, cause: End, all_: Collection[End]) -> End | None:
 
 
 def diagnose(case: Case, cause: End, ends: Collection[End]) -> End | None:
-    """Return the End for the ranks that are to blame if ranks timed out in a collective operation, or None.
+    """Return the `End` for the ranks to blame for a failed collective operation, or None.
 
-    `cause` is the first failure, which another rank may have caused. `ends` are all failures.
+    `cause` is the first failure, which another rank may have caused. `ends` contains all failures.
     """
     if cause.cause not in ("rank.crashed", "rank.killed", "rank.exit_code_masked"):
         return None
@@ -150,10 +151,10 @@ def diagnose(case: Case, cause: End, ends: Collection[End]) -> End | None:
 
 
 def _without_peers(case: Case, cause: End, ends: Collection[End], other_error: str) -> End | None:
-    """Return the End if all pods lost a peer or waited in vain for one, or None.
+    """Return the `End` if all pods lost a peer or waited in vain for one, or None.
 
-    `other_error` is a clause about an earlier error in the logs, or "". No rank is accused, because the logs
-    do not show which rank was the first.
+    `other_error` is a clause about an earlier error in the logs, or "". The `End` has no ranks, because the
+    logs do not show which rank failed first.
     """
     refs = tuple(end.evidence[-1] for end in ends if end.evidence)[:2]
     cause_id: CauseId = "collective.failed"
@@ -185,9 +186,9 @@ def _of_ends(ends: Iterable[End]) -> str:
 def _other_error(case: Case, logs: Mapping[int, list[tuple[str, str]]]) -> str:
     """Return a clause about an earlier error in the logs that is not the loss of a peer, or "".
 
-    Errors that a pod logged after the loss of a peer may be consequences of it, so they do not count. The
-    error that the fewest pods logged is returned, because programs also log errors that they catch, such as
-    that of an optional import, and all pods log those.
+    Errors that a pod logged after the loss of a peer may be consequences of it, so they do not count. Returns
+    the error that the fewest pods logged. An error in the logs of all pods is probably one that the program
+    catches, such as a failed optional import.
     """
     errors: dict[str, dict[int, str]] = {}
     for index, lines in logs.items():
@@ -205,10 +206,10 @@ def _other_error(case: Case, logs: Mapping[int, list[tuple[str, str]]]) -> str:
 
 
 def of_peers(case: Case, cause: End, all_: Iterable[End]) -> list[str]:
-    """Return sentences about the other pods that may explain a failure caused by an unknown peer.
+    """Return sentences about other pods that may have caused a failure if the responsible peer is unknown.
 
-    A peer that had finished its own work, or that was still running, may be the reason, but this is not
-    proved, so `cause` remains the first failure.
+    A peer that had already finished, or one that was still running, may be the reason. This is not proved, so
+    `cause` remains the first failure.
     """
     texts = []
     outside = ranks_outside_collectives.outside_collectives(case)
@@ -233,9 +234,9 @@ def of_peers(case: Case, cause: End, all_: Iterable[End]) -> list[str]:
 
 
 def _last_before(case: Case, end: End, at: float) -> list[str]:
-    """Return a clause that quotes a pod's last log line from before another rank failed.
+    """Return a clause that quotes the last line that a pod logged before `at`, when another rank failed.
 
-    Errors are left out, because the pod's ranks may have logged them only after they lost that rank.
+    Returns [] if this line is an error, because the error may be a consequence of that failure.
     """
     log = case.bundle.log(case.pods[end.index].name, case.launch.container)
     lines = case.bundle.tail(log, TAIL_LINES)
@@ -262,7 +263,7 @@ def lost_peer(case: Case, cause: End) -> str:
 
 
 def _without_part(end: End, place: str, ref: str) -> End:
-    """Return the End for a rank whose peers waited for it in vain in a collective operation.
+    """Return the `End` for a rank whose peers waited for it in vain in a collective operation.
 
     `ref` is where the rank's stack is recorded.
     """
@@ -283,7 +284,7 @@ def _lines(case: Case, index: int) -> Iterator[tuple[str, str]]:
 
 
 def _barrier(case: Case, cause: End, logs: Mapping[int, list[tuple[str, str]]]) -> End | None:
-    """Return the End for the ranks that did not reach a monitored barrier, which rank 0 names."""
+    """Return the `End` for the ranks that, according to rank 0, missed a monitored barrier, or None."""
     for text, ref in (line for lines in logs.values() for line in lines):
         if match := _BARRIER.search(text):
             ranks = [rank for rank in case.ranks if str(rank) in re.findall(r"\d+", match[1])]
@@ -295,7 +296,10 @@ def _barrier(case: Case, cause: End, logs: Mapping[int, list[tuple[str, str]]]) 
 
 
 def _fingerprints(case: Case, cause: End, logs: Mapping[int, list[tuple[str, str]]]) -> End | None:
-    """Return the End for ranks whose operations differ according to TORCH_DISTRIBUTED_DEBUG=DETAIL."""
+    """Return the `End` for the ranks that called different operations, or None.
+
+    PyTorch logs the differences if TORCH_DISTRIBUTED_DEBUG=DETAIL is set.
+    """
     calls: dict[int, tuple[str, ...]] = {}
     refs = []
     for text, ref in (line for lines in logs.values() for line in lines):
@@ -312,7 +316,11 @@ def _fingerprints(case: Case, cause: End, logs: Mapping[int, list[tuple[str, str
 
 
 def _compared(case: Case, cause: End, logs: Mapping[int, list[tuple[str, str]]]) -> End | None:
-    """Return the End for the ranks that called fewer or other operations, according to the timeouts."""
+    """Return the `End` that a comparison of the ranks' timeouts proves, or None.
+
+    Ranks may have called fewer operations than the others, or different ones. If all ranks called the same
+    operation, and it did not complete, the `End` has no ranks.
+    """
     timeouts = _of_one_group(_timeouts(case, logs))
     waiting = [each for each in timeouts if each.number is not None]
     if len(timeouts) < 2 or not waiting or any(each.operation in BETWEEN_TWO for each in waiting):
@@ -374,8 +382,8 @@ def _timeouts(case: Case, logs: Mapping[int, list[tuple[str, str]]]) -> list[Tim
 def _rank(text: str, of_pod: list[int]) -> int | None:
     """Return the rank that logged a line, or None if unknown.
 
-    The line's label identifies the rank. Without a label, it is the pod's only rank, or the rank that the
-    line names within its process group.
+    The line's label identifies the rank. A line without a label is from the pod's only rank, or from the rank
+    that the line itself mentions.
     """
     if label := _LABEL.match(text):
         return int(label[1])
@@ -429,7 +437,7 @@ def _places(case: Case, ranks: list[int]) -> str:
 def _end(
     cause: End, id_: CauseId, ranks: list[int], text: str, refs: tuple[str, ...], advice: str = ""
 ) -> End:
-    """Return an End with the cause `id_` at the time of `cause`. It does not follow from another End."""
+    """Return a copy of `cause` with the given values. It is not a consequence of another `End`."""
     return replace(
         cause,
         cause=id_,

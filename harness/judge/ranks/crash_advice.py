@@ -1,8 +1,8 @@
-"""Advice on the last error of a crashed rank, which can depend on the rank's pod and its node.
+"""Give advice on the last error of a crashed rank. The advice can depend on the rank's pod and node.
 
-A process can use only one MIG device, so a rank finds one device however many its pod requests
+A process can use only one MIG device, so a rank finds a single device even if its pod requests several
 (k8s-device-plugin #446). If GPUs are shared, several devices that a pod or a job requests can be the same
-GPU. The log alone then suggests that the program selects the wrong device.
+GPU. In both cases, the log alone suggests that the program selects the wrong device.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _SHARED = {
     "also whether they call torch.cuda.set_device(LOCAL_RANK)",
     _FULL: "Other pods may use the same memory: use nodes without sharing, or reduce the batch",
 }
-"""Maps the pattern for an error to the advice if the node's GPUs are shared."""
+"""Maps the pattern for each error to advice for a node whose GPUs are shared."""
 
 
 def advice(case: Case, index: int, error: str) -> str:

@@ -1,7 +1,8 @@
-"""Find restarts that happened before an attached job was read, using the counters in its objects.
+"""Find restarts of an attached job that happened before the harness read its objects.
 
-Pods from an earlier attempt have usually been deleted, together with their logs. However, a JobSet counts its
-restarts, and a Job counts its failed pods. Other controllers report the creation of pods only in Events.
+Pods from an earlier attempt have usually been deleted, together with their logs. However, the status of a
+JobSet counts its restarts, and that of a Job counts its failed pods. For other kinds, only Events show how
+often a pod was created.
 """
 
 from __future__ import annotations
@@ -100,7 +101,7 @@ def _created_once(case: Case) -> bool:
 
 
 def _one_creation(pod: Pod, events: list[dict[str, Any]]) -> bool:
-    """Return whether exactly one Event, from the time of the pod's creation, reports its creation."""
+    """Return whether exactly one Event, dated when the pod was created, reports the pod's creation."""
     name = re.compile(rf"(?<![\w.-]){re.escape(pod.name)}(?![\w.-])")
     creations = [
         event

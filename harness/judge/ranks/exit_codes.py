@@ -1,8 +1,8 @@
 """Judge each rank's exit code. Two sources must report it, and the run script must not hide it.
 
-The first source is the pod, or the init process if the container is kept alive. The second source is the rank
-itself or torchrun's agent. The second source writes to the container's stdout even if a script redirects its
-output.
+The first source is the pod's status, or the init process if the container is kept alive. The second source is
+the rank itself or torchrun's agent. It writes to the container's stdout, even if a script redirects the
+output of the rank.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ from harness.judge.ranks import exit_masking, retried_commands, timeout_command
 from harness.workers.recorder import hooks
 
 _NOT_MET = re.compile(r"[Cc]onnection (closed|reset|was)|Rendezvous\w*Error|DistStoreError|connectFullMesh")
-"""Pattern for errors from a rank whose peer ended before responding, in addition to those that `clues`
-finds."""
+"""Pattern for errors of a rank that lost a peer, in addition to those that error_patterns recognizes."""
 
 _WHY_CODE_UNREADABLE = (
     "the rank raises SystemExit itself, whose code cannot be read before Python 3.12, and the script may hide"
@@ -35,7 +34,7 @@ _WHY_CODE_UNREADABLE = (
 
 @dataclass(frozen=True)
 class BadEnd:
-    """The failure of a rank although its pod exited with 0."""
+    """A failure in a pod that nevertheless exited with 0."""
 
     cause: CauseId
     ranks: list[int]
@@ -73,7 +72,7 @@ def _of_a_peer(error: str) -> bool:
 
 
 def _way(case: Case, of_pod: PodProcesses, index: int, end: BadEnd) -> str:
-    """Return a sentence about how the run script, or a program that it starts, hid an exit code, or ""."""
+    """Return a sentence about how the run script or one of its programs hid an exit code, or ""."""
     text = exit_masking.script(case, index)
     process = next((process for process in of_pod.processes.values() if process.ref == end.ref), None)
     if process is None or not process.argv or not text or retried_commands.named(text, process):
@@ -188,7 +187,7 @@ def before_a_restart(of_pod: PodProcesses) -> BadEnd | None:
 
 def _limit(case: Case, index: int, life: RankLife, at: float) -> str:
     """Return the `timeout N` command that terminated a rank, or ""."""
-    if at == float("inf"):  # If a process's end was not recorded, it ended no later than its container.
+    if at == float("inf"):  # A process whose end was not recorded ended no later than its container.
         at = _end_of_pod(case, index)
     agent = timeout_command.reached(life.agent, at)
     return agent or next(filter(None, (timeout_command.reached(one, at) for one in life.processes)), "")
@@ -201,9 +200,9 @@ def _end_of_pod(case: Case, index: int) -> float:
 
 
 def out_of_memory(case: Case, index: int, code: int | None = -9) -> list[int]:
-    """Return a pod's ranks that ended with `code`, after the OOM killer had killed a process of the pod.
+    """Return a pod's ranks that ended with `code` after the OOM killer had killed a process in the pod.
 
-    The records of the torchrun agent show this. The killed process is the rank itself if its code is -9.
+    The torchrun agent records these kills. If `code` is -9, the killed process is the rank itself.
     """
     of_pod = case.processes.get(index)
     lives = of_pod.lives if of_pod else []
@@ -211,13 +210,13 @@ def out_of_memory(case: Case, index: int, code: int | None = -9) -> list[int]:
 
 
 def _out_of_memory(life: RankLife) -> bool:
-    """Return whether the OOM killer had killed a process in the container when torchrun saw the failure."""
+    """Return whether torchrun recorded an OOM kill in the container together with the rank's failure."""
     failures = life.agent.failures if life.agent is not None else []
     return any(event.oom_kills and any(f[0] == life.pid for f in event.failures) for event in failures)
 
 
 def _of_others(case: Case, index: int, repeated: set[str]) -> Iterator[BadEnd]:
-    """Yield each failed program that used the Pluto client but is not a rank, such as an evaluation."""
+    """Yield each failed non-rank program that used the Pluto client, such as an evaluation script."""
     of_pod = case.processes[index]
     judged = repeated.union(process.id for life in of_pod.lives for process in life.processes)
     for process in of_pod.commands:
@@ -301,7 +300,7 @@ def check(case: Case, before: list[Finding]) -> Finding:
 
 
 def _confirmed(case: Case, index: int, life: RankLife) -> bool:
-    """Return whether a second source confirms the rank's exit code, or its script always passes it on."""
+    """Return whether a second source confirms the rank's exit code, or the script always passes it on."""
     by_agent = life.agent is not None and life.agent.result is not None
     if by_agent or any(end.code is not None for end in life.ends):
         return True

@@ -11,15 +11,14 @@ _KONDUKTOR = re.compile(r"^\($\n(.*?)^\)$\n# Capture", re.DOTALL | re.MULTILINE)
 """Pattern that finds the user's own script within the script that konduktor generates."""
 _STARTS, _LAUNCHERS = r"(^|[\s;&|(/'\"])", r"torchrun|python[\d.]*|accelerate|deepspeed"
 LAUNCHER = re.compile(rf"{_STARTS}({_LAUNCHERS})(\s|$)|torch\.distributed")
-"""Pattern for a command, within a script line, that starts a training program."""
+"""Pattern for a command in a script line that starts a training program."""
 _PROGRAM = re.compile(rf"{_STARTS}({_LAUNCHERS}|bash|sh)(\s|$)")
 _COMPOUND = re.compile(r"^(!|if|while|until|for|case|function)\b|^!|[({]\s*$|^trap\b")
 """Pattern for a line with a compound command or a trap. Both can replace other commands' exit codes."""
 _WAITS = re.compile(r"\b(wait|fg)\b|\bkill\s+-0\b|--pid\b")
 
 _CLOSED = re.compile(r"^(((fi|done|esac)\b|[})]|el(se|if)\b.*?;\s*fi\b)\s*;?\s*)+")
-"""Pattern for words that close compound commands, such as `fi` and `done`. They do not run another
-command."""
+"""Pattern for words such as `fi` and `done`, which close a compound command and do not run another one."""
 _LOOP = re.compile(r"\b(for|while|until)\b.*\bdo\b.*\bdone\b")
 
 _WAYS = (
@@ -35,7 +34,7 @@ _WAYS = (
     ),
     (r"^(?!.*--return)script\s+(?!-\w*e)", "`script` hides the exit code: write `script -e`"),
 )
-"""Pairs of a pattern for the line that starts the program and a clause on how such a line hides the exit
+"""Pairs of a pattern for the line that starts the program, and an explanation of how this line hides the exit
 code."""
 _BEHIND = re.compile(r"(?<![&>])&\s*(disown)?\s*$")
 """Pattern for the end of a line that starts a program in the background."""
@@ -74,9 +73,9 @@ def passes_on(text: str) -> bool:
 
 
 def _weight(word: str) -> tuple[bool, int]:
-    """Return a sort key that ranks the user's script last.
+    """Return a sort key that is highest for the user's script.
 
-    The user's script is probably the longest argument that starts a program.
+    This is probably the longest argument that starts a program.
     """
     own = _KONDUKTOR.search(word) or ("/opt/harness/" not in word and _PROGRAM.search(word))
     return bool(own), len(word)

@@ -1,4 +1,4 @@
-"""Decode the signals that the exit codes of containers and ranks contain."""
+"""Decode the signal in the exit code of a container or a rank."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import signal
 _PASSED_ON = [
     256 - number for number in (signal.SIGTERM, signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS)
 ]
-"""Exit codes of launchers that pass on the negative exit code of a process."""
+"""Exit codes of launchers that exit with the negative exit code of a process (modulo 256)."""
 
 
 def signal_name(number: int) -> str:

@@ -1,7 +1,7 @@
 """Find frozen ranks in snapshots of containers.
 
-The snapshots were taken when the harness stopped waiting or when a time limit passed, and the containers were
-still running.
+The harness takes a snapshot of each container that is still running when a time limit expires or when the
+harness stops waiting.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ PAUSED = "in a paused state"
 
 
 def frozen(case: Case, ends: dict[int, End]) -> End | None:
-    """Return an End for a rank whose container is paused or contains a stopped process, or None.
+    """Return an `End` for a rank whose container is paused or contains a stopped process, or None.
 
     If there are several such ranks, the one that stopped logging first is returned.
     """
     last_snapshots = {}
     for line, snapshot in case.bundle.inspections():
-        # A snapshot without processes counts only if its container was paused. Any other container had ended.
+        # A container without processes had ended, unless it was paused.
         if snapshot.processes or PAUSED in (snapshot.error or ""):
             last_snapshots[snapshot.pod] = line, snapshot
     candidates = [
@@ -56,7 +56,7 @@ def _of(case: Case, ends: dict[int, End], line: int, snapshot: RendezvousSnapsho
         return None
     text = f"{case.place(index)} is frozen: {description}"
     refs = (f"inspections.jsonl:{line}", *ends[index].evidence)
-    # The rank froze after its last point, before the job ended. Other ranks in its pod can still log.
+    # A frozen rank logs no more points. Use the earliest time, because other ranks in the pod can still log.
     at = min(case.last_logged(rank) for rank in ends[index].ranks)
     return replace(
         ends[index], cause="rank.hung", text=text, log_quote="", at=at, follows=False, evidence=refs
@@ -64,7 +64,7 @@ def _of(case: Case, ends: dict[int, End], line: int, snapshot: RendezvousSnapsho
 
 
 def _name(process: Process) -> str:
-    """Return a short name for a process: torchrun, or its program's or script's name."""
+    """Return a short name for a process: "torchrun", or the name of its script or program."""
     if torchrun_processes.is_agent(process):
         return "torchrun"
     words = [word for word in process.command if not word.startswith("-")] or ["process"]

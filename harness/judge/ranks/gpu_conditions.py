@@ -1,6 +1,6 @@
-"""Find faults of GPUs that the kubelet, the device plugin or a health monitor reported about the job's nodes.
+"""Find GPU faults on the job's nodes that the kubelet, the device plugin or a health monitor reported.
 
-The error of a rank often does not show that its GPU failed, and the ranks that wait for it only time out.
+A rank's error often does not show that its GPU failed, and the ranks that wait for this rank only time out.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ _OF_THE_PROGRAM = re.compile(
     r"|no kernel image|kernel image is invalid|PTX was compiled|not compiled with CUDA|invalid usage"
     r"|stub library|deserialize object"
 )
-"""Pattern for errors of CUDA and NCCL that the program, its image or its requests explain."""
+"""Pattern for CUDA and NCCL errors whose cause is the program, its image or its resource requests."""
 _ADVICE = (
     "the node reports a fault of its GPUs: drain it, look for Xid errors in its kernel log, and reset the "
     "GPU or reboot the node"
 )
 _OWN_CAUSES = ("rank.crashed", "rank.killed", "rank.hung")
-"""Causes for which a fault of the GPU explains more than the advice on the rank's last error."""
+"""Causes for which advice on the GPU fault is better than advice on the rank's last error."""
 
 
 @dataclass(frozen=True)
 class Faults:
-    """The faults of GPUs of the job's nodes, as sentences with references. `advice` can be ""."""
+    """GPU faults on the job's nodes: a sentence in `texts` and a reference in `evidence` for each fault."""
 
     texts: list[str]
     evidence: list[str]
@@ -40,7 +40,7 @@ class Faults:
 
 
 def of_failure(case: Case, cause: End) -> Faults:
-    """Return the GPU faults of the job's pods and nodes if the first failure is an error of CUDA or NCCL."""
+    """Return the GPU faults of the job's pods and nodes if the first failure is a CUDA or NCCL error."""
     gpu_cause, error = (cause.cause or "").startswith("gpu."), f"{cause.text} {cause.log_quote}"
     if not (gpu_cause or _OF_GPUS.search(error)) or _OF_THE_PROGRAM.search(error):
         return Faults([], [])
@@ -55,7 +55,7 @@ def of_failure(case: Case, cause: End) -> Faults:
 
 
 def _of_pod(case: Case, pod: Pod, index: int) -> Iterator[tuple[str, str]]:
-    """Yield the unhealthy devices in a pod's status, as sentences with references."""
+    """Yield a sentence about the unhealthy devices in a pod's status, and its reference."""
     states = ((state, gpu_nodes.unhealthy_devices(state.object)) for state in reversed(pod.history))
     state, devices = next(((state, devices) for state, devices in states if devices), (None, []))
     if state is not None:
@@ -64,7 +64,7 @@ def _of_pod(case: Case, pod: Pod, index: int) -> Iterator[tuple[str, str]]:
 
 
 def _of_node(case: Case, pod: Pod, index: int) -> Iterator[tuple[str, str]]:
-    """Yield the faults that the last state of a pod's node shows, as sentences with references."""
+    """Yield a sentence and its reference for each GPU fault in the last recorded state of a pod's node."""
     place = f"node {pod.node} of {names(case.ranks_of(index))}"
     for state in _last_states(case, str(pod.node)):
         for condition in gpu_nodes.fault_conditions(state.object):
@@ -76,7 +76,7 @@ def _of_node(case: Case, pod: Pod, index: int) -> Iterator[tuple[str, str]]:
 
 
 def _last_states(case: Case, node: str) -> list[ObjectState]:
-    """Return the last recorded state of a node until the harness stopped the job, or []."""
+    """Return a list with the last state of a node recorded before the harness stopped the job, or []."""
     limit = case.stopped_at or float("inf")
     states = [
         state

@@ -13,12 +13,12 @@ from harness.judge.logs import error_patterns
 from harness.workers.ground_truth.truth_frames import EXIT_MARK
 
 LAST_LINES = 400
-"""Number of lines at the end of a log that are searched for the exit code. Other processes may log after
-it."""
+"""Number of lines at the end of a log that are searched for the line with the exit code. Other processes may
+log after this line."""
 LATE_SECONDS = 60.0
 """A log begins late if its first line was written more than this many seconds after its container started."""
 MOMENT = 2.0
-"""Maximum number of seconds between the last log line and the container's end, as rounded by Kubernetes."""
+"""A log line counts as simultaneous with the container's end if it is less than this many seconds older."""
 _KUBELET = re.compile(r"dial tcp \S+:10250: [\w/: -]*\w")
 """Pattern for the API server's error message when it cannot reach a kubelet."""
 
@@ -51,7 +51,10 @@ def logs(case: Case) -> Finding:
 
 
 def _begins_late(case: Case, index: int, pod: Pod) -> str:
-    """Return why a log's beginning may be missing, or "". The kubelet returns only the newest log file."""
+    """Return why a log's beginning may be missing, or "".
+
+    After a log rotation, the kubelet returns only the newest file.
+    """
     path = case.bundle.log(pod.name, case.launch.container)
     moment = next(
         (line.partition(b" ")[0].decode(errors="replace") for _, line in case.bundle.lines(path)), ""

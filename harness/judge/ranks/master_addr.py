@@ -21,7 +21,7 @@ _BACKENDS = ("c10d", "etcd-v2", "etcd", "etcd-server")
 class PublishedName:
     """A host name that torchrun passed to the workers.
 
-    `ranks` are the ranks in the pod with this name, if known.
+    `ranks` contains the ranks in the pod with this name, or is empty if the pod is unknown.
     """
 
     ranks: list[int]
@@ -29,7 +29,7 @@ class PublishedName:
 
 
 def unresolved(case: Case, end: End) -> PublishedName | None:
-    """Return the name that a rank could not resolve, if torchrun took it from a pod, otherwise None."""
+    """Return the MASTER_ADDR that a rank could not resolve if torchrun took it from a pod, or None."""
     host = unresolved_hosts.unresolved_host(end.text)
     of_pod = case.processes.get(end.index)
     if not host or of_pod is None or not of_pod.agents:

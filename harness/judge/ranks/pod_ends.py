@@ -25,7 +25,7 @@ from harness.judge.ranks import crash_advice, exit_codes, removal_events, timeou
 from harness.judge.ranks.exit_signals import signal_name, signal_of
 
 OF_ITSELF = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
-"""Signals that faults in the process itself raise. Other processes rarely send these signals."""
+"""Signals that a fault in the process itself raises. Other processes rarely send these signals."""
 _TAKEN_DOWN = (128 + signal.SIGTERM, 128 + signal.SIGKILL)
 """Exit codes of a container that the kubelet stopped with SIGTERM or SIGKILL.
 
@@ -34,19 +34,22 @@ If torchrun reports a failed worker, the exit code in its report counts instead.
 _GPU_CAUSES: tuple[CauseId, ...] = ("gpu.ecc", "gpu.lost", "gpu.nvlink", "gpu.driver")
 """Causes for which PyTorch's NCCL watchdog terminates a rank with SIGABRT."""
 _WITHOUT_GPU: tuple[CauseId, ...] = ("gpu.absent", "gpu.driver")
-"""Causes of ranks that cannot use any GPU, perhaps because their pods request none."""
+"""Causes for ranks that cannot use a GPU. Their pods may not have requested one."""
 _WITH_A_DRIVER = re.compile(
     r"system not yet initialized|driver on your system is too old|[Dd]river/library version mismatch"
     r"|forward compatibility was attempted|unsupported display driver|PTX was compiled|API call is not supp"
 )
-"""Pattern for errors of a loaded driver. A pod can see the GPUs of its node without requesting any, if
-NVIDIA's container runtime is the default and the image sets NVIDIA_VISIBLE_DEVICES."""
+"""Pattern for errors that occur only if a GPU driver is loaded.
+
+A pod that requests no GPU can still see the GPUs of its node if NVIDIA's container runtime is the default and
+the image sets NVIDIA_VISIBLE_DEVICES.
+"""
 _WITH_OWN_ADVICE: tuple[CauseId, ...] = (
     *_WITHOUT_GPU,
     "rank.write_failed",
     "rendezvous.unreachable",
 )
-"""Causes whose action depends on the error."""
+"""Causes for which the advice depends on the error message."""
 _REQUEST_ADVICE = (
     "request GPUs: set the container's nvidia.com/gpu limit, or konduktor's resources.accelerators"
 )
@@ -73,8 +76,8 @@ _SERVICE_LINK_ADVICE = (
     "Service, or set enableServiceLinks: false in the pod template"
 )
 CLUE_LINES = 600
-"""Number of lines at the end of a log that are searched for hints. PyTorch writes a C++ stack of 30 lines for
-each socket error, and several of them after a rank has lost the rendezvous store."""
+"""Number of lines at the end of a log that are searched for the cause of a failure. PyTorch writes a C++
+stack of 30 lines for each socket error, and several such stacks once a rank has lost the rendezvous store."""
 DEEPSPEED_LINES = 10
 """Number of lines at the end of a log that are searched for DeepSpeed's report."""
 LOST_CONTAINER = 255
@@ -121,7 +124,7 @@ def end_of(case: Case, index: int) -> End:
 
 
 def _at_its_own_deadline(case: Case, pod: Pod) -> End | None:
-    """Return the End for a pod that the kubelet terminated at the pod's activeDeadlineSeconds, or None.
+    """Return the `End` for a pod that the kubelet terminated at the pod's activeDeadlineSeconds, or None.
 
     The kubelet may never report that the pod's container terminated (kubernetes/kubernetes#88613).
     """
@@ -145,7 +148,7 @@ def _runs_again(case: Case, pod: Pod) -> bool:
 
 
 def _deleted(case: Case, pod: Pod) -> End:
-    """Return the End for a pod that was deleted before its container's termination was recorded."""
+    """Return the `End` for a pod that was deleted before its container's termination was recorded."""
     state = pod_deletion.removed(pod) or pod.last
     at, version = pod_deletion.requested_at(state), pod_deletion.version(state)
     end = End(pod.index, "deleted", case.ranks_of(pod.index), at, version, evidence=(state.ref,))
@@ -165,7 +168,7 @@ def _deleted(case: Case, pod: Pod) -> End:
 
 
 def _evicted(case: Case, pod: Pod, end: End) -> End | None:
-    """Return the End for a pod evicted by the kubelet or the scheduler, or None if it was not evicted."""
+    """Return the `End` for a pod evicted by the kubelet or the scheduler, or None if it was not evicted."""
     reason = pod_deletion.evicted(pod)
     if reason is None:
         return None
@@ -178,7 +181,7 @@ def _evicted(case: Case, pod: Pod, end: End) -> End | None:
 
 
 def _with_event(case: Case, end: End, known: str = "") -> End:
-    """Return the End of a removed pod, completed with the Event about the removal and with advice."""
+    """Return a removed pod's `End` with the Event about the removal and with advice, if there are any."""
     event = removal_events.of_pod(case, end.index, end.at, known)
     text, refs = (f"{end.text}; {event.text}", (*end.evidence, event.evidence)) if event else ("", ())
     advice = removal_events.advice(text or end.text) or end.advice
@@ -191,9 +194,9 @@ def _job_deleted(case: Case, pod: Pod, end: End) -> End:
 
 
 def _out_of_time(case: Case, pod: Pod, end: End, deadline: float) -> End:
-    """Return the End for a pod that its Job deleted at the Job's deadline.
+    """Return the `End` for a pod that its Job deleted at the Job's deadline.
 
-    The End's time is after the deadline.
+    The `End` is dated after the deadline.
     """
     text = f"{case.place(pod.index)} was taken down at its Job's deadline"
     return replace(end, at=max(end.at, deadline + 0.001), cause="run.timed_out", text=text, follows=True)
@@ -237,9 +240,9 @@ def _terminated(case: Case, pod: Pod, state: ObjectState, terminated: dict[str, 
 
 
 def _killed_with_0(case: Case, pod: Pod, end: End, terminated: dict[str, object]) -> End | None:
-    """Return the End for a rank that exited with 0 because its pod was stopped or out of memory, or None.
+    """Return the `End` for a rank that exited with 0 although its pod was stopped or out of memory, or None.
 
-    If its pod was evicted or deleted, it is not known whether the rank had finished its work, but the Job
+    After an eviction or deletion, it is not known whether the rank had finished its work, although its Job
     counts as completed (kubernetes/kubernetes#90636).
     """
     end = replace(end, state="failed", follows=False)
@@ -267,7 +270,7 @@ def _tests_failed(case: Case, pod: Pod) -> bool:
 
 
 def _masked(case: Case, pod: Pod, end: End, bad_end: exit_codes.BadEnd, terminated: dict[str, object]) -> End:
-    """Return the End for a pod that exited with 0 although one of its ranks failed."""
+    """Return the `End` for a pod that exited with 0 although one of its ranks failed."""
     if terminated.get("reason") == "OOMKilled" and bad_end.code in (None, -signal.SIGKILL):
         note = "" if bad_end.cause == "rank.oom_killed" else f": {_OOM}"
         bad_end = replace(bad_end, cause="rank.oom_killed", text=bad_end.text + note, of_a_peer=False)
@@ -314,7 +317,7 @@ def _failed(case: Case, pod: Pod, end: End, clues: Clues, terminated: dict[str, 
 
 
 def _unexplained(case: Case, pod: Pod, clues: Clues, code: object, number: int) -> bool:
-    """Return whether the log does not show why a container ended, so that SIGTERM may have ended it.
+    """Return whether SIGTERM may have ended a container whose log does not show why it ended.
 
     After SIGTERM, torchrun exits with 1. The programs of attached jobs can exit with any code.
     """
@@ -324,7 +327,7 @@ def _unexplained(case: Case, pod: Pod, clues: Clues, code: object, number: int) 
 
 
 def _not_located(case: Case, end: End, terminated: dict[str, object]) -> End | None:
-    """Return the End for a container that the kubelet could not find when its pod ended, or None."""
+    """Return the `End` for a container that the kubelet could not find when its pod ended, or None."""
     if terminated.get("reason") != "ContainerStatusUnknown":
         return None
     message = terminated.get("message") or "no message"
@@ -333,7 +336,7 @@ def _not_located(case: Case, end: End, terminated: dict[str, object]) -> End | N
 
 
 def _killed_by_kubelet(case: Case, end: End, terminated: dict[str, object]) -> End | None:
-    """Return the End for a container that the kubelet killed because a probe or hook failed, or None."""
+    """Return the `End` for a container that the kubelet killed because a probe or hook failed, or None."""
     number = signal_of(end.exit_code)
     if number not in {signal.SIGTERM, signal.SIGKILL}:
         return None
@@ -346,7 +349,7 @@ def _killed_by_kubelet(case: Case, end: End, terminated: dict[str, object]) -> E
 
 
 def _lost(case: Case, end: End, clues: Clues, code: object) -> End | None:
-    """Return the End for a container that its node may have lost, for example in a reboot, or None."""
+    """Return the `End` for a container that its node may have lost, for example in a reboot, or None."""
     if not case.launch.attached or code != LOST_CONTAINER or clues.cause:
         return None
     text = f"{case.place(end.index)} exited with code {code}, which containerd also reports for a container "
@@ -355,7 +358,7 @@ def _lost(case: Case, end: End, clues: Clues, code: object) -> End | None:
 
 
 def _from_outside(case: Case, pod: Pod, end: End, clues: Clues, code: object) -> End | None:
-    """Return the End for a container whose command was ended by a signal or by `timeout`, or None."""
+    """Return the `End` for a container whose command was ended by a signal or by `timeout`, or None."""
     place, number = case.place(pod.index), signal_of(end.exit_code)
     limit = timeout_command.of_pod(case, pod.index, end.at, code if isinstance(code, int) else None)
     if limit:
@@ -396,7 +399,7 @@ def _script_ended(case: Case, index: int) -> bool:
 
 
 def _without_progress(case: Case, end: End, stack: Stack, log: str) -> End:
-    """Return the End for a rank that stopped itself because it made no progress for a given time."""
+    """Return the `End` for a rank that stopped itself because it made no progress for a given time."""
     text = f"{case.place(end.index)} made no progress for {stack.after}"
     if stack.in_client:
         return without_tracker(end, f"{log}:{stack.number}", text)
@@ -409,7 +412,7 @@ def _without_progress(case: Case, end: End, stack: Stack, log: str) -> End:
 
 
 def without_tracker(end: End, ref: str, text: str) -> End:
-    """Return the End for a rank whose Pluto client was waiting for a response from the tracker.
+    """Return the `End` for a rank whose Pluto client was waiting for a response from the tracker.
 
     `ref` is where the rank's stack is recorded.
     """
@@ -424,7 +427,7 @@ def without_tracker(end: End, ref: str, text: str) -> End:
 
 
 def _exited(case: Case, end: End, clues: Clues, terminated: dict[str, object]) -> End:
-    """Return the End for a container that exited on its own with a nonzero code."""
+    """Return the `End` for a container that exited on its own with a nonzero code."""
     place, code = case.place(end.index), terminated.get("exitCode")
     text = f"{place} exited with code {end.exit_code}"
     if clues.exit_code and code not in (None, 0, clues.exit_code):
@@ -449,13 +452,13 @@ def _exited(case: Case, end: End, clues: Clues, terminated: dict[str, object]) -
     if known_errors.is_killed_worker(clues.last) and exit_codes.out_of_memory(case, end.index, end.exit_code):
         return replace(end, cause="rank.oom_killed", text=f"{text}: {_OOM}", follows=False)
     advice = end.advice or crash_advice.advice(case, end.index, clues.last)
-    # If a rank that had logged points later cannot reach a peer, the peer did not come back.
+    # If a rank cannot reach a peer after it has logged points, the peer failed to come back.
     follows = end.follows or clues.cause in ("rendezvous.timeout", "rendezvous.unreachable")
     return replace(end, cause="rank.crashed", text=text, advice=advice, follows=follows)
 
 
 def _shares_ports(case: Case, index: int) -> str:
-    """Return a clause that names the job's other pods that use the same host ports, or ""."""
+    """Return a clause about the host ports that a pod with hostNetwork shares with others, or ""."""
     on_host = {
         at: pod for at, pod in case.pods.items() if mapping(pod.last.object, "spec").get("hostNetwork")
     }
@@ -469,7 +472,7 @@ def _shares_ports(case: Case, index: int) -> str:
 
 
 def _pod_deleted(case: Case, pod: Pod, end: End, removed: ObjectState) -> End:
-    """Return the End for a container whose pod was deleted while the container was running."""
+    """Return the `End` for a container whose pod was deleted while the container was running."""
     place, number = case.place(pod.index), signal_of(end.exit_code)
     outcome = f"ended by {signal_name(number)}" if number else f"ended with exit code {end.exit_code}"
     at, version = min(end.at, pod_deletion.requested_at(removed)), pod_deletion.version(removed)
@@ -492,5 +495,5 @@ def _pod_deleted(case: Case, pod: Pod, end: End, removed: ObjectState) -> End:
 
 
 def ends(case: Case) -> dict[int, End]:
-    """Map each expected node index to how its pod ended."""
+    """Return the `End` of each expected node's pod, by node index."""
     return {index: end_of(case, index) for index in range(case.expected.num_nodes)}

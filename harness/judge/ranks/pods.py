@@ -1,4 +1,4 @@
-"""Judge the pods of an admitted job: whether they exist, their exit codes and nodes."""
+"""Judge whether the pods of an admitted job exist, how they ended, and on which nodes they ran."""
 
 from __future__ import annotations
 
@@ -40,8 +40,7 @@ OF_ALL = (
 )
 """Causes that can affect several ranks at once. The finding names all affected ranks, not only the first."""
 _WITHOUT_STATUS = ("rank.evicted", "rank.killed", "run.timed_out")
-"""Causes of pods that ended without a container status, because the kubelet removed the status or never wrote
-it."""
+"""Causes for which a pod may lack a container status, because the kubelet removed it or never wrote it."""
 
 
 def rank_pods(case: Case) -> Finding:
@@ -70,7 +69,7 @@ def _missing(case: Case) -> list[int]:
 
 
 def _never_had(case: Case, missing: list[int], ranks: list[int]) -> Finding:
-    """Return the finding for the nodes in `missing`, which never had a pod. `ranks` are their ranks."""
+    """Return the finding for the nodes in `missing`, which never had a pod. `ranks` contains their ranks."""
     refusal, refs = _refusal(case)
     rejected = None if refusal else controllers.refused_request(case)
     blocking_pod = None if refusal or rejected else _unready_before(case, missing[0])
@@ -137,7 +136,7 @@ _PARALLEL = "set podManagementPolicy: Parallel, because the ranks wait for each 
 
 
 def _unready_before(case: Case, index: int) -> Pod | None:
-    """Return an earlier pod of the StatefulSet that blocks this node's pod by never being Ready, or None."""
+    """Return an earlier pod of the StatefulSet that was never Ready and blocks this node's pod, or None."""
     policy = mapping(case.jobset.object, "spec").get("podManagementPolicy") if case.jobset else "Parallel"
     if case.launch.kind != "StatefulSet" or policy == "Parallel":
         return None
@@ -166,8 +165,8 @@ def refused(case: Case) -> Finding | None:
 
 
 def _refusal(case: Case) -> tuple[Refusal | None, list[str]]:
-    """Return the last rejection of a pod or Job since the newest pod was created, and its event."""
-    limit = case.waited_until or LATE  # After that, the harness deletes the pods' owners.
+    """Return the last rejection of a pod or Job since the newest pod was created, and a reference to it."""
+    limit = case.waited_until or LATE  # After this time, the harness deletes the pods' owners.
     recorded = [each for each in case.bundle.history("event") if (seconds(each.received_at) or 0.0) <= limit]
     events = list({each.uid: each for each in recorded}.values())
     newest = refusals.created(pod.last.object for pod in case.pods.values())
@@ -181,8 +180,8 @@ def _refusal(case: Case) -> tuple[Refusal | None, list[str]]:
 def _created_by_events(case: Case, events: list[ObjectState]) -> float:
     """Return when the newest pod was created according to Events, in seconds since the epoch, or 0.
 
-    Events also report pods that no longer exist. If they report as many pods as the job needs, one second is
-    added: all pods were created in the end, so rejections in the same second do not matter.
+    Events also report pods that no longer exist. If they report as many pods as the job needs, every
+    pod was created in the end. One second is then added, so that rejections in the same second do not count.
     """
     created = {
         str(event.object.get("message")): refusals.occurred(event.object)
@@ -195,7 +194,7 @@ def _created_by_events(case: Case, events: list[ObjectState]) -> float:
 def rank_ends(
     case: Case, ends: dict[int, End], recorded: tuple[bool | None, str] | None = None
 ) -> list[Finding]:
-    """Run the `rendezvous` and `rank-exit` checks: find the first failed rank and its failure's consequences.
+    """Run the `rendezvous` and `rank-exit` checks: find the first failure and its consequences.
 
     `recorded` is the result of attached_digests.world, which describes the ranks' world according to injected
     recorders.
@@ -221,7 +220,7 @@ def rank_ends(
             return [unknown("rendezvous", "see netcheck"), unknown("rank-exit", "see netcheck")]
     cause = first(failures)
     if (culprit := checkpoint_errors.diagnose(case, cause, failures)) is not None:
-        cause, failures = culprit, []  # The text of this End describes all failures.
+        cause, failures = culprit, []  # The text of this `End` describes all failures.
     elif cause.follows:
         cause, failures = _culprit(case, ends, cause, failures)
     other_ends = [end for end in failures if end.index != cause.index]
@@ -282,22 +281,19 @@ def rank_ends(
 
 
 def _culprit(case: Case, ends: dict[int, End], cause: End, failures: list[End]) -> tuple[End, list[End]]:
-    """Return the End that led to the first failure, or `cause` if no such End is known.
+    """Return the `End` that led to the first failure, or `cause` if no such `End` is known.
 
-    Also return the failures to list.
+    Also return the other failures that the finding should list.
     """
     if (culprit := frozen(case, ends) or collectives.absent(case, cause, ends.values())) is not None:
         return culprit, failures
     if (culprit := collectives.diagnose(case, cause, failures)) is not None:
-        return culprit, []  # The text of this End describes all failures.
+        return culprit, []  # The text of this `End` describes all failures.
     return cause, failures
 
 
 def _origin(case: Case, cause: End) -> tuple[list[str], str]:
-    """Return why the original failure in an attached job is unknown, and advice.
-
-    The original failure led to the failure in `cause`.
-    """
+    """Return why an attached job's original failure, which led to `cause`, is unknown, and advice."""
     peer, text = (
         collectives.lost_peer(case, cause),
         "it is the consequence of another failure, which was not recorded",
@@ -311,7 +307,7 @@ def _origin(case: Case, cause: End) -> tuple[list[str], str]:
 
 
 def _in_the_same_second(case: Case, cause: End, failures: list[End]) -> list[End]:
-    """Return the other Ends with the same cause and time, if the harness attached after all of them.
+    """Return every other `End` with the same cause and time, if the harness attached only afterwards.
 
     Timestamps are truncated to whole seconds, so nothing shows which pod was deleted or evicted first.
     """
@@ -348,7 +344,7 @@ def _no_bad_end(case: Case, ends: dict[int, End], recorded: tuple[bool | None, s
 def _never_met(
     case: Case, ends: dict[int, End], failures: list[End], cause: End, consequences: list[str]
 ) -> Finding:
-    """Return the finding for ranks that did not complete the rendezvous. `cause` is the first failed End."""
+    """Return the finding for ranks that did not complete the rendezvous. `cause` is the first failure."""
     if cause.cause == "rendezvous.dns" and (name := master_addr.unresolved(case, cause)) is not None:
         return not_passed(
             "rendezvous",
@@ -395,9 +391,9 @@ def spread(case: Case) -> Finding:
 
 
 def stalled(case: Case, ends: dict[int, End]) -> tuple[list[int], list[str]]:
-    """Return the ranks that were still running when the harness stopped waiting, and sentences about one pod.
+    """Return the ranks that were still running when the harness stopped waiting, and sentences about a pod.
 
-    The sentences describe the ranks' pod that had been silent for the longest time.
+    It is the pod of these ranks that had been silent for the longest time.
     """
     silent_pods: list[tuple[float, str, End]] = []
     for end in ends.values():

@@ -1,4 +1,4 @@
-"""Find the Event that shows which program evicted or deleted a pod, and advice on preventing this.
+"""Find the Event that shows which program evicted or deleted a pod, and give advice on how to prevent this.
 
 The pod's own condition often shows only that something called the eviction API, or nothing at all.
 """
@@ -19,7 +19,7 @@ _OF_OTHERS = (
     *("Scheduled", "FailedScheduling", "NotTriggerScaleUp", "TriggeredScaleUp", "Nominated"),
     *("FailedEvict", "EvictionThresholdMet", "ScaleDownFailed", "Killing"),
 )
-"""Reasons of Events that can mention evictions or preemptions without reporting the removal of this pod.
+"""Reasons of Events that can mention evictions or preemptions without reporting the removal of a pod.
 
 Their messages can contain names that users choose, such as the name of a namespace for preemptible jobs.
 """
@@ -62,7 +62,7 @@ _ADVICE = (
         "request the memory that the ranks use: the kubelet evicts pods that use more than that first",
     ),
 )
-"""Pairs of (pattern for the reason or Event of a removal, advice)."""
+"""Pairs of a pattern for the reason or the Event of a removal, and the advice for it."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def of_pod(case: Case, index: int, at: float, known: str = "") -> Removal | None
 
 
 def _is_of_others(event: PodEvent) -> bool:
-    """Return whether an Event is about a container, or about the start of the pod."""
+    """Return whether an Event is about something other than the removal of the pod."""
     is_start = event.reason in _OF_OTHERS or event.reason in start_events.STEPS
     is_about_a_container = bool(mapping(event.state.object, "involvedObject").get("fieldPath"))
     return is_start or is_about_a_container or event.message.startswith("Cancelling")

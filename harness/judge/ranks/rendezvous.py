@@ -54,11 +54,11 @@ class Node:
 
     @property
     def probe(self) -> ProbeResult | None:
-        """Return netcheck's result for the rendezvous address, tested from inside this container, or None."""
+        """Return the result of a netcheck of the rendezvous address from inside this container, or None."""
         return self.snapshot.asked.get(self.where) if self.snapshot else None
 
     def cause(self, families: tuple[str, ...], otherwise: CauseId) -> CauseId:
-        """Return netcheck's cause for the rendezvous address if it is in `families`, else `otherwise`."""
+        """Return netcheck's cause if it starts with one of `families`, otherwise return `otherwise`."""
         outcome = self.probe.outcome if self.probe else ""
         return CAUSES[outcome].id if outcome in CAUSES and outcome.startswith(families) else otherwise
 
@@ -239,7 +239,7 @@ def _by_dns(case: Case, node: Node) -> bool:
 def _unhosted(case: Case, scene: Scene) -> Diagnosis:
     """Detect a c10d store that no torchrun opened, because no pod has the name in --rdzv_endpoint.
 
-    If a pod has its address, the pod's torchrun may still be starting.
+    Returns None if a pod has the address of this name, because the pod's torchrun may still be starting.
     """
     options = [node.agent.options for node in scene.waiting if node.agent]
     if not all(each.get("rdzv_backend") == "c10d" for each in options):
@@ -263,7 +263,7 @@ def _unhosted(case: Case, scene: Scene) -> Diagnosis:
 
 
 def _own_stores(case: Case, scene: Scene) -> Diagnosis:
-    """Detect nodes that never meet because they wait in different pods' stores, such as each in its own."""
+    """Detect nodes that never meet because they wait in the stores of different pods."""
     at = {node.index: _pods_at(case, node) for node in scene.waiting}
     common, count = Counter(at.values()).most_common(1)[0]
     deviating = [node for node in scene.waiting if not at[node.index] & common]
@@ -282,7 +282,7 @@ def _pods_at(case: Case, node: Node) -> frozenset[str]:
     """Return all addresses of the pods in whose stores a node waits.
 
     Returns an empty set if an address does not belong to a pod. One store has several addresses: one per
-    address family, loopback in its own pod, and a Service's address.
+    address family, a loopback address within its pod, and the address of a Service.
     """
     addresses = set[str]()
     for address in node.addresses or []:
@@ -311,7 +311,7 @@ def _tcp(scene: Scene) -> Diagnosis:
 def _id(scene: Scene) -> Diagnosis:
     """Detect nodes that reach the same address but use different rendezvous ids."""
     ids = {node.index: node.agent.rendezvous_id for node in scene.waiting if node.agent}
-    # If several ids are equally common, the first node's id counts, because it is the rendezvous host.
+    # If several ids are equally common, use the id of the first node, which hosts the rendezvous.
     common = Counter(ids.values()).most_common(1)[0][0]
     deviating = [node for node in scene.waiting if ids[node.index] != common]
     if not deviating:
@@ -332,7 +332,7 @@ def _size(scene: Scene) -> Diagnosis:
 
 
 def _ranks_in(case: Case, log: str) -> Iterator[int]:
-    """Yield the rank of each frame in a log. Malformed frames are skipped."""
+    """Yield the rank in each ground-truth frame of a log. Malformed frames are skipped."""
     for _, line in case.bundle.lines(log):
         with suppress(ValueError, KeyError, TypeError):
             text = [line.decode(errors="replace")]

@@ -39,7 +39,7 @@ def check(case: Case, truths: list[Truth], restarts: list[Restart]) -> Finding:
         notes = unrestarted_processes(truths)
         text = f"nothing was restarted; {'; '.join(notes)}" if notes else "every rank ran once"
         return passed("restarts", text)
-    # Restarts that are not allowed come first, so that they are not cut off by the limit on details.
+    # Put disallowed restarts first, so that the limit on details does not cut them off.
     texts = list(dict.fromkeys(one.text for one in sorted(restarts, key=lambda one: one.allowed)))
     limit = _limit(case)
     if limit is not None:
@@ -182,7 +182,7 @@ def _by_its_job(case: Case, job: str, before: Pod) -> tuple[str, bool]:
 
 
 def _suspended(case: Case, before: Pod, after: Pod) -> tuple[str, bool] | None:
-    """Return (description, allowed) if the job was suspended between two pods, or None."""
+    """Return (description, allowed) if the job was suspended between pods `before` and `after`, or None."""
     created, readmitted = before.history[0].version, after.history[0].version
     states = [state for state in case.jobsets if state.version < readmitted]
     for previous, state in pairwise(states):
@@ -219,9 +219,7 @@ def _suspended(case: Case, before: Pod, after: Pod) -> tuple[str, bool] | None:
 
 
 def _admitted_again(case: Case, before: Pod, after: Pod) -> tuple[str, bool] | None:
-    """Return (description, True) if Kueue evicted an attached job and admitted it again between two pods.
-
-    Otherwise, return None.
+    """Return (description, True) if Kueue readmitted the evicted job between `before` and `after`, or None.
 
     When Kueue admits a Workload again, it sets the Evicted condition to False.
     """

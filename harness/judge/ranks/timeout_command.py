@@ -1,4 +1,4 @@
-"""Find out whether a `timeout N` in a run script ended a rank, using the recorded command and start time."""
+"""Use recorded commands and start times to find out whether a `timeout N` in a run script ended a rank."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def _agents(case: Case) -> dict[tuple[str, int], str]:
 
 
 def _became_another(case: Case) -> dict[tuple[str, int], bool]:
-    """Map each (pod, process id) that called os.exec to whether its runs were finished by then."""
+    """Map each (pod, process id) that called os.exec to whether its Pluto runs had ended by then."""
     return {
         (of_pod.pod, process.pid): all(not end.open for end in execs)
         for of_pod in case.processes.values()
@@ -100,7 +100,7 @@ def _another(agents: dict[tuple[str, int], str], before: TruthStart, after: Trut
 
 
 def unrestarted_processes(truths: list[Truth]) -> list[str]:
-    """Return a sentence for each rank for which several processes logged without a restart."""
+    """Return sentences about ranks whose points come from several processes although there was no restart."""
     texts = []
     for truth in truths:
         at_once = [p for p in pairwise(truth.attempts) if _same_life(*p) and _overlap(*p)]
@@ -133,7 +133,7 @@ class _Life:
     after_an_end: bool
     """Whether the count is unchanged and the earlier process had ended normally or called os.exec."""
     by_exec: bool = False
-    """Whether the earlier process became this process through os.exec before its runs were finished."""
+    """Whether the earlier process became this process through os.exec before its Pluto runs had ended."""
 
 
 def _lives(

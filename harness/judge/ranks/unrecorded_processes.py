@@ -51,7 +51,7 @@ def check(attached: Attached) -> Finding:
 
 
 def _without_recorder(attached: Attached) -> Finding:
-    """Return a finding based only on counts. Each recorded attempt of a rank should attach to a run once."""
+    """Return a finding based on numbers alone. One attachment is expected for each recorded attempt."""
     case = attached.case
     own = [one for _, one in attached.attachments or [] if one.launch in case.launches]
     lives = sum(

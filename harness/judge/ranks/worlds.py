@@ -203,7 +203,8 @@ _WHAT_SHOWS_IT = (
 def of_groups(case: Case) -> Finding | None:
     """Return an attached job's `rendezvous` finding from gloo or NCCL logs, or None.
 
-    The logs prove one world if each expected rank logged a group of all ranks, in exactly one pod.
+    The logs prove one world if each expected rank is in exactly one pod and logged a process group of all
+    ranks.
     """
     if not case.launch.attached or not case.expected.ranks_given:
         return None
@@ -226,7 +227,7 @@ def of_logs(case: Case) -> Finding | None:
     """Return an attached job's `rendezvous` finding from torchrun's logs, or None.
 
     The last rendezvous in each pod's log counts. Returns None if a log is missing, or if the logs show
-    neither one common world nor that each pod trained alone.
+    neither one common world nor one world per pod.
     """
     if not case.launch.attached or case.launch.processes:
         return None
