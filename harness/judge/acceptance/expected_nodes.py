@@ -1,4 +1,4 @@
-"""Judge the acceptance tests in a bundle. Its manifest and pods determine which nodes should report."""
+"""Judge a bundle's acceptance tests. The manifest and the pods show which nodes should have reported."""
 
 from __future__ import annotations
 
