@@ -67,8 +67,8 @@ def decisive(findings: Iterable[Finding]) -> list[Finding]:
 def in_phases(findings: Iterable[Finding]) -> list[Finding]:
     """Return an attached job's findings that did not pass. The first finding decides the verdict.
 
-    Findings from earlier phases come first, even an UNKNOWN before a later FAIL, because the FAIL may be a
-    consequence.
+    Findings from earlier phases come first, even if they are UNKNOWN and a later one is FAIL, because the
+    FAIL may be a consequence.
     """
     return sorted(
         (f for f in findings if f.result != "PASS"),

@@ -23,7 +23,7 @@ State = Literal["succeeded", "failed", "deleted", "running", "waiting", "unknown
 
 @dataclass(frozen=True)
 class End:
-    """How one pod ended. If `follows` is true, the pod's deletion or another rank's end caused this."""
+    """How one pod ended. `follows` is true if the pod ended because of its deletion or another rank's end."""
 
     index: int
     state: State

@@ -1,4 +1,4 @@
-"""Find out from a launcher's last log lines how the process that it had started ended."""
+"""Find out how a launched process ended, using the last lines of its launcher's log."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Find the rank whose own error came first in a container with several ranks.
 
 All ranks in a container write to the same log, so the error of the rank that failed first is mixed with the
-errors of the ranks that lost this peer. torchrun reports the process whose termination it detected first,
-which can be that of any of these ranks. Since PyTorch 2.4, each line of an exception that ends a rank begins
+errors of the ranks that lost this peer. torchrun names the process whose termination it detected first, which
+need not be the one that failed first. Since PyTorch 2.4, each line of an exception that ends a rank begins
 with "[rankN]: ".
 """
 
