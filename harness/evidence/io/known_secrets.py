@@ -131,7 +131,7 @@ class _View:
     text: str
     source: _View | None = None
     at: list[int] = field(default_factory=list)
-    """0, followed by the start and end position of each replacement in `text`."""
+    """The position 0, followed by the start and end of each replacement in `text`."""
     origin: list[int] = field(default_factory=list)
     """For each position in `at`, the corresponding position in the text of `source`."""
 

@@ -102,7 +102,7 @@ class Bundle:
 
     @property
     def damaged(self) -> list[str]:
-        """Return "FILE:LINE REASON" for each record that was read so far and could not be parsed."""
+        """Return "FILE:LINE REASON" for each record that could not be parsed, among those read so far."""
         return list(self._damaged)
 
     def has(self, relative_path: str) -> bool:
@@ -314,7 +314,7 @@ class Bundle:
         return list(self._records("acceptance.jsonl", _ACCEPTANCE))
 
     def dry_runs(self) -> list[tuple[int, DryRun]]:
-        """Return the dry-run results for objects that a controller did not create, in recorded order.
+        """Return the dry-run results for objects that a controller should have created, in recorded order.
 
         Each result is paired with its line number.
         """
@@ -326,7 +326,7 @@ class Bundle:
         return list(self._records("device-holders.jsonl", _DEVICE_HOLDER))
 
     def exits(self) -> list[tuple[int, ContainerExit]]:
-        """Return the exits of commands whose containers init keeps alive afterwards, with line numbers."""
+        """Return the exits of commands in containers that stay alive afterwards, with line numbers."""
         return self._exits
 
     @cached_property
@@ -344,7 +344,8 @@ class Bundle:
     def truth(self, rank: int, suffix: str = "") -> Iterator[tuple[int, TruthLine]]:
         """Yield a rank's ground truth with line numbers.
 
-        If `suffix` is ".outside", yield the ground truth from the recorder around the Pluto client instead.
+        If `suffix` is ".outside", yield the ground truth from the recorder that wraps the Pluto client
+        instead.
 
         Rows in a column file are yielded individually, with the number of the line that refers to the
         columns.

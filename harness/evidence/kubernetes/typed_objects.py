@@ -1,9 +1,9 @@
 """Check field types in recorded Kubernetes objects, and remove and report values with the wrong type.
 
-The judge reads fields in several hundred places and relies on these types, so that it does not raise an error
-if, for example, a damaged bundle contains a list instead of a string. A field's expected type depends only on
-its name, as used by Kubernetes, JobSet, Kueue and the torchrun controller. If a name has several types in
-these APIs, all of them are accepted. Fields with other names are not checked.
+The judge reads fields in several hundred places and relies on their types. Without this check, it would raise
+an error if, for example, a damaged bundle contained a list instead of a string. A field's expected type
+depends only on its name, as used by Kubernetes, JobSet, Kueue and the torchrun controller. If a name has
+several types in these APIs, all of them are accepted. Fields with other names are not checked.
 """
 
 from __future__ import annotations

@@ -124,7 +124,7 @@ _CONTAINER_REASONS = {
     "ContainerCannotRun": Meaning("image.entrypoint"),
     "PostStartHookError": Meaning("image.config", "retried"),
 }
-"""Maps each reason in the status of a container that is waiting or did not start to its meaning."""
+"""The meaning of each reason that the status of a waiting or failed container can contain."""
 _PULLS = (
     # Denials come first, because their messages can also contain "does not exist".
     _Text(("pull access denied",), "image.pull_denied", "final"),

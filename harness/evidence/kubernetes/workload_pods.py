@@ -75,7 +75,7 @@ def group_index(groups: Iterable[PodGroup], pod: dict[str, Any]) -> int | None:
 
 
 def _by_group(groups: list[PodGroup], states: States) -> int | None:
-    """Return a pod's node index, determined from its latest state that matches one of the groups."""
+    """Return a pod's node index, read from its latest state that matches one of the pod groups."""
     indexes = (group_index(groups, state.object) for state in reversed(states))
     return next((index for index in indexes if index is not None), None)
 
