@@ -1,8 +1,8 @@
 """Determine which ranks ran in which pod, their worlds, and how each rank ended, using processes.jsonl.
 
 A rank's world is the process group with which it initialised torch.distributed. If it did not initialise
-torch.distributed, its world is the one that torchrun's rendezvous assigned. A process that has neither of
-them trains in a world of size 1.
+torch.distributed, its world is the one that torchrun's rendezvous assigned. A process with neither is alone
+in a world of size 1.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ def terminal(
     """Return "Completed" if every node's command exited with 0, or "Failed" if one exited with another code.
 
     Returns None while commands are running. `pods` are the nodes' last pods. `until` is when the harness
-    stopped waiting because of its deadline or an interruption by the user. After that time, the harness
+    stopped waiting because its deadline passed or the user interrupted it. After that time, the harness
     itself stops the commands.
     """
     exits = [_exit(bundle, pod, until) for pod in pods]
@@ -122,7 +122,7 @@ def _of_phases(pods: Iterable[ObjectState]) -> Literal["Completed", "Failed"] | 
 NONCE_LABEL = "pluto-e2e-harness/nonce"
 """The label that holds the launch's nonce on its pods. harness/launch/labels.py defines the same value."""
 OBSERVE_STAGE = "observe"
-"""The stage in which the harness waits for the job. When it ends, the harness stops whatever is still
+"""The stage in which the harness waits for the job. When this stage ends, the harness stops whatever is still
 running."""
 
 
@@ -133,7 +133,7 @@ def condition(item: ObjectState | None, kind: str) -> dict[str, Any]:
 
 
 def ever_ready(pod: Pod) -> bool:
-    """Return whether any recorded state of the pod has a true Ready condition."""
+    """Return whether the pod was Ready in any of its recorded states."""
     return any(condition(state, "Ready").get("status") == "True" for state in pod.history)
 
 
@@ -396,7 +396,7 @@ class Case:
     def since(self) -> float | None:
         """Return when the harness began to record changes, in seconds since the epoch, or None if unknown.
 
-        This is when it launched the job, or when it attached to a job that it had not launched.
+        This is when the harness launched the job or, if it had not launched the job, when it attached.
         """
         return seconds(self.manifest.attached_at if self.launch.attached else self.manifest.launched_at)
 

@@ -121,7 +121,7 @@ class Facts:
         pods, summary = attached_digests.records(self.case), self.bundle.summary
         if summary is not None and summary.error is None and summary.digests is not None:
             reports = [report for _, report in self.bundle.digests()]
-            if len(reports) == summary.digests:  # If not, the `tracker` check does not pass.
+            if len(reports) == summary.digests:  # If these differ, the `tracker` check does not pass.
                 digest_reports.verify(pods, reports, [run.run_id for _, run in self.bundle.runs()])
         return pods
 
@@ -175,7 +175,7 @@ class Facts:
 
     @property
     def attached_to_others(self) -> bool:
-        """Return whether the harness did not launch the job."""
+        """Return whether the harness attached to a job that it did not launch."""
         manifest = self.bundle.manifest
         return bool(manifest and manifest.launch and manifest.launch.attached and manifest.expected)
 

@@ -148,7 +148,7 @@ UNREAD: tuple[CauseId, ...] = (
     *("run.evidence_missing", "run.log_incomplete"),
     *("unification.truth_incomplete", "unification.unrecorded_process"),
 )
-"""Causes that are consequences if the kubelet cannot provide logs, to which the recorders write."""
+"""Causes that are mere consequences if logs cannot be read, because the recorders write to the logs."""
 
 
 def judge(bundle: Bundle, judges: Iterable[user_checks.Named] = ()) -> Verdict:

@@ -1,6 +1,6 @@
 """Describe how a node's pod ended.
 
-The checks for ranks, for points and for the cluster share this description.
+The checks of ranks, of points and of the cluster all use this description.
 """
 
 from __future__ import annotations

@@ -198,7 +198,7 @@ class LogFile:
         """Append a chunk of log text from the kubelet, and return the redacted text that was written.
 
         Secrets that are split across chunks or lines are redacted too. If a line might end with the beginning
-        of a secret, its end is held back and written together with the next line.
+        of a secret, the end of the line is held back and written together with the next line.
         """
         text = chunk.decode(errors="replace") if isinstance(chunk, bytes) else chunk
         with self._lock:

@@ -371,13 +371,13 @@ class Bundle:
         return list(self._records("tracker/attachments.jsonl", _ATTACHMENT))
 
     def points(self) -> Iterator[tuple[int, Point]]:
-        """Yield all of the tracker's raw rows with line numbers. Each metric's rows are in arrival order."""
+        """Yield all points in the tracker, with line numbers. Each metric's points are in arrival order."""
         return column_files.points(self.point_parts())
 
     def point_parts(self) -> Iterator[tuple[int, column_files.PointPart]]:
-        """Yield all of the tracker's raw rows with line numbers.
+        """Yield all points in the tracker, with line numbers.
 
-        Rows in a column file are yielded as (record, columns).
+        Points in a column file are yielded as (record, columns).
         """
         path = "tracker/points.jsonl"
         for number, line in self.lines(path):

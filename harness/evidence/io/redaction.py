@@ -127,8 +127,8 @@ class Redactor:
     def value(self, value: Any) -> Any:
         """Return a JSON-like value with every string redacted, including keys. Numbers are unchanged.
 
-        In `{"name": "..._TOKEN", "value": x}`, as in a pod's environment, and in `["--token", x]`, as in its
-        arguments, x is replaced.
+        In `{"name": "..._TOKEN", "value": x}` (an environment variable) and in `["--token", x]` (arguments),
+        x is replaced.
         """
         if isinstance(value, str):
             return self.text(value)

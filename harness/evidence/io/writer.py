@@ -231,7 +231,7 @@ class BundleWriter:
             self.listener.processed(event)
 
     def log_file(self, pod: str, container: str) -> LogFile:
-        """Open a container's log for writing. `close()` writes an incomplete last line."""
+        """Open a container's log for writing. `close()` also writes the last line if it is incomplete."""
         return LogFile(
             Appender(inside(self.path, f"logs/{pod}-{container}.log"), self._disk.taking), self.redactor
         )
@@ -262,9 +262,9 @@ class BundleWriter:
             self._append(f"tracker/{kind}.jsonl", record)
 
     def point_rows(self, rows: PointRows) -> None:
-        """Append raw rows from the tracker.
+        """Append many points from the tracker.
 
-        The rows may remain buffered until `tracker_summary()` is called.
+        The points may remain buffered until `tracker_summary()` is called.
         """
         self.points.extend(rows)
 

@@ -78,8 +78,8 @@ _OF_GPUS = re.compile(
     r"|unhealthy devices(?! [\w.-]+/)|GetPreferredAllocation",
     re.IGNORECASE,
 )
-"""Pattern for the device manager's messages about GPUs. The device manager also reports other devices, such
-as network devices."""
+"""Pattern for those of the device manager's messages that are about GPUs and not about other devices, such as
+network devices."""
 _SHARED_ONCE = "maximum request size for shared resources"
 """Part of the device plugin's error message if failRequestsGreaterThanOne is set. MPS implies this
 setting."""

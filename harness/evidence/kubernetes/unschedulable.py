@@ -88,7 +88,7 @@ def requests(pod: dict[str, Any]) -> dict[str, Decimal]:
 
     Native sidecars run alongside the containers, so their requests are added to those of the containers. Any
     other init container runs only alongside the sidecars that precede it, so its requests are added to those
-    of these sidecars. The larger of the two sums counts. The overhead of the RuntimeClass is added.
+    of these sidecars. The largest of these sums counts. The overhead of the RuntimeClass is added.
     """
     sidecars: dict[str, Decimal] = {}
     largest: dict[str, Decimal] = {}

@@ -36,7 +36,7 @@ class Answer:
     """The name of the Kubernetes node, according to the API server."""
     checks: tuple[tuple[str, AcceptanceCheck], ...]
     """The report's checks, each as (reference into the bundle, check). If the pod sent no report, these are
-    the individually printed checks."""
+    the checks that it printed individually."""
     report: AcceptanceReport | None
     ref: str
     at: str = ""

@@ -1,4 +1,4 @@
-"""Judge a bundle's acceptance tests. The manifest and the pods show which nodes should have reported."""
+"""Judge a bundle's acceptance tests, using its manifest and pods to find the nodes that should report."""
 
 from __future__ import annotations
 

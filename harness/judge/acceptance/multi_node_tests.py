@@ -37,8 +37,8 @@ class Group:
     def cells(self, node: str) -> list[Cell]:
         """Return the results for one node.
 
-        If a check names ranks, it counts only if one of them runs on this node. A check that failed because
-        of other nodes proves nothing about this node, so its result is UNKNOWN.
+        A check that names ranks counts only if one of these ranks runs on this node. A check that failed
+        because of other nodes proves nothing about this node, so its result is UNKNOWN.
         """
         own = {rank for rank, name in self.hosts.items() if name == node}
         if not own:

@@ -23,8 +23,8 @@ OWN = frozenset(
 """Causes that prove a hardware fault of the node. The evidence is either the node's own measurements or a
 search across many nodes."""
 COMPARED = frozenset({"gpu.absent", "gpu.fewer", "gpu.driver", "memlock.low", "shm.full"})
-"""Causes that can originate in the node, the image or the resource request. They count as the node's own
-fault only if most other nodes do not fail with them."""
+"""Causes that can originate in the node, the image or the resource request. Such a cause counts as the node's
+own fault only if it does not occur on most of the other nodes."""
 
 
 def doubtful(fleet: Fleet, *, force: bool = False) -> dict[str, str]:

@@ -18,7 +18,7 @@ Key = tuple[str, int | None, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class Member:
-    """A node that should report, and the information from the cluster about its pod.
+    """A node that should report, and what is known about its pod from the cluster.
 
     `pod` is the node's last pod, or "" if it is unknown. `ranks` are the node's ranks in the world that spans
     all nodes, or () if each node tests only itself.
@@ -34,7 +34,10 @@ class Member:
 
 @dataclass
 class PodRecords:
-    """The records of one pod. `line` is the first one's line number, or 0 if they are not from a file."""
+    """The records of one pod.
+
+    `line` is the line number of the first record, or 0 if the records were not read from a file.
+    """
 
     pod: str
     line: int = 0
@@ -59,7 +62,7 @@ class PodRecords:
 
     @property
     def of_itself(self) -> bool:
-        """Return whether the pod has results from its own node, and not only from multinode tests."""
+        """Return whether the pod has results of tests of its own node, not only of multinode tests."""
         return any(not of_group(one) for one in self.reports) or any(one.tag != "DDP" for one in self.loose)
 
     @property

@@ -106,7 +106,7 @@ def _managers(state: ObjectState) -> list[str]:
 
 
 def _status_written(kind: str, before: ObjectState, after: ObjectState) -> Iterator[Change]:
-    """Yield a change if a field manager other than a controller wrote to the launched object's status."""
+    """Yield a change if a client other than a controller wrote to the launched object's status."""
 
     def writes(state: ObjectState) -> set[tuple[str, str]]:
         entries = items(state.object, "metadata", "managedFields")

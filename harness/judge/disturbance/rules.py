@@ -108,7 +108,7 @@ _LOST_CONTAINER = 255
 
 @dataclass(frozen=True)
 class Disturbance:
-    """A change that may have disturbed the job. `explains(cause)` returns whether it explains that cause."""
+    """A change that may have disturbed the job. `explains(cause)` returns whether it explains the cause."""
 
     cause: CauseId
     change: Change

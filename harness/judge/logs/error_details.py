@@ -1,7 +1,8 @@
 """Complete a rank's last error with the details that libraries write to other lines of the log.
 
 NCCL names the failed system call in a line below its exception, or only in its warnings. A failed assertion
-in a CUDA kernel is printed before the exception. Some exceptions end with a colon, and their reasons follow.
+in a CUDA kernel is printed before the exception. Some exceptions end with a colon, and the next lines contain
+the reasons.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from harness.judge.logs.rank_errors import OF_A_RANK
 
 Lines = Sequence[tuple[int, str]]
 LINES = 4
-"""Maximum number of lines between an exception and its details."""
+"""Maximum number of lines between an exception and details that were logged after it."""
 _LINES_BEFORE = 200
 """Maximum number of lines between an exception and details that were logged before it."""
 _NCCL_DETAIL = re.compile(r"^(?:\[rank\d+\]: ?)?Last error:$")
@@ -46,7 +47,7 @@ def unboxed(lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
 def complete(
     lines: Lines, error: tuple[str, int], is_noise: Callable[[str], bool], gpu: int | None
 ) -> tuple[str, int]:
-    """Return an error and its line number, completed with its details.
+    """Return an error, completed with its details, and its line number.
 
     `is_noise` returns whether a line has no information. `gpu` is the index of the rank's GPU within its pod,
     or -1 if it is unknown. None means that all warnings in the log belong to the rank.

@@ -266,9 +266,10 @@ class Clues:
 
 
 def read(tail: Lines, log: str = "", ranks: int = 1) -> Clues:
-    """Return the hints found in a log's numbered last lines.
+    """Return the hints found in the last lines of a log.
 
-    `log` is the log's path in the bundle, and `ranks` is the number of ranks that write to it.
+    `tail` contains these lines with their numbers. `log` is the log's path in the bundle, and `ranks` is the
+    number of ranks that write to it.
     """
     lines, processes = program_lines.with_processes(tail)
     stack, dumped = stacks.last(lines)

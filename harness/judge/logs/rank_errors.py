@@ -34,7 +34,7 @@ class RankError:
 
 @dataclass
 class _Chain:
-    """A chain of exceptions raised from each other. `error` is the message of the last one."""
+    """A chain of exceptions, each raised from the previous one. `error` is the message of the last one."""
 
     error: tuple[int, str] | None = None
     lines: list[str] = field(default_factory=list)

@@ -22,7 +22,7 @@ OTHER_MACHINE = 1e-3
 """Maximum difference, in nats, between a validation loss that was computed on a GPU and the same loss
 computed again on a CPU."""
 BELOW = 0.01
-"""Maximum fraction by which a loss can fall below the data's known entropy by chance."""
+"""Maximum fraction by which a loss can, by chance, be below the known entropy of the data."""
 OTHER_TOKENS = ("model", "model_local_dir", "tokenizer_local_dir")
 """Options that select a tokenizer whose tokens are not single bytes."""
 
@@ -181,7 +181,7 @@ def curve(facts: Facts) -> Finding:
 
 
 def _audit(facts: Facts) -> TrainingAudit | str:
-    """Return the audit of the training's disk, or a sentence that says why there is no usable audit."""
+    """Return the audit of the training's disk, or a sentence that explains why there is none."""
     audit = facts.bundle.training_audit
     if audit is None:
         return "the bundle has no audit of the checkpoints"

@@ -16,7 +16,7 @@ from harness.judge.points.series import NONE, Series
 from harness.workers.training import data_order
 
 MOSTLY = 0.75
-"""A rank that uses another seed deviates from the expected sequences in at least this fraction of its steps.
+"""Minimum fraction of a rank's steps that deviate from the expected sequences if the rank uses another seed.
 The other steps can match by chance."""
 LOOKED = 3
 """Number of deviating steps per rank that are compared with the sequences expected for other ranks and for
