@@ -21,7 +21,8 @@ IDLE_TICKS = 20
 """An agent counts as idle if it uses at most this many of the 200 CPU ticks in two seconds.
 
 In measurements, an agent that polled while it waited used 0 to 3 ticks, and several times as many on slower
-cores. A starting agent uses all available CPU."""
+cores. A starting agent uses all available CPU.
+"""
 RANK_TICKS = 5
 """The maximum number of CPU ticks (1/100 s) used by an agent's terminated child processes that were not
 ranks. In measurements, the child processes of agents that only waited for other agents used 0 ticks."""

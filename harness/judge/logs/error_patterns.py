@@ -32,7 +32,8 @@ _NCCL_CONNECT = rf"{_NCCL_CONNECTS}(?!{_LINK_LOCAL}|.{{0,200}}, retrying \().{{0
 """Beginning of a pattern for NCCL's message that it could not connect to the address of another host.
 
 The pattern excludes attempts that NCCL repeats, which it logs with NCCL_DEBUG=INFO, because repeated attempts
-are normal while other ranks start."""
+are normal while other ranks start.
+"""
 _CLUES: tuple[tuple[CauseId, str], ...] = (
     ("image.no_torch", r"torchrun: (command )?not found|No module named '?torch'?$"),
     ("image.not_root", r"mkdir: .*/\.konduktor.: Permission denied|/etc/environment: Permission denied"),
