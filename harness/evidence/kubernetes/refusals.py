@@ -42,7 +42,7 @@ _PASSING = (
     "status unknown for quota",
     "error looking up service account",
 )
-"""Parts of the messages of temporary refusals, after which another attempt can succeed."""
+"""Parts of messages about temporary refusals. Another attempt can succeed."""
 _OF_THE_CONTROLLERS = re.compile(
     r'webhook "[mv](?:pod|job)\.kb\.io" denied the request: .*(?:'
     r'\b[A-Z]\w+\.[a-z0-9.-]+ "[^"]+" not found|workload owner not found'
@@ -65,7 +65,7 @@ _JOBSET_OR_KUEUE = re.compile(r'webhook "[^"]*\.kb\.io"|(?:kueue|jobset)-webhook
 _CALLED = re.compile(r'Post "https://([\w.-]+)')
 """Pattern for the host of a webhook's Service. The names of webhooks do not identify the project."""
 POD_SECURITY = "Pod Security Standard"
-"""The kind of rule that is returned for a refusal by Pod Security admission."""
+"""The kind of rule for refusals by Pod Security admission."""
 _AGAIN = "(combined from similar events): "
 _RULES = (
     (re.compile(r"(?:exceeded|failed) quota: (?P<name>[^,:\s]+)"), "ResourceQuota", True),
@@ -113,7 +113,10 @@ class Refusal:
 
     @property
     def without_account(self) -> bool:
-        """Return whether the pod's service account does not exist. A controller could still create it."""
+        """Return whether the pod's service account does not exist.
+
+        A controller could still create the account.
+        """
         return "error looking up service account" in self.message
 
     @property

@@ -60,8 +60,8 @@ _USERS_NAMES: Final[dict[str, tuple[type, ...]]] = {
     **dict.fromkeys(("allocatable", "capacity", "hard", "limits", "requests", "used"), (*_SCALAR, dict)),
     "selector": (str, dict, list),
 }
-"""Maps each field that contains a mapping with user-defined keys to the accepted types of the mapping's
-values."""
+"""The accepted types of the values in mappings whose keys users can choose, by the name of the field that
+contains the mapping."""
 _OPAQUE = frozenset({"fieldsV1", "properties", "data", "binaryData"})
 _MAX_NUMBER = 2**63 - 1
 _NAMES = {

@@ -1,7 +1,8 @@
-"""Find out why no node could run a pod even if there were no other pods. The reasons are resources, labels,
-affinity, taints and cordons. The recorded pod and nodes are compared by the rules of the scheduler's filter
-plugins. Pod affinities, topology spread constraints and other pods' requests are ignored, because other pods
-can end.
+"""Find out why no node could run a pod even if there were no other pods.
+
+The reasons are resources, labels, affinity, taints and cordons. The recorded pod is compared with the
+recorded nodes according to the rules of the scheduler's filter plugins. Pod affinities, topology spread
+constraints and other pods' requests are ignored, because other pods can end.
 
 Two functions recognize messages that report only that a pod is waiting. The reason is then in another
 message.
@@ -31,8 +32,8 @@ _OF_THE_GROUP = re.compile(
 """Pattern for messages in which Volcano or the coscheduling plugin reports that a pod waits for its group."""
 _DEFAULT = "default-scheduler"
 _OF_HAMI = re.compile(r"^nvidia\.com/(gpumem|gpumem-percentage|gpucores|priority)$")
-"""Pattern for resources that describe a share of a GPU. Nodes do not list them, because HAMi's scheduler does
-not compare them with the nodes' resources."""
+"""Pattern for resources that describe a share of a GPU. Nodes do not list these resources, because HAMi's
+scheduler keeps account of them itself."""
 _VOLUMES = ("Unable to attach or mount volumes", "Unable to mount volumes for pod")
 _ONLY_LATE = ("timed out waiting for the condition", "context deadline exceeded")
 """Beginnings and endings of the kubelet's messages that a volume is not mounted yet."""
