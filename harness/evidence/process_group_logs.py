@@ -1,8 +1,8 @@
 """Find out from a pod's log which ranks formed a process group.
 
-The messages come from gloo, NCCL and PyTorch, so they appear even if the job does not use torchrun. Newer
-versions of gloo print one line for each rank that has connected to its whole group. NCCL prints one with
-NCCL_DEBUG=INFO, and older versions of PyTorch print one if Python's logging level is INFO.
+The messages come from gloo, NCCL and PyTorch, so they appear even if the job does not use torchrun. For each
+rank that has connected to all other ranks of its group, newer versions of gloo print a line. NCCL does so
+with NCCL_DEBUG=INFO, and older versions of PyTorch do so if Python's logging level is INFO.
 """
 
 from __future__ import annotations

@@ -15,8 +15,7 @@ _GROUP = re.compile(r"\bgroup_rank=(\d{1,18})\b")
 
 @dataclass(frozen=True)
 class LoggedRanks:
-    """The ranks of a pod, as logged by torchrun at the end of its rendezvous or by the pod's process
-    group."""
+    """The ranks of a pod, as logged by torchrun after its rendezvous or when a process group was formed."""
 
     group_rank: int
     ranks: tuple[int, ...]

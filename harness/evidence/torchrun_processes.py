@@ -18,14 +18,14 @@ DEFAULT_PORT, C10D_PORT = "29500", "29400"
 """torchrun's default ports. torchrun uses DEFAULT_PORT if --master_port is not set, and C10D_PORT if
 --rdzv_endpoint has no port."""
 IDLE_TICKS = 20
-"""An agent counts as idle if it uses at most this many CPU ticks in two seconds (200 ticks).
+"""An agent counts as idle if it uses at most this many of the 200 CPU ticks in two seconds.
 
 In measurements, an agent that polled while it waited used 0 to 3 ticks, and several times as many on slower
 cores. A starting agent uses all available CPU.
 """
 RANK_TICKS = 5
-"""If an agent's terminated child processes used more CPU ticks (1/100 s) than this, they were ranks. In
-measurements, the child processes of agents that only waited for other agents used 0 ticks."""
+"""The maximum number of CPU ticks (1/100 s) used by an agent's terminated child processes that were not
+ranks. In measurements, the child processes of agents that only waited for other agents used 0 ticks."""
 
 
 @dataclass(frozen=True)
@@ -125,8 +125,5 @@ def agents(inspection: RendezvousSnapshot) -> list[Agent]:
 
 
 def without_ranks(inspections: Iterable[RendezvousSnapshot]) -> dict[str, bool]:
-    """Return the pods whose torchrun agent has not started its ranks.
-
-    The value for each pod is whether the agent is busy.
-    """
+    """Map each pod whose torchrun agent has not started its ranks to whether that agent is busy."""
     return {one.pod: agent.busy for one in inspections for agent in agents(one) if not agent.started}

@@ -1,8 +1,8 @@
 """Determine which ranks ran in which pod, their worlds, and how each rank ended, using processes.jsonl.
 
 A rank's world is the process group with which it initialised torch.distributed. If it did not initialise
-torch.distributed, its world is the one that torchrun's rendezvous assigned. A process that has neither of
-them trains in a world of size 1.
+torch.distributed, its world is the one that torchrun's rendezvous assigned. A process with neither is alone
+in a world of size 1.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ class ProcessRecord:
     starts: list[ProcessStart] = field(default_factory=list)
     group: ProcessGroup | None = None
     rounds: list[AgentWorkers] = field(default_factory=list)
-    """If the process is a torchrun agent, each start of its ranks. Events about parts of the same start are
+    """The starts of this process's ranks, if the process is a torchrun agent. Events about the same start are
     merged."""
     failures: list[AgentFailure] = field(default_factory=list)
     stacks: list[tuple[int, RankStack]] = field(default_factory=list)
-    """If the process is a torchrun agent, the recorded stacks of its ranks, with line numbers in
-    processes.jsonl."""
+    """The recorded stacks of this process's ranks, if the process is a torchrun agent, each with its line
+    number in processes.jsonl."""
     result: AgentResult | None = None
     ends: list[ProcessEnd] = field(default_factory=list)
     line: int = 0
@@ -197,7 +197,7 @@ class PodProcesses:
     def _without_torchrun(self, in_rounds: set[str]) -> list[RankLife]:
         """Return the ranks that were started without torchrun.
 
-        If some processes belong to a process group, all other processes are their helpers and not ranks.
+        If some processes belong to a process group, all other processes are helpers, not ranks.
         """
         grouped = [p for p in self._outside_torchrun if p.group is not None and p.id not in in_rounds]
         rank_processes = grouped if in_rounds or self.agents or grouped else self.commands

@@ -1,4 +1,4 @@
-"""Compute verdicts from evidence bundles, using pure functions. causes.toml lists all causes."""
+"""Compute verdicts from evidence bundles with pure functions. causes.toml lists the possible causes."""
 
 from __future__ import annotations
 

@@ -17,10 +17,10 @@ from harness.judge.finding import LATE, Finding
 from harness.judge.ranks import earlier_attempts
 
 STARTED_SECONDS = 5.0
-"""If the harness attached at most this many seconds after a job's creation, it watched the job from the
-start."""
+"""If the harness attached within this many seconds of a job's creation, it counts as having watched the job
+from the start."""
 _BY_OTHERS = {*UNEXPLAINED, "rank.killed", "rank.pod_deleted", "rank.restarted", "rank.hung"}
-"""Causes that are often the consequence of a change to the cluster by a person or a program."""
+"""Causes that often result from a change that a person or a program made to the cluster."""
 _WAITING = ("queue", "admission")
 """Families of causes that may be temporary while a job waits to be admitted."""
 _OF_EVERY_POD = ("containers", "nodes", "node-spread")
@@ -91,7 +91,7 @@ def _missing_ranks(case: Case) -> list[int]:
 def _watched(case: Case, finding: Finding) -> bool:
     """Return whether the harness was already attached when the cause occurred."""
     if any(ref.startswith("inspections.jsonl") for ref in finding.evidence):
-        return True  # The harness inspected the container when the cause was present.
+        return True  # The evidence is an inspection by the attached harness.
     since, created = case.since, seconds(case.manifest.launched_at)
     if since is None:
         return False

@@ -1,4 +1,4 @@
-"""The launch to be judged: its bundle, pods and ranks, and when the harness stopped waiting."""
+"""The launch to be judged, with its bundle, pods and ranks, and the time when the harness stopped waiting."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def terminal(
     """Return "Completed" if every node's command exited with 0, or "Failed" if one exited with another code.
 
     Returns None while commands are running. `pods` are the nodes' last pods. `until` is when the harness
-    stopped waiting because of its deadline or an interruption by the user. After that time, the harness
+    stopped waiting because its deadline passed or the user interrupted it. After that time, the harness
     itself stops the commands.
     """
     exits = [_exit(bundle, pod, until) for pod in pods]
@@ -112,7 +112,7 @@ _PHASES = {"Succeeded": "Completed", **dict.fromkeys(("Failed", "TimedOut", "Can
 
 
 def _of_phases(pods: Iterable[ObjectState]) -> Literal["Completed", "Failed"] | None:
-    """Return how pods without a controller ended, or None until all of them have ended."""
+    """Return the terminal state of pods without a controller, or None until all of them have ended."""
     phases = {str(mapping(pod.object, "status").get("phase")) for pod in pods}
     if not phases or phases - {"Succeeded", "Failed"}:
         return None
@@ -122,7 +122,7 @@ def _of_phases(pods: Iterable[ObjectState]) -> Literal["Completed", "Failed"] | 
 NONCE_LABEL = "pluto-e2e-harness/nonce"
 """The label that holds the launch's nonce on its pods. harness/launch/labels.py defines the same value."""
 OBSERVE_STAGE = "observe"
-"""The stage in which the harness waits for the job. When it ends, the harness stops whatever is still
+"""The stage in which the harness waits for the job. When this stage ends, the harness stops whatever is still
 running."""
 
 
@@ -133,7 +133,7 @@ def condition(item: ObjectState | None, kind: str) -> dict[str, Any]:
 
 
 def ever_ready(pod: Pod) -> bool:
-    """Return whether any recorded state of the pod has a true Ready condition."""
+    """Return whether the pod was Ready in any of its recorded states."""
     return any(condition(state, "Ready").get("status") == "True" for state in pod.history)
 
 
@@ -165,13 +165,15 @@ class Case:
     expected: Expected
     launch: Launch
     running: bool = False
-    """Whether the harness is still watching the launch, so that the evidence shows its current state."""
+    """Whether the harness is still watching the launch, so that the evidence shows the launch's current
+    state."""
 
     @cached_property
     def pods(self) -> dict[int, Pod]:
-        """Map each node index to its last pod, with the pod's history during the wait for the job's end.
+        """Map each node index to its last pod.
 
-        Pods with a scheduling gate are omitted, because Kueue has not admitted them.
+        The pod's history ends when the harness stopped waiting for the job. Pods with a scheduling gate are
+        omitted, because Kueue has not admitted them.
         """
         pods = {index: pod for index, pod in self._not_scaled_away.items() if not gated(pod.last)}
         if self.launch.held:
@@ -241,7 +243,10 @@ class Case:
 
     @cached_property
     def processes(self) -> dict[int, worlds.PodProcesses]:
-        """Map each node index to its last pod's recorded processes. Empty if no processes were recorded."""
+        """Map each node index to its last pod's recorded processes.
+
+        The map is empty if no processes were recorded.
+        """
         if not self.launch.processes:
             return {}
         return worlds.of_nodes(self.bundle.processes(), self.pods)
@@ -287,12 +292,18 @@ class Case:
 
     @cached_property
     def _recorded_nodes(self) -> dict[int, int]:
-        """Map each rank to its node's index, in rank order. Empty if the processes do not prove one world."""
+        """Map each rank to its node's index, in rank order.
+
+        The map is empty if the recorded processes do not prove that the ranks form one world.
+        """
         return dict(sorted(self.world.nodes.items())) if self.world is not None and self.met else {}
 
     @cached_property
     def _recorded_ranks(self) -> dict[int, list[int]]:
-        """Map each node's index to its ranks. Empty if the recorded processes do not prove one world."""
+        """Map each node's index to its ranks.
+
+        The map is empty if the recorded processes do not prove that the ranks form one world.
+        """
         by_node: dict[int, list[int]] = {}
         for rank, node in self._recorded_nodes.items():
             by_node.setdefault(node, []).append(rank)
@@ -385,7 +396,7 @@ class Case:
     def since(self) -> float | None:
         """Return when the harness began to record changes, in seconds since the epoch, or None if unknown.
 
-        This is when it launched the job, or when it attached to a job that it had not launched.
+        This is when the harness launched the job or, if it had not launched the job, when it attached.
         """
         return seconds(self.manifest.attached_at if self.launch.attached else self.manifest.launched_at)
 
@@ -440,7 +451,7 @@ class Case:
         """Return whether the harness gave up while every rank's container was running.
 
         The harness gives up before the deadline if a job cannot succeed, for example because a pod cannot be
-        scheduled. The pod's state can change at the same moment.
+        scheduled. The containers can nevertheless be running if the problem disappeared at that moment.
         """
         name = self.launch.container
         running = [

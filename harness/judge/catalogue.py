@@ -51,8 +51,8 @@ CAUSES: dict[str, Cause] = _causes(_CAUSES_FILE)
 Need = Literal[
     "bundle", "manifest", "launch", "job", "admission", "rank", "tracker", "shared-run", "truth", "rows"
 ]
-"""The kinds of evidence that a check can require, in the order of their creation. Each need includes all
-earlier needs."""
+"""The kinds of evidence that a check can need, in the order in which a launch produces them. Each need
+includes all earlier needs."""
 NEEDS: tuple[Need, ...] = get_args(Need)
 PHASES = ("provision", "start", "running", "end", "tracker", "unification")
 """The phases of a run, in order. A cause in an earlier phase explains causes in later phases."""
@@ -103,11 +103,11 @@ class Entry:
     applies: Applies = "always"
     """The launches to which the check applies. Verdicts on other launches do not list it.
 
-    The values mean, in order: all launches; launches whose ranks log with Pluto, if that was recorded; those
-    of the latter whose recorders write every point rather than only digests; launches whose pods are ranks of
-    one job; jobs that the harness did not launch; launches with recorded processes; launches whose pods run
-    netcheck; acceptance tests; training jobs; launches with --upload; TorchrunJobs; launches whose recorder
-    counts the values for each key.
+    `tracked` means launches whose ranks' points were recorded, and `frames` those among them whose recorders
+    wrote every point rather than only digests. `ranks` means launches whose pods run the ranks of one job,
+    and `attached` jobs that the harness did not launch. `processes`, `netcheck` and `upload` mean launches
+    with recorded processes, with netcheck pods and with --upload. `torchrun` means TorchrunJobs, and `keys`
+    launches whose recorder counts the values for each key.
     """
 
     @property

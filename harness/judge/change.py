@@ -20,7 +20,7 @@ SYSTEM_PODS = ("tracker", "dns-pod", "control-plane", "jobset-pod", "kueue-pod")
 
 @dataclass(frozen=True)
 class Change:
-    """One change. `at` and, for a lasting change, its end `until` are in seconds since the epoch."""
+    """One change. `at` is its time and `until` the end of an outage, both in seconds since the epoch."""
 
     at: float
     verb: Verb

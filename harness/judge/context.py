@@ -67,7 +67,7 @@ class Facts:
 
     @cached_property
     def truths(self) -> list[truth.Truth]:
-        """Return each rank's points, recorded by the worker and by the recorder around the Pluto client."""
+        """Return each rank's points from the worker and from the recorder that wraps the Pluto client."""
         return self.agreement.truths
 
     @cached_property
@@ -121,7 +121,7 @@ class Facts:
         pods, summary = attached_digests.records(self.case), self.bundle.summary
         if summary is not None and summary.error is None and summary.digests is not None:
             reports = [report for _, report in self.bundle.digests()]
-            if len(reports) == summary.digests:  # Otherwise, the `tracker` check reports the difference.
+            if len(reports) == summary.digests:  # If these differ, the `tracker` check does not pass.
                 digest_reports.verify(pods, reports, [run.run_id for _, run in self.bundle.runs()])
         return pods
 
@@ -162,7 +162,7 @@ class Facts:
     def tracked(self) -> bool:
         """Return whether the ranks' points were recorded. Without a manifest, this is assumed.
 
-        In an attached job, they were recorded if its ranks have a recorder and the tracker was read.
+        An attached job's points were recorded if the ranks have a recorder and the harness read the tracker.
         """
         if not self.attached_to_others:
             return self._of_ranks
@@ -175,7 +175,7 @@ class Facts:
 
     @property
     def attached_to_others(self) -> bool:
-        """Return whether the harness did not launch the job."""
+        """Return whether the harness attached to a job that it did not launch."""
         manifest = self.bundle.manifest
         return bool(manifest and manifest.launch and manifest.launch.attached and manifest.expected)
 
@@ -269,5 +269,5 @@ _UNMET: dict[Need, Callable[[Facts], list[int] | None]] = {
     "truth": lambda facts: None if facts.admitted is not None else _or_ranks(_without_truth(facts)),
     "rows": lambda facts: None if facts.admitted is not None else _or_ranks(_with_undecided_rows(facts)),
 }
-"""Maps each need to a function that returns None if the need is met, or otherwise the affected ranks, which
-may be []."""
+"""Maps each need to a function that returns None if the need is met. If it is not met, the function returns
+the affected ranks, or [] if no particular ranks are affected."""

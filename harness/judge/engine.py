@@ -148,7 +148,7 @@ UNREAD: tuple[CauseId, ...] = (
     *("run.evidence_missing", "run.log_incomplete"),
     *("unification.truth_incomplete", "unification.unrecorded_process"),
 )
-"""Causes that result from an unreadable log, because recorders write to the log."""
+"""Causes that are mere consequences if logs cannot be read, because the recorders write to the logs."""
 
 
 def judge(bundle: Bundle, judges: Iterable[user_checks.Named] = ()) -> Verdict:
@@ -257,7 +257,7 @@ def _unmet(id_: CheckId, need: Requirement, ranks: list[int]) -> Finding | None:
 
 
 def _soften_if_early(facts: Facts) -> list[Finding]:
-    """Return the findings so far. A finding that may only be due to the harness stopping early is UNKNOWN."""
+    """Return the findings, changed to UNKNOWN where the reason may only be that the harness stopped early."""
     return [_unless_too_early(facts, finding) for finding in facts.findings]
 
 

@@ -67,8 +67,8 @@ def decisive(findings: Iterable[Finding]) -> list[Finding]:
 def in_phases(findings: Iterable[Finding]) -> list[Finding]:
     """Return an attached job's findings that did not pass. The first finding decides the verdict.
 
-    A cause in an earlier phase precedes a FAIL in a later phase, even if it is UNKNOWN, because the FAIL may
-    be its consequence.
+    Findings from earlier phases come first, even if they are UNKNOWN and a later one is FAIL, because the
+    FAIL may be a consequence.
     """
     return sorted(
         (f for f in findings if f.result != "PASS"),
@@ -135,8 +135,5 @@ def not_passed(
 def unknown(
     name: CheckId, head: str, *, details: Texts = (), ranks: Collection[int] = (), evidence: Texts = ()
 ) -> Finding:
-    """Return an UNKNOWN finding without a cause.
-
-    Used if another finding makes it impossible to decide the check.
-    """
+    """Return an UNKNOWN finding without a cause, for a check that cannot be decided."""
     return Finding(name, "UNKNOWN", head, None, ranks, evidence, details)

@@ -1,6 +1,6 @@
 """Describe how a node's pod ended.
 
-The checks for ranks, for points and for the cluster share this description.
+The checks of ranks, of points and of the cluster all use this description.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ State = Literal["succeeded", "failed", "deleted", "running", "waiting", "unknown
 
 @dataclass(frozen=True)
 class End:
-    """How one pod ended. `follows` is true if its deletion or the end of another rank made the pod end."""
+    """How one pod ended. `follows` is true if the pod ended because of its deletion or another rank's end."""
 
     index: int
     state: State

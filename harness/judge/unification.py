@@ -108,7 +108,7 @@ def ranks_logged(facts: Facts) -> Finding:
 
 
 def _stopped(stopped_ranks: list[stopped_early.Stopped]) -> Finding:
-    """Return the finding for ranks that ended with 0, but printed an exception and stopped early."""
+    """Return the finding for ranks that exited with 0, but printed an exception and stopped logging early."""
     first = stopped_ranks[0]
     ranks = [one.rank for one in stopped_ranks]
     text = f"{names(ranks)} ended with exit code 0, but logged less than the others and printed an exception"
@@ -327,7 +327,7 @@ def _own_collisions(facts: Facts) -> Finding:
 
 
 def foreign(facts: Facts) -> Finding:
-    """Run the `no-unexpected-points` check: a rank logged every point, except system metrics (sys/)."""
+    """Run the `no-unexpected-points` check: ranks logged all points, except for system metrics (sys/)."""
     comparison = facts.compared
     extra = [
         (block, recorded_count)

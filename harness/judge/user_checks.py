@@ -126,7 +126,7 @@ def _checked(check: object) -> Check:
     """
     if not isinstance(check, Check):
         raise TypeError(f"a judge yields checks from passed(), failed() or unknown(), not {check!r:.80}")
-    # A judge can create a check without validation, so it is validated here.
+    # A judge can create a check without validation, so the check is validated here.
     validated = Check.model_validate(check.model_dump())
     if not _SHAPE.fullmatch(validated.name):
         raise ValueError(f"a check's name may contain only a-z, 0-9 and hyphens; got {validated.name!r:.80}")

@@ -60,7 +60,7 @@ GROUP = "pluto_e2e_harness.judges"
 def installed() -> list[Named]:
     """Return the judges declared by installed packages, with their names.
 
-    A judge is imported when it is called.
+    A judge is imported only when it is called.
     """
     entries = sorted(entry_points(group=GROUP), key=lambda entry: (entry.name, entry.value))
     return [(entry.name, _loading(entry)) for entry in entries]

@@ -33,8 +33,7 @@ POINT_LINES = 10_000
 """The number of points for which tracker/points.jsonl contains one JSON line each. All later points are moved
 to the column file."""
 MOST_ROWS = 65_536
-"""The maximum number of rows per column record. If a byte is damaged, only the rows of its record are
-lost."""
+"""The maximum number of rows per column record. A damaged byte then affects only the rows of one record."""
 MOST_BUFFERED = 500_000
 """The maximum number of points in the write buffer. This many points take up about 20 MB."""
 Put = Callable[[bytes], int]
@@ -103,11 +102,11 @@ Whose = tuple[int, str | None, str | None, str | None]
 
 @dataclass
 class PointWriter:
-    """Writes the tracker's first points as JSON lines, and the rest to a column file, grouped by sender.
+    """Writes the tracker's first points as JSON lines, and all later points to a column file, by sender.
 
     A metric's points keep their arrival order, because the later of two points with the same step takes
     precedence. Therefore, if a second sender sends points of the same metric, the first sender's buffered
-    points are written before them.
+    points are written first.
     """
 
     line: Callable[[Record], None]
@@ -195,8 +194,8 @@ def _fit(numbers: Sequence[int]) -> bool:
 
 
 PointPart = Point | tuple[PointColumns, Columns]
-"""One line of tracker/points.jsonl. It is a single point or a column record, which stands for many points of
-one sender and is paired with the columns to which it refers."""
+"""One line of tracker/points.jsonl. It is either a single point, or a column record with its columns, which
+contain many points from one sender."""
 _POINT: TypeAdapter[Point] = TypeAdapter(Point)
 _POINT_COLUMNS: TypeAdapter[PointColumns] = TypeAdapter(PointColumns)
 _COLUMNS = re.compile(rb'\{\s*"kind"\s*:\s*"columns"')

@@ -45,7 +45,7 @@ class Disk:
     def taking(self) -> Iterator[None]:
         """Return a context manager for writing one record.
 
-        Once the disk was full, entering it always raises the first error.
+        After the disk has been full once, entering the context raises the first error again.
         """
         if self.full is not None:
             raise self.full

@@ -27,7 +27,7 @@ _BLOCK = 1 << 20
 
 @contextlib.contextmanager
 def on_disk(path: Path) -> Iterator[None]:
-    """Convert an OSError that a full disk caused to a HarnessError. Other errors are raised unchanged."""
+    """Raise HarnessError instead of an OSError that a full disk caused. Other errors are raised unchanged."""
     try:
         yield
     except OSError as error:
@@ -47,7 +47,7 @@ def replace_file(path: Path, text: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             temporary.unlink(missing_ok=True)
-            with temporary.open("x", encoding="utf-8") as file:  # "x" does not follow a symbolic link.
+            with temporary.open("x", encoding="utf-8") as file:  # Mode "x" does not follow symbolic links.
                 file.write(text)
             temporary.replace(path)
         finally:
@@ -69,7 +69,7 @@ def last_lines(file: BinaryIO, count: int) -> tuple[int, list[bytes]]:
     """Return the number of lines in a file, and its last `count` lines, including their line endings.
 
     Earlier lines are counted but not kept in memory, because a log can contain several gigabytes. If the last
-    lines have more than MAX_RECORD_BYTES, the first ones are omitted or truncated.
+    lines exceed MAX_RECORD_BYTES in total, the earliest of them are omitted or truncated.
     """
     blocks: deque[tuple[int, bytes]] = deque()
     max_blocks = max(2, MAX_RECORD_BYTES // _BLOCK)
@@ -108,9 +108,9 @@ def inside(folder: Path, relative_path: str) -> Path:
 def open_inside(folder: Path, relative_path: str) -> BinaryIO:
     """Open a regular file of a bundle for reading. Everything that reads a bundle's files uses this function.
 
-    Raises OSError, NotInsideError for a path outside the bundle, and NotRegularError for a pipe, a device, or
-    a sparse file with more than MAX_RECORD_BYTES in holes, because such a file is slow to read even if it
-    uses no disk space.
+    Raises OSError, NotInsideError for a path outside the bundle, and NotRegularError for a pipe or a device.
+    NotRegularError is also raised for a sparse file with more than MAX_RECORD_BYTES in holes. Such a file is
+    slow to read, even if it uses no disk space.
     """
     file = open_regular(inside(folder, relative_path))
     if _bytes_in_holes(file.fileno()) > MAX_RECORD_BYTES:
@@ -122,7 +122,7 @@ def open_inside(folder: Path, relative_path: str) -> BinaryIO:
 def _bytes_in_holes(descriptor: int) -> int:
     """Return the number of bytes in a sparse file's holes.
 
-    Counting stops once it exceeds MAX_RECORD_BYTES.
+    Counting stops once the number exceeds MAX_RECORD_BYTES.
     """
     size = os.fstat(descriptor).st_size
     total = end = 0
@@ -165,7 +165,7 @@ class Appender:
         self._lock = threading.Lock()
 
     def append(self, data: bytes) -> int:
-        """Append one record and return its offset. If writing fails, remove a partial record and raise."""
+        """Append one record and return its offset. If writing fails, a partial record is removed."""
         with self._lock, self._guard(), on_disk(self.path):
             before = os.fstat(self._fd).st_size
             view = memoryview(data)
@@ -198,7 +198,7 @@ class LogFile:
         """Append a chunk of log text from the kubelet, and return the redacted text that was written.
 
         Secrets that are split across chunks or lines are redacted too. If a line might end with the beginning
-        of a secret, its end is written together with the next line.
+        of a secret, the end of the line is held back and written together with the next line.
         """
         text = chunk.decode(errors="replace") if isinstance(chunk, bytes) else chunk
         with self._lock:

@@ -1,4 +1,4 @@
-"""Decode log lines into each rank's ground truth, by attempt. Each missing frame becomes a TruthGap."""
+"""Decode each rank's ground truth from log lines. TruthGap records mark the places of missing frames."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from harness.evidence.schema.ground_truth import (
 from harness.workers.ground_truth import truth_frames
 
 OUTSIDE = "outside"
-"""The value of a frame's "s" field if the recorder around the Pluto client, and not the worker, wrote the
-ground truth."""
+"""The value of a frame's "s" field if the frame comes from the recorder that wraps the Pluto client, and not
+from the worker."""
 
 
 _AsItIs = (
@@ -167,9 +167,10 @@ class TruthCollector:
                 attempt.conflicts.add(seq)
 
     def result(self) -> dict[int, list[TruthLine]]:
-        """Return each rank's ground truth, sorted by the attempts' start times and the frames' sequence
-        numbers. A TruthGap marks missing frames, and different frames with the same number. If a worker
-        writes its own ground truth, the recorder's attempts are left out.
+        """Return each rank's ground truth, sorted by the attempts' start times and the frames' numbers.
+
+        A TruthGap marks a place where frames are missing, or where frames with the same number differ. If a
+        worker writes its own ground truth, the recorder's attempts are left out.
         """
         return {
             rank: self._of(_recorded_by(attempts, self._outside(rank)))
@@ -186,7 +187,7 @@ class TruthCollector:
         }
 
     def _outside(self, rank: int) -> bool:
-        """Return whether all of the rank's attempts were written by the recorder around the client."""
+        """Return whether the recorder wrote all of the rank's attempts, and the worker none."""
         return all(attempt.outside for attempt in self._attempts[rank].values())
 
     @staticmethod

@@ -17,8 +17,8 @@ MARKS = (
     *(MARK, PROCESS_MARK, EXIT_MARK, frames.MARK, emit.MARK),
     *(digest_lines.LINE_MARK, digest_lines.REPORTED_MARK, digest_lines.SUMMARY_MARK),
 )
-"""The strings that mark log lines for the harness: lines with logged points, processes, a command's exit
-code, netcheck diagnoses, acceptance test results, or an injected recorder's digests."""
+"""The strings that mark log lines for the harness. Such a line contains logged points, process events, a
+command's exit code, netcheck diagnoses, acceptance test results or an injected recorder's digests."""
 _PREFIX = re.compile(rf"{PREFIX}\s*")
 _STAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[0-9.:Z+-]*")
 
@@ -41,7 +41,7 @@ def without_own(line: str) -> str | None:
     """Return a log line without the part that was written for the harness, or None if nothing remains.
 
     A line can start with other text if a program printed that text without a line ending. A prefix such as
-    "[rank0]: " is ignored.
+    "[rank0]: " does not count as remaining text.
     """
     if not is_own(line):
         return line

@@ -67,7 +67,7 @@ _MAX_TWICE = 1024
 """The maximum number of doubly encoded forms for which line endings between the two encodings are
 considered."""
 _CUT = 9
-"""To find doubly encoded text around a line ending, this many characters on each side of it are encoded."""
+"""The number of characters on each side of a line ending that are encoded to find doubly encoded text."""
 _MAX_UNFINISHED = 16_384
 """The maximum number of characters that a stream holds back until the rest of a secret arrives."""
 _SEAM_CHARACTERS = " \t\"'\\,;+()|>#"
@@ -81,7 +81,7 @@ _JOINTS = tuple(
         (rf"{FULL_LINE_END}{PREFIX}{_SEAMS}", _SEAM_CHARACTERS),
     )
 )
-"""Patterns for line endings, each with the characters that are also removed before a match. Each pattern
+"""Pairs of (pattern for a line ending, characters that are also removed if they precede it). Each pattern
 removes more of the surrounding text than the previous one. Removing too much would remove part of a secret,
 so all patterns are tried. All alternatives begin with a literal character, which makes Python's search
 several times faster."""
@@ -131,9 +131,9 @@ class _View:
     text: str
     source: _View | None = None
     at: list[int] = field(default_factory=list)
-    """The positions before and after each replaced sequence in `text`, in order."""
+    """The position 0, followed by the start and end of each replacement in `text`."""
     origin: list[int] = field(default_factory=list)
-    """The positions in the text of `source` that correspond to the positions in `at`."""
+    """For each position in `at`, the corresponding position in the text of `source`."""
 
     def replaced(self, pattern: re.Pattern[str], replacement: Any, before: str = "") -> _View:
         """Return a view with the pattern's matches replaced, or this view if there are none.
@@ -230,7 +230,7 @@ class KnownSecrets:
         """The forms in `_encoded` that are encoded only once."""
         self._twice: set[str] = set()
         self._wrapped: set[str] = set()
-        """The forms in `_once` that are also searched for after they were split across lines and encoded
+        """The forms in `_once` that are also searched for in text that was split across lines and encoded
         again."""
         for secret in secrets:
             quoted = {*_quoted(secret), *_one_line(secret)} - {""}

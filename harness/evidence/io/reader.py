@@ -102,7 +102,7 @@ class Bundle:
 
     @property
     def damaged(self) -> list[str]:
-        """Return "FILE:LINE REASON" for each record that was read so far and could not be parsed."""
+        """Return "FILE:LINE REASON" for each record that could not be parsed, among those read so far."""
         return list(self._damaged)
 
     def has(self, relative_path: str) -> bool:
@@ -314,7 +314,7 @@ class Bundle:
         return list(self._records("acceptance.jsonl", _ACCEPTANCE))
 
     def dry_runs(self) -> list[tuple[int, DryRun]]:
-        """Return the dry-run results for objects that a controller did not create, in recorded order.
+        """Return the dry-run results for objects that a controller should have created, in recorded order.
 
         Each result is paired with its line number.
         """
@@ -326,7 +326,7 @@ class Bundle:
         return list(self._records("device-holders.jsonl", _DEVICE_HOLDER))
 
     def exits(self) -> list[tuple[int, ContainerExit]]:
-        """Return the exits of commands whose containers init keeps alive afterwards, with line numbers."""
+        """Return the exits of commands in containers that stay alive afterwards, with line numbers."""
         return self._exits
 
     @cached_property
@@ -344,7 +344,8 @@ class Bundle:
     def truth(self, rank: int, suffix: str = "") -> Iterator[tuple[int, TruthLine]]:
         """Yield a rank's ground truth with line numbers.
 
-        If `suffix` is ".outside", yield the ground truth from the recorder around the Pluto client instead.
+        If `suffix` is ".outside", yield the ground truth from the recorder that wraps the Pluto client
+        instead.
 
         Rows in a column file are yielded individually, with the number of the line that refers to the
         columns.
@@ -370,13 +371,13 @@ class Bundle:
         return list(self._records("tracker/attachments.jsonl", _ATTACHMENT))
 
     def points(self) -> Iterator[tuple[int, Point]]:
-        """Yield all of the tracker's raw rows with line numbers. Each metric's rows are in arrival order."""
+        """Yield all points in the tracker, with line numbers. Each metric's points are in arrival order."""
         return column_files.points(self.point_parts())
 
     def point_parts(self) -> Iterator[tuple[int, column_files.PointPart]]:
-        """Yield all of the tracker's raw rows with line numbers.
+        """Yield all points in the tracker, with line numbers.
 
-        Rows in a column file are yielded as (record, columns).
+        Points in a column file are yielded as (record, columns).
         """
         path = "tracker/points.jsonl"
         for number, line in self.lines(path):

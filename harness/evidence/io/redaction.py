@@ -22,8 +22,8 @@ _LINES = 3
 """The number of lines before and after a match that are also searched, because a secret can be split across
 lines."""
 _CONTEXT = 24_576
-"""The number of already returned characters that a stream keeps, in order to recognise a secret that began in
-them."""
+"""The number of characters that a stream keeps after it has returned them, so that it can recognise a secret
+that began in them."""
 _LONGEST_LINE = 64 * 1024
 _LINE_REST = 1024
 """The minimum number of characters that a stream holds back at the end of an incomplete line that is longer
@@ -74,7 +74,7 @@ class Redactor:
             self.add(secret)
 
     def add(self, secret: str) -> None:
-        """Redact a secret, and all secrets inside it, from now on.
+        """From now on, redact this secret and all secrets that it contains.
 
         Secrets shorter than MIN_LENGTH are ignored.
         """
@@ -91,7 +91,7 @@ class Redactor:
 
     @property
     def search(self) -> _Search:
-        """Return the object that searches for the secrets that are known now."""
+        """Return an object that searches for all secrets added so far."""
         search = self._search
         if search is None:
             with self._lock:
@@ -108,8 +108,7 @@ class Redactor:
         return RedactedStream(self)
 
     def encoded(self, encoded: str) -> str | None:
-        """Return compact JSON with every secret replaced, or None if `value()` must be used to replace all
-        secrets.
+        """Return compact JSON with every secret replaced, or None if only `value()` can replace them all.
 
         Each string is searched only once, because all states of an object contain mostly the same strings.
         """
@@ -128,8 +127,8 @@ class Redactor:
     def value(self, value: Any) -> Any:
         """Return a JSON-like value with every string redacted, including keys. Numbers are unchanged.
 
-        In `{"name": "..._TOKEN", "value": x}`, as in a pod's environment, and in `["--token", x]`, as in its
-        arguments, x is replaced.
+        In `{"name": "..._TOKEN", "value": x}` (an environment variable) and in `["--token", x]` (arguments),
+        x is replaced.
         """
         if isinstance(value, str):
             return self.text(value)
@@ -191,8 +190,7 @@ class RedactedStream:
 
 
 def _inner(secret: str) -> Iterator[str]:
-    """Yield the secrets inside a secret that is itself a document: the values of named fields, and the lines
-    of a key."""
+    """Yield the secrets in a secret that is a document, such as values of named fields and lines of a key."""
     yield secret.strip()
     for low, high in secret_rules.spans(secret):
         if high - low >= MIN_ENCODED:

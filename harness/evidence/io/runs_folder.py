@@ -105,7 +105,7 @@ class Past:
 
     @property
     def own(self) -> bool:
-        """Return whether the harness created the bundle and it has not been renamed.
+        """Return whether the harness created the bundle and nobody has renamed it since.
 
         A user who renames a bundle wants to keep it.
         """

@@ -150,7 +150,7 @@ class BundleWriter:
             return self._current
 
     def retry(self, operation: str, reason: str) -> None:
-        """Record in the manifest that the operation `operation` was retried, and why."""
+        """Record in the manifest that `operation` was retried, and why."""
         with self._lock:
             self.update(
                 retries=[*self._current.retries, Retry(at=self._clock.now(), what=operation, reason=reason)]
@@ -213,7 +213,7 @@ class BundleWriter:
         self._append("acceptance.jsonl", record)
 
     def dry_run(self, record: DryRun) -> None:
-        """Append the result of a dry run for an object that a controller did not create."""
+        """Append the result of a dry run for an object that a controller should have created."""
         self._append("dry-runs.jsonl", record)
 
     def device_holder(self, record: DeviceHolder) -> None:
@@ -231,7 +231,7 @@ class BundleWriter:
             self.listener.processed(event)
 
     def log_file(self, pod: str, container: str) -> LogFile:
-        """Open a container's log for writing. `close()` writes an incomplete last line."""
+        """Open a container's log for writing. `close()` also writes the last line if it is incomplete."""
         return LogFile(
             Appender(inside(self.path, f"logs/{pod}-{container}.log"), self._disk.taking), self.redactor
         )
@@ -239,7 +239,7 @@ class BundleWriter:
     def truth(self, rank: int, line: TruthLine, suffix: str = "") -> None:
         """Append a line to truth/RANK.jsonl, or to truth/RANK.outside.jsonl if `suffix` is ".outside".
 
-        The second file contains the ground truth from the recorder around the Pluto client.
+        The second file contains the ground truth from the recorder that wraps the Pluto client.
         """
         self._append(f"truth/{rank}{suffix}.jsonl", line)
 
@@ -262,9 +262,9 @@ class BundleWriter:
             self._append(f"tracker/{kind}.jsonl", record)
 
     def point_rows(self, rows: PointRows) -> None:
-        """Append raw rows from the tracker.
+        """Append many points from the tracker.
 
-        The rows may remain buffered until `tracker_summary()` is called.
+        The points may remain buffered until `tracker_summary()` is called.
         """
         self.points.extend(rows)
 
@@ -352,7 +352,10 @@ def timed(
     on_start: Callable[[], object],
     on_end: Callable[[Stage, BaseException | None], None],
 ) -> Iterator[None]:
-    """Call `on_start()` before the block and `on_end(stage, error)` after it. `error` can be None."""
+    """Call `on_start()` before the block and `on_end(stage, error)` after it.
+
+    `error` is None if the block did not raise.
+    """
     started_at, start, exception = clock.now(), clock.monotonic(), None
     try:
         # `on_start` is called inside `try`, so that `on_end` is called even if a signal interrupts it.

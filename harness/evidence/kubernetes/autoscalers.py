@@ -1,4 +1,4 @@
-"""Read Events in which an autoscaler reports whether it adds a node for a pod that no node can run.
+"""Read Events in which an autoscaler reports whether it adds a node for a pod that fits no existing node.
 
 The Events are those of cluster-autoscaler 1.34 and Karpenter 1.8.
 """

@@ -1,4 +1,4 @@
-"""Reconstruct a pod's states before the harness first read the pod, using its container status.
+"""Reconstruct the states that a pod had before the harness first read it, using the pod's container status.
 
 The container status contains the number of restarts and the termination of the previous instance. This is
 needed only for attached jobs. A bundle that was recorded from the start of a job already contains these

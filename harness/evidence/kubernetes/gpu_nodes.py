@@ -38,7 +38,7 @@ _ACCELERATORS = (
 _MIG_STATE = "nvidia.com/mig.config.state"
 """The node label in which NVIDIA's MIG manager reports the state of a change to the node's MIG devices."""
 _UPGRADE_STATE, _DEPLOY_PLUGIN = "nvidia.com/gpu-driver-upgrade-state", "nvidia.com/gpu.deploy.device-plugin"
-"""The node labels in which the GPU operator reports the upgrade of a driver, and pauses the device plugin."""
+"""The node labels with which the GPU operator reports a driver upgrade and pauses the device plugin."""
 _WAIT = "wait until the GPU operator has finished this change (`kubectl get nodes -L {}`), or use other nodes"
 _UPGRADE_FAILED = "read the log of the GPU operator's driver pod on this node, and repeat the upgrade"
 _HAMI = "/node-nvidia-register"
@@ -65,20 +65,21 @@ _ABOUT_GPUS = re.compile(r"gpu|xid|nvlink|nvswitch|nvidia|accelerated", re.IGNOR
 _FAULT = re.compile(
     r"error|xid|missing|unhealthy|not_?healthy|inactive|fail|fall|lost|down|degrad|problem", re.IGNORECASE
 )
-"""Pattern for conditions whose status True means a fault."""
+"""Pattern for the types and reasons of conditions that report a fault if their status is True."""
 _MAX_MESSAGE = 200
 _REJECTED = "Pod was rejected: "
 """The beginning of a pod's status message if the kubelet refused to run the pod. Older kubelets omit it."""
 _ENDED_OTHERWISE = ("DeadlineExceeded", *ENDED_BY_NODE)
-"""Status reasons of failed pods that the kubelet had accepted before it or a controller ended them."""
+"""Status reasons of failed pods that the kubelet had not rejected. Such a pod was ended later, by the kubelet
+or a controller."""
 _NONE_LEFT = re.compile(r"\bcapacity: 0\b")
 _OF_GPUS = re.compile(
     rf"{_OF_NVIDIA}|/[\w.-]*(gpu|vcuda)|nvml|\bGPU-[0-9a-f]|amd\.com/gpu|gpu\.intel\.com/|habana\.ai/"
     r"|unhealthy devices(?! [\w.-]+/)|GetPreferredAllocation",
     re.IGNORECASE,
 )
-"""Pattern for the device manager's messages about GPUs. The device manager also reports other devices, such
-as network devices."""
+"""Pattern for those of the device manager's messages that are about GPUs and not about other devices, such as
+network devices."""
 _SHARED_ONCE = "maximum request size for shared resources"
 """Part of the device plugin's error message if failRequestsGreaterThanOne is set. MPS implies this
 setting."""
@@ -94,7 +95,7 @@ class Shortage:
     cause: CauseId
     text: str
     advice: str = ""
-    """What to do, or "" if the action of the cause is enough."""
+    """What the user should do, or "" if the cause's action in the catalogue is enough."""
     small: bool = False
     """Whether the only reason is that the node has no devices, or fewer than requested."""
 
@@ -249,8 +250,8 @@ def _shortage(
 def rejection(pod: Mapping[str, Any]) -> Shortage | None:
     """Return why the kubelet on a pod's node rejected the pod, or None if it did not.
 
-    A rejected pod never starts. Its status has a reason, such as UnexpectedAdmissionError, OutOfcpu,
-    NodeAffinity, TopologyAffinityError or NodeShutdown, and no container.
+    None of a rejected pod's containers ever starts. The pod's status contains a reason, such as
+    UnexpectedAdmissionError, OutOfcpu, NodeAffinity, TopologyAffinityError or NodeShutdown.
     """
     status = mapping(pod, "status")
     reason, message = str(status.get("reason") or ""), str(status.get("message") or "no message")

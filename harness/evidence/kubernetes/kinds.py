@@ -69,7 +69,7 @@ SURROUNDINGS = (
     _surrounding("jobset-pod", "v1", "Pod", "jobset-system"),
     _surrounding("kueue-pod", "v1", "Pod", "kueue-system"),
 )
-"""Objects that a launch depends on and that other clients can change during the launch
+"""Kinds of objects that a launch depends on and that other clients can change during the launch
 (harness/judge/disturbance/changes.py)."""
 ALWAYS = (
     WatchedKind("pod", "v1", "Pod"),

@@ -29,7 +29,7 @@ def holders(nodes: Iterable[dict[str, Any]]) -> dict[str, list[str]]:
 
 
 def other_tags(image: str, nodes: Iterable[dict[str, Any]]) -> list[str]:
-    """Return the images from the repository of `image` that the nodes have under other tags.
+    """Return the images on the nodes that differ from `image` only in their tag.
 
     The list is empty if a node has `image` itself.
     """
@@ -40,8 +40,10 @@ def other_tags(image: str, nodes: Iterable[dict[str, Any]]) -> list[str]:
 
 
 def same_name(image: str, nodes: Iterable[dict[str, Any]]) -> list[str]:
-    """Return the images on the nodes that have the name and tag of `image` but another registry, such as
-    `localhost/`."""
+    """Return the images on the nodes that differ from `image` only in the registry or path.
+
+    For example, an image that was built locally can have the registry `localhost/`.
+    """
     normalized = normal(image)
     return sorted(
         name

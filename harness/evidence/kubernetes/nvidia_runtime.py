@@ -1,8 +1,8 @@
-"""Find out from messages of NVIDIA's container runtime why a container did not get its GPUs.
+"""Determine why a container did not get its GPUs, using the messages of NVIDIA's container runtime.
 
-The runtime calls the driver, so most of its errors are those of the driver. The errors listed here have other
-reasons, or a more specific action. The messages are those of libnvidia-container 1.17 and of the Container
-Device Interface (CDI) in containerd and CRI-O.
+The runtime calls the driver, so most of its errors are those of the driver. This module lists the errors that
+have other reasons or that require a more specific action. The messages are those of libnvidia-container 1.17
+and of the Container Device Interface (CDI) in containerd and CRI-O.
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ from harness.core.causes import CauseId
 
 @dataclass(frozen=True)
 class Fault:
-    """A reason why a container did not get its GPUs. `advice` is "" if the action of the cause is enough."""
+    """A reason why a container did not get its GPUs.
+
+    `advice` is "" if the cause's action in the catalogue is enough.
+    """
 
     cause: CauseId
     advice: str = ""

@@ -14,8 +14,8 @@ JOBSET_NAME = "jobset.sigs.k8s.io/jobset-name"
 RESTART_ATTEMPT = "jobset.sigs.k8s.io/restart-attempt"
 COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
 ENDED_BY_NODE = ("Evicted", "NodeLost", "Preempting", "Shutdown", "Terminated")
-"""Status reasons of pods that the kubelet ended, because it evicted them, its node was shutting down, or it
-needed their resources."""
+"""Status reasons of pods that ended because of their node, for example because the kubelet evicted them, or
+because the node was lost or shut down."""
 
 
 def mapping(value: Any, *keys: str) -> dict[str, Any]:
@@ -171,8 +171,9 @@ def group_name(pod: dict[str, Any]) -> str:
 
 
 def termination(terminated: dict[str, Any]) -> tuple[int | None, dict[str, Any]]:
-    """Return the exit code and the worker's JSON object that konduktor wrote to a container's termination
-    message. The exit code is None if it is missing, and the object is {} if it is missing.
+    """Return the exit code and the worker's JSON object from konduktor's termination message.
+
+    If they are missing, the exit code is None and the object is {}.
     """
     try:
         message = json.loads(str(terminated.get("message") or ""))

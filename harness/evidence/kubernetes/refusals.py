@@ -1,10 +1,10 @@
 """Find events about pods or Jobs that the API server refused to create, and the policy that refused them.
 
-The code calls such a policy a rule: a Pod Security Standard, a quota, a LimitRange, an admission policy or a
-webhook. The event for a refusal is a Warning about an object whose controller creates pods. Its reason means
-that an object could not be created. The event's message determines only whether another attempt can succeed,
-and which policy caused the refusal. The messages are those of Kubernetes 1.36. A refusal with an unknown
-message counts as final.
+The code calls such a policy a rule. A rule is a Pod Security Standard, a quota, a LimitRange, an admission
+policy or a webhook. A refusal is reported by a Warning event about an object whose controller creates pods,
+and the event's reason means that an object could not be created. The event's message shows only which rule
+caused the refusal, and whether another attempt can succeed. The messages are those of Kubernetes 1.36. A
+refusal with an unknown message counts as final.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _PASSING = (
     "status unknown for quota",
     "error looking up service account",
 )
-"""Parts of the messages of temporary refusals, after which another attempt can succeed."""
+"""Parts of messages about temporary refusals. Another attempt can succeed."""
 _OF_THE_CONTROLLERS = re.compile(
     r'webhook "[mv](?:pod|job)\.kb\.io" denied the request: .*(?:'
     r'\b[A-Z]\w+\.[a-z0-9.-]+ "[^"]+" not found|workload owner not found'
@@ -65,7 +65,7 @@ _JOBSET_OR_KUEUE = re.compile(r'webhook "[^"]*\.kb\.io"|(?:kueue|jobset)-webhook
 _CALLED = re.compile(r'Post "https://([\w.-]+)')
 """Pattern for the host of a webhook's Service. The names of webhooks do not identify the project."""
 POD_SECURITY = "Pod Security Standard"
-"""The kind of rule that is returned for a refusal by Pod Security admission."""
+"""The kind of rule for refusals by Pod Security admission."""
 _AGAIN = "(combined from similar events): "
 _RULES = (
     (re.compile(r"(?:exceeded|failed) quota: (?P<name>[^,:\s]+)"), "ResourceQuota", True),
@@ -113,7 +113,10 @@ class Refusal:
 
     @property
     def without_account(self) -> bool:
-        """Return whether the pod's service account does not exist. A controller could still create it."""
+        """Return whether the pod's service account does not exist.
+
+        A controller could still create the account.
+        """
         return "error looking up service account" in self.message
 
     @property
@@ -166,8 +169,8 @@ def rule_of(message: str) -> tuple[str, str] | None:
 def by_rule(message: str) -> bool:
     """Return whether, according to the message, a policy, quota, webhook or RBAC refused a request.
 
-    Denials by the webhooks of JobSet and Kueue do not count, because these webhooks deny objects that lack
-    the fields that their controllers set.
+    Denials by the webhooks of JobSet and Kueue do not count, because these webhooks expect fields that only
+    their own controllers set.
     """
     rule = rule_of(message)
     forbidden = 'is forbidden: User "' in message
@@ -231,11 +234,10 @@ def final(message: str) -> bool:
 
 
 def last(events: Iterable[object], newest_pod: float) -> Refusal | None:
-    """Return the latest final refusal.
+    """Return the latest final refusal or, if there is none, the latest refusal of any kind, or None.
 
-    Without a final refusal, return the latest refusal, or None if there is none. Refusals before
-    `newest_pod`, the time in seconds since the epoch at which the newest pod was created, do not count. All
-    times are whole seconds, so a refusal in the same second still counts.
+    Only refusals since `newest_pod` count. This is the creation time of the newest pod, in seconds since the
+    epoch. All times are whole seconds, so a refusal in the same second still counts.
     """
     refusals = [each for event in events if (each := refusal(event)) is not None and each.at >= newest_pod]
     return max(refusals, key=lambda each: (each.final, each.at), default=None)

@@ -1,9 +1,9 @@
 """Check field types in recorded Kubernetes objects, and remove and report values with the wrong type.
 
-The judge reads fields in several hundred places and relies on these types, so that it does not raise an error
-if, for example, a damaged bundle contains a list instead of a string. A field's expected type depends only on
-its name, as used by Kubernetes, JobSet, Kueue and the torchrun controller. If a name has several types in
-these APIs, all of them are accepted. Fields with other names are not checked.
+The judge reads fields in several hundred places and relies on their types. Without this check, it would raise
+an error if, for example, a damaged bundle contained a list instead of a string. A field's expected type
+depends only on its name, as used by Kubernetes, JobSet, Kueue and the torchrun controller. If a name has
+several types in these APIs, all of them are accepted. Fields with other names are not checked.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ _USERS_NAMES: Final[dict[str, tuple[type, ...]]] = {
     **dict.fromkeys(("allocatable", "capacity", "hard", "limits", "requests", "used"), (*_SCALAR, dict)),
     "selector": (str, dict, list),
 }
-"""Maps each field that contains a mapping with user-defined keys to the accepted types of the mapping's
-values."""
+"""The accepted types of the values in mappings whose keys users can choose, by the name of the field that
+contains the mapping."""
 _OPAQUE = frozenset({"fieldsV1", "properties", "data", "binaryData"})
 _MAX_NUMBER = 2**63 - 1
 _NAMES = {

@@ -1,9 +1,10 @@
-"""Find out why no node could run a pod even if there were no other pods. The reasons are resources, labels,
-affinity, taints and cordons. The recorded pod and nodes are compared by the rules of the scheduler's filter
-plugins. Pod affinities, topology spread constraints and other pods' requests are ignored, because other pods
-can end.
+"""Find out why no node could run a pod even if there were no other pods.
 
-Two functions recognize messages that report only that a pod waits, without the reason, which is in another
+The reasons are resources, labels, affinity, taints and cordons. The recorded pod is compared with the
+recorded nodes according to the rules of the scheduler's filter plugins. Pod affinities, topology spread
+constraints and other pods' requests are ignored, because other pods can end.
+
+Two functions recognize messages that report only that a pod is waiting. The reason is then in another
 message.
 """
 
@@ -28,14 +29,14 @@ _OF_THE_GROUP = re.compile(
     r"|optimistic rejection in PostFilter",
     re.IGNORECASE,
 )
-"""Pattern for the messages of Volcano and of the coscheduling plugin about a pod of a group."""
+"""Pattern for messages in which Volcano or the coscheduling plugin reports that a pod waits for its group."""
 _DEFAULT = "default-scheduler"
 _OF_HAMI = re.compile(r"^nvidia\.com/(gpumem|gpumem-percentage|gpucores|priority)$")
-"""Pattern for resources that describe a share of a GPU. Nodes do not list them, because HAMi's scheduler does
-not compare them with the nodes' resources."""
+"""Pattern for resources that describe a share of a GPU. Nodes do not list these resources, because HAMi's
+scheduler keeps account of them itself."""
 _VOLUMES = ("Unable to attach or mount volumes", "Unable to mount volumes for pod")
 _ONLY_LATE = ("timed out waiting for the condition", "context deadline exceeded")
-"""Beginnings and endings of the kubelet's message that some volume is not mounted yet."""
+"""Beginnings and endings of the kubelet's messages that a volume is not mounted yet."""
 MAX_NAMES = 6
 """The maximum number of names listed in one sentence. Further names are only counted."""
 
@@ -87,8 +88,8 @@ def requests(pod: dict[str, Any]) -> dict[str, Decimal]:
     """Map each resource to the amount that the pod requests, as a number of cores, bytes or devices.
 
     Native sidecars run alongside the containers, so their requests are added to those of the containers. Any
-    other init container runs only alongside the sidecars that precede it, so the sum of their requests counts
-    if it is larger. The overhead of the RuntimeClass is added.
+    other init container runs only alongside the sidecars that precede it, so its requests are added to those
+    of these sidecars. The largest of these sums counts. The overhead of the RuntimeClass is added.
     """
     sidecars: dict[str, Decimal] = {}
     largest: dict[str, Decimal] = {}
@@ -132,7 +133,10 @@ def quantity(text: object) -> Decimal:
 
 
 def _of_nodes(pod: dict[str, Any]) -> dict[str, Decimal]:
-    """Return the pod's requests, without those that nodes do not list and only HAMi's scheduler compares."""
+    """Return the pod's requests that nodes must meet.
+
+    Unless the default scheduler places the pod, these exclude HAMi's resources, which nodes do not list.
+    """
     scheduler = mapping(pod, "spec").get("schedulerName") or _DEFAULT
     requested = requests(pod)
     if scheduler == _DEFAULT:

@@ -124,7 +124,7 @@ _CONTAINER_REASONS = {
     "ContainerCannotRun": Meaning("image.entrypoint"),
     "PostStartHookError": Meaning("image.config", "retried"),
 }
-"""Maps each reason in the status of a container that is waiting or did not start to its meaning."""
+"""The meaning of each reason that the status of a waiting or failed container can contain."""
 _PULLS = (
     # Denials come first, because their messages can also contain "does not exist".
     _Text(("pull access denied",), "image.pull_denied", "final"),
@@ -209,8 +209,8 @@ def _fits_later(message: str) -> bool:
     """Return whether each pod set can get quota in some flavor once other jobs have released their quota.
 
     Kueue lists why each flavor does not fit. If one flavor only lacks unused quota, the reasons for the other
-    flavors are irrelevant. Such a reason can be a taint, a node affinity, or too small a maximum of the same
-    resource.
+    flavors are irrelevant. Such a reason can be a taint, a node affinity, or a maximum for the same resource
+    that is too low.
     """
     first, *others = message.split(_POD_SET)
     parts = [first + others[0], *others[1:]] if others else [first]
@@ -218,7 +218,7 @@ def _fits_later(message: str) -> bool:
 
 
 def _part_fits_later(text: str) -> bool:
-    """Return whether the pod set with these reasons fits into a flavor after other jobs have ended."""
+    """Return whether the pod set that `text` is about fits into a flavor once other jobs have ended."""
     shortages = _NO_QUOTA.findall(text)
     excluded = {first or second for first, second in _EXCLUDED.findall(text)}
     exceeded = {(resource, flavor) for unused, resource, flavor in shortages if not unused}

@@ -75,7 +75,7 @@ def group_index(groups: Iterable[PodGroup], pod: dict[str, Any]) -> int | None:
 
 
 def _by_group(groups: list[PodGroup], states: States) -> int | None:
-    """Return a pod's node index, determined from its latest state that matches one of the groups."""
+    """Return a pod's node index, read from its latest state that matches one of the pod groups."""
     indexes = (group_index(groups, state.object) for state in reversed(states))
     return next((index for index in indexes if index is not None), None)
 
@@ -84,8 +84,8 @@ def _belongs(launch: Launch, states: States) -> bool:
     """Return whether a pod belongs to the launch.
 
     A konduktor pod is owned by a Job rather than by the JobSet, so it is recognised by its JobSet label.
-    Other pods are recognised by their owner reference. It suffices that one of the pod's recorded states has
-    this label or reference. An attached job's bundle contains only pods of that job.
+    Other pods are recognised by their owner reference. One recorded state of the pod with this label or
+    reference is enough. An attached job's bundle contains only pods of that job.
     """
     if launch.attached:
         return launch.kind == "DaemonSet" or _by_group(launch.pods, states) is not None

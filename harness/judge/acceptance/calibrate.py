@@ -18,19 +18,19 @@ from harness.judge.acceptance.results import Cell, NodeResult
 from harness.workers.acceptance.limits import MARGIN
 
 SHARE = 0.9
-"""Default limit as a fraction of the baseline. It can be high, because good nodes differ less from each other
-than from the vendor's peak values."""
+"""Default limit as a fraction of the baseline. A high fraction is possible, because good nodes differ less
+from each other than from the vendor's peak values."""
 FROM_NODES = 4
 """Minimum number of nodes for a calibration. With fewer, a bad node cannot be distinguished from a good
 one."""
 LEAST = 2 / 3
-"""Minimum fraction of a check's values that must lie near their mean. Otherwise, the nodes are not equally
-fast, and the check has no baseline."""
+"""Minimum fraction of a check's values that are close to their mean. If fewer are, the nodes are not equally
+fast, and the check gets no baseline."""
 
 
 @dataclass(frozen=True)
 class Baseline:
-    """A check's baseline on one GPU model. `dropped` is the number of outliers."""
+    """A check's baseline for one GPU model. `dropped` is the number of outliers."""
 
     model: str
     check: str
@@ -97,8 +97,8 @@ def baselines(fleet: Fleet, share: float = SHARE) -> Calibration:
 def stable(values: Sequence[float], share: float) -> list[float]:
     """Return the values that are at least `share` and at most 1 / `share` times their common mean.
 
-    The first selection is made around the median, because outliers move the mean away from good values. The
-    selection is then repeated around the mean of the selected values until it no longer changes.
+    The first pass uses the median instead of the mean, because outliers distort the mean. Each further pass
+    uses the mean of the values that the previous pass selected, until the selection no longer changes.
     """
     centre, agreeing = median(values), list(values)
     while True:

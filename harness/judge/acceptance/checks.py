@@ -29,14 +29,14 @@ _NODE_TAGS = {"ENV", "COMPUTE", "TRAIN", "DDP"}
 
 @dataclass(frozen=True)
 class Answer:
-    """One pod's report, or the individual checks that the pod printed if it sent no report."""
+    """One pod's report. If the pod sent no report, the individual checks that it printed."""
 
     index: int
     node: str
     """The name of the Kubernetes node, according to the API server."""
     checks: tuple[tuple[str, AcceptanceCheck], ...]
     """The report's checks, each as (reference into the bundle, check). If the pod sent no report, these are
-    the individually printed checks."""
+    the checks that it printed individually."""
     report: AcceptanceReport | None
     ref: str
     at: str = ""
@@ -204,7 +204,7 @@ def accepted(case: Case) -> Finding:
 def _shared_gpus(case: Case, node_answers: dict[int, Answer]) -> dict[int, Parts]:
     """Map the index of each pod with shared or split GPUs to a description of how they are shared or split.
 
-    In collective tests, the result is the same for all pods, because one such pod affects them all.
+    In collective tests, one such pod affects the results of all pods, so the map contains all of them.
     """
     labelled = gpu_supply.parts(case) if case.expected.device == "cuda" else {}
     parts_by_index = {
@@ -219,7 +219,7 @@ def _shared_gpus(case: Case, node_answers: dict[int, Answer]) -> dict[int, Parts
 
 
 def _not_whole(case: Case, node_answers: dict[int, Answer], shared: dict[int, Parts]) -> Finding:
-    """Return the finding for GPUs that cannot be accepted because they are shared or are parts of GPUs."""
+    """Return the finding for GPUs that cannot be accepted because they are shared or split."""
     first = next(iter(shared.values()))
     texts = [f"{node_answers[index].about}: {parts.text}" for index, parts in shared.items()]
     count = counted(len(shared), "node")
@@ -241,7 +241,11 @@ def _without_cuda(node_answers: dict[int, Answer]) -> list[tuple[Answer, str, Ac
 
 
 def _failed(case: Case, failures: list[tuple[Answer, str, AcceptanceCheck]]) -> Finding:
-    """Return the finding for failed checks, ordered from environment checks to collectives."""
+    """Return the finding for failed checks.
+
+    The finding has the cause that most nodes share. If there is none, it has the cause of the first failed
+    check in the order of TAGS.
+    """
     failures = sorted(failures, key=lambda each: (TAGS.index(each[2].tag), each[0].index))
     shared = _shared(case, failures)
     cause = shared[0] if shared else _cause(failures[0][2])
@@ -270,7 +274,7 @@ def _failed(case: Case, failures: list[tuple[Answer, str, AcceptanceCheck]]) -> 
 
 
 def _shared(case: Case, failures: list[tuple[Answer, str, AcceptanceCheck]]) -> tuple[CauseId, str] | None:
-    """Return the cause shared by more than half of the nodes (at least two) and a description, or None."""
+    """Return (cause, description) if more than half of the nodes, and at least two, share a cause."""
     if case.launch.acceptance != "nodes":
         return None
     nodes: dict[CauseId, set[int]] = {}
@@ -296,7 +300,7 @@ def _accused(case: Case, answer: Answer, check: AcceptanceCheck) -> list[int]:
 
 
 def _doubts(case: Case, node_answers: dict[int, Answer]) -> Iterable[tuple[Answer, str]]:
-    """Yield (pod's answer, sentence) for each doubtful result.
+    """Yield (the pod's Answer, description) for each doubtful result.
 
     A result is doubtful if it is missing, is UNKNOWN, or is a PASS outside its limit.
     """
@@ -340,7 +344,7 @@ def _within_limit(check: AcceptanceCheck) -> bool:
 
 
 def _state(case: Case, index: int | None) -> str:
-    """Return a clause that describes the pod's state on a node without a report."""
+    """Return a clause about the pod on a node that sent no report, such as "its pod is Pending"."""
     pod = case.pods.get(index) if index is not None else None
     if pod is None:
         return "no pod started there"

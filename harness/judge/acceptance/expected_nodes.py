@@ -1,4 +1,4 @@
-"""Judge the acceptance tests in a bundle. Its manifest and pods determine which nodes should report."""
+"""Judge a bundle's acceptance tests, using its manifest and pods to find the nodes that should report."""
 
 from __future__ import annotations
 

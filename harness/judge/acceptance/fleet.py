@@ -1,8 +1,8 @@
 """Judge a whole cluster's acceptance tests: every check on every GPU of every node.
 
-A node passes if its report is complete and every check in the report passed. Missing results are UNKNOWN: a
-node that did not report, a check that only other nodes reported, or an incomplete report. Pods print
-each check twice, so that losing a single record never improves a verdict.
+A node passes if its report is complete and every check in the report passed. The result is UNKNOWN if a node
+did not report, if its report is incomplete, or if only other nodes reported a check. Pods print each check
+twice, so that losing a single record never improves a verdict.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class Fleet:
-    """The verdict on a cluster. `nodes` lists nodes without a report first, then the rest, worst first.
+    """The verdict on a cluster. `nodes` lists nodes without a report first, then all others, worst first.
 
     `checks` contains the results for the whole cluster: missing reports, differing versions and collectives.
     """
@@ -68,7 +68,7 @@ def fleet(
     """Return the verdict on a cluster from its pods' records.
 
     `records` are in log order, each optionally paired with its line number. `expected` lists the nodes that
-    must report, or only their names.
+    must report, as Members or as names.
     """
     members = [Member(one) if isinstance(one, str) else one for one in expected]
     pods = by_pod(one if isinstance(one, tuple) else (0, one) for one in records)
@@ -115,7 +115,7 @@ def _node(
     owing: bool,
     parts: Parts | None = None,
 ) -> NodeResult:
-    """Return a node's results from its own tests and from multinode tests, before any comparison.
+    """Return a node's results from its own tests and from multinode tests, not yet compared with other nodes.
 
     `one_world` means that all ranks form one world. `owing` means that at least one node tested itself, so
     this node should have tested itself too. `parts` describes how the node's GPUs are shared or split.
@@ -154,7 +154,7 @@ def _node(
 
 
 def _verdict_of(report: AcceptanceReport) -> list[Cell]:
-    """Return a result for the report itself if it has no checks or its verdict is worse than all of them."""
+    """Return a result if the report has no checks, or if its verdict is worse than that of every check."""
     expected = worst(check.verdict for check in report.checks)
     if ORDER.index(report.verdict) < ORDER.index(expected):
         return [
@@ -164,7 +164,7 @@ def _verdict_of(report: AcceptanceReport) -> list[Cell]:
 
 
 def _no_gpu(report: AcceptanceReport, cells: Sequence[Cell]) -> list[Cell]:
-    """Return an UNKNOWN result if none of the node's GPUs was tested and no check failed with a GPU cause."""
+    """Return an UNKNOWN result if no GPU of the node was tested and no failed check explains this."""
     if (report.device == "cuda" and report.gpus) or any(
         cell.verdict != "PASS" and (cell.cause or "").startswith("gpu.") for cell in cells
     ):

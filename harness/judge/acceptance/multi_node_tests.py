@@ -15,7 +15,7 @@ TOGETHER = "fleet.together"
 
 @dataclass(frozen=True)
 class Group:
-    """One pod's report on tests of several nodes together.
+    """One pod's report on multinode tests.
 
     `hosts` maps each rank to its node. `lack` explains why the report is incomplete, or is None.
     """
@@ -37,8 +37,8 @@ class Group:
     def cells(self, node: str) -> list[Cell]:
         """Return the results for one node.
 
-        If a check names ranks, it counts only if one of them runs on this node. A check that failed because
-        of other nodes proves nothing about this node, so its result is UNKNOWN.
+        A check that names ranks counts only if one of these ranks runs on this node. A check that failed
+        because of other nodes proves nothing about this node, so its result is UNKNOWN.
         """
         own = {rank for rank, name in self.hosts.items() if name == node}
         if not own:
@@ -55,8 +55,8 @@ class Group:
         shared = [check for check in checks if not check.ranks]
         other_checks = [check for check in checks if check.ranks and not own & set(check.ranks)]
         cells = [Cell.of(check) for check in own_checks]
-        # A failure shared by all nodes neither blames a node nor proves that a node is good.
-        # If one node runs all ranks, the failure belongs to that node.
+        # If a test failed for all nodes together, this node is proved neither faulty nor good. If one node
+        # runs all ranks, the failure belongs to that node.
         alone = len(set(self.hosts.values())) == 1
         cells += [
             replace(
@@ -98,12 +98,12 @@ def groups(
 
 
 def covered(all_groups: Iterable[Group]) -> list[str]:
-    """Return the names of all nodes that took part in a test of several nodes, without duplicates."""
+    """Return the names of all nodes that took part in multinode tests, without duplicates."""
     return list(dict.fromkeys(name for group in all_groups for name in group.hosts.values()))
 
 
 def cells(all_groups: Iterable[Group], node: str) -> list[Cell]:
-    """Return one node's results from all tests of several nodes in which it took part."""
+    """Return one node's results from all multinode tests in which it took part."""
     return [cell for group in all_groups for cell in group.cells(node)]
 
 

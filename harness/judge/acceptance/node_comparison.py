@@ -32,7 +32,8 @@ Place = tuple[str, int | None]
 def compare(nodes: Sequence[NodeResult]) -> tuple[list[NodeResult], list[Figure]]:
     """Compare nodes of the same kind with each other.
 
-    Returns the nodes, with results adjusted or added by the comparison, and the medians across nodes.
+    Returns the nodes and the medians across nodes. The comparison changes some of the nodes' results and adds
+    others.
     """
     figures = _figures(nodes)
     expected = _expected_checks(nodes)
@@ -55,7 +56,7 @@ def _with(node: NodeResult, cells: Iterable[Cell]) -> NodeResult:
 
 
 def _figures(nodes: Sequence[NodeResult]) -> list[Figure]:
-    """Return the medians of higher-is-better values for each kind with at least FROM_NODES nodes.
+    """Return the medians of higher-is-better values for each node kind with at least FROM_NODES nodes.
 
     A node's value is the median across its GPUs. A node of unknown kind counts as a member of every kind.
     """
@@ -146,7 +147,7 @@ def _not_reported(node: NodeResult, expected: dict[Kind | None, set[Place]]) -> 
 def versions(nodes: Sequence[NodeResult]) -> Cell:
     """Return the result of the check that all nodes run the same software versions.
 
-    WARN lists the nodes that differ from the majority, or all nodes if there is no majority.
+    A WARN result lists the nodes that differ from the majority, or all nodes if there is no majority.
     """
     reporting = [node for node in nodes if node.versions]
     names = sorted({name for node in reporting for name in node.versions})
@@ -160,7 +161,7 @@ def versions(nodes: Sequence[NodeResult]) -> Cell:
 
 
 def _apart(name: str, nodes: Sequence[NodeResult]) -> list[str]:
-    """Return a one-item list naming the nodes that have another version of `name`, or [] if all agree."""
+    """Return a one-item list with the nodes whose version of `name` differs, or [] if none differs."""
     by_node = {node.node: node.versions.get(name, "none") for node in nodes}
     count = Counter(by_node.values())
     if len(count) < 2:

@@ -20,15 +20,15 @@ OWN = frozenset(
         *("training.not_reproducible", "straggler.rank", "clock.wrong", "node.bad"),
     }
 )
-"""Causes that prove a hardware fault of the node. The node measured them itself, or a search across many
-nodes found them."""
+"""Causes that prove a hardware fault of the node. The evidence is either the node's own measurements or a
+search across many nodes."""
 COMPARED = frozenset({"gpu.absent", "gpu.fewer", "gpu.driver", "memlock.low", "shm.full"})
-"""Causes that can originate in the node, the image or the resource request. They count as the node's own
-fault only if most other nodes do not fail with them."""
+"""Causes that can originate in the node, the image or the resource request. Such a cause counts as the node's
+own fault only if it does not occur on most of the other nodes."""
 
 
 def doubtful(fleet: Fleet, *, force: bool = False) -> dict[str, str]:
-    """Map each failed node that is not proved to be at fault to the reason for the doubt.
+    """Map each failed node that may not itself be at fault to the reason for this doubt.
 
     If more than half of the nodes fail with the same cause, all failed nodes are included. With `force`, such
     a cause counts as each node's own fault.
@@ -55,7 +55,7 @@ class Shared:
 
 
 def shared_cause(fleet: Fleet) -> Shared | None:
-    """Return the failure cause shared by more than half of the nodes (at least two), or None."""
+    """Return the failure cause of more than half of the nodes, and of at least two, or None."""
     reporting = [node for node in fleet.nodes if node.answered]
     causes = dict.fromkeys(cell.cause for node in reporting for cell in node.cells if cell.verdict == "FAIL")
     counts = {cause: sum(_fails(node, cause) for node in reporting) for cause in causes if cause}

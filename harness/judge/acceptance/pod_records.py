@@ -1,7 +1,7 @@
 """Read a pod's acceptance records: the last result of each check, and whether the records are complete.
 
-A pod prints each check as it finishes, and again in the report at the end. This reveals lost records: a check
-that no report contains, or a container with more starts than reports.
+A pod prints each check as it finishes, and again in the report at the end. If records are lost, a check is
+missing from the report, or a container has more starts than reports.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Key = tuple[str, int | None, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class Member:
-    """A node that should report, and the information from the cluster about its pod.
+    """A node that should report, and what is known about its pod from the cluster.
 
     `pod` is the node's last pod, or "" if it is unknown. `ranks` are the node's ranks in the world that spans
     all nodes, or () if each node tests only itself.
@@ -34,7 +34,10 @@ class Member:
 
 @dataclass
 class PodRecords:
-    """The records of one pod. `line` is the line number of the first record, or 0 if not read from a file."""
+    """The records of one pod.
+
+    `line` is the line number of the first record, or 0 if the records were not read from a file.
+    """
 
     pod: str
     line: int = 0
@@ -59,14 +62,15 @@ class PodRecords:
 
     @property
     def of_itself(self) -> bool:
-        """Return whether the pod has results from its own node, and not only from multinode tests."""
+        """Return whether the pod has results of tests of its own node, not only of multinode tests."""
         return any(not of_group(one) for one in self.reports) or any(one.tag != "DDP" for one in self.loose)
 
     @property
     def starts(self) -> int:
         """Return the number of container starts that the reports prove.
 
-        The tests report each check once per start, so this is the highest number of reports on one check.
+        Each start reports each check once, so this is the number of reports that contain the most frequent
+        check.
         """
         count = Counter(
             (report.kind, id_) for report in self.reports for id_ in {check.id for check in report.checks}
@@ -118,7 +122,7 @@ def by_pod(records: Iterable[tuple[int, AcceptanceRecord]]) -> dict[str, PodReco
 
 
 def of_group(report: AcceptanceReport) -> bool:
-    """Return whether the report is about tests of several nodes together."""
+    """Return whether the report is about multinode tests."""
     return report.kind == "ddp" and len(set(report.hosts.values())) > 1
 
 

@@ -31,7 +31,7 @@ _WRITTEN = (
 )
 """Object kinds for which creation, edits and deletion by other clients are reported."""
 _OF_THE_JOB = ("pod", "job", "jobset", "statefulset", "daemonset", "workload")
-"""Kinds that the launched object and the objects that it owns can have."""
+"""Kinds of the objects that the harness launches, and of the objects that they own."""
 _WITH_STATUS = ("jobset", "job", "statefulset", "daemonset", "workload")
 """Object kinds whose status should be written only by their controllers."""
 _OF_ADMISSION = ("admission-policy", "admission-binding", "validating-webhooks", "mutating-webhooks")
@@ -56,8 +56,10 @@ def changes(case: Case) -> list[Change]:
 
 
 def _window(case: Case) -> tuple[float, float]:
-    """Return when the launch began and when the harness stopped waiting. After that, the harness deletes its
-    objects."""
+    """Return the time of the launch and the time when the harness stopped waiting.
+
+    Later changes do not count, because the harness then deletes the launch's objects itself.
+    """
     end = case.waited_until
     return case.since or LATE, LATE if end is None else end
 
@@ -84,7 +86,7 @@ def _writes(case: Case) -> Iterator[Change]:
                     # The author is unknown, because `kubectl scale` does not record a field manager.
                     managers = ["somebody"]
                 if kind in _OF_ADMISSION and set(managers) <= set(_managers(before)):
-                    continue  # A webhook's own controller writes to its configuration to renew certificates.
+                    continue  # To renew a certificate, a webhook's controller edits the configuration.
                 if kind in _OF_THE_JOB and removed and not changed_by(before, after):
                     # Kubernetes does not record a field manager for the removal of a field.
                     managers = ["somebody"]
@@ -104,7 +106,7 @@ def _managers(state: ObjectState) -> list[str]:
 
 
 def _status_written(kind: str, before: ObjectState, after: ObjectState) -> Iterator[Change]:
-    """Yield a change if a field manager other than a controller wrote to the launched object's status."""
+    """Yield a change if a client other than a controller wrote to the launched object's status."""
 
     def writes(state: ObjectState) -> set[tuple[str, str]]:
         entries = items(state.object, "metadata", "managedFields")
@@ -195,7 +197,7 @@ def _deleted(case: Case) -> Iterator[Change]:
 
 
 def _by_somebody(case: Case, kind: str, state: ObjectState) -> bool:
-    """Return whether another client deleted this pod or Job, because no controller had a reason to."""
+    """Return whether another client must have deleted this pod or Job, as no controller had a reason to."""
     if case.terminal is not None or (case.jobset and mapping(case.jobset.object, "status").get("restarts")):
         return False
     if kind == "job":

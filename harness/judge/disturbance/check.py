@@ -43,7 +43,7 @@ MAX_LISTED_CHANGES = 8
 
 
 def judged(case: Case, findings: list[Finding]) -> Finding:
-    """Run the `disturbances` check: no other client's change explains the deciding finding.
+    """Run the `disturbances` check: no change by another client explains the deciding finding.
 
     The deciding finding is the one that would determine the verdict.
 

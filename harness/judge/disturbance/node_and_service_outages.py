@@ -19,14 +19,14 @@ CONTROL_PLANE = {
 }
 """The name used in messages for each control plane component, keyed by the pods' component label."""
 CLOCK_SECONDS = 30.0
-"""Clock error in a node's lease, in seconds, above which the clock is assumed to have jumped. A delayed
-request can explain an error of 10 seconds."""
+"""Change of the clock error in a node's lease, in seconds, above which the clock is assumed to have jumped. A
+delayed request alone can explain a change of 10 seconds."""
 
 
 def outages(case: Case) -> Iterator[Change]:
     """Yield all recorded outages and restarts, in no particular order.
 
-    This includes those after the harness stopped waiting.
+    Outages and restarts after the harness stopped waiting are included.
     """
     yield from _restarts(case)
     yield from _nodes(case)

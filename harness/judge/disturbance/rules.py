@@ -23,7 +23,7 @@ BACK_SECONDS = 60.0
 """Maximum time, in seconds, from the consequences of a machine's reboot until the kubelet reports the
 restart."""
 _OUT_OF_TIME = ("run.timed_out", "admission.max_execution_time")
-"""Causes of a job that ran out of time. Kueue's limit ends a job shortly before the harness's own
+"""Causes that mean that a job ran out of time. Kueue's time limit ends a job shortly before the harness's own
 deadline."""
 UNEXPLAINED = {
     *("", "run.not_completed", *_OUT_OF_TIME, "run.evidence_missing", "run.log_incomplete"),
@@ -108,7 +108,7 @@ _LOST_CONTAINER = 255
 
 @dataclass(frozen=True)
 class Disturbance:
-    """A change that may have disturbed the job. `explains(cause)` returns whether it explains that cause."""
+    """A change that may have disturbed the job. `explains(cause)` returns whether it explains the cause."""
 
     cause: CauseId
     change: Change
@@ -165,8 +165,7 @@ def named(case: Case, changes: list[Change]) -> Iterator[Disturbance]:
 def _of_the_job(cause: str) -> bool:
     """Return whether the deletion of the job's namespace can lead to this cause.
 
-    It cannot lead to causes that concern Docker, the cluster, the controllers, the harness itself or a user's
-    judge.
+    It cannot lead to causes in Docker, the cluster, the controllers, the harness itself or a user's judge.
     """
     family = cause.partition(".")[0]
     return family not in {"docker", "cluster", "controllers", "user"} and cause not in {
@@ -264,7 +263,7 @@ def _without_dns(case: Case, change: Change) -> Iterator[Disturbance]:
 
 
 def _without_proxy(case: Case, change: Change) -> Iterator[Disturbance]:
-    """Yield a service proxy outage if ranks ran on its node."""
+    """Yield an outage of a node's service proxy if ranks ran on that node."""
     on_node = [index for index, pod in case.pods.items() if pod.node == change.name]
     ranks = case.ranks_of(*on_node)
     if ranks:

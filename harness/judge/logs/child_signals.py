@@ -1,4 +1,4 @@
-"""Find how a process ended, in the last lines of the launcher that had started the process."""
+"""Find out how a launched process ended, using the last lines of its launcher's log."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _LINES = 40
 
 
 def reported(lines: Lines) -> int | None:
-    """Return the negative number of the signal that ended a process, according to its launcher, or None.
+    """Return the negative number of the signal by which a launched process ended, or None.
 
-    An exception with a rank's label is that of the rank, which may have started another program.
+    Lines with a rank's label are ignored, because they may be about another program that the rank started.
     """
     texts = (text for _, text in reversed(lines[-_LINES:]) if not rank_errors.OF_A_RANK.match(text))
     match = next(filter(None, map(_SIGNALLED.search, texts)), None)

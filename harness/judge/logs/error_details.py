@@ -1,7 +1,8 @@
 """Complete a rank's last error with the details that libraries write to other lines of the log.
 
-NCCL names the failed system call below its exception, or only in its own warnings. A failed assertion in a
-CUDA kernel is printed before the exception. Some exceptions end with a colon, and their reasons follow.
+NCCL names the failed system call in a line below its exception, or only in its warnings. A failed assertion
+in a CUDA kernel is printed before the exception. Some exceptions end with a colon, and the next lines contain
+the reasons.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from harness.judge.logs.rank_errors import OF_A_RANK
 
 Lines = Sequence[tuple[int, str]]
 LINES = 4
-"""Maximum number of lines between an exception and its details."""
+"""Maximum number of lines between an exception and details that were logged after it."""
 _LINES_BEFORE = 200
 """Maximum number of lines between an exception and details that were logged before it."""
 _NCCL_DETAIL = re.compile(r"^(?:\[rank\d+\]: ?)?Last error:$")
@@ -26,12 +27,12 @@ _NCCL_WARNING = re.compile(r"\[(\d{1,4})\] (?:[\w/.]+:\d+ )?NCCL WARN (.+)")
 _ASSERTED = "device-side assert triggered"
 _ASSERTION = re.compile(r"Assertion `[^`]{1,200}` failed")
 _LISTED = re.compile(r"\d validation errors? for ")
-"""Pattern for a Pydantic exception. Each reason follows on two lines of its own."""
+"""Pattern for a Pydantic exception. Each reason takes up two lines below it."""
 _REPEATED = re.compile(r"DataLoader worker \(pid\(s\) [\d, ]+\) exited unexpectedly")
 """Pattern for the exception that PyTorch raises when a DataLoader worker exits. It repeats an earlier
-exception, which names the worker's signal."""
+exception, which names the signal that ended the worker."""
 _BOX = re.compile(r"^╭─+ (?!Traceback)[^─]{0,60}[Ee]rror ─")
-"""Pattern for the border above the message of a command-line parser, such as Typer and tyro."""
+"""Pattern for the border that a command-line parser, such as Typer or tyro, draws above its message."""
 _WORKER_KILLED = re.compile(r"DataLoader worker \(pid \d+\) is killed by signal: ")
 
 
@@ -46,10 +47,10 @@ def unboxed(lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
 def complete(
     lines: Lines, error: tuple[str, int], is_noise: Callable[[str], bool], gpu: int | None
 ) -> tuple[str, int]:
-    """Return an error and its line number, completed with its details.
+    """Return an error, completed with its details, and its line number.
 
-    `is_noise` returns whether a line has no information. `gpu` is the number of the rank's GPU within its
-    pod, None if all warnings in the log are those of the rank, or -1 if the GPU is not known.
+    `is_noise` returns whether a line has no information. `gpu` is the index of the rank's GPU within its pod,
+    or -1 if it is unknown. None means that all warnings in the log belong to the rank.
     """
     text, number = _before_repetition(lines, *error)
     detail = _below(lines, number) or _warned(lines, number, text, gpu) or _asserted(lines, number, text)
@@ -59,7 +60,7 @@ def complete(
 
 
 def _before_repetition(lines: Lines, text: str, number: int) -> tuple[str, int]:
-    """Return the error about the signal that ended a DataLoader worker, if the given error repeats it."""
+    """Return the error that names a DataLoader worker's signal if `text` only repeats it, or else `text`."""
     if not _REPEATED.search(text):
         return text, number
     rank = OF_A_RANK.match(text)

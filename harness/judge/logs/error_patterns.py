@@ -27,11 +27,12 @@ Lines = list[tuple[int, str]]
 _WARNING = re.compile(r"\[[WI]\d{4}|^[WI]\d{4} |Warning:")
 _NCCL_CONNECTS = r"(socket(Start|Poll)Connect|NCCL (WARN|warned:) Net ?): [Cc]onnect to "
 _LINK_LOCAL = r"127\.|169\.254\.|::1<|fe80:"
-"""Pattern for an address that only its own host, or its own network link, can reach."""
+"""Pattern for addresses that can be reached only from the same host or the same network link."""
 _NCCL_CONNECT = rf"{_NCCL_CONNECTS}(?!{_LINK_LOCAL}|.{{0,200}}, retrying \().{{0,200}}"
 """Beginning of a pattern for NCCL's message that it could not connect to the address of another host.
 
-With NCCL_DEBUG=INFO, NCCL also logs each attempt that it repeats, which is usual while the other ranks start.
+The pattern excludes attempts that NCCL repeats, which it logs with NCCL_DEBUG=INFO, because repeated attempts
+are normal while other ranks start.
 """
 _CLUES: tuple[tuple[CauseId, str], ...] = (
     ("image.no_torch", r"torchrun: (command )?not found|No module named '?torch'?$"),
@@ -130,13 +131,14 @@ _NO_CPU_FREQUENCY = re.compile(
     r"^(\[rank\d+\]: ?)?ValueError: min\(\) (iterable argument is empty|arg is an empty sequence)"
 )
 _READS_CPU_FREQUENCY = re.compile(r'File ".*[/\\]pluto[/\\]sys\.py", line \d+, in get_info')
-"""Pattern for a stack frame in the client function that takes the minimum of all CPU frequencies. The
-function fails if no frequency is available."""
+"""Pattern for a stack frame in the Pluto client's function that computes the minimum of all CPU frequencies.
+The function fails if the system reports no frequency."""
 _MAX_OF_A_LIST = 1 << 16
-"""Like program_lines.MAX_CHARACTERS, but for messages that list the ranks of a job."""
+"""Maximum number of characters that are read at the beginning of a line, and at its end, in messages that
+list the ranks of a job."""
 RECENT_LINES = 200
-"""Number of lines at the end of a log, without C++ stacks, that are searched for a cause. Errors in earlier
-lines did not end the program."""
+"""Number of lines at the end of a log, not counting C++ stacks, that are searched for a cause. Errors in
+earlier lines did not end the program."""
 _CPP_FRAME = re.compile(r"^(\[rank\d+\]: ?)?frame #\d")
 _FRAME_LINES = 8
 """Maximum number of lines between a stack's innermost "File …" line and the error below it."""
@@ -160,7 +162,7 @@ _PEER_ABSENT = re.compile(
     r"|retrieving ncclUniqueId from \[\d+\]|(Runtime|DistStore)Error: Socket Timeout|Timeout waiting for key"
     r"|in store based barrier on rank|connectFullMesh failed with (?!.*remote=\[(127\.|::1\]|fe80:))"
     r"|Getting socket times out|Application timeout caused pair closure"
-    # The streaming library of MosaicML prints this in a rank that waits for another rank in the same pod.
+    # MosaicML's streaming library prints this in a rank that waits for another rank in the same pod.
     r"|Waiting for local rank \d+, bailing out"
     r"|Timed out receiving the shared seed|reached monitoredBarrier, but received errors"
 )
@@ -173,8 +175,7 @@ _REPORT = re.compile(
 _SIGNALLED = re.compile(r"SignalException: Process \d+ got signal: (\d+)$")
 """Pattern for the last line that torchrun logs after it receives a signal. torchrun's exit code is then 1."""
 _SIGTERM = re.compile(r"SIGTERM|SystemExit|\b[Ss]ignal:? 15\b")
-"""Pattern for an error that reports that the program was asked to stop, such as Lightning's
-SIGTERMException."""
+"""Pattern for errors about a request to stop the program, such as Lightning's SIGTERMException."""
 _EXIT = re.compile(r"rank\s*:\s*(\d+) \(local_rank: (\d+)\).*?exitcode\s*:\s*(-?\d+)", re.DOTALL)
 _FAILED = re.compile(r"failed \(exitcode: (-?\d+)\)")
 BEGINS = "===== KONDUKTOR: Running task ====="
@@ -189,7 +190,7 @@ _OF_A_LAUNCHER = re.compile(
     r"CalledProcessError: Command .* (returned non-zero exit status|died with <Signals)"
     r"|TrainingFailedError: "
 )
-"""Pattern for an error that reports that the process started by a launcher, such as accelerate, has
+"""Pattern for an error in which a launcher, such as accelerate, reports that the process it started has
 failed."""
 _NOISE = re.compile(
     r"^(\[rank\d+\]:)?\s*$|^[=\-]{5,}|torch/distributed/elastic"
@@ -202,7 +203,7 @@ _NOISE = re.compile(
     r"|For debugging consider passing CUDA_LAUNCH_BLOCKING|Compile with `TORCH_USE_CUDA_DSA`"
     r"|Device-side assertion tracking was not enabled)"
     r"|^pluto: |\[pluto-sync\]|^Exception raised from "
-    # Lines that Hydra prints around a traceback, and tracebacks of Rich.
+    # Lines that Hydra prints around a traceback, and Rich's own tracebacks.
     r"|^Error executing job with overrides: |^Set the environment variable HYDRA_FULL_ERROR|^[╭│╰]"
     # Frames from faulthandler, gdb, glog and glibc.
     r"|^(Current thread|Thread) 0x|^Fatal Python error|^\*\*\* Signal \d+|^PC: @|^\s*@ +0x[0-9a-f]+"
@@ -244,8 +245,7 @@ class Clues:
     report_is_last: bool = False
     """Whether the log ends with torchrun's failure report."""
     torchrun_signal: int = 0
-    """The number of the signal that ended torchrun if the log ends with torchrun's line about it, otherwise
-    0."""
+    """The number of the signal that ended torchrun, if torchrun reports it in the log's last line, or 0."""
 
     @property
     def log_quote(self) -> str:
@@ -256,7 +256,7 @@ class Clues:
 
     @property
     def no_error(self) -> bool:
-        """Return whether the log is empty, or shows no error except that the program was asked to stop."""
+        """Return whether the log shows no error, apart from errors about a request to stop the program."""
         own = _ERROR.match(self.last) is not None and not _SIGTERM.search(self.last)
         reported = self.cause or self.exit_code or self.stack
         return not (own or reported or self.of_a_peer)
@@ -267,9 +267,10 @@ class Clues:
 
 
 def read(tail: Lines, log: str = "", ranks: int = 1) -> Clues:
-    """Return the hints found in a log's numbered last lines.
+    """Return the hints found in the last lines of a log.
 
-    `log` is the log's path in the bundle, and `ranks` is the number of ranks that write to it.
+    `tail` contains these lines with their numbers. `log` is the log's path in the bundle, and `ranks` is the
+    number of ranks that write to it.
     """
     lines, processes = program_lines.with_processes(tail)
     stack, dumped = stacks.last(lines)
@@ -325,7 +326,7 @@ def read(tail: Lines, log: str = "", ranks: int = 1) -> Clues:
 
 
 def _cause(lines: Lines, last: str, last_number: int) -> tuple[CauseId | None, str, int]:
-    """Return the cause that a rank's last lines suggest, with the line that suggests it and its number.
+    """Return (cause, line, line number) for the cause that a line of the log suggests, or (None, "", 0).
 
     `last` is the rank's last error with its details, in line `last_number`.
     """
@@ -368,9 +369,9 @@ def _latest(lines: Lines) -> Lines:
 
 
 def _reported(lines: Lines, rank: int | None) -> torchrun_report.Failure | None:
-    """Return the failure in torchrun's report that explains more than the rest of the log, or None.
+    """Return a failure from torchrun's report if it explains more than the rest of the log, or None.
 
-    `rank` is the rank that torchrun names as the root cause, or None if it is the only one in the log.
+    `rank` is the rank that torchrun names as the root cause, or None if only one rank writes to the log.
     """
     own = [entry for entry in lines if rank is None or _rank_of(entry[1]) in (None, rank)]
     last, _ = _last_own(own)
@@ -383,13 +384,13 @@ def _reported(lines: Lines, rank: int | None) -> torchrun_report.Failure | None:
 
 
 def _rank_of_process(process: str, worker: re.Match[str] | None) -> int | None:
-    """Return the rank whose lines have a torchrun prefix, using another rank in its report, or None."""
+    """Return the rank whose lines have this torchrun prefix, computed from a rank in the report, or None."""
     local = program_lines.local_rank(process)
     return None if local is None or worker is None else int(worker[1]) - int(worker[2]) + local
 
 
 def _first_rank_error(lines: Lines, processes: dict[int, str]) -> rank_errors.RankError | None:
-    """Return the first exception in the last attempt that ended a rank and was not caused by a lost peer.
+    """Return the last attempt's first exception that ended a rank and was not caused by a lost peer.
 
     `processes` maps line numbers to prefixes that identify processes.
     """
@@ -408,7 +409,7 @@ def _first_rank_error(lines: Lines, processes: dict[int, str]) -> rank_errors.Ra
 
 
 def _ends_an_error(text: str) -> bool:
-    """Return whether a line does not belong to the message of the error above it."""
+    """Return whether a line shows that the message of the error above it has ended."""
     return any(pattern.search(text) for pattern in (_NOISE, _REPORT, _WARNING, _ERROR))
 
 
@@ -441,7 +442,7 @@ def is_of_a_peer(text: str) -> bool:
 
 
 def _of_the_client(lines: Lines, error: int) -> bool:
-    """Return whether the client read the CPU frequency in the last stack frame above the error's line."""
+    """Return whether the Pluto client raised an error when it read the CPU frequency."""
     stack_lines = [text for number, text in lines if error - _FRAME_LINES <= number < error]
     files = [text for text in stack_lines if _FILE_OF_A_STACK.match(text)]
     return bool(files) and _READS_CPU_FREQUENCY.search(files[-1]) is not None
@@ -467,8 +468,8 @@ def _torchrun_signal(lines: Lines) -> int:
 def _last_own(lines: Lines) -> tuple[str, int]:
     """Return the last error before torchrun's failure report, or else the last meaningful line.
 
-    Also return the line number, or 0 if there is no such line. If torchrun restarted the ranks, only the
-    lines before its last report count, unless the ranks printed nothing there.
+    Also return the number of that line, or 0 if there is none. If torchrun restarted the ranks, only the last
+    attempt counts, unless the ranks printed nothing in it.
     """
     last = _last_of_an_attempt(_latest(lines))
     return last if last[0] else _last_of_an_attempt(lines)

@@ -1,7 +1,8 @@
-"""Find the kernel's messages about faults of a GPU in a rank's log, if the rank's script prints them.
+"""Find the kernel's messages about GPU faults in a rank's log, if the rank's script prints them.
 
-The number after "Xid" is NVIDIA's code for the fault. Most codes, such as 13, 31 and 43, report faults of the
-program. The codes here report faults of the GPU, its memory, its NVLinks or its connection to the node.
+The number after "Xid" is NVIDIA's code for the fault. Most codes, such as 13, 31 and 43, report errors in the
+program. The codes in this module report faults of the GPU, its memory, its NVLinks or its connection to the
+node.
 """
 
 from __future__ import annotations
@@ -28,29 +29,29 @@ _OF_THE_PROGRAM = re.compile(
 
 @dataclass(frozen=True)
 class GpuFault:
-    """The kernel's message about a fault of a GPU."""
+    """The kernel's message about a GPU fault."""
 
     cause: CauseId
     text: str
 
 
 def gpu_fault(lines: Iterable[tuple[int, str]]) -> GpuFault | None:
-    """Return the last message about a fault of a GPU in a log's lines, or None."""
+    """Return the last message about a GPU fault in a log's lines, or None."""
     faults = [fault for _, text in lines if (fault := of_line(text)) is not None]
     return faults[-1] if faults else None
 
 
 def of_line(text: str) -> GpuFault | None:
-    """Return the fault of a GPU that the kernel reports in a line, or None."""
+    """Return the GPU fault that the kernel reports in a line, or None."""
     match = _XID.search(text)
     cause = _CODES.get(int(match[1])) if match else "gpu.lost" if _LOST.search(text) else None
     return GpuFault(cause, text.strip()) if cause else None
 
 
 def explains(error: str) -> bool:
-    """Return whether a fault of the GPU can be the reason for an error.
+    """Return whether a GPU fault can be the reason for an error.
 
-    An error that a mistake in the program usually raises is not explained, because `dmesg` also prints faults
-    from before the launch.
+    Returns False for errors that usually result from a mistake in the program. A logged GPU fault does not
+    explain these, because `dmesg` also prints faults from before the launch.
     """
     return _OF_CUDA.search(error) is not None and _OF_THE_PROGRAM.search(error) is None

@@ -346,7 +346,7 @@ _KILLED_WORKER = re.compile(r"DataLoader worker .* killed by signal: Killed")
 
 
 def is_killed_worker(error: str) -> bool:
-    """Return whether a rank ended because SIGKILL ended one of its DataLoader workers."""
+    """Return whether a rank failed because one of its DataLoader workers was killed by SIGKILL."""
     return _KILLED_WORKER.search(error) is not None
 
 

@@ -1,8 +1,8 @@
 """Return a program's own log lines, without what launchers, loggers and terminals add to each line.
 
 Ray, pdsh, `srun --label`, `torchrun --tee`, `mpirun --tag-output` and many loggers begin each line with a
-prefix, such as "(RayTrainWorker pid=7) ". A prefix whose form is not known is recognized by a traceback: the
-"File …" lines and the line "Traceback (most recent call last):" above them begin with the same text.
+prefix, such as "(RayTrainWorker pid=7) ". A prefix of unknown form is recognized in a traceback, where the
+line "Traceback (most recent call last):" and the "File …" lines below it begin with the same text.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _MAX_PREFIXES = 20
 """Maximum number of different texts that are tried as prefixes."""
 _MAX_PREFIX_CHARACTERS = 120
 _STACK_LINES = 50
-"""Maximum number of lines between the beginning of a traceback and a line with the same prefix in it. The
-tracebacks of several processes can be mixed line by line."""
+"""Maximum number of lines from the beginning of a traceback to a "File …" line that belongs to it. Lines from
+other processes can be in between."""
 _TIME = re.compile(r"^\d{4}-\d\d-\d\dT[\d:.]+(Z|[+-]\d\d:\d\d) ?")
 _PROCESS = re.compile(r"^(?P<process>\([\w.:-]{1,80} pid=\d{1,9}(, ip=[\w.:]{1,80})?\)) ?")
 """Pattern for the prefix that Ray and vLLM add to the lines of each process."""
@@ -40,7 +40,7 @@ _RANK = re.compile(r"\[rank\d+\]: ?$")
 _BEGINS = re.compile(r"Traceback \(most recent call last\):|terminate called after throwing an instance of ")
 _CONTINUES = re.compile(r" {2}(File \"|what\(\):)")
 _NOT_AN_ERROR = re.compile(r"\b(WARN(ING)?|DEBUG)\b|^\[?[WID]\d{4} |torch/distributed/elastic")
-"""Pattern for the prefix of a logger whose tracebacks did not end the program."""
+"""Pattern for the prefixes of warnings and other messages whose tracebacks did not end the program."""
 _LOGGED_ERROR = re.compile(
     r"^(?=.{0,40}\d\d:\d\d:\d\d)[^\n]{0,100}?\b(ERROR|CRITICAL|FATAL)\b[^\n]{0,100}?[ :\]](?=[A-Za-z_][\w.]*"
     r"(Error|Exception)(: |$))"
@@ -91,7 +91,7 @@ def _shown(tail: Lines, limit: int) -> Iterator[tuple[int, str]]:
 
 
 def _labelled(number: int, text: str) -> tuple[int, str, str]:
-    """Return a line without the prefixes of known form, and the prefix that identifies its process or ""."""
+    """Return a line without its known prefixes, and the prefix that identifies the process, or ""."""
     process = ""
     for pattern in (_PROCESS, _LABEL):
         if match := pattern.match(text):
@@ -101,7 +101,7 @@ def _labelled(number: int, text: str) -> tuple[int, str, str]:
 
 
 def _prefixes(texts: list[str]) -> list[re.Pattern[str]]:
-    """Return patterns for the prefixes of the lines in tracebacks, without those of warnings.
+    """Return patterns for the unknown prefixes of traceback lines, except those of warnings.
 
     Numbers in a prefix, such as the time, can differ from line to line.
     """

@@ -1,8 +1,9 @@
 """Find the rank whose own error came first in a container with several ranks.
 
 All ranks in a container write to the same log, so the error of the rank that failed first is mixed with the
-errors of the ranks that lost this peer. torchrun reports the process whose termination it detected first,
-which can be any of them. Since PyTorch 2.4, lines of an exception that ends a rank begin with "[rankN]: ".
+errors of the ranks that lost this peer. torchrun names the process whose termination it detected first, which
+need not be the one that failed first. Since PyTorch 2.4, each line of an exception that ends a rank begins
+with "[rankN]: ".
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ OF_A_RANK = re.compile(r"^\[rank(\d+)\]: ?")
 _LOGGED = re.compile(r"^\[?[EWIF]\d{0,4} ")
 """Pattern for a line from a C++ or torchrun logger, which is not part of an exception's message."""
 _TRACEBACK = re.compile(r"^(╭─+ )?Traceback \(most recent call last\)")
-"""Pattern for the first line of a traceback, which Rich draws in a box."""
+"""Pattern for the first line of a traceback, including tracebacks that Rich draws in a box."""
 _RAISED_FROM = ("During handling of the above exception", "The above exception was the direct cause")
 
 
@@ -28,12 +29,12 @@ class RankError:
     number: int
     text: str
     process: str = ""
-    """The prefix of the line that identifies the process, or ""."""
+    """The prefix that identifies the process in this line, or ""."""
 
 
 @dataclass
 class _Chain:
-    """An exception with the exceptions from which it was raised. `error` is the last one."""
+    """A chain of exceptions, each raised from the previous one. `error` is the message of the last one."""
 
     error: tuple[int, str] | None = None
     lines: list[str] = field(default_factory=list)
@@ -52,9 +53,10 @@ def first(
     """Return the first exception that ended a rank and was not caused by a lost peer, or None.
 
     `lines` are the lines before torchrun's report. `is_noise` returns whether a line contains no information,
-    such as a line in a stack. A program can print an exception and continue. Therefore, only the last
-    exception with a rank's label counts, or exceptions without a label that are not followed by other text.
-    `processes` maps line numbers to prefixes that identify processes, which separate lines without a label.
+    such as a line in a stack. A program can print an exception and continue. Therefore, an exception with a
+    rank's label counts only if it is that rank's last one, and an exception without a label only if no other
+    output follows it. `processes` maps line numbers to the prefixes that identify the processes of lines
+    without a label.
     """
     chains: dict[int | str, list[_Chain]] = {}
     for number, text in lines:

@@ -1,7 +1,7 @@
-"""Find a rank that did not take part in a collective operation, using each rank's stack at its termination.
+"""Find a rank that did not take part in a collective operation, using the ranks' stacks at SIGTERM.
 
 The ranks that waited in vain report a timeout, which does not name the rank for which they waited. The
-recorder adds the stacks of the other ranks when they received SIGTERM
+recorder therefore records the stack of each rank that receives SIGTERM
 (harness/workers/recorder/rank_stacks.py).
 """
 
@@ -38,7 +38,7 @@ def outside_collectives(case: Case) -> list[Place]:
 
 
 def when_stopped(case: Case) -> list[str]:
-    """Return a one-item list with the code that ranks were running when a job ran out of time, or [].
+    """Return a one-item list that describes where the ranks were when the job ran out of time, or [].
 
     Ranks that were not in a collective operation come first, because the others may have waited for them.
     """
@@ -79,7 +79,7 @@ def _places(case: Case) -> list[Place]:
 
 
 def _failed_by_itself(life: RankLife) -> bool:
-    """Return whether the rank ended with an error rather than by a signal."""
+    """Return whether the rank exited with an error rather than because of a signal."""
     if any(end.code for end in life.ends):
         return True
     return not life.ends and life.failure is not None and life.failure[0] > 0

@@ -76,7 +76,7 @@ class Stack:
         return False
 
     def _inside(self) -> Iterator[Frame]:
-        """Yield the library frames called by the rank's own code, innermost first."""
+        """Yield the frames of library code that the rank's own code called, innermost first."""
         return itertools.takewhile(lambda frame: _of_torch(frame) or _LIBRARY.search(frame.file), self.frames)
 
     @property

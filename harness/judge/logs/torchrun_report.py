@@ -1,9 +1,9 @@
-"""Read torchrun's failure report, which is all that a pod's log has if the ranks' output goes to files.
+"""Read torchrun's failure report. If the ranks' output goes to files, the pod's log has nothing else.
 
 torchrun lists each failed rank with its exit code and, if its function has the decorator `record`, with its
 traceback (torch/distributed/elastic/multiprocessing/errors). With `--redirects` or `--local-ranks-filter`,
-the log does not have the traceback anywhere else. torchrun names the rank whose failure has the earliest
-time as the root cause, although this rank may have lost its peer.
+the traceback is nowhere else in the log. torchrun names the rank with the earliest failure as the root cause,
+even if that rank failed because it had lost a peer.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class Failure:
 def first_own(
     lines: Lines, is_error: Callable[[str], bool], is_of_a_peer: Callable[[str], bool]
 ) -> Failure | None:
-    """Return the first failure in the last report that no other rank caused, or None.
+    """Return the last report's first failure that was not caused by another rank, or None.
 
-    If other ranks may have caused all of them, return the root cause, provided that it has a traceback.
+    If other ranks may have caused all failures, return the root cause if it has a traceback.
     """
     failures = _failures(lines, is_error)
     own = (

@@ -1,4 +1,4 @@
-"""Judge a training job's checkpoints and validation losses, using an audit of its disk and the tracker."""
+"""Judge a training job's checkpoints and validation losses, using the tracker and an audit of the disk."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from harness.workers.training import data_order
 
 VAL_LOSS, VAL_PERPLEXITY = "val/loss", "val/perplexity"
 EXACT = 1e-9
-"""Maximum difference, in nats, between two evaluations on the same kind of machine, due to summation
-order."""
+"""Maximum difference, in nats, between two evaluations on the same kind of machine. It allows for a different
+order of summation."""
 OTHER_MACHINE = 1e-3
-"""Maximum difference, in nats, between the validation loss of a training run on GPUs and its second
-evaluation on a CPU."""
+"""Maximum difference, in nats, between a validation loss that was computed on a GPU and the same loss
+computed again on a CPU."""
 BELOW = 0.01
-"""Maximum fraction by which a loss can fall below the data's known entropy by chance."""
+"""Maximum fraction by which a loss can, by chance, be below the known entropy of the data."""
 OTHER_TOKENS = ("model", "model_local_dir", "tokenizer_local_dir")
 """Options that select a tokenizer whose tokens are not single bytes."""
 
@@ -100,7 +100,7 @@ def best(facts: Facts) -> Finding:
 
 
 def _curves(facts: Facts, audit: TrainingAudit, losses: Series) -> Iterator[Problem]:
-    """Yield problems with the logged validation losses: epochs without one, and wrong perplexities."""
+    """Yield problems with logged values, namely epochs without a validation loss and wrong perplexities."""
     if missing := _not_evaluated(audit, losses, _of_rank_0(facts, "train/loss")):
         text = f"no validation loss was logged at {counted(len(missing), 'end')} of an epoch"
         yield Problem("training.epoch_not_evaluated", text, [f"step {step}" for step in missing])
@@ -181,7 +181,7 @@ def curve(facts: Facts) -> Finding:
 
 
 def _audit(facts: Facts) -> TrainingAudit | str:
-    """Return the audit of the training's disk, or a sentence about why it is missing or failed."""
+    """Return the audit of the training's disk, or a sentence that explains why there is none."""
     audit = facts.bundle.training_audit
     if audit is None:
         return "the bundle has no audit of the checkpoints"
@@ -194,7 +194,7 @@ def _of_rank_0(facts: Facts, metric: str) -> Series:
 
 
 def _not_evaluated(audit: TrainingAudit, losses: Series, steps: Series) -> list[int]:
-    """Return the final steps of this launch's epochs at which no validation loss was logged."""
+    """Return the last steps of epochs, and of the launch, at which no validation loss was logged."""
     if not steps or not audit.order:
         return []
     each = data_order.steps(audit.order["sequences"], audit.order["batch"])

@@ -16,10 +16,11 @@ from harness.judge.points.series import NONE, Series
 from harness.workers.training import data_order
 
 MOSTLY = 0.75
-"""A rank that uses another seed deviates from the expected sequences in at least this fraction of its steps.
+"""Minimum fraction of a rank's steps that deviate from the expected sequences if the rank uses another seed.
 The other steps can match by chance."""
 LOOKED = 3
-"""Number of each rank's deviating steps that are compared with the sequences of other ranks and steps."""
+"""Number of deviating steps per rank that are compared with the sequences expected for other ranks and for
+earlier steps."""
 Sums = tuple[float, float, float]
 """The number of sequences that a rank used in a step, the sum of their indexes, and the sum of the indexes'
 squares."""
@@ -101,7 +102,7 @@ def data(facts: Facts) -> Finding:
 
 
 def _no_step(audit: TrainingAudit) -> str:
-    """Return the text for a launch without steps, such as one of a run that had ended before."""
+    """Return the text for a launch that logged no steps, for example because its run had already ended."""
     if not audit.checkpoints:
         return "no step was logged"
     step = audit.checkpoints[-1].step
