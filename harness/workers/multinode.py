@@ -54,8 +54,8 @@ def say(rank: int, text: str) -> None:
 def at_most(seconds: float) -> None:
     """Exit the process unless this function is called again within `seconds`.
 
-    If the time has passed, faulthandler writes the stack of every thread to the log and exits with code 1,
-    even if the interpreter is shutting down.
+    After that time, faulthandler writes the stack of every thread to the log and exits with code 1, even if
+    the interpreter is shutting down.
     """
     timeout = max(0.1, min(seconds, _DEADLINE - time.monotonic()))
     faulthandler.dump_traceback_later(timeout, exit=True, file=STDERR)
@@ -188,8 +188,8 @@ def main(log: Log = plain_log) -> int:
     faulthandler.enable(file=STDERR)
     at_most(math.inf)
     stacks_on_sigterm()
-    # Imports create a million objects that are never freed. If the garbage collector scans them, also at
-    # shutdown, this takes a sixth of a rank's CPU time.
+    # Imports create a million objects that are never freed.
+    # Scanning them in garbage collections and at shutdown takes a sixth of a rank's CPU time.
     gc.disable()
     rank, world, device = init_distributed()
     # Each attempt of a rank gets its own queue. If two clients share a queue, points are lost.

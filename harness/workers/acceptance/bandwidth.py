@@ -111,9 +111,9 @@ def _measured(
     mode: str,
     limits: Limits,
 ) -> Check:
-    """Time a call that transfers `times` times as many bytes as `target` has.
+    """Time a call, verify the data, and return the check.
 
-    Verify the data, and return the check.
+    The call transfers the size of `target`, multiplied by `times`.
     """
     seconds = seconds_per_call(call, device, SPANS[device.kind, mode])
     if not same():

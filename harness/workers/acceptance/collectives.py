@@ -24,8 +24,8 @@ misplaced data is detected."""
 PART = 1 << 22
 """Number of elements that are generated or compared at a time."""
 BUFFERS, PARTS = 2, 6
-"""Memory that a rank needs at most: BUFFERS buffers with the payload's size, and PARTS int64 buffers with
-PART elements."""
+"""A rank needs memory for BUFFERS buffers of the payload's size, and for PARTS int64 buffers of PART
+elements."""
 WEIGHTS = 16
 """The ranks' weights in the data pattern cycle from 1 to WEIGHTS. They are small, so that float32 sums over
 hundreds of ranks are exact."""

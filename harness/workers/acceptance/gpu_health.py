@@ -196,7 +196,7 @@ def _count(
     /,
     **location: Unpack[Where],
 ) -> Check:
-    """Judge a counter by the row in the limits for the check `limit_id`."""
+    """Judge a counter. The limit comes from the row for the check `limit_id`."""
     if not isinstance(count, float):
         return _missing(id, words, count, **location)
     row = limits.row(model=gpu.name, check=limit_id)

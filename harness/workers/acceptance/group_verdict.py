@@ -12,8 +12,8 @@ from .group_outcomes import Group, Outcome
 FIGURES = 4
 """Minimum number of groups of the same size. With fewer groups, their median is not meaningful."""
 SHARE = 0.67
-"""A group is slow if its bandwidth is below this fraction of the median. In nccl-tests, 1.5 times the usual
-time counts as slow, which is the same."""
+"""A group is slow if its bandwidth is below this fraction of the median. It corresponds to 1.5 times the
+usual time, which counts as slow in nccl-tests."""
 CPU_SHARE = 0.02
 """Replaces SHARE on CPUs. It is lower because other processes also use the CPUs.
 

@@ -37,7 +37,7 @@ from .search_steps import across, halve, join, meet, pair_up, split
 ALL_PAIRS = 16
 """Maximum number of nodes for which all pairs are tested. 16 nodes need 15 rounds."""
 HOPELESS = 8
-"""The search for a known-good witness stops if this many rounds contain no good pair."""
+"""The search for a known-good witness stops if the first HOPELESS rounds contain no good pair."""
 CANDIDATES = 32
 """Maximum number of nodes that are tested for an intermittent fault."""
 BOUND = 32
@@ -48,7 +48,7 @@ SAMPLE = 4
 LINKS = 3
 """Maximum number of bad links to search for between two sets of nodes."""
 CLASSES = 6
-"""Maximum number of sets of nodes. The search looks for faults between each two of them."""
+"""Maximum number of node sets. The search looks for faults between every pair of these sets."""
 
 
 @dataclass(frozen=True)

@@ -73,7 +73,7 @@ class Reading:
     smi: Smi | None
     error: str = ""
     failed: bool = False
-    """Whether nvidia-smi was run and failed. False if it could not be run."""
+    """Whether nvidia-smi failed. False if it is missing from the container."""
     code: int = 0
     """The exit code of nvidia-smi if it failed, otherwise 0."""
 

@@ -37,8 +37,8 @@ SLOW = 0.2
 """A link is slow if its rate is below this fraction of the usual rate. A busy CPU alone does not reduce the
 rate below this limit."""
 COMPARABLE = 0.5
-"""The machine is busy if the reference pairs reach less than this fraction of their usual rates. A pair is
-then not slow if its own fraction, divided by theirs, is at least COMPARABLE."""
+"""If the reference pairs reach less than this fraction of their usual rates, the machine is busy. Other pairs
+are then compared with the reference pairs, and are fast if they reach this fraction."""
 REFERENCES = 2
 """Number of pairs with which a slow pair is compared. A single reference pair could be slow itself for a
 moment."""
@@ -47,7 +47,7 @@ WAITED = 0.2
 """If the sender or the receiver of a stream waited for a CPU for more than this fraction of the time, a low
 rate proves nothing."""
 AGAIN, AGAIN_IF_BUSY = 3, 10
-"""How many times a pair is measured again at most: AGAIN if it is slow, AGAIN_IF_BUSY if the machine is too
+"""Maximum number of repetitions for a pair: AGAIN if it is slow, or AGAIN_IF_BUSY if the machine is too
 busy."""
 _CHUNK = 1 << 20
 
@@ -193,7 +193,7 @@ def _load(measurements: Mapping[Pair, Measured], pairs: Sequence[Pair], seconds:
 
 
 def slow(measurements: Mapping[Pair, Measured], machines: Mapping[int, str]) -> dict[Pair, float]:
-    """Return the pairs whose rate is below SLOW times the usual rate, each with that usual rate.
+    """Return the slow pairs and their usual rates. A slow pair's rate is below SLOW times its usual rate.
 
     Pairs within a node and pairs across two nodes have separate usual rates.
     """

@@ -85,7 +85,7 @@ def wait_for_master_ready(
 ) -> Waited:
     """Wait until the training's port is open on rank 0.
 
-    If it is not, return a falsy value that contains the cause. `timeout` is in seconds, by default
+    After a timeout, return a falsy value that contains the cause. `timeout` is in seconds, by default
     COLOSSALAI_MASTER_READY_TIMEOUT.
     """
     seconds = _seconds(READY_TIMEOUT, 600) if timeout is None else timeout

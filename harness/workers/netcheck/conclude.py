@@ -285,7 +285,7 @@ def _master(reports: Sequence[Report]) -> list[Finding]:
 
 
 def _withheld(cells: Mapping[tuple[int, int], Cell]) -> list[Finding]:
-    """Return an unknown finding, without a cause, for each rank and cause if the failures are not proved."""
+    """Return an unknown finding for each cause and rank to blame if the failures are not proved."""
     found = []
     for cause in CAUSES:
         side = 0 if cause in ASKER else 1

@@ -29,7 +29,7 @@ REPEAT = 1.0
 _CNAME, _SOA = 5, 6
 _RD, _TC = 0x0100, 0x0200
 _FLOW = threading.local()
-"""Inside `one_flow`, its attribute `sockets` maps each (server, port) to the socket for this thread's
+"""Inside `one_flow`, the attribute `sockets` maps each (server, port) to the socket for this thread's
 queries."""
 
 
@@ -117,7 +117,7 @@ def parse(reply: bytes, kind: int) -> Answer | None:
 
 
 def question(number: int, name: str, kind: int) -> bytes:
-    """Return the DNS message that queries a fully qualified name for records of this type.
+    """Return the DNS message that queries a fully qualified name for records of type `kind`.
 
     Raises ValueError if the name is invalid.
     """

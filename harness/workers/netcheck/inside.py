@@ -45,7 +45,7 @@ def main(processes: Sequence[int]) -> int:
 
 
 def job_variables(processes: Sequence[int], proc: Path = PROC) -> dict[str, str]:
-    """Return the environment variables that tell the job in this container its ranks and addresses.
+    """Return the environment variables that define the ranks and addresses of the job in this container.
 
     `processes` are the pids of the container's processes in ascending order.
     """

@@ -490,10 +490,8 @@ class Member:
         self._apply_listening()
 
     def _addresses(self) -> dict[str, str]:
-        """Return the addresses of all ranks that have reported.
-
-        If possible, this is the source address of their greeting.
-        """
+        """Return an address for each rank that has reported, preferably the source address of its
+        greeting."""
         greetings = list(self._server.greetings.values()) if self._server else []
         spoke = {hello.instance: address for hello, address in greetings}
         reports = [report for report in self._reports.newest() if report.addresses]

@@ -147,7 +147,7 @@ class Names:
         self._answered[time.monotonic()] = seconds
 
     def look_up(self, name: str, patience: float = 1.0) -> Lookup:
-        """Resolve a name once. No DNS cache is left with a negative answer that other programs would get.
+        """Resolve a name once. This leaves no negative answer for other programs in a DNS cache.
 
         The time to wait for an answer is multiplied by `patience`.
         """
@@ -270,7 +270,7 @@ class Names:
         return Lookup(name, cause=cause.get(answer.kind, "dns.server_failed"), text=text, waited=waited)
 
     def _nowhere(self, name: str, candidates: Sequence[str]) -> Lookup:
-        """Return the cause if no candidate exists. To find it, try other likely full names."""
+        """Return the cause if no candidate exists. Before that, try other likely full names."""
         tried = f"tried {candidates[0]}" + f" and {len(candidates) - 1} more" * (len(candidates) > 1)
         for other in self._elsewhere(name, candidates):
             if (found := self._try(name, other)) is not None and found.addresses:

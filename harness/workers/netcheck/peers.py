@@ -13,9 +13,9 @@ from .variables import is_host
 
 @dataclass(frozen=True)
 class Peer:
-    """A host name or IP address, and the port of the greeting server.
+    """A host name or IP address, and a port.
 
-    None means the port that all ranks share.
+    `port` is the greeting server's port. None means the port that all ranks share.
     """
 
     host: str

@@ -23,8 +23,8 @@ due."""
 class Pool:
     """A pool of threads that run attempts when they are due, until `stop` is set.
 
-    `delay_since` returns how many seconds this process was delayed since a monotonic time. These seconds do
-    not count, because more threads do not help a process that does not get a CPU.
+    `delay_since` returns how many seconds this process was delayed since a monotonic time. Such delays do not
+    lead to more threads, which would not help a process that does not get a CPU.
     """
 
     def __init__(self, stop: threading.Event, delay_since: Callable[[float], float]) -> None:

@@ -1,4 +1,4 @@
-"""Withhold failures that slowness may have caused, and not a fault. All functions are pure.
+"""Withhold failures that may be due to slowness instead of a fault. All functions are pure.
 
 A busy DNS server or rank responds late, and a rank that starts late refuses connections until it listens.
 Such failures count only if they are proved:
@@ -30,8 +30,8 @@ STEPS_TO_A_RECORD = 10.0
 """How long the publication of a DNS record may take, as a multiple of the measured delay. The kubelet, the
 API server, the EndpointSlice controller and the DNS server act one after another."""
 SILENT = {"dns.server_silent": 5.0, "peer.silent": 2.0, "mtu.black_hole": 1.5}
-"""Maps each cause to the minimum number of seconds that a wait for a response must last to prove it. For the
-DNS server, this is 5 s, because glibc's resolver waits that long."""
+"""Maps each cause to the minimum number of seconds that a wait for a response must last to prove the cause.
+For the DNS server, this is 5 s, because glibc's resolver waits that long."""
 RECORD = 5.0
 """A missing DNS record counts as a failure only if the rank started at least this many seconds ago."""
 YOUNG = 1.6

@@ -198,7 +198,7 @@ def _own(address: str) -> bool:
 
 
 def _is_there(address: str) -> bool:
-    """Return whether the machine exists: whether it accepts or resets a connection to the port DISCARD."""
+    """Return whether the machine exists. If it does, it accepts or resets a connection to port DISCARD."""
     error = connect_plainly(address, DISCARD)
     return error in (None, errno.ECONNREFUSED)
 

@@ -124,9 +124,9 @@ def is_incomplete(report: Report) -> bool:
 
 
 def _replaces(report: Report, other: Report) -> bool:
-    """Return whether `report` comes from the restarted rank of `other`.
+    """Return whether `report` comes from the same rank as `other` after a restart.
 
-    Two processes cannot listen on the same port.
+    The address and port are the same, and two processes cannot listen on the same port.
     """
     listens = (report.host, report.addresses, report.port) == (other.host, other.addresses, other.port)
     return report.instance != other.instance and bool(report.addresses and report.port) and listens
