@@ -388,7 +388,10 @@ def _proved(
     found: Sequence[Finding],
     slow: str,
 ) -> list[Finding]:
-    """Return a finding for each step: ok if all pairs passed the step, otherwise unknown."""
+    """Return an ok finding for each step that all pairs passed.
+
+    For each other step without findings, return an unknown finding.
+    """
     there = {finding.step for finding in found}
     pairs = nodes * (nodes - 1)
     proved = []

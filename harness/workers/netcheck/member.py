@@ -490,8 +490,7 @@ class Member:
         self._apply_listening()
 
     def _addresses(self) -> dict[str, str]:
-        """Return an address for each rank that has reported, preferably the source address of its
-        greeting."""
+        """Return an address for each rank that has reported, preferably its greeting's source address."""
         greetings = list(self._server.greetings.values()) if self._server else []
         spoke = {hello.instance: address for hello, address in greetings}
         reports = [report for report in self._reports.newest() if report.addresses]
