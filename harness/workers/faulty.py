@@ -4,8 +4,8 @@ The fault tests launch this script and expect the verdict FAIL.
 
     torchrun … /workspace/faulty.py FAULT RANK
 
-FAULT is the name of a function below. The fault does not affect the ground truth, which contains what the
-rank was meant to log.
+FAULT is the name of a function below that has the decorator `fault`. The fault does not affect the ground
+truth, which still contains what the rank was meant to log.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ FAULTS: dict[str, Callable[[], int]] = {}
 
 
 def fault(run: Callable[[], int]) -> Callable[[], int]:
-    """Register a function that runs the worker with a fault. Only the faulty rank calls the function."""
+    """Register a function that runs the worker with a fault. Only the rank with the fault calls it."""
     FAULTS[run.__name__] = run
     return run
 
 
 def strike(name: str, victim: int) -> int:
-    """Run the worker, with the fault `name` on rank `victim`. Return its exit code."""
+    """Run the worker. If this is rank `victim`, run it with the fault `name`. Return the exit code."""
     if int(os.environ["RANK"]) != victim:
         return int(multinode.main())
     return FAULTS[name]()
@@ -50,9 +50,9 @@ def at_step(step: int, action: Callable[[], object]) -> int:
 
 
 def at_victims_metric(change: Callable[[str, dict[str, float]], dict[str, float]]) -> int:
-    """Run the worker, but at STEP, log `change(metric, metrics)` instead of `metrics`.
+    """Run the worker. At STEP, it logs `change(metric, metrics)` instead of `metrics`.
 
-    `metric` is the name of the metric for the rank's own loss.
+    `metric` is the name of the metric with this rank's own loss.
     """
 
     def log(run: Any, metrics: dict[str, float], step: int) -> None:
@@ -89,7 +89,7 @@ def wrong_value() -> int:
 # -- faults at the end of the process ------------------------------------------------------------------
 @fault
 def exit3() -> int:
-    """Exit with code 3 without cleanup, so that output captured by the client is lost."""
+    """Exit with code 3 without cleanup, so that output that the client has captured is lost."""
 
     def leave() -> None:
         os.write(ground_truth.STDOUT, f"about to leave at step {STEP} with exit code 3\n".encode())
@@ -99,7 +99,7 @@ def exit3() -> int:
 
 
 def _attach_apart(*options: str) -> int:
-    """Run the worker. At STEP, start a program that has a clean environment and attaches to the same run."""
+    """Run the worker. At STEP, start a program with a clean environment. It attaches to the same run."""
     program = (
         "import os, sys\n"
         f"sys.path += {sys.path!r}\n"
@@ -118,7 +118,7 @@ def clean_environment() -> int:
 
 @fault
 def without_site() -> int:
-    """Attach to the run from a program that runs without site-packages, and so without the recorder."""
+    """Attach to the run from a program that runs without the `site` module, and so without the recorder."""
     return _attach_apart("-S")
 
 
@@ -153,7 +153,10 @@ def raise_during() -> int:
 
 @fault
 def raise_once() -> int:
-    """Raise an exception, but only in the first attempt. torchrun then restarts the rank without a fault."""
+    """Raise an exception in the first attempt only.
+
+    torchrun then restarts the rank, which has no fault in the second attempt.
+    """
     if os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0":
         return int(multinode.main())
     return raise_during()
@@ -185,7 +188,7 @@ def _wait_for_ever() -> None:
 
 @fault
 def hang_before_joining() -> int:
-    """Start the process, but never join the process group."""
+    """Start, but never join the process group."""
     multinode.init_distributed = _wait_for_ever
     return int(multinode.main())
 
@@ -197,7 +200,7 @@ def hang_at_step() -> int:
 
 @fault
 def other_collective() -> int:
-    """At STEP, call broadcast, although the other ranks call all-reduce."""
+    """Call broadcast at STEP, where the other ranks call all-reduce."""
 
     def broadcast() -> None:
         import torch
@@ -210,7 +213,7 @@ def other_collective() -> int:
 
 @fault
 def hang_at_exit() -> int:
-    """Log everything, but then stay alive because of a thread that never exits."""
+    """Log everything, but do not exit, because a thread keeps running forever."""
     code = int(multinode.main())
     threading.Thread(target=_wait_for_ever).start()
     return code

@@ -62,12 +62,12 @@ def _made_with(**settings: Any) -> int:
 
 
 def noop_mode() -> int:
-    """Log in noop mode, in which the client does not send anything."""
+    """Log in noop mode. In this mode, the client does not send anything."""
     return _made_with(mode="noop")
 
 
 def without_uploads() -> int:
-    """Log to the client's queue on disk, but without an upload process."""
+    """Log without an upload process. The points remain in the client's queue on disk."""
     return _made_with(sync_process_enabled=False)
 
 
@@ -77,7 +77,7 @@ def bash() -> int:
 
 
 def sync_killed() -> int:
-    """Kill the client's upload process at STEP. The client does not notice or restart it."""
+    """Kill the client's upload process at STEP. The client neither notices this nor restarts the process."""
 
     def kill() -> None:
         for process in multinode.uploaders():
@@ -87,10 +87,10 @@ def sync_killed() -> int:
 
 
 def shared_dir() -> int:
-    """Use the PLUTO_DIR of rank 0, which is on the same node, so that both ranks share a queue.
+    """Use the PLUTO_DIR of rank 0, which runs on the same node. Both ranks then share one queue.
 
-    Rank 0's upload process empties the queue and ends when rank 0 finishes. Rows that this rank logs later
-    stay in the queue.
+    When rank 0 finishes, its upload process uploads everything in the queue and ends. If this rank logs rows
+    after that, they stay in the queue.
     """
 
     def share() -> None:
@@ -108,7 +108,10 @@ def shared_dir() -> int:
 
 
 def no_wait() -> int:
-    """Exit immediately after finish(), as most scripts do, so that the container ends during the upload."""
+    """Exit immediately after finish(), as most scripts do.
+
+    The container then ends before the upload is complete.
+    """
     multinode.wait_for_sync = lambda *_: None
     return int(multinode.main())
 
@@ -119,7 +122,7 @@ def other_project() -> int:
 
 
 def resume_id() -> int:
-    """Use a run id that the Pluto client interprets as the id of an existing run."""
+    """Use a run id that has the format of the Pluto client's ids for existing runs."""
     os.environ["PLUTO_RUN_ID"] = "ABC-1"
     return int(multinode.main())
 
@@ -136,7 +139,7 @@ def collision() -> int:
 
 
 def visitor() -> int:
-    """Write to the run from another program, as if that program had been given the same run id by mistake."""
+    """Log to the run from another program, as if it had the same run id by mistake."""
 
     def visit() -> None:
         environment = {
@@ -149,7 +152,10 @@ def visitor() -> int:
 
 
 def _logging(change: Callable[[str, Any], tuple[str, Any]]) -> int:
-    """Run the worker, but apply `change` to each metric name and value before it is recorded and logged."""
+    """Run the worker.
+
+    Replace each metric's name and value by the result of `change` before they are recorded and logged.
+    """
     record = multinode.Recorder.record
 
     def recorded(self: Any, metric: str, step: int, value: float) -> None:
@@ -169,7 +175,7 @@ def renamed() -> int:
 
 
 def merged_names() -> int:
-    """Use two names that differ only in characters that the client replaces with the same character."""
+    """Use two metric names that are the same after the client has replaced unsupported characters."""
     new = {f"loss/node{os.environ['RANK']}": f"xé{os.environ['RANK']}"}
     new |= {f"nonce/node{os.environ['RANK']}": f"xè{os.environ['RANK']}"}
     return _logging(lambda name, value: (new.get(name, name), value))
@@ -181,7 +187,7 @@ def boolean() -> int:
 
 
 def _log_with(extra_values: Callable[[int], dict[str, Any]]) -> int:
-    """Run the worker, but also pass values to `run.log` that are not recorded as ground truth."""
+    """Run the worker. Also pass values to `run.log` that are not in the ground truth."""
     return int(
         multinode.main(
             log=lambda run, metrics, step: multinode.plain_log(run, {**metrics, **extra_values(step)}, step)
@@ -214,7 +220,7 @@ def numpy_step() -> int:
 
 
 def _log_twice(log_again: Callable[[Any, str, Callable[..., None]], None]) -> int:
-    """Run the worker, and log additional points for one metric at STEP.
+    """Run the worker. At STEP, log additional points for one metric.
 
     The ground truth includes these points.
     """
@@ -238,9 +244,9 @@ def _log_twice(log_again: Callable[[Any, str, Callable[..., None]], None]) -> in
 
 
 def accumulation() -> int:
-    """Log more values for the same step.
+    """Log more than one value for the same step.
 
-    A script with gradient accumulation does this if it does not advance the step counter.
+    This happens in scripts with gradient accumulation that do not advance the step counter.
     """
 
     def log_again(run: Any, metric: str, record: Callable[..., None]) -> None:
@@ -252,7 +258,7 @@ def accumulation() -> int:
 
 
 def second_init() -> int:
-    """Initialise the run a second time in the same process, so that the step counter restarts."""
+    """Initialise the run a second time in the same process. The step counter then restarts."""
 
     def log_again(_: Any, metric: str, record: Callable[..., None]) -> None:
         import pluto
@@ -264,7 +270,7 @@ def second_init() -> int:
 
 
 def clock_back() -> int:
-    """Log a corrected value with a timestamp that is one hour earlier, as if the clock had been set back."""
+    """Log a corrected value whose timestamp is one hour earlier, as if the clock had been set back."""
 
     def log_again(run: Any, metric: str, record: Callable[..., None]) -> None:
         timestamp = time.time() - 3600

@@ -1,9 +1,9 @@
 """Train a small model with DistributedDataParallel. Every rank of the main job runs this worker.
 
-An all-reduce with a known sum first proves that the ranks form one process group. The worker then trains, and
-logs per-rank and shared metrics to one Pluto run with the unmodified pluto-ml client. It records each value
-as ground truth before run.log(). torchrun launches the worker, which uses gloo on CPUs and nccl on GPUs. Its
-exit code is nonzero if a check fails.
+First, an all-reduce with a known sum proves that the ranks form one process group. The worker then trains,
+and uses the unmodified pluto-ml client to log per-rank metrics and shared metrics to one Pluto run. Before
+each call of run.log(), it records the values as ground truth. torchrun launches the worker. The backend is
+gloo on CPUs and nccl on GPUs. The exit code is nonzero if a check fails.
 """
 
 from __future__ import annotations
@@ -26,17 +26,16 @@ from own_processes import PROC, OwnProcesses
 
 STEPS = int(os.environ.get("E2E_STEPS", "20"))
 STEP_SECONDS = float(os.environ.get("E2E_STEP_SECONDS", "0"))
-"""Seconds to sleep after each step, for example to leave time to inspect or disturb the job."""
+"""Seconds to sleep after each step. This leaves time, for example, to inspect or disturb the job."""
 MORE_METRICS = int(os.environ.get("E2E_MORE_METRICS", "0"))
-"""Number of metrics that each rank logs per step in addition to the usual three, for jobs with many
-points."""
+"""Number of metrics that each rank logs in each step in addition to the usual three. Use this for jobs with
+many points."""
 DEVICE = os.environ.get("E2E_DEVICE", "auto")
-"""The device for training. Without a GPU, a rank fails if this is `cuda`, and trains on the CPU if it is
-`auto`."""
+"""The device for training: `auto` or `cuda`. If there is no GPU, a rank fails with `cuda`, and trains on the
+CPU with `auto`."""
 STALL_SECONDS = float(os.environ.get("HARNESS_STALL_SECONDS", "60")) + STEP_SECONDS
-"""A rank that makes no progress for this many seconds exits. A rank that is waiting for other ranks gets 1.5
-times as long, so that the stalled rank exits first and writes its stacks to the log.
-"""
+"""A rank exits if it makes no progress for this many seconds. If it is waiting for other ranks, it exits
+after 1.5 times as long. So the rank that causes the stall exits first, and writes its stacks to the log."""
 _DEADLINE = time.monotonic() + float(os.environ.get("HARNESS_RANK_SECONDS", "500"))
 Log = Callable[[Any, dict[str, float], int], None]
 """A function that logs one step's metrics to the tracker. Its arguments are (run, metrics, step)."""
@@ -53,19 +52,19 @@ def say(rank: int, text: str) -> None:
 
 
 def at_most(seconds: float) -> None:
-    """Exit the process if this function is not called again within `seconds`.
+    """Exit the process unless this function is called again within `seconds`.
 
-    At the timeout, faulthandler writes every thread's stack to the log and exits with code 1. The timeout
-    also applies during the shutdown of the interpreter.
+    After that time, faulthandler writes the stack of every thread to the log and exits with code 1, even if
+    the interpreter is shutting down.
     """
     timeout = max(0.1, min(seconds, _DEADLINE - time.monotonic()))
     faulthandler.dump_traceback_later(timeout, exit=True, file=STDERR)
 
 
 def stacks_on_sigterm() -> None:
-    """Write the stacks of all threads to the log on SIGTERM.
+    """Write the stacks of all threads to the log when SIGTERM arrives.
 
-    Call this again after a library has installed its own SIGTERM handler.
+    Call this function again after a library has installed its own SIGTERM handler.
     """
     faulthandler.register(signal.SIGTERM, file=STDERR, chain=True)
 
@@ -126,11 +125,11 @@ def train(rank: int, device: Any, on_step: Callable[[int, float, float], None]) 
 
 
 def wait_for_uploader(rank: int, seconds: float) -> None:
-    """Wait until this rank's Pluto upload process, if there is one, has installed its SIGTERM handler.
+    """Wait until this rank's Pluto upload process has installed its SIGTERM handler.
 
-    finish() sends SIGTERM to the upload process, which then sends the remaining rows. On a busy machine, the
-    upload process takes several seconds to start. A SIGTERM that arrives before the handler is installed
-    kills it, and all rows are lost.
+    If there is none, return at once. finish() sends SIGTERM to the upload process, which then sends the
+    remaining rows. On a busy machine, the upload process takes several seconds to start. If SIGTERM arrives
+    before the handler is installed, the signal kills the process, and all rows are lost.
     """
     deadline = time.monotonic() + seconds
     while not all(map(_handles_sigterm, uploaders())):
@@ -185,7 +184,7 @@ def _state(process: Path) -> str:
 
 
 def main(log: Log = plain_log) -> int:
-    """Train, log each step with `log`, and return the exit code. faulty.py passes its own log functions."""
+    """Train, log each step with `log`, and return the exit code. faulty.py passes a different `log`."""
     faulthandler.enable(file=STDERR)
     at_most(math.inf)
     stacks_on_sigterm()
@@ -193,7 +192,7 @@ def main(log: Log = plain_log) -> int:
     # Scanning them in garbage collections and at shutdown takes a sixth of a rank's CPU time.
     gc.disable()
     rank, world, device = init_distributed()
-    # Each attempt of a rank gets its own queue, because two clients that share a queue lose points.
+    # Each attempt of a rank gets its own queue. If two clients share a queue, points are lost.
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT") or "0"
     os.environ["PLUTO_DIR"] = f"/tmp/pluto/rank{rank}-{attempt}"  # noqa: S108
     Path(os.environ["PLUTO_DIR"]).mkdir(parents=True, exist_ok=True)

@@ -1,8 +1,8 @@
-"""Find the container's own processes: those in this process's cgroup or in a cgroup below it.
+"""Find the container's own processes. They are in this process's cgroup or in a cgroup below it.
 
-With hostPID or shareProcessNamespace, /proc also lists processes in other containers, which the harness must
-not signal, wait for or inspect. own_processes.sh implements the same rule for shell scripts. This module uses
-only the standard library, and supports Python 3.9 and later.
+With hostPID or shareProcessNamespace, /proc also lists processes in other containers. The harness must not
+signal, wait for or inspect those. own_processes.sh implements the same rule for shell scripts. This module
+uses only the standard library, and supports Python 3.9 and later.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ PROC = Path("/proc")
 
 
 class OwnProcesses:
-    """The container in which this process runs. `proc` is the mount point of the proc filesystem.
+    """The processes of the container in which this process runs.
 
-    Each call reads the cgroups again. They change if a hierarchy is mounted, or if the container is moved to
-    a different cgroup.
+    `proc` is the mount point of the proc filesystem. Each call reads the cgroups again, because they can
+    change: a hierarchy may be mounted, or the container may be moved to a different cgroup.
     """
 
     def __init__(self, proc: Path = PROC) -> None:
         self._proc, self._told_apart = proc, True
         at_root = all(line.endswith(":/") for line in self._lines("self"))
         if at_root and os.getpid() != 1 and self.has(1) and not self._same_mounts(1):
-            # Other containers are in the same cgroup, so it does not distinguish them from this container.
+            # Other containers are in the same cgroup, so their processes cannot be told apart by it.
             self._told_apart = False
 
     def has(self, pid: int) -> bool:

@@ -1,10 +1,10 @@
 """Run a generated training program, and write a journal of its calls: python3 program.py PROGRAM.
 
 PROGRAM is the base64-encoded JSON from harness/faults/programs/generator.py. Each process writes a journal
-below FOLDER, on a disk that outlives the container. The journal contains one line for the start of the
-process, one for each `run.log` call with all its values, and one for the end of the process with its exit
-code. Each line is synced to disk before its event. If the journal has no "end" line, the process was killed
-from outside. Only the oracle reads the journals (harness/faults/programs/oracle.py).
+below FOLDER, on a disk that outlives the container. The journal contains a line for the start of the process,
+a line for each `run.log` call with all its values, and a line for the end of the process with its exit code.
+Each line is synced to disk before the event takes place. If the journal has no "end" line, the process was
+killed from outside. Only the oracle reads the journals (harness/faults/programs/oracle.py).
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ FOLDER = os.environ.get("PROGRAM_JOURNALS", "/witness")
 UPLOAD_SECONDS = 60.0
 CODES = {"os._exit 3": 3, "sys.exit 3": 3, "SystemExit 3": 3, "sys.exit text": 1, "exception": 1}
 CODES |= {"SIGKILL": 137, "SIGTERM": 143, "SIGABRT": 134, "interrupt": 130, "SIGINT": 130}
-"""Maps each way in which a program can fail to its exit code."""
+"""Maps each way of ending a program with a failure to the exit code."""
 KEPT_VARIABLES = ("PLUTO_", "PATH", "HOME", "NO_PROXY")
-"""Variables with these prefixes remain in a clean environment, because the client needs them."""
+"""Prefixes of the variables that remain in a clean environment, because the client needs them."""
 
 
 class OnlyItems:
@@ -69,7 +69,10 @@ class Journal:
 
 
 def value_of(kind: str, number: float) -> tuple[Any, list[float | None]]:
-    """Return a value of the given kind, and its items as numbers. An item that is not a number is None."""
+    """Return a value of the given kind, and the numbers that it contains.
+
+    An item that is not a number is None.
+    """
     import numpy
 
     plain: dict[str, Any] = {
@@ -119,10 +122,10 @@ def value_of(kind: str, number: float) -> tuple[Any, list[float | None]]:
 def entries_of(
     spec: list[Any], prefix: str, own: str, number: float
 ) -> tuple[dict[str, Any], list[list[Any]]]:
-    """Return the mapping for one `log` call, and [name, kind, number] for each value in it.
+    """Return the mapping to pass to one `log` call, and a list [name, kind, number] for each value in it.
 
-    An entry in `spec` is [name, kind]. For an inner mapping, it is [name, "nested" or "items", the inner
-    mapping's spec].
+    An entry in `spec` is a list [name, kind]. If its value is a mapping, the list is [name, "nested" or
+    "items", spec], with the spec of the inner mapping.
     """
     data: dict[str, Any] = {}
     leaves: list[list[Any]] = []
@@ -139,12 +142,12 @@ def entries_of(
 
 
 def encoded(number: float | None) -> float | str | None:
-    """Return the value in a form that JSON can represent. Non-finite numbers become strings."""
+    """Return the number in a form that JSON can represent. NaN and infinity become strings."""
     return number if number is None or math.isfinite(number) else str(number)
 
 
 def wrapped(data: dict[str, Any], container: str) -> Any:
-    """Return a call's data, converted to the given type of mapping."""
+    """Return the data of a `log` call as a mapping of the given type."""
     kinds: dict[str, Any] = {
         "dict": dict,
         "ordered": collections.OrderedDict,
@@ -158,7 +161,7 @@ def wrapped(data: dict[str, Any], container: str) -> Any:
 def step_of(kind: str, step: int) -> Any:
     """Return `step` as a value of the given kind.
 
-    If the kind is "none", return None, so that the client assigns the step.
+    For the kind "none", return None. The client then chooses the step.
     """
     import numpy
 
@@ -174,7 +177,7 @@ def step_of(kind: str, step: int) -> Any:
 
 
 class Program:
-    """One process of a generated program, which opens a run, logs to it and ends as the program specifies."""
+    """One process of a generated program. It opens a run, logs to it, and ends as the program specifies."""
 
     def __init__(self, spec: dict[str, Any], role: str, folder: str) -> None:
         self.spec, self.role, self.folder = spec, role, folder
@@ -193,7 +196,7 @@ class Program:
         self.run = pluto.init(project=os.environ.get("PLUTO_PROJECT", "e2e"), name=f"program-{self.rank}")
 
     def log(self, call: dict[str, Any], own: str, offset: int = 0) -> None:
-        """Write a `log` call to the journal, then make the call."""
+        """Write a `log` call to the journal, and then make the call."""
         step = call["step"] + offset
         data, leaves = entries_of(call["data"], "", own, call["number"] + self.rank / 8 + offset / 64)
         step_argument = step_of(call["step_kind"], step)
@@ -207,9 +210,9 @@ class Program:
             self.run.log(wrapped(data, call["container"]), step=step_argument)
 
     def calls(self, part: list[dict[str, Any]], name: str, offset: int = 0) -> None:
-        """Make the `log` calls in `part` in this thread and in each additional thread.
+        """Make the `log` calls in `part` in this thread, and again in each additional thread.
 
-        Each thread logs its own metrics.
+        Each thread logs metrics with its own names.
         """
         own = f"/{name}{self.rank}"
         threads = [
@@ -232,7 +235,7 @@ class Program:
     def close_run(self) -> None:
         """Finish the run, and wait until the client's upload process has ended.
 
-        With several ranks, `finish` itself does not wait for it.
+        In a job with several ranks, `finish` does not wait for the upload process.
         """
         if self.spec["patient"]:  # `finish` sends SIGTERM, which kills an upload process without a handler.
             self.wait_until(lambda: all(map(_handles_sigterm, self.uploads())))
@@ -241,11 +244,10 @@ class Program:
             self.wait_until(lambda: not self.uploads())
 
     def uploads(self) -> list[Path]:
-        """Return the /proc folders of the upload processes for this process's queue.
+        """Return the /proc folders of the processes that upload this process's queue.
 
-        If containers share /proc, this also reads the command lines of processes in other containers. It
-        never returns these processes, because only this process's upload processes have the queue's folder as
-        an argument.
+        If containers share /proc, this function also reads the command lines of other containers' processes.
+        It never returns them, because they do not have this queue's folder as an argument.
         """
         own = os.environ["PLUTO_DIR"].encode()
         return [each for each in Path("/proc").iterdir() if each.name.isdigit() and _uploads(each, own)]
@@ -257,7 +259,7 @@ class Program:
 
     # -- processes ---------------------------------------------------------------------------------------
     def words(self, role: str) -> list[str]:
-        """Return the arguments with which the Python interpreter starts another process of this program."""
+        """Return the arguments for a Python interpreter that runs another process of this program."""
         return [os.path.abspath(__file__), sys.argv[1], role, self.folder]
 
     def child(self, kind: str) -> None:
@@ -295,7 +297,7 @@ class Program:
             subprocess.run([sys.executable, "-c", "print('a helper that logs nothing')"], check=False)
 
     def forked(self) -> None:
-        """Log to the parent's run in a forked child, and exit without running the parent's exit handlers."""
+        """Log to the parent's run in a forked child. Then exit without running the parent's exit handlers."""
         self.journal, self.role = Journal(self.folder, "child"), "child"
         try:
             for call in self.spec["child_calls"]:
@@ -304,11 +306,11 @@ class Program:
             self.journal.write("end", how="os._exit", code=0)
             os._exit(0)
 
-    # # -- ending the process ------------------------------------------------------------------------------
+    # -- ending the process ------------------------------------------------------------------------------
     def end(self, ending: str) -> None:
         """End the process in the way that `ending` specifies.
 
-        Return normally if the script should run to its last line.
+        If the script should run to its last line, return normally.
         """
         self.journal.write("end", how=ending, code=CODES.get(ending, 0))
         if ending.startswith("SIG"):
@@ -376,7 +378,7 @@ class Program:
         self.journal.write("end", how="return", code=0)
 
     def again(self) -> None:
-        """Log the second half of the calls after the rank has replaced itself with exec."""
+        """Log the second half of the calls, after the rank has replaced its process with exec."""
         self.open_run()
         self.calls(self.spec["calls"][len(self.spec["calls"]) // 2 :], "rank")
         self.close_run()
@@ -399,7 +401,7 @@ def _uploads(process: Path, own: bytes) -> bool:
 
 
 def _handles_sigterm(process: Path) -> bool:
-    """Return whether a process handles SIGTERM, or has ended."""
+    """Return whether a process handles SIGTERM. Also return True if the process has ended."""
     try:
         (mask_line,) = (line for line in (process / "status").read_text().splitlines() if "SigCgt" in line)
     except (OSError, ValueError):

@@ -2,10 +2,13 @@
 
     torchrun … /workspace/witness.py BEHAVIOUR RANK
 
-BEHAVIOUR is `healthy`, `unaided` (the worker records no ground truth, like a worker that does not use the
-harness), or the name of a fault in faulty.py or faulty_client.py, which then occurs on rank RANK. The files
-are in a folder mounted from the node. Only the harness's oracle reads them (harness/faults/random/oracle.py).
-Each line is the JSON list [rank, metric, step, value], and is written before the client receives the value.
+BEHAVIOUR is `healthy`, `unaided`, or the name of a fault in faulty.py or faulty_client.py. With `unaided`,
+the worker records no ground truth, like a worker that does not use the harness. A fault occurs only on rank
+RANK.
+
+The files are in a folder that is mounted from the node. Only the harness's oracle reads them
+(harness/faults/random/oracle.py). Each line is a JSON list [rank, metric, step, value]. It is written before
+the client receives the value.
 """
 
 from __future__ import annotations
@@ -37,7 +40,7 @@ class Unaided:
 
 
 def witnessed(log: multinode.Log = multinode.plain_log) -> int:
-    """Run the worker, and write each step's rows to the file before calling `log`."""
+    """Run the worker. Before each call of `log`, write the step's rows to the file."""
     rank, folder = int(os.environ["RANK"]), f"{FOLDER}/{os.environ['HARNESS_NONCE']}"
     os.makedirs(folder, exist_ok=True)
     file = os.open(f"{folder}/{rank}-{os.getpid()}.jsonl", os.O_WRONLY | os.O_APPEND | os.O_CREAT)

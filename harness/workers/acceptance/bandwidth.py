@@ -19,14 +19,15 @@ BYTES = {
     ("cuda", "quick"): 1 << 30,
     ("cuda", "full"): 4 << 30,
 }
-"""Maps (device, mode) to the size of each array in bytes. The arrays are much larger than any cache."""
+"""Maps (device, mode) to the size of each array in bytes. The arrays are much larger than the device's
+caches."""
 HOST_BYTES = {"quick": 256 << 20, "full": 1 << 30}
 
 
 def memory(device: Device, mode: str, limits: Limits) -> Iterator[Check]:
     """Measure memory bandwidth with the copy (a = b) and triad (a = b + s c) kernels.
 
-    Both reads and writes count as transferred bytes.
+    The transferred bytes include both reads and writes.
     """
     count = BYTES[device.kind, mode] // 4
     b = torch.arange(count, dtype=torch.float32, device=device.torch)
@@ -65,9 +66,9 @@ def host(device: Device, mode: str, limits: Limits) -> Iterator[Check]:
 
 
 def peers(devices: Sequence[Device], mode: str, limits: Limits) -> Iterator[Check]:
-    """Measure copies from each GPU to the next GPU or, in `full` mode, to all other GPUs.
+    """Measure copies from each GPU to the next GPU. In `full` mode, measure copies to all other GPUs.
 
-    Each GPU is judged by its slowest copy.
+    The check of each GPU is based on its slowest copy.
     """
     for place, device in enumerate(devices):
         targets = [*devices[place + 1 :], *devices[:place]]
@@ -110,7 +111,10 @@ def _measured(
     mode: str,
     limits: Limits,
 ) -> Check:
-    """Time a call that transfers `times` × the size of `target`, verify the data, and return the check."""
+    """Time a call, verify the data, and return the check.
+
+    The call transfers the size of `target`, multiplied by `times`.
+    """
     seconds = seconds_per_call(call, device, SPANS[device.kind, mode])
     if not same():
         return _wrong(id, "the copied data is wrong", device)

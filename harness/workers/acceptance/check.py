@@ -18,7 +18,7 @@ TAGS = ("ENV", "COMPUTE", "TRAIN", "DDP", "RESULT")
 
 
 class Where(TypedDict, total=False):
-    """The fields that identify a check's GPU. None of them is set in a check of a whole node."""
+    """The fields that identify a check's GPU. A check of a whole node has none of them."""
 
     gpu: str
     index: int
@@ -34,22 +34,22 @@ class Check:
     text: str
     """The observation in one sentence, with the measurement and its unit."""
     cause: str | None = None
-    """Identifier of the cause, such as `gpu.ecc` (causes.py). Set if the verdict is FAIL or WARN."""
+    """Identifier of the cause, such as `gpu.ecc` (causes.py). Always set if the verdict is FAIL or WARN."""
     gpu: str | None = None
     """The UUID of the GPU to which the check applies."""
     index: int | None = None
     """Index of the GPU on its node."""
     ranks: tuple[int, ...] = ()
-    """The ranks that are to blame, or to which the check applies."""
+    """The ranks that are to blame. If no rank is to blame, the ranks to which the check applies."""
     measured: float | None = None
     unit: str = ""
     expected: float | None = None
     """The expected value for healthy hardware."""
     limit: float | None = None
     relation: Literal[">=", "<=", "=="] = ">="
-    """The comparison between `measured` and `limit` that must be true for the check to pass."""
+    """The check passes if this comparison between `measured` and `limit` is true."""
     limit_kind: str | None = None
-    """The kind of value from which `limit` is computed: peak, measured, limit or floor (limits.py)."""
+    """How `limit` was determined: from a peak, measured, limit or floor value (limits.py)."""
     limit_source: str | None = None
     seconds: float = 0.0
 
@@ -64,6 +64,9 @@ class Check:
 
 
 def worst(verdicts: Iterable[Verdict]) -> Verdict:
-    """Return the worst verdict, in the order FAIL, UNKNOWN, WARN, PASS. Without verdicts, return UNKNOWN."""
+    """Return the worst verdict, in the order FAIL, UNKNOWN, WARN, PASS.
+
+    Return UNKNOWN if there are no verdicts.
+    """
     present = set(verdicts)
     return next((verdict for verdict in _WORST_FIRST if verdict in present), "UNKNOWN")

@@ -20,9 +20,9 @@ FREE_SHARE = 0.85
 """The fraction of a GPU's free memory that buffers may use. NCCL and the allocator need the rest."""
 ITERATIONS = {"quick": 6, "full": 20}
 STRAGGLER = {"cuda": 1.5, "cpu": 4.0}
-"""A rank is slow if its work takes longer than this multiple of the median time.
+"""A rank is slow if its work takes longer than the median time of all ranks, multiplied by this factor.
 
-The multiple is larger for CPUs, because pods share them.
+The factor is larger for CPUs, because several pods may share them.
 """
 MIN_RANKS = 4
 """Minimum number of ranks for which a comparison with the median is meaningful."""
@@ -75,7 +75,7 @@ class Exchanges(OneRank):
             self._judge(name, rows, emulated)
 
     def _that_fit(self) -> tuple[int, ...]:
-        """Return the smallest size, and all larger sizes that fit into every rank's free memory."""
+        """Return the smallest size, and each larger size that fits into the free memory of all ranks."""
         import torch
         import torch.distributed as dist
 
@@ -89,7 +89,10 @@ class Exchanges(OneRank):
         return self._sizes[:1] + tuple(size for size in self._sizes[1:] if need(size) <= available)
 
     def _timed(self, exchange: Exchange) -> tuple[int, list[float]]:
-        """Run all iterations. Return the number of wrong elements, and the time per iteration in seconds."""
+        """Run all iterations.
+
+        Return the number of wrong elements, and the duration of each timed iteration in seconds.
+        """
         import torch.distributed as dist
 
         wrong_count, times = 0, []
@@ -153,7 +156,7 @@ class Exchanges(OneRank):
 
     # -- stragglers ----------------------------------------------------------------------------------------
     def _stragglers(self) -> None:
-        """Compare how long the ranks take for the same work, which requires no communication."""
+        """Compare how long each rank takes for the same work. This work requires no communication."""
         seconds_of = self._gathered("work", self._work())
         if seconds_of is None:
             return
@@ -174,7 +177,7 @@ class Exchanges(OneRank):
     def _work(self) -> float:
         """Return the duration in seconds of the fastest of 12 matrix products.
 
-        Other processes disturb the fastest product the least.
+        It is the one that other processes on the machine disturbed the least.
         """
         import torch
 

@@ -19,22 +19,22 @@ ELEMENTS = {
 """Maps (device, mode) to the tested sizes. A size is the number of float32 elements in a rank's largest
 buffer. limits.toml contains limits for sizes from 2²⁸ to 2³² elements."""
 PERIOD = 251
-"""Period of the data pattern. It is a prime that does not divide any buffer size, so misplaced data is
-detected."""
+"""Period of the data pattern, in elements. It is a prime that does not divide any buffer size, so that
+misplaced data is detected."""
 PART = 1 << 22
 """Number of elements that are generated or compared at a time."""
 BUFFERS, PARTS = 2, 6
-"""The number of payload-sized buffers on each rank, and the number of int64 buffers with PART elements."""
+"""A rank needs memory for BUFFERS buffers of the payload's size, and for PARTS int64 buffers of PART
+elements."""
 WEIGHTS = 16
-"""In the data pattern, the ranks' weights cycle from 1 to WEIGHTS, so that float32 sums over hundreds of
-ranks are exact.
-"""
+"""The ranks' weights in the data pattern cycle from 1 to WEIGHTS. They are small, so that float32 sums over
+hundreds of ranks are exact."""
 
 
 def factor(name: str, ranks: int) -> float:
-    """Return busbw / algbw for a collective over `ranks` ranks.
+    """Return the ratio busbw / algbw for a collective over `ranks` ranks.
 
-    The ratio is 0 for a single rank, except for broadcast and send_recv.
+    For a single rank, the ratio is 0, except for broadcast and send_recv.
     """
     if name in ("broadcast", "send_recv"):
         return 1.0
@@ -60,7 +60,7 @@ def bandwidth(name: str, size: int, seconds: float, ranks: int) -> tuple[float, 
 
 
 def percentiles(seconds: Sequence[float]) -> dict[str, float]:
-    """Return p50, p90, p99 and max. pN is the smallest value that is not exceeded by N% of the values."""
+    """Return p50, p90, p99 and max. pN is the smallest value that at least N% of the values do not exceed."""
     ordered = sorted(seconds)
     at = {
         name: max(0, -(-len(ordered) * share // 100) - 1)
@@ -78,9 +78,9 @@ def total_weight(ranks: int) -> int:
 
 
 def parts(buffer: Any) -> Iterator[Any]:
-    """Yield a buffer's indices in ascending order, in chunks of PART.
+    """Yield a buffer's indices in ascending order, in chunks of at most PART.
 
-    The indices are int64, because float32 is inexact above 2²⁴.
+    The indices are int64, because float32 cannot represent all integers above 2²⁴.
     """
     import torch
 
@@ -90,7 +90,7 @@ def parts(buffer: Any) -> Iterator[Any]:
 
 
 def need(elements: int) -> int:
-    """Return the maximum memory in bytes that a collective needs for a buffer of `elements` elements."""
+    """Return how many bytes of memory a collective needs at most if its buffer has `elements` elements."""
     return BUFFERS * elements * 4 + PARTS * min(elements, PART) * 8
 
 
@@ -98,9 +98,9 @@ class Exchange:
     """One collective with one payload size, on one rank.
 
     `fresh` generates the data, `run` exchanges it, and `wrong` counts the wrong elements. Element i on rank r
-    is (i mod PERIOD) × weight(r) + the iteration number. Data from a different iteration, rank or position is
-    therefore detected as wrong. Data is generated and compared in chunks of PART elements, so that a rank
-    needs little more memory than two payload-sized buffers (BUFFERS).
+    is (i mod PERIOD) × weight(r) + iteration number. So if data comes from a different iteration, rank or
+    position, it is detected as wrong. Data is generated and compared in chunks of PART elements, so that a
+    rank needs little more memory than for two payload-sized buffers (BUFFERS).
     """
 
     def __init__(self, name: str, elements: int, rank: int, ranks: int, device: Any) -> None:
@@ -117,7 +117,7 @@ class Exchange:
         received_size = self.each if name == "reduce_scatter" else total
         self.got: Any = self.sent if in_place else torch.empty(received_size, device=device)
         self.built = False
-        """Whether other collectives emulate this collective because the backend lacks it."""
+        """Whether the backend lacks this collective, so that other collectives emulate it."""
 
     def fresh(self, iteration: int) -> None:
         """Generate new data, and fill the receive buffer with -1, which no collective produces."""
@@ -146,7 +146,7 @@ class Exchange:
         return self._iteration % self.ranks
 
     def expected(self, place: Any) -> Any:
-        """Return the int64 values that this rank must have received at the indices `place` in its buffer."""
+        """Return the correct int64 values for the indices `place` in this rank's receive buffer."""
         sums, own = total_weight(self.ranks), self.rank * self.each
         if self.name == "all_reduce":
             return place % PERIOD * sums + self._iteration * self.ranks

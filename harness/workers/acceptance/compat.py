@@ -1,4 +1,4 @@
-"""Provide features that the oldest supported versions, Python 3.9 and PyTorch 2.0, lack."""
+"""Provide features that are missing in the oldest supported versions, Python 3.9 and PyTorch 2.0."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class LackingError(Exception):
 
 
 def lacks(feature: str, version: str) -> LackingError:
-    """Return a LackingError for `feature`, which PyTorch has had since `version`."""
+    """Return a LackingError for `feature`. `version` is the first PyTorch version that has it."""
     import torch
 
     return LackingError(
@@ -26,9 +26,9 @@ def lacks(feature: str, version: str) -> LackingError:
 
 
 def store_without_libuv() -> dict[str, bool]:
-    """Return the TCPStore option that disables libuv, if this PyTorch version has the option.
+    """Return the TCPStore option that disables libuv, or {} if this PyTorch version does not have it.
 
-    Before PyTorch 2.2, stores never use libuv.
+    Stores never use libuv before PyTorch 2.2.
     """
     from torch.distributed import TCPStore
 
@@ -48,9 +48,10 @@ def neighbours(all_: Sequence[A]) -> Iterable[tuple[A, A]]:
 
 
 def toml(text: str) -> dict[str, Any]:
-    """Parse a TOML document. Before Python 3.11, only `[[name]]` tables with numbers and strings work.
+    """Parse a TOML document.
 
-    Raises ValueError if the text is invalid or not supported.
+    Before Python 3.11, only `[[name]]` tables whose values are numbers or strings work. Raises ValueError if
+    the text is invalid or not supported.
     """
     try:
         import tomllib

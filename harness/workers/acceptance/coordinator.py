@@ -1,4 +1,4 @@
-"""Run a search's trials through the agents on all nodes. The groups in a round run at the same time."""
+"""Run a search's trials through the agents on all nodes. All groups in a round run at the same time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .group_verdict import Result
 from .json_lines import Line
 
 GRACE = 15.0
-"""After a trial's deadline, agents have this many seconds to kill hung processes and respond."""
+"""Seconds that agents have after a trial's deadline to kill hung processes and respond."""
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,8 @@ class Settings:
     bytes: int
     iterations: int
     deadline: float
-    """Timeout in seconds for a trial's processes to join. The same timeout then applies to their data
-    exchange."""
+    """Timeout in seconds within which a trial's processes must join. Their data exchange then has the same
+    timeout."""
 
     def message(self) -> dict[str, Any]:
         """Return the settings as a message for an agent."""
@@ -52,7 +52,7 @@ class Coordinator:
         set."""
         self.addresses: dict[int, str] = {}
         self.doubled: set[int] = set()
-        """Node ranks for which two agents connected, so that their results cannot be distinguished."""
+        """Node ranks that two agents claim, so that their results cannot be distinguished."""
         self.results: list[Result] = []
         self.rounds = 0
         threading.Thread(target=self._accept, daemon=True).start()
@@ -72,13 +72,13 @@ class Coordinator:
     def measure(self, groups: Sequence[Group]) -> list[Result]:
         """Test the groups at the same time, and return the results.
 
-        This takes at most twice the deadline plus GRACE seconds.
+        This takes at most twice the settings' `deadline` plus GRACE seconds.
         """
         trials = {self._trials + place: tuple(group) for place, group in enumerate(groups)}
         self._trials += len(trials)
         responses: dict[int, dict[int, dict[str, Any]]] = {trial: {} for trial in trials}
-        # Nodes that have not responded yet. A group's other nodes start once the first node has sent its
-        # port.
+        # Contains the nodes that have not responded yet. In each group, the first node sends its port, and
+        # the other nodes start after that.
         pending = {
             (trial, group[0]) for trial, group in trials.items() if self._start(trial, group, 0, None, None)
         }
@@ -131,8 +131,8 @@ class Coordinator:
     def _listen(self, line: Line) -> None:
         """Register the agent at the other end of a connection, and put its messages into the inbox.
 
-        Close the connection if the agent's first message does not identify a node, or if the node already has
-        an agent.
+        If the agent's first message does not identify a node, or if the node already has an agent, close the
+        connection instead.
         """
         messages = line.read()
         hello = next(messages, {})

@@ -2,10 +2,10 @@
 
     torchrun … -m acceptance.ddp_tests --quick|--full [--report-dir DIR] [--device cpu] [--limits FILE]
 
-Ranks exchange their results through the job's store, not through the collectives under test. Rank 0 writes
-ddp_tests_result.json. If rank 0 is gone, the lowest rank that is still alive writes it. The rank that writes
-the report exits with 0 for PASS or WARN, 1 for FAIL, and 2 for UNKNOWN. The other ranks exit with 0 after the
-report has been written.
+Ranks exchange their results through the job's store, and not through the collectives under test. Rank 0
+writes ddp_tests_result.json. If rank 0 has ended, the lowest rank that is still alive writes it. The rank
+that writes the report exits with 0 for PASS or WARN, 1 for FAIL, and 2 for UNKNOWN. The other ranks exit with
+0 after the report has been written.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from .hang_detection import GONE_SECONDS, Diagnosis, Watch, diagnose
 from .limits import Limits
 
 HANG_SECONDS = {"quick": 30.0, "full": 120.0}
-"""Maps each mode to the number of seconds without progress after which a rank counts as hung. Every exchange
-takes far less time."""
+"""A rank counts as hung if it has made no progress for this many seconds (by mode). Every exchange takes far
+less time."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -54,7 +54,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 class Rank:
-    """One rank, which joins the process group, runs the tests, and writes the report or waits for it."""
+    """One rank. It joins the process group, runs the tests, and writes the report or waits for it."""
 
     def __init__(
         self, rank: int, ranks: int, device: Device, emitter: Emitter, options: argparse.Namespace
@@ -68,12 +68,13 @@ class Rank:
     def run(self) -> int:
         """Join the other ranks, run all tests, and report. Return the exit code.
 
-        After a hang or an error, exit the process instead.
+        After a hang or an error, this function does not return, but exits the process.
         """
         import torch
         import torch.distributed as dist
 
-        # When a rank dies, torchrun sends SIGTERM to the others, but they must still report which rank died.
+        # When a rank dies, torchrun sends SIGTERM to the other ranks. They block it, because they must still
+        # report which rank died.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         seconds = self._options.hang_seconds or HANG_SECONDS[self._options.mode]
         cuda = self.device.kind == "cuda"
@@ -131,7 +132,10 @@ class Rank:
         self._conclude("it received SIGTERM")
 
     def _conclude(self, error: str) -> None:
-        """Exit the process. The lowest rank that is still alive first reports which ranks are to blame."""
+        """Exit the process.
+
+        Before that, the lowest rank that is still alive reports which ranks are to blame.
+        """
         if not self._concluding.acquire(blocking=False):
             return
         code = 1
@@ -156,9 +160,9 @@ class Rank:
         time.sleep(2.0)  # This process may host the store, and the other ranks may still be reading from it.
 
     def _blame(self) -> tuple[Diagnosis, int]:
-        """Return the diagnosis, and the lowest rank that is alive, which writes the report.
+        """Return the diagnosis, and the lowest rank that is still alive. That rank writes the report.
 
-        Every rank's position is read twice, GONE_SECONDS seconds apart.
+        To determine which ranks are alive, their positions are read twice, GONE_SECONDS seconds apart.
         """
         try:
             before = self._watch.positions()

@@ -1,4 +1,4 @@
-"""Determine the GPUs that PyTorch sees, the requested number of GPUs, and the software versions."""
+"""Determine the GPUs that PyTorch sees, the requested number of GPUs, and the installed software versions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ REQUESTED = "ACCEPT_GPUS"
 
 @dataclass(frozen=True)
 class Device:
-    """A device under test: the CPU, or one GPU with its index in PyTorch."""
+    """A device under test: the CPU, or one GPU. `index` is the GPU's index in PyTorch."""
 
     kind: Literal["cpu", "cuda"]
     index: int
@@ -43,7 +43,7 @@ class Device:
         return {"gpu": self.uuid, "index": self.index} if self.kind == "cuda" else {}
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the device as a dictionary with the fields of AcceptanceGpu."""
+        """Return the device as a dictionary with the fields of AcceptanceGpu in the evidence schema."""
         return {key: value for key, value in asdict(self).items() if key != "kind"}
 
 
@@ -64,9 +64,9 @@ def visible() -> list[Device]:
 
 
 def without_cuda() -> str | None:
-    """Return an error message if this PyTorch build does not support NVIDIA or AMD GPUs, otherwise None.
+    """Return an error message if this PyTorch build supports neither NVIDIA nor AMD GPUs, otherwise None.
 
-    This is a property of the image, not of the node.
+    This depends on the image, and not on the node.
     """
     import torch
 
@@ -93,14 +93,18 @@ def image_check(id: str, tag: str) -> Check | None:
 def closed_devices(folder: Path = Path("/dev")) -> list[Path]:
     """Return the NVIDIA GPU device files that this user cannot open.
 
-    The NVIDIA driver permits access for every user unless its parameter NVreg_DeviceFileMode is set.
+    By default, the NVIDIA driver lets every user open them. Its parameter NVreg_DeviceFileMode can change
+    this.
     """
     files = [*sorted(folder.glob("nvidia[0-9]*")), *folder.glob("nvidiactl"), *folder.glob("nvidia-uvm")]
     return [file for file in files if not os.access(file, os.R_OK | os.W_OK)]
 
 
 def calm() -> None:
-    """Limit PyTorch to one CPU thread. On a busy machine, threads may wait for each other for minutes."""
+    """Limit PyTorch to one CPU thread.
+
+    On a busy machine, several threads may wait for each other for minutes.
+    """
     import torch
 
     torch.set_num_threads(1)

@@ -34,9 +34,9 @@ TERMINATION_BYTES = 3500
 
 
 class Emitter:
-    """Collects the checks for one report. Thread-safe.
+    """Collects the checks for one report, and prints them. Thread-safe.
 
-    `framed` is true if this process prints frames. Only one rank does so.
+    `framed` is true if this process prints frames. Only one rank of a job does so.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Emitter:
         self._code: int | None = None
 
     def say(self, check: Check, *, shown: bool = True) -> None:
-        """Add a check to the report, and print its frame. Print its line too, unless `shown` is false."""
+        """Add a check to the report, and print its frame. Unless `shown` is false, also print its line."""
         with self._lock:
             self.checks.append(check)
             if shown:
@@ -68,10 +68,11 @@ class Emitter:
             self._frame({"check": finite(check.as_dict())})
 
     def finish(self, **extra: Any) -> int:
-        """Write the report, with the additional AcceptanceReport fields in `extra`. Return the exit code.
+        """Write the report, and return the exit code. `extra` contains additional fields of AcceptanceReport.
 
-        The code is 0 for PASS or WARN, 1 for FAIL, and 2 for UNKNOWN. Only the first call writes the report.
-        If it cannot be written, exit code 0 becomes 2, so that nobody mistakes an older file for this report.
+        The exit code is 0 for PASS or WARN, 1 for FAIL, and 2 for UNKNOWN. Only the first call writes the
+        report. If the report cannot be written, exit code 0 becomes 2, so that nobody mistakes an older file
+        for this report.
         """
         with self._lock:
             if self._code is not None:
@@ -152,7 +153,7 @@ EXIT_ORDER: dict[Verdict, int] = {"PASS": 0, "WARN": 1, "UNKNOWN": 2, "FAIL": 3}
 
 
 def finite(value: Any) -> Any:
-    """Return the value with NaN and infinite floats replaced by None, because JSON does not have them."""
+    """Return the value with None in place of NaN and infinite floats, which JSON cannot represent."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):

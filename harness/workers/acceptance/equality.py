@@ -14,9 +14,9 @@ TAG = "COMPUTE"
 def checks(id: str, results: Mapping[Device, Sequence[str]], cause: str) -> Iterator[Check]:
     """Yield one check per device. `results` maps each device to the digests of its runs.
 
-    A device's digests must be equal to each other and to those of the other GPUs of the same model. Among
-    three or more devices, a device that differs from the majority is blamed. If two devices differ, both are
-    blamed, because it is unknown which one is wrong.
+    All digests of a device must be equal, and the same as those of the other GPUs of the same model. With
+    three or more GPUs, those that differ from the majority are blamed. If there are only two and they differ,
+    both are blamed, because it is unknown which one is wrong.
     """
     for device, digests in results.items():
         distinct = set(digests)
@@ -48,6 +48,6 @@ def checks(id: str, results: Mapping[Device, Sequence[str]], cause: str) -> Iter
 
 
 def _differs(result: str, other_results: Sequence[str]) -> bool:
-    """Return whether `result` differs from the results of most devices."""
+    """Return whether `result` differs from the result that most devices have."""
     count = Counter([result, *other_results])
     return count[result] * 2 <= count.total()

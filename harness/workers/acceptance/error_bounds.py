@@ -1,13 +1,13 @@
 """Define the error bound for a matrix product in each precision.
 
-The factors are first rounded to the precision, so that they are exact. The remaining error comes from the sum
-over K products and from rounding the result:
+The factors are first rounded to the precision under test, so that they are exact. The remaining error comes
+from the sum over K products and from rounding the result:
 
     |C − AB| ≤ 4 √K u_sum (|A| |B|) + u_out |AB| + u_least
 
 The factor √K comes from the probabilistic error bound for a sum (Higham and Mary, 2019). The factor 4 is a
-margin for tensor cores, which truncate where a CPU rounds. The bound applies to each element. The check's
-`measured` value is the largest |C − AB| / bound.
+margin, because tensor cores truncate where a CPU rounds. The bound applies to each element. A check's
+`measured` value is the largest ratio of |C − AB| to this bound.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ class Precision:
     u_sum: float
     """The relative error of one addition in the sum over K products."""
     u_out: float
-    """The bound for the relative error from rounding the result: one epsilon, twice the exact bound."""
+    """A bound for the relative error from rounding the result: one epsilon, which is twice the exact
+    bound."""
     least: float
     """Smallest positive normal number of the result's data type."""
 
@@ -42,7 +43,8 @@ PRECISIONS = {
         Precision("tf32", "float32", "float32", 2.0**-22, 2.0**-23, 2.0**-126),
         Precision("bf16", "bfloat16", "bfloat16", 2.0**-22, 2.0**-7, 2.0**-126),
         Precision("fp16", "float16", "float16", 2.0**-22, 2.0**-10, 2.0**-14),
-        # Hopper's tensor cores keep 14 bits of a sum of fp8 products before adding it in fp32.
+        # Hopper's tensor cores keep only 14 bits of a sum of fp8 products before they add it to the fp32
+        # result.
         Precision("fp8", "float8_e4m3fn", "bfloat16", 2.0**-13, 2.0**-7, 2.0**-126),
     )
 }
@@ -56,9 +58,10 @@ def factor(precision: Precision, k: int) -> float:
 
 
 def offered(kind: str, capability: tuple[int, int]) -> list[Precision]:
-    """Return a device's precisions.
+    """Return the precisions that a device supports.
 
-    tf32 requires Ampere or later, and fp8 requires Ada or later. CPUs support neither.
+    On GPUs, tf32 and bf16 require Ampere or later, and fp8 requires Ada or later. On CPUs, tf32 and fp8 are
+    not tested.
     """
     if kind == "cpu":
         left_out = {"tf32", "fp8"}

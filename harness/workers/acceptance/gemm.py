@@ -18,10 +18,10 @@ from .timing import SPANS, seconds_per_call
 
 TAG = "COMPUTE"
 RIGHT_SHAPE = {"cpu": (128, 128, 512), "cuda": (1024, 1024, 2048)}
-"""Maps each kind of device to the dimensions (M, N, K) of the product that is compared with a float64
-reference on the CPU."""
+"""Maps the kind of device to the dimensions (M, N, K) of the product that is compared with a float64
+reference. The CPU computes the reference."""
 FAST_SIZE = {"cpu": 256, "cuda": 8192}
-"""Maps each kind of device to the size (M = N = K) of the timed product."""
+"""Maps the kind of device to the dimension (M = N = K) of the product that is timed."""
 EQUAL_SIZE = {"cpu": 256, "cuda": 4096}
 EQUAL_RUNS = 3
 
@@ -42,7 +42,7 @@ def right(precision: Precision, device: Device) -> Check:
     exact, size = left_factor @ right_factor, left_factor.abs() @ right_factor.abs()
     bounds = factor(precision, k) * size + precision.u_out * exact.abs() + precision.least
     shares = (product - exact).abs() / bounds
-    # NaN must not count as a small error, so it is replaced by infinity.
+    # Replace NaN by infinity, because a NaN error must not be ignored.
     share = float(torch.nan_to_num(shares, nan=float("inf")).max())
     wrong_count = int((~(shares <= 1)).sum())
     text = f"{m}×{n}×{k}: the largest error is {share:.3g} of its bound"
@@ -63,7 +63,7 @@ def right(precision: Precision, device: Device) -> Check:
 
 
 def fast(precision: Precision, device: Device, mode: str, limits: Limits) -> Check:
-    """Time a product. Generating the factors and reading the result are not included in the time."""
+    """Time a product. The time does not include generating the factors and reading the result."""
     n = FAST_SIZE[device.kind]
     a, b = _factors(precision, n, n, n, device)
     with exactly(precision):
@@ -76,7 +76,10 @@ def fast(precision: Precision, device: Device, mode: str, limits: Limits) -> Che
 
 
 def digests(device: Device) -> list[str]:
-    """Compute a product EQUAL_RUNS times, with the same factors on every device. Return the digests."""
+    """Compute a product EQUAL_RUNS times.
+
+    Return a digest of each result. The factors are the same on every device.
+    """
     n = EQUAL_SIZE[device.kind]
     generator = torch.Generator().manual_seed(20)
     a, b = (torch.randn(n, n, generator=generator).to(torch.bfloat16).to(device.torch) for _ in range(2))
@@ -85,7 +88,7 @@ def digests(device: Device) -> list[str]:
 
 @contextmanager
 def exactly(precision: Precision) -> Iterator[None]:
-    """Within the block, compute matrix products in exactly this precision, never in a lower one."""
+    """Compute matrix products within the block in exactly this precision, and never in a lower one."""
     matmul = torch.backends.cuda.matmul
     names = ("allow_tf32", "allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_precision_reduction")
     before = {name: getattr(matmul, name) for name in names}
@@ -113,7 +116,7 @@ def _factors(precision: Precision, m: int, n: int, k: int, device: Device) -> tu
 
 
 def _product(precision: Precision, a: Any, b: Any) -> Callable[[], Any]:
-    """Return a function that computes the product of the two factors."""
+    """Return a function that computes the product of two factors on the device."""
     if precision.name != "fp8":
         out = torch.empty(a.shape[0], b.shape[1], dtype=a.dtype, device=a.device)
 

@@ -1,4 +1,4 @@
-"""Compare the number of GPUs that PyTorch sees with the requested number, and explain any difference."""
+"""Check that PyTorch sees the requested number of GPUs. If it does not, explain why."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Judge the GPU state that nvidia-smi reports: memory errors, links, clocks, MIG and persistence mode.
 
-Most of the state does not depend on load (`at_rest`). The clocks and the PCIe generation drop while a GPU is
-idle, so they are read while the GPU computes (`under_load`). If nvidia-smi does not report a value, the
-verdict is UNKNOWN. All functions are pure.
+Most values do not depend on load (`at_rest`). The clocks and the PCIe generation are lower if a GPU is idle,
+so they are read while the GPU computes (`under_load`). If nvidia-smi does not report a value, the verdict is
+UNKNOWN. All functions are pure.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 TAG = "ENV"
 FAILING_REASONS = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown")
-"""Throttle reasons for which the hardware protects itself from overheating or from a weak power supply."""
+"""Throttle reasons that mean that the hardware protects itself from overheating or from a weak power
+supply."""
 WARNING_REASONS = ("sw_thermal_slowdown", "applications_clocks_setting", "sync_boost")
 _ECC_ADVICE = "This is a setting: run `nvidia-smi -e 1` on the node and reset the GPU"
 _NO_BRIDGE = (
@@ -71,7 +72,10 @@ def at_rest(gpu: Gpu, limits: Limits, /, **location: Unpack[Where]) -> Iterator[
 
 
 def _rows(gpu: Gpu, limits: Limits, /, **location: Unpack[Where]) -> Iterator[Check]:
-    """Yield the checks for remapped memory rows, or for retired pages if the GPU cannot remap rows."""
+    """Yield the checks for remapped memory rows.
+
+    If the GPU cannot remap rows, check its retired pages instead.
+    """
     family, cause = "env.remapped_rows", "gpu.remapped_rows"
     pages = gpu.rows_pending == NOT_SUPPORTED and gpu.pages_pending not in (None, NOT_SUPPORTED)
     if pages:
@@ -115,7 +119,7 @@ def under_load(gpu: Gpu, limits: Limits, /, **location: Unpack[Where]) -> Iterat
 
 
 def not_reported(ids: Iterable[str], reason: str, **location: Unpack[Where]) -> Iterator[Check]:
-    """Yield an UNKNOWN check for each check id, for a GPU that is missing from nvidia-smi's output."""
+    """Yield an UNKNOWN check for each check id. Use this for a GPU whose state nvidia-smi does not report."""
     for id in ids:
         yield Check(id=id, tag=TAG, verdict="UNKNOWN", text=reason, **location)
 
@@ -123,10 +127,10 @@ def not_reported(ids: Iterable[str], reason: str, **location: Unpack[Where]) -> 
 def links(
     gpu: Gpu, all_links: Mapping[str, list[float]], limits: Limits, /, *, gpus: int, **location: Unpack[Where]
 ) -> Check:
-    """Judge how many of a GPU's NVLinks are active, and whether each is as fast as the fastest on the node.
+    """Judge how many NVLinks of a GPU are active, and whether each is as fast as the node's fastest NVLink.
 
-    If limits.toml does not contain a number for the GPU model, the verdict is FAIL if another GPU on the node
-    has more active links, otherwise UNKNOWN.
+    If no limit for the number of links is known for the GPU model, the verdict is FAIL if another GPU on the
+    node has more active links, otherwise UNKNOWN.
     """
     id, own = "env.nvlink", all_links.get(gpu.uuid)
     if own is None and gpus < 2:
@@ -192,7 +196,7 @@ def _count(
     /,
     **location: Unpack[Where],
 ) -> Check:
-    """Judge a counter by the limit for the check `limit_id`."""
+    """Judge a counter. The limit comes from the row for the check `limit_id`."""
     if not isinstance(count, float):
         return _missing(id, words, count, **location)
     row = limits.row(model=gpu.name, check=limit_id)
@@ -204,7 +208,7 @@ def _link(
 ) -> Check:
     """Judge the width or the generation of the PCIe link.
 
-    A slow link is only a WARN for a GPU that uses NVLink-C2C.
+    The verdict is FAIL if the link is below its maximum, but only WARN if the GPU uses NVLink-C2C.
     """
     if gpu.c2c == "Enabled" and (current in (None, NOT_SUPPORTED) or maximum in (None, NOT_SUPPORTED)):
         text = f"{words}: not reported, because NVLink-C2C connects this GPU to its CPU"
@@ -253,7 +257,7 @@ def _throttle(gpu: Gpu, /, **location: Unpack[Where]) -> Check:
     if not isinstance(gpu.reasons, frozenset):
         state = Unreadable(unreadable_text) if unreadable_text else gpu.reasons
         return _missing(id, "reasons for reduced clocks", state, **location)
-    # Under full load, the power limit reduces a healthy GPU's clocks, so sw_power_cap is not judged.
+    # sw_power_cap is not judged, because the power limit reduces the clocks of a healthy GPU under full load.
     text = "clocks reduced under load by: " + (", ".join(sorted(gpu.reasons)) or "nothing")
     if any(reason in gpu.reasons for reason in FAILING_REASONS):
         return Check(id=id, tag=TAG, verdict="FAIL", text=text, cause="gpu.throttled", **location)

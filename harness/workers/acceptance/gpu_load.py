@@ -14,14 +14,14 @@ from .devices import Device
 
 SIZE = 8192
 SECONDS_BEFORE = 2.0
-"""After this many seconds of load, the clocks and the PCIe link have reached their loaded state."""
+"""Seconds of load until the clocks and the PCIe link have reached their state under load."""
 _START_SECONDS = 60.0
 _PRODUCTS = 16
 
 
 @contextlib.contextmanager
 def busy(devices: Sequence[Device]) -> Iterator[None]:
-    """Within the block, keep every device busy with matrix products.
+    """Keep every device busy with matrix products within the block.
 
     Raises RuntimeError if a device fails.
     """

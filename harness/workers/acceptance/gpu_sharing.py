@@ -1,7 +1,7 @@
-"""Determine whether a container shares GPUs through MIG, MPS, time slicing or vGPU, or with other processes.
+"""Determine whether GPUs are shared through MIG, MPS, time slicing or vGPU, or used by other processes.
 
-On a shared GPU, a slow result proves nothing, because other processes may use the GPU at the same time. The
-verdict of a slow result is therefore UNKNOWN. Wrong results still count.
+On a shared GPU, a slow result proves nothing, because other processes may use the GPU at the same time. So
+the verdict is UNKNOWN if a result is slow. Wrong results still have the verdict FAIL.
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ UNPROVED = frozenset(
         *("gpu.fewer", "gpu.absent"),
     }
 )
-"""Causes that are not judged on shared GPUs, because sharing also affects the speed and number of GPUs."""
+"""A check with one of these causes is not judged on shared GPUs, because sharing reduces the speed and the
+number of GPUs too."""
 VISIBLE, MPS = "NVIDIA_VISIBLE_DEVICES", "CUDA_MPS_PIPE_DIRECTORY"
 WHOLE = "ACCEPT_WHOLE"
-"""Environment variable that the launch sets to 1 if the labels of all tested nodes prove that no GPU is
+"""An environment variable. The launch sets it to 1 if the labels of all tested nodes prove that no GPU is
 shared."""
 USED_SHARE, USED_BYTES = 0.02, 1 << 30
-"""If a GPU's memory use before the tests exceeds both this fraction and this number of bytes, other processes
-use the GPU. An idle driver uses less."""
+"""Other processes use a GPU if its memory use before the tests exceeds both this fraction of its memory and
+this number of bytes. An idle driver uses less."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class Sharing:
 def sharing(
     devices: Sequence[Device], smi: Smi | None, expected: int | None, environ: Mapping[str, str]
 ) -> Sharing | None:
-    """Return the reason why this container has shared or partitioned GPUs, or None if nothing proves it.
+    """Return the reason why this container's GPUs are shared or partitioned, or None if nothing proves it.
 
     `smi` must have been read before the tests used the GPUs.
     """
@@ -66,13 +67,13 @@ def sharing(
 def _offered_several_times(
     visible: int, expected: int, assigned: int, environ: Mapping[str, str]
 ) -> str | None:
-    """Return the explanation if fewer GPUs are visible than requested because of sharing, otherwise None."""
+    """Return an explanation if sharing may be why fewer GPUs are visible than requested, otherwise None."""
     if 0 < assigned == visible:
         return (
             f"{expected} GPUs were requested, and the device plugin assigned {assigned} ({VISIBLE}): each "
             "GPU is offered several times, as with time slicing"
         )
-    # Only a Kubernetes device plugin advertises a GPU several times, and it does so for all GPUs on a node.
+    # Only Kubernetes device plugins offer a GPU several times. They do so for all GPUs on a node.
     in_kubernetes = "KUBERNETES_SERVICE_HOST" in environ
     if not in_kubernetes or environ.get(WHOLE) == "1" or assigned >= expected or not visible:
         return None
@@ -87,14 +88,15 @@ def _offered_several_times(
 def _assigned_uuids(environ: Mapping[str, str]) -> set[str]:
     """Return the UUIDs of the GPUs and MIG devices that the device plugin assigned to this container.
 
-    With other device plugin strategies, such as CDI, the variable does not contain UUIDs.
+    With device plugin strategies such as CDI, NVIDIA_VISIBLE_DEVICES does not contain UUIDs, and the result
+    is empty.
     """
     visible = [one.strip() for one in environ.get(VISIBLE, "").split(",")]
     return {one.split("::")[0] for one in visible if one.startswith(("GPU-", "MIG-"))}
 
 
 def _usage_text(device: Device, smi: Smi | None) -> str | None:
-    """Return a clause about GPU memory that other processes use, or None if there are no such processes."""
+    """Return a clause about the GPU memory that other processes use, or None if they use none."""
     gpu = of(smi, device)
     if gpu is None or not isinstance(gpu.memory_used, float) or not gpu.memory:
         return None
@@ -105,7 +107,7 @@ def _usage_text(device: Device, smi: Smi | None) -> str | None:
 
 
 def excuse(verdict: str, cause: str | None) -> bool:
-    """Return whether a check's result must be ignored if the GPU is shared."""
+    """Return whether a check with this verdict and cause must not be judged if the GPU is shared."""
     return verdict in ("FAIL", "WARN") and cause in UNPROVED
 
 

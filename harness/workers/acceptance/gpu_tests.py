@@ -17,8 +17,8 @@ from .node_tests import Node
 from .runner import Runner, Section
 
 DEADLINE = {"quick": 600.0, "full": 7200.0}
-"""Maps each mode to the tests' deadline in seconds. The pod's deadline must be later, otherwise the report is
-lost."""
+"""Maps each mode to the deadline for the tests in seconds. The pod must have a later deadline. Otherwise, the
+report is lost."""
 
 
 def parser(name: str, description: str) -> argparse.ArgumentParser:
@@ -53,7 +53,10 @@ def accept(
     arguments: list[str] | None,
     more_sections: Callable[[Runner, Node, argparse.Namespace], Iterable[Section]],
 ) -> int:
-    """Run the test sections for one node, then those returned by `more_sections`. Return the exit code."""
+    """Run one node's test sections, and then the sections that `more_sections` returns.
+
+    Return the exit code.
+    """
     options = command_parser.parse_args(arguments)
     try:
         limits = Limits.load(options.limits)
@@ -65,7 +68,8 @@ def accept(
     (options.report_dir / FILES["node"]).unlink(missing_ok=True)
     emitter = Emitter("node", node.device, options.mode, options.report_dir)
     runner = Runner(emitter, options.deadline or DEADLINE[options.mode])
-    # The runner and the node share this dictionary, so its content is reported even after an early exit.
+    # The runner and the node share this dictionary, so the node's fields are reported even after an early
+    # exit.
     runner.extra = node.extra
     sections = node.sections()
     return runner.run(sections if node.wrong_image else [*sections, *more_sections(runner, node, options)])

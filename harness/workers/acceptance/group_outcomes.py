@@ -1,7 +1,7 @@
-"""Record the test outcomes for groups of nodes, and infer the outcomes for other groups.
+"""Record the outcomes of tests on groups of nodes, and infer the outcomes for other groups.
 
 A search is a generator. In each round, it yields groups and receives their outcomes. No two groups in a round
-share a node.
+have a node in common.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Exhausted(Exception):
 
 @dataclass
 class Tested:
-    """All outcomes so far. A group is good after `repeats` good tests, and bad after one bad test."""
+    """All outcomes so far. A group is good after `repeats` good tests. It is bad after one bad test."""
 
     repeats: int
     budget: int
@@ -42,12 +42,12 @@ class Tested:
         """
         nodes = frozenset(group)
         good, bad = self.passed(nodes), any(other <= nodes for other in self._bad)
-        if good == bad:  # Either nothing is known about the group, or its fault is intermittent.
+        if good == bad:  # Nothing is known about the group, or its fault is intermittent.
             return None
         return "good" if good else "bad"
 
     def passed(self, group: Iterable[int]) -> bool:
-        """Return whether this group or a larger group that contains it was good."""
+        """Return whether this group is good, or is part of a larger group that is good."""
         nodes = frozenset(group)
         return any(nodes <= other for other in self._good)
 
@@ -62,7 +62,7 @@ class Tested:
     def record(self, group: Group, outcome: Outcome) -> None:
         """Record an outcome.
 
-        A group is good after `repeats` good outcomes. A bad outcome restarts the count.
+        A group is good after `repeats` good outcomes without a bad outcome in between.
         """
         self.outcomes.append((group, outcome))
         if outcome == "bad":
@@ -76,8 +76,8 @@ class Tested:
     def ask(self, groups: Sequence[Iterable[int]], *, again: bool = False) -> Search[list[Outcome]]:
         """Test the groups at the same time, and return their outcomes.
 
-        Groups whose outcome is already known are not tested, unless `again` is true. A test with an unknown
-        outcome is repeated once. Raises Exhausted if the remaining budget is too small.
+        A group whose outcome is already known is not tested, unless `again` is true. A test is repeated once
+        if its outcome is unknown. Raises Exhausted if the remaining budget is too small.
         """
         requested = [tuple(sorted(group)) for group in groups]
         if len({node for group in requested for node in group}) != sum(map(len, requested)):

@@ -10,14 +10,14 @@ from typing import Any
 from .group_outcomes import Group, Outcome
 
 FIGURES = 4
-"""Minimum number of groups of the same size for which their median is meaningful."""
+"""Minimum number of groups of the same size. With fewer groups, their median is not meaningful."""
 SHARE = 0.67
-"""A group is slow if its bandwidth is below this fraction of the median. nccl-tests considers 1.5 times the
-usual time slow."""
+"""A group is slow if its bandwidth is below this fraction of the median. It corresponds to 1.5 times the
+usual time, which counts as slow in nccl-tests."""
 CPU_SHARE = 0.02
-"""On CPUs, this fraction is used instead of SHARE. It is lower because other processes also use the CPUs.
+"""Replaces SHARE on CPUs. It is lower because other processes also use the CPUs.
 
-Some trials on healthy nodes reached only 0.14 of the median.
+In some trials, healthy nodes reached only 0.14 of the median.
 """
 _BAD_STATES = ("wrong", "died", "hung")
 
@@ -28,10 +28,10 @@ class Result:
 
     group: Group
     responses: Mapping[int, Mapping[str, Any]]
-    """Maps each node to its response: `state` (ok, wrong, died, hung or unknown), `text` and, if the state is
-    ok, `seconds` and `busbw` (GB/s)."""
+    """Maps each node to its response. A response contains `state` (ok, wrong, died, hung or unknown) and
+    `text`. If the state is ok, it also contains `seconds` and `busbw` (in GB/s)."""
     number: int = 0
-    """The number of the round in which the trial was run."""
+    """The number of the trial's round."""
 
     @property
     def complete(self) -> bool:
@@ -40,15 +40,15 @@ class Result:
 
     @property
     def busbw(self) -> float | None:
-        """Return the slowest node's bus bandwidth in GB/s, or None if the result is not complete."""
+        """Return the bus bandwidth of the slowest node in GB/s, or None if the result is not complete."""
         return min(float(self.responses[node]["busbw"]) for node in self.group) if self.complete else None
 
 
 def reference(results: Iterable[Result], size: int) -> float | None:
-    """Return the median bus bandwidth of the groups of one size in GB/s, or None if there are too few groups.
+    """Return the median bus bandwidth of all groups of one size in GB/s, or None if there are too few groups.
 
-    Each group counts once, with its best result. For an even number of groups, the higher of the two middle
-    values is used, because half of the groups may be slow.
+    For each group, only its best result counts. If the number of groups is even, the higher of the two middle
+    values is returned, because half of the groups may be slow.
     """
     best: dict[Group, float] = {}
     for result in results:
@@ -60,10 +60,10 @@ def reference(results: Iterable[Result], size: int) -> float | None:
 def judge(
     result: Result, usual: float | None, *, limit: float | None = None, share: float = SHARE
 ) -> tuple[Outcome, str]:
-    """Return a group's outcome, and the reason.
+    """Return a group's outcome with the reason.
 
-    `usual` is the median over groups of the same size (see `reference`), and `limit` is the minimum accepted
-    value, both in GB/s.
+    `usual` is the median of the groups of the same size (see `reference`), and `limit` is the minimum
+    bandwidth, both in GB/s. A group is slow if it reaches less than `share` times the median.
     """
     for state in _BAD_STATES:
         for node, response in sorted(result.responses.items()):

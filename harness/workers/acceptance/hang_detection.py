@@ -1,8 +1,7 @@
-"""Track every rank's progress, in order to end a hang and identify the rank that causes it.
+"""Track the progress of every rank, in order to end hangs and to identify the rank that causes a hang.
 
-In each rank, a thread writes the rank's position, with a heartbeat counter, to the job's store twice a
-second. If the main thread hangs, the position does not change. If the process is dead or stopped, the
-heartbeat stops.
+A thread in each rank writes the rank's position and a heartbeat counter to the job's store twice a second. If
+the main thread hangs, the position no longer changes. If the process is dead or stopped, the heartbeat stops.
 """
 
 from __future__ import annotations
@@ -23,12 +22,15 @@ from .compat import store_without_libuv
 
 BEAT_SECONDS = 0.5
 GONE_SECONDS = 3.0
-"""Seconds without a heartbeat after which a rank counts as gone, that is, dead or stopped."""
+"""A rank counts as gone (dead or stopped) if it has sent no heartbeat for this many seconds."""
 
 
 @dataclass(frozen=True)
 class Position:
-    """A rank's progress. `step` counts the exchanges that the rank has entered, one per iteration."""
+    """A rank's progress.
+
+    `step` counts the exchanges that the rank has entered. Each iteration of a test is one exchange.
+    """
 
     step: int = 0
     doing: str = "the start"
@@ -36,12 +38,12 @@ class Position:
     beat: int = 0
     error: str = ""
     where: str = ""
-    """The Python function that the main thread is executing, and the file that contains it."""
+    """The Python function that the main thread is executing, with the name of its file."""
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """The ranks for which the other ranks are waiting, and the reason for this diagnosis."""
+    """The ranks that are to blame for a hang or a failure, and the explanation."""
 
     cause: str
     """The identifier of the cause: collective.hung or collective.failed."""
@@ -52,8 +54,8 @@ class Diagnosis:
 def diagnose(before: Mapping[int, Position], now: Mapping[int, Position], ranks: int) -> Diagnosis:
     """Return a diagnosis that blames the ranks responsible for a hang or a failure.
 
-    `before` and `now` contain all positions, read GONE_SECONDS seconds apart. If ranks are gone, they are
-    blamed. Otherwise, ranks that are behind are blamed, because the other ranks are waiting for them.
+    `before` and `now` contain the positions of all ranks, read GONE_SECONDS seconds apart. If ranks are gone,
+    they are blamed. Otherwise, the ranks that are behind are blamed, because the others are waiting for them.
     """
     gone_ranks = tuple(
         r for r in range(ranks) if r not in now or (r in before and before[r].beat == now[r].beat)
@@ -85,10 +87,10 @@ def diagnose(before: Mapping[int, Position], now: Mapping[int, Position], ranks:
 
 
 def _elsewhere(positions: Mapping[int, Position]) -> tuple[int, ...]:
-    """Return the ranks whose main thread is not executing the same function as most ranks.
+    """Return the ranks whose main thread is executing a different function than most ranks.
 
-    All ranks have entered the collective, but the returned ranks do not exchange data. If no function has a
-    majority, no ranks are returned.
+    All ranks have entered the collective, but these ranks do not take part in it. If there is no function
+    that most ranks are executing, no ranks are returned.
     """
     places = Counter(position.where for position in positions.values())
     common, frequency = places.most_common(1)[0]
@@ -103,7 +105,7 @@ def listed(ranks: tuple[int, ...]) -> str:
 
 
 class Watch:
-    """A thread that watches one rank. It calls `on_hang` once if the rank does not progress for `seconds`."""
+    """A thread that watches one rank. It calls `on_hang` once if the rank makes no progress for `seconds`."""
 
     def __init__(self, rank: int, ranks: int, seconds: float, on_hang: Callable[[], None]) -> None:
         self._rank, self._ranks, self._seconds, self._on_hang = rank, ranks, seconds, on_hang
@@ -136,9 +138,9 @@ class Watch:
         self._stop.set()
 
     def positions(self) -> dict[int, Position]:
-        """Return the ranks' positions, keyed by rank. Ranks that have not written a position are omitted.
+        """Return the positions of the ranks, keyed by rank.
 
-        The store's exceptions propagate.
+        A rank that has not written a position is omitted. The store's exceptions propagate.
         """
         positions = {}
         for rank in range(self._ranks):
@@ -148,14 +150,14 @@ class Watch:
         return positions
 
     def _set(self, key: str, value: Any) -> None:
-        """Set a key in the store, and increment its counter, which `_is_set` reads."""
+        """Set a key in the store, and increment the key's counter. `_is_set` reads this counter."""
         self._store.set(key, json.dumps(value))
         self._store.add(f"{key}/times", 1)
 
     def _is_set(self, key: str) -> bool:
         """Return whether `_set` has been called for a key.
 
-        Stores have a `check` method only since PyTorch 2.3.
+        The stores' own `check` method exists only since PyTorch 2.3.
         """
         return int(self._store.add(f"{key}/times", 0)) > 0
 
@@ -164,9 +166,9 @@ class Watch:
         self._set(f"accept/{name}", value)
 
     def wait_for(self, name: str, seconds: float) -> Any:
-        """Wait at most `seconds` until a rank stores a value with `publish`.
+        """Wait up to `seconds` until a rank stores a value with `publish`.
 
-        Return it, or None after a timeout.
+        Return the value, or None after a timeout.
         """
         deadline, key = time.monotonic() + seconds, f"accept/{name}"
         while time.monotonic() < deadline:
@@ -189,14 +191,14 @@ class Watch:
                 self._moved_at = float("inf")
 
     def _where(self) -> str:
-        """Return the function that the main thread is executing, and its file."""
+        """Return the function that the main thread is executing, with the name of its file."""
         frame = sys._current_frames().get(self._main)
         code = frame.f_code if frame else None
         return f"{code.co_name} ({os.path.basename(code.co_filename)})" if code else ""
 
 
 def _client() -> Any:
-    """Return a second connection to the job's store, because a hung main thread may block the first one."""
+    """Return a new connection to the job's store. The existing one may be blocked by a hung main thread."""
     import torch.distributed as dist
 
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])

@@ -1,4 +1,4 @@
-"""Judge a container's environment: shared memory, the locked-memory limit, and the clock."""
+"""Judge a container's environment: its shared memory, its locked-memory limit, and the host's clock."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .check import Check
 TAG = "ENV"
 SHM = Path("/dev/shm")  # noqa: S108 - the tests do not write to it
 SHM_BYTES = 64 * 2**20
-"""Minimum free shared memory in bytes. With less, eight ranks crashed (ai-cloud-validation #643)."""
+"""Minimum free shared memory in bytes. Eight ranks crashed with less (ai-cloud-validation #643)."""
 RDMA_DEVICES = Path("/sys/class/infiniband")
 CLOCK_ERROR_SECONDS = 1.0
 _TIME_ERROR = 5
@@ -38,7 +38,7 @@ class _Timex(ctypes.Structure):
 
 
 def shared_memory(path: Path) -> Check:
-    """Judge the free space in /dev/shm, which must be at least SHM_BYTES bytes."""
+    """Judge the shared memory in /dev/shm. At least SHM_BYTES bytes must be free."""
     try:
         usage = shutil.disk_usage(path)
     except OSError as error:
@@ -47,7 +47,7 @@ def shared_memory(path: Path) -> Check:
 
 
 def judge_space(total: int, free: int) -> Check:
-    """Judge the total and free space in /dev/shm, in bytes."""
+    """Judge the size of /dev/shm and the free space in it, both in bytes."""
     cause = "shm.small" if total < SHM_BYTES else "shm.full" if free < SHM_BYTES else None
     return Check(
         id="env.shm",
@@ -69,7 +69,10 @@ def memlock() -> Check:
 
 
 def locked_memory(limit: int, rdma_devices: int) -> Check:
-    """Judge the locked-memory limit. RDMA locks all memory that it sends, so it must be unlimited."""
+    """Judge the locked-memory limit.
+
+    With RDMA, it must be unlimited, because RDMA locks all memory that it sends.
+    """
     unlimited = limit == resource.RLIM_INFINITY
     size = "unlimited" if unlimited else f"{limit / 2**20:.3g} MiB"
     devices = (
@@ -90,7 +93,7 @@ def locked_memory(limit: int, rdma_devices: int) -> Check:
 def clock() -> Check:
     """Judge the host's clock by the kernel's clock state.
 
-    The clock must be synchronised, and not earlier than the image's build time.
+    The clock must be synchronised. It must not be earlier than the time when the image was built.
     """
     build_time = Path(__file__).stat().st_mtime
     try:

@@ -1,4 +1,4 @@
-"""Test candidates for an intermittent fault, each with several different partners."""
+"""Search for intermittent faults: test each suspected node with several different partners."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ def challenge(
 ) -> Search[dict[int, Group]]:
     """Return the partners with which each candidate failed, keyed by candidate.
 
-    Each candidate is tested with `needed` partners. If the candidate fails with one of them, it is tested
-    with up to `needed` more, until it has failed with `needed` partners. Not all of these partners can be
-    bad.
+    Each candidate is tested with `needed` partners. If it fails with one of them, it is tested with up to
+    `needed` more partners, until it has failed with `needed` partners. `needed` is so large that not all of
+    these partners can be bad.
     """
     failed: dict[int, list[int]] = {node: [] for node in candidates}
     if not witnesses:
@@ -26,7 +26,7 @@ def challenge(
         ]
         for start in range(0, len(open_), len(witnesses)):
             chunk = open_[start : start + len(witnesses)]
-            # Each turn pairs a candidate with a different witness, so no pair is tested twice.
+            # A candidate gets a different witness in each turn, so no pair is tested twice.
             pairs: dict[int, int] = {}
             for node in chunk:
                 witness = witnesses[(candidates.index(node) + turn) % len(witnesses)]

@@ -1,4 +1,4 @@
-"""Exchange messages between the coordinator and its agents: one JSON document per line, over TCP."""
+"""Exchange messages between the coordinator and its agents over TCP. Each message is one line of JSON."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LONGEST = 1 << 20
 
 
 class Line:
-    """One endpoint of a connection. Any thread can send messages, but only one thread can read them."""
+    """One end of a connection. Any thread can send messages, but only one thread may read them."""
 
     def __init__(self, connection: socket.socket) -> None:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -23,7 +23,7 @@ class Line:
         self._reader = connection.makefile("rb")
         self._lock = threading.Lock()
         self.own: str = connection.getsockname()[0]
-        """The connection's local IP address. The peer can reach this host at this address."""
+        """The local IP address of the connection, at which the peer can reach this host."""
 
     def send(self, message: dict[str, Any]) -> bool:
         """Send a message. Return False if the connection is broken."""

@@ -1,7 +1,7 @@
 """Judge measurements against the reference values for healthy hardware in limits.toml.
 
-Each row in the file states its source. A row's key is (model, check, ranks, nodes, payload, algorithm). If no
-row matches a measurement, the verdict is UNKNOWN, but the report still shows the measurement.
+Each row in the file names its source. A row's key is (model, check, ranks, nodes, payload, algorithm). If no
+row matches a measurement, the verdict is UNKNOWN, but the report still contains the measurement.
 """
 
 from __future__ import annotations
@@ -21,22 +21,25 @@ if TYPE_CHECKING:
 
 FILE = Path(__file__).parent / "limits.toml"
 SHARES = {"peak": 0.5, "measured": 0.75, "limit": 1.0, "floor": 1.0}
-"""Maps each kind of reference value to the default for `Row.share`.
+"""Maps each kind of reference value to the default of `Row.share`.
 
-DCGM's authors use 0.75 of a measured value. HyperPod replaces hardware below 0.5 of the vendor's peak. The
-share of a peak is so low because no real load reaches the peak.
+DCGM's authors use 0.75 of a measured value. HyperPod replaces hardware that does not reach 0.5 of the
+vendor's peak. This fraction is so low because no real load reaches the peak.
 """
 MAX_BYTES = 128 << 10
 """Maximum size of a limits file in bytes, enough for more than a thousand rows."""
 MARGIN = 0.05
-"""A measurement that passes, but differs from its limit by less than this fraction, gets a WARN, as in Azure
-NHC."""
+"""A passing measurement gets a WARN if it differs from its limit by less than this fraction of the limit, as
+in Azure NHC."""
 RELATIONS = (">=", "<=", "==")
 
 
 @dataclass(frozen=True)
 class Row:
-    """A row in limits.toml. `value` is the source's value, and `limit` is the value to reach."""
+    """A row in limits.toml.
+
+    `value` is the value in the source. `limit` is the value that a measurement must reach.
+    """
 
     model: str
     """Case-insensitive pattern for the GPU's name in PyTorch, such as `NVIDIA H100*HBM3`, or `cpu`."""
@@ -53,7 +56,8 @@ class Row:
     algorithm: str | None = None
     relation: Literal[">=", "<=", "=="] = ">="
     share: float | None = None
-    """The fraction of `value` that a measurement must reach. None means the default for the kind (SHARES)."""
+    """The fraction of `value` that a measurement must reach. None means the default in SHARES for the row's
+    kind."""
 
     def __post_init__(self) -> None:
         """Raise ValueError if a field of the row is invalid."""
@@ -75,7 +79,7 @@ class Row:
 
     @property
     def limit(self) -> float:
-        """Return the value that a measurement must reach or, if the relation is `<=`, must not exceed."""
+        """Return the value that a measurement must reach, or must not exceed if the relation is `<=`."""
         share = SHARES[self.kind] if self.share is None else self.share
         return self.value / share if self.relation == "<=" else self.value * share
 
@@ -98,7 +102,10 @@ class Row:
         )
 
     def specific(self) -> tuple[int, bool, bool, bool, int]:
-        """Return a sort key that is greater for more specific rows. The most specific match is used."""
+        """Return a sort key that is greater for more specific rows.
+
+        If several rows match, the most specific one is used.
+        """
         letters = sum(letter not in "*?[]" for letter in self.model)
         conditions = (self.ranks is not None, self.nodes is not None, self.algorithm is not None)
         return (letters, *conditions, self.payload)
@@ -112,9 +119,10 @@ class Limits:
 
     @classmethod
     def load(cls, extra: Path | str | None = None) -> Limits:
-        """Return the rows from limits.toml and the file `extra`, whose rows replace those with the same key.
+        """Return the rows from limits.toml and from the file `extra`.
 
-        Raises OSError or ValueError if a file cannot be used. The message identifies the invalid row.
+        A row in `extra` replaces a row with the same key. Raises OSError or ValueError if a file cannot be
+        used. The message identifies the invalid row.
         """
         rows = _read(FILE)
         return cls([*rows, *(_read(Path(extra)) if extra is not None else ())])
@@ -129,7 +137,7 @@ class Limits:
         payload: int = 0,
         algorithm: str | None = None,
     ) -> Row | None:
-        """Return the most specific row that matches, or None."""
+        """Return the most specific row that applies to the measurement, or None."""
         matches = [
             row for row in self.rows.values() if row.fits(model, check, ranks, nodes, payload, algorithm)
         ]
@@ -148,8 +156,8 @@ def judged(
 ) -> Check:
     """Compare a measurement with a row's limit, and return the check. `location` identifies the GPU.
 
-    The verdict is UNKNOWN if the measurement or the row is missing, or if their units differ. It is WARN if
-    the measurement passes but is within MARGIN of the limit.
+    The verdict is UNKNOWN if there is no measurement or no row, or if their units differ. It is WARN if the
+    measurement passes, but is within MARGIN of the limit.
     """
     if measured is None or not math.isfinite(measured):
         return Check(

@@ -1,4 +1,4 @@
-"""Run ddp_tests on this container's GPUs, or in two CPU processes, and yield its checks."""
+"""Run ddp_tests on this container's GPUs (or in two processes on the CPU), and yield its checks."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ _OWN_VARIABLES = (
     "MASTER_ADDR",
     "MASTER_PORT",
 )
-"""The names of the job's variables in the pod's environment. They are removed for this run, as are torchrun's
-own variables (PET_…)."""
+"""Variables in the pod's environment that describe the job. ddp_tests runs without them, and without the
+variables that torchrun itself reads (PET_…)."""
 _FIELD_NAMES = {field.name for field in fields(Check)}
 
 
@@ -65,16 +65,16 @@ class LocalDdp:
         yield from judge(read(self.report), self.ranks, process_end)
 
     def shown(self, check: Check) -> bool:
-        """Return whether a check's line is already in the log, as part of ddp_tests' copied output."""
+        """Return whether a check's line is already in the log, because ddp_tests' output is copied."""
         return one_line(check.line()) in self._passed_on
 
     def collectives(self) -> list[dict[str, Any]]:
-        """Return the collective measurements from the report, with the fields of CollectiveRow."""
+        """Return the measurements of collectives in the report. They have the fields of CollectiveRow."""
         rows = (read(self.report) or {}).get("collectives")
         return rows if isinstance(rows, list) else []
 
     def end(self) -> None:
-        """Stop torchrun, which stops its ranks."""
+        """Stop torchrun. It then stops its ranks."""
         process = self._process
         if process is None or process.poll() is not None:
             return
@@ -117,7 +117,8 @@ class LocalDdp:
             for line in process.stdout or ():
                 last_lines.append(line.rstrip())
                 self._passed_on.add(line.rstrip("\n"))
-                # ddp_tests' verdict is not final. This process prints its own [RESULT] line at the end.
+                # The verdict of ddp_tests is only a part of this test's result. This process prints its own
+                # [RESULT] line at the end.
                 print(line.rstrip().replace("[RESULT]", "[DDP] result:"), flush=True)
             code = process.wait()
             timer.cancel()
@@ -127,9 +128,9 @@ class LocalDdp:
 def environment(variables: Mapping[str, str]) -> dict[str, str]:
     """Return the environment for torchrun, without the pod's job variables and with an empty nonce.
 
-    The empty nonce prevents ddp_tests from printing frames, because this process prints a frame for each of
-    its checks. HARNESS_NONCE is not removed, because the recorder would then read the nonce from an ancestor
-    process (recorder/hooks.py).
+    Because of the empty nonce, ddp_tests does not print frames. This process prints a frame for each of its
+    checks instead. HARNESS_NONCE is empty rather than unset, because the recorder would otherwise read the
+    nonce from an ancestor process (recorder/hooks.py).
     """
     passed = {
         name: value
@@ -154,7 +155,7 @@ def read(path: Path) -> dict[str, Any] | None:
 def judge(report: dict[str, Any] | None, ranks: int, process_end: Ended) -> Iterator[Check]:
     """Yield the checks in the report.
 
-    Add an UNKNOWN check if the report is missing or incomplete, or contradicts torchrun's exit code.
+    Add an UNKNOWN check if the report is missing or incomplete, or if it contradicts torchrun's exit code.
     """
     tail = " | ".join(line for line in process_end.lines if line.strip())[-1200:]
     exit_text = (

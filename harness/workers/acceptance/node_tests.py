@@ -30,9 +30,9 @@ class Node:
 
     @cached_property
     def wrong_image(self) -> Check | None:
-        """Return an UNKNOWN check if PyTorch cannot use GPUs, otherwise None.
+        """Return an UNKNOWN check if this image cannot test GPUs, otherwise None.
 
-        No tests are run in that case.
+        If there is such a check, no tests are run.
         """
         if self.device == "cpu":
             return None
@@ -55,7 +55,10 @@ class Node:
         ]
 
     def nothing_to_test(self, id: str, tag: str) -> Callable[[], Iterable[Check]]:
-        """Return a function that creates the UNKNOWN check for a section without devices."""
+        """Return a function that creates an UNKNOWN check.
+
+        Use it for a section if there are no devices to test.
+        """
         text = "no GPU is visible, so nothing was tested"
         return lambda: (Check(id=id, tag=tag, verdict="UNKNOWN", text=text),)
 
@@ -135,7 +138,7 @@ class Node:
                 yield from gpu_health.under_load(gpu, self.limits, **device.where)
 
     def fair(self, step: Step) -> Step:
-        """Wrap a step so that it does not judge the speed of shared GPUs, which other processes may use."""
+        """Wrap a step so that it does not judge the speed of GPUs that other processes may use too."""
 
         def make() -> Iterator[Check]:
             for check in step.make():

@@ -1,4 +1,4 @@
-"""Exchange data between each pair of nodes separately. Rank 0 determines which node or link is slow."""
+"""Measure the bandwidth between each pair of nodes. Rank 0 determines which nodes or links are slow."""
 
 from __future__ import annotations
 
@@ -52,7 +52,11 @@ class Pairs(OneRank):
         self._judge(rates, of_round)
 
     def _pair(self, a: int, b: int) -> float | None:
-        """Return a pair's bandwidth in GB/s, or None if this rank is not the first one on its node."""
+        """Take part in the exchange between nodes `a` and `b`, and return its bandwidth in GB/s.
+
+        Returns None if this rank is not the first one on its node, because only the first ranks exchange
+        data.
+        """
         import torch
         import torch.distributed as dist
 

@@ -1,4 +1,4 @@
-"""Define the base class for tests over many ranks. It sends each rank's results to rank 0."""
+"""Define the base class for tests over many ranks. Each rank sends its results to rank 0."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class OneRank:
         self._node = int(os.environ.get("GROUP_RANK", "0"))
 
     def _gathered(self, name: str, own: Any) -> dict[int, Any] | None:
-        """Send a value to rank 0. Return all ranks' values on rank 0, and None on other ranks.
+        """Send a value to rank 0. On rank 0, return the values of all ranks. On other ranks, return None.
 
         Raises RuntimeError if a rank does not send its value within RESULT_SECONDS seconds.
         """

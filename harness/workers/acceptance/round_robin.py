@@ -1,6 +1,7 @@
-"""Pair every node with every other node using the circle method. No two pairs in a round share a node.
+"""Pair every node with every other node using the circle method.
 
-An even number n of nodes needs n − 1 rounds. An odd number n needs n rounds, and one node is idle in each.
+No two pairs in a round have a node in common. With an even number n of nodes, there are n − 1 rounds. With an
+odd number n, there are n rounds, and one node is idle in each round.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ def rounds(count: int) -> list[list[tuple[int, int]]]:
     last = slots - 1
     schedule = []
     for turn in range(last):
-        # The node in the last position never moves. With an odd number of nodes, the last position is empty.
+        # The node in the last slot never moves. If the number of nodes is odd, this slot is empty.
         pairs = [(turn, last)]
         for distance in range(1, slots // 2):
             pairs.append(((turn + distance) % last, (turn - distance) % last))

@@ -24,7 +24,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _ddp(runner: Runner, node: Node, options: argparse.Namespace) -> Iterable[Section]:
-    """Yield the section that runs the DDP tests under torchrun on all of the node's devices."""
+    """Yield the section that runs the DDP tests with torchrun on all devices of the node."""
 
     def steps() -> Iterator[Step]:
         ranks = CPU_RANKS if node.device == "cpu" else len(node.devices)

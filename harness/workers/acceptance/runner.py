@@ -1,7 +1,7 @@
 """Run a test's steps in order. If a step raises an exception, its result is UNKNOWN, and the next step runs.
 
 SIGTERM, SIGINT and the deadline end the run immediately, even if PyTorch is waiting for a GPU that never
-responds. The remaining steps are then reported as UNKNOWN, and the report is written.
+responds. The remaining steps are then reported as UNKNOWN, and the report is still written.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _ERROR_LETTERS = 600
 
 @dataclass(frozen=True)
 class Step:
-    """A part of a test that yields checks.
+    """A part of a test. It yields checks.
 
-    If it raises an exception, an UNKNOWN check is reported instead.
+    If it raises an exception, an UNKNOWN check is reported instead of the missing checks.
     """
 
     id: str
@@ -38,13 +38,16 @@ class Step:
     """Returns whether a check's line is already in the log."""
 
     def unknown(self, reason: str) -> Check:
-        """Return an UNKNOWN check to report instead of this step's checks."""
+        """Return an UNKNOWN check that takes the place of this step's checks. `reason` becomes its text."""
         return Check(id=self.id, tag=self.tag, verdict="UNKNOWN", text=reason, **self.where)
 
 
 @dataclass(frozen=True)
 class Section:
-    """Steps that depend on the results of the previous sections, so they are created only after these."""
+    """A group of steps.
+
+    They are created after the previous sections have run, because they may depend on their results.
+    """
 
     id: str
     tag: str
@@ -52,15 +55,15 @@ class Section:
 
 
 class Runner:
-    """Runs sections, and ends early on a signal or at the deadline.
+    """Runs sections. A signal or the deadline ends the run early.
 
-    Create only one runner, in the main thread.
+    Create only one runner per process, and only in the main thread.
     """
 
     def __init__(self, emitter: Emitter, deadline: float) -> None:
         self.emitter = emitter
         self.extra: dict[str, Any] = {}
-        """The report's fields other than its checks."""
+        """The fields of the report other than the checks."""
         self.at_end: list[Callable[[], object]] = []
         """Callbacks that stop child processes if the run ends early."""
         self._remaining: list[Step] = []
@@ -105,10 +108,10 @@ class Runner:
 
     @contextlib.contextmanager
     def _watched(self) -> Iterator[None]:
-        """Watch for signals and the deadline in a separate thread while the block runs.
+        """While the block runs, watch for signals and the deadline in a separate thread.
 
-        A GPU call may block the main thread. The interpreter writes each signal number to a pipe, even while
-        the main thread is blocked.
+        A GPU call may block the main thread, so that it cannot run a signal handler. But even then, the
+        interpreter writes the number of each signal to a pipe, which this thread reads.
         """
         reader, writer = os.pipe()
         os.set_blocking(writer, False)

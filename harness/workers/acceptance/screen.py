@@ -32,7 +32,10 @@ PORT = 29555
 
 
 def coordinate(options: argparse.Namespace, emitter: Emitter) -> int:
-    """Run the search in the pod with node rank 0, and write the report."""
+    """Run the search as the coordinator, in the pod with node rank 0.
+
+    Write the report, and return the exit code.
+    """
     settings = Settings(
         options.device, options.local, options.bytes, options.iterations, options.trial_deadline
     )

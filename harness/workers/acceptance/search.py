@@ -1,23 +1,24 @@
 """Search for bad nodes with few tests, without blaming a good node.
 
 A test runs a group of nodes together. Its outcome is good, bad or unknown. `search` yields rounds of groups,
-receives an outcome for each group, and returns a Conclusion. No two groups in a round share a node. The
-search handles three kinds of faults:
+receives an outcome for each group, and returns a Conclusion. No two groups in a round have a node in common.
+The search handles three kinds of faults:
 
-* A bad node makes each group that contains it fail, always or intermittently (`repeats`).
-* A bad link between two good nodes makes each group that contains both nodes fail.
-* A broken boundary between two sets of nodes makes each group that contains nodes from both sets fail.
+* If a node is bad, each group that contains it fails, always or intermittently (`repeats`).
+* If a link between two good nodes is bad, each group that contains both nodes fails.
+* If a boundary between two sets of nodes is broken, each group that contains nodes from both sets fails.
 
 Nodes are tested in groups of about √N. Failed groups are halved, and good groups are tested together. Each
-remaining node is tested with known-good nodes, called its witnesses. It is accused, that is, reported as bad,
-if it fails with two witnesses, does not pass with any node, and also fails with the other suspects. With up
-to 16 nodes, all pairs are tested first (round_robin.py).
+remaining node is tested with known-good nodes, which are called its witnesses. A node is accused (reported as
+bad) if it fails with two witnesses, does not pass with any node, and also fails with the other suspects. With
+up to 16 nodes, all pairs are tested first (round_robin.py).
 
-For intermittent faults, each test is run `repeats` times. A node that fails a test with probability p is then
-missed with probability (1 − p) ** repeats. An accusation requires `bound` + 1 witnesses, which cannot all be
-bad, so good nodes are never accused. With repeats = 1, two witnesses are enough, so two intermittently bad
-witnesses could cause a wrong accusation. A node with an intermittent fault may be reported as a bad link
-instead, so the fault is still reported.
+With `repeats` > 1, each test is run that many times in order to find intermittent faults. A node that fails a
+test with probability p is then missed with probability (1 − p) ** repeats. An accusation then requires
+`bound` + 1 witnesses. They cannot all be bad, so good nodes are never accused. With repeats = 1, two
+witnesses are enough, so two intermittently bad witnesses could cause a wrong accusation.
+
+A node with an intermittent fault may be reported as a bad link. In this case, the fault is still reported.
 """
 
 from __future__ import annotations
@@ -36,22 +37,23 @@ from .search_steps import across, halve, join, meet, pair_up, split
 ALL_PAIRS = 16
 """Maximum number of nodes for which all pairs are tested. 16 nodes need 15 rounds."""
 HOPELESS = 8
-"""Number of rounds without a good pair after which the search for a known-good witness stops."""
+"""The search for a known-good witness stops if the first HOPELESS rounds contain no good pair."""
 CANDIDATES = 32
 """Maximum number of nodes that are tested for an intermittent fault."""
 BOUND = 32
-"""Upper limit for the default `bound`. Testing every pair of n suspects takes about n rounds."""
+"""Upper limit for the default of `bound`. It limits the duration, because testing every pair of n suspects
+takes about n rounds."""
 SAMPLE = 4
-"""Number of pairs that are tested to distinguish a broken boundary from a bad link."""
+"""Maximum number of pairs that are tested to distinguish a broken boundary from a bad link."""
 LINKS = 3
 """Maximum number of bad links to search for between two sets of nodes."""
 CLASSES = 6
-"""Maximum number of node sets between which to search for faults."""
+"""Maximum number of node sets. The search looks for faults between every pair of these sets."""
 
 
 @dataclass(frozen=True)
 class Accused:
-    """A node that is reported as bad, because it fails together with known-good nodes (its witnesses)."""
+    """A node that is reported as bad, because it fails with known-good nodes (its witnesses)."""
 
     node: int
     witnesses: Group
@@ -79,7 +81,7 @@ class Boundary:
 
 @dataclass(frozen=True)
 class Unknown:
-    """Nodes for which the search did not reach a verdict, and the reason."""
+    """Nodes for which the search did not reach a verdict, with the reason."""
 
     nodes: Group
     reason: str
@@ -87,7 +89,7 @@ class Unknown:
 
 @dataclass(frozen=True)
 class Conclusion:
-    """The result of a search. All nodes that it does not mention have passed."""
+    """The result of a search. Nodes that are in none of its fields have passed."""
 
     accused: tuple[Accused, ...] = ()
     links: tuple[Link, ...] = ()
@@ -102,7 +104,7 @@ class Conclusion:
         return not (self.accused or self.links or self.boundaries or self.unknown)
 
     def explains(self, group: Group) -> bool:
-        """Return whether this conclusion implies that a group of nodes fails."""
+        """Return whether the faults in this conclusion explain why a group of nodes fails."""
         nodes = set(group)
         return (
             any(accused.node in nodes for accused in self.accused)
@@ -120,8 +122,8 @@ def search(
 ) -> Search[Conclusion]:
     """Search for bad nodes in `nodes`, and return the conclusion. At most `bound` nodes can be bad.
 
-    The default for `bound` is a quarter of the nodes, but at most 32. If more than `bound` nodes fail, no
-    node is accused, because individual nodes are then not the cause.
+    By default, `bound` is a quarter of the number of nodes, but at most 32. If more than `bound` nodes fail,
+    none of them is accused, because individual nodes are then not the cause.
     """
     nodes = tuple(sorted(set(nodes)))
     if len(nodes) < 2:
@@ -154,7 +156,8 @@ class _SearchState:
         self.boundaries: list[Boundary] = []
         self.unknown: list[Unknown] = []
         self.unproved: list[Group] = []
-        """Sets of good nodes that have not been proved to pass together with the other nodes."""
+        """Sets of good nodes for which it has not been proved that they also pass together with the other
+        nodes."""
 
     def conclusion(self) -> Conclusion:
         """Return the conclusion. If more than `bound` nodes failed, none of them is accused."""
@@ -178,7 +181,7 @@ class _SearchState:
         )
 
     def pair_all(self) -> Search[None]:
-        """Test every pair of nodes, in rounds in which no two pairs share a node."""
+        """Test every pair of nodes in rounds. No two pairs in a round have a node in common."""
         for places in round_robin.rounds(len(self.nodes)):
             yield from self.tested.ask([(self.nodes[a], self.nodes[b]) for a, b in places])
 
@@ -213,8 +216,8 @@ class _SearchState:
     def _place(self, classes: list[Group], remaining: Sequence[int]) -> Search[tuple[list[Group], list[int]]]:
         """Test the nodes in `remaining` with witnesses from each class, starting with the largest class.
 
-        A class is a set of nodes that pass together. Each node that passes with the witnesses joins their
-        class. Return the classes and the remaining nodes.
+        A class is a set of nodes that pass together. If a node passes with witnesses from a class, it joins
+        this class. Return the classes and the remaining nodes.
         """
         remaining, merged = list(remaining), []
         for one in sorted(classes, key=len, reverse=True):
@@ -225,9 +228,9 @@ class _SearchState:
         return merged, remaining
 
     def _judge(self, suspects: Sequence[int], core: Group) -> Search[None]:
-        """Test the suspects with good nodes from `core`. Accuse those that fail with enough of these nodes.
+        """Test the suspects with good nodes from `core`.
 
-        Report the other suspects as unknown.
+        Accuse each suspect that fails with enough of these nodes. Report the other suspects as unknown.
         """
         outcomes = yield from meet(self.tested, suspects, core, self.needed)
         unclear: list[int] = []
@@ -245,7 +248,7 @@ class _SearchState:
             self.unknown.append(Unknown(tuple(unclear), reason))
 
     def _between(self, one: Group, other: Group) -> Search[None]:
-        """Determine whether two good sets of nodes fail together due to bad links or a broken boundary."""
+        """Determine why two sets of good nodes fail together: because of bad links, or a broken boundary."""
         pairs = list(zip(one, other))[:SAMPLE]
         outcomes = yield from self.tested.ask(pairs)
         bad_pairs = [pair for pair, outcome in paired(pairs, outcomes) if outcome == "bad"]
@@ -266,7 +269,7 @@ class _SearchState:
             self.unproved.append(other)
 
     def _link(self, a: int, b: int, one: Group, other: Group) -> Search[None]:
-        """Report a bad link between nodes `a` and `b`, or a broken boundary between `a` and the set `other`.
+        """Report a broken boundary between `a` and the set `other`, or a bad link between nodes `a` and `b`.
 
         A link is reported only if both of its nodes pass again with other nodes.
         """

@@ -1,4 +1,4 @@
-"""Run a search for bad nodes with trials on real nodes, and convert its conclusion to checks."""
+"""Run a search for bad nodes with trials on real nodes, and convert the conclusion to checks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Screening:
     def __init__(self, coordinator: Coordinator, limit: float | None, share: float) -> None:
         self._coordinator, self._limit, self._share = coordinator, limit, share
         self._early_results: dict[Group, Result] = {}
-        """The results of pairs that were tested before the search requested them."""
+        """Results of pairs that the search has not requested yet."""
         self._good: set[int] = set()
         self.judged: dict[Group, tuple[Outcome, str]] = {}
         self.pairs: dict[Group, Result] = {}
@@ -43,7 +43,7 @@ class Screening:
         return conclusion
 
     def outcome(self, result: Result) -> tuple[Outcome, str]:
-        """Judge a result against the limit and against the median over all groups of the same size so far."""
+        """Judge a result by the limit, and by the median of all groups of the same size tested so far."""
         usual = reference(self._coordinator.results, len(result.group))
         return judge(result, usual, limit=self._limit, share=self._share)
 
@@ -63,9 +63,9 @@ class Screening:
         return outcomes
 
     def _controls(self, untested: Sequence[Group]) -> list[Group]:
-        """Return groups of good nodes that are idle in this round.
+        """Return groups of good nodes that would otherwise be idle in this round.
 
-        Their results provide the median for comparison.
+        Their results are needed for the median with which the other groups are compared.
         """
         idle = sorted(self._good - {node for group in untested for node in group})
         controls: list[Group] = []
@@ -111,7 +111,10 @@ def checks(
 
 
 def bandwidth(coordinator: Coordinator, limit: float | None, share: float) -> Check:
-    """Return the bandwidth check. It is UNKNOWN if there are no results, or neither a limit nor a median."""
+    """Return the bandwidth check.
+
+    It is UNKNOWN without results, or without a limit or a median to compare with.
+    """
     figures = [result for result in coordinator.results if result.busbw is not None]
     text = "no group gave a result"
     if figures:
@@ -157,7 +160,7 @@ def rows(screening: Screening) -> list[dict[str, Any]]:
 
 
 def named(nodes: Sequence[int]) -> str:
-    """Return node numbers as text. Consecutive numbers are written as a range, first–last."""
+    """Return node numbers as text. Consecutive numbers are combined, as in "nodes 0–3, 5"."""
     runs: list[list[int]] = []
     for node in sorted(nodes):
         if runs and node == runs[-1][-1] + 1:

@@ -15,9 +15,9 @@ from .group_outcomes import Group, Search, Tested
 
 
 def split(nodes: Sequence[int]) -> list[Group]:
-    """Split the nodes, in order, into groups of about √N nodes, with at least two nodes each.
+    """Split the nodes, in their order, into groups of about √N nodes. Each group has at least two nodes.
 
-    Adjacent nodes share a group, so nodes that are ordered by rack are first tested by rack.
+    Adjacent nodes are in the same group. So if the nodes are ordered by rack, the first groups are racks.
     """
     size = max(2, math.isqrt(max(len(nodes) - 1, 0)) + 1)
     count = max(1, len(nodes) // size)
@@ -26,7 +26,10 @@ def split(nodes: Sequence[int]) -> list[Group]:
 
 
 def halve(tested: Tested, groups: Sequence[Group]) -> Search[tuple[list[Group], list[int]]]:
-    """Test groups, and halve those that fail. Return the good groups and the remaining single nodes."""
+    """Test groups, and halve the groups that fail until single nodes remain.
+
+    Return the good groups and these nodes.
+    """
     good_groups: list[Group] = []
     remaining: list[int] = []
     while groups:
@@ -46,10 +49,10 @@ def halve(tested: Tested, groups: Sequence[Group]) -> Search[tuple[list[Group], 
 
 
 def join(tested: Tested, parts: Sequence[Group]) -> Search[list[Group]]:
-    """Merge good groups that pass together, and return the merged groups, no two of which pass together.
+    """Merge good groups that pass together. Return the merged groups, of which no two pass together.
 
-    If all groups pass together, a single test is enough. Otherwise, merge the groups within each half of the
-    list, then merge the results.
+    If all groups pass together, a single test is sufficient. Otherwise, merge the groups within each half of
+    the list, and then merge the results.
     """
     if len(parts) < 2:
         return list(parts)
@@ -75,9 +78,9 @@ def join(tested: Tested, parts: Sequence[Group]) -> Search[list[Group]]:
 def meet(
     tested: Tested, nodes: Sequence[int], witnesses: Sequence[int], limit: int
 ) -> Search[dict[int, dict[int, str]]]:
-    """Test each node with up to `limit` witnesses, one at a time, until the node passes.
+    """Test each node with one witness after another, up to `limit`, until the node passes.
 
-    Return each node's witnesses and the outcome with each of them.
+    Return the outcomes for each node, keyed by witness.
     """
     outcomes: dict[int, dict[int, str]] = {node: {} for node in nodes}
     limit = min(limit, len(witnesses))
@@ -86,7 +89,8 @@ def meet(
         for start in range(0, len(waiting), len(witnesses)):
             pairs: dict[int, int | None] = {}
             for place, node in enumerate(waiting[start : start + len(witnesses)]):
-                # The first choice changes with each turn. `_witness` skips the node's earlier witnesses.
+                # Each turn starts at a different witness. `_witness` skips the witnesses that the node has
+                # already had.
                 pairs[node] = _witness(witnesses, pairs.values(), outcomes[node], place + turn)
             ready = {node: witness for node, witness in pairs.items() if witness is not None}
             requested = list(ready.items())
@@ -96,10 +100,10 @@ def meet(
 
 
 def pair_up(tested: Tested, nodes: Sequence[int], max_rounds: int | None = None) -> Search[list[Group]]:
-    """Find a partner for each node, and return the good pairs. No two pairs share a node.
+    """Search for a partner for each node, and return the good pairs. No two pairs have a node in common.
 
     If all nodes pass together, return them as one group. Otherwise, test pairs in rounds until every node has
-    passed in a pair. Give up if no pair was good in the first `max_rounds` rounds.
+    passed in a pair. Give up if there is no good pair in the first `max_rounds` rounds.
     """
     if len(nodes) < 2:
         return []
@@ -122,10 +126,10 @@ def pair_up(tested: Tested, nodes: Sequence[int], max_rounds: int | None = None)
 
 
 def across(tested: Tested, one: Group, other: Group) -> Search[tuple[int, int] | None]:
-    """Return two nodes that fail together, one from each of two good sets that fail together.
+    """Return two nodes that fail together. Each of them is from one of two good sets that fail together.
 
-    Halve the set `one` until a single node is left, then do the same with `other`. Return None if these two
-    nodes do not fail together again.
+    To find them, halve the set `one` until a single node is left, and then the set `other`. Return None if
+    the two nodes do not fail together when they are tested again.
     """
     while len(one) > 1:
         half = one[: len(one) // 2]
@@ -142,7 +146,7 @@ def across(tested: Tested, one: Group, other: Group) -> Search[tuple[int, int] |
 def _witness(
     witnesses: Sequence[int], taken: Iterable[int | None], met: Iterable[int], first: int
 ) -> int | None:
-    """Return the first witness that is in neither `taken` nor `met`, starting at index `first`, or None."""
+    """Return the first witness from index `first` on that is neither in `taken` nor in `met`, or None."""
     unavailable = {*taken, *met}
     rotated = (witnesses[(first + step) % len(witnesses)] for step in range(len(witnesses)))
     return next((witness for witness in rotated if witness not in unavailable), None)

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from statistics import median
 
 MIN_NODES = 4
-"""Minimum number of nodes for which there are enough pairs to compare."""
+"""Minimum number of nodes. With fewer nodes, there are not enough pairs to compare."""
 MOST_NODES = 16
 """Maximum number of nodes for which all pairs are tested. acceptance.screen tests larger clusters."""
 SLOW = {"cuda": 0.5, "cpu": 0.02}
 """A pair is slow if its bandwidth is below this fraction of the median of the faster half of all pairs.
 
-The fraction is lower for CPUs, because several pods share them.
+The fraction is lower for CPUs, because several pods may share them.
 """
 
 
@@ -34,8 +34,8 @@ class Suspicion:
 def suspects(pairs: Mapping[tuple[int, int], float], share: float = SLOW["cuda"]) -> Suspicion:
     """Return the slow nodes and links.
 
-    `pairs` maps each pair (a, b) with a < b to its bandwidth in GB/s. It must contain all pairs for at least
-    MIN_NODES nodes.
+    `pairs` maps each pair (a, b) with a < b to its bandwidth in GB/s. There must be at least MIN_NODES nodes,
+    and all their pairs must be in `pairs`.
     """
     nodes = sorted({node for pair in pairs for node in pair})
     ordered = sorted(pairs.values())

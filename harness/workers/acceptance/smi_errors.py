@@ -1,7 +1,7 @@
-"""Judge nvidia-smi's exit code, warnings and errors, and the lost GPUs that it reports.
+"""Judge nvidia-smi's exit code, its warnings and errors, and the lost GPUs that it reports.
 
 nvidia-smi reports a corrupted infoROM or a lost GPU in a line before or after its data, or only through its
-exit code. Scripts that read only the values miss these problems. All functions are pure.
+exit code. A script that reads only the data misses these problems. All functions are pure.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _CODES = {
     14: ("gpu.inforom", "the infoROM of a GPU is corrupted"),
     15: ("gpu.lost", "a GPU has fallen off the bus, or is not accessible"),
 }
-"""Maps each of nvidia-smi's exit codes to a cause and the code's meaning in nvidia-smi's manual."""
+"""Maps each exit code of nvidia-smi to a cause and to the code's meaning according to nvidia-smi's manual."""
 _HINTS = (
     (
         re.compile(r"nvml: unknown error|blocked by the operating system", re.IGNORECASE),
@@ -57,7 +57,7 @@ _HINTS = (
         "in the node's kernel log",
     ),
 )
-"""Maps nvidia-smi messages that do not give a reason to the usual reason and the recommended action."""
+"""nvidia-smi messages that do not contain a reason, each with the usual reason and the recommended action."""
 _RECOVERED = ("none", "n/a")
 _FABRIC_READY = ("completed", "n/a")
 _REGISTERED = ("success", "n/a", "")
@@ -73,9 +73,9 @@ class Reading:
     smi: Smi | None
     error: str = ""
     failed: bool = False
-    """Whether nvidia-smi itself ran and failed."""
+    """Whether nvidia-smi failed. False if it is missing from the container."""
     code: int = 0
-    """nvidia-smi's exit code if it failed."""
+    """The exit code of nvidia-smi if it failed, otherwise 0."""
 
     @property
     def cause(self) -> str | None:
@@ -94,7 +94,7 @@ def cause_of(text: str) -> str | None:
 
 
 def unparsed(text: str, code: int) -> str:
-    """Return the reason why nvidia-smi's output has no GPU data, as a sentence that quotes the output."""
+    """Return a sentence that explains why nvidia-smi's output has no GPU data, and quotes the output."""
     if "<nvidia_smi_log" in text:
         return f"nvidia-smi's XML output (exit code {code}) is cut off before the end of its first GPU"
     lines = "; ".join(notes(text))[:MAX_LETTERS]
@@ -106,7 +106,7 @@ def unparsed(text: str, code: int) -> str:
 
 
 def checks(reading: Reading, devices: Sequence[Device]) -> Iterator[Check]:
-    """Yield the SMI check for the node and the HEALTH check for each of its devices."""
+    """Yield the check SMI for the node and a check HEALTH for each of its devices."""
     smi = reading.smi
     if smi is None:
         cause = reading.cause
@@ -129,7 +129,7 @@ def checks(reading: Reading, devices: Sequence[Device]) -> Iterator[Check]:
 
 
 def under_load(at_rest: Reading, loaded: Reading, devices: Sequence[Device]) -> Check:
-    """Return the UNDER_LOAD check: the worst problem that nvidia-smi reports only during GPU load."""
+    """Return the check UNDER_LOAD. It contains the worst problem that nvidia-smi reports only under load."""
     before = {(one.id, one.gpu, one.verdict, one.text) for one in checks(at_rest, devices)}
     new = [
         one
@@ -144,7 +144,7 @@ def under_load(at_rest: Reading, loaded: Reading, devices: Sequence[Device]) -> 
 
 
 def lost_gpus(smi: Smi | None) -> list[str]:
-    """Return nvidia-smi's lines about GPUs that the driver cannot reach."""
+    """Return the lines in nvidia-smi's output about GPUs that the driver cannot reach."""
     return [note for note in smi.notes if _LOST_GPU.search(note)] if smi else []
 
 

@@ -1,10 +1,12 @@
 """Parse the output of `nvidia-smi -q -x` and `nvidia-smi nvlink -s`.
 
 A field is NOT_SUPPORTED if nvidia-smi prints N/A, and None if nvidia-smi does not print the field. If
-nvidia-smi prints other text instead of a value, such as "[Unknown Error]", the field is Unreadable. Field
-names differ between driver versions, so old and new names are accepted. Text around the XML document is kept,
-because nvidia-smi prints warnings about a GPU before or after the document. If the document is truncated or
-not valid XML, the GPUs with complete elements are still parsed. All functions are pure.
+nvidia-smi prints other text instead of a value, such as "[Unknown Error]", the field is Unreadable. Old and
+new field names are accepted, because they differ between driver versions.
+
+nvidia-smi may print warnings about a GPU before or after the XML document, so this text is kept. If the
+document is truncated or not valid XML, the GPUs whose elements are complete are still parsed. All functions
+are pure.
 """
 
 from __future__ import annotations
@@ -37,13 +39,14 @@ _STATES = {word.lower(): word for word in ("Enabled", "Disabled", "Yes", "No")}
 _ACTIVE = {"active": True, "not active": False}
 _REASONS = ("clocks_event_reasons", "clocks_throttle_reasons")
 _SRAM_UNCORRECTED = ("sram_uncorrectable", "sram_uncorrectable_parity", "sram_uncorrectable_secded")
-"""Names of the error counters. Ampere has one counter, and Hopper and later have two."""
+"""The names under which drivers report uncorrectable SRAM errors: one counter on Ampere, two on Hopper and
+later."""
 _ROOT = "nvidia_smi_log"
 _GPU = re.compile(r"<gpu(?: [^<>]*)?>.*?</gpu>", re.DOTALL)
 _ILLEGAL = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """Characters that XML does not permit."""
 _LIST_TAGS = ("processes", "supported_clocks", "accounted_processes", "vgpu_software_licensed_product")
-"""XML elements that are ignored because they do not describe a GPU's state."""
+"""XML elements that contain lists. They are ignored, because they do not describe a GPU's state."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,7 @@ class Gpu:
     uuid: str
     name: str
     index: int
-    """Index in nvidia-smi's output. PyTorch may use a different order."""
+    """The GPU's index in nvidia-smi's output. PyTorch may number the GPUs differently."""
     bus: Bus | None = None
     memory: int = 0
     """The size of the GPU's memory in bytes."""
@@ -62,7 +65,7 @@ class Gpu:
     persistence: Word = None
     mig: Word = None
     virtualization: Word = None
-    """The virtualization mode: None, Pass-Through, VGPU or Host VGPU."""
+    """The virtualization mode according to nvidia-smi: "None", "Pass-Through", "VGPU" or "Host VGPU"."""
     c2c: Word = None
     """Whether NVLink-C2C connects the GPU to a Grace CPU."""
     ecc_mode: Word = None
@@ -70,12 +73,11 @@ class Gpu:
     sram_uncorrected: Number = None
     dram_corrected: Number = None
     dram_uncorrected: Number = None
-    """The number of errors in the GPU's main memory since the driver was loaded. Earlier errors do not count,
-    because the driver has since remapped the affected rows."""
+    """The number of errors in the GPU's main memory since the driver was loaded. Errors before that do not
+    count, because the driver has remapped the affected rows in the meantime."""
     sram_threshold: Word = None
-    """Whether the number of uncorrectable SRAM errors exceeds the threshold above which the GPU should be
-    replaced.
-    """
+    """Whether the GPU should be replaced, because the number of uncorrectable SRAM errors exceeds a
+    threshold."""
     rows_uncorrectable: Number = None
     """Number of memory rows that were remapped after an uncorrectable error."""
     rows_pending: Word = None
@@ -86,8 +88,8 @@ class Gpu:
     """Number of retired memory pages. GPUs before Ampere retire pages, because they cannot remap rows."""
     pages_pending: Word = None
     repairs: Mapping[str, str] = field(default_factory=dict)
-    """The fields that report a pending or impossible memory repair, with their values. A value is "Yes" or
-    some other text, but never "No"."""
+    """Fields that report a pending or impossible memory repair. They are included unless their value is
+    "No"."""
     pcie_generation: Number = None
     pcie_generation_max: Number = None
     """The highest PCIe generation that both the GPU and the host support."""
@@ -99,18 +101,20 @@ class Gpu:
     reasons: frozenset[str] | NotSupported | None = None
     """The active throttle reasons, such as gpu_idle, sw_power_cap, hw_slowdown or hw_thermal_slowdown."""
     reasons_unreadable: Mapping[str, str] = field(default_factory=dict)
-    """Maps each throttle reason whose state cannot be read to the text that nvidia-smi prints instead."""
+    """Maps each throttle reason that cannot be read to the text that nvidia-smi prints in place of its
+    state."""
     recovery: Word = None
-    """The driver's recommendation for recovering the GPU: None, Reset, Reboot, Drain P2P or Drain and
-    Reset."""
+    """The driver's recommended recovery action: "None", "Reset", "Reboot", "Drain P2P" or "Drain and
+    Reset"."""
     reset_required: Word = None
     fabric: Word = None
-    """State of the GPU's registration with the NVLink fabric, on systems with NVSwitches."""
+    """State of the GPU's registration with the NVLink fabric. It exists only on systems with NVSwitches."""
     fabric_status: Word = None
     """The result of a completed registration with the NVLink fabric, such as Success or Insufficient
     Resources."""
     fabric_health: Mapping[str, str] = field(default_factory=dict)
-    """Maps each health field of the fabric, such as bandwidth, to its value, such as Full or Degraded."""
+    """Maps the name of each health field of the NVLink fabric, such as bandwidth, to its value, such as Full
+    or Degraded."""
     errors: Mapping[str, str] = field(default_factory=dict)
     """Maps the path of a field to the NVML error that nvidia-smi prints instead of a value."""
 
@@ -129,7 +133,7 @@ class Smi:
     attached: int | None = None
     """Number of GPUs according to the driver."""
     damage: str = ""
-    """The reason why only a part of the document could be parsed, or "" if the whole document was parsed."""
+    """The reason why only a part of the XML document could be parsed. "" if it was parsed completely."""
 
 
 def parse(text: str, code: int = 0) -> Smi | None:
@@ -170,15 +174,15 @@ def parse(text: str, code: int = 0) -> Smi | None:
 
 
 def notes(text: str) -> list[str]:
-    """Return the lines that are neither empty nor the beginning of an XML document."""
+    """Return the distinct lines of a text, except empty lines and the declarations at the start of XML."""
     lines = (line.strip() for line in text.splitlines())
     return list(dict.fromkeys(line for line in lines if line and not line.startswith(("<?xml", "<!DOCTYPE"))))
 
 
 def bus(text: str) -> Bus | None:
-    """Return the PCIe address that a string contains, or None.
+    """Return the PCIe address in a string, or None if there is none.
 
-    The domain may have any number of digits, or be missing.
+    The domain may have one to eight digits, or be missing.
     """
     match = _BUS.search(text)
     if match is None:
@@ -189,8 +193,8 @@ def bus(text: str) -> Bus | None:
 def parse_links(text: str) -> dict[str, list[float]]:
     """Parse the output of `nvidia-smi nvlink -s`, and return the speed of each NVLink in GB/s.
 
-    The lists of speeds are keyed by the GPU's UUID. A link that is down has speed 0. A GPU without links has
-    an empty list.
+    The keys are the UUIDs of the GPUs, and the values are lists of speeds. A link that is down has speed 0. A
+    GPU without links has an empty list.
     """
     links: dict[str, list[float]] = {}
     uuid = None
@@ -204,7 +208,7 @@ def parse_links(text: str) -> dict[str, list[float]]:
 
 
 def _salvaged(text: str) -> tuple[ElementTree.Element, str]:
-    """Return a document with the complete GPUs of a damaged document, and the text that was not parsed."""
+    """Return a document with a damaged document's complete GPUs, and the text that was not parsed."""
     root = ElementTree.Element(_ROOT)
     for tag in ("driver_version", "cuda_version", "attached_gpus"):
         if match := re.search(f"<{tag}>([^<]*)</{tag}>", text):
@@ -220,9 +224,9 @@ def _salvaged(text: str) -> tuple[ElementTree.Element, str]:
 
 
 def _tails(element: ElementTree.Element) -> list[str]:
-    """Return the text between an element's child elements.
+    """Return the texts between an element's child elements.
 
-    nvidia-smi prints messages there that do not belong to a field.
+    nvidia-smi prints messages there that are not values of a field.
     """
     texts = []
     for child in element.iter():
@@ -285,7 +289,7 @@ def _gpu(element: ElementTree.Element, index: int) -> Gpu:
 def _text(element: ElementTree.Element, path: str) -> str | None:
     """Return a field's text.
 
-    If nvidia-smi prints N/A or an error instead of a group of fields, return that.
+    If nvidia-smi prints N/A or an error in place of the group that contains the field, return this text.
     """
     group: ElementTree.Element | None = element
     for tag in path.split("/"):
@@ -301,9 +305,9 @@ def _text(element: ElementTree.Element, path: str) -> str | None:
 def _reasons(
     element: ElementTree.Element,
 ) -> tuple[frozenset[str] | NotSupported | None, dict[str, str]]:
-    """Return the active throttle reasons, and the printed text of each reason whose state cannot be read.
+    """Return the active throttle reasons, and the text that nvidia-smi prints for each unreadable reason.
 
-    If nvidia-smi does not print the state of any reason, the first value is NOT_SUPPORTED or None.
+    If no reason has a readable state, the first value is NOT_SUPPORTED or None.
     """
     for name in _REASONS:
         group = element.find(name)
@@ -324,7 +328,7 @@ def _reasons(
         }
         if any(state is not None for state in states.values()):
             return frozenset(reason for reason, active in states.items() if active), unreadable
-        # The driver did not report any state, which differs from reporting that no reason is active.
+        # The driver did not report the state of any reason. This does not mean that no reason is active.
         return None, unreadable
     return None, {}
 
@@ -344,7 +348,10 @@ def _fabric_health(element: ElementTree.Element) -> dict[str, str]:
 
 
 def _nvml_errors(element: ElementTree.Element) -> dict[str, str]:
-    """Return the fields for which nvidia-smi prints an NVML error. Process lists are skipped."""
+    """Return the fields for which nvidia-smi prints an NVML error, with this error.
+
+    Lists of processes are skipped.
+    """
     errors: dict[str, str] = {}
 
     def walk(one: ElementTree.Element, path: str) -> None:
@@ -368,11 +375,14 @@ _ERRORS = frozenset(
         *("interrupt request issue", "insufficient external power", "system is not in ready state"),
     }
 )
-"""NVML error messages that concern the GPU as a whole, in lower case and without brackets."""
+"""NVML error messages that concern the GPU as a whole. They are in lower case and without brackets."""
 
 
 def _word(text: str | None) -> Word:
-    """Return a string without surrounding spaces and brackets, NOT_SUPPORTED for N/A, or None for ""."""
+    """Return a string without surrounding spaces and brackets.
+
+    Return NOT_SUPPORTED for N/A, and None for "".
+    """
     if text is None or not text.strip():
         return None
     stripped = text.strip()
@@ -382,7 +392,10 @@ def _word(text: str | None) -> Word:
 
 
 def _state(text: str | None) -> Word:
-    """Return Enabled, Disabled, Yes or No, or Unreadable for any other text."""
+    """Return Enabled, Disabled, Yes or No, and Unreadable for any other text.
+
+    N/A and "" are handled as in `_word`.
+    """
     word = _word(text)
     if word is None or word == NOT_SUPPORTED:
         return word
@@ -406,10 +419,10 @@ def _number(text: str | None) -> Number:
 
 
 def _errors(element: ElementTree.Element, names: tuple[str, ...], old: str) -> Number:
-    """Return the number of errors since the driver was loaded, or over the GPU's lifetime if that is larger.
+    """Return the number of errors since the driver was loaded, or in the GPU's lifetime if that is larger.
 
-    GPUs before Turing have different counters (`old`). For those, only errors since the driver was loaded
-    count, because the pages with older errors have been retired.
+    GPUs before Turing have different counters (`old`). For them, only errors since the driver was loaded
+    count, because the memory pages with earlier errors have been retired.
     """
     spans = [
         _total([_number(_text(element, f"ecc_errors/{span}/{name}")) for name in names])
@@ -431,9 +444,9 @@ def _recent_errors(element: ElementTree.Element, name: str, old: str) -> Number:
 
 
 def _total(numbers: Sequence[Number]) -> Number:
-    """Return the sum of the numbers, or NOT_SUPPORTED or None if there are none.
+    """Return the sum of the numbers. If there are none, return NOT_SUPPORTED or None.
 
-    If the sum is 0 and a number is unreadable, return Unreadable, because the sum may be greater.
+    If the sum is 0 and a number is unreadable, return Unreadable, because the real sum may be greater.
     """
     values = [number for number in numbers if isinstance(number, float)]
     unreadable = [number for number in numbers if isinstance(number, Unreadable)]

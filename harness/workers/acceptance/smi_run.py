@@ -11,7 +11,8 @@ from . import smi_parser
 from .smi_errors import MAX_LETTERS, Reading, unparsed
 
 SECONDS = 60.0
-"""Timeout per call in seconds. Without persistence mode, a call with eight GPUs takes up to 20 s."""
+"""Timeout in seconds for one call. Without persistence mode, a call takes up to 20 s if there are eight
+GPUs."""
 _KILL_SECONDS = 2.0
 
 
@@ -26,7 +27,7 @@ def ask(*arguments: str, seconds: float = SECONDS) -> tuple[str, int]:
         raise FileNotFoundError(
             "nvidia-smi is not in this container (NVIDIA_DRIVER_CAPABILITIES must include utility)"
         )
-    # A pipe would stay open for as long as any of nvidia-smi's children is alive.
+    # Use files instead of pipes. A pipe would stay open as long as a child process of nvidia-smi is alive.
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         process = subprocess.Popen([command, *arguments], stdout=out, stderr=err, stdin=subprocess.DEVNULL)
         try:
@@ -52,7 +53,7 @@ def read(seconds: float = SECONDS) -> Reading:
     except FileNotFoundError as error:
         return Reading(None, str(error))
     except OSError as error:
-        # TimeoutError is an OSError too. A timeout means that the driver failed.
+        # This includes TimeoutError, which is an OSError. A timeout means that the driver does not respond.
         return Reading(None, str(error), failed=True)
     parsed = smi_parser.parse(text, code)
     if parsed is None:
@@ -63,7 +64,8 @@ def read(seconds: float = SECONDS) -> Reading:
 def links() -> dict[str, list[float]]:
     """Return the speeds of each GPU's NVLinks in GB/s, keyed by the GPU's UUID.
 
-    Raises OSError like `ask`. If nvidia-smi fails without data, raises ValueError with the end of its output.
+    Raises OSError like `ask`. If nvidia-smi fails and prints no data, raises ValueError with the end of its
+    output.
     """
     text, code = ask("nvlink", "-s")
     speeds = smi_parser.parse_links(text)

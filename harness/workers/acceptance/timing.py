@@ -24,15 +24,16 @@ SPANS = {
     ("cuda", "quick"): Span(0.5, 0.5),
     ("cuda", "full"): Span(10.0, 10.0),
 }
-"""Maps (device, mode) to the durations of the warm-up and the measurement. A GPU takes seconds to reach the
-clocks and temperature of real work."""
+"""Maps (device, mode) to the durations of the warm-up and the measurement. It takes seconds until a GPU has
+the same clocks and temperature as during real work."""
 BATCHES = 5
 
 
 def seconds_per_call(call: Callable[[], object], device: Device, span: Span) -> float:
-    """Return the duration of one call in seconds: the median of the means of BATCHES batches.
+    """Return the duration of one call in seconds.
 
-    A batch takes about `span.measure` / BATCHES seconds, and consists of at least one call.
+    This is the median of BATCHES batches. For each batch, the mean duration of its calls counts. A batch
+    takes about `span.measure` / BATCHES seconds, and consists of at least one call.
     """
     per_call = max(_batch(call, device, 1), 1e-7)
     deadline = time.monotonic() + span.warm

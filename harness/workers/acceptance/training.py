@@ -1,4 +1,4 @@
-"""Test that a small model learns on a device, and that repeating the training produces the same bits."""
+"""Test that a small model learns on a device, and that two training runs produce the same bits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .devices import Device
 TAG = "TRAIN"
 CLASSES = 4
 CHANCE = math.log(CLASSES)
-"""The loss of a model that guesses uniformly."""
+"""The loss of a model that assigns the same probability to every class."""
 SHARE = 0.5
 """The loss on unseen data must not exceed this fraction of CHANCE."""
 STEPS = {"quick": 150, "full": 600}
@@ -29,7 +29,7 @@ def checks(device: Device, mode: str) -> Iterator[Check]:
     with _deterministic():
         first, second = train(device, STEPS[mode]), train(device, STEPS[mode])
     loss, start, digest = first
-    # A NaN loss fails, because comparisons with NaN are false.
+    # If the loss is NaN, the check fails, because every comparison with NaN is false.
     has_learnt = loss <= SHARE * CHANCE
     yield Check(
         id="train.learns",
@@ -60,9 +60,9 @@ def checks(device: Device, mode: str) -> Iterator[Check]:
 
 
 def train(device: Device, steps: int) -> tuple[float, float, str]:
-    """Return the loss on unseen data after and before training, and a digest of the losses and weights.
+    """Return the loss on unseen data after training and before it, and a digest of the losses and weights.
 
-    The signs of x₀x₁ and x₂x₃ determine the class of an input x. A linear model cannot learn this.
+    The class of an input x depends on the signs of x₀x₁ and x₂x₃. A linear model cannot learn this.
     """
     torch.manual_seed(3)
     model = torch.nn.Sequential(
@@ -105,7 +105,7 @@ def _loss(model: Any, data: tuple[Any, Any]) -> float:
 
 @contextmanager
 def _deterministic() -> Iterator[None]:
-    """Let PyTorch use only deterministic algorithms while the block runs."""
+    """Allow only deterministic PyTorch algorithms within the block."""
     before = torch.are_deterministic_algorithms_enabled()
     torch.use_deterministic_algorithms(True)
     try:

@@ -20,19 +20,19 @@ from typing import Any
 from .compat import store_without_libuv
 
 PERIOD = 251
-"""Period of the data pattern. It is a prime that does not divide any buffer size, so misplaced data is
-detected."""
+"""Period of the data pattern, in elements. It is a prime that does not divide any buffer size, so that
+misplaced data is detected."""
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the trial. Return 0 if it completed, even if the data was wrong."""
+    """Run the trial. Return 0 if all steps were completed, even if data was wrong."""
     options = _options(arguments)
     import torch
     import torch.distributed as dist
 
     timeout = timedelta(seconds=options.timeout)
     first = options.rank == 0
-    # The store uses libuv by default, but some PyTorch builds lack it.
+    # By default, the store uses libuv, which some PyTorch builds lack.
     store = dist.TCPStore(
         "0.0.0.0" if first else options.host,  # noqa: S104 - the pods of the job must reach it
         0 if first else options.port,
@@ -53,7 +53,8 @@ def main(arguments: list[str] | None = None) -> int:
     )
     _say({"joined": options.ranks})
     _say(_exchange(options, device))
-    # Rank 0 hosts the store, so it must not exit until all ranks have printed their results.
+    # The other ranks still need the store until they have printed their results. Rank 0 hosts it, so it waits
+    # for them.
     dist.barrier(device_ids=_ids(device))
     dist.destroy_process_group()
     return 0
@@ -65,7 +66,7 @@ def _ids(device: Any) -> list[int] | None:
 
 
 def _exchange(options: argparse.Namespace, device: Any) -> dict[str, Any]:
-    """Run all-reduce and all-to-all with new data in each iteration.
+    """Run an all-reduce and an all-to-all in each iteration, each time with new data.
 
     Return the number of wrong elements, the median duration of an all-reduce in seconds, and the bus
     bandwidth in GB/s.

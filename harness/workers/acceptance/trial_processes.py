@@ -1,6 +1,7 @@
-"""Run the agent on one node, which starts the node's processes for each trial that the coordinator requests.
+"""Run the agent on one node.
 
-Each trial has its own processes. If the processes hang or crash, the agent kills them and keeps running.
+For each trial, it starts this node's processes when the coordinator requests them. Each trial has its own
+processes. If they hang or crash, the agent kills them and keeps running.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ CONNECT_PAUSE = 0.5
 
 
 def connect(host: str, port: int, deadline: float) -> Line | None:
-    """Return a connection to the coordinator, or None if there is no connection within `deadline` seconds."""
+    """Return a connection to the coordinator, or None if none is established within `deadline` seconds."""
     give_up_at = time.monotonic() + deadline
     while time.monotonic() < give_up_at:
         try:
             return Line(socket.create_connection((host, port), timeout=5))
-        except OSError:  # The coordinator has no DNS record yet, or is not listening yet.
+        except OSError:  # The coordinator may not have a DNS record yet, or may not be listening yet.
             time.sleep(CONNECT_PAUSE)
     return None
 
@@ -36,7 +37,7 @@ def connect(host: str, port: int, deadline: float) -> Line | None:
 def serve(line: Line, node: int, nodes: int) -> dict[str, Any] | None:
     """Run trials until the coordinator ends the search.
 
-    Return the coordinator's final message, or None if the connection was closed without one.
+    Return the coordinator's final message. If the connection closes before this message, return None.
     """
     name = os.environ.get("NODE_NAME") or socket.gethostname()
     line.send({"node": node, "nodes": nodes, "name": name, "address": line.own})
@@ -57,14 +58,17 @@ def _serve_trial(line: Line, message: dict[str, Any]) -> None:
 
 
 class Trial:
-    """One trial on this node. It starts the node's processes and collects their results."""
+    """This node's part of one trial. It starts the node's processes and collects their results."""
 
     def __init__(self, line: Line, message: dict[str, Any]) -> None:
         self._line, self._message = line, message
         self._deadline = time.monotonic() + message["deadline"]
 
     def run(self) -> dict[str, Any]:
-        """Run the trial. Return its state (ok, wrong, hung or died) and any measurements."""
+        """Run the trial.
+
+        Return its state (ok, wrong, hung or died) and its measurements, if there are any.
+        """
         local = self._message["local"]
         host, port = self._message.get("host"), self._message.get("port")
         processes: list[_Process] = []
@@ -134,8 +138,8 @@ class _Process:
     def result(self, deadline: float, seconds: float) -> dict[str, Any]:
         """Wait for the process's result, and return it.
 
-        The process must join its process group by the time `deadline`, and then report within `seconds`
-        seconds.
+        The process must join its process group by the monotonic time `deadline`. It must then report within
+        `seconds` seconds.
         """
         join_message = self._wait("joined", deadline)
         wrong_count = self._wait("wrong", time.monotonic() + seconds) if join_message is not None else None
@@ -154,8 +158,8 @@ class _Process:
     def kill(self) -> None:
         """Kill the process and its children.
 
-        A process that has reported its result gets 2 s to exit by itself, because rank 0 hosts the store for
-        the other ranks.
+        A process that has reported its result first gets 2 s to exit by itself. Rank 0 needs this time,
+        because it hosts the store for the other ranks.
         """
         if self._wait("wrong", 0) is not None:
             with suppress(subprocess.TimeoutExpired):

@@ -12,11 +12,11 @@ from .finding import Finding, failed, ok, unknown
 
 
 def self_test(seconds: float = 60.0, elements: int = 1 << 16) -> Finding:
-    """All-reduce `elements` numbers that depend on rank and index, and check every sum.
+    """All-reduce `elements` numbers that depend on the rank and the index, and check every sum.
 
     If there is no process group, this function creates one from torchrun's variables and destroys it
-    afterwards. The backend is nccl if CUDA is available, otherwise gloo. The numbers are float64, so all sums
-    are exact. If PyTorch is not installed, the finding is unknown.
+    afterwards. The backend is nccl if CUDA is available, otherwise gloo. The numbers are integers stored as
+    float64, so all sums are exact. If PyTorch cannot be imported, the finding is unknown.
     """
     try:
         import torch

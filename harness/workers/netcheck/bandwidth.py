@@ -25,27 +25,30 @@ from .messages import Stream, header
 from .reach import connect
 
 BUDGET = 30.0
-"""Maximum number of seconds for measuring all pairs, provided that the network responds."""
+"""Maximum number of seconds for measuring all pairs. The measurement takes longer if ranks do not respond."""
 LONGEST = 0.5
-"""Maximum duration of a stream in seconds. A 10 Gbit/s link across a continent reaches its full rate
-sooner."""
+"""Maximum duration of a stream in seconds. Even a 10 Gbit/s link across a continent reaches its full rate
+within this time."""
 WARM_UP = 0.3
-"""The fraction of a stream's duration, from its start, during which received bytes are not counted."""
+"""The fraction of a stream's duration that serves as warm-up. Bytes received during the warm-up are not
+counted."""
 PINGS = 100
 SLOW = 0.2
 """A link is slow if its rate is below this fraction of the usual rate. A busy CPU alone does not reduce the
-rate that far."""
+rate below this limit."""
 COMPARABLE = 0.5
-"""While the machine is busy, a pair that reaches this fraction of other pairs' rates is not slow."""
+"""If the reference pairs reach less than this fraction of their usual rates, the machine is busy. Other pairs
+are then compared with the reference pairs, and are fast if they reach this fraction."""
 REFERENCES = 2
-"""Number of pairs with which a slow pair is compared. A single reference pair might be temporarily slow."""
+"""Number of pairs with which a slow pair is compared. A single reference pair could be slow itself for a
+moment."""
 BUSY = "the machine was too busy to tell a slow link from a slow machine: measure again"
 WAITED = 0.2
 """If the sender or the receiver of a stream waited for a CPU for more than this fraction of the time, a low
 rate proves nothing."""
 AGAIN, AGAIN_IF_BUSY = 3, 10
-"""Maximum number of times a pair is measured again: AGAIN if it is slow, or AGAIN_IF_BUSY if the machine was
-too busy."""
+"""Maximum number of repetitions for a pair: AGAIN if it is slow, or AGAIN_IF_BUSY if the machine is too
+busy."""
 _CHUNK = 1 << 20
 
 
@@ -58,8 +61,8 @@ class Measured:
     """The measurement from a pair's sender to its receiver. `error` is set if the measurement failed.
 
     `rate` is the payload throughput of one TCP stream in bytes per second. `p50` and `p99` are percentiles of
-    the round-trip time in seconds, with 16 bytes each way. `waited` is the fraction of the time in which the
-    stream's sender or receiver waited for a CPU, whichever waited longer.
+    the round-trip time of a 16-byte message, in seconds. `waited` is the fraction of the time that the
+    stream's sender or receiver spent waiting for a CPU, whichever is higher.
     """
 
     rate: float = 0.0
@@ -70,7 +73,7 @@ class Measured:
 
     @classmethod
     def of(cls, data: Any) -> Measured:
-        """Return a measurement from JSON data. If the data has a different format, `error` is set."""
+        """Return a measurement from JSON data. If the data is not in the expected format, `error` is set."""
         try:
             return cls(**data)
         except TypeError:
@@ -97,7 +100,7 @@ def rounds(ranks: Sequence[int]) -> Iterator[list[Pair]]:
 
 
 def seconds_each(ranks: int, budget: float = BUDGET) -> float:
-    """Return the duration of each stream in seconds, so that all pairs fit into the budget."""
+    """Return a duration for each stream in seconds, so that measuring all pairs takes at most `budget`."""
     number = ranks - 1 if ranks % 2 == 0 else ranks
     return min(LONGEST, budget / max(1, 2 * number) / 2)
 
@@ -105,9 +108,9 @@ def seconds_each(ranks: int, budget: float = BUDGET) -> float:
 def all_pairs(ranks: Sequence[int], machines: Mapping[int, str], ask: Ask) -> dict[Pair, Measured]:
     """Measure every pair, and return the measurements. `machines` maps each rank to the name of its node.
 
-    A pair that is slow or failed is remeasured on its own up to AGAIN times, because another process may have
-    used the CPU. The fastest measurement counts. Pairs with the usual rate are measured before and after
-    these measurements, to detect a busy machine (`_under_load`).
+    A pair that is slow or failed is measured again on its own up to AGAIN times, because another process may
+    have used the CPU. The fastest measurement counts. Before and after these repetitions, pairs with the
+    usual rate are measured to detect a busy machine (`_under_load`).
     """
     seconds, deadline = seconds_each(len(ranks)), time.monotonic() + BUDGET
     measurements: dict[Pair, Measured] = {}
@@ -154,9 +157,10 @@ def _better(first: Measured, second: Measured, usual: float) -> Measured:
 def _under_load(measured: Measured, usual: float, load: float) -> Measured:
     """Return a slow pair's measurement, adjusted for the load on the machine.
 
-    `load` is the fraction of their usual rates that the other pairs reached at the same time. While the
-    machine is busy, a pair counts as fast if its own fraction is at least COMPARABLE times `load`. Between
-    SLOW and COMPARABLE, it is unknown whether the link or the machine is slow.
+    `load` is the fraction of their usual rates that the reference pairs reached at the same time. If it is
+    below COMPARABLE, the machine is busy. The pair's own fraction is then divided by `load`. If the result is
+    at least COMPARABLE, the pair counts as fast. If it is between SLOW and COMPARABLE, it is unknown whether
+    the link or the machine is slow.
     """
     if measured.error or measured.rate >= SLOW * usual:
         return measured
@@ -182,14 +186,14 @@ def _references(measurements: Mapping[Pair, Measured], bad: Set[Pair], usual: fl
 
 
 def _load(measurements: Mapping[Pair, Measured], pairs: Sequence[Pair], seconds: float, ask: Ask) -> float:
-    """Measure `pairs` again. Return the highest ratio of current rate to usual rate, capped at 1."""
+    """Measure `pairs` again. Return the highest ratio of a pair's rate to its usual rate, at most 1."""
     measured = {pair: ask(pair, seconds) for pair in pairs}
     shares = [each.rate / measurements[pair].rate for pair, each in measured.items() if not each.error]
     return max(1e-3, min(1.0, max(shares))) if shares else 1.0
 
 
 def slow(measurements: Mapping[Pair, Measured], machines: Mapping[int, str]) -> dict[Pair, float]:
-    """Return the usual rates, keyed by pair, for the pairs with a rate below SLOW times the usual rate.
+    """Return the slow pairs and their usual rates. A slow pair's rate is below SLOW times its usual rate.
 
     Pairs within a node and pairs across two nodes have separate usual rates.
     """
@@ -207,9 +211,9 @@ def slow(measurements: Mapping[Pair, Measured], machines: Mapping[int, str]) -> 
 
 
 def judge(measurements: Mapping[Pair, Measured], machines: Mapping[int, str]) -> list[Finding]:
-    """Return findings about slow nodes and links, or one ok finding.
+    """Return findings about slow nodes and links. If there are none, return one ok finding.
 
-    Pairs without a measurement are unknown.
+    For each pair without a measurement, there is an unknown finding.
     """
     findings = [
         unknown("bandwidth", f"{sender} → {receiver} was not measured: {each.error}", [sender])
@@ -322,10 +326,10 @@ def _ping(connection: socket.socket, seconds: float) -> list[float]:
 
 
 def _stream(connection: socket.socket, seconds: float) -> tuple[float, float]:
-    """Send data until the receiver responds with the result of `take`. Return the rate and the waiting time.
+    """Send data until the receiver responds with the result of `take`.
 
-    The waiting time is the sender's or the receiver's, whichever is longer. Raises TimeoutError if the
-    receiver does not respond.
+    Return the rate and the waiting fraction. The waiting fraction is the sender's or the receiver's,
+    whichever is higher. Raises TimeoutError if the receiver does not respond.
     """
     start, waited_before = time.monotonic(), _waiting_seconds()
     chunk, deadline = memoryview(bytes(_CHUNK)), time.monotonic() + seconds + 2 * PATIENCE

@@ -20,7 +20,7 @@ Pair = tuple[int, int]
 
 
 def corrected(at: Mapping[int, Report], nodes: int) -> dict[Pair, Cell]:
-    """Return the cell for each pair of ranks, with the outcome that follows from all reports together."""
+    """Return the cell for each pair of ranks. Its outcome takes the reports of all ranks into account."""
     addresses = {rank: _addresses(rank, at) for rank in range(nodes)}
     cells = {
         (sender, receiver): _aged(cell, receiver, addresses[receiver])
@@ -35,7 +35,7 @@ def corrected(at: Mapping[int, Report], nodes: int) -> dict[Pair, Cell]:
 
 
 def past(cell: Cell, step: str) -> bool:
-    """Return whether the pair passed this step. Its cell is then ok, or failed at a later step."""
+    """Return whether the pair passed this step: its outcome is ok, or the failure is at a later step."""
     if cell.outcome in (OK, PENDING):
         return cell.outcome == OK
     return STEPS.index(CAUSES[cell.outcome]) > STEPS.index(step)
@@ -54,7 +54,7 @@ def _advertised(cell: Cell, receiver: int, first: int | None) -> Cell:
 
 
 def _aged(cell: Cell, receiver: int, addresses: Set[str]) -> Cell:
-    """Return a pair's cell, with the outcome dns.old_address if DNS returned another host's address.
+    """Return a pair's cell. Its outcome becomes dns.old_address if DNS returned an address of another host.
 
     `addresses` contains the receiver's addresses.
     """
@@ -68,11 +68,11 @@ def _aged(cell: Cell, receiver: int, addresses: Set[str]) -> Cell:
 def _rejected(
     pair: Pair, cell: Cell, cells: Mapping[Pair, Cell], at: Mapping[int, Report], addresses: Set[str]
 ) -> Cell:
-    """Return a pair's cell, with the outcome tcp.rejected if a firewall caused the failure.
+    """Return a pair's cell. Its outcome becomes tcp.rejected if a firewall caused the failure.
 
-    A reset looks as if nothing were listening, and "host unreachable" as if there were no route. The rank's
-    own reports show that it was listening all the time, and a connection in the opposite direction shows that
-    there is a route.
+    To the probing rank, a reset looks as if nothing were listening, and "host unreachable" as if there were
+    no route. But the probed rank's own report shows that it was listening all the time, and a connection in
+    the opposite direction shows that there is a route.
     """
     sender, receiver = pair
     if receiver not in at or cell.address not in addresses:
@@ -89,9 +89,10 @@ def _rejected(
 
 
 def _unanswered(cell: Cell, opposite: Cell | None) -> Cell:
-    """Return a pair's cell, with the opposite direction's outcome if it explains the missing response.
+    """Return a pair's cell.
 
-    A connection gets no response if the responding rank's packets are rejected or have no route.
+    Its outcome becomes the opposite direction's if that explains the missing response. A connection gets no
+    response if the responding rank's packets are rejected or have no route.
     """
     is_cause = opposite is not None and opposite.sender and opposite.outcome in (REJECTED, "tcp.no_route")
     if cell.outcome != "tcp.filtered" or opposite is None or not is_cause:

@@ -1,6 +1,6 @@
-"""Implement the functions described in ColossalAI's Kubernetes guide, using netcheck.
+"""Implement the functions from ColossalAI's Kubernetes guide with netcheck.
 
-The variables COLOSSALAI_DIST_TIMEOUT and COLOSSALAI_MASTER_READY_TIMEOUT are in seconds. With
+The values of COLOSSALAI_DIST_TIMEOUT and COLOSSALAI_MASTER_READY_TIMEOUT are in seconds. With
 DEBUG_DISTRIBUTED=1, the diagnosis is printed.
 """
 
@@ -43,9 +43,10 @@ VARIABLES = (
 
 
 def validate_k8s_environment() -> dict[str, str]:
-    """Return the job's variables that are set. Raises RuntimeError with one line per invalid variable.
+    """Return the environment variables in VARIABLES that are set.
 
-    Prints a line to stderr for each variable that cannot be checked.
+    Raises RuntimeError with one line per invalid variable. Prints a line to stderr for each variable that
+    cannot be checked.
     """
     findings = validate_environment().findings
     if failures := [finding for finding in findings if finding.status == FAILED]:
@@ -61,10 +62,10 @@ def validate_k8s_environment() -> dict[str, str]:
 
 
 def setup_k8s_networking() -> dict[str, str]:
-    """Set the interface for gloo and NCCL if it is not set, and print the reason. Return the new variables.
+    """Set the interface for gloo and NCCL unless it is already set, and print the reason.
 
-    Unlike ColossalAI's function, this one determines the interface from the routes and leaves InfiniBand
-    enabled.
+    Return the new variables. Unlike ColossalAI's function, this one determines the interface from the routes
+    and leaves InfiniBand enabled.
     """
     name = os.environ.get("MASTER_ADDR", "")
     lookup = Names(Configuration.read()).look_up(name) if name else None
@@ -82,9 +83,10 @@ def setup_k8s_networking() -> dict[str, str]:
 def wait_for_master_ready(
     master_addr: str | None = None, master_port: int | None = None, timeout: float | None = None
 ) -> Waited:
-    """Wait until the training's port is open on rank 0. After a timeout, return a falsy value with the cause.
+    """Wait until the training's port is open on rank 0.
 
-    `timeout` is in seconds, by default COLOSSALAI_MASTER_READY_TIMEOUT.
+    After a timeout, return a falsy value that contains the cause. `timeout` is in seconds, by default
+    COLOSSALAI_MASTER_READY_TIMEOUT.
     """
     seconds = _seconds(READY_TIMEOUT, 600) if timeout is None else timeout
     return wait_for_master(master_addr, master_port, deadline=seconds, greeting=False)
@@ -102,8 +104,8 @@ class Issues(dict[str, Any]):
 def diagnose_distributed_issues() -> Issues:
     """Run a diagnosis together with the other ranks. Return the result described in ColossalAI's guide.
 
-    An entry is True if its check passed, and False if it failed or its result is unknown. The entry
-    `netcheck` is True if all checks passed. Otherwise, there are recommendations.
+    Each entry for a check is True if the check passed, and False if it failed or its result is unknown. The
+    entry `netcheck` is True if all checks passed. The entry `recommendations` is empty only in that case.
     """
     environment = validate_environment()
     try:
@@ -120,11 +122,11 @@ def diagnose_distributed_issues() -> Issues:
 
 
 def launch_from_torch(**options: Any) -> None:
-    """Start the process group with ColossalAI if it is installed, otherwise with PyTorch.
+    """Initialize the process group with ColossalAI if it is installed, otherwise with PyTorch.
 
-    First, wait for rank 0 for at most COLOSSALAI_MASTER_READY_TIMEOUT seconds. Without ColossalAI, this
+    Before that, wait up to COLOSSALAI_MASTER_READY_TIMEOUT seconds for rank 0. Without ColossalAI, this
     function also waits for all ranks, checks the process group with an all-reduce, and ignores all options
-    but `backend` and `verbose`. Raises RuntimeError with the cause.
+    except `backend` and `verbose`. Raises RuntimeError with the cause.
     """
     ready, timeout = _seconds(READY_TIMEOUT, 600), _seconds(DIST_TIMEOUT, 1800)
     original = _original_launch()
@@ -136,7 +138,7 @@ def launch_from_torch(**options: Any) -> None:
 
 
 def _original_launch() -> Any:
-    """Return ColossalAI's own function, or None if `colossalai` is not installed or is this module."""
+    """Return `colossalai.launch_from_torch`, or None if it does not exist or is this module's function."""
     try:
         import colossalai  # type: ignore[import-not-found]
     except ImportError:

@@ -44,15 +44,15 @@ PLACED = (
     "address.family",
     "mtu.black_hole",
 )
-"""Causes for which the pattern in the matrix determines the ranks to blame. For all other causes, the probed
-rank is to blame."""
+"""For these causes, the pattern of failures in the matrix determines which ranks are to blame. For all other
+causes, the probed rank is to blame, or the probing rank if the cause is in ASKER."""
 BEHIND_A_PROXY = ("peer.silent", "peer.not_netcheck")
-"""Outcomes that all ranks observe at all others if a proxy accepts the connections in their place."""
+"""Outcomes of all probes between ranks if a proxy accepts the connections in place of the probed ranks."""
 ABSENT = ("dns.no_record", "dns.negative_cached", "tcp.no_route", PENDING)
 """Outcomes that other ranks observe if a rank does not exist."""
 TAKEN = "port.taken"
 NOT_ITS_OWN = ("tcp.refused", "tcp.reset", "peer.silent", "peer.not_netcheck")
-"""Outcomes that other ranks observe at a port that the rank itself could not open."""
+"""Outcomes of probing a rank that could not open its port because another process uses it."""
 _ALONE = {
     "pods": "only the API server knows whether every pod exists and is running",
     "service": "only the API server knows whether the Service selects the pods",
@@ -85,8 +85,8 @@ def conclude(
 ) -> Conclusion:
     """Determine the cause from the reports of a job with `nodes` nodes and `processes` processes per node.
 
-    If `certain` is false, `nodes` is only the number of ranks that reported, and no rank counts as missing.
-    `measured` is the bandwidth of each pair, or None if it was not requested.
+    If `certain` is false, the real number of nodes is unknown, and no rank counts as missing. `measured` is
+    the bandwidth of each pair, or None if it was not requested.
     """
     at = {report.place: report for report in reports}
     cells = corrected(at, nodes)
@@ -152,7 +152,7 @@ def _run_ids(reports: Sequence[Report]) -> list[Finding]:
 
 
 def _places(reports: Sequence[Report], cells: Mapping[tuple[int, int], Cell]) -> list[Finding]:
-    """Return a finding for each rank that exists twice or is not at its index in the list of peers."""
+    """Return a finding for each rank that exists more than once or is at the wrong index in the peer list."""
     claims: dict[int, dict[str, str]] = defaultdict(dict)
     place: dict[str, int] = {}
     for report in reports:
@@ -194,9 +194,10 @@ def _bad(
     slow: str,
     alone: bool,
 ) -> list[Finding]:
-    """Return findings for the failed cells in the matrix. `alone` means that only one row of it is known.
+    """Return findings for the failed cells in the matrix.
 
-    `slow` is a clause about busy nodes, which may be the reason why a rank is missing.
+    `alone` means that only one row of the matrix is known. `slow` is a clause about busy nodes. It is
+    appended for missing ranks, because a busy node may be the reason.
     """
     absent, found = set(missing), []
     for cause in CAUSES:
@@ -236,14 +237,17 @@ def _between_ranks(cells: Iterable[tuple[int, int]]) -> set[tuple[int, int]]:
 
 
 def _both_ways(pairs: Collection[tuple[int, int]]) -> bool:
-    """Return whether each rank in the pairs is a sender and a receiver."""
+    """Return whether the set of senders in the pairs equals the set of receivers."""
     return {sender for sender, _ in pairs} == {receiver for _, receiver in pairs}
 
 
 def _overlay_hint(
     cells: Mapping[tuple[int, int], Cell], bad: Collection[tuple[int, int]], machines: Mapping[int, str]
 ) -> str:
-    """Return a clause if exactly the connections between different machines got no response, otherwise ""."""
+    """Return a clause about the overlay network, or "" if it is not a likely cause.
+
+    It is a likely cause if all connections between different nodes got no response, and no others did.
+    """
     pairs = _between_ranks(cells)
     if not all(machines.get(rank) for pair in pairs for rank in pair):
         return ""
@@ -257,10 +261,10 @@ def _overlay_hint(
 
 
 def _master(reports: Sequence[Report]) -> list[Finding]:
-    """Return findings about MASTER_ADDR. They blame rank 0 or the ranks that cannot query DNS.
+    """Return findings about MASTER_ADDR. They blame rank 0, or the ranks that cannot query DNS.
 
-    If no rank of the job has the address and none responds there, the result is unknown, because the address
-    may belong to a Service that does not forward netcheck's ports.
+    If no rank of the job has the address and nothing responds there, the result is unknown, because the
+    address may belong to a Service that does not forward netcheck's ports.
     """
     known = {address for report in reports for address in report.addresses}
     found, seen = [], {report.place: report.master for report in reports if report.master}
@@ -281,7 +285,7 @@ def _master(reports: Sequence[Report]) -> list[Finding]:
 
 
 def _withheld(cells: Mapping[tuple[int, int], Cell]) -> list[Finding]:
-    """Return an unknown finding, without a cause, for each rank with unproved failures."""
+    """Return an unknown finding for each cause and rank to blame if the failures are not proved."""
     found = []
     for cause in CAUSES:
         side = 0 if cause in ASKER else 1
@@ -337,9 +341,9 @@ def _it(one: bool) -> str:
 
 
 def _by_service(reports: Sequence[Report]) -> bool:
-    """Return whether the only report is from a rank that knows only rank 0, possibly by a Service name.
+    """Return whether the only report is from a rank that knows only rank 0, possibly by a Service's name.
 
-    A Service name does not resolve if rank 0 does not exist, or if the Service does not select it.
+    A Service name does not resolve if rank 0 does not exist, or if the Service does not select rank 0's pod.
     """
     return len(reports) == 1 and reports[0].place != 0 and set(reports[0].row) == {0}
 
@@ -361,7 +365,7 @@ def _unrecorded(reports: Sequence[Report], missing: Sequence[int], certain: bool
 
 
 def _shows_absence(cell: Cell) -> bool:
-    """Return whether a probe would have this result if the probed rank did not exist.
+    """Return whether a probe of a rank that does not exist would have this result.
 
     If the probing rank itself has no route, its result shows nothing about the probed rank.
     """
@@ -369,7 +373,7 @@ def _shows_absence(cell: Cell) -> bool:
 
 
 def _absence_text(rank: int, cells: Mapping[tuple[int, int], Cell]) -> str:
-    """Return other ranks' observations of a silent rank, or "" if another cause explains its silence."""
+    """Return a text about a rank that did not report, or "" if probes of the rank show another cause."""
     probes = [cell for (_, receiver), cell in cells.items() if receiver == rank]
     if not all(_shows_absence(cell) for cell in probes):
         return ""
@@ -384,7 +388,10 @@ def _proved(
     found: Sequence[Finding],
     slow: str,
 ) -> list[Finding]:
-    """Return a finding for each step: ok if all pairs passed the step, otherwise unknown."""
+    """Return an ok finding for each step that all pairs passed.
+
+    For each other step without findings, return an unknown finding.
+    """
     there = {finding.step for finding in found}
     pairs = nodes * (nodes - 1)
     proved = []

@@ -1,8 +1,8 @@
 """Measure how long this process waits for a CPU, because a slow process looks like a broken network.
 
-A thread repeatedly sleeps for a short time, and records how late it wakes up. Other processes on the node, a
-CPU limit or a paused container can cause such delays. If the kernel's own metrics are available, the text is
-more specific.
+A thread repeatedly sleeps for a short time, and records how late it wakes up. Such delays occur if other
+processes use the node's CPUs, if the container reaches its CPU limit, or if it is paused. If the kernel
+provides metrics about this, the text names the reason.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 STEP = 0.05
 """The duration of each sleep of the thread, in seconds."""
 WINDOW = 10.0
-"""The length of the most recent period for which delays are reported, in seconds."""
+"""Only delays within the last WINDOW seconds are reported."""
 PRESSURE, LIMIT = "/proc/pressure/cpu", "/sys/fs/cgroup/cpu.stat"
 
 
@@ -26,9 +26,9 @@ class Delay:
     """The delays of a rank's process during the last WINDOW seconds.
 
     `late` is the longest wake-up delay in seconds. `waiting` is the fraction of time, from 0 to 1, during
-    which any process on the node waited for a CPU (pressure stall information). `throttled` is the fraction
-    of time during which the container's CPU limit stopped its processes. Both are 0 if the kernel does not
-    report them.
+    which at least one process on the node waited for a CPU (pressure stall information). `throttled` is the
+    fraction of time during which the kernel stopped the container's processes because of its CPU limit. Both
+    fractions are 0 if the kernel does not report them.
     """
 
     late: float = 0.0
@@ -37,7 +37,7 @@ class Delay:
 
     @property
     def text(self) -> str:
-        """A description of the delay, to complete a sentence about the process."""
+        """A description of the delay, for use as the predicate of a sentence about the process."""
         text = f"woke up {self.late:.1f} s late"
         if self.throttled >= 0.01:
             text += f", and its CPU limit stopped it {self.throttled:.0%} of the time"
@@ -94,7 +94,7 @@ class CpuDelay:
 def _totals() -> tuple[float, float]:
     """Return the total waiting time and the total throttled time in seconds.
 
-    The waiting time is the time during which any process waited for a CPU. The throttled time is the
+    The waiting time is how long at least one process on the node waited for a CPU. The throttled time is the
     container's.
     """
     waiting = throttled = 0.0

@@ -28,10 +28,9 @@ def diagnose(
     """Run all checks that are possible in a pod, together with the other ranks, and return the diagnosis.
 
     `others` lists all ranks in order, including this one. If it is empty, the addresses are derived from the
-    pod names. `port` is the greeting servers' port, by default MASTER_PORT + 1. Each additional process in a
-    pod uses the next port. `deadline` is in seconds. With `bandwidth`, the bandwidth of each pair is measured
-    too, which takes at most 30 s more. Raises ValueError if neither the number of ranks nor WORLD_SIZE is
-    known.
+    pod names. `port` is the greeting server's port, by default MASTER_PORT + 1 + LOCAL_RANK. `deadline` is in
+    seconds. With `bandwidth`, the bandwidth of each pair is measured too, which takes up to 30 s more. Raises
+    ValueError if neither the number of nodes nor WORLD_SIZE is known.
     """
     environment = validate_environment(variables, nodes=nodes or len(others) or None)
     if environment.nodes is None and not environment.ok:

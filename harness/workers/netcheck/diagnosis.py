@@ -32,7 +32,7 @@ class Diagnosis:
     def recommendations(self) -> list[str]:
         """The causes with their advice, and the reasons for unknown results.
 
-        Empty if and only if the verdict is ok.
+        The list is empty if and only if the verdict is ok.
         """
         if self.verdict == "ok":
             return []
@@ -44,9 +44,9 @@ class Diagnosis:
         return list(dict.fromkeys([*causes, *doubts])) or ["Start netcheck in every pod at the same time."]
 
     def as_message(self) -> dict[str, Any]:
-        """Return the data from which `of` creates this diagnosis.
+        """Return the diagnosis in the format that `of` accepts.
 
-        Default values are omitted, because a matrix has many cells.
+        Default values in cells are omitted to save space, because a matrix has many cells.
         """
         rows = {s: {r: cell.as_message() for r, cell in row.items()} for s, row in self.rows.items()}
         return {**self._as_dict(), "rows": rows}
@@ -68,7 +68,7 @@ class Diagnosis:
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> Diagnosis:
-        """Return a diagnosis from the data that `as_dict` returned, also after a round trip through JSON."""
+        """Return a diagnosis from the result of `as_dict` or `as_message`, even after a JSON round trip."""
         rows = {int(s): {int(r): Cell(**cell) for r, cell in row.items()} for s, row in data["rows"].items()}
         fields = {name: data[name] for name in cls.__dataclass_fields__}
         tuples = {name: tuple(data[name]) for name in ("ranks", "missing")}

@@ -23,14 +23,14 @@ from .messages import timeval
 PORT = 53
 A, AAAA = 1, 28
 UNASSIGNED = range(4096, 32768)
-"""Unassigned record types (RFC 6895). The answer to a query for one of them only shows whether the name
-exists."""
+"""Unassigned record types (RFC 6895). A query for such a type only shows whether the name exists."""
 REPEAT = 1.0
-"""Seconds after which a query is repeated, because a packet may have been lost."""
+"""Seconds after which an unanswered query is repeated for the first time. The packet may have been lost."""
 _CNAME, _SOA = 5, 6
 _RD, _TC = 0x0100, 0x0200
 _FLOW = threading.local()
-"""Inside `one_flow`, maps each (server, port) to the socket for this thread's queries."""
+"""Inside `one_flow`, the attribute `sockets` maps each (server, port) to the socket for this thread's
+queries."""
 
 
 @dataclass(frozen=True)
@@ -38,9 +38,9 @@ class Answer:
     """A server's answer for one name and type.
 
     `kind` is answer, nodata (the name exists, but has no record of this type), nxdomain, failed (an error
-    code), silent, refused (nothing is listening) or no_route. `ttl` is the number of seconds for which the
-    answer may be cached, or None. For a negative answer, it is the lower of the SOA record's own TTL and its
-    MINIMUM field.
+    code or an invalid message), silent, refused (nothing is listening) or no_route. `ttl` is the number of
+    seconds for which the answer may be cached, or None. For a negative answer, it is the SOA record's TTL or
+    MINIMUM field, whichever is lower.
     """
 
     kind: str
@@ -63,8 +63,8 @@ def ask(
 ) -> Answer:
     """Query a server for the records of a fully qualified name. `kind` is A, AAAA or one of UNASSIGNED.
 
-    Without an answer, the query is repeated after REPEAT seconds, and the interval then doubles each time,
-    because a busy server answers every repeated query as well. An answer to any of the queries counts.
+    If there is no answer, the query is repeated after REPEAT seconds. The interval then doubles each time,
+    because a busy server answers every repeated query too. The first answer to any of the queries counts.
     """
     deadline = time.monotonic() + seconds
     try:
@@ -117,7 +117,7 @@ def parse(reply: bytes, kind: int) -> Answer | None:
 
 
 def question(number: int, name: str, kind: int) -> bytes:
-    """Return the DNS message that queries the records of a full name.
+    """Return the DNS message that queries a fully qualified name for records of type `kind`.
 
     Raises ValueError if the name is invalid.
     """
@@ -126,7 +126,7 @@ def question(number: int, name: str, kind: int) -> bytes:
 
 @functools.lru_cache
 def _encoded(name: str) -> bytes:
-    """Return a full name in the format of a DNS message. Raises ValueError if it is not a DNS name."""
+    """Return a fully qualified name in the wire format of DNS. Raises ValueError if it is not a DNS name."""
     labels = [
         label.encode("idna" if not label.isascii() else "ascii") for label in name.rstrip(".").split(".")
     ]
@@ -139,8 +139,9 @@ def _encoded(name: str) -> bytes:
 def one_flow() -> Iterator[None]:
     """Send this thread's queries from one socket for each server, so that one replica answers all of them.
 
-    Several replicas serve the cluster's DNS address. kube-proxy and its replacements choose a replica for
-    each flow, which means for each source port. The queries in a nested block form a separate flow.
+    Several replicas may share the cluster's DNS address. kube-proxy and its replacements choose a replica for
+    each flow, and a flow is identified by its source port, among other things. Nested blocks are separate
+    flows.
     """
     outer, own = getattr(_FLOW, "sockets", None), dict[tuple[str, int], socket.socket]()
     _FLOW.sockets = own
@@ -154,7 +155,7 @@ def one_flow() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _socket(server: str, port: int) -> Iterator[socket.socket]:
-    """Yield a socket for a server: the flow's socket, or a new socket outside of `one_flow`."""
+    """Yield a socket for a server. Inside `one_flow`, this is the flow's socket, otherwise a new one."""
     flow = getattr(_FLOW, "sockets", None)
     asking = flow.get((server, port)) if flow else None
     if asking is None:

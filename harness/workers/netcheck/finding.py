@@ -1,4 +1,4 @@
-"""Define netcheck's steps in order, the closed set of causes, and findings.
+"""Define netcheck's steps and their order, the closed set of causes, and the class Finding.
 
 Like every module in this package, this module uses only the standard library, and supports Python 3.9 and
 later.
@@ -28,7 +28,7 @@ STEPS = (
 )
 """The steps in order. Each one proves one property, and the first one that fails determines the cause."""
 OUTSIDE = ("pods", "service", "bandwidth", "all-reduce")
-"""Steps that netcheck does not run in a pod by default.
+"""Steps that do not run by default if netcheck runs in a pod.
 
 Two of them need the API server, one needs PyTorch, and one puts load on the network.
 """
@@ -115,9 +115,10 @@ _ADVICE = {
         "allreduce.failed": "Read PyTorch's error; the earlier steps show more details.",
     },
 }
-"""The advice for each cause, by step. The causes are a closed set (docs/reference/networking.md)."""
+"""Maps each step to its causes, and each cause to its advice. The causes are a closed set
+(docs/reference/networking.md)."""
 CAUSES = {cause: step for step, advice in _ADVICE.items() for cause in advice}
-"""Maps each cause to its step."""
+"""Maps each cause to the step that can fail with it."""
 
 
 @dataclass(frozen=True)
@@ -181,7 +182,8 @@ def unknown(step: str, text: str, ranks: Iterable[int] = ()) -> Finding:
 def verdict(findings: Sequence[Finding]) -> str:
     """Return failed, unknown or ok. The verdict can be ok even if steps in OUTSIDE are unknown.
 
-    If bandwidth was requested, its finding has ranks. An unknown result then makes the verdict unknown.
+    The bandwidth step is an exception: if bandwidth was requested, an unknown result makes the verdict
+    unknown. Its finding has ranks only if it was requested.
     """
     if any(finding.status == FAILED for finding in findings):
         return FAILED

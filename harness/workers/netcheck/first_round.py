@@ -1,11 +1,11 @@
 """In a large job, probe all peers for the first time in one thread.
 
-In the thread pool (pool.py), each step of a probe has to wait for the CPU again. If a node runs many ranks,
-most of its CPU time is then spent on switching between their threads. Here, one thread continues all probes
-whose sockets are ready.
+In the thread pool (pool.py), a thread has to wait for a CPU after each step of a probe. If a node runs many
+ranks, it then spends most of its CPU time on switching between threads. Here, a single thread advances every
+probe whose socket is ready.
 
-This round finds only peers without a fault. A probe that does not succeed at once starts again in the pool,
-which determines the cause.
+This round can only confirm that a peer has no fault. If a probe does not succeed immediately, it starts again
+in the pool, which determines the cause.
 """
 
 from __future__ import annotations
@@ -29,16 +29,17 @@ from .name_resolution import Lookup, Names
 from .probe import Probe
 
 SIZE = 48 * 1024
-"""Number of bytes that each probe sends in full packets. They fit into a connection's initial window."""
+"""Number of bytes that each probe sends to fill packets. They fit into the receive window of a new TCP
+connection."""
 WINDOW = 8
 """Maximum number of probes that run at the same time."""
 GIVE_UP = 1.5
 """Seconds without progress after which a probe is restarted in the pool."""
 MAX_SILENT = 2 * WINDOW
-"""If this many probes made no progress, all remaining probes run in the pool, which adds threads while peers
-do not respond."""
+"""After this many probes without progress, the probes that have not started run in the pool. The pool adds
+threads as long as peers do not respond."""
 Wait = tuple[socket.socket, int]
-"""The socket and the events of poll(2) for which a probe waits."""
+"""The socket that a probe waits for, and the events of poll(2)."""
 
 
 def run(probes: Sequence[Probe], stop: threading.Event, again: Callable[[Probe], object]) -> None:
@@ -136,10 +137,10 @@ def _body(connection: socket.socket, received: bytearray) -> Generator[Wait, Non
 
 
 def _lookup(names: Names, host: str) -> Generator[Wait, None, Lookup | None]:
-    """Return the IPv4 addresses of a name, or None if they are not found at once.
+    """Return the IPv4 addresses of a name, or None if they cannot be determined immediately.
 
-    As in name_resolution.py, the address is not queried before the DNS replica has confirmed that the name
-    exists. Because all ranks query each name, no second replica is asked.
+    As in name_resolution.py, the address is queried only after the DNS replica has confirmed that the name
+    exists. No second replica is queried, because all ranks query each name anyway.
     """
     if (known := names.known(host)) is not None:
         return known

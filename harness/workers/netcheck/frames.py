@@ -1,10 +1,11 @@
-"""Encode a diagnosis as lines in the pod's log that are authenticated with the launch's nonce.
+"""Encode a diagnosis as lines for the pod's log, and authenticate them with the launch's nonce.
 
     @netcheck1 <id> <part>/<parts> <base64 of a part of the compressed JSON> <MAC>
 
 The acceptance tests print their checks in the same way, with a different prefix (acceptance/emit.py). `id` is
-the same in all parts of a diagnosis. The MAC is the first 32 hex digits of HMAC-SHA256(nonce, the text from
-id to base64). A line has at most MAX_LINE bytes, so that writing it to a pipe is atomic.
+the same in all parts of a diagnosis. The MAC is the first 32 hex digits of HMAC-SHA256 over the text from the
+id to the base64 data, with the nonce as the key. A line has at most MAX_LINE bytes, so that writing it to a
+pipe is atomic.
 """
 
 from __future__ import annotations

@@ -30,14 +30,15 @@ PATIENCE = 2.0
 _HELLO = 1 << 16
 """Maximum length of a rank's identity in bytes."""
 _LONGEST = 30.0
-"""Seconds after which the server closes a connection on which no complete message has arrived."""
+"""Seconds that a connection may remain open without a complete message. The server then closes it."""
 
 
 @dataclass(frozen=True)
 class Hello:
     """The identity of a rank.
 
-    `instance` is a random id that is new at each start. `clock` is the rank's time in seconds since 1970.
+    `instance` is a random id that each process creates when it starts. `clock` is the rank's time in seconds
+    since 1970.
     """
 
     run: str
@@ -47,7 +48,7 @@ class Hello:
     instance: str
     clock: float = 0.0
     bound: str = ""
-    """The address on which gloo or NCCL would listen, or "" if unknown. `why` explains how it was chosen."""
+    """The address on which gloo or NCCL would listen, or "" if unknown. `why` gives the reason."""
     why: str = ""
     published: str = ""
     """This host's name, if torchrun may pass it to all workers as MASTER_ADDR, otherwise ""."""
@@ -55,10 +56,10 @@ class Hello:
 
 @dataclass(frozen=True)
 class Greeted:
-    """The identity of the rank that responded, or the cause if no rank responded.
+    """The identity of the rank that responded, or the cause if there was no valid response.
 
-    `offset` is that rank's clock minus the local clock, in seconds, with an error of at most `rtt` / 2
-    (Cristian's method).
+    `offset` is the responding rank's clock minus the local clock, in seconds, with an error of at most half
+    of `rtt` (Cristian's method).
     """
 
     hello: Hello | None
@@ -95,25 +96,25 @@ def greeting(own: Hello) -> bytes:
 
 @dataclass
 class _Incoming:
-    """A connection to the server, and the data that has arrived since the last message."""
+    """A client's connection to the server, and the data received since the last complete message."""
 
     connection: socket.socket
     address: str
     since: float
     received: bytearray = field(default_factory=bytearray)
     filling: int = 0
-    """The number of bytes of a FILL message that have not arrived yet. `length` is its total number of bytes.
-    """
+    """Number of bytes of a FILL message that have not arrived yet. `length` is the size of its body in
+    bytes."""
     length: int = 0
 
 
 class Server:
     """A server that responds to greetings until it is closed. A `with` block closes it.
 
-    `hello` is this rank's identity. `on_report` is called with another rank's report, and returns the verdict
-    or null as JSON. `report` returns this rank's report. `on_verdict` is called with a verdict. `handlers`
-    respond to other kinds of messages. They are called with the connection and body, and return
-    JSON-compatible data.
+    `hello` is this rank's identity. The other parameters are callbacks: `on_report` receives another rank's
+    report, and returns the verdict or null as JSON. `report` returns this rank's report. `on_verdict`
+    receives a verdict. `handlers` maps each other kind of message to a function that gets the connection and
+    the body, and returns JSON-compatible data.
     """
 
     def __init__(
@@ -147,7 +148,7 @@ class Server:
         self.close()
 
     def close(self) -> None:
-        """Stop listening, and wait a few seconds for pending responses."""
+        """Stop listening, and wait up to PATIENCE seconds until all responses have been sent."""
         self._closed = True
         ends = time.monotonic() + PATIENCE
         # Without the shutdown, a thread that is waiting for a connection keeps the port in use.
@@ -159,9 +160,10 @@ class Server:
             time.sleep(0.01)
 
     def _run(self) -> None:
-        """Accept connections and respond to HELO and FILL, until the server is closed.
+        """Accept connections and respond to HELO and FILL messages until the server is closed.
 
-        A connection with any other message gets its own thread, as do all connections when the server closes.
+        If a message of any other kind arrives, its connection gets its own thread. So does every open
+        connection when the server closes.
         """
         with selectors.DefaultSelector() as selector:
             selector.register(self._listening, selectors.EVENT_READ)

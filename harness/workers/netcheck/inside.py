@@ -1,9 +1,11 @@
 """Run a check in a container whose job is running or hangs. Used by `harness netcheck RUN`.
 
-The ranks and their addresses come from three sources. Later sources override earlier ones: the environment of
-the container's first process, the environment of the training's first process (a script may export more
-variables), and torchrun's options. This module prints the ports that are in use on one line, and then reads
-the check's parameters from one line of stdin.
+The ranks and their addresses come from three sources, of which later ones take precedence: the environment of
+the container's first process, the environment of the training's first process (a script may have exported
+more variables), and torchrun's options.
+
+This module prints one line with the ports that are in use. It then reads the check's parameters from one line
+of stdin.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ def main(processes: Sequence[int]) -> int:
 
 
 def job_variables(processes: Sequence[int], proc: Path = PROC) -> dict[str, str]:
-    """Return the environment variables with which the job in this container defines its ranks.
+    """Return the environment variables that define the ranks and addresses of the job in this container.
 
     `processes` are the pids of the container's processes in ascending order.
     """

@@ -25,7 +25,7 @@ SOCKETS = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 
 @dataclass(frozen=True)
 class Route:
-    """The interface on the route to `target`, this host's address on it, and its MTU in bytes."""
+    """The interface on the route to `target`, this host's address on it, and the interface's MTU in bytes."""
 
     target: str
     interface: str
@@ -34,7 +34,7 @@ class Route:
 
 
 def addresses() -> dict[str, str]:
-    """Return this host's interfaces, keyed by address, without IPv6 link-local addresses."""
+    """Return this host's addresses and their interface names, without IPv6 link-local addresses."""
     return dict([*_version_4(), *_version_6()])
 
 
@@ -47,7 +47,10 @@ def with_link_local() -> dict[str, str]:
 
 
 def recent_addresses() -> dict[str, str]:
-    """Return the result of `addresses`, which may be RECENT seconds old. Each probe calls this function."""
+    """Return the result of `addresses`, at most RECENT seconds old.
+
+    It is cached because each probe needs it.
+    """
     now = time.monotonic()
     if not _LAST or now - _LAST[0][0] > RECENT:
         _LAST[:] = [(now, addresses())]
@@ -75,9 +78,9 @@ def route_to(address: str) -> Route:
 
 
 def check(address: str, alone: bool = False) -> Finding:
-    """Check that packets to rank 0 have a source address to which other ranks can respond.
+    """Check that other ranks can respond to the source address of packets that this host sends to `address`.
 
-    `alone` means that the job has one node, for which loopback is enough.
+    `alone` means that the job has one node, so loopback addresses are sufficient.
     """
     own = recent_addresses()
     own_families = families(own)

@@ -1,7 +1,7 @@
-"""Start the process group in a script that torchrun runs, and report the cause if the ranks cannot connect.
+"""Initialize the process group in a script that torchrun runs, and report why ranks cannot connect.
 
-PyTorch itself keeps waiting for a name that does not exist, a port that is never opened, or a rank that never
-starts. Here, each wait has a time limit, and the error names the cause.
+PyTorch itself keeps waiting if a name does not exist, a port is never opened, or a rank never starts. Here,
+each wait has a time limit, and the error contains the cause.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ def failure(cause: str, text: str) -> RuntimeError:
 
 
 def wait_for_rank_0(seconds: float) -> None:
-    """Wait at most `seconds` until rank 0 is reachable. Otherwise, raise RuntimeError with the cause.
+    """Wait up to `seconds` until rank 0 is reachable. If it is not, raise RuntimeError with the cause.
 
-    On rank 0, if this process opens the port itself later, only wait until MASTER_ADDR resolves.
+    If this process is rank 0 and opens the port itself later, only wait until MASTER_ADDR resolves.
     """
     environment = validate_environment()
     for finding in environment.findings:
@@ -63,11 +63,12 @@ def wait_for_rank_0(seconds: float) -> None:
 
 
 def launch(ready: float, timeout: float, backend: str | None = None, verbose: bool = True) -> None:
-    """Start the default process group and check it with an all-reduce. Raises RuntimeError with the cause.
+    """Initialize the default process group, and check it with an all-reduce.
 
-    `ready` is the number of seconds within which rank 0, and then all ranks, must start. `timeout` is
-    PyTorch's own timeout in seconds. `backend` defaults to nccl with CUDA, and to gloo without CUDA. The
-    process group remains open.
+    `ready` is the number of seconds within which rank 0 must start. All other ranks must then register within
+    the same number of seconds. `timeout` is PyTorch's timeout for collectives in seconds. `backend` defaults
+    to nccl with CUDA, and to gloo without CUDA. The process group remains initialized. Raises RuntimeError
+    with the cause.
     """
     try:
         import torch
@@ -125,10 +126,10 @@ def _wait_for_name(environment: Environment, seconds: float) -> None:
 
 
 def _all_come(dist: Any, seconds: float) -> Any:
-    """Wait at most `seconds` until every rank has registered in a store, and return that store.
+    """Wait up to `seconds` until every rank has registered in a store, and return the store.
 
-    Otherwise, raise RuntimeError with the ranks that have not registered. On rank 0, the store listens on the
-    process group's port, and the process group uses the same store.
+    After this time, raise RuntimeError and list the ranks that have not registered. On rank 0, the store
+    listens on the process group's port, and the process group later uses the same store.
     """
     variables: Mapping[str, str] = os.environ
     rank, world = int(variables["RANK"]), int(variables["WORLD_SIZE"])

@@ -43,7 +43,7 @@ class Pattern:
 
     @property
     def where(self) -> str:
-        """Return a clause such as " (all on node NAME)" if the blamed ranks share a node, otherwise ""."""
+        """A clause such as " (all on node NAME)" if several blamed ranks share a node, otherwise ""."""
         if not self.machine or len(self.accused) < 2:
             return ""
         return " (all on one node)" if _BOOT_ID.fullmatch(self.machine) else f" (all on node {self.machine})"
@@ -65,8 +65,8 @@ def classify(
 ) -> list[Pattern]:
     """Return patterns that together cover all bad pairs (sender, receiver), but none of the good pairs.
 
-    A pair in neither set is unknown. `machines` maps ranks to node names. If all bad pairs involve the same
-    node, only the ranks on that node are blamed.
+    The result of a pair in neither set is unknown. `machines` maps ranks to node names. If all pairs of a
+    boundary involve the same node, only the ranks on that node are blamed.
     """
     bad = set(bad)
     measured = bad | set(good)
@@ -104,7 +104,7 @@ def classify(
 
 
 def _merged(patterns: Iterable[Pattern]) -> list[Pattern]:
-    """Return all patterns. Patterns of the same kind are merged if they cover whole rows or columns."""
+    """Return the patterns. Isolated, egress and ingress patterns are merged into one pattern per kind."""
     groups: dict[str, list[Pattern]] = {}
     for pattern in patterns:
         # Only these kinds are merged, so all other patterns get a unique key.
@@ -121,9 +121,10 @@ def _merged(patterns: Iterable[Pattern]) -> list[Pattern]:
 
 
 def _on_one_machine(pattern: Pattern, machines: Mapping[int, str]) -> Pattern:
-    """Return the pattern with the node on which its blamed ranks run.
+    """Return the pattern, and add the node on which all its blamed ranks run.
 
-    For a boundary between one node's ranks and ranks on at least two other nodes, only that node is blamed.
+    If a boundary separates one node's ranks from ranks on at least two other nodes, only the ranks on that
+    one node are blamed.
     """
     if pattern.kind == "boundary":
         for side, far, one_way in (
@@ -151,7 +152,7 @@ def _on_one_machine(pattern: Pattern, machines: Mapping[int, str]) -> Pattern:
 
 
 def _isolated(rank: int, bad: Set[tuple[int, int]], measured: Set[tuple[int, int]]) -> bool:
-    """Return whether all pairs from and to a rank fail, with at least two pairs in each direction."""
+    """Return whether a rank has at least two pairs in each direction, and all of them fail."""
     lines = [{pair for pair in measured if pair[side] == rank} for side in (0, 1)]
     return all(len(line) > 1 and line <= bad for line in lines)
 

@@ -1,8 +1,8 @@
 """Run the check on one rank: probe the other ranks, respond to their probes, and exchange the results.
 
-Rank 0 collects each rank's row of the matrix and determines the cause. It also fetches the rows of ranks that
-cannot send them, so TCP in one direction is enough. Every rank gets the verdict from rank 0. A rank that does
-not get it determines a verdict from its own row only.
+Rank 0 collects each rank's row of the matrix and determines the cause. If a rank cannot send its row, rank 0
+fetches it, so it is sufficient if TCP works in one direction. Every rank gets the verdict from rank 0. A rank
+that does not get it determines its own verdict from its row.
 """
 
 from __future__ import annotations
@@ -41,25 +41,26 @@ GRACE, NO_GRACE = 10.0, 0.5
 """Seconds for which a rank waits for rank 0's verdict after the deadline: GRACE if it can connect to rank 0,
 otherwise NO_GRACE."""
 FINAL = ("dns.no_server", "dns.search_path")
-"""Failures that are final immediately, because /etc/resolv.conf does not change while a pod runs."""
+"""Failures that no later attempt can change, because /etc/resolv.conf does not change while a pod runs."""
 INFORM, INFORM_EACH = 5.0, 0.1
-"""To deliver the verdict to all ranks that reported, rank 0 waits at most INFORM seconds plus INFORM_EACH
-seconds per rank. An unreachable rank gets the verdict in response to its next report."""
+"""Rank 0 waits up to INFORM seconds plus INFORM_EACH seconds per rank until all ranks that reported have the
+verdict. A rank that rank 0 cannot reach gets it in response to its next report."""
 OWN_NAME = 2.0
 """Timeout in seconds for resolving this host's own name."""
 RESEND, PARTIAL = 0.5, 0.016
-"""Minimum number of seconds between two reports if nothing has changed. While cells are pending, a rank also
-waits PARTIAL seconds per rank of the job, because rank 0 reads the reports of all ranks."""
+"""A rank whose row has not changed waits at least RESEND seconds before it reports again. As long as cells
+are pending, it waits at least PARTIAL seconds per rank of the job, because rank 0 reads the reports of all
+ranks."""
 FETCH = 1.2
-"""If a rank has not sent a report for this many seconds, plus twice PARTIAL per rank of the job, rank 0
-fetches its report."""
+"""Rank 0 fetches the report of a rank that has not sent one for FETCH seconds plus twice PARTIAL per rank of
+the job."""
 
 
 class Member:
     """One rank that takes part in the check.
 
-    `nodes` is None if the number of ranks is unknown. Rank 0 then accepts all ranks that report, and the best
-    possible verdict is unknown. If `listed` contains only rank 0, the ranks get each other's addresses from
+    If the number of ranks is unknown, `nodes` is None. Rank 0 then accepts the reports of all ranks, and the
+    verdict is at best unknown. If `listed` contains only rank 0, the ranks learn each other's addresses from
     rank 0.
     """
 
@@ -94,11 +95,10 @@ class Member:
         self._pool = Pool(self._stop, self._delay.since)
         self._lock = threading.Lock()
         self._listening_at: dict[int, tuple[str, int]] = {}
-        """The instance and port of each rank that is known to be listening, keyed by the rank's index in the
-        list of peers (its place).
-        """
+        """The instance and port of each rank that is known to be listening. The keys are the ranks' places:
+        their indices in the list of peers."""
         self._no_verdict = b"null"
-        """Rank 0's response to a report while there is no verdict. It contains `_listening_at` as JSON."""
+        """Rank 0's response to a report as long as there is no verdict: `_listening_at` as JSON."""
         self._reports = ReportCollection()
         """On rank 0, the reports of all ranks."""
         self._sent: tuple[Any, float] = ((), 0.0)
@@ -142,8 +142,8 @@ class Member:
         kind, also = (FirstProbe, self._also()) if self._learning else (Probe, 0)
         probes: dict[int, Probe] = {}
         start = max(self._hello.rank, 0) + 1
-        # Every rank starts with rank 0 and then its successor, so that the ranks do not all probe the same
-        # rank.
+        # Every rank starts with rank 0 and continues with its own successor. Otherwise, all ranks would probe
+        # the same rank at the same time.
         for place in sorted(range(len(listed)), key=lambda p: p and 1 + (p - start) % len(listed)):
             names = _names(listed[place], self._hello, configuration)
             index = None if self._learning else place
@@ -186,7 +186,7 @@ class Member:
         self._hello = replace(self._hello, published=found[0].get("published", ""))
 
     def _listening(self) -> Server | None:
-        """Return this rank's server on the first free port, or None if all ports are in use."""
+        """Return this rank's server on the first free port, or None if it cannot listen on any port."""
         for port in (self._port, *alternatives(self._port)):
             try:
                 return self._serve(port)
@@ -265,10 +265,10 @@ class Member:
             pause = min(0.25, pause * 1.3)
 
     def _place(self) -> int:
-        """Return this process's index in the list of peers, or its rank if the index is not yet known.
+        """Return this process's index in the list of peers. If it is not known yet, return its rank.
 
-        With hostNetwork, the process may find itself at several peers' addresses until those peers have
-        started.
+        With hostNetwork, several peers may have the same address. Until all of them have started, this
+        process may respond in place of the others.
         """
         own = [p for p, probe in list(self._probes.items()) if probe.cell.instance == self._hello.instance]
         return self._hello.rank if self._hello.rank in own or not own else own[0]
@@ -318,7 +318,10 @@ class Member:
         return self._report().as_dict()
 
     def _receive_report(self, data: dict[str, Any]) -> bytes:
-        """Store a rank's report, and return the response to it: the verdict, if there is one."""
+        """Store a rank's report.
+
+        Return the verdict, or the ranks that are known to be listening if there is no verdict yet.
+        """
         report = Report.of(data)
         self._store(report)
         with self._lock:
@@ -338,7 +341,7 @@ class Member:
                 self._apply_listening()
 
     def _receive_verdict(self, data: dict[str, Any]) -> None:
-        """Store rank 0's verdict, or the ranks that rank 0 knows to be listening."""
+        """Store what rank 0 sent: the verdict, or the ranks that are known to be listening."""
         if "listening" in data:
             self._listening_at = {int(place): (i, port) for place, (i, port) in data["listening"].items()}
             self._apply_listening()
@@ -346,7 +349,10 @@ class Member:
             self._result = self._result or Diagnosis.of(data)
 
     def _apply_listening(self) -> None:
-        """Set the port on which each probe's peer listens, so that later attempts can prove a firewall."""
+        """Set the port on which each probe's peer listens.
+
+        Without it, later attempts cannot prove that a firewall rejects their connections.
+        """
         for place, (_, port) in list(self._listening_at.items()):
             if (probe := self._probes.get(place)) is not None:
                 probe.listens = port
@@ -404,7 +410,7 @@ class Member:
         return bandwidth.all_pairs(ranks, machines, ask)
 
     def _finish(self, measured: Mapping[tuple[int, int], bandwidth.Measured]) -> Diagnosis:
-        """Determine the cause, send the diagnosis to all reachable ranks, and return it."""
+        """Determine the cause, send the diagnosis to all reachable ranks, and return the diagnosis."""
         reports = [report.with_rates(measured) for report in self._reports.proved()]
         if not self._certain:
             self._nodes = max(self._nodes, 1 + max(report.place for report in reports))
@@ -484,7 +490,7 @@ class Member:
         self._apply_listening()
 
     def _addresses(self) -> dict[str, str]:
-        """Return the addresses of ranks that have reported, preferably their greetings' source addresses."""
+        """Return an address for each rank that has reported, preferably its greeting's source address."""
         greetings = list(self._server.greetings.values()) if self._server else []
         spoke = {hello.instance: address for hello, address in greetings}
         reports = [report for report in self._reports.newest() if report.addresses]

@@ -1,10 +1,11 @@
 """Exchange messages with another rank over a TCP connection.
 
-A message has a 16-byte header (8 for MARK, 4 for the kind, 4 for the length) and a body. greeting.py lists
-the kinds.
+A message consists of a 16-byte header (8 bytes for MARK, 4 for the kind, 4 for the body's length) and a body.
+greeting.py lists the kinds.
 
-In a job of 64 ranks, the threads of many pods compete for few CPUs, and each system call lets another thread
-run first. So the kernel applies the timeouts, and one call may receive several messages.
+In a job of 64 ranks, the threads of many pods compete for few CPUs, and another thread may run after each
+system call. Therefore, there are as few calls as possible: the kernel applies the timeouts, and one call may
+receive several messages.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ def header(kind: bytes, length: int) -> bytes:
 
 
 def parse_header(data: bytes | bytearray) -> tuple[bytes, int] | None:
-    """Return the kind and the body's length of the message that starts with `data`, or None if incomplete.
+    """Return the kind of the message at the start of `data`, and the length of its body in bytes.
 
-    Raises ValueError if it is not a message.
+    Returns None if the header is incomplete. Raises ValueError if the data is not a message.
     """
     if not MARK.startswith(bytes(data[: len(MARK)])):
         raise ValueError(f"it says {bytes(data[:16])!r}")
@@ -44,9 +45,9 @@ def parse_header(data: bytes | bytearray) -> tuple[bytes, int] | None:
 class Stream:
     """A connection on which messages are sent and received.
 
-    `received` contains the bytes of the next messages that have already been received. All methods raise
-    OSError if the connection fails (TimeoutError if it takes too long), and ValueError if the data is not a
-    valid message. The parameter `ends` is a monotonic time.
+    `received` contains bytes that have already been read from the connection. All methods raise OSError if
+    the connection fails (TimeoutError if it takes too long), and ValueError if the data is not a valid
+    message. The parameter `ends` is a monotonic time.
     """
 
     def __init__(self, connection: socket.socket, received: bytes = b"") -> None:

@@ -1,7 +1,7 @@
-"""Send packets of the interface's full MTU, because a path that passes small packets may drop full ones.
+"""Send packets of the interface's full MTU, because a path may pass small packets and drop full-size ones.
 
-If a link on the path has a smaller MTU than both ends and its ICMP messages are dropped, connections and
-greetings succeed, but the first large message hangs forever (RFC 2923).
+A link on the path may have a smaller MTU than the interfaces at both ends. If the ICMP messages about this
+are dropped too, connections and greetings succeed, but the first large message hangs forever (RFC 2923).
 """
 
 from __future__ import annotations
@@ -19,16 +19,17 @@ from .reach import connect
 PAYLOAD = 256 * 1024
 """Number of bytes per transfer. They fill many packets, even with jumbo frames."""
 SECONDS = 1.5
-"""Seconds to wait for a transfer. This covers several retransmissions (RTO 0.2 s, doubling)."""
+"""Seconds to wait for a transfer. This is enough for several retransmissions (the first after 0.2 s, then
+doubling)."""
 SEGMENTS = (536, 1220, 1320, 1360, 1410, 8000)
 """TCP segment sizes to try after a stall, in bytes. Packets are 40 (IPv4) or 60 (IPv6) bytes larger."""
 
 
 @dataclass(frozen=True)
 class Filled:
-    """The result of a transfer: the cause of its failure or None, and the rate in bytes per second.
+    """The result of a transfer: the cause of its failure, or None and the rate in bytes per second.
 
-    After a stall, `segment` is the largest TCP segment size that got through.
+    After a stall, `segment` is the largest TCP segment size with which a transfer succeeded.
     """
 
     cause: str | None
@@ -49,10 +50,10 @@ def fill(
     timeout: float = SECONDS,
     stream: Stream | None = None,
 ) -> Filled:
-    """Send full packets to a greeting server. Each transfer may take `timeout` seconds.
+    """Send full-size packets to a greeting server. Each transfer may take `timeout` seconds.
 
-    If `stream` is given, the first transfer uses it. It is the connection on which the server has just
-    responded. A stall only counts if small packets get through at the same time.
+    If `stream` is given, the first transfer uses this connection, on which the server has just responded. A
+    stall counts as an MTU problem only if smaller packets arrive at the same time.
     """
     duration = _transfer(stream, timeout) if stream else _seconds(address, port, None, timeout)
     durations: dict[int | None, float] = {}
@@ -73,7 +74,10 @@ def fill(
 def _transfer_all(
     address: str, port: int, segments: Sequence[int | None], timeout: float
 ) -> dict[int | None, float]:
-    """Return the duration of each transfer that arrived, keyed by segment size. None means full packets."""
+    """Return the durations of the transfers that succeeded, keyed by segment size.
+
+    None means full-size packets.
+    """
     durations: dict[int | None, float] = {}
 
     def one(segment: int | None) -> None:

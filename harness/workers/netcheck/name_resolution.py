@@ -1,11 +1,12 @@
 """Resolve a name as the system resolver would, and determine the cause if it has no address.
 
 Queries go directly to the servers in /etc/resolv.conf (dns_client.py). The first query only checks whether
-the name exists. It uses an unassigned record type that is chosen at random each time. Some caches, such as
-CoreDNS, store answers by name and type. In such a cache, the query leaves no negative answer that torch, NCCL
-or gloo would get, so the checks do not delay the moment at which these can resolve the name. Other caches
-store "no such name" for all types. They are recognised by a TTL that counts down, and are not queried again
-until the answer expires.
+the name exists. Its record type is chosen at random from the unassigned types.
+
+Some caches, such as CoreDNS, store answers by name and type. In such a cache, this query does not leave a
+negative answer for the types that torch, NCCL and gloo query. So the checks do not delay the moment at which
+these libraries can resolve the name. Other caches store "no such name" for all types. They are recognised by
+a TTL that counts down, and are not queried again until the answer expires.
 """
 
 from __future__ import annotations
@@ -26,16 +27,16 @@ NAMESPACE = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 LONGEST = 3600
 """A negative answer with a TTL of this many seconds or more is not from the cluster's DNS zone."""
 PATIENCE, SHORT = 5.0, 1.0
-"""Seconds to wait for an answer: PATIENCE as in glibc's resolver, but at most SHORT in the first round if
-there are several servers."""
+"""Seconds to wait for an answer. PATIENCE is the same as in glibc's resolver. If there are several servers,
+the first attempt at each of them waits at most SHORT."""
 AGREE, AGREE_IN_MANY, MANY = 4, 1, 16
 """Number of additional queries that must confirm that a name exists: AGREE, or AGREE_IN_MANY in jobs of MANY
-ranks or more. All ranks query each name, so in a large job, a rank needs fewer queries to reach every
-replica."""
+ranks or more. In a large job, each rank needs fewer queries, because all ranks query each name and together
+reach every replica."""
 Ask = Callable[..., Answer]
 _HOSTS: dict[str, tuple[tuple[int, int, int], list[tuple[str, list[str]]]]] = {}
-"""A cache of hosts files, keyed by path: the inode, modification time and size, and the content at that
-time."""
+"""Caches the parsed hosts files. Maps each path to the file's version (inode, modification time and size) and
+its content."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ class Lookup:
     found: str = ""
     """The full name under which the DNS record was found."""
     waited: float = 0.0
-    """Seconds without an answer from any DNS server, if that is the cause."""
+    """How many seconds the lookup waited for an answer, if no DNS server sent one."""
 
 
 @dataclass(frozen=True)
@@ -107,10 +108,10 @@ class _Absent:
 
 @dataclass
 class Names:
-    """A resolver that remembers the server's negative answers and when they expire.
+    """A resolver that remembers the server's negative answers and when they expire. Not thread-safe.
 
-    Not thread-safe. `clock` returns the seconds of a monotonic clock. If `written` is false, /etc/hosts is
-    ignored. That file always contains the pod's own name, but only the DNS server shows whether other pods
+    `clock` returns the seconds of a monotonic clock. If `written` is false, /etc/hosts is ignored. This is
+    useful for the pod's own name, which is always in that file: only the DNS server shows whether other pods
     can resolve it.
     """
 
@@ -146,9 +147,9 @@ class Names:
         self._answered[time.monotonic()] = seconds
 
     def look_up(self, name: str, patience: float = 1.0) -> Lookup:
-        """Resolve a name once, without leaving a negative answer for other programs in a DNS cache.
+        """Resolve a name once. This leaves no negative answer for other programs in a DNS cache.
 
-        `patience` is a factor for the time to wait for an answer.
+        The time to wait for an answer is multiplied by `patience`.
         """
         self._patience = patience
         if (known := self.known(name)) is not None:
@@ -173,7 +174,10 @@ class Names:
     def _in_one_flow(  # noqa: PLR0911 - one return per answer
         self, name: str, candidate: str, before: _Absent | None
     ) -> Lookup | None:
-        """Implement `_try`. The DNS replica that has the name is also queried for its address."""
+        """Implement `_try`.
+
+        All queries are in one flow, so the replica that has the name also returns its address.
+        """
         exists = self._exists(candidate)
         if exists.kind in ("silent", "refused", "no_route"):
             return self._broken(name, exists)
@@ -204,11 +208,12 @@ class Names:
         return self._ask(candidate, random.choice(dns_client.UNASSIGNED))
 
     def _not_everywhere(self, candidate: str) -> Answer | None:
-        """Return the answer from a DNS replica that does not have the name yet, or None.
+        """Return the answer from a DNS replica that does not have the name yet, or None if there is none.
 
-        Each query is a separate flow, so it may reach another replica. Several replicas serve the cluster's
-        DNS address, and each receives new records independently. If a replica is queried for the address of a
-        name that it does not have yet, it caches "no such name" for 30 s.
+        Several replicas may share the cluster's DNS address, and each receives new records independently.
+        Each query here is a separate flow, so it may reach another replica. Without this check, a replica
+        that does not have the name yet might be queried for its address, and would then cache "no such name"
+        for 30 s.
         """
         for _ in range(self.agree):
             with dns_client.one_flow():
@@ -220,8 +225,9 @@ class Names:
     def _kept(self, candidate: str, before: _Absent | None, now: Answer) -> _Absent:
         """Record that a name does not exist. `kept` is true if a cache stores this for all record types.
 
-        The TTL then counts down over queries with different types. Two queries may have the same random type
-        by chance, so a third query decides. An answer with a TTL of an hour is not from the cluster's zone.
+        In that case, the TTL counts down from one query to the next, although their record types differ. Two
+        queries may have the same random type by chance, so a third query decides. An answer with a TTL of an
+        hour or more is not from the cluster's DNS zone.
         """
         seen = [now.ttl or 0]
         if before and seen[0] < before.ttl < LONGEST:
@@ -249,7 +255,7 @@ class Names:
         return answer
 
     def slowest(self, since: float) -> float:
-        """Return the slowest answer's duration in seconds since a monotonic time, or 0 without any answer."""
+        """Return the duration of the slowest answer since a monotonic time, in seconds, or 0 without one."""
         return max((took for at, took in list(self._answered.items()) if at >= since), default=0.0)
 
     def _broken(self, name: str, answer: Answer) -> Lookup:
@@ -264,7 +270,7 @@ class Names:
         return Lookup(name, cause=cause.get(answer.kind, "dns.server_failed"), text=text, waited=waited)
 
     def _nowhere(self, name: str, candidates: Sequence[str]) -> Lookup:
-        """Return the cause if none of the candidates exists. Try other likely full names first."""
+        """Return the cause if no candidate exists. Before that, try other likely full names."""
         tried = f"tried {candidates[0]}" + f" and {len(candidates) - 1} more" * (len(candidates) > 1)
         for other in self._elsewhere(name, candidates):
             if (found := self._try(name, other)) is not None and found.addresses:
@@ -285,7 +291,7 @@ class Names:
         return Lookup(name, cause="dns.no_record", text=text)
 
     def _of_own_service(self, name: str, candidates: Sequence[str]) -> Iterator[str]:
-        """Yield the name with the domain of this pod's own name, if it has a different domain."""
+        """Yield the name's host with the domain of this pod's own name, unless it is already a candidate."""
         host, _, domain = name.partition(".")
         own = max((each for _, names in _hosts(self.hosts) for each in names), key=len, default="")
         full = f"{host}.{own.partition('.')[2]}."

@@ -13,7 +13,10 @@ from .variables import is_host
 
 @dataclass(frozen=True)
 class Peer:
-    """A host name or IP address, and the port of its greeting server. Port None means the common port."""
+    """A host name or IP address, and a port.
+
+    `port` is the greeting server's port. None means the port that all ranks share.
+    """
 
     host: str
     port: int | None = None
@@ -37,7 +40,7 @@ def parse(text: str) -> list[Peer]:
 def derive(master: str, rank: int | None, nodes: int | None, own: str | None = None) -> list[Peer]:
     """Return the peers if pod names have the form `NAME-<index>.SERVICE` (Indexed Job, StatefulSet, JobSet).
 
-    `own` is this pod's full name. Returns [] if neither it nor `master` has this form.
+    `own` is this pod's full name. Returns [] if neither `own` nor `master` has this form.
     """
     if rank is None or nodes is None:
         return []

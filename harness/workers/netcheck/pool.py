@@ -1,7 +1,7 @@
-"""Run the probes' attempts in a few threads, and use more threads only while peers do not respond.
+"""Run the probes' attempts in a few threads. More threads start only if peers do not respond.
 
 With one thread per peer, each of 64 pods would have 63 threads. On a busy node, they would all wait for a CPU
-at the same time, until their timeouts expire. With few threads, a timeout does not start before its attempt.
+at the same time, until their timeouts expire. With few threads, a timeout starts only when its attempt runs.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from collections.abc import Callable
 FIRST = 2
 """The number of threads with which a pool starts."""
 STUCK = 0.5
-"""If all running attempts take at least this many seconds while others are due, the number of threads
-doubles."""
+"""The number of threads doubles if no running attempt ends within this many seconds while other attempts are
+due."""
 
 
 class Pool:
     """A pool of threads that run attempts when they are due, until `stop` is set.
 
-    `delay_since` returns the number of seconds for which this process was delayed since a monotonic time. A
-    process that does not get a CPU does not need more threads.
+    `delay_since` returns how many seconds this process was delayed since a monotonic time. Such delays do not
+    lead to more threads, which would not help a process that does not get a CPU.
     """
 
     def __init__(self, stop: threading.Event, delay_since: Callable[[float], float]) -> None:
@@ -34,9 +34,8 @@ class Pool:
         self._numbers = itertools.count()
         self._threads = self._idle = 0
         self._last_end = time.monotonic()
-        """The time when an attempt that took less than STUCK seconds last ended, or when the number of
-        threads last doubled.
-        """
+        """The last time when an attempt ended in less than STUCK seconds, or when the number of threads
+        doubled."""
         self._watched = False
 
     def add(self, attempt: Callable[[], float | None]) -> None:
@@ -95,7 +94,7 @@ class Pool:
         return None
 
     def _watch(self) -> None:
-        """Double the number of threads while attempts are due and all of them take STUCK seconds or more."""
+        """Double the number of threads if attempts are due but no thread becomes free for STUCK seconds."""
         while not self._stop.wait(STUCK):
             with self._changed:
                 now = time.monotonic()

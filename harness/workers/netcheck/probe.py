@@ -21,26 +21,25 @@ from .reach import CONNECT_SECONDS, REJECTED, connect
 PENDING = "pending"
 ADVERTISED = "dns.advertised"
 RESPONDED = (OK, ADVERTISED, "address.advertised", "mtu.black_hole")
-"""Outcomes that mean that the peer itself responded to the greeting, so that reports can be exchanged with
-it."""
+"""With these outcomes, the peer itself responded to the greeting, so reports can be exchanged with it."""
 AGAIN = 0.3
-"""If an attempt has had no response for this many seconds, the failure of an earlier attempt is discarded,
-unless it is in SILENT."""
+"""If an attempt has had no response for this many seconds, an earlier failure no longer counts, unless it is
+in SILENT."""
 SILENT = ("tcp.filtered", "tcp.no_route", REJECTED)
 """Failures in which the peer did not send any response."""
 UNANSWERED = 1.5
-"""If a connection attempt has had no response for this many seconds, it counts as filtered. The kernel sends
-at least two SYN packets in this time."""
+"""A connection attempt counts as filtered if it has had no response for this many seconds. In this time, the
+kernel sends at least two SYN packets."""
 SERVER = ("dns.server_silent", "dns.server_refused", "dns.server_failed")
 """Outcomes of a DNS lookup for which the server is to blame, not the name."""
 SILENCE = ("dns.server_silent", "peer.silent", "mtu.black_hole")
-"""Outcomes for which the next attempt waits longer, because the other process may only be slow."""
+"""After these outcomes, the next attempt has longer timeouts, because the other process may only be slow."""
 MAX_PATIENCE = 8.0
 """The maximum factor by which a probe's timeouts are extended."""
 ASKED = 1.0
 """If the DNS server has not answered for this many seconds, the text of a pending cell says so."""
 QUICK = 1.2
-"""Timeout in seconds for a connection if the probe tries several ports. It is long enough for at least two
+"""Connection timeout in seconds if the probe tries several ports. In this time, the kernel sends at least two
 SYN packets."""
 UNEXPECTED = ("peer.silent", "peer.not_netcheck", "peer.other_job", "peer.other_rank", "tcp.reset")
 """Outcomes that suggest that another program or a different rank listens on the port."""
@@ -48,20 +47,21 @@ _STRIDE, _ALTERNATIVES = 16, 7
 
 
 def alternatives(port: int) -> list[int]:
-    """Return the ports that a rank tries if its own port is in use.
+    """Return the ports on which a rank tries to listen if its own port is in use.
 
-    A pod's processes use consecutive ports, so the alternatives are further apart.
+    A pod's processes use consecutive ports, so these alternatives are further apart.
     """
     return [p for k in range(1, _ALTERNATIVES + 1) if (p := port + k * _STRIDE) < 65536]
 
 
 @dataclass(frozen=True)
 class Cell:
-    """The result of probing one rank from another. `outcome` is ok, pending or a cause.
+    """The result of one rank's probe of another rank. `outcome` is ok, pending or a cause.
 
-    `rank`, `instance` and `run` describe the rank that responded from `address`. `rtt` and `offset` are in
-    seconds as in greeting.py, `rate` is in bytes per second, and `at` is the time in seconds since the probe
-    started. With --bandwidth, `bandwidth` is in bytes per second, and `p50` and `p99` are in seconds.
+    `rank`, `instance` and `run` describe the rank that responded at `address`. `rtt` and `offset` are in
+    seconds as in greeting.py, `rate` is in bytes per second, and `at` is the number of seconds from the start
+    of the probe to the result. With --bandwidth, `bandwidth` is in bytes per second, and `p50` and `p99` are
+    in seconds.
     """
 
     outcome: str
@@ -97,7 +97,7 @@ class Cell:
         return dict(vars(self))
 
     def as_message(self) -> dict[str, Any]:
-        """Return the data from which `Cell(**data)` creates the same cell, without default values."""
+        """Return the cell as keyword arguments for `Cell`. Default values are omitted."""
         return {name: value for name, value in vars(self).items() if value != _DEFAULTS.get(name, _NONE)}
 
 
@@ -123,11 +123,11 @@ class Probe:
         place: int | None = None,
         also: int = 0,
     ) -> None:
-        """`place` is the peer's index. `also` is an additional port to try, or 0.
+        """`place` is the peer's index in the list of peers. `also` is an additional port to try, or 0.
 
         With hostNetwork, several ranks may listen at the same address. If only a different rank responds
-        there, the probe accepts its response for now, but continues until the peer responds. `also` is needed
-        because a Service may forward only that port.
+        there, the probe accepts its response for now, but continues until the peer itself responds. `also` is
+        needed because a Service may forward only that port.
         """
         self._peer, self.own, self._names, self._stop = peer, own, names, stop
         self._port, self._place, self._also = peer.port or port, place, also
@@ -145,8 +145,8 @@ class Probe:
         self._greeted: Stream | None = None
         """The connection on which the peer has just responded to the greeting."""
         self._resolved, self._published = "", ""
-        """The full name for which the peer has a DNS record, and the name that torchrun may publish for the
-        peer."""
+        """The full name for which the peer has a DNS record, and the name that torchrun may pass to the
+        workers for it."""
 
     def start(self) -> Probe:
         """Start probing the peer in a new thread."""
@@ -170,9 +170,10 @@ class Probe:
 
     @property
     def cell(self) -> Cell:
-        """The current result. A connection attempt without a response counts as filtered.
+        """The current result. If a connection attempt gets no response, it counts as filtered.
 
-        This replaces an earlier failure, because the peer may meanwhile have started behind a filter.
+        This replaces an earlier failure, because the peer may have started in the meantime, but behind a
+        filter.
         """
         cell, calling, asking = self._cell, self._calling, self._names.asking
         if cell.outcome == PENDING and asking is not None and time.monotonic() - asking >= ASKED:
@@ -182,7 +183,8 @@ class Probe:
         if cell.outcome != OK and calling is not None:
             address, since = calling
             waited = time.monotonic() - since - self.delayed(since)
-            # Kernels rate-limit ICMP messages, so a rejected connection may also get no response.
+            # Kernels rate-limit ICMP messages. So even if a connection was rejected once, the next one may
+            # get no response.
             if waited >= UNANSWERED and not cell.sender:
                 text = f"{address} port {self._port}: no answer for {waited:.1f} s"
                 return self._of("tcp.filtered", text, address)
@@ -191,9 +193,9 @@ class Probe:
         return cell
 
     def succeed(self, lookup: Lookup, address: str, greeted: Greeted, rate: float) -> bool:
-        """Set the result if the peer has responded and needs no further check. Return whether it was set.
+        """Set the result to ok if no further check of the peer is needed. Return whether it was set.
 
-        `rate` is the rate in bytes per second at which full packets were sent to it.
+        `rate` is the rate in bytes per second at which the peer received full packets.
         """
         there = greeted.hello
         if there is None or there.instance == self.own.instance or there.bound not in ("", address):
@@ -213,7 +215,10 @@ class Probe:
             self._stop.wait(again - time.monotonic())
 
     def attempt(self) -> float | None:
-        """Probe once. Return the monotonic time of the next attempt, or None if the probe has succeeded."""
+        """Run one attempt.
+
+        Return the monotonic time of the next attempt, or None if the probe has succeeded.
+        """
         before, again = self._cell, self._try()
         if before.outcome == OK != self._cell.outcome:
             self._cell = before
@@ -225,7 +230,10 @@ class Probe:
         return max(time.monotonic() + pause, again)
 
     def _try(self) -> float:
-        """Probe once. Return the earliest monotonic time for the next attempt."""
+        """Resolve the name and probe its addresses once.
+
+        Return the earliest monotonic time for the next attempt.
+        """
         found = self._names.look_up(self._peer.host, self._patience)
         if found.cause:
             self._cell = replace(self._of(found.cause, found.text), waited=found.waited)
@@ -282,7 +290,10 @@ class Probe:
         return self._named(cell) if cell.outcome == OK else cell
 
     def _named(self, cell: Cell) -> Cell:
-        """Return the cell, or a failed cell if the name that torchrun publishes does not reach the peer."""
+        """Return the cell.
+
+        It is a failed cell if the name that torchrun passes to the workers does not lead to the peer.
+        """
         name = self._published
         if not name or name.rstrip(".") == self._resolved.rstrip("."):
             return cell
@@ -308,7 +319,8 @@ class Probe:
     def _elsewhere(self, address: str, cell: Cell) -> Cell:
         """Probe other ports.
 
-        Return the result for the port on which the peer responds, or else for the common port.
+        Return the result for the port on which the peer responds. If there is none, return the result for the
+        common port.
         """
         if self.listens not in (0, self._port) and self._is_it(
             other := self._ask(address, self.listens, QUICK)
@@ -382,7 +394,7 @@ class Probe:
         return cell
 
     def _from(self, greeted: Greeted, there: Hello, address: str, port: int) -> Cell:
-        """Return a probe's cell for the rank that responded."""
+        """Return the cell for a rank that responded to the greeting."""
         said = (
             f"{there.host} ({address}) is rank {there.rank} of {there.nodes}, run {there.run or 'unnamed'!r}"
         )
@@ -408,7 +420,10 @@ class Probe:
 
 
 class FirstProbe(Probe):
-    """Requires rank 0 to respond at every address of its name, because clients may use any of them."""
+    """A probe of rank 0.
+
+    Rank 0 must respond at all addresses of its name, because clients may use any of them.
+    """
 
     everywhere = True
 

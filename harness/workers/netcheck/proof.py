@@ -1,14 +1,16 @@
-"""Withhold failures that may be caused by slowness rather than by a fault. All functions are pure.
+"""Withhold failures that may be due to slowness instead of a fault. All functions are pure.
 
 A busy DNS server or rank responds late, and a rank that starts late refuses connections until it listens.
 Such failures count only if they are proved:
 
-- A missing response counts if the wait was FACTOR times longer than any delay measured at the same time.
-- A refused connection counts as rejected by a firewall only if the rank was known to listen before the
-  attempt started, and still listened after it had ended (member.py).
+- A missing response counts if the wait was at least FACTOR times as long as any delay measured at the same
+  time.
+- A refused connection counts as rejected by a firewall only if the rank is known to have listened both before
+  and after the attempt (member.py).
 - A missing DNS record counts if the rank has existed long enough for the control plane to publish it.
 
-A failure that is not proved becomes pending, with the reason in its text and the cause in `withheld`.
+A failure that is not proved becomes pending. The cell's text then contains the reason, and `withheld` the
+cause.
 """
 
 from __future__ import annotations
@@ -22,17 +24,18 @@ from .probe import ADVERTISED, PENDING, Cell
 from .rank_report import Report
 
 FACTOR = 4.0
-"""The ratio by which a wait without a response must exceed the longest measured delay."""
+"""A missing response counts only if the wait was at least this many times as long as the longest measured
+delay."""
 STEPS_TO_A_RECORD = 10.0
-"""The time that publishing a DNS record may take, as a multiple of the measured delay. The kubelet, API
-server, EndpointSlice controller and DNS server act one after another."""
+"""How long the publication of a DNS record may take, as a multiple of the measured delay. The kubelet, the
+API server, the EndpointSlice controller and the DNS server act one after another."""
 SILENT = {"dns.server_silent": 5.0, "peer.silent": 2.0, "mtu.black_hole": 1.5}
-"""Maps each cause to the minimum number of seconds without a response that proves it. The value for the DNS
-server is 5 s because glibc's resolver waits that long."""
+"""Maps each cause to the minimum number of seconds that a wait for a response must last to prove the cause.
+For the DNS server, this is 5 s, because glibc's resolver waits that long."""
 RECORD = 5.0
 """A missing DNS record counts as a failure only if the rank started at least this many seconds ago."""
 YOUNG = 1.6
-"""Seconds after a rank's start during which its failures do not count."""
+"""A TCP failure does not count if one of the two ranks started less than this many seconds ago."""
 BUSY = 0.5
 """If a process wakes up at least this many seconds late, its node counts as busy."""
 
@@ -44,7 +47,10 @@ def busiest(at: Mapping[int, Report]) -> tuple[int, Delay]:
 
 
 def busy(at: Mapping[int, Report]) -> str:
-    """Return a clause that the busiest rank is too busy for its silence to prove a failure, otherwise ""."""
+    """Return a clause about the busiest rank, or "" if it is not busy.
+
+    If it is, a missing response does not prove a failure.
+    """
     rank, delay = busiest(at)
     return f"too busy to judge: netcheck on rank {rank} {delay.text}" if delay.late >= BUSY else ""
 
@@ -119,8 +125,8 @@ def _silence(cell: Cell, reports: list[Report], job: _Job) -> str:
     """Return the reason why a missing response does not prove a failure, or "" if it does."""
     minimum = SILENT[cell.outcome]
     if cell.outcome == "dns.server_silent":
-        # If the server answers any rank, the answers show its delay. Otherwise, the server may be on the
-        # busiest node.
+        # If the server answers at least one rank, the duration of these answers shows its delay. Otherwise,
+        # the server may be on the busiest node.
         rank, delay, slowest = job.rank, job.delay, job.dns or job.delay.late
         explanation = f"the DNS server took up to {slowest:.1f} s to answer" if job.dns else ""
     else:
@@ -133,5 +139,5 @@ def _silence(cell: Cell, reports: list[Report], job: _Job) -> str:
 
 
 def _was_listening(cell: Cell, receiver: Report) -> bool:
-    """Return whether the connection went to an address and port on which the rank has listened."""
+    """Return whether the rank reported that it listens on the probed address and port."""
     return bool(receiver.port) and cell.port == receiver.port and cell.address in receiver.addresses

@@ -60,7 +60,7 @@ class Report:
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> Report:
-        """Return a report from the data that `as_dict` returned, also after a round trip through JSON.
+        """Return a report from the result of `as_dict`, which may have passed through JSON.
 
         Raises KeyError or TypeError if the data is not a report.
         """

@@ -1,8 +1,9 @@
 """Open a TCP connection. If this fails, determine the cause from errno and from the ICMP message behind it.
 
-The same errno can have several causes. "No route to host" means a missing route, a missing machine, or a
-firewall that rejects the connection. The ICMP message (RFC 792, 1812, 4443) contains the reason and the
-address of the machine that sent it. Linux keeps that message in the socket's error queue (ip(7), IP_RECVERR).
+The same errno can have several causes. "No route to host" can mean a missing route, a missing machine, or a
+firewall that rejects the connection. The ICMP message (RFC 792, 1812, 4443) contains the reason, and its
+source address shows which machine sent it. Linux keeps the message in the socket's error queue (ip(7),
+IP_RECVERR).
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ CONNECT_SECONDS = 3.5
 """Timeout in seconds for connecting. It is longer than an ARP or NDP lookup (3 × 1 s), so that a missing
 machine can be distinguished from a filter."""
 THERE_SECONDS = 0.5
-"""Timeout in seconds for testing whether the machine exists after an ICMP "unreachable"."""
+"""After an ICMP "unreachable", the timeout in seconds for testing whether the machine exists."""
 REJECTED = "tcp.rejected"
 DISCARD = 9
-"""A port on which nothing listens. A machine that exists responds to a connection attempt there with a
-reset."""
+"""A port on which usually nothing listens. If a machine exists, it responds to a connection attempt there
+with a reset."""
 
 _BY_ERRNO = {
     errno.ECONNREFUSED: "tcp.refused",
@@ -58,9 +59,9 @@ _REJECTED = {
     (3, 5): "source address failed ingress/egress policy",
     (3, 6): "reject route to destination",
 }
-"""Maps (origin, code) to the name of a message that a firewall sends in response to a TCP packet. A host does
-not send these messages: for a closed TCP port, it responds with a reset (RFC 9293, 3.10.7.1), never with
-"port unreachable"."""
+"""Maps (origin, code) to the name of an ICMP message. In response to a TCP packet, only a firewall sends
+these messages. A host never sends "port unreachable" for a closed TCP port, but a reset (RFC 9293,
+3.10.7.1)."""
 
 
 @dataclass(frozen=True)
@@ -197,13 +198,16 @@ def _own(address: str) -> bool:
 
 
 def _is_there(address: str) -> bool:
-    """Return whether the machine exists, which means that it accepts or resets a connection to DISCARD."""
+    """Return whether the machine exists. If it does, it accepts or resets a connection to port DISCARD."""
     error = connect_plainly(address, DISCARD)
     return error in (None, errno.ECONNREFUSED)
 
 
 def connect_plainly(address: str, port: int, seconds: float = THERE_SECONDS) -> int | None:
-    """Connect and disconnect. Return None on success, 0 for a missing or invalid response, else the errno."""
+    """Connect and disconnect.
+
+    Return None on success, 0 if no TCP response arrives, and otherwise the errno.
+    """
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as connection:
         connection.settimeout(seconds)

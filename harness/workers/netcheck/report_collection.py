@@ -20,11 +20,11 @@ SETTLE = {
     "dns.negative_cached": 1e9,
     PENDING: 1e9,
 }
-"""Maps each of these failures to the number of seconds after which it is final, counted from the last rank's
-first report. DNS records may appear late, a DNS server may be starting, and cached negative answers expire.
-"""
+"""Maps each of these failures to the number of seconds after which it is final. They are counted from the
+first report of the rank that reported last. DNS records may appear late, a DNS server may be starting, and
+cached negative answers expire."""
 SETTLED = 1.6
-"""For any other failure, the number of seconds after which it is final. A retry takes less time than this."""
+"""The number of seconds after which any other failure is final. A retry takes less time than this."""
 SILENT_AFTER = 2.0
 """A rank that has not reported for this many seconds has ended, or its process does not get a CPU."""
 NOBODY_NEW = 10.0
@@ -37,14 +37,14 @@ class ReportCollection:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._reports: dict[str, tuple[Report, float, float]] = {}
-        """Maps each instance to its newest report, and to the monotonic times at which its first and its
-        newest report arrived."""
+        """Maps each instance to its newest report and two monotonic times: when its first report arrived, and
+        when its newest report arrived."""
         self._refused: dict[tuple[str, int, float], float] = {}
-        """The arrival time of each report of a refused connection, keyed by (connecting instance, peer's
-        place, time of the attempt)."""
+        """The arrival time of the first report that contains a given refused connection. The key is
+        (connecting instance, peer's place, time of the attempt)."""
 
     def add(self, report: Report) -> Report:
-        """Store a report, and return the newest one of its rank."""
+        """Store a report. Return the newest report of the same rank."""
         at = time.monotonic()
         with self._lock:
             newest, first, _ = self._reports.get(report.instance, (report, at, at))
@@ -71,9 +71,9 @@ class ReportCollection:
     def proved(self) -> list[Report]:
         """Return all reports, supplemented with the information that rank 0 has.
 
-        Failures that are not proved are pending. A refused connection is proved if the peer reported after
-        the attempt, because it was listening the whole time. A rank that is currently not reporting has
-        ended, or does not get a CPU.
+        Failures that are not proved are pending. If the peer reported after refusing a connection, it was
+        listening the whole time, so the failure is proved. If a rank has stopped reporting, the time since
+        its last report counts as its delay.
         """
         now = time.monotonic()
         with self._lock:
@@ -124,6 +124,9 @@ def is_incomplete(report: Report) -> bool:
 
 
 def _replaces(report: Report, other: Report) -> bool:
-    """Return whether a report comes from a restarted rank. Two processes cannot listen on one port."""
+    """Return whether `report` comes from the same rank as `other` after a restart.
+
+    The address and port are the same, and two processes cannot listen on the same port.
+    """
     listens = (report.host, report.addresses, report.port) == (other.host, other.addresses, other.port)
     return report.instance != other.instance and bool(report.addresses and report.port) and listens

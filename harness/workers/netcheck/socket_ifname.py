@@ -36,8 +36,8 @@ class Binding:
 def matching(value: str, names: Iterable[str]) -> list[str]:
     """Return the interfaces that a value in NCCL's syntax selects.
 
-    The value is a list of prefixes. A leading `=` makes them exact names, `^` excludes them, and `^=`
-    excludes exact names. A port after a colon is ignored.
+    The value is a list of prefixes. With a leading `=`, they are exact names. With `^`, the matching
+    interfaces are excluded, and with `^=` those with exactly these names. A port after a colon is ignored.
     """
     excludes, rest = value.startswith("^"), value[1:] if value.startswith("^") else value
     exact, rest = rest.startswith("="), rest[1:] if rest.startswith("=") else rest
@@ -50,10 +50,10 @@ def matching(value: str, names: Iterable[str]) -> list[str]:
 
 
 def nccl(variables: Mapping[str, str], own: Mapping[str, str]) -> Binding | None:
-    """Return NCCL's binding, or None if it does not find an interface.
+    """Return NCCL's binding, or None if NCCL does not find an interface.
 
-    `own` maps addresses to interfaces. Link-local addresses come last, because an interface's other addresses
-    come first in NCCL's list.
+    `own` maps addresses to interfaces. Link-local addresses must come last, because NCCL lists an interface's
+    other addresses first.
     """
     version = {"AF_INET": 4, "AF_INET6": 6}.get(variables.get("NCCL_SOCKET_FAMILY", ""))
     candidates = {a: name for a, name in own.items() if version in (None, ipaddress.ip_address(a).version)}

@@ -17,14 +17,12 @@ from .finding import Finding, failed, listed, ok, unknown
 from .interfaces import infiniband
 
 CLOCK_SECONDS = 5.0
-"""Maximum clock offset in seconds. Larger offsets invalidate tokens, and distort timeouts and a tracker's
-time axis.
-"""
+"""Maximum clock offset in seconds. With larger offsets, tokens may be invalid, timeouts may be wrong, and a
+tracker's time axis is distorted."""
 SHM_PER_PROCESS = 16 * 1024 * 1024
-"""Required size of /dev/shm in bytes for each process on a node. This limit was chosen for this project. The
-container default of 64 MiB is enough for four processes, but not for eight (nccl #525, #290;
-ai-cloud-validation #643).
-"""
+"""Minimum size of /dev/shm in bytes for each process on a node. This project chose the limit. The containers'
+default of 64 MiB is enough for four processes, but not for eight (nccl #525, #290; ai-cloud-validation
+#643)."""
 _NCCL = ("nvidia-nccl-cu13", "nvidia-nccl-cu12", "nvidia-nccl-cu11")
 
 
@@ -60,9 +58,9 @@ def compare(
 ) -> list[Finding]:
     """Return findings about environments that differ between ranks or are unsuitable.
 
-    `offsets` maps each rank to its clock's offset from rank 0's clock, and the error of that offset, in
-    seconds. A finding blames the ranks that differ from the most common value, or all ranks if no single
-    value is the most common.
+    `offsets` maps each rank to two numbers in seconds: the offset of its clock from rank 0's clock, and the
+    maximum error of this offset. If versions differ, the finding blames the ranks without the most common
+    version. If no single version is the most common, it blames all ranks.
     """
     findings: list[Finding] = []
     for name in ("python", "torch", "nccl"):

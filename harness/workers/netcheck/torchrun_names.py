@@ -1,10 +1,11 @@
-"""Determine the settings that torchrun derives from the pods' own host names unless an option overrides them.
+"""Determine what torchrun derives from the pods' own host names unless an option overrides it.
 
 With a c10d or etcd-v2 rendezvous, torchrun does not pass MASTER_ADDR from the pod template to the workers.
-Instead, it passes the name of the agent that comes first in alphabetical order, which is --local-addr or else
-`socket.getfqdn()` (torch/distributed/elastic/rendezvous/dynamic_rendezvous.py). With a c10d rendezvous, each
-torchrun also compares the host in --rdzv_endpoint with its pod's own name, to determine whether it opens the
-rendezvous store (`_matches_machine_hostname` in utils.py of the same package).
+Instead, it passes the name of the agent that comes first in alphabetical order. An agent's name is
+--local-addr, or else `socket.getfqdn()` (torch/distributed/elastic/rendezvous/dynamic_rendezvous.py).
+
+With a c10d rendezvous, each torchrun also compares the host in --rdzv_endpoint with its pod's own name. If
+they match, it opens the rendezvous store (`_matches_machine_hostname` in utils.py of the same package).
 """
 
 from __future__ import annotations

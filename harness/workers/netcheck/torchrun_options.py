@@ -27,7 +27,7 @@ _OPTIONS = {
 }
 """Maps each torchrun option to the equivalent environment variable."""
 RENDEZVOUS = ("PET_RDZV_BACKEND", "PET_RDZV_ENDPOINT", "PET_RDZV_CONF", "PET_LOCAL_ADDR")
-"""Variables that torchrun itself reads, with the same values as its options."""
+"""Variables that torchrun itself reads. Their values are the same as those of the options."""
 _FLAGS = ("standalone", "m", "module", "no-python", "run-path", "virtual-local-rank")
 """torchrun options that do not take a value."""
 _NO_SPACE = re.compile(
@@ -69,17 +69,17 @@ def command_line(proc: Path, pid: int) -> list[str]:
 
 
 def from_options(words: Sequence[str]) -> dict[str, str]:
-    """Return torchrun's options as variables, without options that torchrun ignores.
+    """Return torchrun's options as environment variables. Options that torchrun ignores are omitted.
 
-    `--rdzv-endpoint` also sets rank 0's address, and overrides `--master-addr` and `--master-port`.
-    Options after the script name belong to the script, and are ignored.
+    `--rdzv-endpoint` also sets rank 0's address, and overrides `--master-addr` and `--master-port`. Options
+    after the script's name belong to the script, and are ignored.
     """
     options: dict[str, str] = {}
     start = next((at for at, word in enumerate(words) if _LAUNCHERS.search(word)), len(words))
     rest = iter(words[start + 1 :])
     for word in rest:
         if not word.startswith("-"):
-            # A shell may expand this word, which begins with "$", into further options.
+            # A word that begins with "$" may expand to further options in a shell.
             if word.startswith("$"):
                 options = {"rdzv-conf": word, "local-addr": word, **options}
             break
@@ -107,7 +107,7 @@ def from_options(words: Sequence[str]) -> dict[str, str]:
 
 
 def merged(value: str) -> str:
-    """Return the torchrun option that a missing space makes part of a value, or "" if there is none."""
+    """Return a torchrun option that is part of a value because a space is missing, or "" if there is none."""
     match = _NO_SPACE.search(value)
     return match[1].partition("=")[0] if match else ""
 
@@ -123,10 +123,10 @@ def is_own_host(address: str) -> bool:
 
 
 def from_script(text: str) -> dict[str, str]:
-    """Return the literal options of the first torchrun command in a shell script, as variables.
+    """Return the literal options of the first torchrun command in a shell script, as environment variables.
 
-    Rendezvous options are returned unexpanded, as is an --rdzv_id or --master_addr that expands to a
-    different value in each pod.
+    Two kinds of options are returned without expansion: rendezvous options, and an --rdzv_id or --master_addr
+    that expands to a different value in each pod.
     """
     text_lines = re.sub(r"\\\n", " ", text)
     script = "\n".join(line for line in text_lines.splitlines() if not line.lstrip().startswith("#"))
@@ -149,18 +149,18 @@ def from_script(text: str) -> dict[str, str]:
     if host := _OWN_HOST.search(match[2]):
         name = "PET_RDZV_ENDPOINT" if "rdzv" in host[1] else "PET_MASTER_ADDR"
         literal[name] = host[2]
-        # A script with several torchrun commands may start a different one in rank 0's pod.
+        # If a script has several torchrun commands, rank 0's pod may run a different one.
         if len(_IN_SCRIPT.findall(script)) > 1:
             del literal[name]
     return literal
 
 
 def of_container(proc: Path = PROC, own: int | None = None) -> dict[str, str]:
-    """Return torchrun's options, keyed by the environment variables that correspond to them.
+    """Return torchrun's options as environment variables.
 
-    The options are those of the torchrun that started this process, or else of the first torchrun in this
-    container, or else of the torchrun command in the script that the container's first process runs. Outside
-    a pod, only the ancestors of this process are examined.
+    They come from the torchrun that started this process. If there is none, they come from the first torchrun
+    in this container, or else from the torchrun command in the script that the container's first process
+    runs. Outside a pod, only the ancestors of this process are examined.
     """
     for pid in _parents(proc, os.getpid() if own is None else own):
         if is_torchrun(words := command_line(proc, pid)):

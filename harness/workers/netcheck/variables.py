@@ -1,4 +1,4 @@
-"""Validate the types, ranges and consistency of the variables for a process's rank and rank 0's address."""
+"""Validate the variables for a process's rank and rank 0's address: types, ranges and consistency."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ RUN_ID = (
     "HARNESS_NONCE",
     "PLUTO_RUN_ID",
 )
-"""In each of NODES, PROCESSES, NODE_RANK and RUN_ID, the first variable that is set is used."""
+"""Each of NODES, PROCESSES, NODE_RANK and RUN_ID lists alternatives. The first variable that is set is
+used."""
 RDZV_ID = ("RDZV_ID", "PET_RDZV_ID")
 OWN_HOST = ("PET_RDZV_ENDPOINT", "PET_MASTER_ADDR")
 TORCHRUN = {
@@ -42,7 +43,7 @@ TORCHRUN = {
 }
 """Maps each variable to the equivalent torchrun option."""
 AUTOMATIC = ("auto", "gpu", "cpu")
-"""Values that torchrun accepts instead of a number of processes."""
+"""Values that torchrun's --nproc_per_node accepts instead of a number."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ class Environment:
     rdzv_id: str = ""
     """torchrun's --rdzv_id, or "" if it is unknown."""
     torchrun: Mapping[str, str] = field(default_factory=dict)
-    """The values of the RENDEZVOUS variables that are set, as written in a script."""
+    """The RENDEZVOUS variables that are set. Their values are not expanded by a shell."""
 
     @property
     def ok(self) -> bool:
@@ -84,14 +85,14 @@ def validate_environment(
     if variables is not None:
         return _Reader(variables).environment(nodes)
     own = dict(os.environ)
-    # GROUP_WORLD_SIZE is set only by torchrun, which sets the other variables according to its options.
+    # Only torchrun sets GROUP_WORLD_SIZE. It then also sets the other variables according to its options.
     by_torchrun = "GROUP_WORLD_SIZE" in own
     options = {} if by_torchrun else of_container()
     return _Reader(own, options, 0 if by_torchrun else gpus()).environment(nodes)
 
 
 def port_after(port: int, offset: int) -> int:
-    """Return `port + more`, or `port - more` if the sum is not a valid port."""
+    """Return `port + offset`, or `port - offset` if the sum is not a valid port."""
     return port + offset if port + offset < 65536 else port - offset
 
 
@@ -131,7 +132,7 @@ class _Reader:
         self._options = options or {}
         self._torchrun = {name: self._variables[name] for name in RENDEZVOUS if self._variables.get(name)}
         if options is not None and not options:
-            # If torchrun was not detected, its options may override these variables.
+            # If torchrun was not detected, it may have options that override these variables.
             self._torchrun = {}
         if not self._variables.get("MASTER_ADDR"):
             self._variables.update(_torchruns_master(self._variables))
@@ -182,7 +183,7 @@ class _Reader:
         )
 
     def _missing_spaces(self) -> None:
-        """Add a failed finding for each option that a missing space makes part of another option's value."""
+        """Add a failed finding for each option that is part of another value because a space is missing."""
         for name, option in TORCHRUN.items():
             value = self._option(name)
             if other := merged(value):

@@ -19,10 +19,11 @@ from .variables import port_after, validate_environment
 
 @dataclass(frozen=True)
 class Waited:
-    """Whether rank 0 responded within the deadline. If not, `cause` and `text` describe the last failure.
+    """The result of waiting.
 
-    `history` lists each cause, and when it first occurred in seconds since the start. For example,
-    "dns.no_record" followed by "tcp.refused" means that the name was initially missing from DNS, and now
+    `ready` is true if rank 0 responded. If not, `cause` and `text` describe the last failure. `history` lists
+    each cause with the time at which it first occurred, in seconds since the start. For example,
+    "dns.no_record" followed by "tcp.refused" means that the name was missing from DNS at first, and now
     resolves.
     """
 
@@ -44,11 +45,12 @@ def wait_for_master(
     greeting: bool = True,
     variables: Mapping[str, str] | None = None,
 ) -> Waited:
-    """Wait at most `deadline` seconds until rank 0 responds at `address` (default: MASTER_ADDR) and `port`.
+    """Wait up to `deadline` seconds until rank 0 responds at `address` (default: MASTER_ADDR) and `port`.
 
-    If `greeting` is true, `port` is netcheck's port on rank 0 (default: MASTER_PORT + 1), and rank 0 of this
-    run must respond. Otherwise, `port` is the training's port (default: MASTER_PORT), which only has to be
-    open. name_resolution.py resolves the name. Raises ValueError if no address is known.
+    If `greeting` is true, `port` is netcheck's port on rank 0 (default: MASTER_PORT + 1), and netcheck must
+    respond there as rank 0 of this run. Otherwise, `port` is the training's port (default: MASTER_PORT),
+    which only has to be open. Names are resolved as in name_resolution.py. Raises ValueError if no address is
+    known.
     """
     environment = validate_environment(variables)
     address = address or environment.master_addr
