@@ -15,9 +15,9 @@ writes the manifest, and renames the folder. A folder without a manifest, or wit
 manifest, is not a checkpoint. A resumed run reports such a folder, and uses the previous checkpoint
 (resume.py).
 
-torch.distributed.checkpoint is not used. Under DDP, every rank has the same state, so there is nothing to
-assemble. Its folders do not contain sizes or hashes, so a damaged file would be detected only when it is
-loaded.
+This module does not use torch.distributed.checkpoint. Under DDP, every rank has the same state, so there is
+nothing to assemble. In addition, torch.distributed.checkpoint does not store the sizes or hashes of its
+files, so a damaged file would be detected only when it is loaded.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ VERSION = 1
 MANIFEST = "manifest.json"
 BEST, BEST_NAME = "best", "best.txt"
 TRACKERS, IDENTITY, RUN_NAME = "trackers", "id", "run"
-"""A run's subfolder for trackers.py, and two files in it. One file contains the run's identifier in the
-trackers. The other contains the name of the run for which that identifier was created."""
+"""The subfolder of a run for trackers.py, and the names of two files in it. `id` contains the run's
+identifier in the trackers, and `run` the name of the run for which that identifier was created.""" ""
 DEFAULT_KEPT = 3
 """Default number of checkpoints to keep (`--keep`)."""
 KEPT = 2
@@ -84,7 +84,7 @@ class Torn(Exception):
 
 
 class Unreadable(Torn):
-    """Raised if this user is not allowed to read a file in a checkpoint that may be intact."""
+    """Raised if the current user is not allowed to read a checkpoint. The checkpoint may be intact."""
 
 
 class Unusable(ValueError):
@@ -95,7 +95,10 @@ class Unusable(ValueError):
 
 
 def manifest_of(folder: Path) -> Manifest:
-    """Return a checkpoint's manifest without checking the other files. Raises Torn if it is invalid."""
+    """Return a checkpoint's manifest without checking the other files.
+
+    Raises Torn if the manifest is invalid.
+    """
     path = folder / MANIFEST
     try:
         document = json.loads(path.read_text())
@@ -114,7 +117,7 @@ def manifest_of(folder: Path) -> Manifest:
 
 
 def verified(folder: Path) -> Manifest:
-    """Verify a checkpoint's files, and return its manifest. Raises Torn if it is damaged."""
+    """Verify a checkpoint's files, and return its manifest. Raises Torn if the checkpoint is damaged."""
     manifest = manifest_of(folder)
     if NAME.fullmatch(folder.name) and folder.name != manifest.name:
         raise Torn(f"{folder.name} holds the checkpoint {manifest.name}")
@@ -137,7 +140,7 @@ def verified(folder: Path) -> Manifest:
 def newest(run: Path, say: Callable[[str], None]) -> tuple[Path, Manifest] | None:
     """Return a run's newest intact checkpoint, or None. Report defects of newer checkpoints through `say`.
 
-    Raises Unreadable instead of skipping a checkpoint that this user is not allowed to read.
+    If the current user is not allowed to read a checkpoint, raises Unreadable instead of skipping it.
     """
     for folder in sorted(all_of(run), key=step_of, reverse=True):
         try:
@@ -180,7 +183,8 @@ def complete(partial: Path, manifest: Manifest) -> Path:
     for folder in (*(each for each in partial.iterdir() if each.is_dir()), partial):
         flush(folder)
     final = partial.parent / manifest.name
-    if os.path.lexists(final):  # This checkpoint is damaged, because an intact one would have been resumed.
+    # If the folder exists, the checkpoint in it is damaged. Otherwise, the run would have resumed from it.
+    if os.path.lexists(final):
         discard(final)
     partial.rename(final)
     flush(final.parent)
@@ -190,8 +194,8 @@ def complete(partial: Path, manifest: Manifest) -> Path:
 def begin(run: Path, manifest: Manifest) -> Path:
     """Create a new folder for all ranks' files, and return it. Call this on only one rank.
 
-    The folder's name is always new, so a rank from an earlier attempt that is still alive does not write into
-    it.
+    The folder's name is always new. If a rank of an earlier attempt is still alive, it therefore writes into
+    a different folder.
     """
     run.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(prefix=f".{manifest.name}-", dir=run))
@@ -248,7 +252,7 @@ def pointers(run: Path) -> dict[str, Path]:
 
 
 def named(path: Path) -> Path:
-    """Return the folder of a checkpoint that a user specified: the folder itself, or a run's `best`."""
+    """Return the folder of the checkpoint at `path`, which may be a run's `best`."""
     folder = best(path.parent) if path.name == BEST and not path.is_dir() else None
     return folder or path.resolve()
 

@@ -96,11 +96,11 @@ class Mlflow:
         return [], ""
 
     def artifacts(self, texts: Mapping[str, str], shared: Path) -> None:
-        """Store `texts` (contents keyed by file name) and a table of all validations with the run.
+        """Store `texts` (contents keyed by file name) and a table of all validations as the run's artifacts.
 
-        Call this only on rank 0. If the server keeps artifacts in a folder, MLflow's client writes to that
-        path on the client's own disk, without an error. Raises ValueError if the folder is not below
-        `shared`, the output disk.
+        Call this only on rank 0. If the server keeps artifacts in a folder, MLflow's client writes to the
+        same path on its own disk, and reports no error. Raises ValueError if that folder is not below
+        `shared`, the folder of the output disk.
         """
         uri = str(self._client.get_run(self._run_id).info.artifact_uri)
         folder = urlsplit(uri)
@@ -166,7 +166,10 @@ class Mlflow:
         return str(experiment.experiment_id) if experiment else None
 
     def _begin(self) -> None:
-        """Set the run's status to RUNNING, and log missing options. MLflow params are immutable."""
+        """Set the run's status to RUNNING, and log the options that the server does not have yet.
+
+        Options are logged as MLflow params, which are immutable.
+        """
         from mlflow.entities import Param
 
         run = self._client.get_run(self._run_id)

@@ -25,7 +25,8 @@ SETTINGS = {
     # Output must reach the container log immediately. Output that the client captures stays in a pipe, and is
     # lost if the process is killed.
     "disable_console": True,
-    # A status that arrives after the next attempt has started would persist, and mark the run as TERMINATED.
+    # If this were enabled, the client would set the run's status to TERMINATED after SIGTERM. If the status
+    # arrived after the next attempt had started, it would persist.
     "x_sigterm_status_enabled": False,
     # By default, the client drops a point after 5 failures, and reports success.
     "sync_process_retry_max": 1_000_000_000,
@@ -56,7 +57,7 @@ class Pluto:
         """Create or join the run. Raises the client's errors: ConnectionError, RuntimeError."""
         import pluto
 
-        # Each attempt needs a new folder, because ranks from two attempts that share a queue lose points.
+        # Each attempt needs a new folder. If ranks from two attempts shared a queue, points would be lost.
         folder = Path(tempfile.mkdtemp(prefix=f"pluto-rank{self._rank}-"))
         os.environ["PLUTO_DIR"] = str(folder)
         job = os.environ.get("KONDUKTOR_JOB_NAME")
@@ -109,7 +110,8 @@ class Pluto:
 
     def _put(self, point: Point) -> int:
         """Log a point, and return its row id in the queue. Raises OSError if the client dropped the point."""
-        # Half a millisecond is added because the client multiplies by 1000 and truncates.
+        # The client multiplies the timestamp by 1000 and truncates the product. Half a millisecond is added,
+        # so that the product does not fall below `time_ms`.
         self._run.log(point.values, step=point.step, timestamp=(point.time_ms + 0.5) / 1000)
         row = self._queue.execute(
             "SELECT id FROM sync_queue WHERE id > ? AND record_type = ? AND step = ? AND timestamp_ms = ?",

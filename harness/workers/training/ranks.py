@@ -1,4 +1,4 @@
-"""Let the ranks of a training join, exchange values, print, and exit."""
+"""Start and end a training job's ranks, and let them exchange values and print lines."""
 
 from __future__ import annotations
 
@@ -127,11 +127,12 @@ def ended_with(main: Callable[[], int]) -> NoReturn:
     try:
         code = record(main)()
         if dist.is_initialized():
-            # Rank 0 may host the store that other ranks still use. Without device_ids, NCCL guesses the GPU.
+            # Wait for the other ranks, because they may still use the store that rank 0 hosts. Without
+            # device_ids, NCCL guesses the GPU.
             cuda = dist.get_backend() == "nccl"
             dist.barrier(device_ids=[torch.cuda.current_device()] if cuda else None)
             if code == 0 and dist.get_rank() == 0 and (ended_path := os.environ.get("TRAINING_ENDED")):
-                # Without this file, a node that rejoins later would wait for the ended ranks (training.sh).
+                # Without this file, a node that rejoins later would wait for ranks that have exited.
                 Path(ended_path).touch()
             if cuda:
                 dist.destroy_process_group()

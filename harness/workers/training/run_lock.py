@@ -94,7 +94,10 @@ class RunLock:
         self._thread.start()
 
     def lost(self) -> str:
-        """Return the later attempt that holds the lock, or "". Raises Unusable if another launch holds it."""
+        """Return a description of a later attempt that now holds the lock, or "" if there is none.
+
+        Raises Unusable if another launch holds the lock.
+        """
         owner = self._read()
         if owner is None or owner.token == self._own.token:
             return ""
@@ -155,10 +158,10 @@ class RunLock:
 
     # -- the other writer --------------------------------------------------------------------------------
     def _stale(self) -> Owner | str | None:
-        """Return the owner if it has stopped writing, or None if there is no lock file.
+        """Return the owner whose lock can be taken over, or None if there is no lock file.
 
-        If the file does not name an owner, returns a description for the log. Raises Unusable if the owner's
-        heartbeat changes.
+        If the file names no owner, returns a text for the log instead. Raises Unusable if the owner's
+        heartbeat changes, because the lock is then in use.
         """
         first, polls, has_reported = self._read(), 0, False
         while polls * POLL_SECONDS < STALE_SECONDS:

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 PAUSE, AFTER_TROUBLE = 0.1, 1.0
-"""Seconds between two polls for acknowledgements, and seconds between an error and the next attempt."""
+"""PAUSE is the time between two polls for acknowledgements, and AFTER_TROUBLE the time between an error and
+the next attempt to send. Both are in seconds."""
 
 
 @dataclass(frozen=True)
@@ -87,12 +88,15 @@ class Sender:
             return acknowledged
 
     def trouble(self) -> str:
-        """Return the tracker's current error, or "" if there is none."""
+        """Return the error of the last attempt to send, or "" if it was successful."""
         with self._changed:
             return self._trouble
 
     def close(self, ok: bool) -> None:
-        """Stop the thread, and close the run. The run is complete if `ok` is true and no point is missing."""
+        """Stop the thread, and close the run.
+
+        The client marks the run as finished if `ok` is true and all points are acknowledged.
+        """
         with self._changed:
             self._ended = True
             self._changed.notify_all()

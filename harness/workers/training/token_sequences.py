@@ -138,11 +138,11 @@ def fingerprint(stream: Stream) -> int:
 
 
 def other_texts(splits: Sequence[Sequence[tuple[int, int]]], folder: Path) -> str:
-    """Return the error message if a rank has read other texts than rank 0, otherwise "".
+    """Return the error message if a rank has read different texts from those of rank 0, otherwise "".
 
     `splits` contains, for each rank and split (documents.SPLITS), the number of tokens and the fingerprint.
-    Each rank selects its sequences by their indices. With other texts, it would train on other sequences, or
-    end an epoch at another step than the others, which then wait for it.
+    Each rank selects its sequences by their indices. A rank with different texts would train on the wrong
+    sequences, or end an epoch at a different step, at which the other ranks would wait for it.
     """
     for rank, own in enumerate(splits):
         for split, first, other in zip(SPLITS, splits[0], own, strict=True):
@@ -167,7 +167,7 @@ class Examined(NamedTuple):
 
 
 def examine(paths: Sequence[Path], field: str, context: int | None) -> Examined:
-    """Check a split's files like `read` with the byte tokenizer, without keeping the texts in memory.
+    """Perform the checks of `read` on a split's files with the byte tokenizer, but keep no texts in memory.
 
     If `context` is not None, the files must contain at least one sequence of this length. Pass None if the
     training uses a different tokenizer, or if no full-length sequence is needed. Raises OSError.

@@ -85,9 +85,9 @@ class Trainer:
         return loss
 
     def save(self, losses: dict[str, float]) -> Path:
-        """Write a checkpoint, and remove old ones. Return its folder on every rank.
+        """Write a checkpoint, and remove old ones. Return the new checkpoint's folder on every rank.
 
-        Before that, wait until all logged values are acknowledged or on disk, because a resumed run does not
+        First, wait until all logged values are acknowledged or on disk, because a resumed run does not
         log them again.
         """
         self.trackers.settle()

@@ -21,7 +21,7 @@ TOLD_LESS = 0.5
 
 
 def torn(step: int) -> None:
-    """Truncate the weights in this step's checkpoint to half their size after the checkpoint is complete."""
+    """Truncate the weights file to half its size after the checkpoint of this step is complete."""
 
     def cut(folder: Path, manifest: Manifest) -> None:
         if manifest.step == step:
