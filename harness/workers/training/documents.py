@@ -30,8 +30,7 @@ from typing import Any
 
 SPLITS = ("train", "val")
 MAX_LINE = 256 << 20
-"""Maximum length of a line in bytes. Without it, a file that has no line breaks would exhaust the memory.
-""" ""
+"""Maximum length of a line in bytes. Without it, a file that has no line breaks would exhaust the memory."""
 _NAMES, _COMPRESSIONS = (".jsonl", ".ndjson", ".json"), ("", ".gz", ".zst")
 _SHARDS = tuple(f"{name}{compression}" for name in _NAMES for compression in _COMPRESSIONS)
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
