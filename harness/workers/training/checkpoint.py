@@ -40,7 +40,7 @@ MANIFEST = "manifest.json"
 BEST, BEST_NAME = "best", "best.txt"
 TRACKERS, IDENTITY, RUN_NAME = "trackers", "id", "run"
 """The subfolder of a run for trackers.py, and the names of two files in it. `id` contains the run's
-identifier in the trackers, and `run` the name of the run for which that identifier was created.""" ""
+identifier in the trackers, and `run` the name of the run for which that identifier was created."""
 DEFAULT_KEPT = 3
 """Default number of checkpoints to keep (`--keep`)."""
 KEPT = 2
