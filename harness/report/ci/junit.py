@@ -27,8 +27,8 @@ _NO_XML = re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 class Case:
     """A test. If `problem` is None, the test passed and `text` is its output.
 
-    Otherwise, `text` describes the problem in full and `message` in one line, and `kind` classifies it, for
-    example as a cause such as rank.killed.
+    Otherwise, `text` is the full description of the problem, `message` is a one-line summary, and `kind` is
+    the type of the problem, for example the cause rank.killed.
     """
 
     name: str

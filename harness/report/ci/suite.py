@@ -49,7 +49,7 @@ class Suite:
     verdict: Check
     checks: list[Check]
     accepted: list[tuple[Check, str, float]]
-    """The acceptance tests, as (check, verdict before conversion, duration in seconds)."""
+    """The acceptance tests, as (check, the acceptance test's own verdict, duration in seconds)."""
     started_at: str
     start: float
     stop: float

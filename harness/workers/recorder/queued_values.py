@@ -20,8 +20,8 @@ MAX_DEPTH, MAX_LEAVES = 20, 10_000
 leaves.
 """
 MAX_ENTRIES = 1000
-"""Maximum number of entries for dropped values. There is one entry per key and reason, and all further values
-share one entry."""
+"""Maximum number of entries for dropped values. Each combination of key and reason has its own entry. Values
+beyond the maximum share one entry."""
 METRIC = 0
 """The value that marks metrics in the client's queue: RecordType.METRIC in pluto.sync.store."""
 NOT_QUEUED = "the client did not queue the value"
@@ -213,7 +213,7 @@ class Account:
         refused_reason = client_rules.refused(step)
         moved_reason = self._moved_reason(queued, step)
         other_entries = list(queued.others) if queued is not None else []
-        # The merged names are determined only if they are needed, because `log` calls are frequent.
+        # Determine the names that the client merges only if needed, because `log` calls are frequent.
         merged: set[str] | None = None
         for leaf in passed:
             self.handed += 1
