@@ -23,7 +23,7 @@ class KeptRows:
         """False if at least one row was omitted because its step does not fit into 64 bits."""
 
     def put(self, step: int, value: float, time_ms: int) -> None:
-        """Add the row that the rank logged next."""
+        """Add the next row that the rank logged."""
         try:
             if self._steps and step <= self._steps[-1]:
                 self.ascending = False

@@ -53,7 +53,7 @@ class Stream(Recorder):
         pass
 
     def _life(self) -> dict[str, Any]:
-        # torchrun does not restart these children, so its restart count does not apply to them.
+        # torchrun does not restart a rank's child processes, so its restart count does not apply to them.
         own = {} if self.parent is None else {"parent": self.parent, "restart": None, "max_restarts": None}
         return {**super()._life(), **own}
 
@@ -328,9 +328,9 @@ _NO_FREQUENCY = [{"current": 0, "min": 0, "max": 0}]
 def wrap_system(module: ModuleType) -> None:
     """Allow the Pluto client to start on a kernel that reports no CPU frequency (`pluto.sys`).
 
-    There, psutil returns an empty list, and version 0.0.29 of the client fails in `init` because it computes
-    the list's minimum. Without HARNESS_CPU_FREQUENCY, which is set only on clusters that the harness creates,
-    nothing changes.
+    On such a kernel, psutil returns an empty list, and version 0.0.29 of the client fails in `init` because
+    it computes the list's minimum. The client is changed only if HARNESS_CPU_FREQUENCY is set, as on clusters
+    that the harness creates.
     """
     system: Any = module.System
     original = system.__init__

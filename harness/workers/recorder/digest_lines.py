@@ -237,7 +237,7 @@ def nodes_text(nodes: dict[int, int], unknown: Iterable[int]) -> str:
 
 
 def nodes_from(text: str) -> dict[int, str]:
-    """Return each node's encoded digest, or "" if unknown. Raises ValueError if the text is invalid."""
+    """Return each node's encoded digest, or "" if it is unknown. Raises ValueError if the text is invalid."""
     nodes: dict[int, str] = {}
     for run in text.split(";") if text else ():
         first, _, digests = run.partition(":")

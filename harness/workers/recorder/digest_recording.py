@@ -171,9 +171,9 @@ _LIFE = {"restart": "TORCHELASTIC_RESTART_COUNT", "world": "WORLD_SIZE"}
 def process_group() -> dict[str, Any] | None:
     """Return the backend, store, rank and size of torch.distributed's default process group, or None.
 
-    If the store is a TCPStore, the group proves that all its ranks connected, even if no launcher reported
-    the world size, because rank 0's store waits for all ranks. Other stores, such as a file in each pod, do
-    not prove this. Never raises.
+    If the store is a TCPStore, rank 0 has waited for all ranks. The group then proves that all its ranks
+    connected, even if no launcher reported the world size. Other stores, such as a file in each pod, do not
+    prove this. Never raises.
     """
     distributed: Any = sys.modules.get("torch.distributed")
     try:
@@ -185,7 +185,7 @@ def process_group() -> dict[str, Any] | None:
         names = {"backend": str(distributed.get_backend())[:40], "store": type(store).__name__[:40]}
         return {**names, "rank": int(distributed.get_rank()), "size": int(distributed.get_world_size())}
     except Exception:
-        # torch.distributed is being imported, its group is being destroyed, or PyTorch lacks it.
+        # torch.distributed is being imported or is not included in PyTorch, or its group is being destroyed.
         return None
 
 
@@ -226,7 +226,7 @@ class Admitted(Recording):
             super().queued_directly(op, own, step, time_ms)
 
     def queued(self, run: str, metrics: Mapping[str, Any], step: Any, time_ms: Any) -> None:
-        """Add numbers that the client queued to the digests. Never raises."""
+        """Add to the digests the numbers that the client queued. Never raises."""
         if not self.here:
             return
         try:
@@ -288,7 +288,7 @@ class Admitted(Recording):
                 self._summary()
 
     def end(self) -> None:
-        """Write the summary, even after an uncaught exception, because the digests cover queued points."""
+        """Write the summary, even after an uncaught exception. It contains only points that were queued."""
         if self._ended:
             return
         self._report_the_rest()

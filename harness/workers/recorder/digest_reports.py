@@ -62,7 +62,7 @@ def head_text(head: bytes) -> str:
 
 
 class UnexpectedError(Exception):
-    """Raised if a response is not from the tracker. Its text contains no data from the request."""
+    """Raised if a response is not from the tracker. The message contains no data from the request."""
 
 
 class Reports:
@@ -94,7 +94,7 @@ class Reports:
         self._report: bytes | None = None
         """The report that is being sent or retried, or None."""
         self._in_report = 0
-        """The number of entries in the report `_report`."""
+        """The number of entries in `_report`."""
         self._changed = threading.Condition()
         self._requested = self._attempted = 0
         """`_requested` counts the calls to `add`. `_attempted` counts the calls after which the thread has
@@ -169,7 +169,7 @@ class Reports:
             self._changed.wait_for(lambda: self.stopped or self._requested > target)
 
     def _send_next(self) -> None:
-        """Send the next report. Before the first one, ask whether the tracker has the route."""
+        """Send the next report. Before the first report, check that the tracker accepts reports."""
         if not self._has_route:
             self._expect(self._post(self._body([])), 0)
             self._has_route = True

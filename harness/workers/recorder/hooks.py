@@ -210,9 +210,9 @@ def ended_at_once(complete: bool) -> None:
 
 
 def finished_in_a_child() -> None:
-    """Record the outcome of all points in a child process whose rank has finished its runs.
+    """Record the outcome of all points if this process is a child of a rank. Never raises.
 
-    Never raises.
+    This is called when the process has finished all its runs.
     """
     client = sys.modules.get(f"{__package__}.client_calls")
     recording = getattr(client, "_recording", None)
@@ -257,7 +257,7 @@ def recorded_by(environment: Mapping[str, str], rank: int) -> int | None:
 
 
 def started_by_torchrun(environment: Mapping[str, str]) -> bool:
-    """Return whether torchrun started this process as a rank. False for a helper that a rank started."""
+    """Return whether torchrun started this process as a rank. Returns False for a rank's child process."""
     if rank_of(environment) is None or "LOCAL_RANK" not in environment:
         return False
     try:

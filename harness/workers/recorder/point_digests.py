@@ -86,7 +86,7 @@ class Block:
         self._digest: int | None = None
 
     def put(self, step: int, value: float, time_ms: int) -> int:
-        """Add a point. Return 1 if its step is new, 0 if not, and -1 if it can no longer be added."""
+        """Add a point. Return 1 if its step is new, 0 if not, and -1 if the point can no longer be added."""
         rows = self.rows
         if rows is None:
             return self._put_last(step, value, time_ms)

@@ -35,8 +35,8 @@ from typing import Any
 from . import exit_status, hooks, rank_stacks
 
 MAX_COMMAND, MAX_ARGUMENT = 1200, 200
-"""Maximum length of a command line, and of each of its arguments, in characters, so that they fit into
-a frame."""
+"""Maximum length of a command line, and of each of its arguments, in characters. Longer ones would not
+fit into a frame."""
 WORLD = (
     *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE"),
     *("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS"),
@@ -120,7 +120,7 @@ def start(role: str = "python") -> None:
 
 
 def end(how: str, code: int | None, error: str = "") -> None:
-    """Record how this process ends, unless its start was not recorded. Never raises."""
+    """Record how this process ends, if its start was recorded. Never raises."""
     state = _current()
     if not state.started or state.ended:
         return

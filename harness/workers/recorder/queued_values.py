@@ -90,7 +90,7 @@ class Queue:
         return getattr(self._calls, "now", None)
 
     def begin(self) -> Queued:
-        """Start collecting what this thread queues. Return the object that collects it."""
+        """Start collecting the data that this thread queues. Return the object with the collected data."""
         self._calls.now = queued = Queued()
         return queued
 
@@ -204,7 +204,7 @@ class Account:
         unsent_reason: str,
         raised: Exception | None,
     ) -> None:
-        """Compare a call's values with those that the client queued, and count them.
+        """Compare a call's values with those that the client queued, and count the outcomes.
 
         `unsent_reason` is the reason why this run queues nothing, or "" if it queues points. `raised` is the
         exception that the client raised, or None.

@@ -1,4 +1,4 @@
-"""Write and read atomic checkpoints. Each is either complete or absent, no matter when a process is killed.
+"""Write and read atomic checkpoints, which are complete or absent, no matter when a process is killed.
 
     OUT/RUN/epoch-0001-step-00000120/
         rank-0/model.safetensors      the weights, equal on every rank
@@ -44,7 +44,7 @@ identifier in the trackers, and `run` the name of the run for which that identif
 DEFAULT_KEPT = 3
 """Default number of checkpoints to keep (`--keep`)."""
 KEPT = 2
-"""Minimum number of checkpoints to keep. If the newest checkpoint is damaged, the previous one is used."""
+"""Minimum number of checkpoints to keep. The previous one is needed if the newest one is damaged."""
 NAME = re.compile(r"epoch-\d{4,}-step-(\d{8,})")
 """Matches the name of a checkpoint's folder, and captures the step. It does not match a user's backup, such
 as `epoch-0001-step-00000034.bak`."""
@@ -57,7 +57,7 @@ class Manifest:
     """The contents of a checkpoint's manifest."""
 
     epoch: int
-    """The epoch in which the training continues. The first epoch is 0."""
+    """The epoch in which training continues, counted from 0."""
     step: int
     """The number of completed steps over all epochs."""
     place: int

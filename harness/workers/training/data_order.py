@@ -1,4 +1,4 @@
-"""Compute each step's data and learning rate from the seed and the position in the training.
+"""Compute each step's data and learning rate from the seed and the current epoch and step.
 
 A resumed run therefore trains on the same data as an uninterrupted run. If the number of ranks has changed,
 it continues at the same sequence, and divides each batch among the new number of ranks.

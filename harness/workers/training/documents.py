@@ -30,7 +30,7 @@ from typing import Any
 
 SPLITS = ("train", "val")
 MAX_LINE = 256 << 20
-"""Maximum length of a line in bytes. Without it, a file that has no line breaks would exhaust the memory."""
+"""Maximum length of a line in bytes. A file without line breaks would otherwise exhaust the memory."""
 _NAMES, _COMPRESSIONS = (".jsonl", ".ndjson", ".json"), ("", ".gz", ".zst")
 _SHARDS = tuple(f"{name}{compression}" for name in _NAMES for compression in _COMPRESSIONS)
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
@@ -101,7 +101,7 @@ def _require_all(shards: Sequence[Path]) -> None:
     """Raise ValueError if a shard exists twice, or if there are fewer shards than their names state.
 
     `gzip -dk` and `zstd -d` keep the compressed file. If a dataset is written again with a different number
-    of shards, as in `train-00001-of-00004`, the old shards remain. The training would read such texts twice.
+    of shards, as in `train-00001-of-00004`, the old shards remain. The trainer would read such texts twice.
     """
     sets: dict[str, dict[int, list[Path]]] = {}
     firsts: dict[tuple[str, int | str], Path] = {}

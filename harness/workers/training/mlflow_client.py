@@ -1,8 +1,8 @@
 """Log to one MLflow run, which all ranks and all attempts share.
 
 MLflow keeps every value that was ever logged for a step, so a value must not be sent twice. Before a rank
-logs a metric for the first time, and after each request with an unknown outcome, it reads which steps the
-server already has. It does not send those steps again.
+logs a metric for the first time, and after each request with an unknown outcome, the rank reads which steps the
+server already has, and does not send them again.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class Mlflow:
             self._client.log_text(self._run_id, text, name)
 
     def _validations(self) -> str:
-        """Return a CSV table with the validations of all attempts, read from the server."""
+        """Return a CSV table with all attempts' validation losses and perplexities from the server."""
         columns = [
             {one.step: one.value for one in self._client.get_metric_history(self._run_id, f"val/{name}")}
             for name in ("loss", "perplexity")

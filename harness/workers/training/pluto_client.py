@@ -39,7 +39,7 @@ _METRIC, _COMPLETED = 0, 2
 
 
 class Pluto:
-    """A Pluto client, based on the unmodified package. The same thread calls all methods except `close`."""
+    """A client that uses the unmodified Pluto package. The same thread must call all methods but `close`."""
 
     name = "Pluto"
 
@@ -92,7 +92,7 @@ class Pluto:
     def close(self, ok: bool) -> None:
         """Finish the run if `ok` is true.
 
-        Otherwise, keep its status, because the next attempt continues it.
+        Otherwise, keep the status, because the next attempt continues the run.
         """
         if self._run is None:
             return

@@ -90,7 +90,7 @@ def meet(device: str, meeting: float, timeout: float) -> Ranks:
     if not cuda and (reason := gloo.missing()):
         raise Refused(reason)
     start = time.monotonic()
-    # gloo's connections have no timeout. If one is lost, all ranks would wait forever.
+    # gloo's connections have no timeout. Without a watchdog, ranks would wait forever for a lost connection.
     watchdog = threading.Timer(meeting, _give_up, (meeting,))
     watchdog.daemon = True
     watchdog.start()

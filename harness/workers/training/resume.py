@@ -32,7 +32,7 @@ Say = Callable[[str], None]
 
 
 def open_run(run: Path) -> None:
-    """Create a run's folder, or check that this user can modify everything in it. Raises Unusable if not."""
+    """Create a run's folder, or raise Unusable if the current user cannot modify everything in it."""
     try:
         run.mkdir(parents=True, exist_ok=True)
         probe = run / f".probe-{os.getpid()}"
@@ -53,7 +53,7 @@ def open_run(run: Path) -> None:
 
 
 def _not_writable(path: Path, error: OSError | None) -> str:
-    """Return the error message for a path that is not a folder, or that this user cannot modify."""
+    """Return the error message for a path that is not a folder, or that the current user cannot modify."""
     expected = f"{path}: expected a folder that user {os.getuid()} can read and write"
     try:
         status = path.stat()

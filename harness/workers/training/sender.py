@@ -1,4 +1,4 @@
-"""Send one rank's points to one tracker while the training continues.
+"""Send one rank's points to one tracker while training continues.
 
 A separate thread communicates with the tracker, so that no step waits for it. The Sender keeps each point
 until the tracker has acknowledged it.
@@ -51,7 +51,7 @@ class Sender:
     def __init__(
         self, client: Client, points: Sequence[Point], say: Callable[[str], None], seconds: float
     ) -> None:
-        """Start sending `points`. `seconds` limits how long the training waits if the tracker is down."""
+        """Start sending `points`. `seconds` limits how long the trainer waits if the tracker is down."""
         self.client, self.seconds = client, seconds
         self._say, self._points = say, list(points)
         self._changed = threading.Condition()
@@ -120,7 +120,7 @@ class Sender:
                     self.client.connect()
                     is_connected = True
                 unsent, trouble = self.client.send(points)
-            except Exception as error:  # Errors from the tracker's client do not stop the training.
+            except Exception as error:  # An error in the tracker's client must not stop training.
                 unsent, trouble = points, f"{type(error).__name__}: {error}"
             self._tell(trouble)
             with self._changed:

@@ -26,7 +26,7 @@ def save(
     scaler: torch.amp.GradScaler,
     ranks: Ranks,
 ) -> Path:
-    """Write a checkpoint, and return its folder once it is complete. Every rank must call it.
+    """Write a checkpoint, and return its folder once it is complete. Call this on every rank.
 
     Raises RuntimeError if a rank does not share rank 0's disk.
     """

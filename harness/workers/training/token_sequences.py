@@ -82,7 +82,7 @@ class Stream:
         return -(-(len(self.tokens) - 1) // self.context)
 
     def sequence(self, index: int) -> list[int]:
-        """Return a sequence's tokens (inputs and targets): `context` + 1, or fewer at the end."""
+        """Return a sequence's `context` + 1 tokens (inputs and targets). The last sequence can have fewer."""
         first = index * self.context
         return self.tokens[first : first + self.context + 1].tolist()
 
@@ -96,10 +96,10 @@ def read(
     whole: bool = False,
     memory: int | None = None,
 ) -> Stream:
-    """Return the tokens in a split's files. If `whole` is true, a full-length sequence is required.
+    """Return the tokens in a split's files.
 
-    `memory` limits the size of the tokens in bytes. Raises OSError, or ValueError with the file name and, for
-    an invalid line, its number.
+    If `whole` is true, at least one full-length sequence is required. `memory` limits the size of the tokens
+    in bytes. Raises OSError, or ValueError with the file name and, for an invalid line, its number.
     """
     tokens = array(typecode(tokenizer.size))
     for text in documents(paths, field):
@@ -170,7 +170,7 @@ def examine(paths: Sequence[Path], field: str, context: int | None) -> Examined:
     """Perform the checks of `read` on a split's files with the byte tokenizer, but keep no texts in memory.
 
     If `context` is not None, the files must contain at least one sequence of this length. Pass None if the
-    training uses a different tokenizer, or if no full-length sequence is needed. Raises OSError.
+    job uses a different tokenizer, or if no full-length sequence is needed. Raises OSError.
     """
     tokens, count = 0, 0
     problems: list[str] = []

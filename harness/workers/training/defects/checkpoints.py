@@ -59,7 +59,7 @@ def _after_complete(change: Callable[[Path, Manifest], None]) -> None:
 
 
 def unsaved(_: int) -> None:
-    """Replace `Trainer.save`, so that the training writes no checkpoints."""
+    """Replace `Trainer.save`, so that the trainer writes no checkpoints."""
 
     def save(self: Trainer, _: dict[str, float]) -> Path:
         self.trackers.settle()
