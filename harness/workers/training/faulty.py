@@ -38,7 +38,7 @@ KINDS: dict[str, tuple[Callable[[int], None], int]] = {
     "nan": (steps.nan, 20),
     "killed": (steps.killed, 18),
 }
-"""Maps each kind of defect to the function that injects it and to the default NUMBER."""
+"""Maps each kind of defect to the function that injects it, and to a default step, epoch or rank."""
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -1,8 +1,8 @@
 """Log to one MLflow run, which all ranks and all attempts share.
 
 MLflow keeps every value that was ever logged for a step, so a value must not be sent twice. Before a rank
-logs a metric for the first time, and after each request with an unknown outcome, the rank reads which steps the
-server already has, and does not send them again.
+logs a metric for the first time, and after each request with an unknown outcome, the rank reads which steps
+the server already has, and does not send them again.
 """
 
 from __future__ import annotations
