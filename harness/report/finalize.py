@@ -30,7 +30,7 @@ class Outcome:
 def prepare_to_finish() -> None:
     """Import the modules of the judge and the reports.
 
-    The import takes 0.2 s, so callers do it in advance, while the job is starting.
+    The import takes 0.2 s, so callers import them in advance, while the job is starting.
     """
     for module in ("harness.judge.users", "harness.report.report_files"):
         import_module(module)

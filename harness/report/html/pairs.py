@@ -32,7 +32,7 @@ class PairPicture:
     nodes: list[str]
     size: int
     shades: dict[int, str]
-    """Maps each shade to its SVG path. Shade 0 is the slowest."""
+    """Maps each shade to its SVG path. Shade 0 is for the slowest pairs."""
     squares: list[Square]
     worst: list[Pair]
     """The pairs that did not pass, slowest first."""

@@ -1,4 +1,4 @@
-"""Record the points of programs that do not record them themselves, by wrapping the Pluto client.
+"""Wrap the Pluto client, in order to record the points of programs that do not record points themselves.
 
 `sitecustomize` installs `hooks` in every Python process of a rank's container.
 """

@@ -355,7 +355,7 @@ def wrap(module: ModuleType) -> None:
 
 
 def at_exit(is_rank: bool) -> None:
-    """Finish recording this process. A rank that created no run records that it logged nothing."""
+    """Finish recording this process. If a rank created no run, record that it logged nothing."""
     if is_rank and not crashed() and _recording is None:
         begin()
     if _recording is not None and _recording.here:
@@ -497,7 +497,7 @@ def _number(read: dict[int, Any], value: Any) -> Any:
         return read[id(value)]
     try:
         number = value.item()
-    except Exception:  # The value is not a tensor or contains several numbers. The client drops it too.
+    except Exception:  # The value is not a tensor or contains several numbers. The client also drops it.
         return None
     if isinstance(number, (int, float)):
         if not isinstance(number, bool):  # The client queues a bool in a tensor, but not a plain bool.

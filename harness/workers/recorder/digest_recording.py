@@ -64,10 +64,10 @@ class Lines:
         self.group: dict[str, Any] | None = None
         """The largest torch.distributed process group of which this process has been a member, or None.
 
-        A rank may form its own group before or after the training, for example to evaluate the model.
+        A rank may form its own group before or after training, for example to evaluate the model.
         """
         self.reports: Reports | None = None
-        """The reports to the tracker about the first run with a complete block, or None if there is none yet.
+        """The reports about the first run with a complete block, or None if no run has such a block yet.
         """
         self.line({})
 

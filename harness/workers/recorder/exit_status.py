@@ -86,7 +86,7 @@ def _on_unwind(frame_code: CodeType, _: int, error: BaseException) -> None:
 
 # -- Python 3.9 to 3.11 --------------------------------------------------------------------------------------
 class _Leaving(SystemExit):
-    """A SystemExit that detects when the interpreter reads its code, which happens at shutdown."""
+    """A SystemExit that detects when the interpreter reads the exit code, which happens at shutdown."""
 
     @property
     def code(self) -> Any:  # type: ignore[override]

@@ -79,10 +79,9 @@ def install() -> None:
 
 
 def _inherit() -> bool:
-    """Copy the launch variables from an ancestor into a process with a clean environment.
+    """Copy the launch variables from an ancestor into this process's environment.
 
-    Returns whether an ancestor has them. The variables that contain the rank are not copied into the
-    environment.
+    Returns whether an ancestor has them. The variables that contain the rank are not copied.
     """
     pid = os.getppid()
     for _ in range(MAX_ANCESTORS):

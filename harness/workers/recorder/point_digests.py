@@ -243,7 +243,7 @@ class Digests:
         self.uncounted = 0
         """Number of points in the metrics after the first `max_metrics`, which have no digests."""
         self.dropped = 0
-        """Number of entries that were dropped because they were not taken in time."""
+        """Number of entries that were dropped because `take` was not called in time."""
         self._max_rows, self._max_metrics = max_rows, max_metrics
         self._rows = 0
         self._by_age: dict[tuple[str, int], None] = {}

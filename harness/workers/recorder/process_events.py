@@ -56,7 +56,7 @@ _PROCESS_EXIT = os._exit
 
 
 class _State:
-    """This process's state, such as which events it has recorded. A forked child starts with a new one."""
+    """This process's state, such as which events it has recorded. A forked child creates its own."""
 
     def __init__(self) -> None:
         self.pid = os.getpid()
@@ -287,7 +287,7 @@ def wrap_interface(module: ModuleType) -> None:
 
 
 def wrap_uploader(module: ModuleType) -> None:
-    """Add to each upload the identity of the process that logged its points (`pluto.sync.process`)."""
+    """Add the identity of the process that logged the points to each upload (`pluto.sync.process`)."""
     uploader: Any = module._SyncUploader
     original = uploader._get_headers
 
@@ -336,7 +336,7 @@ def wrap_agent(module: ModuleType) -> None:
 def _wrap_method(
     owner: Any, name: str, after: Callable[[Any, Any], None], before: Callable[[Any], None] | None = None
 ) -> None:
-    """Wrap a method. `before` is called before the method, and `after` is called with its result."""
+    """Wrap a method. `before` is called before the method, and `after` with the method's result."""
     original = getattr(owner, name, None)
     if original is None:
         hooks.say(f"does not support this version of torchrun: it has no {name}")

@@ -175,7 +175,7 @@ class Account:
     """Counts the values that one process passed to the client, by outcome. Not thread-safe."""
 
     def __init__(self, report_new: Callable[[list[Any]], None]) -> None:
-        """`report_new` is called with an entry when its key and reason occur for the first time."""
+        """`report_new` is called with each new entry, that is, for each new combination of key and reason."""
         self.handed = self.logged = self.past = 0
         self.unseen = ""
         """The reason why the client's queue could not be watched, or "" if it is watched."""

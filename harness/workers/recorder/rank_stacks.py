@@ -108,7 +108,7 @@ class _Registration:
 
     def begin(self) -> None:
         self._register(signal.SIGTERM, file=self._descriptor, all_threads=False, chain=True)
-        # A DataLoader terminates its forked workers with SIGTERM, but their stacks are not the rank's.
+        # A DataLoader terminates its forked workers with SIGTERM, and their stacks must not be recorded.
         # Therefore, SIGTERM is blocked until the child has removed the handler.
         os.register_at_fork(before=self._block, after_in_parent=self._unblock, after_in_child=self._forked)
 

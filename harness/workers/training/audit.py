@@ -147,8 +147,8 @@ def evaluated(model: nn.Module, stream: Stream, chunk: int) -> tuple[float, int]
     """Return the mean loss in nats over all tokens in the stream except the first, and the number of tokens.
 
     The chunks have the same size as in the trainer, because the rounding of a matrix product may depend on
-    its shape. Otherwise, the computation is independent of the trainer: a single pass predicts each token
-    once, from the tokens before it.
+    its shape. Apart from that, the computation is independent of the trainer: a single pass predicts each
+    token once, from the tokens before it.
     """
     model.eval()
     tokens, length = torch.tensor(stream.tokens), stream.context

@@ -276,7 +276,7 @@ def retain(run: Path, count: int, step: int | None = None) -> None:
 
 
 def _has_all_bytes(folder: Path) -> bool:
-    """Return whether the files have the sizes in the manifest. Unlike `verified`, this does not read them."""
+    """Return whether the files have the sizes in the manifest. Unlike `verified`, do not read the files."""
     try:
         files = manifest_of(folder).files
         return all((folder / name).stat().st_size == entry["size"] for name, entry in files.items())

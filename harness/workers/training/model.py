@@ -85,7 +85,7 @@ class HuggingFace(nn.Module):
     """A causal language model from transformers, whose `forward` has the same signature as Gpt's."""
 
     def __init__(self, folder: str, *, local_only: bool, recompute: bool) -> None:
-        """Load the model from a folder, or by name from the hub. Raises OSError if it does not exist."""
+        """Load the model from a folder, or by name from the hub. Raises OSError if the model is missing."""
         from transformers import AutoModelForCausalLM
         from transformers.utils import logging
 

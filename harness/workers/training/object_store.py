@@ -97,7 +97,7 @@ class Bucket:
             query = {**query, "continuation-token": token}
 
     def read(self, key: str, limit: int) -> bytes:
-        """Return a small object's content. Raises Failed, for example if it exceeds `limit` bytes."""
+        """Return a small object's content. Raises Failed, for example if it has more than `limit` bytes."""
         pieces: list[bytes] = []
         size, _ = self.stream(key, pieces.append, pieces.clear, limit)
         assert size <= limit
@@ -225,7 +225,7 @@ class Bucket:
             self.request("DELETE", key, {"uploadId": upload}).close()
 
     def prove_writable(self, key: str) -> None:
-        """Verify that an object can be written, without creating one. Raises Failed if it cannot.
+        """Verify that an object can be written at `key`, without creating one. Raises Failed otherwise.
 
         This starts a multipart upload and aborts it.
         """

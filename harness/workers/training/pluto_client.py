@@ -44,7 +44,7 @@ class Pluto:
     name = "Pluto"
 
     def __init__(self, run: str, rank: int, config: dict[str, Any], identity: str) -> None:
-        """Create the client. If PLUTO_RUN_ID is not set, build it from `run` and `identity`."""
+        """Create the client. If PLUTO_RUN_ID is not set, set it to an id built from `run` and `identity`."""
         self._name, self._rank, self._config = run, rank, config
         # The prefix prevents Pluto from interpreting the id as a number or as one of its display ids.
         os.environ.setdefault("PLUTO_RUN_ID", f"training-{run}-{identity}")

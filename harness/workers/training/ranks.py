@@ -159,7 +159,7 @@ def same_bits() -> None:
 
     Otherwise, the order of the threads affects the sums in the gradients of embeddings and attention, and a
     resumed run ends with different weights from those of an uninterrupted run. If an operation has no
-    deterministic algorithm, PyTorch raises RuntimeError with its name.
+    deterministic algorithm, PyTorch raises RuntimeError with the operation's name.
     """
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True)

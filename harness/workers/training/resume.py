@@ -202,7 +202,7 @@ def _repair_pointers(run: Path, newest: tuple[Path, Manifest], say: Say) -> None
     """Point `best` to the intact checkpoint with the lowest loss.
 
     The losses are read from the manifests, because a copy may have lost the pointers, and an attempt may have
-    been killed before it moved them.
+    been killed before it updated the pointers.
     """
     losses: list[tuple[float, int, Path]] = []
     for folder in checkpoint.all_of(run):

@@ -85,7 +85,7 @@ class RunLock:
     def acquire(self) -> None:
         """Take the lock, and start the heartbeat.
 
-        Raises Unusable with the owner if another launch holds it.
+        Raises Unusable if another launch holds the lock.
         """
         while not self._create():
             if (owner := self._stale()) is not None:

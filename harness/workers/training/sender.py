@@ -1,7 +1,7 @@
 """Send one rank's points to one tracker while training continues.
 
-A separate thread communicates with the tracker, so that no step waits for it. The Sender keeps each point
-until the tracker has acknowledged it.
+A separate thread communicates with the tracker, so that no training step waits for the tracker. The Sender
+keeps each point until the tracker has acknowledged it.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ class HuggingFaceTokenizer:
     """A tokenizer from transformers, loaded from a folder or by name from the hub."""
 
     def __init__(self, folder: str, *, local_only: bool) -> None:
-        """Load the tokenizer. Raises OSError if it is missing, and ValueError if it has no end token."""
+        """Load the tokenizer. Raises OSError if there is none, and ValueError if it has no end token."""
         from transformers import AutoTokenizer
 
         self._inner: Any = AutoTokenizer.from_pretrained(folder, local_files_only=local_only)

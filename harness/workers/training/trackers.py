@@ -92,10 +92,10 @@ class Trackers:
         return unsent
 
     def finish(self, ok: bool, artifacts: Mapping[str, str] | None = None) -> int:
-        """Finish the run if `ok` is true. Otherwise, close it without waiting. The next attempt continues it.
+        """Finish the run if `ok` is true. Otherwise, close it without waiting, for the next attempt.
 
         MLflow stores `artifacts` (contents keyed by file name) as the run's files. Return the number of
-        unacknowledged values. If it is not 0, the training has failed.
+        unacknowledged values. If the number is not 0, the job has failed.
         """
         unsent = self.settle(last=True) if ok else 0
         for sender in self._senders:

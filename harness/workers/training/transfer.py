@@ -257,7 +257,10 @@ def stored(bucket: Bucket, prefix: str, say: Say) -> Iterator[Stored]:
 
 
 def _manifest(name: str, text: bytes, sizes: Mapping[str, int]) -> Manifest:
-    """Parse a checkpoint's manifest. Raises Torn if it is invalid or contradicts the objects' sizes."""
+    """Parse a checkpoint's manifest.
+
+    Raises Torn if the manifest is invalid or contradicts the objects' sizes.
+    """
     try:
         manifest = Manifest(**json.loads(text))
         sizes_in_manifest = {f"{file}": int(each["size"]) for file, each in manifest.files.items()}
