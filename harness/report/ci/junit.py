@@ -2,7 +2,7 @@
 
 The elements and attributes are those in Jenkins' schema (junit-10.xsd in its xunit plugin), in which suites
 have properties but tests do not. junitparser is not used, because it writes characters that are illegal in
-XML, so that its files sometimes cannot be parsed. pytest's writer works only for pytest sessions.
+XML, and some of its files therefore cannot be parsed. pytest's writer works only for pytest sessions.
 """
 
 from __future__ import annotations

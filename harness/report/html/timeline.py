@@ -61,9 +61,9 @@ def lanes(bundle: Bundle, manifest: Manifest) -> list[Lane]:
 
 
 def ticks(length: float) -> list[tuple[float, str]]:
-    """Return about five ticks at round values for the time axis, as (position in percent, label).
+    """Return at most eight ticks at round values for the time axis, as (position in percent, label).
 
-    The number of ticks does not depend on the axis length, because a damaged bundle can contain any length.
+    The number of ticks is limited, because a damaged bundle can result in a very long axis.
     """
     if not 0 < length < MAX_AXIS_SECONDS:
         return []

@@ -161,7 +161,7 @@ class Metric:
         self._closed = -1
         """The highest block number that was closed, or -1."""
         self.changed: set[int] = set()
-        """The blocks with points that are not yet in any entry returned by `take`."""
+        """The blocks that have changed since `take` last returned their entries."""
         self._latest = -1
         """The block of the last point, or -1 if that block is not in `changed`."""
 
@@ -303,7 +303,7 @@ class Digests:
 
     @property
     def untaken(self) -> int:
-        """Return the number of blocks with points that are not yet in any entry returned by `take`."""
+        """Return the number of blocks that have changed since `take` last returned their entries."""
         return sum(len(metric.changed) for metric in self.metrics.values())
 
     def total(self) -> int:

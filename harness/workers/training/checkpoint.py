@@ -233,10 +233,10 @@ def restore_best(run: Path) -> None:
 
 
 def best(run: Path) -> Path | None:
-    """Return the checkpoint that the `best` symlink points to, otherwise the one named in best.txt, or None.
+    """Return the checkpoint that `best` points to. Without `best`, return the one in best.txt, or None.
 
-    The checkpoint may be missing. Only the last component of the link's target is used, because in a copy, an
-    absolute link would point to the original run.
+    The checkpoint itself may be missing. Only the last component of the link's target is used, because an
+    absolute link in a copy of the run would point to the original run.
     """
     return next(iter(pointers(run).values()), None)
 
@@ -260,8 +260,8 @@ def named(path: Path) -> Path:
 def retain(run: Path, count: int, step: int | None = None) -> None:
     """Remove all checkpoints except the newest `count` and the best one. Call this on only one rank.
 
-    `step` is the step of the checkpoint that was just written. Checkpoints of later steps are damaged,
-    because the run would have resumed from them otherwise. They are neither counted nor removed. Other
+    `step` is the step of the checkpoint that was just written. Checkpoints of later steps are damaged.
+    Otherwise, the run would have resumed from them. They are neither counted nor removed. Other
     checkpoints whose files have the wrong size are not counted either. Without these rules, damaged
     checkpoints would displace the one that was just written.
     """

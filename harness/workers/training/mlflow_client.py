@@ -30,8 +30,8 @@ CREATED_SECONDS = 30.0
 def problem(uri: str) -> str:
     """Return the reason why ranks on several nodes cannot log to this tracking URI, or "" if they can.
 
-    mlflow 3 rejects folders ("maintenance mode"), and ranks that share an SQLite file lock each other out.
-    mlflow interprets HOST:PORT as an unknown scheme.
+    MLflow 3 rejects folders ("maintenance mode"), and ranks that share an SQLite file lock each other out.
+    MLflow interprets HOST:PORT as an unknown scheme.
     """
     scheme, separator, _ = uri.partition("://")
     if (separator or uri.startswith("databricks")) and not scheme.startswith(("file", "sqlite")):

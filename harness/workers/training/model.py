@@ -90,7 +90,7 @@ class HuggingFace(nn.Module):
         from transformers.utils import logging
 
         super().__init__()
-        logging.disable_progress_bar()  # Otherwise, every rank prints a progress bar to the job's log.
+        logging.disable_progress_bar()  # Progress bars of all ranks would fill the job's log.
         self.inner: Any = AutoModelForCausalLM.from_pretrained(
             folder, local_files_only=local_only, dtype=torch.float32
         )

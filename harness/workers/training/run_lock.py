@@ -1,10 +1,10 @@
 """Allow only one writer per run, with a lock file that contains its owner and a heartbeat.
 
 The file is in the run's folder. Rank 0 holds the lock. A thread changes the heartbeat in the file every
-second. Another launch watches the file: if the heartbeat changes, the launch is refused. If it does not
-change for STALE_SECONDS seconds, the launch takes over the lock. The nodes' clocks therefore need not agree.
-If an owner was only slow and its lock was taken over, it detects this before its next checkpoint and exits.
-The heartbeat is written in place, because NFS clients see a modified file sooner than a renamed one.
+second. Another launch watches the file. If the heartbeat changes, the launch is refused. If the heartbeat
+does not change for STALE_SECONDS seconds, the launch takes over the lock. The nodes' clocks therefore need
+not agree. An owner that was only slow detects before its next checkpoint that it has lost the lock, and
+exits. The heartbeat is written in place, because NFS clients see a modified file sooner than a renamed one.
 
 A later attempt of the same launch takes over the lock immediately. So does an attempt on the owner's machine
 if the owner's process has ended.

@@ -1,4 +1,4 @@
-"""Define defects in the validation: in its sums, schedule, logged values and texts."""
+"""Define defects in validation: in the sums, the schedule, the logged values and the texts."""
 
 from __future__ import annotations
 
