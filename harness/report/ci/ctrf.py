@@ -38,7 +38,7 @@ class Attachment(_Part):
 
 
 class Attempt(_Part):
-    """An attempt to run a test, after which the test was retried."""
+    """An attempt to run a test that was followed by a retry."""
 
     attempt: int = Field(ge=1)
     status: Status

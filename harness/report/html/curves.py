@@ -36,7 +36,7 @@ class Cell:
 
 @dataclass
 class Metric:
-    """A metric, with a cell for each rank that logged it and with its points in the run."""
+    """A metric, with one cell for each rank that logged the metric, and its points in the run."""
 
     name: str
     cells: dict[int, Cell] = field(default_factory=dict)

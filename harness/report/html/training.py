@@ -123,7 +123,7 @@ def _curves(metrics: Mapping[str, Metric], resumed: list[int], floor: float | No
 
 
 def _finite(metric: Metric | None) -> Series:
-    """Return a metric's values in the run that can be drawn, by step."""
+    """Return a metric's points in the run, sorted by step. Values that cannot be drawn are omitted."""
     return sorted(row for row in metric.recorded.items() if abs(row[1]) < MAX_DRAWN_VALUE) if metric else []
 
 

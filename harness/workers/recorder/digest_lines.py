@@ -91,7 +91,7 @@ class Line(NamedTuple):
 
 
 class Part(NamedTuple):
-    """One part of a summary, which is written as one line."""
+    """A part of a summary. Each part is written as one line."""
 
     rank: int | None
     attempt: str

@@ -114,7 +114,7 @@ class Lines:
     def summary(self, runs: list[dict[str, Any]], account: dict[str, Any], unreported: int = 0) -> None:
         """Write a summary of at most MAX_SUMMARY bytes.
 
-        `unreported` is the number of blocks with points that are in no report (Digests.untaken).
+        `unreported` is the number of blocks that have changed since their last report (Digests.untaken).
         """
         counts = {name: os.environ.get(variable, "") for name, variable in _LIFE.items()}
         body = {
@@ -201,7 +201,7 @@ class Admitted(Recording):
         self._ops: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
         """Maps each run id to the client's run object."""
         self._names: dict[str, str] = {}
-        """Maps each metric name that the client changed to its name in the run."""
+        """Maps the original name of each metric that the client renamed to the name in the run."""
         self._at_finish = 0
 
     def _queue_of(self, op: Any, manager: Any) -> Queue:

@@ -76,7 +76,7 @@ class Reports:
         self.stopped = ""
         """The reason why no more reports are sent, or "" if reports are still sent."""
         self.acknowledged = 0, ""
-        """Number of reports that the tracker has acknowledged, and their head."""
+        """The number of reports that the tracker has acknowledged, and the digest of them (the head)."""
         self._rank, self._attempt = rank, attempt
         self._url = f"{str(settings.url_api).rstrip('/')}{ROUTE}"
         self._headers = {

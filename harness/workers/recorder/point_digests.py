@@ -241,7 +241,7 @@ class Digests:
     def __init__(self, max_rows: int = MAX_ROWS, max_metrics: int = MAX_METRICS) -> None:
         self.metrics: dict[str, Metric] = {}
         self.uncounted = 0
-        """Number of points in the metrics after the first `max_metrics`, which have no digests."""
+        """Number of points without digests. They belong to metrics after the first `max_metrics`."""
         self.dropped = 0
         """Number of entries that were dropped because `take` was not called in time."""
         self._max_rows, self._max_metrics = max_rows, max_metrics

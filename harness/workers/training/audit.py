@@ -43,7 +43,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def document(run: Path, data: Path) -> Found:
-    """Return the document from which the harness derives the checks for a training job."""
+    """Return the document that the harness uses to check a training job."""
     folders = sorted(checkpoint.all_of(run), key=checkpoint.step_of)
     whole: list[tuple[Path, Manifest]] = []
     checkpoints = []

@@ -17,7 +17,7 @@ from urllib.parse import unquote, urlsplit
 from .sender import Point
 
 TAG = "training.id"
-"""The tag by which rank 0 finds its run again after a restart, and other ranks find rank 0's run."""
+"""The tag by which all ranks find the run that rank 0 created, even after a restart."""
 AT_ONCE, PARAMS_AT_ONCE, LONGEST_PARAM = 1000, 100, 500
 """Maximum number of values per request, of params per request, and of characters per param.
 
@@ -156,7 +156,7 @@ class Mlflow:
         return str(run.info.run_id)
 
     def _experiment(self, create: bool) -> str | None:
-        """Return the id of the experiment in the environment variables, or of MLflow's default experiment."""
+        """Return the id of the experiment that the environment names, or of MLflow's default experiment."""
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "")
         if not name:
             return os.environ.get("MLFLOW_EXPERIMENT_ID") or "0"

@@ -306,7 +306,7 @@ class Bucket:
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Reports a redirect as an error. urllib would send the request's credentials to any other server."""
+    """Reports a redirect as an error. urllib would follow it, and send the credentials to another server."""
 
     def redirect_request(self, *_: Any) -> None:
         return None

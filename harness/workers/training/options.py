@@ -23,8 +23,8 @@ _RANGES: dict[str, tuple[str, Callable[[Any], bool]]] = {
     **dict.fromkeys(("weight_decay", "clip"), ("0 or more", lambda value: 0 <= value < math.inf)),
     "dropout": ("at least 0 and less than 1", lambda value: 0 <= value < 1),
 }
-"""Maps each numeric option to a description of its range, and to a test that a value is in the range. The
-tests also reject NaN."""
+"""Maps each numeric option to a description of its range, and to a function that tests whether a value
+is in the range. The functions also reject NaN."""
 _WITHOUT_EFFECT = {
     *("data_dir", "out_dir", "run", "save_every", "keep", "threads", "log_every", "meeting", "timeout"),
     *("tracker_seconds", "local_files_only", "model_local_dir", "tokenizer_local_dir", "device"),

@@ -42,7 +42,7 @@ class Client(Protocol):
         """
 
     def close(self, ok: bool) -> None:
-        """Close the run. `ok` means that the training has finished and no point is missing."""
+        """Close the run. `ok` means that training has finished and no point is missing."""
 
 
 class Sender:
