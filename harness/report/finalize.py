@@ -1,4 +1,4 @@
-"""Finish a run: write its verdict and reports, and remove older bundles."""
+"""Write the verdict and the reports of a finished run, and remove older bundles."""
 
 from __future__ import annotations
 

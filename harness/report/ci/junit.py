@@ -110,7 +110,7 @@ def _case(suite: ET.Element, classname: str, case: Case) -> None:
 def _element(
     parent: ET.Element | None, tag: str, attributes: dict[str, str] | None = None, text: str = ""
 ) -> ET.Element:
-    """Return a new element, which is appended to `parent` if given.
+    """Create an element, and append it to `parent` if there is one.
 
     Only this function adds text to the document, so all text in it is legal XML.
     """

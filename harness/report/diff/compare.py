@@ -213,7 +213,7 @@ def _values(a: Facts, b: Facts) -> Iterator[ValueChange]:
 
 
 def _same_steps(one: Series, other: Series) -> bool:
-    """Return True if both series are known to have the same steps, without comparing each step."""
+    """Return True if a quick comparison shows that both series have the same steps."""
     values, other_values = one.values, other.values
     return (
         isinstance(values, series.Series)
@@ -223,7 +223,7 @@ def _same_steps(one: Series, other: Series) -> bool:
 
 
 def _same_values(one: Series, other: Series) -> bool:
-    """Return True if both series are known to have the same rows, without comparing each row."""
+    """Return True if a quick comparison shows that both series have the same rows."""
     values, other_values = one.values, other.values
     return (
         isinstance(values, series.Series)

@@ -42,7 +42,7 @@ class Recorder:
     """Records one rank's rows (metric, step, value) in order. Not thread-safe."""
 
     mark: ClassVar[dict[str, str]] = {}
-    """Extra fields for each frame and for the digest. Only recorder/client_calls.py defines any."""
+    """Extra fields in each frame and in the result file. Only recorder/client_calls.py sets them."""
 
     def __init__(self, nonce: str, rank: int, *, row_limit: int = 200_000, fd: int = STDOUT) -> None:
         """Write the start frame.

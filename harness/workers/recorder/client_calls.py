@@ -171,7 +171,7 @@ class Recording:
         return self._pid == os.getpid()
 
     def run_entry(self, op: Any) -> tuple[int, bool, Queue | None]:
-        """Return a run object's entry in `_runs`. The first call adds the entry and wraps the run's queue."""
+        """Return a run object's entry in `_runs`. If there is none, add it and wrap the run's queue."""
         with self._lock:
             if op in self._runs:
                 return self._runs[op]

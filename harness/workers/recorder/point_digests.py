@@ -277,7 +277,7 @@ class Digests:
                 self._shrink()
 
     def _shrink(self) -> None:
-        """Reduce the oldest blocks to their digests until at most `max_rows` / 2 points are left."""
+        """Reduce the oldest blocks to digests until at most `max_rows` / 2 points remain in memory."""
         while self._rows > self._max_rows // 2 and self._by_age:
             name, block = next(iter(self._by_age))
             del self._by_age[name, block]

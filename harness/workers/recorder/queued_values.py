@@ -16,9 +16,8 @@ from typing import Any, Callable  # noqa: UP035 - Python 3.9
 from ..ground_truth import client_rules
 
 MAX_DEPTH, MAX_LEAVES = 20, 10_000
-"""Limits for examining the containers in a value: the maximum nesting depth, and the maximum number of
-leaves.
-"""
+"""Maximum nesting depth of the containers in a value, and maximum number of their leaves. Anything beyond
+these limits is not examined.""" ""
 MAX_ENTRIES = 1000
 """Maximum number of entries for dropped values. Each combination of key and reason has its own entry. Values
 beyond the maximum share one entry."""

@@ -1,4 +1,4 @@
-"""Create the tokenizer and the model that the options specify."""
+"""Create the tokenizer and the model according to the command-line options."""
 
 from __future__ import annotations
 

@@ -159,7 +159,7 @@ class Examined(NamedTuple):
     """The result of checking a split's files."""
 
     tokens: int
-    """The number of tokens in the files if the byte tokenizer is used."""
+    """The number of tokens in the files, counted with the byte tokenizer."""
     problems: list[str]
     """The first problems. Each one names the file and, for an invalid line, the line number."""
     others: int
