@@ -17,7 +17,7 @@ from ..ground_truth import client_rules
 
 MAX_DEPTH, MAX_LEAVES = 20, 10_000
 """Maximum nesting depth of the containers in a value, and maximum number of their leaves. Anything beyond
-these limits is not examined.""" ""
+these limits is not examined."""
 MAX_ENTRIES = 1000
 """Maximum number of entries for dropped values. Each combination of key and reason has its own entry. Values
 beyond the maximum share one entry."""
