@@ -1,4 +1,4 @@
-"""Finish a run: write its verdict and reports, and remove older bundles."""
+"""Write the verdict and the reports of a finished run, and remove older bundles."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Outcome:
 def prepare_to_finish() -> None:
     """Import the modules of the judge and the reports.
 
-    The import takes 0.2 s, so callers do it in advance, while the job is starting.
+    The import takes 0.2 s, so callers import them in advance, while the job is starting.
     """
     for module in ("harness.judge.users", "harness.report.report_files"):
         import_module(module)

@@ -1,4 +1,4 @@
-"""Models for the CTRF format (ctrf.io) for test results, with the fields that the harness writes.
+"""Define models for test results in the CTRF format (ctrf.io), with the fields that the harness writes.
 
 The fields follow specification 1.0.0, which provides `extra` for other data. Unknown fields are rejected, as
 in the CTRF JSON schema.
@@ -38,7 +38,7 @@ class Attachment(_Part):
 
 
 class Attempt(_Part):
-    """An attempt to run a test, after which the test was retried."""
+    """An attempt to run a test that was followed by a retry."""
 
     attempt: int = Field(ge=1)
     status: Status

@@ -2,7 +2,7 @@
 
 The elements and attributes are those in Jenkins' schema (junit-10.xsd in its xunit plugin), in which suites
 have properties but tests do not. junitparser is not used, because it writes characters that are illegal in
-XML, so that its files sometimes cannot be parsed. pytest's writer works only for pytest sessions.
+XML, and some of its files therefore cannot be parsed. pytest's writer works only for pytest sessions.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _NO_XML = re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 class Case:
     """A test. If `problem` is None, the test passed and `text` is its output.
 
-    Otherwise, `text` describes the problem in full and `message` in one line, and `kind` classifies it, for
-    example as a cause such as rank.killed.
+    Otherwise, `text` is the full description of the problem, `message` is a one-line summary, and `kind` is
+    the type of the problem, for example the cause rank.killed.
     """
 
     name: str
@@ -110,7 +110,7 @@ def _case(suite: ET.Element, classname: str, case: Case) -> None:
 def _element(
     parent: ET.Element | None, tag: str, attributes: dict[str, str] | None = None, text: str = ""
 ) -> ET.Element:
-    """Return a new element, which is appended to `parent` if given.
+    """Create an element, and append it to `parent` if there is one.
 
     Only this function adds text to the document, so all text in it is legal XML.
     """

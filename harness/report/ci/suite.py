@@ -1,8 +1,7 @@
 """Convert a launch to a test suite for `ctrf.json` and `junit.xml` (junit.py) in its bundle.
 
-The first test is the verdict, so that the suite is never empty, because CI would show an empty suite as
-green. Each check is another test, and so is each acceptance test on each node. UNKNOWN never looks like a
-PASS or a skipped test:
+The first test is the verdict. The suite is therefore never empty, which CI would show as green. Each check is
+another test, and so is each acceptance test on each node. UNKNOWN never looks like a PASS or a skipped test:
 
 | | JUnit | CTRF |
 |---|---|---|
@@ -49,7 +48,7 @@ class Suite:
     verdict: Check
     checks: list[Check]
     accepted: list[tuple[Check, str, float]]
-    """The acceptance tests, as (check, verdict before conversion, duration in seconds)."""
+    """The acceptance tests, as (check, the acceptance test's own verdict, duration in seconds)."""
     started_at: str
     start: float
     stop: float

@@ -82,7 +82,7 @@ def session(tests: Sequence[Test], rows: Sequence[Row]) -> str:
 
 
 def of_launch(row: Row) -> Iterator[str]:
-    """Yield a launch's annotations: an error unless it passed, and a notice if there were retries."""
+    """Yield annotations: an error if the launch did not pass, and a notice if operations were retried."""
     launch = row.launch
     if launch.verdict != "PASS":
         title = " ".join(filter(None, [launch.verdict, launch.cause]))

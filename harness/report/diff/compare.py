@@ -15,7 +15,8 @@ from harness.report.diff.facts import WHOLE, Facts, Series
 from harness.report.html.curves import steps
 
 NOISE_SECONDS, NOISE_RATIO = 1.0, 1.25
-"""Two durations of a stage count as different only if both their difference and ratio exceed these limits."""
+"""Minimum difference in seconds and minimum ratio of two durations of a stage. The durations count as
+different only if both are exceeded."""
 TICK = 0.001
 """The resolution of durations, in seconds. No ratio is computed for shorter durations."""
 SHOWN = 10
@@ -33,7 +34,7 @@ class Change(Record):
 class Timing(Record):
     """A stage's duration in seconds in both bundles, A and B.
 
-    `ratio` is B/A, or None if a bundle lacks the stage. `marked` means that the difference is not noise.
+    `ratio` is B/A, or None if a bundle lacks the stage. `marked` is true if the durations count as different.
     """
 
     stage: str
@@ -73,7 +74,7 @@ class ValueChange(Record):
 
 
 class EventChange(Record):
-    """The number of events with a type, reason and object kind that occur together in only one bundle."""
+    """A combination of type, reason and object kind that has events in only one bundle, and their number."""
 
     type: str
     reason: str
@@ -99,7 +100,7 @@ class Diff(BaseModel):
     """
     values: list[ValueChange]
     any_values: bool
-    """Whether value differences are ignored."""
+    """Whether `matters` ignores differences between values."""
     job: list[Change]
     timings: list[Timing]
     noise_seconds: float = NOISE_SECONDS
@@ -212,7 +213,7 @@ def _values(a: Facts, b: Facts) -> Iterator[ValueChange]:
 
 
 def _same_steps(one: Series, other: Series) -> bool:
-    """Return True if both series are known to have the same steps, without comparing each step."""
+    """Return True if a quick comparison shows that both series have the same steps."""
     values, other_values = one.values, other.values
     return (
         isinstance(values, series.Series)
@@ -222,7 +223,7 @@ def _same_steps(one: Series, other: Series) -> bool:
 
 
 def _same_values(one: Series, other: Series) -> bool:
-    """Return True if both series are known to have the same rows, without comparing each row."""
+    """Return True if a quick comparison shows that both series have the same rows."""
     values, other_values = one.values, other.values
     return (
         isinstance(values, series.Series)

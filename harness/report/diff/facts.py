@@ -24,7 +24,8 @@ class Series:
     values: Mapping[int, float] = field(default_factory=dict)
     """Maps the step of every known row to its value."""
     digests: dict[tuple[int, int], str] = field(default_factory=dict)
-    """Maps (first step, last step) to the SHA-256 of these rows, if only their digest is known."""
+    """Maps each block of rows, as (first step, last step), to the SHA-256 of the rows. Contains only blocks
+    for which the rows themselves are not known."""
     logged: int = 0
     missing: tuple[int, ...] = ()
     """The steps of rows missing from the run."""

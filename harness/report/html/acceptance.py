@@ -22,7 +22,7 @@ MOST = 20
 
 @dataclass(frozen=True)
 class Entry:
-    """A cell in a node's table. `text` is a measured value or a mark, and `title` contains details."""
+    """A cell in a node's table. `text` is a measured value or a symbol, and `title` contains details."""
 
     text: str
     verdict: str
@@ -73,7 +73,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class View:
-    """The section of the report page that shows the acceptance results of a cluster's nodes, the fleet."""
+    """The report page's section on the acceptance results of a fleet, which is all tested nodes."""
 
     fleet: Fleet
     nodes: list[Node]
@@ -129,7 +129,7 @@ def _unit(cells: dict[int | None, Cell]) -> str:
 
 
 def _limit(cells: Iterable[Cell]) -> tuple[str, str]:
-    """Return a check's limit as text, and its source."""
+    """Return a check's limit as text, and the source of the limit."""
     cell = next((cell for cell in cells if cell.limit is not None), None)
     if cell is None or cell.limit is None:
         return "", ""
@@ -169,7 +169,7 @@ def _spreads(fleet: Fleet) -> Iterator[Spread]:
 
 
 def _worst_place(places: Sequence[tuple[NodeResult, Cell]]) -> tuple[NodeResult, Cell]:
-    """Return the node and cell with a check's worst verdict and, among those, the worst measurement."""
+    """Return the node and cell with a check's worst verdict. Ties are broken by the worst measurement."""
 
     def order(place: tuple[NodeResult, Cell]) -> tuple[int, float]:
         cell = place[1]

@@ -1,4 +1,4 @@
-"""List the attempts of ranks that ran more than once, with their rows and times and why they began."""
+"""List the attempts of ranks that ran more than once, with the rows, times and reason of each attempt."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class RankAttempt:
 
 
 def truths(bundle: Bundle) -> tuple[Case | None, list[Truth]]:
-    """Return the judge's case and each rank's ground truth, or (None, []) if nothing was launched."""
+    """Return the judge's `Case` and each rank's ground truth, or (None, []) if nothing was launched."""
     manifest = bundle.manifest
     if manifest is None or manifest.expected is None or manifest.launch is None:
         return None, []

@@ -36,7 +36,7 @@ class Cell:
 
 @dataclass
 class Metric:
-    """A metric, with a cell for each rank that logged it and with its points in the run."""
+    """A metric, with one cell for each rank that logged the metric, and its points in the run."""
 
     name: str
     cells: dict[int, Cell] = field(default_factory=dict)
@@ -110,7 +110,7 @@ class Plot:
     first: int
     last: int
     not_finite: str
-    """The number of values that are NaN or infinite and the first of their steps, as text, or ""."""
+    """A text with the number of values that are NaN or infinite and with their first step, or ""."""
 
 
 def plot(metric: Metric, width: int = 360, height: int = 120) -> Plot | None:
@@ -158,16 +158,15 @@ def plot(metric: Metric, width: int = 360, height: int = 120) -> Plot | None:
 
 
 def _figure(value: float, span: float) -> str:
-    """Return a value with as many digits, at least four, as are necessary in a range of this width."""
+    """Format a value with at least four digits, and with more if a range of width `span` requires them."""
     texts = (f"{value:.{digits}g}" for digits in range(4, 18))
     return next((text for text in texts if not abs(float(text) - value) > span / 100), repr(value))
 
 
 def _not_finite(rows: Iterable[series.Series]) -> str:
-    """Return the number of values that are NaN or infinite and the first of their steps, or "" if there are
-    none.
+    """Return a text with the number of values that are NaN or infinite and with their first step, or "".
 
-    The number is that of the series with the most such values.
+    The number is the maximum over all series.
     """
     steps_of_rows = [[step for step, value in one.pairs() if not math.isfinite(value)] for one in rows]
     longest = max(steps_of_rows, key=len, default=[])

@@ -36,7 +36,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Matrix:
-    """The results for all pairs, and the steps of the most informative diagnosis."""
+    """The results for all pairs of pods, and the steps of the diagnosis with the most information."""
 
     rows: list[Row]
     steps: list[NetcheckStep]

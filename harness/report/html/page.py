@@ -144,7 +144,7 @@ def _logs(bundle: Bundle) -> Iterator[Log]:
 
 
 def _rows(tail: list[tuple[int, str]]) -> Iterator[tuple[int, str, str]]:
-    """Yield (number, time, text) for log lines, as shown by a terminal."""
+    """Yield (number, time, text) for each line that a terminal would show for these log lines."""
     for number, line in tail:
         stamp, text = split_time(line)
         users = without_own(text)

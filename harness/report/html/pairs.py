@@ -32,7 +32,7 @@ class PairPicture:
     nodes: list[str]
     size: int
     shades: dict[int, str]
-    """Maps each shade to its SVG path. Shade 0 is the slowest."""
+    """Maps each shade to its SVG path. Shade 0 is for the slowest pairs."""
     squares: list[Square]
     worst: list[Pair]
     """The pairs that did not pass, slowest first."""
@@ -69,7 +69,7 @@ def picture(fleet: Fleet) -> PairPicture | None:
 
 
 def _shade(rate: float | None, rates: Sequence[float]) -> int:
-    """Return the shade for a rate, based on its position between the slowest and fastest passed pairs."""
+    """Return the shade for a rate. The slowest and the fastest pair that passed define the range."""
     low, high = min(rates, default=0.0), max(rates, default=0.0)
     if rate is None or high <= low:
         return SHADES - 1

@@ -10,7 +10,7 @@ from harness.judge.case import names
 from harness.report.html.curves import Cell, Metric
 
 MOST_COLUMNS = 32
-"""Maximum number of ranks for which the page's table of points has one column per rank."""
+"""Maximum number of ranks in a table of points with one column per rank."""
 MOST_ROWS = 300
 """Maximum number of metrics in the table. Metrics with missing points come first."""
 MOST_MISSING = 8

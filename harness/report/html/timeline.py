@@ -14,7 +14,7 @@ from harness.evidence.kubernetes.objects import ObjectState, items, mapping
 from harness.evidence.schema.bundle import Manifest
 
 MAX_AXIS_SECONDS = 10 * 365 * 86_400
-"""A time axis that is longer than this, in seconds, has no ticks. A damaged bundle can contain any times."""
+"""Maximum length in seconds of a time axis with ticks. The times in a damaged bundle can be far apart."""
 LETTER = 0.85
 """Width of a letter in a label, as a percentage of the timeline's width on a wide screen."""
 
@@ -61,9 +61,9 @@ def lanes(bundle: Bundle, manifest: Manifest) -> list[Lane]:
 
 
 def ticks(length: float) -> list[tuple[float, str]]:
-    """Return about five ticks at round values for the time axis, as (position in percent, label).
+    """Return at most eight ticks at round values for the time axis, as (position in percent, label).
 
-    The number of ticks does not depend on the axis length, because a damaged bundle can contain any length.
+    The number of ticks is limited, because a damaged bundle can result in a very long axis.
     """
     if not 0 < length < MAX_AXIS_SECONDS:
         return []
@@ -108,7 +108,7 @@ def _stages(manifest: Manifest) -> Iterator[tuple[str, list[Span]]]:
 
 
 def _phase(item: ObjectState, kind: str) -> tuple[str, str]:
-    """Return an object's activity and colour, based on its most advanced condition."""
+    """Return an object's state and the colour for it, based on its most advanced condition."""
     true_conditions = {
         c.get("type") for c in items(item.object, "status", "conditions") if c.get("status") == "True"
     }

@@ -14,8 +14,8 @@ from harness.report.html.curves import Metric, Series, thinned
 
 TRAIN_LOSS = "train/loss"
 MAX_DRAWN_VALUE = 1e300
-"""Larger values are not drawn, because the width of their range could overflow. Some trackers keep infinity
-as the largest double."""
+"""Values with a larger magnitude are not drawn, because the width of their range could overflow. Some
+trackers store infinity as the largest double."""
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 960, 320, 52, 26, 14
 """The width and height of the picture, and its left, bottom and top margins for labels, in the picture's
 units."""
@@ -123,7 +123,7 @@ def _curves(metrics: Mapping[str, Metric], resumed: list[int], floor: float | No
 
 
 def _finite(metric: Metric | None) -> Series:
-    """Return a metric's values in the run that can be drawn, by step."""
+    """Return a metric's points in the run, sorted by step. Values that cannot be drawn are omitted."""
     return sorted(row for row in metric.recorded.items() if abs(row[1]) < MAX_DRAWN_VALUE) if metric else []
 
 

@@ -1,4 +1,4 @@
-"""Marks and styles for verdicts in a terminal, and a console for tables."""
+"""Define symbols and styles for verdicts in a terminal, and a console for tables."""
 
 from __future__ import annotations
 

@@ -53,7 +53,8 @@ def row(one: Past) -> Row:
 def show(rows: Sequence[Row], console: Console) -> None:
     """Print a table of bundles in the given order, with the total size at the bottom.
 
-    On a narrow terminal, some columns are omitted. The time is also part of the bundle's name.
+    On a narrow terminal, the columns for the time and the job are omitted. The bundle's name also contains
+    the time.
     """
     is_wide = console.width >= WIDE
     table = Table(box=None, pad_edge=False, show_footer=len(rows) > 1)

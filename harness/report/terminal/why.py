@@ -46,7 +46,7 @@ def render(verdict: Verdict, bundle: Path, console: Console) -> None:
 
 
 def _quoted(bundle: Path, ref: str) -> str:
-    """Return the log line that a reference points to, without its timestamp, or "" for other files."""
+    """Return the log line that a reference points to, without its timestamp, or "" if there is none."""
     file, _, number = ref.partition(":")
     if not file.startswith("logs/") or not number.isdecimal():
         return ""

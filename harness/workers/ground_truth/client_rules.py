@@ -79,7 +79,7 @@ def _list(items: list[Any]) -> Sent:
         if one.kept:
             values += one.values
         elif one.values and hasattr(item, "item"):
-            values = []  # This item replaces the numbers before it, but the uploader drops it.
+            values = []  # This item replaces the earlier numbers, but the uploader drops the item.
     if len(values) > 1:
         reasons.append(f"of the {len(values)} numbers in a list, the client keeps only the last")
     return Sent(tuple(values), kept=bool(values) or not reasons, why="; ".join(dict.fromkeys(reasons)))

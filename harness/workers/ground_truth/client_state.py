@@ -23,9 +23,9 @@ Ranges = list[list[int]]
 def read(pluto_dir: str) -> dict[str, Any] | None:
     """Return {"whole": …, "sent": {metric: ranges of steps}, "unsent": {…}, "error": text}.
 
-    Returns None if there is no queue or more than one, or if it cannot be read. `whole` is false if the
-    client has already deleted sent points from the queue, which it does after five minutes. In that case, a
-    point that is in neither `sent` nor `unsent` may have been sent.
+    Returns None if there is no queue or more than one, or if it cannot be read. The client deletes sent
+    points from the queue after five minutes. If it has already deleted any, `whole` is false, and a point
+    that is in neither `sent` nor `unsent` may have been sent.
     """
     databases = list(Path(pluto_dir).glob("**/sync.db"))
     if len(databases) != 1:

@@ -38,9 +38,8 @@ IMAGE = "/etc/pluto-e2e-harness.image"
 """The file that contains the worker image's tag, written when the image is built (Dockerfile)."""
 CLIENT = "pluto-ml"
 MOST_FILES, MOST_BYTES = 500, 32 << 20
-"""Maximum number of files that are read in PLACES, and their maximum total size in bytes. Imported files are
-always read.
-"""
+"""Maximum number of files to read in PLACES, and their maximum total size in bytes. Imported files are always
+read, even beyond these limits."""
 LONGEST = 400
 """Maximum length of a name or value in characters, so that a fact fits into a frame even if it is escaped."""
 _PYC_HEADER = 16
@@ -98,7 +97,7 @@ def facts(last: bool = False) -> list[Fact]:
     `last` is passed on to Files.facts. The first call takes about 30 ms.
     """
     all_facts = [*_FILES.facts(last), *_stack(), *_client()]
-    if not last:  # Later imports may extend sys.path, which would change this digest.
+    if not last:  # Later imports may extend sys.path and change this digest.
         all_facts.append(["stack", "packages", _packages()])
     return [[kind, name[:LONGEST], value[:LONGEST]] for kind, name, value in all_facts]
 

@@ -20,10 +20,10 @@ class KeptRows:
         self.ascending = True
         """Whether each step so far was higher than the previous step."""
         self.known = True
-        """Whether no row was omitted. A row is omitted if its step does not fit into 64 bits."""
+        """False if at least one row was omitted because its step does not fit into 64 bits."""
 
     def put(self, step: int, value: float, time_ms: int) -> None:
-        """Add the row that the rank logged next."""
+        """Add the next row that the rank logged."""
         try:
             if self._steps and step <= self._steps[-1]:
                 self.ascending = False

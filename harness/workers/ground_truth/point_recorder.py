@@ -42,7 +42,7 @@ class Recorder:
     """Records one rank's rows (metric, step, value) in order. Not thread-safe."""
 
     mark: ClassVar[dict[str, str]] = {}
-    """Extra fields for each frame and for the digest. Only recorder/client_calls.py defines any."""
+    """Extra fields in each frame and in the result file. Only recorder/client_calls.py sets them."""
 
     def __init__(self, nonce: str, rank: int, *, row_limit: int = 200_000, fd: int = STDOUT) -> None:
         """Write the start frame.
@@ -228,7 +228,7 @@ class Recorder:
         self._write({"k": "block", "metric": metric, **span, "sha256": frames.block_digest(rows), **ordered})
 
     def _write_kept(self) -> None:
-        """Write the rows that Pluto keeps of each metric in blocks, if its steps went back or repeated."""
+        """For each metric in blocks whose steps went back or repeated, write the rows that Pluto keeps."""
         for metric in self._in_blocks:
             rows = self._kept_rows[metric]
             if rows.ascending or not rows.known:
@@ -252,8 +252,8 @@ class Recorder:
     def _may_write_at_once(self) -> bool:
         """Return whether the rate limit allows a separate frame for this row.
 
-        When a row has to wait for the first time, a frame announces this, because pending rows are lost if
-        the process is killed.
+        Before the first row waits, a frame announces that rows may wait, because waiting rows are lost if the
+        process is killed.
         """
         now = time.monotonic()
         credit = self._credit + (now - self._credited) * AT_ONCE_PER_SECOND
@@ -301,8 +301,8 @@ class Recorder:
 def _merge_result(path: Path, rank: int, summary: dict[str, Any]) -> None:
     """Merge the summary into the pod's result file: {"truth": {"<rank>": {"count": …, …}}}.
 
-    If the summary has the mark "s", it comes from the recorder that wraps the client, and does not replace an
-    entry that the worker's own recorder has written.
+    A summary with the key "s" comes from the recorder that wraps the client. It does not replace an entry
+    that the worker's own recorder has written.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path.with_suffix(".lock"), "w") as lock:

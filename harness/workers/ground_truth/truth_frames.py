@@ -89,7 +89,7 @@ def digest(rows: Iterable[tuple[str, int, float]]) -> str:
 
 
 def block_digest(rows: Iterable[tuple[str, int, float]]) -> str:
-    """Return the digest of a block, whose rows are compared with the tracker's.
+    """Return the digest of a block of rows, for the comparison with the tracker's rows.
 
     0.0 and -0.0 have the same digest, because a tracker can lose the sign: JavaScript writes -0 as 0.
     """

@@ -2,9 +2,9 @@
 
 A point is recorded before the client receives it, with the caller's metric name and the value that the client
 will send. If the caller does not pass a step, the recorder computes the step that the client will assign
-(pluto-ml 0.0.29, op.py). Files, tables, histograms and text are not points. After the client has returned,
-the recorder determines which values were queued (queued_values.py). This module uses only the standard
-library, and supports Python 3.9 and later.
+(pluto-ml 0.0.29, op.py). Files, tables, histograms and text are not points. After the client has returned
+from the call, the recorder determines which values were queued (queued_values.py). This module uses only the
+standard library, and supports Python 3.9 and later.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .queued_values import Account, Leaf, Queue, Queued
 
 
 class Stream(Recorder):
-    """Writes frames for the recorder that wraps the client. The rows from one `log` call share a frame."""
+    """Writes the frames of the recorder that wraps the client. Rows from one `log` call share a frame."""
 
     mark: ClassVar[dict[str, str]] = {"s": "outside"}
     _in_call = False
@@ -53,7 +53,7 @@ class Stream(Recorder):
         pass
 
     def _life(self) -> dict[str, Any]:
-        # torchrun does not restart these children, so its restart count does not apply to them.
+        # torchrun does not restart a rank's child processes, so its restart count does not apply to them.
         own = {} if self.parent is None else {"parent": self.parent, "restart": None, "max_restarts": None}
         return {**super()._life(), **own}
 
@@ -62,8 +62,8 @@ class Stream(Recorder):
     ) -> None:
         """Record the points from one `log` call.
 
-        `run` is the run object's index in the order of the `init` calls. `same_run` is true if that object
-        logs to the same run as the first one.
+        `run` is the index of the run object, in the order of the `init` calls. `same_run` is true if this run
+        object logs to the same run as the first run object.
         """
         if run != self._run:
             self.flush()
@@ -96,7 +96,7 @@ class Stream(Recorder):
             self._warn(metric, "name", f"Pluto's client renames {metric!r} to {name!r}")
 
     def rounded(self, metric: str, step: int, value: Any, delivery: client_rules.Sent) -> None:
-        """Record that the run will contain a different number from the one logged, and log a warning."""
+        """Record that the number in the run will differ from the logged one, and log a warning."""
         self._report_change(metric, step, value, delivery)
 
     def dropped(self, entry: list[Any]) -> None:
@@ -120,7 +120,7 @@ class Stream(Recorder):
 
 
 class ClientData(dict):  # type: ignore[type-arg]
-    """The data passed on to the client: the caller's entries, with each tensor replaced by its number."""
+    """The data that the client receives: the caller's entries, in which numbers replace the tensors."""
 
     def __init__(self, entries: list[tuple[Any, Any]]) -> None:
         super().__init__(entries)
@@ -136,7 +136,7 @@ class Call:
     def __init__(self, data: Any, step: Any, unsent_reason: str) -> None:
         self.data, self.step, self.unsent_reason = data, step, unsent_reason
         self.passed: list[Leaf] | None = None
-        """The values in `data`, or None if all are plain numbers, which are counted without this list."""
+        """The values in `data`, or None if all are plain numbers, which can be counted without a list."""
         self.queued: Queued | None = None
 
 
@@ -167,11 +167,11 @@ class Recording:
 
     @property
     def here(self) -> bool:
-        """Return whether the current process created this object, rather than inheriting it from a fork."""
+        """Return whether the current process created this object. A forked child inherits it instead."""
         return self._pid == os.getpid()
 
     def run_entry(self, op: Any) -> tuple[int, bool, Queue | None]:
-        """Return a run object's entry in `_runs`. The first call adds the entry and wraps the run's queue."""
+        """Return a run object's entry in `_runs`. If there is none, add it and wrap the run's queue."""
         with self._lock:
             if op in self._runs:
                 return self._runs[op]
@@ -236,7 +236,10 @@ class Recording:
         return call
 
     def close(self, op: Any, call: Call, error_raised: Exception | None) -> None:
-        """Record the outcome of each value after the client has returned from a `log` call. Never raises."""
+        """Record the outcome of each value in a `log` call, after the client has returned from the call.
+
+        Never raises.
+        """
         try:
             queue = self._runs[op][2]
             if queue is not None:
@@ -292,7 +295,7 @@ class Recording:
             hooks.say(f"could not record this failure in the evidence: {another!r}")
 
     def end(self) -> None:
-        """Finish recording. After an uncaught exception, omit the end frame: points may be missing."""
+        """Finish recording. Omit the end frame after an uncaught exception, because points may be missing."""
         with self._lock:
             if self._ended:
                 return
@@ -305,7 +308,7 @@ class Recording:
             self.stream.end()
 
     def pause(self) -> None:
-        """Record the outcome of all values so far. A process pool may kill this child process at any time."""
+        """Record the outcome of all values so far, because a process pool may kill this child at any time."""
         with self._lock:
             if not self._ended:
                 self.stream.guarded(self.stream.flush)
@@ -325,9 +328,9 @@ _NO_FREQUENCY = [{"current": 0, "min": 0, "max": 0}]
 def wrap_system(module: ModuleType) -> None:
     """Allow the Pluto client to start on a kernel that reports no CPU frequency (`pluto.sys`).
 
-    There, psutil returns an empty list, and version 0.0.29 of the client fails in `init` because it computes
-    the list's minimum. Without HARNESS_CPU_FREQUENCY, which is set only on clusters that the harness creates,
-    nothing changes.
+    On such a kernel, psutil returns an empty list, and version 0.0.29 of the client fails in `init` because
+    it computes the list's minimum. The client is changed only if HARNESS_CPU_FREQUENCY is set, as on clusters
+    that the harness creates.
     """
     system: Any = module.System
     original = system.__init__
@@ -352,7 +355,7 @@ def wrap(module: ModuleType) -> None:
 
 
 def at_exit(is_rank: bool) -> None:
-    """Finish recording this process. A rank that created no run records that it logged nothing."""
+    """Finish recording this process. If a rank created no run, record that it logged nothing."""
     if is_rank and not crashed() and _recording is None:
         begin()
     if _recording is not None and _recording.here:
@@ -467,7 +470,7 @@ def _unsent_reason(mode: str, finished: bool) -> str:
 
 
 def _plain(data: dict[Any, Any]) -> bool:
-    """Return whether all keys are strings and all values are numbers that a double represents exactly."""
+    """Return whether `data` has only string keys, and only numbers that a double represents exactly."""
     for name, value in data.items():
         kind = type(value)
         if type(name) is not str or not (
@@ -478,23 +481,23 @@ def _plain(data: dict[Any, Any]) -> bool:
 
 
 def _entries(data: Any) -> list[tuple[Any, Any]] | None:
-    """Return the entries that the client will iterate over, or None for data that it rejects.
+    """Return the entries that the client will iterate over, or None if it rejects the data.
 
-    The data's `items` method is called only once.
+    Calls the data's `items` method only once.
     """
     items = getattr(data, "items", None)
     return [(name, value) for name, value in items()] if callable(items) else None
 
 
 def _number(read: dict[int, Any], value: Any) -> Any:
-    """Return the number that the client reads from a value, or None. `read` caches numbers by object id."""
+    """Return the number that the client reads from a value, or None. `read` maps object ids to numbers."""
     if isinstance(value, (int, float)):
         return value
     if id(value) in read:
         return read[id(value)]
     try:
         number = value.item()
-    except Exception:  # The value is not a tensor or contains several numbers. The client drops it too.
+    except Exception:  # The value is not a tensor or contains several numbers. The client also drops it.
         return None
     if isinstance(number, (int, float)):
         if not isinstance(number, bool):  # The client queues a bool in a tensor, but not a plain bool.

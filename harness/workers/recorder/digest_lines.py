@@ -8,15 +8,15 @@ The recorder writes one line of at most 100 bytes per minute, and a summary at t
     @rec2 <rank> <attempt> <n> <points> <time> <digest> <reports> <head> <chain> <MAC>
 
 A @rec2 line replaces the @rec1 line once the tracker has acknowledged reports (digest_reports.py). It also
-contains the number of acknowledged reports, in base 36, and their head. Its digests and its MAC are shorter,
-so the line is not longer than a @rec1 line.
+contains the number of acknowledged reports, in base 36, and their head. Digests and MAC are shorter in a
+@rec2 line, so it is not longer than a @rec1 line.
 
-The rank is "-" if it is not known. In a @rec1 line, n, points and time (milliseconds since the epoch) are in
-base 36. The digest covers all points so far (point_digests.py). The chain is a digest of this line and the
-previous line's chain. n numbers the lines, starting at 0. In a summary, n numbers the process's summaries. A
-process can write several, because a program can log again after `run.finish()`; only the last one is used.
-The MAC is computed as for frames (truth_frames.py), with the owner's uid as the nonce. The nonce
-distinguishes jobs and is not secret.
+The rank is "-" if it is not known. In a @rec1 line, <n>, <points> and <time> (milliseconds since the epoch)
+are in base 36, and <n> is the number of the line, starting at 0. The digest covers all points so far
+(point_digests.py). The chain is a digest of this line and the previous line's chain. In a @sum1 line, <n> is
+the number of the summary. A process can write several summaries, because a program can log again after
+`run.finish()`; only the last summary is used. The MAC is computed as for frames (truth_frames.py), with the
+owner's uid as the nonce. The nonce distinguishes jobs and is not secret.
 
 The summary's JSON contains "start" and "end" (ms), "lines" (number of @rec1 and @rec2 lines), "chain" (from
 the last of them), "sent" (digest_reports.Reports.state, or null), "restart" (torchrun's restart count, or
@@ -91,7 +91,7 @@ class Line(NamedTuple):
 
 
 class Part(NamedTuple):
-    """One part of a summary, which is written as one line."""
+    """A part of a summary. Each part is written as one line."""
 
     rank: int | None
     attempt: str
@@ -171,7 +171,7 @@ def encode_summary(
 
 
 def decode(nonce: str, lines: Iterable[str]) -> Iterator[Line | Part | None]:
-    """Yield each authentic line or part, and None in place of one whose MAC does not match the nonce.
+    """Yield each line or summary part in the log, or None if its MAC does not match the nonce.
 
     Other text may precede a line or part, because several processes share one pipe.
     """
@@ -220,7 +220,7 @@ def decode_summary(bodies: Iterable[str]) -> dict[str, Any]:
 
 
 def group_of(metric: str) -> int:
-    """Return the group number for a metric that does not fit into the summary."""
+    """Return the number of the group that contains a metric if the metric does not fit into the summary."""
     return hashlib.sha256(metric.encode(errors="surrogatepass")).digest()[0] % GROUPS
 
 
@@ -237,7 +237,7 @@ def nodes_text(nodes: dict[int, int], unknown: Iterable[int]) -> str:
 
 
 def nodes_from(text: str) -> dict[int, str]:
-    """Return each node's encoded digest, or "" if unknown. Raises ValueError if the text is invalid."""
+    """Return each node's encoded digest, or "" if it is unknown. Raises ValueError if the text is invalid."""
     nodes: dict[int, str] = {}
     for run in text.split(";") if text else ():
         first, _, digests = run.partition(":")

@@ -5,7 +5,7 @@ HARNESS_RECORDER_MODE=admitted (harness/launch/recorder_policy.py). The recorder
 minute to the log and a summary at the end (digest_lines.py), so a week of training adds less than 1.5 MB.
 Digests of complete blocks of steps also go to the tracker, if it has a route for them (digest_reports.py).
 The digests cover the values that the client queues, with the client's own names, steps and times. The account
-(queued_values.py) compares them with the values that the program passed to the client.
+(queued_values.py) compares the queued values with the values that the program passed to the client.
 
 The recorder does not affect the process in any other way. It does not change other modules' exit handlers,
 send other requests or write files. This module uses only the standard library, and supports Python 3.9 and
@@ -49,7 +49,10 @@ class Lines:
     """Writes one process's log lines. Has the methods of client_calls.Stream that `Recording` calls."""
 
     def __init__(self, nonce: str, rank: int | None, parent: int | None) -> None:
-        """Write the first line. `parent` is the rank's pid if this process is a child of a rank."""
+        """Write the first line.
+
+        `parent` is the rank's pid if this process is a child of a rank, otherwise None.
+        """
         self.parent = parent
         self._nonce, self._rank = nonce, rank
         self._attempt = "".join(_ALPHABET[byte % 36] for byte in os.urandom(8))
@@ -61,10 +64,10 @@ class Lines:
         self.group: dict[str, Any] | None = None
         """The largest torch.distributed process group of which this process has been a member, or None.
 
-        A rank may form its own group before or after the training, for example to evaluate the model.
+        A rank may form its own group before or after training, for example to evaluate the model.
         """
         self.reports: Reports | None = None
-        """The reports to the tracker about the first run with a complete block, or None if there is none yet.
+        """The reports about the first run with a complete block, or None if no run has such a block yet.
         """
         self.line({})
 
@@ -89,8 +92,8 @@ class Lines:
     def report(self, digests: Digests, op: Any, *, at_end: bool = False) -> None:
         """Send the digests of a run's complete blocks to the tracker. `op` is the client's run object.
 
-        At the end of a run, all its blocks are complete. If no block was reported earlier, none is reported
-        at the end.
+        At the end of a run, all its blocks are complete. They are reported only if at least one block was
+        reported earlier.
         """
         if self.reports is None and at_end:
             return
@@ -111,7 +114,7 @@ class Lines:
     def summary(self, runs: list[dict[str, Any]], account: dict[str, Any], unreported: int = 0) -> None:
         """Write a summary of at most MAX_SUMMARY bytes.
 
-        `unreported` is the number of blocks with points that are in no report (Digests.untaken).
+        `unreported` is the number of blocks that have changed since their last report (Digests.untaken).
         """
         counts = {name: os.environ.get(variable, "") for name, variable in _LIFE.items()}
         body = {
@@ -140,22 +143,22 @@ class Lines:
 
     # -- methods of Stream that do nothing here, or only contribute to the summary ---------------------------
     def call(self, *_: Any) -> None:
-        """Do nothing, because the digests cover the client's queue."""
+        """Do nothing, because the digests are computed from the client's queue."""
 
     def settings(self, *_: Any, **__: Any) -> None:
-        """Do nothing, because the settings are in the summary."""
+        """Do nothing, because the summary contains the settings."""
 
     def rounded(self, *_: Any) -> None:
-        """Do nothing, because the digests cover the value as rounded by the client."""
+        """Do nothing, because the digests are computed from the rounded value."""
 
     def dropped(self, entry: list[Any]) -> None:
-        """Do nothing, because the summary contains the account of all values."""
+        """Do nothing, because the summary contains the outcome of all values."""
 
     def flush(self) -> None:
         """Do nothing, because lines are not buffered."""
 
     def code(self) -> None:
-        """Do nothing, because the process's code is not recorded in an admitted pod."""
+        """Do nothing, because the code of processes in an admitted pod is not recorded."""
 
     def fault(self, text: str) -> None:
         """Store the first reason why points may be missing, for the summary."""
@@ -168,9 +171,9 @@ _LIFE = {"restart": "TORCHELASTIC_RESTART_COUNT", "world": "WORLD_SIZE"}
 def process_group() -> dict[str, Any] | None:
     """Return the backend, store, rank and size of torch.distributed's default process group, or None.
 
-    If the store is a TCPStore, the group proves that all its ranks connected, even if no launcher reported
-    the world size, because rank 0's store waits for all ranks. Other stores, such as a file in each pod, do
-    not prove this. Never raises.
+    If the store is a TCPStore, rank 0 has waited for all ranks. The group then proves that all its ranks
+    connected, even if no launcher reported the world size. Other stores, such as a file in each pod, do not
+    prove this. Never raises.
     """
     distributed: Any = sys.modules.get("torch.distributed")
     try:
@@ -182,7 +185,7 @@ def process_group() -> dict[str, Any] | None:
         names = {"backend": str(distributed.get_backend())[:40], "store": type(store).__name__[:40]}
         return {**names, "rank": int(distributed.get_rank()), "size": int(distributed.get_world_size())}
     except Exception:
-        # torch.distributed is being imported, its group is being destroyed, or PyTorch lacks it.
+        # torch.distributed is being imported or is not included in PyTorch, or its group is being destroyed.
         return None
 
 
@@ -198,7 +201,7 @@ class Admitted(Recording):
         self._ops: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
         """Maps each run id to the client's run object."""
         self._names: dict[str, str] = {}
-        """Maps each metric name that the client changed to its name in the run."""
+        """Maps the original name of each metric that the client renamed to the name in the run."""
         self._at_finish = 0
 
     def _queue_of(self, op: Any, manager: Any) -> Queue:
@@ -223,13 +226,13 @@ class Admitted(Recording):
             super().queued_directly(op, own, step, time_ms)
 
     def queued(self, run: str, metrics: Mapping[str, Any], step: Any, time_ms: Any) -> None:
-        """Add numbers that the client queued to the digests. Never raises."""
+        """Add to the digests the numbers that the client queued. Never raises."""
         if not self.here:
             return
         try:
             whole_step = client_rules.whole(step or 0)
             if whole_step is None or client_rules.refused(step or 0):
-                return  # `Account` (queued_values.py) reports this value, whose step is invalid.
+                return  # The step is invalid. `Account` (queued_values.py) reports the value.
             with self._lock:
                 self.lines.group = self.lines.group or process_group()
                 digests = self._digests.get(run)
@@ -262,7 +265,7 @@ class Admitted(Recording):
                 return
 
     def _report_the_rest(self) -> None:
-        """Send the remaining digests, and briefly wait for the tracker to acknowledge them."""
+        """Send the remaining digests, and wait briefly until the tracker has acknowledged them."""
         with self._lock:
             self._report(at_end=True)
             reports = self.lines.reports
@@ -285,7 +288,7 @@ class Admitted(Recording):
                 self._summary()
 
     def end(self) -> None:
-        """Write the summary, even after an uncaught exception, because the digests cover queued points."""
+        """Write the summary, even after an uncaught exception. It contains only points that were queued."""
         if self._ended:
             return
         self._report_the_rest()
@@ -349,7 +352,7 @@ def sections(digests: Digests, room: int) -> dict[str, Any]:
             remaining -= size
             entries.append(entry)
             continue
-        # All later metrics go into groups, so that the same metrics have separate entries in each summary.
+        # From here on, group all metrics. Thus, each summary has entries of their own for the same metrics.
         remaining = min(remaining, 0)
         group = groups.setdefault(lines.group_of(metric.name), [0, 0, 0])
         group[0] += 1
@@ -382,7 +385,7 @@ def _entry(metric: Metric) -> list[Any]:
 
 
 def wrap_finish(module: ModuleType) -> None:
-    """Write a summary after each `run.finish()` (`pluto.op`)."""
+    """Wrap `finish` of the client's run class (`pluto.op`), so that a summary is written after each call."""
     run: Any = module.Op
     finish = run.finish
 

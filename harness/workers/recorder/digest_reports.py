@@ -1,7 +1,7 @@
 """Send digests of complete blocks of steps to the tracker, if it has a route for them.
 
-The size of the summary in a pod's log is limited, so in a long training, several blocks share one digest
-there. The harness's own tracker therefore also stores a digest for each block
+The size of the summary in a pod's log is limited. In the summary of a long training job, several blocks
+therefore share one digest. The harness's own tracker also stores a digest for each block
 (harness/tracker/storage/digest_reports.py). A report is JSON:
 
     {"process": <attempt>, "rank": 0, "number": 0, "line": 3, "chain": <chain of that line>, "entries":
@@ -9,8 +9,8 @@ there. The harness's own tracker therefore also stores a digest for each block
 
 `line` and `chain` identify the last line in the log when the report was created (digest_lines.py). Later
 lines contain the number of reports that the tracker has acknowledged, and the head, which is a digest of all
-these reports. If someone changes only the log or only the reports, this can therefore be detected. If a block
-receives more points after its report, it is reported again, and the last report counts.
+these reports. A change that is made only to the log or only to the reports can therefore be detected. If a
+block receives more points after its report, it is reported again, and the last report counts.
 
 Reports are sent from a thread, using the client's URL and key. They delay the program only when a run
 finishes, by at most END_SECONDS seconds. A failure stops the reports, but never raises an exception. This
@@ -44,12 +44,15 @@ MAX_RESPONSE = 10_000
 
 
 def head_after(head: bytes, report: bytes) -> bytes:
-    """Return the new head after a report. `head` is the previous head, which is initially `first_head`."""
+    """Return the head after one more report, which is a digest of all reports so far.
+
+    `head` is the head before this report.
+    """
     return hashlib.sha256(head + hashlib.sha256(report).digest()).digest()
 
 
 def first_head(nonce: str, attempt: str, run: str) -> bytes:
-    """Return the initial head, for a process that has not sent any reports."""
+    """Return the head of a process that has not sent any reports yet."""
     return hashlib.sha256(f"{nonce}\n{attempt}\n{run}".encode()).digest()
 
 
@@ -59,21 +62,21 @@ def head_text(head: bytes) -> str:
 
 
 class UnexpectedError(Exception):
-    """Raised if a response is not from the tracker. Its text contains no data from the request."""
+    """Raised if a response is not from the tracker. The message contains no data from the request."""
 
 
 class Reports:
     """Sends one process's reports about one run. Thread-safe."""
 
     def __init__(self, nonce: str, rank: int | None, attempt: str, op: Any) -> None:
-        """`op` is the client's run object, from which the URL, the key and the run are taken."""
+        """Take the tracker's URL, the API key and the run from `op`, the client's run object."""
         settings = op.settings
         self.run = str(settings._op_id)
         self.dropped = self.failures = 0
         self.stopped = ""
         """The reason why no more reports are sent, or "" if reports are still sent."""
         self.acknowledged = 0, ""
-        """Number of reports that the tracker has acknowledged, and their head."""
+        """The number of reports that the tracker has acknowledged, and the digest of them (the head)."""
         self._rank, self._attempt = rank, attempt
         self._url = f"{str(settings.url_api).rstrip('/')}{ROUTE}"
         self._headers = {
@@ -91,11 +94,11 @@ class Reports:
         self._report: bytes | None = None
         """The report that is being sent or retried, or None."""
         self._in_report = 0
-        """The number of entries in the report `_report`."""
+        """The number of entries in `_report`."""
         self._changed = threading.Condition()
         self._requested = self._attempted = 0
-        """The number of calls to `add`, and how many of these calls were followed by an attempt to send all
-        entries."""
+        """`_requested` counts the calls to `add`. `_attempted` counts the calls after which the thread has
+        tried to send all entries."""
         self._thread: threading.Thread | None = None
         self._has_route = False
         self._consecutive = 0
@@ -129,7 +132,7 @@ class Reports:
                 self._changed.wait_for(lambda: self.stopped or self._attempted >= target, END_SECONDS)
 
     def state(self, changed: int) -> dict[str, Any]:
-        """Return the summary's data about the reports. `changed` is the number of unreported blocks."""
+        """Return the data about the reports for the summary. `changed` is the number of unreported blocks."""
         with self._changed:
             number, head = self.acknowledged
             names = {"run": self.run[:100], "reports": number, "head": head, "why": self.stopped[:200]}
@@ -166,7 +169,7 @@ class Reports:
             self._changed.wait_for(lambda: self.stopped or self._requested > target)
 
     def _send_next(self) -> None:
-        """Send the next report. Before the first one, ask whether the tracker has the route."""
+        """Send the next report. Before the first report, check that the tracker accepts reports."""
         if not self._has_route:
             self._expect(self._post(self._body([])), 0)
             self._has_route = True

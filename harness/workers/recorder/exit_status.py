@@ -1,11 +1,11 @@
-"""Determine the interpreter's exit code for exit handlers, because Python does not pass it to them.
+"""Determine the interpreter's exit code in an exit handler, because Python does not pass it to handlers.
 
 From Python 3.12 on, sys.monitoring reports each exception that leaves a frame, including the SystemExit that
 leaves the main module. In earlier versions, this module replaces `sys.exit`, `exit` and `quit` with functions
 that raise a subclass of SystemExit. The subclass detects when the interpreter reads the exit code at
-shutdown. A SystemExit that the program raises directly is not detected in these versions. If the source
-contains such a `raise`, the exit code is unknown. This module uses only the standard library, and supports
-Python 3.9 and later.
+shutdown. A SystemExit that the program raises directly is not detected in these versions. If the program's
+source contains such a `raise`, the exit code is unknown. This module uses only the standard library, and
+supports Python 3.9 and later.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def exit_code(status: object) -> int:
 
 # -- Python 3.12 and later -----------------------------------------------------------------------------------
 def _watch_frames() -> bool:
-    """Register a callback for exceptions that leave a frame. Return whether sys.monitoring allowed it."""
+    """Register a callback for exceptions that leave a frame. Return False if no tool id is available."""
     monitoring: Any = getattr(sys, "monitoring", None)
     free = [tool for tool in _TOOLS if monitoring is not None and monitoring.get_tool(tool) is None]
     if not free:
@@ -86,7 +86,7 @@ def _on_unwind(frame_code: CodeType, _: int, error: BaseException) -> None:
 
 # -- Python 3.9 to 3.11 --------------------------------------------------------------------------------------
 class _Leaving(SystemExit):
-    """A SystemExit that detects when the interpreter reads its code, which happens at shutdown."""
+    """A SystemExit that detects when the interpreter reads the exit code, which happens at shutdown."""
 
     @property
     def code(self) -> Any:  # type: ignore[override]

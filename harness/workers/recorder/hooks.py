@@ -26,8 +26,8 @@ MODE = "HARNESS_RECORDER_MODE"
 """The environment variable with the recorder's mode. An admission policy sets it to ADMITTED."""
 ADMITTED = "admitted"
 LAUNCH = ("HARNESS_NONCE", "HARNESS_LOG", "HARNESS_TRUTH_ROWS", "HARNESS_CPU_FREQUENCY", MODE)
-"""Environment variables that the launch sets. A process with a clean environment copies them from an
-ancestor."""
+"""Environment variables that the launch sets. A process whose environment lacks them copies them from
+an ancestor."""
 _MODULES = {
     "torch.distributed.run": "torchrun",
     "torch.distributed.launch": "torchrun",
@@ -52,8 +52,8 @@ _installed = False
 def install() -> None:
     """Wrap the client as soon as this process imports it. Do nothing outside a harness launch.
 
-    This function is called twice if both the .pth file and PYTHONPATH load it. A process whose HARNESS_NONCE
-    is empty is not recorded.
+    The recorder's .pth file and its sitecustomize can both call this function. The second call does nothing.
+    A process whose HARNESS_NONCE is empty is not recorded.
     """
     global _installed  # noqa: PLW0603
     nonce = os.environ.get("HARNESS_NONCE")
@@ -79,10 +79,9 @@ def install() -> None:
 
 
 def _inherit() -> bool:
-    """Copy the launch variables from an ancestor into a process with a clean environment.
+    """Copy the launch variables from an ancestor into this process's environment.
 
-    Returns whether an ancestor has them. The variables that contain the rank are not copied into the
-    environment.
+    Returns whether an ancestor has them. The variables that contain the rank are not copied.
     """
     pid = os.getppid()
     for _ in range(MAX_ANCESTORS):
@@ -102,7 +101,8 @@ def _inherit() -> bool:
     for name in LAUNCH:
         if name in variables:
             os.environ.setdefault(name, variables[name])
-    # /proc/<pid>/environ lacks HARNESS_LOG, because the container's init sets it only after it has started.
+    # The container's init sets HARNESS_LOG in its own environment at runtime, so /proc/<pid>/environ does not
+    # contain it.
     os.environ.setdefault("HARNESS_LOG", f"/proc/{pid}/fd/1")
     return True
 
@@ -193,7 +193,7 @@ def _at_exit(process: int, is_rank: bool) -> None:
 def ended_at_once(complete: bool) -> None:
     """Flush pending records before this process exits without running its exit handlers.
 
-    `complete` means that no point can be lost. An end frame is written to the ground truth only in that case.
+    If `complete` is true, no point can be lost, and an end frame is written to the ground truth.
     """
     client = sys.modules.get(f"{__package__}.client_calls")
     recording = getattr(client, "_recording", None)
@@ -209,9 +209,9 @@ def ended_at_once(complete: bool) -> None:
 
 
 def finished_in_a_child() -> None:
-    """Record the outcome of all points in a child process whose rank has finished its runs.
+    """Record the outcome of all points if this process is a child of a rank. Never raises.
 
-    Never raises.
+    This is called when the process has finished all its runs.
     """
     client = sys.modules.get(f"{__package__}.client_calls")
     recording = getattr(client, "_recording", None)
@@ -256,7 +256,7 @@ def recorded_by(environment: Mapping[str, str], rank: int) -> int | None:
 
 
 def started_by_torchrun(environment: Mapping[str, str]) -> bool:
-    """Return whether torchrun started this process as a rank. False for a helper that a rank started."""
+    """Return whether torchrun started this process as a rank. Returns False for a rank's child process."""
     if rank_of(environment) is None or "LOCAL_RANK" not in environment:
         return False
     try:

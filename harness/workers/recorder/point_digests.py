@@ -6,10 +6,11 @@ digest of one metric's points in one block of BLOCK_STEPS steps, sorted by step.
 is their sum modulo 2**128, so it does not depend on the order in which the blocks were completed. This module
 uses only the standard library, and supports Python 3.9 and later.
 
-For each step, Pluto keeps the point with the latest time, or the last one logged if the times are equal.
-Recent blocks therefore keep their points. If these blocks contain more than `max_rows` points in total, the
-oldest blocks are reduced to their digests. If another point for such a block arrives later, it cannot be
-added to the digest. The block's digest is then unknown, while all other digests remain exact.
+For each step, Pluto keeps the point with the latest time, or the last one logged if the times are equal. A
+later point can thus replace an earlier one, so recent blocks keep their points. If these blocks contain more
+than `max_rows` points in total, the oldest blocks are reduced to their digests. If another point for such a
+block arrives later, it cannot be added to the digest. The block's digest is then unknown, while all other
+digests remain exact.
 """
 
 from __future__ import annotations
@@ -35,8 +36,7 @@ MAX_ALL_NODES = 100_000
 MASK = (1 << 128) - 1
 NAN = float("nan")
 MAX_CLOSED = 10_000
-"""Maximum number of entries that are kept for blocks that were reduced to digests, until `take` returns
-them."""
+"""Maximum total number of entries that wait for `take` after their blocks were reduced to digests."""
 Entry = tuple[str, int, int, str, int, int]
 """The data that is reported about a block: (metric, block, number of points, digest, time of the metric's
 first point, time of its last point so far)."""
@@ -86,7 +86,7 @@ class Block:
         self._digest: int | None = None
 
     def put(self, step: int, value: float, time_ms: int) -> int:
-        """Add a point. Return 1 if its step is new, 0 if not, and -1 if it can no longer be added."""
+        """Add a point. Return 1 if its step is new, 0 if not, and -1 if the point can no longer be added."""
         rows = self.rows
         if rows is None:
             return self._put_last(step, value, time_ms)
@@ -152,18 +152,18 @@ class Metric:
         self.began_ms = self.ended_ms = 0
         self.open: dict[int, Block] = {}
         self.level = 0
-        """Each node is the sum of the leaves for 2**level neighbouring blocks."""
+        """The level of `nodes`. Each node is the sum of the leaf digests of 2**level neighbouring blocks."""
         self.nodes: dict[int, int] = {}
         self.unknown: set[int] = set()
         """The nodes whose digests are unknown, because a point could not be added to them."""
         self.closed: list[Entry] = []
-        """The entries of blocks that were closed before `take` returned them."""
+        """The entries of blocks that were closed before `take` could return their entries."""
         self._closed = -1
         """The highest block number that was closed, or -1."""
         self.changed: set[int] = set()
-        """The blocks with points that are not yet in any entry returned by `take`."""
+        """The blocks that have changed since `take` last returned their entries."""
         self._latest = -1
-        """The block of the last point, if it is in `changed`."""
+        """The block of the last point, or -1 if that block is not in `changed`."""
 
     def at(self, block: int, step: int, time_ms: int) -> Block | None:
         """Return the block for a new point, or None if it has been closed."""
@@ -241,9 +241,9 @@ class Digests:
     def __init__(self, max_rows: int = MAX_ROWS, max_metrics: int = MAX_METRICS) -> None:
         self.metrics: dict[str, Metric] = {}
         self.uncounted = 0
-        """Number of points in the metrics after the first `max_metrics`, which have no digests."""
+        """Number of points without digests. They belong to metrics after the first `max_metrics`."""
         self.dropped = 0
-        """Number of entries that were dropped because they were not taken in time."""
+        """Number of entries that were dropped because `take` was not called in time."""
         self._max_rows, self._max_metrics = max_rows, max_metrics
         self._rows = 0
         self._by_age: dict[tuple[str, int], None] = {}
@@ -251,7 +251,7 @@ class Digests:
 
     @property
     def count(self) -> int:
-        """Return the number of points that Pluto keeps, excluding points that cannot be counted."""
+        """Return the number of points that Pluto keeps, except points that could not be added."""
         return sum(metric.count for metric in self.metrics.values())
 
     def put(self, name: str, step: int, value: float, time_ms: int) -> None:
@@ -277,7 +277,7 @@ class Digests:
                 self._shrink()
 
     def _shrink(self) -> None:
-        """Reduce the oldest blocks to their digests until at most `max_rows` / 2 points are left."""
+        """Reduce the oldest blocks to digests until at most `max_rows` / 2 points remain in memory."""
         while self._rows > self._max_rows // 2 and self._by_age:
             name, block = next(iter(self._by_age))
             del self._by_age[name, block]
@@ -303,7 +303,7 @@ class Digests:
 
     @property
     def untaken(self) -> int:
-        """Return the number of blocks with points that are not yet in any entry returned by `take`."""
+        """Return the number of blocks that have changed since `take` last returned their entries."""
         return sum(len(metric.changed) for metric in self.metrics.values())
 
     def total(self) -> int:

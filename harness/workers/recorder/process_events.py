@@ -35,8 +35,8 @@ from typing import Any
 from . import exit_status, hooks, rank_stacks
 
 MAX_COMMAND, MAX_ARGUMENT = 1200, 200
-"""Maximum length in characters of a command line and of each of its arguments, so that they fit into a frame.
-"""
+"""Maximum length of a command line, and of each of its arguments, in characters. Longer ones would not
+fit into a frame."""
 WORLD = (
     *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE"),
     *("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS"),
@@ -56,7 +56,7 @@ _PROCESS_EXIT = os._exit
 
 
 class _State:
-    """This process's state, such as which events it has recorded. A forked child starts with a new one."""
+    """This process's state, such as which events it has recorded. A forked child creates its own."""
 
     def __init__(self) -> None:
         self.pid = os.getpid()
@@ -66,7 +66,7 @@ class _State:
         self.group: tuple[int, int] | None = None
         """The process's rank and world size in torch.distributed, or None."""
         self.workers: list[list[int]] = []
-        """The ranks that this agent started last, as [pid, local rank, rank, world size]."""
+        """The ranks that this agent started most recently, as [pid, local rank, rank, world size]."""
         self.watches_stacks = False
 
 
@@ -120,7 +120,7 @@ def start(role: str = "python") -> None:
 
 
 def end(how: str, code: int | None, error: str = "") -> None:
-    """Record how this process ends, unless its start was not recorded. Never raises."""
+    """Record how this process ends, if its start was recorded. Never raises."""
     state = _current()
     if not state.started or state.ended:
         return
@@ -287,7 +287,7 @@ def wrap_interface(module: ModuleType) -> None:
 
 
 def wrap_uploader(module: ModuleType) -> None:
-    """Add to each upload the identity of the process that logged its points (`pluto.sync.process`)."""
+    """Add the identity of the process that logged the points to each upload (`pluto.sync.process`)."""
     uploader: Any = module._SyncUploader
     original = uploader._get_headers
 
@@ -300,7 +300,7 @@ def wrap_uploader(module: ModuleType) -> None:
 
 @functools.lru_cache(maxsize=1)
 def uploads_for() -> str:
-    """Return the identity of the process that started this upload process, or "" in any other process."""
+    """Return the identity of the process that started this one if this is an upload process, otherwise ""."""
     words = hooks.command_line()
     if "pluto.sync" not in words or "--parent-pid" not in words[:-1]:
         return ""
@@ -336,7 +336,7 @@ def wrap_agent(module: ModuleType) -> None:
 def _wrap_method(
     owner: Any, name: str, after: Callable[[Any, Any], None], before: Callable[[Any], None] | None = None
 ) -> None:
-    """Wrap a method: `before` is called before it, and `after` is called with its result."""
+    """Wrap a method. `before` is called before the method, and `after` with the method's result."""
     original = getattr(owner, name, None)
     if original is None:
         hooks.say(f"does not support this version of torchrun: it has no {name}")
@@ -360,7 +360,7 @@ def _wrap_method(
 
 
 def _prepare_stacks(agent: Any) -> None:
-    """Record the stacks of the ranks that this agent has stopped, and create the files for the next ranks."""
+    """Record the stacks of the ranks that this agent has stopped, and create files for new ranks."""
     _stacks()
     rank_stacks.provide(worker.local_rank for worker in agent.get_worker_group().workers)
     if not _current().watches_stacks:

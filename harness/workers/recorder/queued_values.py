@@ -16,12 +16,11 @@ from typing import Any, Callable  # noqa: UP035 - Python 3.9
 from ..ground_truth import client_rules
 
 MAX_DEPTH, MAX_LEAVES = 20, 10_000
-"""Limits for examining the containers in a value: the maximum nesting depth, and the maximum number of
-leaves.
-"""
+"""Maximum nesting depth of the containers in a value, and maximum number of their leaves. Anything beyond
+these limits is not examined."""
 MAX_ENTRIES = 1000
-"""Maximum number of entries for dropped values. There is one entry per key and reason, and all further values
-share one entry."""
+"""Maximum number of entries for dropped values. Each combination of key and reason has its own entry. Values
+beyond the maximum share one entry."""
 METRIC = 0
 """The value that marks metrics in the client's queue: RecordType.METRIC in pluto.sync.store."""
 NOT_QUEUED = "the client did not queue the value"
@@ -90,7 +89,7 @@ class Queue:
         return getattr(self._calls, "now", None)
 
     def begin(self) -> Queued:
-        """Start collecting what this thread queues. Return the object that collects it."""
+        """Start collecting the data that this thread queues. Return the object with the collected data."""
         self._calls.now = queued = Queued()
         return queued
 
@@ -175,7 +174,7 @@ class Account:
     """Counts the values that one process passed to the client, by outcome. Not thread-safe."""
 
     def __init__(self, report_new: Callable[[list[Any]], None]) -> None:
-        """`report_new` is called with an entry when its key and reason occur for the first time."""
+        """`report_new` is called with each new entry, that is, for each new combination of key and reason."""
         self.handed = self.logged = self.past = 0
         self.unseen = ""
         """The reason why the client's queue could not be watched, or "" if it is watched."""
@@ -204,7 +203,7 @@ class Account:
         unsent_reason: str,
         raised: Exception | None,
     ) -> None:
-        """Compare a call's values with those that the client queued, and count them.
+        """Compare a call's values with those that the client queued, and count the outcomes.
 
         `unsent_reason` is the reason why this run queues nothing, or "" if it queues points. `raised` is the
         exception that the client raised, or None.
@@ -213,7 +212,7 @@ class Account:
         refused_reason = client_rules.refused(step)
         moved_reason = self._moved_reason(queued, step)
         other_entries = list(queued.others) if queued is not None else []
-        # The merged names are determined only if they are needed, because `log` calls are frequent.
+        # Determine the names that the client merges only if needed, because `log` calls are frequent.
         merged: set[str] | None = None
         for leaf in passed:
             self.handed += 1

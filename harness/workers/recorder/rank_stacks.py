@@ -82,7 +82,7 @@ def first_stack(dump: str) -> str:
 
 # -- in a rank -----------------------------------------------------------------------------------------------
 def register() -> None:
-    """On SIGTERM, write the stack to the rank's memory file before the program's own handling."""
+    """Write the stack to the rank's memory file on SIGTERM, before the program's own handler runs."""
     agent, _, numbers = os.environ.get(FILES, "").partition(":")
     descriptors = dict(enumerate(numbers.split(",")))
     descriptor = descriptors.get(int(os.environ.get("LOCAL_RANK", "-1")), "")
@@ -101,14 +101,14 @@ class _Registration:
         self._descriptor, self._process = descriptor, os.getpid()
         self._register: Any = faulthandler.register
         self._replaced = False
-        """Whether the handler must do nothing, because the program has replaced the registration or this
-        process is a fork of the rank."""
+        """Whether the handler has been removed. It is removed if the program replaces the registration, and
+        in forks of the rank."""
         self._masks = threading.local()
-        """For each thread that is forking, the signals that it blocked before the fork."""
+        """Thread-local data. `before` is the thread's signal mask before its current fork."""
 
     def begin(self) -> None:
         self._register(signal.SIGTERM, file=self._descriptor, all_threads=False, chain=True)
-        # A DataLoader terminates its forked workers with SIGTERM, but their stacks are not the rank's.
+        # A DataLoader terminates its forked workers with SIGTERM, and their stacks must not be recorded.
         # Therefore, SIGTERM is blocked until the child has removed the handler.
         os.register_at_fork(before=self._block, after_in_parent=self._unblock, after_in_child=self._forked)
 

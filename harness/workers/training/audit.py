@@ -1,11 +1,12 @@
-"""Inspect a training's files, and print the findings as one JSON document, without judging them.
+"""Inspect the files of a training run, and print the findings as one JSON document.
 
     python -m training.audit --run-dir OUT/RUN --data-dir DIR
 
 For each checkpoint, the document shows whether the files match the manifest, whether a model can be loaded
-from them, and the digest of the weights. For `best`, it shows the target, the losses in its manifest and the
-validation loss that this command recomputes. It also contains the entropy of the training texts, if it is
-known. The exit code is always 0. Files that cannot be read are listed in the document.
+from them, and the digest of the weights. For the `best` link, the document shows the checkpoint that it
+points to, the losses in that checkpoint's manifest, and the validation loss that this command recomputes. The
+document also contains the entropy of the training texts, if it is known, and lists files that cannot be read.
+The exit code is always 0, because the harness judges the findings.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def document(run: Path, data: Path) -> Found:
-    """Return the document from which the harness derives the checks for a training job."""
+    """Return the document that the harness uses to check a training job."""
     folders = sorted(checkpoint.all_of(run), key=checkpoint.step_of)
     whole: list[tuple[Path, Manifest]] = []
     checkpoints = []
@@ -93,7 +94,7 @@ def _checkpoint(folder: Path, manifest: Manifest) -> Found:
 
 
 def digest(weights: dict[str, torch.Tensor]) -> str:
-    """Return the SHA-256 digest of all weights, computed like Trainer.weights, which the trainer prints."""
+    """Return the SHA-256 digest of all weights, computed in the same way as in `Trainer.weights`."""
     hasher = hashlib.sha256()
     for name, value in weights.items():
         hasher.update(name.encode())
@@ -111,8 +112,8 @@ def _model(folder: Path, manifest: Manifest) -> nn.Module:
 def _best(run: Path, data: Path) -> Found | None:
     """Return the target, manifest losses and recomputed loss of `best`, or None if `best` is missing.
 
-    If the link and best.txt differ, the target is the worse of the two, because users may read either of
-    them.
+    If the link and best.txt name different checkpoints, the target is the one with the higher loss, because
+    users may rely on either of them.
     """
     folder = max(checkpoint.pointers(run).values(), key=_loss, default=None)
     if folder is None:
@@ -146,8 +147,8 @@ def evaluated(model: nn.Module, stream: Stream, chunk: int) -> tuple[float, int]
     """Return the mean loss in nats over all tokens in the stream except the first, and the number of tokens.
 
     The chunks have the same size as in the trainer, because the rounding of a matrix product may depend on
-    its shape. Otherwise, the computation is independent of the trainer: a single pass predicts each token
-    once, from the tokens before it.
+    its shape. Apart from that, the computation is independent of the trainer: a single pass predicts each
+    token once, from the tokens before it.
     """
     model.eval()
     tokens, length = torch.tensor(stream.tokens), stream.context
@@ -167,7 +168,7 @@ def evaluated(model: nn.Module, stream: Stream, chunk: int) -> tuple[float, int]
 
 
 def _entropy(data: Path) -> Found | None:
-    """Return the entropy of generated texts (source.py), or None if source.json is missing."""
+    """Return the values that source.py wrote to source.json, or None if the file cannot be read."""
     try:
         facts: Found = json.loads((data / "source.json").read_text())
         return facts

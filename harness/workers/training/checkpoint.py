@@ -1,4 +1,4 @@
-"""Write and read atomic checkpoints. Each is either complete or absent, no matter when a process is killed.
+"""Write and read atomic checkpoints, which are complete or absent, no matter when a process is killed.
 
     OUT/RUN/epoch-0001-step-00000120/
         rank-0/model.safetensors      the weights, equal on every rank
@@ -15,9 +15,9 @@ writes the manifest, and renames the folder. A folder without a manifest, or wit
 manifest, is not a checkpoint. A resumed run reports such a folder, and uses the previous checkpoint
 (resume.py).
 
-torch.distributed.checkpoint is not used. Under DDP, every rank has the same state, so there is nothing to
-assemble. Its folders do not contain sizes or hashes, so a damaged file would be detected only when it is
-loaded.
+This module does not use torch.distributed.checkpoint. Under DDP, every rank has the same state, so there is
+nothing to assemble. In addition, torch.distributed.checkpoint does not store the sizes or hashes of its
+files, so a damaged file would be detected only when it is loaded.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ VERSION = 1
 MANIFEST = "manifest.json"
 BEST, BEST_NAME = "best", "best.txt"
 TRACKERS, IDENTITY, RUN_NAME = "trackers", "id", "run"
-"""A run's subfolder for trackers.py, and two files in it. One file contains the run's identifier in the
-trackers. The other contains the name of the run for which that identifier was created."""
+"""The subfolder of a run for trackers.py, and the names of two files in it. `id` contains the run's
+identifier in the trackers, and `run` the name of the run for which that identifier was created."""
 DEFAULT_KEPT = 3
 """Default number of checkpoints to keep (`--keep`)."""
 KEPT = 2
-"""Minimum number of checkpoints to keep. If the newest checkpoint is damaged, the previous one is used."""
+"""Minimum number of checkpoints to keep. The previous one is needed if the newest one is damaged."""
 NAME = re.compile(r"epoch-\d{4,}-step-(\d{8,})")
 """Matches the name of a checkpoint's folder, and captures the step. It does not match a user's backup, such
 as `epoch-0001-step-00000034.bak`."""
@@ -57,7 +57,7 @@ class Manifest:
     """The contents of a checkpoint's manifest."""
 
     epoch: int
-    """The epoch in which the training continues. The first epoch is 0."""
+    """The epoch in which training continues, counted from 0."""
     step: int
     """The number of completed steps over all epochs."""
     place: int
@@ -84,7 +84,7 @@ class Torn(Exception):
 
 
 class Unreadable(Torn):
-    """Raised if this user is not allowed to read a file in a checkpoint that may be intact."""
+    """Raised if the current user is not allowed to read a checkpoint. The checkpoint may be intact."""
 
 
 class Unusable(ValueError):
@@ -95,7 +95,10 @@ class Unusable(ValueError):
 
 
 def manifest_of(folder: Path) -> Manifest:
-    """Return a checkpoint's manifest without checking the other files. Raises Torn if it is invalid."""
+    """Return a checkpoint's manifest without checking the other files.
+
+    Raises Torn if the manifest is invalid.
+    """
     path = folder / MANIFEST
     try:
         document = json.loads(path.read_text())
@@ -114,7 +117,7 @@ def manifest_of(folder: Path) -> Manifest:
 
 
 def verified(folder: Path) -> Manifest:
-    """Verify a checkpoint's files, and return its manifest. Raises Torn if it is damaged."""
+    """Verify a checkpoint's files, and return its manifest. Raises Torn if the checkpoint is damaged."""
     manifest = manifest_of(folder)
     if NAME.fullmatch(folder.name) and folder.name != manifest.name:
         raise Torn(f"{folder.name} holds the checkpoint {manifest.name}")
@@ -137,7 +140,7 @@ def verified(folder: Path) -> Manifest:
 def newest(run: Path, say: Callable[[str], None]) -> tuple[Path, Manifest] | None:
     """Return a run's newest intact checkpoint, or None. Report defects of newer checkpoints through `say`.
 
-    Raises Unreadable instead of skipping a checkpoint that this user is not allowed to read.
+    If the current user is not allowed to read a checkpoint, raises Unreadable instead of skipping it.
     """
     for folder in sorted(all_of(run), key=step_of, reverse=True):
         try:
@@ -180,7 +183,8 @@ def complete(partial: Path, manifest: Manifest) -> Path:
     for folder in (*(each for each in partial.iterdir() if each.is_dir()), partial):
         flush(folder)
     final = partial.parent / manifest.name
-    if os.path.lexists(final):  # This checkpoint is damaged, because an intact one would have been resumed.
+    # If the folder exists, the checkpoint in it is damaged. Otherwise, the run would have resumed from it.
+    if os.path.lexists(final):
         discard(final)
     partial.rename(final)
     flush(final.parent)
@@ -190,8 +194,8 @@ def complete(partial: Path, manifest: Manifest) -> Path:
 def begin(run: Path, manifest: Manifest) -> Path:
     """Create a new folder for all ranks' files, and return it. Call this on only one rank.
 
-    The folder's name is always new, so a rank from an earlier attempt that is still alive does not write into
-    it.
+    The folder's name is always new. If a rank of an earlier attempt is still alive, it therefore writes into
+    a different folder.
     """
     run.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(prefix=f".{manifest.name}-", dir=run))
@@ -229,10 +233,10 @@ def restore_best(run: Path) -> None:
 
 
 def best(run: Path) -> Path | None:
-    """Return the checkpoint that the `best` symlink points to, otherwise the one named in best.txt, or None.
+    """Return the checkpoint that `best` points to. Without `best`, return the one in best.txt, or None.
 
-    The checkpoint may be missing. Only the last component of the link's target is used, because in a copy, an
-    absolute link would point to the original run.
+    The checkpoint itself may be missing. Only the last component of the link's target is used, because an
+    absolute link in a copy of the run would point to the original run.
     """
     return next(iter(pointers(run).values()), None)
 
@@ -248,7 +252,7 @@ def pointers(run: Path) -> dict[str, Path]:
 
 
 def named(path: Path) -> Path:
-    """Return the folder of a checkpoint that a user specified: the folder itself, or a run's `best`."""
+    """Return the folder of the checkpoint at `path`, which may be a run's `best`."""
     folder = best(path.parent) if path.name == BEST and not path.is_dir() else None
     return folder or path.resolve()
 
@@ -256,8 +260,8 @@ def named(path: Path) -> Path:
 def retain(run: Path, count: int, step: int | None = None) -> None:
     """Remove all checkpoints except the newest `count` and the best one. Call this on only one rank.
 
-    `step` is the step of the checkpoint that was just written. Checkpoints of later steps are damaged,
-    because the run would have resumed from them otherwise. They are neither counted nor removed. Other
+    `step` is the step of the checkpoint that was just written. Checkpoints of later steps are damaged.
+    Otherwise, the run would have resumed from them. They are neither counted nor removed. Other
     checkpoints whose files have the wrong size are not counted either. Without these rules, damaged
     checkpoints would displace the one that was just written.
     """
@@ -272,7 +276,7 @@ def retain(run: Path, count: int, step: int | None = None) -> None:
 
 
 def _has_all_bytes(folder: Path) -> bool:
-    """Return whether the files have the sizes in the manifest. Unlike `verified`, this does not read them."""
+    """Return whether the files have the sizes in the manifest. Unlike `verified`, do not read the files."""
     try:
         files = manifest_of(folder).files
         return all((folder / name).stat().st_size == entry["size"] for name, entry in files.items())

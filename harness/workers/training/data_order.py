@@ -1,7 +1,7 @@
-"""Compute each step's data and learning rate from the seed and the position in the training.
+"""Compute each step's data and learning rate from the seed and the current epoch and step.
 
 A resumed run therefore trains on the same data as an uninterrupted run. If the number of ranks has changed,
-it continues at the same sequence, and divides each batch among the new number of ranks.
+the resumed run continues at the same sequence, and divides each batch among the new number of ranks.
 """
 
 from __future__ import annotations

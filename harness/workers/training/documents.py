@@ -6,8 +6,8 @@ The texts for a split, `train` or `val`, are in one of these places:
     DIR/train/*                   shards in a folder, which may also be named train.jsonl
     DIR/train-0001.jsonl …     shards next to each other, also compressed
 
-Shards are read in order of their names. No shard may be missing or exist twice, such as compressed and
-decompressed. The compression (gzip, zstd) and the encoding (UTF-8, or UTF-16 and UTF-32, as written by
+Shards are read in order of their names. No shard may be missing or exist twice, for example compressed
+and decompressed. The compression (gzip, zstd) and the encoding (UTF-8, or UTF-16 and UTF-32, as written by
 PowerShell) are detected from the content. CRLF, empty lines and byte order marks at the start of any line (as
 in concatenated files) are accepted. Any other line that is not a JSON object with a text raises ValueError
 with the file and line number.
@@ -30,15 +30,13 @@ from typing import Any
 
 SPLITS = ("train", "val")
 MAX_LINE = 256 << 20
-"""Maximum length of a line in bytes. Without this limit, a file that has no line breaks would fill the
-memory.
-"""
+"""Maximum length of a line in bytes. A file without line breaks would otherwise exhaust the memory."""
 _NAMES, _COMPRESSIONS = (".jsonl", ".ndjson", ".json"), ("", ".gz", ".zst")
 _SHARDS = tuple(f"{name}{compression}" for name in _NAMES for compression in _COMPRESSIONS)
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _ZSTD_SKIPPABLE = b"\x2a\x4d\x18"
-"""The end of the magic number of a zstd frame without data, which pzstd puts first. It follows a byte from
-0x50 to 0x5f."""
+"""The last 3 bytes of the magic number of a skippable zstd frame. The first byte is 0x50 to 0x5f. Files from
+pzstd begin with such a frame."""
 _OTHER_FORMATS = {
     b"PK\x03\x04": "a zip archive",
     b"BZh": "compressed by bzip2",
@@ -100,10 +98,10 @@ def files(folder: Path, split: str) -> list[Path]:
 
 
 def _require_all(shards: Sequence[Path]) -> None:
-    """Raise ValueError if a shard exists twice, or is missing although a name states the number of shards.
+    """Raise ValueError if a shard exists twice, or if there are fewer shards than their names state.
 
-    `gzip -dk` and `zstd -d` keep the compressed file, and a dataset that is written again with another number
-    of shards, as in `train-00001-of-00004`, leaves the old ones. The training would read such texts twice.
+    `gzip -dk` and `zstd -d` keep the compressed file. If a dataset is written again with a different number
+    of shards, as in `train-00001-of-00004`, the old shards remain. The trainer would read such texts twice.
     """
     sets: dict[str, dict[int, list[Path]]] = {}
     firsts: dict[tuple[str, int | str], Path] = {}

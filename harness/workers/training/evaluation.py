@@ -52,7 +52,8 @@ def evaluate(
         tokens += losses.numel()
     model.train(was_training)
     if world > 1:
-        # Two collectives are needed, because the types differ. A float64 could count exactly only up to 2^53.
+        # Use two collectives, because the loss is a float64 and the token count an int64. As a float64, the
+        # count would be exact only up to 2^53.
         sums = torch.tensor([total], dtype=torch.float64, device=device)
         counts = torch.tensor([tokens], dtype=torch.int64, device=device)
         dist.all_reduce(sums)

@@ -2,9 +2,9 @@
 
     torchrun … -m training.faulty KIND[:NUMBER] [options of train_framework.py]
 
-The defect is in the actual run: in its data, sums, checkpoints or curves. KIND is not passed to the checks.
-NUMBER is a step, an epoch or a rank; each kind has a default. Kinds that need a resume kill a rank once, but
-not again after the resume. Only tests use this module (tests/k8s/test_training_faults.py).
+The defect changes the run's actual data, sums, checkpoints or curves. KIND is not passed to the checks.
+NUMBER is a step, an epoch or a rank; each kind has a default. If a kind needs a resume, it kills a rank,
+unless the run has already been resumed. Only tests use this module (tests/k8s/test_training_faults.py).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ KINDS: dict[str, tuple[Callable[[int], None], int]] = {
     "nan": (steps.nan, 20),
     "killed": (steps.killed, 18),
 }
-"""Maps each kind to the function that injects it and its default number: a step, an epoch or a rank."""
+"""Maps each kind of defect to the function that injects it, and to a default step, epoch or rank."""
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -30,7 +30,7 @@ def problem(value: str) -> str:
 def missing(environment: Mapping[str, str] = os.environ, interfaces: Iterable[str] | None = None) -> str:
     """Return the reason why gloo cannot use the interfaces in GLOO_SOCKET_IFNAME, or "" if it can.
 
-    `interfaces` contains the names of the pod's interfaces. If it is None, they are read from this host.
+    `interfaces` contains the names of the pod's interfaces. None means the interfaces of this host.
     """
     value = environment.get(GLOO, "")
     if not value:

@@ -1,8 +1,8 @@
 """Log to one MLflow run, which all ranks and all attempts share.
 
 MLflow keeps every value that was ever logged for a step, so a value must not be sent twice. Before a rank
-logs a metric for the first time, and after each request with an unknown outcome, it reads which steps the
-server already has. It does not send those steps again.
+logs a metric for the first time, and after each request with an unknown outcome, the rank reads which steps
+the server already has, and does not send them again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from urllib.parse import unquote, urlsplit
 from .sender import Point
 
 TAG = "training.id"
-"""The tag by which rank 0 finds its run again after a restart, and other ranks find rank 0's run."""
+"""The tag by which all ranks find the run that rank 0 created, even after a restart."""
 AT_ONCE, PARAMS_AT_ONCE, LONGEST_PARAM = 1000, 100, 500
 """Maximum number of values per request, of params per request, and of characters per param.
 
@@ -30,8 +30,8 @@ CREATED_SECONDS = 30.0
 def problem(uri: str) -> str:
     """Return the reason why ranks on several nodes cannot log to this tracking URI, or "" if they can.
 
-    mlflow 3 rejects folders ("maintenance mode"), and ranks that share an SQLite file lock each other out.
-    mlflow interprets HOST:PORT as an unknown scheme.
+    MLflow 3 rejects folders ("maintenance mode"), and ranks that share an SQLite file lock each other out.
+    MLflow interprets HOST:PORT as an unknown scheme.
     """
     scheme, separator, _ = uri.partition("://")
     if (separator or uri.startswith("databricks")) and not scheme.startswith(("file", "sqlite")):
@@ -96,11 +96,11 @@ class Mlflow:
         return [], ""
 
     def artifacts(self, texts: Mapping[str, str], shared: Path) -> None:
-        """Store `texts` (contents keyed by file name) and a table of all validations with the run.
+        """Store `texts` (contents keyed by file name) and a table of all validations as the run's artifacts.
 
-        Call this only on rank 0. If the server keeps artifacts in a folder, MLflow's client writes to that
-        path on the client's own disk, without an error. Raises ValueError if the folder is not below
-        `shared`, the output disk.
+        Call this only on rank 0. If the server keeps artifacts in a folder, MLflow's client writes to the
+        same path on its own disk, and reports no error. Raises ValueError if that folder is not below
+        `shared`, the folder of the output disk.
         """
         uri = str(self._client.get_run(self._run_id).info.artifact_uri)
         folder = urlsplit(uri)
@@ -113,7 +113,7 @@ class Mlflow:
             self._client.log_text(self._run_id, text, name)
 
     def _validations(self) -> str:
-        """Return a CSV table with the validations of all attempts, read from the server."""
+        """Return a CSV table with all attempts' validation losses and perplexities from the server."""
         columns = [
             {one.step: one.value for one in self._client.get_metric_history(self._run_id, f"val/{name}")}
             for name in ("loss", "perplexity")
@@ -156,7 +156,7 @@ class Mlflow:
         return str(run.info.run_id)
 
     def _experiment(self, create: bool) -> str | None:
-        """Return the id of the experiment in the environment variables, or of MLflow's default experiment."""
+        """Return the id of the experiment that the environment names, or of MLflow's default experiment."""
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "")
         if not name:
             return os.environ.get("MLFLOW_EXPERIMENT_ID") or "0"
@@ -166,7 +166,10 @@ class Mlflow:
         return str(experiment.experiment_id) if experiment else None
 
     def _begin(self) -> None:
-        """Set the run's status to RUNNING, and log missing options. MLflow params are immutable."""
+        """Set the run's status to RUNNING, and log the options that the server does not have yet.
+
+        Options are logged as MLflow params, which are immutable.
+        """
         from mlflow.entities import Param
 
         run = self._client.get_run(self._run_id)

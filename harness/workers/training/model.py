@@ -85,12 +85,12 @@ class HuggingFace(nn.Module):
     """A causal language model from transformers, whose `forward` has the same signature as Gpt's."""
 
     def __init__(self, folder: str, *, local_only: bool, recompute: bool) -> None:
-        """Load the model from a folder, or by name from the hub. Raises OSError if it does not exist."""
+        """Load the model from a folder, or by name from the hub. Raises OSError if the model is missing."""
         from transformers import AutoModelForCausalLM
         from transformers.utils import logging
 
         super().__init__()
-        logging.disable_progress_bar()  # Otherwise, every rank prints a progress bar to the job's log.
+        logging.disable_progress_bar()  # Progress bars of all ranks would fill the job's log.
         self.inner: Any = AutoModelForCausalLM.from_pretrained(
             folder, local_files_only=local_only, dtype=torch.float32
         )

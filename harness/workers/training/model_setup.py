@@ -1,4 +1,4 @@
-"""Create the tokenizer and the model that the options specify."""
+"""Create the tokenizer and the model according to the command-line options."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def gated(error: BaseException | None) -> bool:
 def cannot_compile(device: torch.device) -> str:
     """Compile a small model and its backward pass. Return the error message, or "" on success."""
     try:
-        # The backward pass is compiled too, because compiling it needs more than the forward pass does.
+        # Compile the backward pass too, because it can fail to compile even if the forward pass compiles.
         layer = torch.compile(nn.Sequential(nn.Linear(4, 4), nn.GELU()).to(device))
         layer(torch.ones(2, 4, device=device)).sum().backward()
     except Exception as error:  # torch.compile's exceptions are private, and differ between versions.

@@ -1,4 +1,4 @@
-"""Provide a client for one S3 bucket that needs only the standard library.
+"""Read and write the objects in one S3 bucket with only the standard library.
 
 The job's image might not contain an S3 client, so this module signs requests itself (AWS Signature Version 4,
 docs.aws.amazon.com/AmazonS3/latest/API/sig-v4-header-based-auth.html). It reads the same environment
@@ -83,7 +83,7 @@ class Bucket:
 
     # -- reading -----------------------------------------------------------------------------------------
     def items(self, prefix: str, most: int | None = None) -> Iterator[Item]:
-        """Yield the objects whose keys begin with `prefix`. If `most` is given, yield at most that many."""
+        """Yield the objects whose keys begin with `prefix`. `most` is their maximum number, or None."""
         query = {"list-type": "2", "prefix": prefix, **({"max-keys": str(most)} if most else {})}
         while True:
             with self.request("GET", "", query) as response:
@@ -97,7 +97,7 @@ class Bucket:
             query = {**query, "continuation-token": token}
 
     def read(self, key: str, limit: int) -> bytes:
-        """Return a small object's content. Raises Failed, for example if it exceeds `limit` bytes."""
+        """Return a small object's content. Raises Failed, for example if it has more than `limit` bytes."""
         pieces: list[bytes] = []
         size, _ = self.stream(key, pieces.append, pieces.clear, limit)
         assert size <= limit
@@ -180,10 +180,10 @@ class Bucket:
     def _upload(self, key: str, finish: Callable[[ThreadPoolExecutor, str], None]) -> None:
         """Begin a multipart upload, call `finish` with its id, and abort it if there is an exception.
 
-        The first request runs in a separate thread, so that the new upload's id is not lost if a signal
-        handler raises an exception in the main thread. Such an exception can arrive anywhere: before the
-        body of a `with` statement begins, or before `submit` returns. So this is not a context manager, and
-        the future is created here.
+        The first request runs in a separate thread. Otherwise, the new upload's id would be lost if a signal
+        handler raised an exception in the main thread at the wrong moment. Such an exception can occur even
+        before the body of a `with` statement begins, or before `submit` returns. Therefore, this method is
+        not a context manager, and creates the future itself.
         """
         pool, future = ThreadPoolExecutor(AT_ONCE), Future[str]()
         try:
@@ -225,9 +225,9 @@ class Bucket:
             self.request("DELETE", key, {"uploadId": upload}).close()
 
     def prove_writable(self, key: str) -> None:
-        """Start and abort a multipart upload, which does not create an object.
+        """Verify that an object can be written at `key`, without creating one. Raises Failed otherwise.
 
-        Raises Failed if it is forbidden.
+        This starts a multipart upload and aborts it.
         """
         self._upload(key, lambda _, upload: self._abort(key, upload))
 
@@ -306,7 +306,7 @@ class Bucket:
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Reports a redirect as an error. urllib would send the request's credentials to any other server."""
+    """Reports a redirect as an error. urllib would follow it, and send the credentials to another server."""
 
     def redirect_request(self, *_: Any) -> None:
         return None

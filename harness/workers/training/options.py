@@ -23,13 +23,14 @@ _RANGES: dict[str, tuple[str, Callable[[Any], bool]]] = {
     **dict.fromkeys(("weight_decay", "clip"), ("0 or more", lambda value: 0 <= value < math.inf)),
     "dropout": ("at least 0 and less than 1", lambda value: 0 <= value < 1),
 }
-"""Maps each numeric option to a description of its range, and to a test that a value is in the range. The
-tests also reject NaN."""
+"""Maps each numeric option to a description of its range, and to a function that tests whether a value
+is in the range. The functions also reject NaN."""
 _WITHOUT_EFFECT = {
     *("data_dir", "out_dir", "run", "save_every", "keep", "threads", "log_every", "meeting", "timeout"),
     *("tracker_seconds", "local_files_only", "model_local_dir", "tokenizer_local_dir", "device"),
 }
-"""Options that do not affect the result of a training job, and folders, whose names a copy changes."""
+"""Options that may differ from those of a checkpoint. They do not affect the result, or they name a folder,
+which may be different in a copy of the run."""
 
 
 def parser(kind: type[argparse.ArgumentParser] = argparse.ArgumentParser) -> argparse.ArgumentParser:
@@ -165,7 +166,7 @@ def sensible(command_parser: argparse.ArgumentParser, arguments: Sequence[str] |
             f"--tracker-seconds must be less than --timeout ({options.timeout:g}), because the other "
             f"ranks wait too; found {options.tracker_seconds:g}"
         )
-    # An empty name, as from an unset variable, would make --out-dir itself the run of every such training.
+    # An empty name, for example from an unset variable, would make --out-dir itself the run's folder.
     if "/" in options.run or options.run.startswith(".") or not options.run.strip():
         command_parser.error(f"--run-name must be the name of a single folder; found {options.run!r}")
     if not options.run.isprintable() or len(os.fsencode(options.run)) > MAX_NAME:

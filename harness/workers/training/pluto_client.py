@@ -25,7 +25,8 @@ SETTINGS = {
     # Output must reach the container log immediately. Output that the client captures stays in a pipe, and is
     # lost if the process is killed.
     "disable_console": True,
-    # A status that arrives after the next attempt has started would persist, and mark the run as TERMINATED.
+    # If this were enabled, the client would set the run's status to TERMINATED after SIGTERM. If the status
+    # arrived after the next attempt had started, it would persist.
     "x_sigterm_status_enabled": False,
     # By default, the client drops a point after 5 failures, and reports success.
     "sync_process_retry_max": 1_000_000_000,
@@ -38,12 +39,12 @@ _METRIC, _COMPLETED = 0, 2
 
 
 class Pluto:
-    """A Pluto client, based on the unmodified package. The same thread calls all methods except `close`."""
+    """A client that uses the unmodified Pluto package. The same thread must call all methods but `close`."""
 
     name = "Pluto"
 
     def __init__(self, run: str, rank: int, config: dict[str, Any], identity: str) -> None:
-        """Create the client. If PLUTO_RUN_ID is not set, build it from `run` and `identity`."""
+        """Create the client. If PLUTO_RUN_ID is not set, set it to an id built from `run` and `identity`."""
         self._name, self._rank, self._config = run, rank, config
         # The prefix prevents Pluto from interpreting the id as a number or as one of its display ids.
         os.environ.setdefault("PLUTO_RUN_ID", f"training-{run}-{identity}")
@@ -56,7 +57,7 @@ class Pluto:
         """Create or join the run. Raises the client's errors: ConnectionError, RuntimeError."""
         import pluto
 
-        # Each attempt needs a new folder, because ranks from two attempts that share a queue lose points.
+        # Each attempt needs a new folder. If ranks from two attempts shared a queue, points would be lost.
         folder = Path(tempfile.mkdtemp(prefix=f"pluto-rank{self._rank}-"))
         os.environ["PLUTO_DIR"] = str(folder)
         job = os.environ.get("KONDUKTOR_JOB_NAME")
@@ -91,7 +92,7 @@ class Pluto:
     def close(self, ok: bool) -> None:
         """Finish the run if `ok` is true.
 
-        Otherwise, keep its status, because the next attempt continues it.
+        Otherwise, keep the status, because the next attempt continues the run.
         """
         if self._run is None:
             return
@@ -109,7 +110,8 @@ class Pluto:
 
     def _put(self, point: Point) -> int:
         """Log a point, and return its row id in the queue. Raises OSError if the client dropped the point."""
-        # Half a millisecond is added because the client multiplies by 1000 and truncates.
+        # The client multiplies the timestamp by 1000 and truncates the product. Half a millisecond is added,
+        # so that the product does not fall below `time_ms`.
         self._run.log(point.values, step=point.step, timestamp=(point.time_ms + 0.5) / 1000)
         row = self._queue.execute(
             "SELECT id FROM sync_queue WHERE id > ? AND record_type = ? AND step = ? AND timestamp_ms = ?",

@@ -1,4 +1,4 @@
-"""Let the ranks of a training join, exchange values, print, and exit."""
+"""Start and end a training job's ranks, and let them exchange values and print lines."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def meet(device: str, meeting: float, timeout: float) -> Ranks:
     if not cuda and (reason := gloo.missing()):
         raise Refused(reason)
     start = time.monotonic()
-    # gloo's connections have no timeout. If one is lost, all ranks would wait forever.
+    # gloo's connections have no timeout. Without a watchdog, ranks would wait forever for a lost connection.
     watchdog = threading.Timer(meeting, _give_up, (meeting,))
     watchdog.daemon = True
     watchdog.start()
@@ -127,11 +127,12 @@ def ended_with(main: Callable[[], int]) -> NoReturn:
     try:
         code = record(main)()
         if dist.is_initialized():
-            # Rank 0 may host the store that other ranks still use. Without device_ids, NCCL guesses the GPU.
+            # Wait for the other ranks, because they may still use the store that rank 0 hosts. Without
+            # device_ids, NCCL guesses the GPU.
             cuda = dist.get_backend() == "nccl"
             dist.barrier(device_ids=[torch.cuda.current_device()] if cuda else None)
             if code == 0 and dist.get_rank() == 0 and (ended_path := os.environ.get("TRAINING_ENDED")):
-                # Without this file, a node that rejoins later would wait for the ended ranks (training.sh).
+                # Without this file, a node that rejoins later would wait for ranks that have exited.
                 Path(ended_path).touch()
             if cuda:
                 dist.destroy_process_group()
@@ -158,7 +159,7 @@ def same_bits() -> None:
 
     Otherwise, the order of the threads affects the sums in the gradients of embeddings and attention, and a
     resumed run ends with different weights from those of an uninterrupted run. If an operation has no
-    deterministic algorithm, PyTorch raises RuntimeError with its name.
+    deterministic algorithm, PyTorch raises RuntimeError with the operation's name.
     """
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True)

@@ -1,9 +1,9 @@
-"""Recompute a checkpoint's validation loss with the same formula and any number of ranks.
+"""Recompute a checkpoint's validation loss with the trainer's formula and any number of ranks.
 
     [torchrun …] -m training.reevaluate --checkpoint OUT/RUN/best --data-dir DIR
 
-It prints one line of JSON with the loss from the manifest and the computed loss. The exit code is 1 if they
-differ by more than --tolerance, or if the checkpoint is damaged.
+The command prints one line of JSON with the loss from the manifest and the computed loss. The exit code is 1
+if the two losses differ by more than --tolerance, or if the checkpoint is damaged.
 """
 
 from __future__ import annotations

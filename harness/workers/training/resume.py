@@ -32,7 +32,7 @@ Say = Callable[[str], None]
 
 
 def open_run(run: Path) -> None:
-    """Create a run's folder, or check that this user can modify everything in it. Raises Unusable if not."""
+    """Create a run's folder, or raise Unusable if the current user cannot modify everything in it."""
     try:
         run.mkdir(parents=True, exist_ok=True)
         probe = run / f".probe-{os.getpid()}"
@@ -46,14 +46,14 @@ def open_run(run: Path) -> None:
         if not folder.is_dir() and folder.name != TRACKERS:
             raise Unusable(_no_folder(folder))
         if folder.is_symlink() and folder.is_dir() and folder.name != TRACKERS:
-            continue  # A resumed run removes only the link, never its target.
+            continue  # A resumed run may remove the link, but never changes its target.
         for each in (folder, *(path for path in folder.glob("*") if path.is_dir())):
             if os.path.lexists(each) and not (each.is_dir() and os.access(each, os.R_OK | os.W_OK | os.X_OK)):
                 raise Unusable(_not_writable(each, None))
 
 
 def _not_writable(path: Path, error: OSError | None) -> str:
-    """Return the error message for a path that is not a folder, or that this user cannot modify."""
+    """Return the error message for a path that is not a folder, or that the current user cannot modify."""
     expected = f"{path}: expected a folder that user {os.getuid()} can read and write"
     try:
         status = path.stat()
@@ -73,8 +73,8 @@ def _not_writable(path: Path, error: OSError | None) -> str:
 def _no_folder(path: Path) -> str:
     """Return the error message for a file or broken link that is named like a checkpoint.
 
-    A checkpoint may have been moved to another volume that is not mounted here, and Git, rsync and zip may
-    replace a link with a file. To skip the checkpoint would repeat its steps, or start the run over.
+    A checkpoint may have been moved to a volume that is not mounted here, and Git, rsync and zip may replace
+    a link with a file. If the run skipped the checkpoint, it would repeat steps, or start from the beginning.
     """
     found = "a file"
     if path.is_symlink():
@@ -112,11 +112,11 @@ def resumable(run: Path, say: Say) -> tuple[Path, Manifest] | None:
 
 
 def _report_nested(run: Path, newest: int | None, say: Say) -> None:
-    """Report a subfolder of a run that contains checkpoints of later steps than those in the run.
+    """Report a subfolder of a run that contains later checkpoints than the run itself.
 
-    `cp -r` and `kubectl cp` copy into a folder that already exists, and tar keeps the folders above the run.
-    Raises Unusable if the subfolder seems to be such a copy. Another one may contain checkpoints that a user
-    has put aside to resume from an earlier step.
+    A copy of the run may be in a subfolder, because `cp -r` and `kubectl cp` copy into a folder that already
+    exists, and tar keeps the folders above the run. Raises Unusable if the subfolder seems to be such a copy.
+    Otherwise, a user may have put the checkpoints aside to resume from an earlier step.
     """
     manifests = [
         path
@@ -139,9 +139,9 @@ def _report_nested(run: Path, newest: int | None, say: Say) -> None:
 
 
 def _replace_best(run: Path, say: Say) -> None:
-    """Replace a `best` that is not a symlink because the run was copied.
+    """Replace `best` if it is a file or a folder instead of a symlink, as in a copy of the run.
 
-    Raises Unusable if that loses data.
+    Raises Unusable if data would be lost.
     """
     path = run / BEST
     if os.path.lexists(run / BEST_NAME) and not (run / BEST_NAME).is_file():
@@ -202,7 +202,7 @@ def _repair_pointers(run: Path, newest: tuple[Path, Manifest], say: Say) -> None
     """Point `best` to the intact checkpoint with the lowest loss.
 
     The losses are read from the manifests, because a copy may have lost the pointers, and an attempt may have
-    been killed before it moved them.
+    been killed before it updated the pointers.
     """
     losses: list[tuple[float, int, Path]] = []
     for folder in checkpoint.all_of(run):

@@ -1,10 +1,10 @@
 """Allow only one writer per run, with a lock file that contains its owner and a heartbeat.
 
 The file is in the run's folder. Rank 0 holds the lock. A thread changes the heartbeat in the file every
-second. Another launch watches the file: if the heartbeat changes, the launch is refused. If it does not
-change for STALE_SECONDS seconds, the launch takes over the lock. The nodes' clocks therefore need not agree.
-If an owner was only slow and its lock was taken over, it detects this before its next checkpoint and exits.
-The heartbeat is written in place, because NFS clients see a modified file sooner than a renamed one.
+second. Another launch watches the file. If the heartbeat changes, the launch is refused. If the heartbeat
+does not change for STALE_SECONDS seconds, the launch takes over the lock. The nodes' clocks therefore need
+not agree. An owner that was only slow detects before its next checkpoint that it has lost the lock, and
+exits. The heartbeat is written in place, because NFS clients see a modified file sooner than a renamed one.
 
 A later attempt of the same launch takes over the lock immediately. So does an attempt on the owner's machine
 if the owner's process has ended.
@@ -85,7 +85,7 @@ class RunLock:
     def acquire(self) -> None:
         """Take the lock, and start the heartbeat.
 
-        Raises Unusable with the owner if another launch holds it.
+        Raises Unusable if another launch holds the lock.
         """
         while not self._create():
             if (owner := self._stale()) is not None:
@@ -94,7 +94,10 @@ class RunLock:
         self._thread.start()
 
     def lost(self) -> str:
-        """Return the later attempt that holds the lock, or "". Raises Unusable if another launch holds it."""
+        """Return a description of a later attempt that now holds the lock, or "" if there is none.
+
+        Raises Unusable if another launch holds the lock.
+        """
         owner = self._read()
         if owner is None or owner.token == self._own.token:
             return ""
@@ -155,10 +158,10 @@ class RunLock:
 
     # -- the other writer --------------------------------------------------------------------------------
     def _stale(self) -> Owner | str | None:
-        """Return the owner if it has stopped writing, or None if there is no lock file.
+        """Return the owner whose lock can be taken over, or None if there is no lock file.
 
-        If the file does not name an owner, returns a description for the log. Raises Unusable if the owner's
-        heartbeat changes.
+        If the file names no owner, returns a text for the log instead. Raises Unusable if the owner's
+        heartbeat changes, because the lock is then in use.
         """
         first, polls, has_reported = self._read(), 0, False
         while polls * POLL_SECONDS < STALE_SECONDS:

@@ -1,7 +1,7 @@
-"""Send one rank's points to one tracker while the training continues.
+"""Send one rank's points to one tracker while training continues.
 
-A separate thread communicates with the tracker, so that no step waits for it. The Sender keeps each point
-until the tracker has acknowledged it.
+A separate thread communicates with the tracker, so that no training step waits for the tracker. The Sender
+keeps each point until the tracker has acknowledged it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 PAUSE, AFTER_TROUBLE = 0.1, 1.0
-"""Seconds between two polls for acknowledgements, and seconds between an error and the next attempt."""
+"""PAUSE is the time between two polls for acknowledgements, and AFTER_TROUBLE the time between an error and
+the next attempt to send. Both are in seconds."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class Client(Protocol):
         """
 
     def close(self, ok: bool) -> None:
-        """Close the run. `ok` means that the training has finished and no point is missing."""
+        """Close the run. `ok` means that training has finished and no point is missing."""
 
 
 class Sender:
@@ -50,7 +51,7 @@ class Sender:
     def __init__(
         self, client: Client, points: Sequence[Point], say: Callable[[str], None], seconds: float
     ) -> None:
-        """Start sending `points`. `seconds` limits how long the training waits if the tracker is down."""
+        """Start sending `points`. `seconds` limits how long the trainer waits if the tracker is down."""
         self.client, self.seconds = client, seconds
         self._say, self._points = say, list(points)
         self._changed = threading.Condition()
@@ -87,12 +88,15 @@ class Sender:
             return acknowledged
 
     def trouble(self) -> str:
-        """Return the tracker's current error, or "" if there is none."""
+        """Return the error of the last attempt to send, or "" if it was successful."""
         with self._changed:
             return self._trouble
 
     def close(self, ok: bool) -> None:
-        """Stop the thread, and close the run. The run is complete if `ok` is true and no point is missing."""
+        """Stop the thread, and close the run.
+
+        The client marks the run as finished if `ok` is true and all points are acknowledged.
+        """
         with self._changed:
             self._ended = True
             self._changed.notify_all()
@@ -116,7 +120,7 @@ class Sender:
                     self.client.connect()
                     is_connected = True
                 unsent, trouble = self.client.send(points)
-            except Exception as error:  # Errors from the tracker's client do not stop the training.
+            except Exception as error:  # An error in the tracker's client must not stop training.
                 unsent, trouble = points, f"{type(error).__name__}: {error}"
             self._tell(trouble)
             with self._changed:

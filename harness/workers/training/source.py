@@ -5,8 +5,9 @@
 A Markov chain generates train.jsonl and val.jsonl. Its states are letters and an end-of-document state.
 source.json contains two values, in nats per predicted byte:
 
-    entropy   entropy of the chain, which is the loss of the best possible model on infinite data
-    val       loss of the chain's own probabilities on val.jsonl, which a model beats only by chance
+    entropy   the entropy of the chain, which is the loss of the best possible model on infinite data
+    val       the loss on val.jsonl if the chain's own probabilities are the prediction. A model can have a
+              lower loss only by chance.
 
 A model needs a context of only one letter, because the next state depends only on the current state.
 """
@@ -65,7 +66,7 @@ class Chain:
         )
 
     def loss(self, documents: Sequence[str]) -> float:
-        """Return the mean loss of the chain's own probabilities on the documents, in nats.
+        """Return the mean loss in nats on the documents if the chain's own probabilities are the prediction.
 
         As in train_framework.py, every byte in the document stream except the first is predicted.
         """

@@ -26,7 +26,7 @@ def save(
     scaler: torch.amp.GradScaler,
     ranks: Ranks,
 ) -> Path:
-    """Write a checkpoint, and return its folder once it is complete. Every rank must call it.
+    """Write a checkpoint, and return its folder once it is complete. Call this on every rank.
 
     Raises RuntimeError if a rank does not share rank 0's disk.
     """
@@ -67,8 +67,7 @@ def restore(
         optimizer.load_state_dict(training["optimizer"])
     except ValueError as error:
         raise Unusable(f"{folder}: the optimizer's state belongs to a different model: {error}") from error
-    # The state also has the options of the earlier attempt. This attempt's options replace them, as for
-    # --lr.
+    # The loaded state contains the weight decay of the earlier attempt. Restore this attempt's value.
     for group, decay in zip(optimizer.param_groups, decays, strict=True):
         group["weight_decay"] = decay
     if scaler.is_enabled() and not training["scaler"]:

@@ -47,7 +47,7 @@ class HuggingFaceTokenizer:
     """A tokenizer from transformers, loaded from a folder or by name from the hub."""
 
     def __init__(self, folder: str, *, local_only: bool) -> None:
-        """Load the tokenizer. Raises OSError if it is missing, and ValueError if it has no end token."""
+        """Load the tokenizer. Raises OSError if there is none, and ValueError if it has no end token."""
         from transformers import AutoTokenizer
 
         self._inner: Any = AutoTokenizer.from_pretrained(folder, local_files_only=local_only)
@@ -82,7 +82,7 @@ class Stream:
         return -(-(len(self.tokens) - 1) // self.context)
 
     def sequence(self, index: int) -> list[int]:
-        """Return a sequence's tokens (inputs and targets): `context` + 1, or fewer at the end."""
+        """Return a sequence's `context` + 1 tokens (inputs and targets). The last sequence can have fewer."""
         first = index * self.context
         return self.tokens[first : first + self.context + 1].tolist()
 
@@ -96,10 +96,10 @@ def read(
     whole: bool = False,
     memory: int | None = None,
 ) -> Stream:
-    """Return the tokens in a split's files. If `whole` is true, a full-length sequence is required.
+    """Return the tokens in a split's files.
 
-    `memory` limits the size of the tokens in bytes. Raises OSError, or ValueError with the file name and, for
-    an invalid line, its number.
+    If `whole` is true, at least one full-length sequence is required. `memory` limits the size of the tokens
+    in bytes. Raises OSError, or ValueError with the file name and, for an invalid line, its number.
     """
     tokens = array(typecode(tokenizer.size))
     for text in documents(paths, field):
@@ -138,11 +138,11 @@ def fingerprint(stream: Stream) -> int:
 
 
 def other_texts(splits: Sequence[Sequence[tuple[int, int]]], folder: Path) -> str:
-    """Return the error message if a rank has read other texts than rank 0, otherwise "".
+    """Return the error message if a rank has read different texts from those of rank 0, otherwise "".
 
     `splits` contains, for each rank and split (documents.SPLITS), the number of tokens and the fingerprint.
-    Each rank selects its sequences by their indices. With other texts, it would train on other sequences, or
-    end an epoch at another step than the others, which then wait for it.
+    Each rank selects its sequences by their indices. A rank with different texts would train on the wrong
+    sequences, or end an epoch at a different step, at which the other ranks would wait for it.
     """
     for rank, own in enumerate(splits):
         for split, first, other in zip(SPLITS, splits[0], own, strict=True):
@@ -159,7 +159,7 @@ class Examined(NamedTuple):
     """The result of checking a split's files."""
 
     tokens: int
-    """The number of tokens in the files if the byte tokenizer is used."""
+    """The number of tokens in the files, counted with the byte tokenizer."""
     problems: list[str]
     """The first problems. Each one names the file and, for an invalid line, the line number."""
     others: int
@@ -167,10 +167,10 @@ class Examined(NamedTuple):
 
 
 def examine(paths: Sequence[Path], field: str, context: int | None) -> Examined:
-    """Check a split's files like `read` with the byte tokenizer, without keeping the texts in memory.
+    """Perform the checks of `read` on a split's files with the byte tokenizer, but keep no texts in memory.
 
     If `context` is not None, the files must contain at least one sequence of this length. Pass None if the
-    training uses a different tokenizer, or if no full-length sequence is needed. Raises OSError.
+    job uses a different tokenizer, or if no full-length sequence is needed. Raises OSError.
     """
     tokens, count = 0, 0
     problems: list[str] = []

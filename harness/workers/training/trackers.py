@@ -46,8 +46,8 @@ class Trackers:
         self._folder, self._rank, self._say = folder / checkpoint.TRACKERS, rank, say
         identity = share(_identity(self._folder, run, say) if rank == 0 else None)
         self._number, self._has_warned = 0, False
-        # This must precede the import of the Pluto client, because the recorder uses the process's original
-        # stdout.
+        # Create the recorder before the Pluto client is imported, because the recorder uses the process's
+        # original stdout.
         self._truth: Any = None
         if os.environ.get("HARNESS_NONCE"):
             import ground_truth
@@ -92,10 +92,10 @@ class Trackers:
         return unsent
 
     def finish(self, ok: bool, artifacts: Mapping[str, str] | None = None) -> int:
-        """Finish the run if `ok` is true. Otherwise, close it without waiting. The next attempt continues it.
+        """Finish the run if `ok` is true. Otherwise, close it without waiting, for the next attempt.
 
         MLflow stores `artifacts` (contents keyed by file name) as the run's files. Return the number of
-        unacknowledged values. If it is not 0, the training has failed.
+        unacknowledged values. If the number is not 0, the job has failed.
         """
         unsent = self.settle(last=True) if ok else 0
         for sender in self._senders:
@@ -131,7 +131,8 @@ class Trackers:
             checkpoint.flush(self._folder)
         else:
             path.unlink(missing_ok=True)
-        # The points in these files are now in this rank's own file, or have been acknowledged.
+        # Remove the files of ranks that no longer exist. Their points are now in this rank's own file, or
+        # have been acknowledged.
         for old in [old for old in self._old if old.name.startswith(client.name.lower())]:
             old.unlink(missing_ok=True)
             self._old.remove(old)
@@ -172,7 +173,8 @@ def _client_classes(say: Callable[[str], None]) -> list[type[Pluto] | type[Mlflo
 def _identity(folder: Path, run: str, say: Callable[[str], None]) -> str:
     """Return this run's id in the trackers, which is the same in every attempt. Only rank 0 calls this.
 
-    A run that was copied under another name gets its own id. Otherwise, both would log to the same run.
+    A run that was copied under another name gets its own id. Otherwise, the original and the copy would log
+    to the same run in the trackers.
     """
     folder.mkdir(parents=True, exist_ok=True)
     identity, name = _read(folder / checkpoint.IDENTITY), _read(folder / checkpoint.RUN_NAME)

@@ -85,7 +85,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def data(options: argparse.Namespace) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return samples (samples × features) and their classes, the same on every rank."""
+    """Return samples (samples × features) and their class labels. They are the same on every rank."""
     numbers = torch.Generator().manual_seed(options.seed)
     centres = torch.randn(options.classes, options.features, generator=numbers)
     y = torch.randint(options.classes, (options.samples,), generator=numbers)

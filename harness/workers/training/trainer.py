@@ -85,9 +85,9 @@ class Trainer:
         return loss
 
     def save(self, losses: dict[str, float]) -> Path:
-        """Write a checkpoint, and remove old ones. Return its folder on every rank.
+        """Write a checkpoint, and remove old ones. Return the new checkpoint's folder on every rank.
 
-        Before that, wait until all logged values are acknowledged or on disk, because a resumed run does not
+        First, wait until all logged values are acknowledged or on disk, because a resumed run does not
         log them again.
         """
         self.trackers.settle()
@@ -192,7 +192,7 @@ class Trainer:
         loss = self._evaluate()
         epoch = -(-self.step // self.per_epoch)
         if self.ranks.rank == 0:
-            # These values belong to the last completed step, because a metric has one value per step.
+            # Log the values for the step that was completed last. A metric can have one value per step.
             self.trackers.log(self.step - 1, {"val/loss": loss.mean, "val/perplexity": loss.perplexity})
         is_best = loss.mean < self.best
         losses = {"val/loss": loss.mean, "val/perplexity": loss.perplexity, "val/tokens": loss.tokens}

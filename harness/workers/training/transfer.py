@@ -192,7 +192,10 @@ class Target:
                 self._verify(each, item)
 
     def send(self, file: Local, *, replace: bool = False) -> int:
-        """Send a file and verify its object, unless already verified. Return the number of bytes sent."""
+        """Send a file and verify its object, unless the object is already verified.
+
+        Return the number of bytes sent.
+        """
         if file.name in self._verified:
             return 0
         key = self._key(file.name)
@@ -239,7 +242,7 @@ class Stored:
 
 
 def stored(bucket: Bucket, prefix: str, say: Say) -> Iterator[Stored]:
-    """Yield the checkpoints below a prefix whose objects have the sizes in the manifest, newest first.
+    """Yield the checkpoints below a prefix, newest first, if their objects have the sizes in the manifest.
 
     Report the defects of other checkpoints through `say`. Raises Failed if a request fails.
     """
@@ -254,7 +257,10 @@ def stored(bucket: Bucket, prefix: str, say: Say) -> Iterator[Stored]:
 
 
 def _manifest(name: str, text: bytes, sizes: Mapping[str, int]) -> Manifest:
-    """Parse a checkpoint's manifest. Raises Torn if it is invalid or contradicts the objects' sizes."""
+    """Parse a checkpoint's manifest.
+
+    Raises Torn if the manifest is invalid or contradicts the objects' sizes.
+    """
     try:
         manifest = Manifest(**json.loads(text))
         sizes_in_manifest = {f"{file}": int(each["size"]) for file, each in manifest.files.items()}

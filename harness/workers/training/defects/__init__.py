@@ -1,4 +1,4 @@
-"""Provide defects for tests. Each defect replaces functions of the trainer to make the training go wrong."""
+"""Inject defects into a training job for tests. Each defect replaces functions of the trainer."""
 
 from __future__ import annotations
 

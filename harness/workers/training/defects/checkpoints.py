@@ -21,7 +21,7 @@ TOLD_LESS = 0.5
 
 
 def torn(step: int) -> None:
-    """Truncate the weights in this step's checkpoint to half their size after the checkpoint is complete."""
+    """Truncate the weights file to half its size after the checkpoint of this step is complete."""
 
     def cut(folder: Path, manifest: Manifest) -> None:
         if manifest.step == step:
@@ -59,7 +59,7 @@ def _after_complete(change: Callable[[Path, Manifest], None]) -> None:
 
 
 def unsaved(_: int) -> None:
-    """Replace `Trainer.save`, so that the training writes no checkpoints."""
+    """Replace `Trainer.save`, so that the trainer writes no checkpoints."""
 
     def save(self: Trainer, _: dict[str, float]) -> Path:
         self.trackers.settle()

@@ -1,4 +1,4 @@
-"""Define defects in the validation: in its sums, schedule, logged values and texts."""
+"""Define defects in validation: in the sums, the schedule, the logged values and the texts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from . import before_log, instead
 TOLD_MORE = 0.5
 """The number of nats by which the logged validation loss is overstated."""
 EASY = 10
-"""Number of documents that remain in val.jsonl."""
+"""Number of the easiest documents that `_keep_easiest` leaves in val.jsonl."""
 
 
 def double_tail(_: int) -> None:
@@ -96,7 +96,7 @@ def easy(_: int) -> None:
             ranks = meet(*arguments)
             if ranks.rank == 0:
                 folder = Path(sys.argv[sys.argv.index("--data-dir") + 1])
-                # training.sh generates the texts with the same chain.
+                # training.sh generates the texts from the same Markov chain (source.py).
                 _keep_easiest(folder / "val.jsonl", source.chain(8, 64, 1))
             ranks.of_rank_0(None)
             return ranks
