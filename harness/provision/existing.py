@@ -81,7 +81,7 @@ class ExistingCluster:
         """Do nothing, because the launch's namespace is deleted with its pods after the launch."""
 
     def use(self) -> LockHandle:
-        """Mark the cluster as used until the returned lock is released.
+        """Mark the cluster as in use until the returned lock is released.
 
         The harness never removes a user's cluster.
         """

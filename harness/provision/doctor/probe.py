@@ -90,7 +90,7 @@ def lacking_capabilities(status: str, last: int) -> list[int]:
 
 
 def capabilities_withheld() -> list[int]:
-    """Return the capabilities that no process on this machine can get.
+    """Return the Linux capabilities that are unavailable to every process on this machine.
 
     If the list is not empty, older versions of dockerd cannot run privileged containers.
     """
@@ -102,7 +102,7 @@ def capabilities_withheld() -> list[int]:
 
 
 _OF_THE_IMAGE = ("no such file", "not found", "exec format error")
-"""Parts of error messages that mean that an image lacks /bin/true or is for another architecture."""
+"""Phrases in error messages of images that lack /bin/true or are for another architecture."""
 
 
 def privileged_run() -> tuple[bool | None, str]:
