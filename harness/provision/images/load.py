@@ -40,9 +40,10 @@ sets."""
 
 
 def load_images(images: Sequence[str | LocalImage], nodes: Sequence[str], context: RunContext) -> None:
-    """Load every image into every node. `nodes` contains container names. Docker resolves tags to image ids.
+    """Load every image into every node.
 
-    Raises ToolError or HarnessError (cause image.load_failed).
+    `images` contains local images or their tags, and `nodes` the names of the node containers. Raises
+    ToolError or HarnessError (cause image.load_failed).
     """
     local = [i if isinstance(i, LocalImage) else LocalImage.of(i) for i in dict.fromkeys(images)]
     if not local or not nodes:
@@ -85,8 +86,8 @@ def has(listing: str, image: LocalImage) -> bool:
 class _Node:
     listing: str
     mounted: bool
-    """Whether the node mounts the volume of unpacked images and uses overlayfs. Other snapshotters cannot use
-    the volume."""
+    """Whether the node can use the volume of unpacked images. It must mount the volume, and its snapshotter
+    must be overlayfs."""
     snapshotter: str
 
 

@@ -22,12 +22,13 @@ CERTS = "/etc/containerd/certs.d"
 GATEWAY = "{gateway}"
 _CAUSE: Final = "image.pull_failed"
 _PATCH = f'[plugins."io.containerd.grpc.v1.cri".registry]\n  config_path = "{CERTS}"\n'
-"""A patch for version 2 of containerd's configuration, which kind's nodes use. containerd 2 converts this
-version."""
+"""A patch for the configuration of containerd on kind's nodes. The configuration has format version 2, which
+containerd 2 converts to its own."""
 
 
 def patches(mirrors: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the containerdConfigPatches for kind's configuration. There are none without mirrors."""
+    """Return the containerdConfigPatches for kind's configuration. Returns an empty tuple if there are no
+    mirrors."""
     return (_PATCH,) if mirrors else ()
 
 

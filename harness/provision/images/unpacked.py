@@ -129,7 +129,8 @@ def mountable(node_image: str, context: RunContext) -> Path | None:
 def created_at(context: RunContext) -> str:
     """Return the creation time of the volume of unpacked images.
 
-    Templates depend on this time, because a new volume contains the same layers in different folders.
+    A cluster template is valid only for one volume, because a new volume contains the same layers in
+    different folders.
     """
     folder(context)
     return _docker("volume", "inspect", "--format", "{{.CreatedAt}}", volume(context)).strip()
@@ -234,7 +235,7 @@ def _diff_ids(image: LocalImage) -> list[str]:
 
 
 def _present(container: str, image: LocalImage) -> set[str]:
-    """Return the names, in the output of `docker save`, of the layers that the volume already has.
+    """Return the layers that the volume already has, by their names in the output of `docker save`.
 
     If Docker uses containerd's image store, compressed layers have other names and are sent again.
     """

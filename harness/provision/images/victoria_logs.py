@@ -15,8 +15,7 @@ from harness.provision.source.programs import pinned, programs
 
 PATH = "github.com/VictoriaMetrics/VictoriaLogs"
 DOCKERFILE = 'FROM scratch\nCOPY {0} /{0}\nENTRYPOINT ["/{0}"]\n'
-"""The Dockerfile of a locally built image. The published images also have an entrypoint, but at another
-path."""
+"""The Dockerfile of a locally built image. The entrypoint of the published images has another path."""
 
 
 @dataclass(frozen=True)

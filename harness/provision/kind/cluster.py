@@ -128,8 +128,8 @@ class KindCluster(KindNodes):
     def removable(self, ready: Ready | None, owner: str) -> bool:
         """Return whether `leave` may remove the cluster.
 
-        This run must have used it, or must have begun to create it, and the cluster must not be marked as
-        kept.
+        Returns False if the cluster is marked as kept. Otherwise, returns whether this run used the cluster
+        or began to create it.
         """
         state = self.state()
         if state is None or state.kept or self.settings.keep_cluster:
@@ -156,7 +156,7 @@ class KindCluster(KindNodes):
             return self._delete_all()
 
     def down(self, progress: Progress) -> bool:
-        """Remove the cluster, even if it is used or kept.
+        """Remove the cluster, even if it is in use or marked as kept.
 
         Return False if the harness created no cluster with this name.
         """
@@ -170,8 +170,8 @@ class KindCluster(KindNodes):
     def _delete_all(self) -> bool:
         """Delete the cluster, and then its lock files.
 
-        The caller must hold the lock, and must not change the cluster afterwards, because the lock file is
-        gone.
+        The caller must hold the lock. It must not change the cluster afterwards, because the lock file no
+        longer exists.
         """
         deleted = self.delete()
         if deleted:

@@ -55,7 +55,7 @@ def pods(kube: Kube, namespace: str | None = None) -> list[PodDisk]:
 def remove_large(kube: Kube, namespace: str, progress: Progress) -> None:
     """Delete those finished pods of a launch that use more than KEEP_BYTES.
 
-    Call this only after the bundle contains their evidence.
+    Call this only when the bundle already contains the evidence from the pods.
     """
     for pod in pods(kube, namespace):
         if pod.ended and pod.bytes > KEEP_BYTES:
