@@ -132,7 +132,8 @@ def _with_taint(taints: list[dict[str, Any]], new_taint: dict[str, str] | None) 
 
 
 def _patch(node: Object, label: str | None, before: str | None, taints: list[dict[str, Any]]) -> Object:
-    """Return a merge patch, in which None removes a field."""
+    """Return a merge patch with the label, annotation and taints of a node. A value of None removes the
+    field."""
     return {
         "metadata": {
             "resourceVersion": mapping(node, "metadata").get("resourceVersion"),

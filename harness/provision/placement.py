@@ -67,8 +67,8 @@ def _obstacles(kube: Kube, workload: Placed, settings: Settings) -> dict[str, li
 
 
 def _closed(node: Object) -> list[str]:
-    """Return why a node accepts no pods except those of DaemonSets: it is cordoned, or its kubelet is not
-    ready."""
+    """Return whether a node is cordoned or not ready, as phrases such as "is cordoned". Such a node accepts
+    only the pods of DaemonSets."""
     keys = {str(taint.get("key")) for taint in items(node, "spec", "taints")}
     cordoned = ["is cordoned"] if mapping(node, "spec").get("unschedulable") else []
     return [*cordoned, *(["is not ready"] if keys & _NOT_READY else [])]

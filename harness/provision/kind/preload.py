@@ -62,8 +62,8 @@ class _Stopped(Exception):
 def filling(
     kind: KindNodes, stack: Stack, own: tuple[LocalImage, LocalImage], context: RecordedContext
 ) -> Iterator[CompletedSteps]:
-    """Return a context manager whose `with` block creates a cluster while images and objects are loaded into
-    it.
+    """Return a context manager for the creation of a cluster, which loads images and objects into the new
+    cluster.
 
     `own` contains the worker and tracker images. At the end of the block, steps that have begun are
     completed. If the block raises an exception, they are stopped instead.

@@ -109,7 +109,7 @@ class Template:
     configurations: dict[str, str]
     """Maps each node role to the kubeadm.conf that kind wrote for it."""
     dns: Object
-    """The CoreDNS Deployment, which is applied to each copy."""
+    """The CoreDNS Deployment, which is applied in each cluster that is created from the template."""
 
     @property
     def fresh(self) -> bool:
@@ -206,11 +206,11 @@ def make(
 
 
 def keys(entries: Sequence[dict[str, str]], deferred: Sequence[str]) -> list[dict[str, str]]:
-    """Return the etcd keys for a template, each with `key` and `value` in base64, as in etcd's response.
+    """Return those of an etcd response's entries that belong in a template.
 
-    `deferred` contains the names of objects that are left out, because they are applied once their
-    controllers serve. Raises HarnessError for a key of an unknown kind, because a copy without objects of
-    this kind might differ from the original.
+    Each entry has a `key` and a `value`, both in base64. `deferred` contains the names of objects that are
+    left out, because they are applied once their controllers are ready. Raises HarnessError for a key of an
+    unknown kind, because a cluster without objects of this kind might differ from the original.
     """
     copied = []
     for each in entries:

@@ -18,10 +18,8 @@ CAUSE: Final = "cluster.node_image"
 """The cause of the error that is raised if a build fails (docs/causes.md)."""
 
 _BUILD = ["docker", "build", "--network", "host", "--provenance=false", "--progress", "plain"]
-"""The BuildKit build command.
-
-Attestations would make the image an index, which containerd can reject.
-"""
+"""The BuildKit build command without attestations. With attestations, the image would be an index, which
+containerd can reject."""
 
 _LOGGED = 20_000
 """The maximum number of characters that are logged from the end of a program's stdout. A rendered manifest,
