@@ -166,8 +166,8 @@ def _run(
     parameters = {
         "nodes": expected.num_nodes,
         "deadline": deadline,
-        # Otherwise, each pod derives the names of its peers from its own name. This does not work in the
-        # pods of a DaemonSet, which have no DNS names.
+        # If the list of peers is empty, each pod derives its peers' names from its own name. This does not
+        # work for a DaemonSet, whose pods have no DNS names.
         "peers": addresses if launch.attached or launch.kind == "DaemonSet" else [],
     }
     results, errors = together(commands, parameters)

@@ -60,7 +60,7 @@ class Cluster(Protocol):
         """
 
     def free_disk(self, namespace: str, progress: Progress) -> None:
-        """Delete a launch's shared folder and its finished pods that use much disk space on this machine.
+        """Delete a launch's shared folder, and those of its finished pods that use a lot of disk space.
 
         Call this only when the bundle already contains the evidence from the folder and the pods.
         """
@@ -90,7 +90,7 @@ class Cluster(Protocol):
         """
 
     def removable(self, ready: Ready | None, owner: str) -> bool:
-        """Return whether `leave` will remove the cluster as soon as no process uses it."""
+        """Return whether `leave` will remove the cluster once no process uses it anymore."""
 
     def leave(self, context: RunContext, ready: Ready | None = None, owner: str = "") -> bool:
         """Release the cluster, and return whether it was removed.
@@ -142,7 +142,8 @@ class Ready:
     schedulable_nodes: int
     versions: dict[str, str]
     use: LockHandle
-    """A lock that keeps other processes from removing the cluster, until `leave` or this process exits."""
+    """A lock that keeps other processes from removing the cluster until `leave` is called or this process
+    exits."""
     replaced: tuple[Replaced, ...] = ()
     """The packages that the user replaced with other versions (`--replace`)."""
 

@@ -124,7 +124,8 @@ def _taint(verdict: Verdict) -> dict[str, str] | None:
 
 
 def _with_taint(taints: list[dict[str, Any]], new_taint: dict[str, str] | None) -> list[dict[str, Any]]:
-    """Return a node's taints, with the harness's own taint added or removed as given by `new_taint`.
+    """Return a node's taints with the harness's own taint replaced by `new_taint`, or removed if `new_taint`
+    is None.
 
     Other taints keep their order.
     """

@@ -67,8 +67,7 @@ def _obstacles(kube: Kube, workload: Placed, settings: Settings) -> dict[str, li
 
 
 def _closed(node: Object) -> list[str]:
-    """Return whether a node is cordoned or not ready, as phrases such as "is cordoned". Such a node accepts
-    only the pods of DaemonSets."""
+    """Return the reasons why a node accepts only the pods of DaemonSets, such as "is cordoned"."""
     keys = {str(taint.get("key")) for taint in items(node, "spec", "taints")}
     cordoned = ["is cordoned"] if mapping(node, "spec").get("unschedulable") else []
     return [*cordoned, *(["is not ready"] if keys & _NOT_READY else [])]

@@ -1,4 +1,4 @@
-"""Resolve and install the packages that the user replaces (`--replace`).
+"""Resolve and install the packages that the user chooses instead of the locked ones (`--replace`).
 
 The lock file constrains all other packages. A checkout is copied before its wheel is built, because build
 backends write into the source folder.

@@ -34,8 +34,8 @@ PATIENCE_SECONDS = 60.0
 RENEW_SECONDS = 15.0
 RETRY_SECONDS = 2.0
 CUT_SECONDS = 600.0
-"""The number of seconds for which a failed sync is retried. The controller lets pods wait equally long for
-their code."""
+"""The number of seconds for which a failed sync is retried. The controller uses the same limit for pods that
+wait for their code."""
 STATUS_SECONDS = 5.0
 """The number of seconds after which a job without a status is assumed to have no controller."""
 LOG_SECONDS = 10.0
@@ -160,7 +160,7 @@ class Attached:
             self.progress(f"{self.name} {status}")
 
     def _targets(self, job: Object, pods: Sequence[Object]) -> list[Target]:
-        """Return the container in each pod that receives code, or an empty list while a pod or container is
+        """Return the containers that receive code, one per pod. The list is empty if a pod or container is
         missing."""
         count = (job.get("status") or {}).get("numNodes")
         targets = [each for each in map(target, pods) if each]
@@ -240,7 +240,7 @@ class Attached:
 
         Return None if a container is gone or cannot be reached, because pods can be replaced at any time.
 
-        Raises HarnessError for an error that a retry would not change, and after CUT_SECONDS of failures.
+        Raises HarnessError if a retry cannot help, or if the code could not be sent for CUT_SECONDS.
         """
         try:
             synced = self._sync(job, targets)

@@ -164,7 +164,7 @@ def submit(
 
 
 def _walker(folder: Path) -> "Walker":
-    """Return the walker for a folder. Its warnings are printed before the folder's files are sent."""
+    """Return a Walker for a folder. It prints its warnings to stderr as soon as they arise."""
     from harness.torchrun_sync.tree import Walker
 
     return Walker(folder, lambda warning: print(warning, file=sys.stderr, flush=True))

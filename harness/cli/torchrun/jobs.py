@@ -258,7 +258,7 @@ def unobserved(job: Object) -> str:
 
 
 def name_of(folder: Path) -> str:
-    """Return a name for a job that runs the code of `folder`, with a random suffix."""
+    """Return a job name that consists of the name of `folder` and a random suffix."""
     stem = re.sub(r"[^a-z0-9]+", "-", folder.resolve().name.lower()).strip("-")[:30]
     return f"{stem if stem and stem[0].isalpha() else 'job'}-{secrets.token_hex(3)}"
 

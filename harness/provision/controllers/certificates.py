@@ -21,10 +21,9 @@ from harness.core.kubernetes import Object
 from harness.provision.controllers.ca_bundle import SECRET
 
 AUTHORITY_DAYS = SERVER_DAYS = 3650
-"""The number of days for which the certificates are valid. cert-controller's own certificate authority is
-valid for the same time. On a user's cluster, the controllers renew the certificates 90 days before they
-expire. In a kind cluster, they do not renew them (fast_start.single_replica).
-"""
+"""The number of days for which the certificates are valid, as in cert-controller. On a user's cluster, the
+controllers renew the certificates 90 days before they expire. In a kind cluster, the certificates are not
+renewed (fast_start.single_replica)."""
 
 
 def issued(secret: Object) -> Object:

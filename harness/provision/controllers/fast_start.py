@@ -96,7 +96,8 @@ def undescribed(definition: Object) -> Object:
     """Return the CRD without its field descriptions.
 
     Descriptions make up three quarters of JobSet's and Kueue's CRDs (1.2 MB). Before the API server serves a
-    CRD, it decodes, compares and stores the CRD several times. With descriptions, that took 10 s of CPU time.
+    CRD, it decodes, compares and stores the CRD several times. With descriptions, this takes 10 s of CPU
+    time.
     """
     versions = definition["spec"]["versions"]
     stripped = [{**each, "schema": _bare(each["schema"])} if "schema" in each else each for each in versions]

@@ -32,7 +32,7 @@ def install(kube: Kube, image: str) -> None:
 
 
 def require(kube: Kube) -> None:
-    """Check that the torchrun controller is ready on a user's cluster. Raises HarnessError if it does not."""
+    """Check that the torchrun controller is ready on a user's cluster. Raises HarnessError if it is not."""
     deployment = kube.get("apps/v1", "Deployment", manifests.NAME, manifests.NAMESPACE) or {}
     missing = _unavailable(deployment)
     if missing is not None:

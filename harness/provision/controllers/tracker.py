@@ -23,7 +23,7 @@ NAME = "tracker"
 PORT = 8080
 MEMORY = "2Gi"
 """The memory limit of the tracker's container. Eight concurrent requests of 43 MB, with 900 000 rows each,
-took 786 MiB."""
+needed 786 MiB."""
 URL = f"http://{NAME}.{NAMESPACE}.svc.cluster.local:{PORT}"
 LABELS = {"app.kubernetes.io/name": NAME, "app.kubernetes.io/managed-by": "pluto-e2e-harness"}
 

@@ -76,7 +76,7 @@ def parse_deb822(text: str) -> list[Source]:
 def parse_one_line(text: str) -> list[Source]:
     """Return the binary package sources in the text of a .list file.
 
-    Their lines are `deb [option=value …] uri suite component …`.
+    The line of such a source has the form `deb [option=value …] uri suite component …`.
     """
     sources = []
     for line in text.splitlines():

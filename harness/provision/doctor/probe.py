@@ -106,9 +106,9 @@ _OF_THE_IMAGE = ("no such file", "not found", "exec format error")
 
 
 def privileged_run() -> tuple[bool | None, str]:
-    """Run a privileged container from a local image. Return whether it worked, and a description.
+    """Run a privileged container from a local image, and return whether it worked, with a description.
 
-    If no container could be run, the first value is None.
+    The first value is None if this could not be tested, for example because there is no local image.
     """
     images = run("docker", "image", "ls", "--quiet", "--no-trunc", "--filter", "dangling=false")
     if not images.ok:

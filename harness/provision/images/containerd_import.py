@@ -89,7 +89,7 @@ def pipe(image: LocalImage, command: Sequence[str], omit: Collection[str] = ()) 
         assert save_process.stdout is not None
         with _filtered(save_process.stdout, omit) if omit else nullcontext(save_process.stdout) as stream:
             read_result = processes.run(command, stdin=stream, timeout=SECONDS, check=False, cause=CAUSE)
-        # If the command failed, `docker save` would block forever unless the pipe is closed.
+        # If the command has failed, `docker save` blocks forever unless the pipe is closed.
         save_process.stdout.close()
         save_result = processes.communicated(save_process, save, None, timeout=SECONDS, cause=CAUSE)
     for result in (read_result, save_result):

@@ -73,9 +73,10 @@ def load_images(images: Sequence[str | LocalImage], nodes: Sequence[str], contex
 
 
 def has(listing: str, image: LocalImage) -> bool:
-    """Return whether a node's `ctr images ls` output lists this tag with this id.
+    """Return whether a node's `ctr images ls` output contains an image with this tag and this id.
 
-    containerd also lists an image by its id. With Docker's containerd image store, the id is the digest.
+    containerd also lists each image under its id, in a separate line. If Docker uses containerd's image
+    store, the id is the digest in the tag's line.
     """
     rows = {columns[0]: columns for columns in map(str.split, listing.splitlines()) if columns}
     row = rows.get(node_name(image.tag))

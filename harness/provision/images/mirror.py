@@ -76,6 +76,6 @@ def _gateway(node: str) -> str:
 
 
 def parse_gateway(route: str) -> str:
-    """Parse a node's default route, `default via ADDRESS dev eth0`, and return its address."""
+    """Return the gateway's address in a node's default route, such as `default via ADDRESS dev eth0`."""
     words = route.split()
     return words[words.index("via") + 1]

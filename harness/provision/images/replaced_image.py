@@ -27,8 +27,8 @@ other launches never reuse these images."""
 
 
 def change_of(replacements: Sequence[Replacement], context: RunContext) -> Change:
-    """Resolve the user's replacement packages, install them into the cache, and return the change to the
-    worker image.
+    """Resolve the user's replacement packages, install them into the cache, and return them as a Change of
+    the worker image.
 
     Raises UsageError if a package cannot be resolved or built, or has no wheel for the image.
     """

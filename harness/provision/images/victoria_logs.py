@@ -20,7 +20,8 @@ DOCKERFILE = 'FROM scratch\nCOPY {0} /{0}\nENTRYPOINT ["/{0}"]\n'
 
 @dataclass(frozen=True)
 class LogImages:
-    """References to the two images. If `local` is true, they exist only in this machine's Docker."""
+    """References to the images of VictoriaLogs and vlagent. If `local` is true, the images exist only in this
+    machine's Docker."""
 
     server: str
     agent: str

@@ -44,12 +44,12 @@ def configuration(
 ) -> dict[str, object]:
     """Return the content of kind.yaml.
 
-    The nodes mount the writable folder `volumes`. If `images` is not None, they also mount the volume of
-    unpacked images, whose host path it is.
+    The nodes mount the writable folder `volumes`. If `images` is not None, it is the host path of the volume
+    of unpacked images, which the nodes then mount as well.
 
     Three kubelet settings differ from the defaults. The default syncFrequency would delay Kueue's certificate
-    by a minute. The default containerLogMaxSize would rotate logs before they are read. On machines with
-    cgroup v1, the kubelet must not fail because of it.
+    by a minute. The default containerLogMaxSize would rotate logs before they are read. On a machine with
+    cgroup v1, the kubelet would not start by default.
     """
     mounts: list[dict[str, object]] = [
         {"hostPath": str(volumes.resolve()), "containerPath": VOLUMES_MOUNT},

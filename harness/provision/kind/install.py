@@ -1,4 +1,4 @@
-"""Install images, JobSet, Kueue, queues and tracker in a kind cluster.
+"""Install images, JobSet, Kueue, the queues and the tracker in a kind cluster.
 
 Components that are already running are not changed, so reusing a cluster needs neither an installation nor a
 build.
@@ -139,7 +139,7 @@ def create_or_reuse(kind: KindNodes, images: Images, context: RecordedContext) -
 def usable(kind: KindNodes, images: Images, context: RunContext) -> template.Template | None:
     """Return the template from which to start the cluster, or None if kind must create it.
 
-    In the second case, an uncommon reason is reported as progress.
+    If kind must create it for an uncommon reason, the reason is reported as progress.
     """
     reason = from_template.rejection(kind, images.stack)
     if reason is not None:
@@ -299,8 +299,8 @@ def _install(
 
 
 def _install_logs(kind: KindNodes, kube: Kube, images: Images, context: RecordedContext) -> None:
-    """Install VictoriaLogs for `konduktor logs`, unless it is installed. vlagent also runs on the control
-    plane."""
+    """Install VictoriaLogs for `konduktor logs`, unless it is already installed. vlagent also runs on the
+    control plane."""
     logs = victoria_logs_images(context, published=images.stack.image_source == "registry")
     if logs.local:
         load_images([logs.server, logs.agent], kind.nodes(), context)

@@ -297,7 +297,7 @@ class KindNodes:
     def use(self) -> LockHandle:
         """Mark the cluster as in use.
 
-        Until the returned lock is released, other processes do not treat the cluster as unused and remove it.
+        Until the returned lock is released, other processes can remove the cluster only with `harness down`.
         The caller must hold `lock`.
         """
         return acquire(self.users, shared=True)

@@ -22,8 +22,8 @@ write that it acknowledged, and the pods' files are kept.
 """
 SERVE_SECONDS = 120
 STARTING_SECONDS = 180
-"""If Docker or the machine restarted a cluster's nodes, the maximum number of seconds to wait until the
-cluster is ready."""
+"""The maximum number of seconds to wait until a cluster is ready after Docker or the machine has restarted
+its nodes."""
 FIRST_START = timedelta(seconds=30)
 """If more than this time passes between a container's creation and its start, the container was restarted."""
 CAUSE: Final = "cluster.unhealthy"

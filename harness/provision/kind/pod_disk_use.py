@@ -1,8 +1,8 @@
 """Measure the disk usage of pods on their kind nodes: container files, logs and emptyDirs.
 
-A finished pod uses this space until it is deleted, and Kubernetes does not report its size. Therefore each
-node is queried: containerd reports the size of each container's files, and `du` the sizes of logs and
-emptyDirs.
+A finished pod uses this space until it is deleted, and Kubernetes does not report how much space that is.
+Therefore each node is queried: containerd reports the size of each container's files, and `du` the sizes of
+logs and emptyDirs.
 """
 
 from __future__ import annotations

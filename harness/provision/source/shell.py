@@ -1,4 +1,5 @@
-"""Run a build's programs. Their output goes to a single log, and an interruption kills them."""
+"""Run a build's programs. Their output goes to a single log, and they are killed if the build is
+interrupted."""
 
 from __future__ import annotations
 
