@@ -83,8 +83,8 @@ class NetcheckResults:
         return replace(own, verdict=FAILED, cause=cause, ranks=ranks, missing=missing, findings=findings)
 
     def findings(self) -> list[Finding]:
-        """Return netcheck's findings for its `pods` and `service` steps. Most of them come from the API
-        server."""
+        """Return the findings for netcheck's `pods` and `service` steps. They come from the API server and
+        from failed netcheck processes."""
         absent = sorted(set(range(self.nodes)) - self.running)
         results = [failed("peer.never_came", f"rank {rank}: {self.pods[rank]}", [rank]) for rank in absent]
         results += [
