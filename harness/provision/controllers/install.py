@@ -107,7 +107,8 @@ def certify(kube: Kube, manifests: Sequence[Path]) -> None:
 
 
 def entrust(kube: Kube, manifests: Sequence[Path], change: Change) -> None:
-    """Write this cluster's webhook certificate authority into the CRDs that were copied from a template."""
+    """Write this cluster's webhook certificate authority into the CRDs that the cluster copied from its
+    template."""
     authorities = _authorities(kube, manifests)
     for document in _documents(manifests):
         if document["kind"] == DEFINITION and document["spec"].get("conversion", {}).get("webhook"):

@@ -110,8 +110,8 @@ def mountable(node_image: str, context: RunContext) -> Path | None:
 
     If they cannot, report the reason as progress and return None.
 
-    With Docker Desktop, the path is in a virtual machine and is not known to Docker as a host path. Some file
-    systems do not support overlayfs. Therefore a container from the node image tests the path and overlayfs.
+    With Docker Desktop, the path is in a virtual machine, and containers cannot mount it. Some file systems
+    do not support overlayfs. Therefore the path and overlayfs are tested in a container of the node image.
     """
     path, mount_path = folder(context), "/harness-seen"
     command = ["docker", "run", "--rm", "--privileged", "--network", "none", "--entrypoint", "sh"]

@@ -53,7 +53,7 @@ def pods(kube: Kube, namespace: str | None = None) -> list[PodDisk]:
 
 
 def remove_large(kube: Kube, namespace: str, progress: Progress) -> None:
-    """Delete those finished pods of a launch that use more than KEEP_BYTES.
+    """Delete a launch's finished pods that use more than KEEP_BYTES of disk space.
 
     Call this only when the bundle already contains the evidence from the pods.
     """
