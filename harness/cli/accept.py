@@ -13,8 +13,8 @@ from harness.cli.launch_options import NOTHING, Launch, launching
 from harness.core.errors import UsageError
 
 REPLICAS, GPUS = 64, 8
-"""The default number of pods, and the default number of GPUs per pod. Both defaults come from the guide
-(docs/guides.md)."""
+"""The default number of pods, and the default number of GPUs per pod. Both defaults come from the GPU
+acceptance guide (docs/guides.md)."""
 FULL_SECONDS = 3600.0
 """The maximum number of seconds from launch to verdict with --full."""
 

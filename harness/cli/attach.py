@@ -177,7 +177,7 @@ def _print_rbac(namespace: str, probe: bool, words: tuple[str, str, str, str]) -
 
 
 def _default(context: str | None) -> Path | None:
-    """Return the kubeconfig that kubectl would use if a context is given, and otherwise None."""
+    """Return None without a context, and otherwise the kubeconfig that kubectl would use."""
     if context is None:
         return None
     from harness.attach.session import default_kubeconfig

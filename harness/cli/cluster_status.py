@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 class Status(BaseModel, frozen=True):
     """The state of a cluster.
 
-    If `healthy` is true, the cluster can be used. Otherwise, the fields whose values come from a healthy
-    cluster are unset.
+    If `healthy` is true, the cluster can be used. Otherwise, the fields with default values are unset,
+    because only a healthy cluster can provide them.
     """
 
     cluster: str

@@ -38,7 +38,10 @@ class Launch:
     as_json: options.Json = False
 
     def settings(self, **more: Any) -> "Settings":
-        """Return the settings. These options and the command's own options (`more`) override other sources.
+        """Return the settings.
+
+        The options in this instance, and the command's own options in `more`, override all other sources of
+        settings.
 
         Raises UsageError if a value is invalid.
         """

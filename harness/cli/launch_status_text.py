@@ -1,4 +1,4 @@
-"""The data that `harness status` shows about launches, and its conversion to text.
+"""Define the data that `harness status` shows about launches, and convert it to text.
 
 This module imports little, so that `harness status` starts quickly if there are no launches.
 """

@@ -31,12 +31,12 @@ def lines(bundle: Bundle, rank: int | None) -> Iterator[str]:
 def follow(path: Path, rank: int | None, clock: Clock = CLOCK) -> Iterator[str]:
     """Yield log lines in the format of `lines` as soon as they are written, until the launch has ended.
 
-    A line that later output changes, for example a nested progress bar, is yielded again in its last state.
+    If later output changes a line, as nested progress bars do, the line is yielded again with its final text.
     """
     logs: dict[str, _Log] = {}
     version = None
     while True:
-        # The bundle's version is read first, so that a change while the bundle is read causes another read.
+        # The version is read first. If the bundle changes during the read, the next pass reads it again.
         if version != (version := _version(path)):
             bundle = Bundle.open(path)
             over = bundle.manifest is None or bundle.manifest.ended_at is not None
@@ -102,7 +102,7 @@ class _Log:
 def _version(path: Path) -> list[tuple[int, int, int]]:
     """Return a value that changes whenever manifest.json or objects/pod.jsonl changes.
 
-    These files record the end of the launch and its pods.
+    These files record the launch's pods, and when the launch ended.
     """
     files = [path / "manifest.json", path / "objects" / "pod.jsonl"]
     stats = [file.stat() for file in files if file.exists()]

@@ -97,7 +97,7 @@ def run(
     settings = launch.settings(tracker=tracker, netcheck=netcheck, expect=options.expect(expect_ranks))
     from harness.launch.konduktor.launch_process import early
 
-    with early(job, settings) as process:  # Meanwhile, a second process imports konduktor.
+    with early(job, settings) as process:  # A second process imports konduktor in the meantime.
         from harness.launch.workload_file import load as load_workload
 
         outcome = launch.run(load_workload(job, process), settings)

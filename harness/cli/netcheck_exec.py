@@ -24,7 +24,7 @@ from harness.core.processes import environment
 from harness.workers.netcheck import Diagnosis
 
 START_SECONDS = 30.0
-"""The maximum number of seconds that `kubectl exec` takes to start netcheck, even on a busy node."""
+"""The maximum number of seconds that `kubectl exec` may take to start netcheck on a busy node."""
 SLACK_SECONDS = 20.0
 """The number of seconds added to netcheck's own deadline, during which rank 0 sends the result to the other
 ranks."""

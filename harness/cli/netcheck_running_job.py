@@ -44,10 +44,10 @@ class NetcheckResults:
     running: frozenset[int]
     results: Mapping[int, Diagnosis]
     errors: Mapping[int, str]
-    """Maps each rank whose pod is running but returned no diagnosis to the reason."""
+    """The reason why a rank with a running pod has no diagnosis, keyed by rank."""
     service: headless_service.ServiceProblem | str | None = None
     """The problem with the headless Service that provides the pods' DNS names, or a description of the
-    Service if it is healthy. None means that its state is not known."""
+    Service if it is healthy. None means that the Service's state is not known."""
 
     def diagnosis(self, rank: int) -> Diagnosis:
         """Return a rank's diagnosis, with the findings from the API server.
@@ -63,7 +63,7 @@ class NetcheckResults:
             raise UsageError(
                 f"rank {rank} has no diagnosis: {state}", hint=f"ranks with a diagnosis: {available}"
             )
-        own = replace(self.results[rank], rank=rank)  # The matrix of all pairs comes from rank 0.
+        own = replace(self.results[rank], rank=rank)  # A diagnosis of all pairs comes from rank 0.
         from_server = self.findings()
         steps = {each.step for each in from_server}
         other_findings = [each for each in own.findings if each.step not in steps]
@@ -83,8 +83,8 @@ class NetcheckResults:
         return replace(own, verdict=FAILED, cause=cause, ranks=ranks, missing=missing, findings=findings)
 
     def findings(self) -> list[Finding]:
-        """Return the findings for the `pods` and `service` steps of netcheck, which come from the API server
-        and from netcheck."""
+        """Return the findings for netcheck's `pods` and `service` steps. They come from the API server and
+        from failed netcheck processes."""
         absent = sorted(set(range(self.nodes)) - self.running)
         results = [failed("peer.never_came", f"rank {rank}: {self.pods[rank]}", [rank]) for rank in absent]
         results += [
@@ -166,8 +166,8 @@ def _run(
     parameters = {
         "nodes": expected.num_nodes,
         "deadline": deadline,
-        # A launch's pods derive the names of their peers from their own names. The pods of a DaemonSet have
-        # no DNS names.
+        # If the list of peers is empty, each pod derives its peers' names from its own name. This does not
+        # work for a DaemonSet, whose pods have no DNS names.
         "peers": addresses if launch.attached or launch.kind == "DaemonSet" else [],
     }
     results, errors = together(commands, parameters)

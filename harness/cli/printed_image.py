@@ -1,4 +1,5 @@
-"""Choose the worker image for printed manifests, if possible one that the cluster's nodes already have."""
+"""Choose the worker image for printed manifests, preferably an image that the cluster's nodes already
+have."""
 
 from __future__ import annotations
 

@@ -174,8 +174,7 @@ def forwarded(
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
             text=True,
-            # In its own session, kubectl does not receive Ctrl-C. Only this process does, and it ends
-            # kubectl.
+            # kubectl has its own session, so only this process receives Ctrl-C. It then ends kubectl.
             start_new_session=True,
         )
     except FileNotFoundError:

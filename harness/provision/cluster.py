@@ -60,9 +60,9 @@ class Cluster(Protocol):
         """
 
     def free_disk(self, namespace: str, progress: Progress) -> None:
-        """Delete a launch's shared folder and its large finished pods, to free disk space on this machine.
+        """Delete a launch's shared folder, and those of its finished pods that use a lot of disk space.
 
-        Call this only after the bundle contains their evidence.
+        Call this only when the bundle already contains the evidence from the folder and the pods.
         """
 
     def deleted(self) -> str | None:
@@ -70,14 +70,14 @@ class Cluster(Protocol):
         returns None if this cannot be determined."""
 
     def stopped(self) -> str | None:
-        """Return a message if the control plane's machine is stopped, and otherwise None. Also returns None
-        if this cannot be determined."""
+        """Return a message if the machine that runs the control plane is stopped, and otherwise None. Also
+        returns None if this cannot be determined."""
 
     def kube(self) -> Kube:
         """Return a Kubernetes client for the cluster. Raises HarnessError (cause cluster.kubeconfig)."""
 
     def use(self) -> LockHandle:
-        """Mark the cluster as used.
+        """Mark the cluster as in use.
 
         Until the returned lock is released, no other process removes the cluster.
         """
@@ -85,20 +85,19 @@ class Cluster(Protocol):
     def ready(self, context: RecordedContext) -> Ready:
         """Create, reuse or attach to the cluster, and return once it is ready.
 
-        If this fails, the stage in the bundle contains the cause. If creating the cluster fails, the cluster
-        is deleted, unless it is to be kept.
+        If this fails, the cause is recorded in the bundle. A cluster that could not be created completely is
+        deleted, unless the user asked to keep it.
         """
 
     def removable(self, ready: Ready | None, owner: str) -> bool:
-        """Return whether `leave` will remove the cluster as soon as no process uses it."""
+        """Return whether `leave` will remove the cluster once no process uses it anymore."""
 
     def leave(self, context: RunContext, ready: Ready | None = None, owner: str = "") -> bool:
-        """Release the cluster.
+        """Release the cluster, and return whether it was removed.
 
-        The last process to release the cluster also removes it, unless it is to be kept. Return whether the
-        cluster was removed. If `ready` is None, this run never used the cluster. The cluster is then removed
-        only if `owner` is the run that began to create it. This method can be called again after an
-        interruption.
+        The last process to release the cluster removes it, unless the user asked to keep it. If `ready` is
+        None, this run never used the cluster, and removes it only if `owner` is the run that began to create
+        it. This method can be called again after an interruption.
         """
 
     def owned(self) -> OwnedCluster:
@@ -143,7 +142,8 @@ class Ready:
     schedulable_nodes: int
     versions: dict[str, str]
     use: LockHandle
-    """A lock that keeps other processes from removing the cluster, until `leave` or this process exits."""
+    """A lock that keeps other processes from removing the cluster until `leave` is called or this process
+    exits."""
     replaced: tuple[Replaced, ...] = ()
     """The packages that the user replaced with other versions (`--replace`)."""
 

@@ -43,7 +43,7 @@ class ExistingCluster:
     """Always false, because other machines may also launch on the cluster. A namespace without a lock on this
     machine may belong to one of them."""
     ephemeral_storage = None
-    """The harness sets no default limit, because limits are up to the cluster's administrators."""
+    """Always None, because limits are up to the cluster's administrators."""
     shared_folder = None
     """Always None, because this machine and the nodes do not share a folder. Users can set --storage-class or
     --claims-namespace instead."""
@@ -75,13 +75,13 @@ class ExistingCluster:
         return Kube(self.kubeconfig, self.context, self.dir / "discovery.json")
 
     def provide_image(self, image: str, context: RunContext, *, everywhere: bool = False) -> None:
-        """Do nothing, because the nodes pull their images."""
+        """Do nothing, because the nodes pull images themselves."""
 
     def free_disk(self, namespace: str, progress: Progress) -> None:
         """Do nothing, because the launch's namespace is deleted with its pods after the launch."""
 
     def use(self) -> LockHandle:
-        """Mark the cluster as used until the returned lock is released.
+        """Mark the cluster as in use until the returned lock is released.
 
         The harness never removes a user's cluster.
         """
@@ -156,7 +156,7 @@ class ExistingCluster:
     def inspect(self, job: JobProperties | None = None) -> tuple[str, list[Requirement]]:
         """Return the Kubernetes version and the launch requirements.
 
-        Changes nothing, except for a temporary namespace for a pod dry run.
+        Changes nothing in the cluster, except that a dry run of a pod creates a temporary namespace.
         """
         with reached():
             kube = self.kube()

@@ -29,7 +29,7 @@ class ClusterUse:
         self._ready: Ready | None = None
 
     def up(self) -> Ready:
-        """Return a ready cluster, and mark it as used. Raises the same errors as `Cluster.ready`."""
+        """Return a ready cluster, and mark it as in use. Raises the same errors as `Cluster.ready`."""
         self._ready = self._cluster.ready(self._context)
         return self._ready
 

@@ -21,7 +21,7 @@ def environment() -> dict[str, str]:
 
 
 def output(folder: Path, *words: str) -> str:
-    """Return the output of a Git command in a folder, without newlines around it.
+    """Return the output of a Git command in a folder, without leading and trailing newlines.
 
     Raises UsageError if the folder is not in a repository, and ToolError if the command fails.
     """
@@ -54,7 +54,7 @@ def commit(folder: Path, ref: str, option: str) -> str:
 def shallow(folder: Path) -> bool:
     """Return whether a repository lacks part of its history (a shallow clone).
 
-    Returns False for a folder without a repository.
+    Returns False if the folder is not in a repository.
     """
     try:
         return output(folder, "rev-parse", "--is-shallow-repository") == "true"

@@ -124,7 +124,8 @@ def _taint(verdict: Verdict) -> dict[str, str] | None:
 
 
 def _with_taint(taints: list[dict[str, Any]], new_taint: dict[str, str] | None) -> list[dict[str, Any]]:
-    """Return a node's taints, with the harness's own taint added or removed as given by `new_taint`.
+    """Return a node's taints with the harness's own taint replaced by `new_taint`, or removed if `new_taint`
+    is None.
 
     Other taints keep their order.
     """
@@ -132,7 +133,8 @@ def _with_taint(taints: list[dict[str, Any]], new_taint: dict[str, str] | None) 
 
 
 def _patch(node: Object, label: str | None, before: str | None, taints: list[dict[str, Any]]) -> Object:
-    """Return a merge patch, in which None removes a field."""
+    """Return a merge patch with the label, annotation and taints of a node. A value of None removes the
+    field."""
     return {
         "metadata": {
             "resourceVersion": mapping(node, "metadata").get("resourceVersion"),

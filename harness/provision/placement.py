@@ -67,8 +67,7 @@ def _obstacles(kube: Kube, workload: Placed, settings: Settings) -> dict[str, li
 
 
 def _closed(node: Object) -> list[str]:
-    """Return why a node accepts no pods except those of DaemonSets: it is cordoned, or its kubelet is not
-    ready."""
+    """Return the reasons why a node accepts only the pods of DaemonSets, such as "is cordoned"."""
     keys = {str(taint.get("key")) for taint in items(node, "spec", "taints")}
     cordoned = ["is cordoned"] if mapping(node, "spec").get("unschedulable") else []
     return [*cordoned, *(["is not ready"] if keys & _NOT_READY else [])]

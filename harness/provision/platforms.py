@@ -1,5 +1,5 @@
-"""Determine the platform for which images are built, and its name in each tool. It is the Docker server's
-platform by default."""
+"""Determine the platform for which images are built, and its name in each tool. The default is the platform
+of the Docker server."""
 
 from __future__ import annotations
 

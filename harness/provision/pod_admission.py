@@ -1,7 +1,7 @@
 """Check with a dry run in a temporary namespace whether the API server would admit a job's pods.
 
-Policies, quotas, limits and webhooks reject the pods of a job, but not the job itself. Without this check, a
-launch would fail only after the job was created.
+Policies, quotas, limits and webhooks can reject a job's pods although the job itself is accepted. Without
+this check, a launch would fail only after the job was created.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Resolve and install the packages that the user replaces (`--replace`).
+"""Resolve and install the packages that the user chooses instead of the locked ones (`--replace`).
 
 The lock file constrains all other packages. A checkout is copied before its wheel is built, because build
 backends write into the source folder.
@@ -147,7 +147,7 @@ def _newest(each: Replacement, options: Sequence[str]) -> str:
 def _resolved(requirements: Sequence[str], options: Sequence[str], text: str) -> str:
     """Resolve the requirements, and return pins with hashes.
 
-    Raises UsageError if they cannot be resolved. `text` describes the replacements in the message.
+    Raises UsageError if they cannot be resolved. `text` describes the replacements in the error message.
     """
     with tempfile.TemporaryDirectory(prefix="replace-") as folder:
         input_file, overrides = Path(folder, "wanted.in"), Path(folder, "base.txt")

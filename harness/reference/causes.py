@@ -43,7 +43,8 @@ def markdown() -> str:
 
 
 def _faults() -> dict[str, list[str]]:
-    """Return the names of the faults that are expected to have each cause, keyed by cause."""
+    """Return a mapping of each cause to the names of the faults for which a verdict with this cause is
+    expected."""
     faults: dict[str, list[str]] = {}
     for name, fault in catalogue().items():
         if fault.expect is not None and fault.expect.cause is not None:

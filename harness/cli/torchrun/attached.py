@@ -34,12 +34,12 @@ PATIENCE_SECONDS = 60.0
 RENEW_SECONDS = 15.0
 RETRY_SECONDS = 2.0
 CUT_SECONDS = 600.0
-"""The number of seconds for which a failed sync is retried. The controller lets pods wait equally long for
-their code."""
+"""The number of seconds for which a failed sync is retried. The controller uses the same limit for pods that
+wait for their code."""
 STATUS_SECONDS = 5.0
 """The number of seconds after which a job without a status is assumed to have no controller."""
 LOG_SECONDS = 10.0
-"""The maximum number of seconds to wait for the rest of each log after the job has ended."""
+"""The maximum number of seconds to wait for the remaining lines of each log after the job has ended."""
 DETACHED = 130
 """The exit code after Ctrl-C, as in a shell. It does not mean that the job has failed."""
 
@@ -58,7 +58,7 @@ class Attached:
     watch: bool = False
     show_logs: bool = True
     uid: str = ""
-    """The UID of the job. The default is that of the first job with this name that is read."""
+    """The UID of the job. If it is empty, it is set when the job is first read."""
     _synced: frozenset[str] = frozenset()
     _fleet: Fleet | None = None
     _stamps: dict[str, Stamp | str] | None = None
@@ -160,7 +160,7 @@ class Attached:
             self.progress(f"{self.name} {status}")
 
     def _targets(self, job: Object, pods: Sequence[Object]) -> list[Target]:
-        """Return the container in each pod that receives code, or an empty list while a pod or container is
+        """Return the containers that receive code, one per pod. The list is empty if a pod or container is
         missing."""
         count = (job.get("status") or {}).get("numNodes")
         targets = [each for each in map(target, pods) if each]
@@ -184,8 +184,8 @@ class Attached:
             return
         before, self._stamps = self._stamps, self.walker.stamps() if self.watch else None
         new = frozenset(each.uid for each in targets) - self._synced
-        # A pod is synced only once, even if its init container received the code, because the trainer already
-        # has that code.
+        # If a pod's init container received the code, the pod is not synced again when the trainer starts,
+        # because the trainer already has that code.
         if new:
             self._try_sync(job, targets)
         elif self.watch and before != self._stamps:
@@ -240,7 +240,7 @@ class Attached:
 
         Return None if a container is gone or cannot be reached, because pods can be replaced at any time.
 
-        Raises HarnessError for an error that a retry would not change, and after CUT_SECONDS of failures.
+        Raises HarnessError if a retry cannot help, or if the code could not be sent for CUT_SECONDS.
         """
         try:
             synced = self._sync(job, targets)
@@ -260,7 +260,7 @@ class Attached:
         return synced
 
     def _changed(self, targets: Sequence[Target]) -> bool:
-        """Return whether the job has ended, or the containers that receive code are no longer `targets`."""
+        """Return whether the job has ended, or other containers than `targets` now receive code."""
         job = self.jobs.find(self.name)
         return job is None or finished(job) or self._targets(job, self.jobs.pods(self.name)) != targets
 

@@ -164,7 +164,7 @@ def submit(
 
 
 def _walker(folder: Path) -> "Walker":
-    """Return the walker for a folder. Its warnings are printed before the folder's files are sent."""
+    """Return a Walker for a folder. It prints its warnings to stderr as soon as they arise."""
     from harness.torchrun_sync.tree import Walker
 
     return Walker(folder, lambda warning: print(warning, file=sys.stderr, flush=True))
@@ -213,8 +213,8 @@ def _dry_run(
 
 
 SUBMIT_SECONDS = 3600.0
-"""The maximum number of seconds that `submit --detach` waits for pods to send the code to. It is large,
-because the job may be queued."""
+"""The maximum number of seconds for which `submit --detach` waits until the job's pods have received the
+code. It is large, because the job may be queued."""
 SYNC_SECONDS = 120.0
 
 

@@ -1,4 +1,4 @@
-"""Create, read, change and delete TorchrunJobs on a cluster, and compute their exit code."""
+"""Create, read, change and delete TorchrunJobs on a cluster, and compute their exit codes."""
 
 from __future__ import annotations
 
@@ -93,8 +93,8 @@ class Jobs:
         """
         metadata: Object = {"name": name, **({"namespace": namespace} if namespace else {})}
         if digest:
-            # An empty value means that the code is not stored yet. The controller creates the pods once it is
-            # stored.
+            # An empty value means that the code is not stored yet. The controller creates the job's pods
+            # once the code is stored.
             metadata["annotations"] = {names.WORKSPACE_ANNOTATION: digest, names.PARTS_ANNOTATION: ""}
         return {"apiVersion": names.API, "kind": names.JOB_KIND, "metadata": metadata, "spec": spec}
 
@@ -243,7 +243,7 @@ def reason(job: Object) -> str:
 
 
 def unobserved(job: Object) -> str:
-    """Return a message if the controller has not observed the job's current spec yet, or "".
+    """Return a message if the controller has not observed the job's current spec yet, and otherwise "".
 
     A job without a status is not reported here.
     """
@@ -258,7 +258,7 @@ def unobserved(job: Object) -> str:
 
 
 def name_of(folder: Path) -> str:
-    """Return a name for a job that runs the code of `folder`, with a random suffix."""
+    """Return a job name that consists of the name of `folder` and a random suffix."""
     stem = re.sub(r"[^a-z0-9]+", "-", folder.resolve().name.lower()).strip("-")[:30]
     return f"{stem if stem and stem[0].isalpha() else 'job'}-{secrets.token_hex(3)}"
 

@@ -159,7 +159,7 @@ class CodeStore:
             raise UsageError(
                 f"Secret {name} already exists, but belongs to no job: rename the Secret or the job"
             )
-        # This Secret is left from a deleted job with the same name.
+        # This Secret was left behind by a deleted job with the same name.
         if existing is not None and owner_uid != metadata["uid"]:
             self._delete(job, index)
         owner = {

@@ -3,7 +3,7 @@
 To show the help for one command, typer imports the modules of all commands. These modules therefore import
 only typer at the top: importing settings, evidence and rich takes ten times as long as the help itself. They
 also omit `from __future__ import annotations`, which would turn 600 annotations into strings. Typer would
-have to compile each string, which would take an eighth of the time of `harness --help`.
+have to compile each string. This would take an eighth of the time that `harness --help` needs.
 tests/unit/cli/test_startup.py checks these imports.
 """
 

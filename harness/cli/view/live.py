@@ -154,7 +154,7 @@ class Live:
                     rank.step = max(rank.step, int(step))
                     if LOSS in metric:
                         rank.loss = truth_frames.decode_value(value)
-        except (ValueError, KeyError, TypeError):  # The judges report malformed frames.
+        except (ValueError, KeyError, TypeError):  # Malformed frames are not shown. The judges report them.
             return
 
     # -- methods that render the view ------------------------------------------------------------------
@@ -189,8 +189,8 @@ class Live:
 
     def _numbers(self, index: int) -> list[int]:
         """Return the ranks on a node, from the node's process records or, if there are none, from the order
-        of the nodes. A rank is unknown (-1) if another node's records contain the rank expected here.
-        """
+        of the nodes. If the rank expected on this node is in another node's records, -1 (unknown) takes its
+        place."""
         if self._recorded is None:
             pods = worlds.pods(enumerate(self._events, 1))
             self._recorded = {

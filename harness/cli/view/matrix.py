@@ -20,7 +20,8 @@ PER_SECOND = 2
 
 
 def watching(quiet: bool) -> tuple[Progress, Callable[[Matrix], AbstractContextManager[object]]]:
-    """Return a progress function, and a function that shows a matrix while its block runs.
+    """Return a progress function, and a function whose context manager shows a matrix until its `with` block
+    ends.
 
     If stderr is not a terminal, only progress lines are printed, or nothing if `quiet` is true.
     """

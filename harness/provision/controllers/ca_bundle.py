@@ -13,8 +13,8 @@ SECRET = "-webhook-server-cert"  # noqa: S105 - the suffix of the Secrets' names
 def trusting(document: Object, authorities: Mapping[str, str]) -> Object:
     """Return a copy of the object with `caBundle` set for each of its webhooks.
 
-    `authorities` maps a namespace to its webhooks' certificate authority. Without this change, Kueue would
-    write the authority into each CRD before it starts, which takes 2 s.
+    `authorities` maps a namespace to its webhooks' certificate authority. If a CRD lacks `caBundle`, Kueue
+    writes the field at startup, which takes 2 s.
     """
     changed = copy.deepcopy(document)
     conversion = changed.get("spec", {}).get("conversion", {}).get("webhook")

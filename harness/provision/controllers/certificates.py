@@ -1,8 +1,8 @@
 """Issue certificates for JobSet's and Kueue's webhooks before the controllers' pods start.
 
-Without them, both controllers would create their own certificates (with open-policy-agent/cert-controller)
-and then poll, after 1 s, 3 s, 7 s and so on, until the kubelet has mounted the new Secret. If the Secret
-contains a valid certificate from the start, the controllers use it and renew it before it expires.
+Otherwise, both controllers create their own certificates with open-policy-agent/cert-controller. They then
+check after 1 s, 3 s, 7 s and so on whether the kubelet has mounted the new Secret. If the Secret contains a
+valid certificate from the start, the controllers use it and renew it before it expires.
 """
 
 from __future__ import annotations
@@ -21,10 +21,9 @@ from harness.core.kubernetes import Object
 from harness.provision.controllers.ca_bundle import SECRET
 
 AUTHORITY_DAYS = SERVER_DAYS = 3650
-"""The number of days for which the certificates are valid. cert-controller's own certificate authority is
-valid for the same time. On a user's cluster, the controllers renew the certificates 90 days before they
-expire. In a kind cluster, they do not renew them (fast_start.single_replica).
-"""
+"""The number of days for which the certificates are valid, as in cert-controller. On a user's cluster, the
+controllers renew the certificates 90 days before they expire. In a kind cluster, the certificates are not
+renewed (fast_start.single_replica)."""
 
 
 def issued(secret: Object) -> Object:
@@ -90,8 +89,8 @@ def _builder(
     days: int,
     hosts: Sequence[str],
 ) -> x509.CertificateBuilder:
-    """Return a builder for certificates that are valid from an hour ago, because a node's clock can be behind
-    this machine's clock."""
+    """Return a builder for certificates whose validity began an hour ago, because a node's clock can be
+    behind this machine's clock."""
     return (
         x509.CertificateBuilder()
         .subject_name(subject)

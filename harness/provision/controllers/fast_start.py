@@ -81,8 +81,8 @@ def single_replica(configuration: Object) -> Object:
 
     Without leader election, the controller continues immediately when a paused cluster is started again. With
     leader election, it would wait 15 s for the old lease to expire. If Kueue manages its own certificates, it
-    starts twice: first to create them, and 2 s later to serve. The existing certificates outlive any cluster
-    (certificates.SERVER_DAYS).
+    starts once to create them, and again 2 s later to use them. The certificates that the harness creates are
+    valid for longer than any cluster exists (certificates.SERVER_DAYS).
     """
     if _FILE not in configuration.get("data", {}):
         return configuration
@@ -96,7 +96,8 @@ def undescribed(definition: Object) -> Object:
     """Return the CRD without its field descriptions.
 
     Descriptions make up three quarters of JobSet's and Kueue's CRDs (1.2 MB). Before the API server serves a
-    CRD, it decodes, compares and stores the CRD several times. With descriptions, that took 10 s of CPU time.
+    CRD, it decodes, compares and stores the CRD several times. With descriptions, this takes 10 s of CPU
+    time.
     """
     versions = definition["spec"]["versions"]
     stripped = [{**each, "schema": _bare(each["schema"])} if "schema" in each else each for each in versions]

@@ -1,11 +1,11 @@
-"""Install JobSet and Kueue, and check that they serve.
+"""Install JobSet and Kueue, and check that they respond to webhook requests.
 
-A controller can be Available without serving its webhooks (Kueue issues 1649, 2073, 12008). Therefore a
-controller counts as ready only if its Deployment is Available at the latest generation, the EndpointSlices of
-every webhook Service have a ready endpoint, and each webhook accepts a dry-run create request.
+A controller can be Available although its webhooks do not respond (Kueue issues 1649, 2073, 12008). Therefore
+a controller counts as ready only if its Deployment is Available at the latest generation, the EndpointSlices
+of every webhook Service have a ready endpoint, and each webhook accepts a dry-run create request.
 
-Until Kueue serves, its webhooks block pods in every namespace. For this reason, the webhooks are applied only
-after the controllers' pods exist.
+Until Kueue is ready, its webhooks block pods in every namespace. For this reason, the webhooks are applied
+only after the controllers' pods exist.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NAMESPACE = "Namespace"
 WEBHOOKS = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
 SERVED = (*WEBHOOKS, "APIService")
 """The kinds of objects that make the API server call a controller. Such calls fail or hang until the
-controller serves."""
+controller is ready."""
 ONCE_SECONDS = 1.0
 """The timeout, in seconds, of a check that reads each Deployment only once instead of waiting for it."""
 Change = Callable[[Object], Object]
@@ -45,7 +45,7 @@ def _as_published(document: Object) -> Object:
 
 
 def install(kube: Kube, manifests: Sequence[Path], progress: Progress, seconds: float = 240) -> None:
-    """Apply both published manifests, and wait until both controllers serve.
+    """Apply both published manifests, and wait until both controllers are ready.
 
     Raises WaitError (cause controllers.*_not_ready).
     """
@@ -80,7 +80,7 @@ def deploy(kube: Kube, manifests: Sequence[Path], change: Change = _as_published
 
 
 def complete(kube: Kube, manifests: Sequence[Path], progress: Progress, seconds: float = 240) -> None:
-    """Apply the objects that need running controllers, and wait until the controllers serve.
+    """Apply the objects that need running controllers, and wait until the controllers are ready.
 
     Raises the same errors as `install`.
     """
@@ -107,7 +107,8 @@ def certify(kube: Kube, manifests: Sequence[Path]) -> None:
 
 
 def entrust(kube: Kube, manifests: Sequence[Path], change: Change) -> None:
-    """Write this cluster's webhook certificate authority into the CRDs that were copied from a template."""
+    """Write this cluster's webhook certificate authority into the CRDs that the cluster copied from its
+    template."""
     authorities = _authorities(kube, manifests)
     for document in _documents(manifests):
         if document["kind"] == DEFINITION and document["spec"].get("conversion", {}).get("webhook"):
@@ -131,15 +132,15 @@ def _is_certificate(document: Object) -> bool:
 def _authorities(kube: Kube, manifests: Iterable[Path]) -> dict[str, str]:
     """Return the certificate authority of each controller's webhooks, keyed by namespace.
 
-    If a Secret is missing or empty, its certificates are issued. A Secret that already contains certificates
-    is not changed, because a controller may have created or renewed them.
+    If a Secret is missing or empty, new certificates are stored in it. A Secret that already contains
+    certificates is not changed, because a controller may have created or renewed them.
     """
     authorities = {}
     for document in filter(_is_certificate, _documents(manifests)):
         metadata = document["metadata"]
         secret = kube.get("v1", "Secret", metadata["name"], metadata["namespace"])
         if secret is None or not secret.get("data"):
-            # Imported here, because importing cryptography takes as long as checking a warm cluster.
+            # Imported here, because the import is slow and is needed only if certificates are missing.
             from harness.provision.controllers.certificates import issued
 
             secret = issued(document)
@@ -171,10 +172,12 @@ def _wait_created(kube: Kube, namespace: str, seconds: float, cause: CauseId) ->
 
 
 def renew(kube: Kube, started_at: datetime) -> None:
-    """Delete the controllers' pods that are older than `started_at`, the time when their nodes were started.
+    """Delete the controllers' pods that were created before `started_at`, the time when the nodes were
+    started.
 
-    An older pod restarts before the API server responds. It then waits for a minute or longer, either in
-    CrashLoopBackOff or because Kueue itself waits. A new pod serves within seconds.
+    When its node is started again, an older pod exits because the API server does not respond yet. It then
+    needs a minute or longer to become ready, because the kubelet backs off or because Kueue itself waits. A
+    new pod is ready within seconds.
     """
     for namespace in CONTROLLERS.values():
         for pod in kube.objects("v1", "Pod", namespace):
@@ -183,9 +186,9 @@ def renew(kube: Kube, started_at: datetime) -> None:
 
 
 def recheck_serving(kube: Kube, seconds: float = 60) -> None:
-    """Check that controllers that served earlier still serve, and wait for them if necessary.
+    """Check that controllers that were ready earlier are still ready, and wait for them if necessary.
 
-    Raises HarnessError (cause controllers.*) at once if a failure cannot recover by itself.
+    If waiting cannot help, raises HarnessError (cause controllers.*) at once.
     """
     if _serve_now(kube):
         return
@@ -196,7 +199,7 @@ def recheck_serving(kube: Kube, seconds: float = 60) -> None:
 
 
 def _serve_now(kube: Kube) -> bool:
-    """Return whether both controllers serve now.
+    """Return whether both controllers are ready at this moment.
 
     Their APIs, Deployments and webhooks are each checked once, without waiting.
     """
@@ -206,5 +209,5 @@ def _serve_now(kube: Kube) -> bool:
     try:
         run_all(tests)
     except (HarnessError, ApiException, NOT_SERVED):
-        return False  # If the controllers do not serve, the caller waits and reports failures.
+        return False  # The caller then waits for the controllers and reports failures.
     return True

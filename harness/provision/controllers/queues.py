@@ -1,7 +1,7 @@
-"""Kueue's queues: one ResourceFlavor and ClusterQueue for the cluster, one LocalQueue per launch.
+"""Create Kueue's queues: one ResourceFlavor and ClusterQueue per cluster, and one LocalQueue per launch.
 
-The quotas are the free resources of the schedulable nodes: their allocatable resources, minus the requests of
-their pods.
+The quotas are the free resources of the schedulable nodes. These are the nodes' allocatable resources, minus
+the requests of the pods on them.
 """
 
 from __future__ import annotations
@@ -48,19 +48,22 @@ def quotas(nodes: list[Object], pods: list[Object]) -> dict[str, Decimal]:
 
 
 def fitting_request(request: Decimal, pods: int, quota: Decimal, node: Decimal) -> Decimal | None:
-    """Return the largest CPU request, a multiple of 10 millicores, with which `pods` pods fit into the quota
-    `quota` of a single node. Returns None if the pods fit with their own `request`. Also returns None if
-    `request` is larger than the node's CPUs, because such a job is supposed to fail.
+    """Return the largest CPU request with which a number of pods fit into a single node's quota.
+
+    The request is rounded down to a multiple of 10 millicores. Returns None if the pods fit with their own
+    `request`. Also returns None if `request` is larger than the node's CPUs, because such a job is supposed
+    to fail.
     """
     share = (quota / pods).quantize(Decimal("0.01"), rounding=ROUND_DOWN)
     return share if request > share > 0 and request <= node else None
 
 
 def single_node_request(kube: Kube, cpu_request: Decimal, pods: int) -> str | None:
-    """Return `fitting_request`, as a quantity, for a cluster in which exactly one node accepts pods.
+    """Return the largest CPU request with which `pods` pods fit into a cluster with one schedulable node.
 
-    Returns None for other clusters. On a single node, a job's pods share the machine with the control plane.
-    Their CPU requests can then exceed the quota although the machine can handle their actual load.
+    Returns None if the request need not be reduced, or if the number of schedulable nodes is not one. On a
+    single node, a job's pods share the machine with the control plane. Their CPU requests can then exceed the
+    quota although the machine can handle their actual load.
     """
     nodes = [node for node in kube.objects("v1", "Node") if _schedulable(node)]
     queue = kube.get(API, "ClusterQueue", CLUSTER_QUEUE)
@@ -174,10 +177,11 @@ def admits(kube: Kube, name: str) -> None:
 
 
 def manages(kube: Kube, kind: str) -> None:
-    """Raise HarnessError (cause queue.kind_not_managed) if Kueue's configuration omits this kind.
+    """Raise HarnessError (cause queue.kind_not_managed) if Kueue's configuration does not enable this kind of
+    workload.
 
-    No error is raised if the configuration cannot be read or does not exist under the usual name. In that
-    case, the verdict depends on whether Kueue creates a Workload.
+    No error is raised if the configuration cannot be read or does not exist under the usual name. A launch
+    then fails later if Kueue does not create a Workload.
     """
     try:
         config_map = kube.get("v1", "ConfigMap", "kueue-manager-config", "kueue-system")

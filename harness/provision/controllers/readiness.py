@@ -1,6 +1,6 @@
 """Check the APIs, Deployments and webhook endpoints of JobSet and Kueue.
 
-Each function checks only once, except for `is_transient`, which waits for the controllers to serve again.
+Each function checks only once, except for `is_transient`, which waits until the controllers respond again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ APIS = {
 }
 """Maps each CustomResourceDefinition's name to the API version that the harness and its jobs use."""
 SERVING_SECONDS = 30.0
-"""The maximum number of seconds to wait until a restarting controller serves again."""
+"""The maximum number of seconds to wait until a restarting controller is ready again."""
 _WEBHOOK = "failed calling webhook"
 SERVICE = "kubernetes.io/service-name"
 
@@ -86,10 +86,10 @@ def explain(kube: Kube, error: Exception) -> HarnessError | None:
 
 
 def is_transient(kube: Kube, error: HarnessError, seconds: float = SERVING_SECONDS) -> bool:
-    """Return whether `error` is a webhook failure after which all controllers serve within `seconds`.
+    """Return whether `error` is a webhook failure from which all controllers recover within `seconds`.
 
-    A single check is not enough: if a controller loses its lease, it exits, and its endpoint is removed only
-    a moment later. During the restart, the endpoint therefore still exists, is then missing, and finally
+    A single check is not enough. A controller that loses its lease exits, but its endpoint is removed only a
+    moment later. During such a restart, the endpoint therefore still exists, then disappears, and finally
     exists again.
     """
     if error.cause != "controllers.webhook_not_serving":
@@ -111,7 +111,7 @@ def is_transient(kube: Kube, error: HarnessError, seconds: float = SERVING_SECON
 
 
 def _apis(kube: Kube, name: Controller) -> None:
-    """Check that the API server serves a controller's APIs, using its list of API resources.
+    """Check that the API server's list of API resources contains a controller's APIs.
 
     The CustomResourceDefinition is fetched only if an API is missing, because it contains the whole pod
     schema and the server takes 50 ms to send it.
@@ -129,7 +129,7 @@ def _apis(kube: Kube, name: Controller) -> None:
 
 
 def _creatable(kube: Kube, path: str) -> set[str]:
-    """Return the plural names of all kinds in an API group that can be created.
+    """Return the plural names of those kinds in an API group whose objects can be created.
 
     Kinds whose CRD is being deleted are left out.
     """

@@ -12,7 +12,7 @@ _API = "apiextensions.k8s.io/v1"
 
 
 def install(kube: Kube, image: str) -> None:
-    """Install or update the torchrun controller and its CRDs, and wait until the controller serves.
+    """Install or update the torchrun controller and its CRDs, and wait until the controller is ready.
 
     Raises WaitError.
     """
@@ -32,7 +32,7 @@ def install(kube: Kube, image: str) -> None:
 
 
 def require(kube: Kube) -> None:
-    """Check that the torchrun controller serves on a user's cluster. Raises HarnessError if it does not."""
+    """Check that the torchrun controller is ready on a user's cluster. Raises HarnessError if it is not."""
     deployment = kube.get("apps/v1", "Deployment", manifests.NAME, manifests.NAMESPACE) or {}
     missing = _unavailable(deployment)
     if missing is not None:

@@ -23,7 +23,7 @@ NAME = "tracker"
 PORT = 8080
 MEMORY = "2Gi"
 """The memory limit of the tracker's container. Eight concurrent requests of 43 MB, with 900 000 rows each,
-took 786 MiB."""
+needed 786 MiB."""
 URL = f"http://{NAME}.{NAMESPACE}.svc.cluster.local:{PORT}"
 LABELS = {"app.kubernetes.io/name": NAME, "app.kubernetes.io/managed-by": "pluto-e2e-harness"}
 
@@ -51,7 +51,7 @@ def permanent_fault(kube: Kube) -> str | None:
 
 
 def check_serving(kube: Kube, seconds: float = 20) -> None:
-    """Check that an installed tracker serves. Raises HarnessError (cause tracker.not_ready)."""
+    """Check that an installed tracker is ready. Raises HarnessError (cause tracker.not_ready)."""
     fault = permanent_fault(kube)
     if fault is not None:
         hint = f"`kubectl -n {NAMESPACE} scale deployment {NAME} --replicas=1`, or `harness down`"
@@ -60,14 +60,14 @@ def check_serving(kube: Kube, seconds: float = 20) -> None:
 
 
 def install(kube: Kube, image: str, seconds: float = 120) -> EmbeddedTracker:
-    """Apply the tracker and wait until it serves. Raises WaitError (cause tracker.not_ready)."""
+    """Install the tracker and wait until it is ready. Raises WaitError (cause tracker.not_ready)."""
     begin(kube, image)
     wait(kube, seconds)
     return find(kube)
 
 
 def wait(kube: Kube, seconds: float = 120) -> None:
-    """Wait until the applied tracker serves. Raises WaitError (cause tracker.not_ready)."""
+    """Wait until the tracker is ready. Raises WaitError (cause tracker.not_ready)."""
     wait_available(kube, NAMESPACE, seconds, "tracker.not_ready")
 
 

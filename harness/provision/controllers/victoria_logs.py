@@ -30,12 +30,12 @@ pull their images."""
 _FILES = Path(__file__).parent / "files"
 _APPLIED = "pluto-e2e-harness/applied"
 """The namespace's annotation that contains a hash of the applied objects. It is written only after
-VictoriaLogs and vlagent serve."""
+VictoriaLogs and vlagent are ready."""
 _CAUSE: Final = "controllers.logs_not_ready"
 
 
 def install(kube: Kube, images: LogImages, tracker_image: str, seconds: float = SECONDS) -> bool:
-    """Install VictoriaLogs and vlagent, and wait until they serve.
+    """Install VictoriaLogs and vlagent, and wait until they are ready.
 
     Return False if this version was already installed. Raises UsageError if the harness did not create the
     existing namespace, and WaitError (cause controllers.logs_not_ready).

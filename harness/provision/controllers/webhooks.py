@@ -1,4 +1,4 @@
-"""Check that JobSet's and Kueue's webhooks serve, by sending a server-side dry-run request through each
+"""Check that JobSet's and Kueue's webhooks respond, by sending a server-side dry-run request through each
 webhook."""
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def probes(kube: Kube) -> list[Callable[[], Object]]:
 
 
 def _webhook_not_serving(error: BaseException) -> bool:
-    """Return whether an error means that a webhook does not serve yet.
+    """Return whether an error means that a webhook is not ready yet.
 
     The status is 500 if the webhook is unreachable, and 404 if the API server does not know the kind yet.
     """

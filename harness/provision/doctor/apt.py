@@ -1,8 +1,9 @@
 """Make newer packages available on older Debian releases: read apt's sources, and add the harness's own.
 
-On machines that withhold capabilities, Debian 12's dockerd cannot run privileged containers, and only sid has
-kind 0.33. Therefore trixie and sid are added with pin priorities below 100. With these priorities, apt
-installs a package from them only if the release is requested by name, and never upgrades a package from them.
+Debian 12's dockerd cannot run privileged containers on machines where some Linux capabilities are
+unavailable, and only sid has kind 0.33. Therefore trixie and sid are added with pin priorities below 100.
+With these priorities, apt installs a package from them only if the release is requested by name, and never
+upgrades a package from them.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ COPIED = ("Signed-By", "Architectures", "Languages", "Targets", "Check-Valid-Unt
 mirror.
 
 Trusted, Allow-Insecure, Allow-Weak and similar options are not copied, because the machine's owner accepted
-these risks for the suites of one source, not for sid. A mirror that is frozen (Check-Valid-Until) is frozen
-for every suite.
+these risks for the suites of one source, not for sid. Check-Valid-Until is copied, because a mirror that is
+frozen is frozen for every suite.
 """
 NO = {"no", "false", "without", "off", "disable", "0"}
 """The values that apt reads as false."""
@@ -75,7 +76,7 @@ def parse_deb822(text: str) -> list[Source]:
 def parse_one_line(text: str) -> list[Source]:
     """Return the binary package sources in the text of a .list file.
 
-    Their lines are `deb [option=value …] uri suite component …`.
+    The line of such a source has the form `deb [option=value …] uri suite component …`.
     """
     sources = []
     for line in text.splitlines():

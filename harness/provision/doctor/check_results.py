@@ -1,4 +1,4 @@
-"""The result of a machine check, and functions that format a list of results."""
+"""Define the result of a machine check, and format lists of results."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def version_of(text: str) -> Version | None:
 def at_least(version: Version | None, minimum: Version) -> bool:
     """Return whether a version is at least `minimum`.
 
-    Only as many parts are compared as `minimum` has. A missing part counts as 0, and an unknown version
+    Parts that `minimum` does not have are not compared. A missing part counts as 0, and an unknown version
     (None) counts as too old.
     """
     if version is None:

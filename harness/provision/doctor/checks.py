@@ -265,7 +265,8 @@ def _images(image_origin: Origin) -> Check:
 
 
 def _proxy(info: dict[str, Any], image_origin: Origin) -> list[Check]:
-    """Check that the harness supports the proxy, and that Docker and the nodes can use it to pull images."""
+    """Check that the harness supports the configured proxy, and that Docker and the nodes can pull images
+    through it."""
     variables = [name for name in proxies.names(os.environ) if name.upper() in proxies.VARIABLES]
     if not variables:
         return []

@@ -53,7 +53,7 @@ def advice(program: str, os_release: str | None = None) -> str:
 def kind_advice(
     version: str, os_release: str | None = None, environment: Mapping[str, str] = os.environ
 ) -> str:
-    """Return how to install kind, or how to use a kind binary that is not on PATH.
+    """Return instructions for installing kind, or for using a kind binary that is not on PATH.
 
     `go install` puts kind into a folder that may not be on PATH.
     """

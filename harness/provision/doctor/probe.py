@@ -90,7 +90,7 @@ def lacking_capabilities(status: str, last: int) -> list[int]:
 
 
 def capabilities_withheld() -> list[int]:
-    """Return the capabilities that no process on this machine can get.
+    """Return the Linux capabilities that are unavailable to every process on this machine.
 
     If the list is not empty, older versions of dockerd cannot run privileged containers.
     """
@@ -102,13 +102,13 @@ def capabilities_withheld() -> list[int]:
 
 
 _OF_THE_IMAGE = ("no such file", "not found", "exec format error")
-"""Parts of error messages that mean that an image lacks /bin/true or is for another architecture."""
+"""Phrases in error messages of images that lack /bin/true or are for another architecture."""
 
 
 def privileged_run() -> tuple[bool | None, str]:
-    """Run a privileged container from a local image. Return whether it worked, and a description.
+    """Run a privileged container from a local image, and return whether it worked, with a description.
 
-    If no container could be run, the first value is None.
+    The first value is None if this could not be tested, for example because there is no local image.
     """
     images = run("docker", "image", "ls", "--quiet", "--no-trunc", "--filter", "dangling=false")
     if not images.ok:

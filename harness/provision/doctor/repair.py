@@ -47,9 +47,9 @@ _DAEMON_PACKAGES = ["docker.io", "containerd", "docker-cli", "docker-buildx", "i
 def fix(context: RunContext) -> list[Check]:
     """Repair the machine where possible, then run all checks and return their results.
 
-    As root, this starts Docker's daemon, raises inotify limits and, on Debian, installs packages. Otherwise
-    nothing is changed, and the checks show what to do. A daemon that responds is never restarted. Raises
-    HarnessError if a repair fails.
+    If this process runs as root, it starts Docker's daemon, raises inotify limits and, on Debian, installs
+    packages. Otherwise nothing is changed, and the checks show what to do. A daemon that responds is never
+    restarted. Raises HarnessError if a repair fails.
     """
     settings, progress = context.settings, context.progress
     with locked(

@@ -1,4 +1,4 @@
-"""Images in the local Docker, and functions that copy them to a node's containerd."""
+"""Find images in the local Docker, and copy them to a node's containerd."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def node_name(tag: str) -> str:
 
 @contextmanager
 def saved(image: LocalImage, context: RunContext) -> Iterator[Path]:
-    """Save the image as a tar file, yield its path, and remove the file after the block."""
+    """Save the image as a tar file, yield the file's path, and remove the file at the end."""
     folder = context.settings.cache_dir / "images"
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".saving-", dir=folder) as temporary:
@@ -89,7 +89,7 @@ def pipe(image: LocalImage, command: Sequence[str], omit: Collection[str] = ()) 
         assert save_process.stdout is not None
         with _filtered(save_process.stdout, omit) if omit else nullcontext(save_process.stdout) as stream:
             read_result = processes.run(command, stdin=stream, timeout=SECONDS, check=False, cause=CAUSE)
-        # If the reader has failed and the pipe stayed open, `docker save` would block forever.
+        # If the command has failed, `docker save` blocks forever unless the pipe is closed.
         save_process.stdout.close()
         save_result = processes.communicated(save_process, save, None, timeout=SECONDS, cause=CAUSE)
     for result in (read_result, save_result):

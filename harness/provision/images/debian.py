@@ -1,7 +1,8 @@
 """Build the base images of the worker and tracker images from Debian packages, without a registry.
 
 Each base image is a single layer, from which files/*.Dockerfile remove unneeded files. Base images are cached
-by a hash of these files, which does not cover Debian's archive. To get newer packages, remove the base image.
+by a hash of the Dockerfiles and similar inputs, but not of Debian's archive. To get newer packages, remove
+the base image.
 """
 
 from __future__ import annotations

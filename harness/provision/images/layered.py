@@ -96,7 +96,7 @@ def _compose(base_image: Mapping[str, Any], tag: str, layer: Path, target: Path)
 
     Return the image's id.
 
-    The archive has the OCI layout and Docker's manifest.json, like that of `docker save`.
+    Like an archive from `docker save`, it has the OCI layout and Docker's manifest.json.
     """
     with layer.open("rb") as content:
         layer_digest = f"sha256:{hashlib.file_digest(content, 'sha256').hexdigest()}"

@@ -40,9 +40,10 @@ sets."""
 
 
 def load_images(images: Sequence[str | LocalImage], nodes: Sequence[str], context: RunContext) -> None:
-    """Load every image into every node. `nodes` contains container names. Docker resolves tags to image ids.
+    """Load every image into every node.
 
-    Raises ToolError or HarnessError (cause image.load_failed).
+    `images` contains local images or their tags, and `nodes` the names of the node containers. Raises
+    ToolError or HarnessError (cause image.load_failed).
     """
     local = [i if isinstance(i, LocalImage) else LocalImage.of(i) for i in dict.fromkeys(images)]
     if not local or not nodes:
@@ -72,9 +73,10 @@ def load_images(images: Sequence[str | LocalImage], nodes: Sequence[str], contex
 
 
 def has(listing: str, image: LocalImage) -> bool:
-    """Return whether a node's `ctr images ls` output lists this tag with this id.
+    """Return whether a node's `ctr images ls` output contains an image with this tag and this id.
 
-    containerd also lists an image by its id. With Docker's containerd image store, the id is the digest.
+    containerd also lists each image under its id, in a separate line. If Docker uses containerd's image
+    store, the id is the digest in the tag's line.
     """
     rows = {columns[0]: columns for columns in map(str.split, listing.splitlines()) if columns}
     row = rows.get(node_name(image.tag))
@@ -85,8 +87,8 @@ def has(listing: str, image: LocalImage) -> bool:
 class _Node:
     listing: str
     mounted: bool
-    """Whether the node mounts the volume of unpacked images and uses overlayfs. Other snapshotters cannot use
-    the volume."""
+    """Whether the node can use the volume of unpacked images. It must mount the volume, and its snapshotter
+    must be overlayfs."""
     snapshotter: str
 
 

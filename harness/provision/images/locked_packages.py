@@ -29,9 +29,8 @@ lock. Each of these packages must be pure Python, so that its wheel is the same 
 BUILD_LOCK = Path(__file__).parents[2] / "locks" / "sdist.txt"
 """The build requirements of `SOURCES`. Without this lock, an installer would download them without hashes."""
 GLIBC = (28, 27, 17, 5)
-"""The minor versions of glibc 2 whose wheels pip may install. pip gets one platform tag per version. The
-images have glibc 2.28 or newer. uv needs no such tags to accept wheels for older versions.
-"""
+"""The minor versions of glibc 2 for which pip may install wheels. pip needs a platform tag for each of them,
+whereas uv accepts wheels for older versions without one. The images have glibc 2.28 or newer."""
 _SECONDS = 600
 _INDEX = "check the package index: UV_DEFAULT_INDEX for uv, or PIP_INDEX_URL for pip if uv is not installed"
 _HASHED = ("--quiet", "--require-hashes", "--no-deps", "--only-binary=:all:")

@@ -22,12 +22,13 @@ CERTS = "/etc/containerd/certs.d"
 GATEWAY = "{gateway}"
 _CAUSE: Final = "image.pull_failed"
 _PATCH = f'[plugins."io.containerd.grpc.v1.cri".registry]\n  config_path = "{CERTS}"\n'
-"""A patch for version 2 of containerd's configuration, which kind's nodes use. containerd 2 converts this
-version."""
+"""A patch for the configuration of containerd on kind's nodes. The configuration has format version 2, which
+containerd 2 converts to its own."""
 
 
 def patches(mirrors: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the containerdConfigPatches for kind's configuration. There are none without mirrors."""
+    """Return the containerdConfigPatches for kind's configuration. Returns an empty tuple if there are no
+    mirrors."""
     return (_PATCH,) if mirrors else ()
 
 
@@ -75,6 +76,6 @@ def _gateway(node: str) -> str:
 
 
 def parse_gateway(route: str) -> str:
-    """Parse a node's default route, `default via ADDRESS dev eth0`, and return its address."""
+    """Return the gateway's address in a node's default route, such as `default via ADDRESS dev eth0`."""
     words = route.split()
     return words[words.index("via") + 1]

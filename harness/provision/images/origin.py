@@ -48,7 +48,7 @@ class Origin:
 def origin(locked: Versions, context: RunContext) -> Origin:
     """Choose the origin of images according to HARNESS_IMAGES.
 
-    Unless it is `source`, the registries are contacted.
+    If the setting is not `source`, check whether the registries respond.
     """
     mode = context.settings.images
     missing = [] if mode == "source" else registry_access.unreached(locked.registry)
@@ -58,7 +58,7 @@ def origin(locked: Versions, context: RunContext) -> Origin:
 
 
 def require_usable(image_origin: Origin) -> None:
-    """Raise HarnessError (cause cluster.node_image) if images cannot come from the chosen origin."""
+    """Raise HarnessError (cause cluster.node_image) if images must be built here, but cannot be."""
     if image_origin.image_source == "source" and image_origin.obstacle:
         requirement = "images must be built from source" + (
             f" ({image_origin.reason})" if image_origin.missing else ""

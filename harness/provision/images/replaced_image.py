@@ -1,4 +1,4 @@
-"""Build an image in which the user's packages replace those in the lock. It adds one layer to the worker
+"""Build an image in which the user's packages replace those in the lock, by adding a layer to the worker
 image."""
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ other launches never reuse these images."""
 
 
 def change_of(replacements: Sequence[Replacement], context: RunContext) -> Change:
-    """Resolve the packages that the user replaces, install them into the cache, and return the change to the
-    worker image.
+    """Resolve the user's replacement packages, install them into the cache, and return them as a Change of
+    the worker image.
 
     Raises UsageError if a package cannot be resolved or built, or has no wheel for the image.
     """
@@ -38,7 +38,7 @@ def change_of(replacements: Sequence[Replacement], context: RunContext) -> Chang
 
 
 def with_change(worker: ImageRef, package_change: Change, context: RunContext) -> ImageRef:
-    """Return the worker image with a change's packages applied.
+    """Return the worker image with the replacement packages of a change.
 
     Raises ToolError (cause image.build_failed) with the path of the log.
     """
@@ -73,9 +73,9 @@ def target_options(context: RunContext) -> list[str]:
 
 
 def _installed(package_change: Change, context: RunContext) -> Path:
-    """Return the cache folder with a change's packages.
+    """Return the cache folder with the replacement packages of a change.
 
-    The packages are installed into it if it does not exist.
+    If the folder does not exist, it is created and the packages are installed into it.
     """
     options = target_options(context)
     root = context.settings.cache_dir / "packages"

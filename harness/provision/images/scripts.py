@@ -60,7 +60,7 @@ def digests(scripts: Mapping[str, bytes]) -> dict[str, str]:
 def near(repository: str, making: str, scripts: Mapping[str, bytes]) -> Near | None:
     """Return the newest local image that was built from the same inputs, except for changed or new scripts.
 
-    Returns None if there is no such image, so that an image must be built.
+    Returns None if there is no such image. In that case, an image must be built.
     """
     # Only this repository is searched, because an image based on the worker image inherits its labels.
     options = ["--filter", f"label={MAKING}={making}", "--filter", f"reference={repository}"]

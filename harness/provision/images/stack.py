@@ -33,8 +33,8 @@ _DOWNLOAD_SECONDS = 60.0
 
 
 Own = Callable[[Bases], Sequence[LocalImage]]
-"""A function that takes the base images, and returns the harness's own images, which it builds on top of
-them. Every cluster runs these images."""
+"""A function that builds the harness's own images on top of the base images, and returns them. Every cluster
+runs the harness's own images."""
 
 
 @dataclass(frozen=True)
@@ -49,10 +49,10 @@ class Stack:
     path of Kueue's manifest."""
     kueue_manifest: Path
     node_images: tuple[str, ...]
-    """Local Docker images that every node needs before the controllers start. It is empty if the nodes pull
+    """Local Docker images that every node needs before the controllers start. Empty if the nodes pull
     published images."""
     torch_base: str
-    """The worker image's base image. `python_base` is the tracker image's."""
+    """The worker image's base image. `python_base` is the base image of the tracker image."""
     python_base: str
     versions: dict[str, str]
     containerd_patches: tuple[str, ...] = ()
@@ -85,7 +85,7 @@ def resolve(context: RunContext, then: Own = lambda _bases: ()) -> Stack:
             f"both Kubernetes {settings.kubernetes} and the node image {settings.node_image} are set",
             hint="unset HARNESS_KUBERNETES, because the image determines the version",
         )
-    # HARNESS_IMAGES=registry needs no check, because a download or pull reports a host that does not respond.
+    # HARNESS_IMAGES=registry needs no check: if a host does not respond, the download or pull fails.
     if settings.images == "registry":
         image_origin, reason = Origin("registry"), "set by HARNESS_IMAGES"
     else:

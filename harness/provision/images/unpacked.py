@@ -110,8 +110,8 @@ def mountable(node_image: str, context: RunContext) -> Path | None:
 
     If they cannot, report the reason as progress and return None.
 
-    With Docker Desktop, the path is in a virtual machine and is not known to Docker as a host path. Some file
-    systems do not support overlayfs. Therefore a container from the node image tests the path and overlayfs.
+    With Docker Desktop, the path is in a virtual machine, and containers cannot mount it. Some file systems
+    do not support overlayfs. Therefore the path and overlayfs are tested in a container of the node image.
     """
     path, mount_path = folder(context), "/harness-seen"
     command = ["docker", "run", "--rm", "--privileged", "--network", "none", "--entrypoint", "sh"]
@@ -129,7 +129,8 @@ def mountable(node_image: str, context: RunContext) -> Path | None:
 def created_at(context: RunContext) -> str:
     """Return the creation time of the volume of unpacked images.
 
-    Templates depend on this time, because a new volume contains the same layers in different folders.
+    A cluster template is valid only for one volume, because a new volume contains the same layers in
+    different folders.
     """
     folder(context)
     return _docker("volume", "inspect", "--format", "{{.CreatedAt}}", volume(context)).strip()
@@ -234,7 +235,7 @@ def _diff_ids(image: LocalImage) -> list[str]:
 
 
 def _present(container: str, image: LocalImage) -> set[str]:
-    """Return the names, in the output of `docker save`, of the layers that the volume already has.
+    """Return the layers that the volume already has, by their names in the output of `docker save`.
 
     If Docker uses containerd's image store, compressed layers have other names and are sent again.
     """

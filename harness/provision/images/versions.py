@@ -89,7 +89,7 @@ class Worker(_Table):
     python: str = Field(pattern=r"^3\.\d+$")
     torch: str
     torch_sha256: dict[Literal["amd64", "arm64"], Sha256] = {}
-    """The hash of PyTorch's CPU wheel, keyed by architecture. Without a hash, only the version is pinned."""
+    """Maps an architecture to the hash of PyTorch's CPU wheel. Without a hash, only the version is pinned."""
     debian: str
 
 

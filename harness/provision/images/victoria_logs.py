@@ -15,13 +15,13 @@ from harness.provision.source.programs import pinned, programs
 
 PATH = "github.com/VictoriaMetrics/VictoriaLogs"
 DOCKERFILE = 'FROM scratch\nCOPY {0} /{0}\nENTRYPOINT ["/{0}"]\n'
-"""The Dockerfile of a locally built image. The published images also have an entrypoint, but at another
-path."""
+"""The Dockerfile of a locally built image. The entrypoint of the published images has another path."""
 
 
 @dataclass(frozen=True)
 class LogImages:
-    """References to the two images. If `local` is true, they exist only in this machine's Docker."""
+    """References to the images of VictoriaLogs and vlagent. If `local` is true, the images exist only in this
+    machine's Docker."""
 
     server: str
     agent: str

@@ -49,10 +49,9 @@ class KindCluster(KindNodes):
         return SharedFolder(self.volumes, VOLUMES_MOUNT) if self.volumes.is_dir() else None
 
     def free_disk(self, namespace: str, progress: Progress) -> None:
-        """Remove the launch's shared folder, and its finished pods that use more than
+        """Remove the launch's shared folder, and those of its finished pods that use more than
         pod_disk_use.KEEP_BYTES. A failure is only reported as progress. If the cluster has been deleted,
-        nothing is done.
-        """
+        nothing is done."""
         if self.state() is None:
             return
         try:
@@ -128,8 +127,8 @@ class KindCluster(KindNodes):
     def removable(self, ready: Ready | None, owner: str) -> bool:
         """Return whether `leave` may remove the cluster.
 
-        This run must have used it, or must have begun to create it, and the cluster must not be marked as
-        kept.
+        Returns False if the cluster is marked as kept. Otherwise, returns whether this run used the cluster
+        or began to create it.
         """
         state = self.state()
         if state is None or state.kept or self.settings.keep_cluster:
@@ -156,7 +155,7 @@ class KindCluster(KindNodes):
             return self._delete_all()
 
     def down(self, progress: Progress) -> bool:
-        """Remove the cluster, even if it is used or kept.
+        """Remove the cluster, even if it is in use or marked as kept.
 
         Return False if the harness created no cluster with this name.
         """
@@ -170,8 +169,8 @@ class KindCluster(KindNodes):
     def _delete_all(self) -> bool:
         """Delete the cluster, and then its lock files.
 
-        The caller must hold the lock, and must not change the cluster afterwards, because the lock file is
-        gone.
+        The caller must hold the lock. It must not change the cluster afterwards, because the lock file no
+        longer exists.
         """
         deleted = self.delete()
         if deleted:

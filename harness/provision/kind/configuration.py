@@ -15,15 +15,16 @@ VOLUMES_MOUNT = "/harness-volumes"
 volume of a real cluster."""
 
 _ALONE = {"leader-elect": "false"}
-"""The option that disables leader election, which a single control plane does not need. At the first start,
-an election would take seconds, because its roles do not exist yet. After a pause of the cluster, it would
-wait 15 s for the old lease to expire. Renewing the leases would also cause two writes every two seconds.
+"""The option that disables leader election, which a single control plane does not need.
+
+At the first start, an election would take seconds, because its roles do not exist yet. When a paused cluster
+is started again, a component would wait 15 s for its old lease to expire. Renewing the leases would also
+cause two writes every two seconds.
 """
 _UNTHROTTLED = {"kube-api-qps": "200", "kube-api-burst": "400"}
-"""Limits, in requests per second, on the controller manager's requests to the API server. At the start, the
+"""Limits, in requests per second, on the controller manager's requests to the API server. At startup, the
 controller manager creates a service account for each of its controllers. With the default limit of 20, this
-would take 5 s, during which no pod is created.
-"""
+takes 5 s, during which no pod is created."""
 
 _ELECTED_SOON = {"heartbeat-interval": "20", "election-timeout": "200"}
 """etcd options, in milliseconds, that make its leader election faster.
@@ -43,10 +44,12 @@ def configuration(
 ) -> dict[str, object]:
     """Return the content of kind.yaml.
 
-    The nodes mount the volume of unpacked images at the host path `images`, unless it is None, and the
-    writable folder `volumes`. Three kubelet settings differ from the defaults: the default syncFrequency
-    would delay Kueue's certificate by a minute, the default containerLogMaxSize would rotate logs before they
-    are read, and cgroup v1 must be allowed on machines with cgroup v1.
+    The nodes mount the writable folder `volumes`. If `images` is not None, it is the host path of the volume
+    of unpacked images, which the nodes then mount as well.
+
+    Three kubelet settings differ from the defaults. The default syncFrequency would delay Kueue's certificate
+    by a minute. The default containerLogMaxSize would rotate logs before they are read. On a machine with
+    cgroup v1, the kubelet would not start by default.
     """
     mounts: list[dict[str, object]] = [
         {"hostPath": str(volumes.resolve()), "containerPath": VOLUMES_MOUNT},
@@ -84,7 +87,7 @@ def _control_plane() -> Iterator[dict[str, object]]:
         (
             "v1beta4",
             lambda args: [{"name": name, "value": value} for name, value in args.items()],
-            # Generating ten RSA keys instead would take 2 s of CPU time.
+            # By default, kubeadm generates ten RSA keys, which takes 2 s of CPU time.
             {"encryptionAlgorithm": "ECDSA-P256"},
         ),
         ("v1beta3", dict, {}),

@@ -86,7 +86,7 @@ def check_disk_space(settings: Settings) -> None:
     """
     result = processes.run(["docker", "info", "--format", "{{.DockerRootDir}}"], timeout=20, check=False)
     root = Path(result.stdout.strip() or "/var/lib/docker")
-    if not root.is_dir():  # The folder is in a virtual machine, as with Docker Desktop.
+    if not root.is_dir():  # Docker runs in a virtual machine, for example with Docker Desktop.
         return
     needed = CONTROL_PLANE_GIB + WORKER_GIB * (settings.workers or 1) + SPARE_GIB
     free = shutil.disk_usage(root).free / GIB

@@ -1,6 +1,7 @@
-"""Start a cluster from a template, with node containers like kind's and new keys created by kubeadm.
+"""Start a cluster from a template, instead of creating it with kind.
 
-If this fails, kind creates the cluster instead.
+The node containers are like those that kind creates. kubeadm creates new keys for each cluster. If the start
+fails, kind creates the cluster instead.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ _START_ERRORS = (HarnessError, ApiException, HTTPError, OSError, ValueError, Key
 def rejection(kind: KindNodes, stack: Stack) -> str | None:
     """Return the reason why kind must create the cluster, or None if it can be started from a template.
 
-    The reason is "" if it need not be reported to the user, as in the usual cases.
+    The reason is "" in common cases, which need not be reported to the user.
     """
     if kind.settings.fresh:
         return "as asked"
@@ -278,7 +279,7 @@ def _placed(pods: dict[str, Object]) -> str | None:
 
 
 def wait_dns(kube: Kube, seconds: float = 60) -> None:
-    """Wait until CoreDNS serves, because a rank that starts earlier cannot resolve the other ranks' names.
+    """Wait until CoreDNS is ready, because a rank that starts earlier cannot resolve the other ranks' names.
 
     Raises WaitError.
     """

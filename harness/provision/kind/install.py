@@ -1,7 +1,7 @@
-"""Install images, JobSet, Kueue, queues and tracker in a kind cluster.
+"""Install images, JobSet, Kueue, the queues and the tracker in a kind cluster.
 
-Components that already serve are not changed, so a cluster that is already running needs neither an
-installation nor a build.
+Components that are already running are not changed, so reusing a cluster needs neither an installation nor a
+build.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from harness.provision.kind.preload import CompletedSteps
 from harness.provision.konduktor import konduktor_bin, konduktor_version
 
 SERVING_SECONDS = 180
-"""The maximum number of seconds to wait until the controllers serve after a restart of the nodes."""
+"""The maximum number of seconds to wait until the controllers are ready after the nodes were restarted."""
 
 
 @dataclass(frozen=True)
@@ -90,14 +90,16 @@ class Images:
 
 
 def create_or_reuse(kind: KindNodes, images: Images, context: RecordedContext) -> CompletedSteps | None:
-    """Create the cluster and return the completed steps of the installation, or reuse a serving cluster and
-    return None."""
+    """Create or reuse the cluster.
+
+    Return the installation steps that are already complete in a new cluster, or None for a reused cluster.
+    """
     progress, stack = context.progress, images.stack
     state = kind.state()
     if state is not None and state.phase != "creating" and (nodes := kind.running()):
         required, actual = (stack.node_image, kind.settings.workers), (state.node_image, state.workers)
         # Only a cluster in the "ready" phase is complete. In any other phase, objects are still missing, and
-        # the webhooks of a controller that does not serve would reject them.
+        # the webhooks of a controller that is not ready would reject them.
         is_complete = state.phase == "ready"
         if kind.abandoned() and (required != actual or not is_complete or not kind.healthy()):
             progress(f"cluster {kind.name} was left by a killed run and is unusable")
@@ -137,7 +139,7 @@ def create_or_reuse(kind: KindNodes, images: Images, context: RecordedContext) -
 def usable(kind: KindNodes, images: Images, context: RunContext) -> template.Template | None:
     """Return the template from which to start the cluster, or None if kind must create it.
 
-    Reasons other than the usual ones are reported as progress.
+    If kind must create it for an uncommon reason, the reason is reported as progress.
     """
     reason = from_template.rejection(kind, images.stack)
     if reason is not None:
@@ -241,7 +243,7 @@ def _release(tag: str) -> str:
 
 
 def _recheck(kind: KindNodes, kube: Kube, images: Images, context: RecordedContext) -> None:
-    """Check that the components installed earlier still serve, and load newer images into the nodes."""
+    """Check that the components installed earlier are still ready, and load newer images into the nodes."""
     writer = context.writer
     with _travelling(kind, images, context):
         with writer.stage("controllers"), reached():
@@ -253,7 +255,8 @@ def _recheck(kind: KindNodes, kube: Kube, images: Images, context: RecordedConte
 
 @contextmanager
 def _travelling(kind: KindNodes, images: Images, context: RecordedContext) -> Iterator[None]:
-    """Load the worker and tracker images in the background, and wait for them at the end of the block."""
+    """Load the worker and tracker images in the background while the `with` block runs, and wait for them at
+    its end."""
 
     def travel() -> None:
         with context.writer.stage("images to nodes"):
@@ -296,8 +299,8 @@ def _install(
 
 
 def _install_logs(kind: KindNodes, kube: Kube, images: Images, context: RecordedContext) -> None:
-    """Install VictoriaLogs for `konduktor logs`, unless it is installed. vlagent also runs on the control
-    plane."""
+    """Install VictoriaLogs for `konduktor logs`, unless it is already installed. vlagent also runs on the
+    control plane."""
     logs = victoria_logs_images(context, published=images.stack.image_source == "registry")
     if logs.local:
         load_images([logs.server, logs.agent], kind.nodes(), context)
@@ -318,7 +321,7 @@ def start(kind: KindNodes, progress: Progress) -> bool:
 
 
 def _until_served(kind: KindNodes, started_at: datetime) -> None:
-    """Wait until the controllers and the tracker serve again after their nodes were started."""
+    """Wait until the controllers and the tracker are ready again after their nodes were started."""
     kube = kind.kube()
     for attempt in Retrying(
         stop=stop_after_delay(SERVING_SECONDS),

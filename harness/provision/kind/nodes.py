@@ -56,7 +56,7 @@ class KindNodes:
         self.volumes = self.dir / "volumes"
         """The folder that all nodes share, mounted at configuration.VOLUMES_MOUNT."""
         self.lock = settings.state_dir / "clusters" / f"{self.name}.lock"
-        """The lock held by the process that creates, installs or deletes the cluster."""
+        """The lock held by the process that creates or deletes the cluster, or installs components in it."""
         self._created_at = ""
         """The creation time of the cluster that this process uses, or "" before it is known."""
         self.users = settings.state_dir / "clusters" / f"{self.name}.users"
@@ -77,10 +77,7 @@ class KindNodes:
         return list(self.running())
 
     def running(self) -> dict[str, bool]:
-        """Return the node containers by name, control plane first.
-
-        The value is False for a stopped container.
-        """
+        """Return whether each node container is running, keyed by container name, control plane first."""
         result = processes.run(
             [
                 "docker",
@@ -298,10 +295,10 @@ class KindNodes:
 
     # -- processes that use the cluster ----------------------------------------------------------------
     def use(self) -> LockHandle:
-        """Mark the cluster as used.
+        """Mark the cluster as in use.
 
-        Until the returned lock is released, no other process removes the cluster as unused. The caller must
-        hold `lock`.
+        Until the returned lock is released, other processes can remove the cluster only with `harness down`.
+        The caller must hold `lock`.
         """
         return acquire(self.users, shared=True)
 

@@ -22,8 +22,8 @@ write that it acknowledged, and the pods' files are kept.
 """
 SERVE_SECONDS = 120
 STARTING_SECONDS = 180
-"""The maximum number of seconds to wait until a cluster serves after Docker or the machine has restarted its
-nodes."""
+"""The maximum number of seconds to wait until a cluster is ready after Docker or the machine has restarted
+its nodes."""
 FIRST_START = timedelta(seconds=30)
 """If more than this time passes between a container's creation and its start, the container was restarted."""
 CAUSE: Final = "cluster.unhealthy"

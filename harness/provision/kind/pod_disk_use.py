@@ -1,8 +1,8 @@
 """Measure the disk usage of pods on their kind nodes: container files, logs and emptyDirs.
 
-A finished pod uses this space until it is deleted, and Kubernetes does not report its size. Therefore each
-node is queried: containerd reports the size of each container's files, and `du` the sizes of logs and
-emptyDirs.
+A finished pod uses this space until it is deleted, and Kubernetes does not report how much space that is.
+Therefore each node is queried: containerd reports the size of each container's files, and `du` the sizes of
+logs and emptyDirs.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ def pods(kube: Kube, namespace: str | None = None) -> list[PodDisk]:
 
 
 def remove_large(kube: Kube, namespace: str, progress: Progress) -> None:
-    """Delete those finished pods of a launch that use more than KEEP_BYTES.
+    """Delete a launch's finished pods that use more than KEEP_BYTES of disk space.
 
-    Call this only after the bundle contains their evidence.
+    Call this only when the bundle already contains the evidence from the pods.
     """
     for pod in pods(kube, namespace):
         if pod.ended and pod.bytes > KEEP_BYTES:

@@ -44,8 +44,7 @@ _API_SERVER_LIVE = (
 
 @dataclass
 class CompletedSteps:
-    """The installation steps that are already complete in a new cluster, because its images are loaded or its
-    objects applied."""
+    """The installation steps that were completed while a new cluster was being created."""
 
     images: bool = False
     prepared: bool = False
@@ -56,14 +55,15 @@ class CompletedSteps:
 
 
 class _Stopped(Exception):
-    """Raised in a step that waits for the cluster if kind exits before the cluster is ready for this step."""
+    """A step still waits for the cluster, but kind has already exited."""
 
 
 @contextmanager
 def filling(
     kind: KindNodes, stack: Stack, own: tuple[LocalImage, LocalImage], context: RecordedContext
 ) -> Iterator[CompletedSteps]:
-    """Return a context manager that loads images and objects into the cluster that its block creates.
+    """Return a context manager for the creation of a cluster, which loads images and objects into the new
+    cluster.
 
     `own` contains the worker and tracker images. At the end of the block, steps that have begun are
     completed. If the block raises an exception, they are stopped instead.

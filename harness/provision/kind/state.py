@@ -24,7 +24,7 @@ class State:
     fingerprint: str = ""
     """A hash of the components that are installed in the cluster, set once all of them are ready."""
     versions: dict[str, str] = field(default_factory=dict)
-    """The versions of JobSet and Kueue, set together with the fingerprint."""
+    """The versions of JobSet and Kueue, set together with `fingerprint`."""
     owner: str = ""
     """The nonce of the run that created the cluster. Until another run has used the cluster, only this run
     removes it."""

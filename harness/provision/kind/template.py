@@ -1,8 +1,9 @@
-"""Cluster templates: node images with a new cluster's etcd data and containerd images, but without keys.
+"""Create, find and remove cluster templates.
 
-A template is a Docker image. It is created from a newly installed cluster, and later clusters are created
-from it (see from_template.py). It contains no Nodes, Pods or Secrets of that cluster, and no object with the
-cluster's name. Each copy creates its own certificates, tokens and kubeconfigs.
+A template is a node image that also contains a new cluster's etcd data and containerd images, but no keys. It
+is created from a newly installed cluster, and later clusters are created from it (see from_template.py). It
+contains no Nodes, Pods or Secrets of the first cluster, and no object with that cluster's name. Each new
+cluster creates its own certificates, tokens and kubeconfigs.
 """
 
 from __future__ import annotations
@@ -109,7 +110,7 @@ class Template:
     configurations: dict[str, str]
     """Maps each node role to the kubeadm.conf that kind wrote for it."""
     dns: Object
-    """The CoreDNS Deployment, which is applied to each copy."""
+    """The CoreDNS Deployment, which is applied in each cluster that is created from the template."""
 
     @property
     def fresh(self) -> bool:
@@ -121,7 +122,7 @@ def tag(settings: Settings, stack: Stack, own: Sequence[LocalImage], context: Ru
     """Return the image reference of the template for these settings.
 
     Its tag is a digest of the template's contents, the code that creates clusters, and the identity of the
-    volume of unpacked images to which its layers link.
+    volume of unpacked images.
     """
     from harness.provision.kind.configuration import configuration
 
@@ -206,11 +207,11 @@ def make(
 
 
 def keys(entries: Sequence[dict[str, str]], deferred: Sequence[str]) -> list[dict[str, str]]:
-    """Return the etcd keys for a template, each with `key` and `value` in base64, as in etcd's response.
+    """Return the entries of an etcd response that belong in a template.
 
-    `deferred` contains the names of objects that are left out, because they are applied once their
-    controllers serve. Raises HarnessError for a key of an unknown kind, because a copy without objects of
-    this kind might differ from the original.
+    Each entry has a `key` and a `value`, both in base64. `deferred` contains the names of objects that are
+    left out, because they are applied once their controllers are ready. Raises HarnessError for a key of an
+    unknown kind, because a cluster without objects of this kind might differ from the original.
     """
     copied = []
     for each in entries:
@@ -231,7 +232,8 @@ def keys(entries: Sequence[dict[str, str]], deferred: Sequence[str]) -> list[dic
 
 
 def eager(dns: Object | None) -> Object:
-    """Return the CoreDNS Deployment for a copied cluster, with a readiness probe every second.
+    """Return the CoreDNS Deployment for clusters that are created from a template, with a readiness probe
+    every second.
 
     A newly started kubelet sends the first probe after a random fraction of the probe's period, which is 10 s
     by default. Raises HarnessError if the cluster has no CoreDNS Deployment.
@@ -331,7 +333,7 @@ def _commit(
 
 
 _CURL = "curl -sS --fail --noproxy '*'"
-"""The curl command, without a proxy. It is needed because Docker's client can be configured to set proxy
+"""The curl command, with an option that disables proxies. Docker's client can be configured to set proxy
 variables in every container."""
 _START_ETCD = f"""set -eu
 mkdir -p /kind/template

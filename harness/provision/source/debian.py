@@ -13,7 +13,7 @@ from harness.provision.source.store import FILES
 
 _APT = ('Acquire::Languages "none"',)
 _DPKG = (
-    "force-unsafe-io",  # No sync is needed, because an incomplete image is discarded.
+    "force-unsafe-io",  # dpkg need not call fsync, because an incomplete image is discarded.
     *(f"path-exclude=/usr/share/{folder}/*" for folder in ("doc", "man", "locale", "info", "lintian")),
 )
 _CLOSED = 'for fd in /proc/$$/fd/*; do fd=${fd##*/}; [ $fd -le 2 ] || eval "exec $fd>&-"; done; exec "$@"'
@@ -27,9 +27,8 @@ SUITES = {"bookworm", "trixie", "forky", "sid", "stable", "oldstable", "testing"
 def mirror(etc: Path = Path("/etc/apt")) -> str:
     """Return the first URL of Debian's archive in apt's sources.
 
-    The machine's main source files come first.
-
-    Raises HarnessError if there is none, e.g. on a machine that does not run Debian.
+    sources.list and debian.sources are read before all other files. Raises HarnessError if there is no such
+    URL, for example because the machine does not run Debian.
     """
     folder = etc / "sources.list.d"
     files = [etc / "sources.list", folder / "debian.sources"]

@@ -1,4 +1,4 @@
-"""Build all missing artefacts of the source stack: programs, a Debian root, images and manifests.
+"""Build all missing artefacts of the source stack: programs, a Debian root file system, images and manifests.
 
 The Debian steps run concurrently with the Go steps, because they mostly wait for disk and network I/O.
 """
@@ -223,7 +223,7 @@ class _Programs:
     def make(self, names: Iterable[str], shell: Shell | None = None) -> None:
         """Build the missing programs of the modules in `names`.
 
-        Pass `shell` to use another cause for errors.
+        The programs run in `shell` if it is given, so that errors have the shell's cause.
         """
         plan = self.making.plan
         missing = [plan.modules[name] for name in names if not plan.programs(name).is_dir()]

@@ -1,4 +1,5 @@
-"""Download Go modules before the build needs them, while the CPUs are idle for half a minute."""
+"""Download Go modules in advance, while `harness doctor --fix` installs packages and the CPUs are mostly
+idle."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Run a build's programs. Their output goes to a single log, and an interruption kills them."""
+"""Run a build's programs. Their output goes to a single log, and they are killed if the build is
+interrupted."""
 
 from __future__ import annotations
 
@@ -18,10 +19,8 @@ CAUSE: Final = "cluster.node_image"
 """The cause of the error that is raised if a build fails (docs/causes.md)."""
 
 _BUILD = ["docker", "build", "--network", "host", "--provenance=false", "--progress", "plain"]
-"""The BuildKit build command.
-
-Attestations would make the image an index, which containerd can reject.
-"""
+"""The BuildKit build command without attestations. With attestations, the image would be an index, which
+containerd can reject."""
 
 _LOGGED = 20_000
 """The maximum number of characters that are logged from the end of a program's stdout. A rendered manifest,
