@@ -248,7 +248,7 @@ def _count_ranks(job: AttachedJob, recording: Recording, writer: BundleWriter) -
     if from_logs is not None:
         counts = [from_logs]
     updated = expected(nodes, counts, job.item, groups, container)
-    if (current := writer.current.expected) is not None:  # Keep the run that the tracker identified.
+    if (current := writer.current.expected) is not None:  # Keep the run that was found in the tracker.
         run = {"run_id": current.run_id, "project": current.project, "tracker_run": current.tracker_run}
         updated = updated.model_copy(update=run)
     if from_logs is not None:
