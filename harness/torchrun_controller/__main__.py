@@ -122,7 +122,7 @@ def serve(port: int, health: Health, metrics: Metrics) -> None:
 def keep_leadership(lease: Lease, stop: threading.Event, lost: threading.Event) -> None:
     """Renew the Lease until `stop` is set. If the Lease is lost or an error is raised, set `lost` and `stop`.
 
-    Without this, a controller whose renewals have ended would continue beside the next leader.
+    Otherwise, a controller that no longer renews its Lease would continue to run next to the new leader.
     """
     try:
         lease.renew(stop)

@@ -108,8 +108,8 @@ class Snapshot:
     no_etcd: bool = False
     """Whether the job needs the default etcd, and the Service of the default etcd does not exist."""
     foreign_service: bool = False
-    """Whether a Service that does not belong to the JobSet has the job's name. It is read only after a rank
-    could not resolve the name of node 0."""
+    """Whether the Service with the job's name belongs to something other than the JobSet. This is checked
+    only after a rank could not resolve the name of node 0."""
     silent: tuple[datetime | None, datetime] | None = None
     """The result of a check for silent ranks, or None if the logs were not checked. The first value is the
     time of the last log line if all ranks are silent, and otherwise None. The second value is the time of the

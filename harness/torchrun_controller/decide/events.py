@@ -26,9 +26,9 @@ OWN_WORK = ("its LocalQueue is being created", "Kueue has not seen its LocalQueu
 
 @dataclass(frozen=True)
 class Event:
-    """An Event about a transition, which is posted at most once.
+    """An Event about a state transition. It is posted at most once.
 
-    Among the transitions whose Events have the same name, `order` increases with each transition.
+    If the Events of several transitions have the same name, `order` increases with each transition.
     """
 
     reason: str
@@ -89,7 +89,7 @@ def _of_condition(now: Condition, status: JobStatus) -> Event | None:
         scope = f"{status.job_id} {status.start_time}"
         return Event(reason, message, status.restarts + 1, since, scope=scope)
     if now.type == "PodsReady":
-        # The condition's transition time is the time at which the pods ceased to be ready, which may be long
+        # The condition's transition time is not used, because the pods may have stopped being ready long
         # before this problem.
         scope = f"{status.job_id} {status.start_time}"
         return Event(reason, message[:LONGEST], status.restarts + 1, warning=warning, scope=scope)

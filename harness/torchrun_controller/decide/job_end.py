@@ -81,7 +81,7 @@ class JobEnd(ReconcileState):
         )
 
     def _reported_failure(self) -> str:
-        """Return the failure of a pod of this attempt that the status already contains, or "".
+        """Return the failure that the status already reports for a pod of this attempt, or "".
 
         The failed pod may have been deleted since then, for example together with its node.
         """
