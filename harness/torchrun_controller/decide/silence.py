@@ -43,9 +43,9 @@ class Silence:
         self._activities: dict[str, _Activity] = {}
 
     def since(self, uid: str, pods: Sequence[Object], now: datetime) -> tuple[datetime | None, datetime]:
-        """Return (time since which no rank has logged, time of the next check).
+        """Return the time since which no rank has logged, and the time of the next check.
 
-        The first value is None if a rank has started or logged within QUIET, or if a trainer is not running.
+        The first time is None if a rank has started or logged within QUIET, or if a trainer is not running.
         `pods` contains the job's pods, and `uid` is the job's UID.
         """
         start_times = [started_at for pod in pods if (started_at := _trainer_started_at(pod)) is not None]

@@ -129,7 +129,7 @@ def _values_text() -> str:
 def _controller() -> list[Object]:
     """Return the controller's objects with placeholders for Helm expressions.
 
-    They do not include the namespace, which Helm creates.
+    The Namespace is left out, because Helm creates it.
     """
     objects = [_placed(each) for each in manifests.documents("@image@") if each["kind"] != "Namespace"]
     [deployment] = [each for each in objects if each["kind"] == "Deployment"]
