@@ -1,7 +1,7 @@
-"""Generate the manifests of the default etcd, which jobs with rdzvBackend etcd-v2 and without an rdzvEndpoint
-use.
+"""Generate the manifests of the default etcd.
 
-This module also contains the script with which each pod checks its etcd endpoint before it runs torchrun.
+Jobs use the default etcd if they set rdzvBackend etcd-v2, but no rdzvEndpoint. This module also contains the
+script with which each pod checks its etcd endpoint before it runs torchrun.
 
 `python -m harness.torchrun_controller.objects.etcd` prints manifests/torchrun-etcd/etcd.yaml.
 """

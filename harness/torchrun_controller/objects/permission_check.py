@@ -56,7 +56,7 @@ def values(
     """Yield each value in an object with its condition.
 
     Null values are skipped, because they set nothing. A list or mapping is yielded as a whole if the table
-    has no entry for a field in it, or if it has the wrong type.
+    has no entries for its fields.
     """
     by = table.get(path, by)
     if content is None:
@@ -100,7 +100,7 @@ def check_job(spec: JobSpec, queue: QueueSpec) -> None:
 
 
 def _missing(value: Value, spec: JobSpec, overrides: Overrides) -> Iterable[str]:
-    """Return the entries that `overrides` lacks to permit a value in a job, or [] if the value is
+    """Return the entries that `overrides` needs to permit a value in a job, or [] if the value is
     permitted."""
     if value.by is None:
         return ["this version of the controller does not know the field"]

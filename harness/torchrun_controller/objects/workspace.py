@@ -67,8 +67,7 @@ tee /dev/termination-log </tmp/s3
 
 
 def parts_of(annotations: Object) -> int | None:
-    """Return the number of Secrets that store a job's code, or None while the command line is still creating
-    them."""
+    """Return the number of Secrets that store a job's code, or None if the user's upload has not finished."""
     count = str(annotations.get(names.PARTS_ANNOTATION, "0"))
     return min(int(count), names.MAX_PARTS) if count.isdecimal() else None
 
