@@ -220,7 +220,7 @@ class _Job(KueueAdmission):
             return self._decision("Pending", f"{before.message}; {STARTS}", actions)
         if not jobset["spec"]["suspend"]:
             return self._decision("Pending", "its pods are being created", actions)
-        # Kueue can admit the JobSet as soon as it exists, so the status already reports that the job is queued.
+        # Kueue can admit the JobSet as soon as it exists, so the status already shows the job as queued.
         self._count([])
         self._condition("Admitted", False, "Pending", WAITS)
         return self._decision("Queued", WAITS, actions)

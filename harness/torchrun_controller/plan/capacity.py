@@ -60,8 +60,9 @@ class Capacity:
         return sorted(nodes, key=lambda free: (-free.gpus, free.node))
 
     def holders(self, nodes: list[str]) -> list[tuple[str, int]]:
-        """Return a (user, number of GPUs) pair for each user of GPUs on the given nodes, largest number
-        first. A user is a job, or a pod that does not belong to a job.
+        """Return the users of GPUs on the given nodes and their numbers of GPUs, in descending order.
+
+        A user is a job, or a pod that does not belong to a job.
         """
         gpus_of: dict[str, int] = defaultdict(int)
         for pod in self.pods:

@@ -34,8 +34,8 @@ LATEST = timedelta(minutes=15)
 The API server keeps Events for an hour, so no Event is posted twice.
 """
 SILENCE_SECONDS = 300.0
-"""The number of seconds for which no Events are posted after the API server has responded that posting them
-is forbidden."""
+"""After the API server has responded that posting an Event is forbidden, no Events are posted for this number
+of seconds."""
 
 
 ATTEMPTS = 3
