@@ -46,7 +46,7 @@ class GitFiles:
     """Folders inside the work tree that contain another repository and are not submodules."""
     ignored_folders: frozenset[str]
     unmerged: frozenset[str] = frozenset()
-    """Tracked files with a merge conflict that git does not treat as resolved."""
+    """Tracked files with a merge conflict that was not marked as resolved in git."""
     _tracked_folders: frozenset[str] = field(init=False)
 
     def __post_init__(self) -> None:
