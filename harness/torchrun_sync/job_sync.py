@@ -121,7 +121,7 @@ class Fleet:
         )
 
     def patience(self, seconds: float) -> dict[str, str]:
-        """For the next `seconds`, let a failed command wait for new code.
+        """Let a failed command wait for new code during the next `seconds` seconds.
 
         Return the states of the supervisors, keyed by pod.
         """

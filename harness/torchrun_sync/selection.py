@@ -3,8 +3,8 @@
 1. the folder's .torchrunignore; a folder that it includes again is sent with all its content;
 2. in a git work tree, git (git_files.py): tracked files are sent, ignored files are not;
    elsewhere, the .gitignore files (ignored.py);
-3. built-in rules that exclude caches and virtual environments, except for files that git tracks. A virtual
-   environment, also of conda, is detected by its content if it has another name.
+3. built-in rules that exclude caches and virtual environments, except for files that git tracks. Virtual
+   environments of Python and conda are detected by their content if they have other names.
 
 Submodules and other repositories below the folder are work trees with their own rules.
 """

@@ -2,8 +2,8 @@
 
   GET /READY → the current tree as an archive (stored_archive.py), or 404 if there is no tree
 
-READY is the digest of the job's first code, which is known to anyone with read access to the job. The code
-comes from the mounted Secrets in FOLDER, or from a sync into this container.
+READY is the digest of the job's first code. Anyone who can read the job can read this digest. The code comes
+from the mounted Secrets in FOLDER, or from a sync into this container.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ The store is the folder ROOT = MOUNT/.torchrun; the command runs in MOUNT.
     ROOT/ready            written at the end of each switch; an init container waits for it
     ROOT/trees/NAME/      a complete tree, which shares no file with another tree
     ROOT/trees/NAME.json  the tree's metadata: digest, generation, and stamps that show whether files changed
-    ROOT/incoming/SHA     a received file content that is not in a tree yet; SHA.part is incomplete
+    ROOT/incoming/SHA     the received content of a file that is not in a tree yet; SHA.part is incomplete
     ROOT/id               a random identifier; pods with the same identifier share the folder
     ROOT/lock             the write lock (store_lock.py)
 
@@ -276,7 +276,7 @@ class Store:
 
 
 def _is_ours(path: str, store_name: str) -> bool:
-    """Return whether a path in the mount is a link that the store created to the same name in the current
+    """Return whether a path in the mount is the store's link to the entry of the same name in the current
     tree."""
     try:
         return os.readlink(path) == os.path.join(store_name, "current", os.path.basename(path))

@@ -197,7 +197,7 @@ def _unzip(archive: str, workspace: Workspace) -> None:
 
 
 def _tar(content: IO[bytes]) -> tarfile.TarFile:
-    # tarfile.open reads the first header.
+    # tarfile.open already reads the first header, so it must read through _Headers.
     return tarfile.open(fileobj=cast("Any", _Headers(content)), mode="r:")
 
 
