@@ -40,7 +40,7 @@ command matches the first, because a sidecar can run Python too."""
 
 
 class NoPodsError(UsageError):
-    """Raised if a job requests no pods, or if its controller has not determined their number yet."""
+    """Raised if a job requests no pods, or if it is not known yet how many pods it requests."""
 
 
 @dataclass(frozen=True)

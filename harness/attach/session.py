@@ -203,7 +203,7 @@ def _picture(job: AttachedJob, reader: Reader, recording: Recording, writer: Bun
 
 
 def _changed(job: AttachedJob, reader: Reader, recording: Recording) -> bool:
-    """Read and record the job's object again after its pods were read. Return whether its status has changed.
+    """Read and record the job's object again, after its pods. Return whether the object's status has changed.
 
     If the job ended after its pods were read, its object shows why pods were deleted, and the recorded states
     of its pods may be outdated.

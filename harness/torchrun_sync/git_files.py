@@ -88,8 +88,8 @@ def git_files(folder: Path) -> GitFiles:
     known_paths = tracked or untracked or submodules or repositories
     if not known_paths and not os.path.lexists(folder / ".git") and _is_ignored(folder):
         raise NoWorkTree(f"git ignores the folder {folder} itself")
-    # If git listed no files, the folder may be inside an ignored folder. In such a folder, this command would
-    # fail.
+    # If git listed no files, the folder may be inside an ignored folder. In such a folder, the next command
+    # would fail.
     only_ignored = ("ls-files", "-z", "--others", "--ignored", "--exclude-standard", "--directory")
     ignored = _git(folder, *only_ignored) if known_paths else []
     # Git also lists a folder that is not itself ignored if all files in it are ignored. In this case, git

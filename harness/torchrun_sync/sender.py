@@ -78,7 +78,7 @@ class Changed(Exception):
 class Sender:
     """The client's side of the protocol with one pod.
 
-    If the connection is lost, it reconnects and resumes.
+    If the connection is lost, the sender reconnects and resumes.
     """
 
     def __init__(self, name: str, open_channel: Open, limits: Limits) -> None:

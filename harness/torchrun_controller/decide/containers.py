@@ -53,8 +53,8 @@ class Problem:
 def hindrance(pods: list[Object], now: datetime) -> Problem:
     """Return the reason why pods are not running yet, as reported by the kubelet or the scheduler.
 
-    An init container that is still running is a reason too. In this case, the text contains its run time. A
-    pod that only waits for other pods of its group counts only if no pod has another reason.
+    The reason can also be an init container that is still running. In this case, the text contains its run
+    time. If a pod only waits for other pods of its group, the reasons of other pods take precedence.
     """
     waiting = Problem()
     for pod in pods:
@@ -266,7 +266,7 @@ def trainer_end(pod: Object) -> Object:
 
 
 def _container_prefix(pod: Object, container: Object) -> str:
-    """Return the text that names a container in a message. It is empty for `trainer` and `workspace`."""
+    """Return a prefix for a message that names the container, or "" for `trainer` and `workspace`."""
     name = container["name"]
     if name in (names.TRAINER, "workspace"):
         return ""

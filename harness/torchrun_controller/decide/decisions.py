@@ -112,9 +112,8 @@ class Snapshot:
     only after a rank could not resolve the name of node 0."""
     silent: tuple[datetime | None, datetime] | None = None
     """The result of a check for silent ranks, or None if the logs were not checked. The first value is the
-    time of the last log line if all ranks are silent, and otherwise None. The second value is the time of the
-    next check.
-    """
+    time of the last log line, or None if not all ranks are silent. The second value is the time of the next
+    check."""
     warnings: list[Object] | None = None
     """The Events in the job's namespace, oldest first, or None if they were not read."""
 

@@ -1,9 +1,9 @@
 """Derive a TorchrunJob's status and actions, as a pure function of the job, its snapshot and the time.
 
-The decision is level-based: it depends only on the current state, not on changes. A missed event, a
-controller restart or a second reconcile therefore leads to the same decision. The status is written before
-the actions are executed, because it contains information that must not be lost, such as the job's result. The
-actions can be repeated.
+The decision is level-based: it depends only on the current state, not on changes. It is therefore the same
+after a missed event, a controller restart or a second reconcile. The status is written before the actions are
+executed, because it contains information that must not be lost, such as the job's result. The actions can be
+repeated.
 """
 
 from __future__ import annotations
@@ -230,7 +230,8 @@ class _Job(KueueAdmission):
         return Check(*(dry_run_pods.of_job(self.job, each, kai=self.kai) for each in (resolved, any_name)))
 
     def _missing(self, resolved: Resolved) -> Decision | None:
-        """Return a decision to wait if the job's PriorityClass or its etcd is missing, and otherwise None.
+        """Return a decision to wait if the job's PriorityClass or its etcd is missing. Otherwise, return
+        None.
 
         When the JobSet is created, the API server does not check whether these exist.
         """
@@ -257,7 +258,7 @@ class _Job(KueueAdmission):
         return None
 
     def _wait_for_claims(self, claims: list[Object]) -> Decision | None:
-        """Return a decision to wait if a claim that the job needs is being deleted, and otherwise None.
+        """Return a decision to wait if a claim that the job needs is being deleted. Otherwise, return None.
 
         If the job did not wait, its pods would use the old claim, and become unschedulable once it is gone.
         The garbage collector deletes the workspace claim of an earlier job only after that job's pods have

@@ -46,7 +46,7 @@ class JobEnd(ReconcileState):
         return None
 
     def _jobset_end(self, jobset: Object) -> Decision | None:
-        """Return the decision that ends the job if its JobSet has ended, and otherwise None.
+        """Return the decision that ends the job if its JobSet has ended. Otherwise, return None.
 
         A single failed pod does not end a job.
         """

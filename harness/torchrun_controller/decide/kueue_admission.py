@@ -1,4 +1,4 @@
-"""Report why a job has not been admitted by Kueue, and how many GPUs are free while it waits."""
+"""Report why Kueue has not admitted a job, and how many GPUs are free."""
 
 from __future__ import annotations
 

@@ -15,8 +15,7 @@ from harness.torchrun_controller.api.condition_type import parsed
 from harness.torchrun_controller.decide.decisions import Snapshot
 
 LATE = timedelta(seconds=5)
-"""The time after which pods that have not started count as late, so that the controller reads Events about
-them."""
+"""Pods that have not started within this time are late, and the controller reads Events about them."""
 RECHECK = timedelta(seconds=10)
 CLOCKS = timedelta(seconds=5)
 """The tolerated difference between the clocks of this process and of the control plane."""

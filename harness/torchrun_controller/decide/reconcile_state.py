@@ -26,9 +26,8 @@ from harness.torchrun_controller.decide.pod_deletion import deleted
 WAITS = "waits for Kueue to admit it"
 """The message of a queued job before Kueue has given a reason why the job waits."""
 UNEXPLAINED = timedelta(minutes=5)
-"""The time after which the status and an Event report that Kueue has given no reason why a job is queued.
-Most jobs are admitted earlier and do not need this status write.
-"""
+"""If Kueue gives no reason within this time why a job is queued, the status and an Event report this. Most
+jobs are admitted earlier and do not need this status write."""
 DISRUPTED = ("Disrupted", "PodDeleted")
 """Reasons of the PodsReady condition if a pod was disrupted or deleted. The loss of this pod makes the ranks
 in the other pods fail."""

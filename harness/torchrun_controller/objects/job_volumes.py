@@ -102,8 +102,8 @@ def shared_memory(storage: Storage, plan: Plan) -> Volume | None:
 
 
 def bytes_of(quantity: str | int, times: int) -> str:
-    """Return a Kubernetes quantity multiplied by `times`, in mebibytes if that is a whole number, and
-    otherwise in bytes."""
+    """Return a Kubernetes quantity multiplied by `times`, in mebibytes if that is a whole number, otherwise
+    in bytes."""
     amount = parse_quantity(quantity) * times
     return f"{int(amount / 2**20)}Mi" if amount % 2**20 == 0 else str(int(amount.to_integral_value()))
 
@@ -115,7 +115,7 @@ def _claimed(name: str) -> Object:
 def _claim(name: str, claim: Claim, plan: Plan, access_mode: str | None = None) -> Object:
     """Return a claim for the job's pods.
 
-    `access_mode` is the claim's access mode if a single pod uses the claim, and otherwise None.
+    `access_mode` is the claim's access mode if a single pod uses the claim, otherwise None.
     """
     mode = access_mode or claim.access_mode or ("ReadWriteMany" if plan.nodes > 1 else "ReadWriteOnce")
     if access_mode is None and plan.nodes > 1 and mode in ("ReadWriteOnce", "ReadWriteOncePod"):

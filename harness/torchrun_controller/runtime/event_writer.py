@@ -29,7 +29,7 @@ FORBIDDEN, NOT_FOUND, CONFLICT = 403, 404, 409
 ORDER = f"{names.GROUP}/transition"
 """The annotation on an Event that contains the `order` of the last transition that the Event reports."""
 LATEST = timedelta(minutes=15)
-"""The maximum age of a transition for which an Event is posted.
+"""No Event is posted for a transition that is older than this.
 
 The API server keeps Events for an hour, so no Event is posted twice.
 """

@@ -25,7 +25,7 @@ from harness.torchrun_controller.runtime.object_cache import Change, Store
 
 log = logging.getLogger(__name__)
 SERVER_SECONDS = 600
-"""The duration of a watch, in seconds, that the controller requests from the API server."""
+"""The duration, in seconds, that the controller requests for each watch."""
 SILENCE_SECONDS = 120.0
 """The timeout in seconds for a connection without data.
 
@@ -87,7 +87,7 @@ class Informer(threading.Thread):
             self.stopped.wait(pause)
 
     def _missing_version(self, error: Exception) -> str:
-        """Return a message if the API server does not serve this version of the kind, and otherwise "".
+        """Return a message if the API server does not serve this version of the kind. Otherwise, return "".
 
         The controller is not ready until the API server serves all versions that it watches.
         """

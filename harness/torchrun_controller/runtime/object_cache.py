@@ -25,8 +25,8 @@ class Change:
     before: Object | None
     after: Object | None
     own: bool = False
-    """Whether the change comes from this process, which wrote the object, or read it again because its cached
-    version was outdated."""
+    """Whether this process caused the change, by writing the object or by reading an outdated object
+    again."""
 
 
 def version_of(item: Object) -> int:

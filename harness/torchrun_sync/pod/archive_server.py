@@ -26,7 +26,7 @@ PIECE = 1 << 20
 
 
 def contents(store: Store, record: dict[str, Any]) -> Iterator[bytes]:
-    """Yield the content of each distinct file in a tree as bytes, in the order of contents_of()."""
+    """Yield each distinct file content of a tree in pieces, in the order of contents_of()."""
     paths = {entry["sha256"]: entry["path"] for entry in record["entries"] if entry["kind"] == "file"}
     for sha, _ in contents_of(record["entries"]):
         with open(os.path.join(store.trees, record["name"], paths[sha]), "rb") as file:

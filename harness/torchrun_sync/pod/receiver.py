@@ -24,7 +24,7 @@ from harness.torchrun_sync.pod.incoming import Incoming
 from harness.torchrun_sync.pod.store import Store
 
 ACK_BYTES = 4 << 20
-"""The number of bytes after which the receiver sends an ack."""
+"""The receiver sends an ack each time it has received this number of bytes."""
 IDLE_SECONDS = 90.0
 MAX_PIECE = 1 << 20
 """The maximum uncompressed size, in bytes, of a piece of a file in one frame."""

@@ -257,8 +257,10 @@ class Store:
                 os.symlink(os.path.join(store_name, "current", top), os.path.join(mount, top))
 
     def _tidy(self, needed: set[str]) -> None:
-        """Remove received file contents that do not belong to a tree, and trees that are neither in `needed`
-        nor the working directory of a process."""
+        """Remove received file contents that are not in a tree, and trees that are no longer needed.
+
+        A tree is needed if its name is in `needed`, or if it contains the working directory of a process.
+        """
         for name in os.listdir(self.incoming):
             os.unlink(os.path.join(self.incoming, name))
         for link in (name for name in os.listdir(self.root) if name.startswith("current.")):
