@@ -58,10 +58,10 @@ class Reader:
     """Requested kinds that the cluster does not serve."""
 
     def get(self, resource: Resource, name: str, *, retry: bool = True) -> Object | None:
-        """Return an object, or None if it or its kind does not exist.
+        """Return an object, or None if the object or its kind does not exist.
 
-        Raises NotNow if the API server does not respond or is busy, and HarnessError if it rejects the
-        request. With `retry`, requests to a busy API server are retried for RETRY_SECONDS.
+        Raises NotNow if the API server does not respond or is busy, and HarnessError if the API server
+        rejects the request. With `retry`, requests to a busy API server are retried for RETRY_SECONDS.
         """
         try:
             item = self._json(resource.path(self.namespace, name), retry=retry)

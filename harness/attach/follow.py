@@ -136,7 +136,7 @@ class _Follower:
 def until_the_end(
     job: AttachedJob, reader: Reader, recording: Recording, lines: RecordedLines, context: RecordedContext
 ) -> list[str]:
-    """Record the job until it ends or is deleted. Return the gaps in its logs."""
+    """Record the job until it ends or is deleted. Return a description of each gap in the logs."""
     follower = _Follower(job, reader, recording, lines, context)
     writer, name = context.writer, job.launch.container
     pods = [pod for pod in reader.all(POD, needed=True) if job.owns_pod(pod)]

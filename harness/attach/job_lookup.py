@@ -45,7 +45,7 @@ _SUFFIX = "-[0-9a-f]{4}"
 
 @dataclass(frozen=True)
 class Target:
-    """The job as named by the user: either by `word` (KIND/NAME or NAME) or by `selector`."""
+    """The user's description of the job: either `word` (KIND/NAME or NAME) or `selector`."""
 
     word: str = ""
     selector: str = ""
@@ -327,9 +327,9 @@ def _served(resource: Resource, name: str, reader: Reader) -> tuple[Resource, Ob
 
 
 def _of_kubeflow(resource: Resource, name: str, target: Target, reader: Reader) -> AttachedJob:
-    """Return a PyTorchJob or MPIJob.
+    """Return the description of a PyTorchJob or MPIJob.
 
-    Its pods are found by their labels, because the user may not be allowed to read the job's object.
+    The job's pods are found by their labels, because the user may not be allowed to read the job's object.
     """
     try:
         resource, item = _served(resource, name, reader)

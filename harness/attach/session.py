@@ -1,7 +1,7 @@
 """Attach to a job that the harness did not launch: read it, optionally follow it to its end, and judge it.
 
-Nothing is created, edited or deleted in the cluster. Only GET requests are sent. With `probe`, a command is
-also run in each running container.
+Nothing is created, edited or deleted in the cluster. Without `probe`, only GET requests are sent. With
+`probe`, a command also runs in each running container.
 """
 
 from __future__ import annotations

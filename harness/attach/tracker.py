@@ -93,7 +93,7 @@ def read(
     writer = context.writer
     expected = writer.current.expected or job.expected
     bundle = Bundle.open(writer.path)
-    # If the job was deleted in the meantime, only the bundle still has its pods.
+    # If the job has been deleted in the meantime, its pods are only in the bundle.
     pods = pods or [state.object for state in bundle.last("pod").values()]
     container = job.launch.container
     logged = _logged(bundle, pods, container)

@@ -158,8 +158,8 @@ class Selection:
         return (_IncludeAll(), base) if included else (rules, base)
 
     def _rules(self, path: str) -> _Rules:
-        """Return the rules for a folder: git's if the folder is in a work tree, and otherwise those of
-        .gitignore files."""
+        """Return the rules for a folder. In a work tree, these are git's rules, elsewhere those of .gitignore
+        files."""
         folder = self.top / path
         repository = is_in_repository(folder)
         if repository is not None:

@@ -28,9 +28,8 @@ CONTENT = ("data", "zdata")
 WORTH = 0.9
 """A piece is sent compressed if its compressed size is at most this fraction of its uncompressed size."""
 PROBE = 4096
-"""The number of bytes at the beginning of a piece that are compressed first, as a trial. Images and model
-weights, for example, do not become smaller.
-"""
+"""The number of bytes at the beginning of a piece that are compressed as a trial. For example, images and
+model weights do not become smaller."""
 _Result = TypeVar("_Result")
 
 

@@ -2,7 +2,7 @@
 
 Besides `trainer` and `workspace`, a pod has the init containers and helpers from its queue's template, and
 containers added by admission webhooks. Any of these containers can keep a job from starting or ending, so
-each message begins with the pod and names the container.
+each message contains the names of the pod and the container.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from harness.torchrun_controller.decide.trainer_exit import explained
 RUNS_STEP = timedelta(seconds=30)
 """In the status, an init container's run time is rounded down to a multiple of this interval."""
 LONG = timedelta(seconds=60)
-"""The run time after which an Event reports an init container that is still running."""
+"""An Event reports an init container that has been running for this long."""
 LINGERS = timedelta(seconds=30)
 """If other containers are still running this long after the trainers have ended, an Event reports them. The
 value equals a pod's default grace period, within which Kubernetes terminates native sidecars."""

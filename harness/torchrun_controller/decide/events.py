@@ -2,9 +2,9 @@
 
 These functions perform no I/O.
 
-An Event about a condition depends only on the condition and its transition time. If a controller stops after
-it has written a status and before it has posted the Event, the next controller therefore posts it. Fixed
-names prevent duplicate Events.
+An Event about a condition depends only on the condition and its transition time. Therefore, if a controller
+stops between writing a status and posting the Event, the next controller posts the Event. Fixed names prevent
+duplicate Events.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class Event:
     """The time of the transition. None means now."""
     warning: bool = False
     scope: str = ""
-    """Events with different scopes have different names, so `order` starts again in each scope. For example,
-    the scope is the UID of the JobSet whose restarts `order` counts."""
+    """A part of the Event's name. `order` starts again in each scope. For example, the scope is the UID of
+    the JobSet whose restarts `order` counts."""
     not_before: timedelta = timedelta(0)
     """The Event is posted only after this time has passed since the transition."""
 

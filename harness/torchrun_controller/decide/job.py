@@ -55,7 +55,7 @@ from harness.torchrun_controller.plan.gpu_layout import Refused
 OF_GARBAGE_COLLECTOR = ("foregroundDeletion", "orphan")
 """The finalizers that make the garbage collector delete an object's dependents first, or orphan them."""
 ETCD_RECHECK = timedelta(seconds=10)
-"""The interval between checks whether etcd's Service exists. Services are not watched."""
+"""The interval at which the controller checks whether etcd's Service exists. Services are not watched."""
 
 STARTS = "the job starts when the API server accepts it"
 

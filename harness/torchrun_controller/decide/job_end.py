@@ -136,7 +136,7 @@ class JobEnd(ReconcileState):
     def _update_counts(self) -> None:
         """Update the pod counts of an ended job.
 
-        Pods that have ended are still counted after they were deleted.
+        Pods that have ended still count after they have been deleted.
         """
         if self.old.workers_status is None:
             return  # The job never had a JobSet.

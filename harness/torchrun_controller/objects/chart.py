@@ -162,7 +162,7 @@ def _template(text: str) -> str:
         lines = (f"{{{{- with {OPTIONAL[name]} }}}}", f"{name}: {{{{ toJson . }}}}", "{{- end }}")
         return "\n".join(indent + line for line in lines)
 
-    text = re.sub(r"'(@[\w-]+@)'", r"\1", text)  # YAML quotes the placeholders
+    text = re.sub(r"'(@[\w-]+@)'", r"\1", text)  # yaml.dump puts the placeholders in quotes.
     text = _OPTIONAL_LINE.sub(optional, text)
     return _PLACEHOLDER.sub(lambda match: EXPRESSIONS[match[1]], text)
 

@@ -125,7 +125,7 @@ def fitting(free: list[Free], queue: QueueSpec, node_gpus: int, share: int) -> i
 def best_fit(gpus: int, free: list[Free], queue: QueueSpec, node_gpus: int) -> int | None:
     """Return the smallest number of equal pods that have `gpus` GPUs in total and fit on the nodes.
 
-    Returns None if no number fits.
+    Returns None if there is no such number.
     """
     for pods in range(-(-gpus // node_gpus), min(gpus, MAX_NODES) + 1):
         if gpus % pods == 0 and fitting(free, queue, node_gpus, gpus // pods) >= pods:

@@ -203,7 +203,8 @@ class Cluster:
     def check(self, document: Object) -> None:
         """Let the API server validate an object in a dry run, without storing it.
 
-        Raises Rejected with the server's message, except if a webhook does not support dry runs.
+        Raises Rejected if the API server rejects the object, unless the reason is a webhook that does not
+        support dry runs.
         """
         try:
             self.kube.resource(document["apiVersion"], document["kind"]).create(

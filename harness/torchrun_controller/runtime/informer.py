@@ -116,8 +116,8 @@ class Informer(threading.Thread):
     def _replace(self, items: list[Object], version: int) -> list[Change]:
         """Put the listed objects into the store, and return the changes.
 
-        A list that is older than the store comes from an API server that is behind, so it is refused. If
-        PATIENCE consecutive lists are older, the API server's data was restored from a backup.
+        If the list is older than the store, the API server is behind, and the list is refused. If PATIENCE
+        consecutive lists are older, the API server's data was restored from a backup.
         """
         try:
             changes = self.store.replace(items, version)

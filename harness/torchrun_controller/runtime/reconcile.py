@@ -373,8 +373,8 @@ class Reconciler:
     def _check_pod(self, pod: Object) -> None:
         """Let the API server check a queue's pod.
 
-        Raises Rejected, except if a quota is exhausted, because quota is freed when pods end. Until then,
-        each job reports the exhausted quota.
+        Raises Rejected, unless the reason is an exhausted quota. Quota is freed when pods end, and until
+        then, each job reports the exhausted quota.
         """
         try:
             self.cluster.check(pod)
@@ -385,7 +385,7 @@ class Reconciler:
     def _failed(self, key: Key, error: Exception) -> None:
         """Report an error in a condition of a job or queue.
 
-        Raising the error is left to the caller.
+        The caller raises the error.
         """
         kind = JOBS if key.kind == "job" else QUEUES
         current = self.caches.one(kind, key.namespace, key.name)

@@ -190,7 +190,7 @@ class Store:
         return digest
 
     def _built(self, tree: str) -> str:
-        """Return the name of the tree if it was already built before the connection was lost, and otherwise
+        """Return the name of the tree if it was built before the connection was lost. Otherwise, return
         ""."""
         for file in sorted(os.listdir(self.trees)):
             if file.startswith(tree[:12]) and file.endswith(".json"):
