@@ -21,8 +21,8 @@ PAGE = 500
 SECONDS = 20.0
 """Timeout of a request, in seconds."""
 RETRY_SECONDS, PAUSE_SECONDS = 20.0, 0.5
-"""Total time for which a request is retried if the API server is busy, and the pause before each retry, in
-seconds."""
+"""A request to a busy API server is retried for RETRY_SECONDS, with a pause of PAUSE_SECONDS before each
+retry."""
 BUSY = (429, 500, 502, 503, 504)
 """HTTP statuses of an API server that is overloaded, restarting, or unable to reach its database."""
 _EXPIRED = 410
@@ -48,20 +48,20 @@ class NotNow(HarnessError):
 class Reader:
     """Reads objects and logs in one namespace.
 
-    `unread` maps each kind that could not be read to the reason.
+    `unread` contains the reason for each kind that could not be read.
     """
 
     kube: Kube
     namespace: str
     unread: dict[str, str] = field(default_factory=dict)
     absent: set[str] = field(default_factory=set)
-    """The kinds that were requested but that the cluster does not serve."""
+    """Requested kinds that the cluster does not serve."""
 
     def get(self, resource: Resource, name: str, *, retry: bool = True) -> Object | None:
-        """Return an object, or None if it or its kind does not exist.
+        """Return an object, or None if the object or its kind does not exist.
 
-        Raises NotNow if the API server does not respond or is busy, and HarnessError if it rejects the
-        request. With `retry`, requests to a busy API server are retried for RETRY_SECONDS.
+        Raises NotNow if the API server does not respond or is busy, and HarnessError if the API server
+        rejects the request. With `retry`, requests to a busy API server are retried for RETRY_SECONDS.
         """
         try:
             item = self._json(resource.path(self.namespace, name), retry=retry)
@@ -72,10 +72,11 @@ class Reader:
         return {"apiVersion": resource.kind.api_version, "kind": resource.kind.kind, **item}
 
     def all(self, resource: Resource, labels: str = "", needed: bool = False) -> list[Object]:
-        """Return the objects of a kind. If they cannot be read, record the reason and return [].
+        """Return the objects of a kind.
 
-        Raises HarnessError if the API server does not respond, or if the kind is `needed` and cannot be read.
-        Raises UsageError for an invalid selector.
+        If the API server rejects the request, record the reason in `unread` and return []. Raises
+        HarnessError if the API server does not respond, or if it rejects a request for a kind that is
+        `needed`. Raises UsageError for an invalid selector.
         """
         try:
             return list(self._pages(resource, labels))
@@ -128,8 +129,8 @@ class Reader:
             except ApiException as error:
                 if error.status != _EXPIRED or "continue" not in query:
                     raise
-                # The list starts again from its first page, so the caller may get an object twice. The last
-                # state of each object counts.
+                # The list starts again from the first page, so an object may be yielded twice. The caller
+                # uses the object's last state.
                 query.pop("limit"), query.pop("continue")
                 page = self._json(path, query)
             for item in page.get("items") or []:

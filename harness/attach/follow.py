@@ -27,10 +27,10 @@ LOG_SECONDS = 50.0
 PODS_SECONDS = 45.0
 """Time limit, in seconds, for the pods to terminate after the job's object reports that the job has ended."""
 SHOWN_BYTES = 64 * 1024
-"""Maximum number of bytes from a log that are passed to a live view at once."""
+"""A live view receives at most this number of characters of a log at once."""
 ASK_SECONDS, GONE_SECONDS = 10.0, 600.0
-"""Interval at which the job's object is read, and the time after which an API server that is busy or does not
-respond is considered lost. Both are in seconds."""
+"""ASK_SECONDS is the interval, in seconds, at which the job's object is read. GONE_SECONDS is the time, in
+seconds, after which an API server that is busy or does not respond is considered lost."""
 ENDS = ("Complete", "Completed", "Failed", "Succeeded")
 
 
@@ -69,7 +69,7 @@ class _Follower:
     def exists(self, is_present: bool) -> None:
         """Report the deletion of the job's object if two consecutive reads did not find it.
 
-        `is_present` is whether the last read found the object. The watch does not report objects that were
+        `is_present` is True if the last read found the object. The watch does not report objects that were
         deleted while the API server did not respond.
         """
         if is_present or not self._missing:
@@ -97,7 +97,7 @@ class _Follower:
             self.lines.feed(life.pod, life.uid, text)
 
     def finish(self, seconds: float) -> None:
-        """Read the logs to their end for at most `seconds`, and close their files."""
+        """Read the logs to their end, for at most this number of seconds, and close the log files."""
         self.logs.finish(seconds)
         for file in self._files.values():
             with suppress(HarnessError):
@@ -136,7 +136,7 @@ class _Follower:
 def until_the_end(
     job: AttachedJob, reader: Reader, recording: Recording, lines: RecordedLines, context: RecordedContext
 ) -> list[str]:
-    """Record the job until it ends or is deleted. Return the gaps in its logs."""
+    """Record the job until it ends or is deleted. Return a description of each gap in the logs."""
     follower = _Follower(job, reader, recording, lines, context)
     writer, name = context.writer, job.launch.container
     pods = [pod for pod in reader.all(POD, needed=True) if job.owns_pod(pod)]
@@ -171,7 +171,8 @@ def until_the_end(
 
 
 def _note_unread(kinds: set[str], gaps: list[str], reader: Reader) -> None:
-    """Record the kinds that the API server refused to list, and the kinds that it does not serve."""
+    """Record the kinds that the cluster does not serve, and the reason for each kind that could not be
+    listed."""
     for kind in kinds:
         reasons = [gap.partition(": ")[2] for gap in gaps if gap.startswith(f"objects/{kind}: ")]
         reason = reasons[-1].removeprefix("not watched, ") if reasons else "not listed in time"
@@ -191,7 +192,7 @@ def _exists(job: AttachedJob, reader: Reader) -> bool:
 
 
 def _wait(follower: _Follower, reader: Reader, context: RecordedContext) -> None:
-    """Wait until the job has ended and its pods have terminated.
+    """Wait until the job has ended, and then at most PODS_SECONDS until its pods have terminated.
 
     Raises HarnessError if the API server is lost, or forbids reading the job's object.
     """

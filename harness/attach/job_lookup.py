@@ -32,7 +32,7 @@ from harness.evidence.kubernetes.objects import JOBSET_NAME, items, mapping
 AGAIN_SECONDS = 1.0
 """Interval, in seconds, at which a job that does not exist yet is looked up again."""
 SETTLE_SECONDS = 3.0
-"""Time, in seconds, to wait after the first bare pod appears, while the job's other pods are created."""
+"""Time, in seconds, to wait after the first bare pod appears, so that the job's other pods can be created."""
 KINDS = ", ".join(each.kind.kind for each in TARGETS)
 KONDUKTOR = "trainy.ai/job-name"
 """Label that konduktor sets on its JobSets."""
@@ -45,7 +45,7 @@ _SUFFIX = "-[0-9a-f]{4}"
 
 @dataclass(frozen=True)
 class Target:
-    """The job as named by the user: either by `word` (KIND/NAME or NAME) or by `selector`."""
+    """The user's description of the job: either `word` (KIND/NAME or NAME) or `selector`."""
 
     word: str = ""
     selector: str = ""
@@ -80,8 +80,8 @@ def find(
 ) -> AttachedJob:
     """Return the job. If it does not exist or has no pods, retry for `wait` seconds.
 
-    A konduktor job can be named as in its job file. While waiting for such a job, JobSets that have ended
-    are ignored, because they belong to earlier launches.
+    A konduktor job can be named as in its job file. As long as this function waits for such a job,
+    it ignores JobSets that have ended, because they belong to earlier launches.
 
     Raises UsageError if the job does not exist or if the target matches several jobs, and HarnessError if the
     job cannot be read.
@@ -216,7 +216,7 @@ def _by_kind(resource: Resource, name: str, target: Target, reader: Reader, wait
         return _described(JOBSET, jobset_item, target, reader)
     if item is None:
         raise _missing(resource, name, reader)
-    if resource in (TRAIN_JOB, TORCHRUN_JOB):  # The controllers of both kinds give the JobSet the job's name.
+    if resource in (TRAIN_JOB, TORCHRUN_JOB):  # The JobSet has the same name as its TrainJob or TorchrunJob.
         jobset = reader.get(JOBSET, name)
         if jobset is not None:
             _check_owner(resource, item, jobset)
@@ -236,10 +236,10 @@ def _by_kind(resource: Resource, name: str, target: Target, reader: Reader, wait
 
 
 def _check_owner(resource: Resource, job: Object, jobset: Object) -> None:
-    """Raise UsageError if a JobSet has the same name as a job, but does not show how that job ended.
+    """Raise UsageError if the JobSet with the name of a job does not show how the job ended.
 
-    The JobSet may belong to something else. Kubeflow Trainer also creates a new JobSet when the JobSet of a
-    finished TrainJob is deleted (kubeflow/trainer#2981).
+    The JobSet may not belong to the job, or may have been created after the job ended. Kubeflow Trainer
+    creates a new JobSet when the JobSet of a finished TrainJob is deleted (kubeflow/trainer#2981).
     """
     name, kind = mapping(job, "metadata").get("name"), resource.kind.kind
     instead = f"`harness attach jobset/{name}` judges only the JobSet"
@@ -311,14 +311,14 @@ def _no_namespace(reader: Reader) -> str:
 
 
 _POD_LABELS = {"Job": "job-name", "JobSet": JOBSET_NAME}
-"""Pod labels that contain the name of the Job or JobSet. The pods keep them if only that object is deleted
-(--cascade=orphan)."""
+"""Pod labels that contain the name of the pod's Job or JobSet. The pods keep these labels if the Job or
+JobSet is deleted with --cascade=orphan."""
 
 
 def _served(resource: Resource, name: str, reader: Reader) -> tuple[Resource, Object | None]:
-    """Return the resource in the API version that the cluster serves, and the object.
+    """Return a resource and its object of this name. The object is None if it does not exist.
 
-    The object is None if it does not exist.
+    For MPI_JOB, the returned resource is MPI_JOB_V1 if the object exists only in that API version.
     """
     item = reader.get(resource, name)
     if item is None and resource is MPI_JOB and (older := reader.get(MPI_JOB_V1, name)) is not None:
@@ -327,9 +327,9 @@ def _served(resource: Resource, name: str, reader: Reader) -> tuple[Resource, Ob
 
 
 def _of_kubeflow(resource: Resource, name: str, target: Target, reader: Reader) -> AttachedJob:
-    """Return a PyTorchJob or MPIJob.
+    """Return the description of a PyTorchJob or MPIJob.
 
-    Its pods are found by their labels, because the user may not be allowed to read the job's object.
+    The job's pods are found by their labels, because the user may not be allowed to read the job's object.
     """
     try:
         resource, item = _served(resource, name, reader)

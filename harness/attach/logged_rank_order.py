@@ -31,7 +31,8 @@ class RankOrder:
     """A clause that names the source of the order, or explains why the order is unknown. Empty if the rank
     order is the pod order."""
     contradiction: str = ""
-    """A clause about pods that claim the same rank, or a rank that is not below the job's world size."""
+    """A clause that names pods with the same rank, or a rank that is too high for the job's world size. Empty
+    if the ranks do not contradict each other."""
 
 
 def logged(
@@ -50,7 +51,7 @@ def _logs(bundle: Bundle, container: str) -> dict[int, str]:
 def recorded(bundle: Bundle, container: str, nonces: Iterable[str]) -> dict[str, LoggedRanks]:
     """Return the ranks whose injected recorders wrote to each pod's log, keyed by pod index.
 
-    Returns {} if the recorders' summaries do not all contain the same world size.
+    Returns {} unless all summaries in the logs contain the same world size.
     """
     ranks, worlds = dict[str, set[int]](), set[int | None]()
     for index, path in _logs(bundle, container).items():
@@ -66,7 +67,7 @@ def recorded(bundle: Bundle, container: str, nonces: Iterable[str]) -> dict[str,
 
 
 def of_logs(logs: dict[str, LoggedRanks], nodes: int, source: str = "torchrun's log") -> RankOrder:
-    """Return the order in which torchrun numbered the pods. `source` names the source of `logs`."""
+    """Return the rank order that `logs` show. `source` is a description of the logs."""
     return _of_logs({int(index): each.group_rank for index, each in logs.items()}, nodes, source)
 
 

@@ -19,16 +19,16 @@ from harness.evidence.kubernetes.objects import container_of, items, mapping
 AT_ONCE = 16
 """Maximum number of logs that are read concurrently."""
 WHOLE_LOGS = 64
-"""For jobs with at most this number of pods, logs are read in full. For larger jobs, only logs to which a
-recorder writes are read in full, because the lines of a rank's earlier process may be anywhere in its log."""
+"""Maximum number of pods in a job whose logs are all read in full. In larger jobs, only the logs to which a
+recorder writes are read in full, because the lines of a rank's earlier process may be anywhere in the log."""
 MAX_BYTES = 2 << 30
 """Maximum total size, in bytes, of the logs that are read in full. From all other logs, only the last lines
 are read."""
 MAX_LOG_BYTES = 128 << 20
 """Maximum number of bytes read from one log. From a longer log, only the last lines are read."""
 TAIL_LINES = 2000
-"""Number of lines that are read from the end of a log that is not read in full, or whose container has no
-ranks."""
+"""Number of lines to read from the end of a log that is not read in full. The log of a container without
+ranks is never read in full."""
 _UNAVAILABLE = "unable to retrieve container logs"
 """Start of the message that the kubelet returns, with status 200, for a log that no longer exists."""
 

@@ -36,7 +36,10 @@ def of_container(container: Object, pod: Object | None = None) -> dict[str, str]
 
 
 def _field(variable: Object, pod: Object) -> str | None:
-    """Return the value of a variable that refers to the pod's name, a label or an annotation, or None."""
+    """Return the value of a variable that refers to the pod's name, a label or an annotation.
+
+    Returns None for other variables, and if the pod does not have this label or annotation.
+    """
     path = _FIELD.fullmatch(str(mapping(variable, "valueFrom", "fieldRef").get("fieldPath")))
     if path is None:
         return None

@@ -53,8 +53,8 @@ def of_pod(spec: Object, container: str, nodes: int) -> RankCount:
 def nodes_of_pod(spec: Object) -> int | None:
     """Return the number of pods in the job to which a pod with this spec belongs, or None if it is not known.
 
-    The number is the value of --nnodes or PET_NNODES, or the minimum of a MIN:MAX range. For a pod that sets
-    RANK for a single process and does not run torchrun, it is WORLD_SIZE.
+    The number is the value of --nnodes or PET_NNODES, or the minimum of a MIN:MAX range. If the pod does not
+    run torchrun and sets RANK for a single process, the number is WORLD_SIZE.
     """
     for own in items(spec, "containers"):
         text, env = pod_variables.command(own), pod_variables.of_container(own)
@@ -69,8 +69,7 @@ def nodes_of_pod(spec: Object) -> int | None:
 
 
 def _without_torchrun(text: str, env: Mapping[str, str], nodes: int) -> RankCount:
-    """Return the number of ranks per pod for a launcher other than torchrun, or for processes that read
-    WORLD_SIZE."""
+    """Return the number of ranks per pod for pods that do not run torchrun."""
     if _ACCELERATE.search(text) and (match := _PROCESSES.search(text)):
         return _divided(_number(match[1], env), nodes, "--num_processes of accelerate launch")
     if other := _OTHER.search(text):
@@ -150,9 +149,10 @@ def whole_order(positions: Mapping[int, int], nodes: int) -> dict[int, int] | No
 def agreed(
     logs: Mapping[str, LoggedRanks], nodes: int, source: str = "the log of torchrun"
 ) -> RankCount | None:
-    """Return the number of ranks per pod if all pods' logs describe one world that is divided equally.
+    """Return the number of ranks per pod, or None if the pods' logs do not agree on it.
 
-    Otherwise, return None. `source` is a description of the logs.
+    The logs agree if they contain the same world size, and the same number of ranks for each pod. `source` is
+    a description of the logs.
     """
     worlds = {each.world for each in logs.values()}
     ranks = sorted(rank for each in logs.values() for rank in each.ranks)

@@ -40,7 +40,7 @@ command matches the first, because a sidecar can run Python too."""
 
 
 class NoPodsError(UsageError):
-    """Raised if a job requests no pods, or if its controller has not determined their number yet."""
+    """Raised if a job requests no pods, or if it is not known yet how many pods it requests."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class AttachedJob:
         return self.uid in owners(pod)
 
     def owns_job(self, job: Object) -> bool:
-        """Return whether a Job is the job's own object, or belongs to its JobSet."""
+        """Return whether a Kubernetes Job is the attached job itself, or belongs to the attached JobSet."""
         metadata = mapping(job, "metadata")
         if self.resource.kind.kind == "Job":
             return metadata.get("uid") == self.uid
@@ -112,10 +112,11 @@ def describe(
     *,
     container: str | None = None,
 ) -> AttachedJob:
-    """Return a description of the job with this object. `pods` are the pods that may belong to the job.
+    """Return the description of a job. `pods` are the pods that may belong to the job.
 
-    `container` is the container in which the ranks run, if the user named one. Raises NoPodsError if the job
-    requests no pods, and UsageError if its pods cannot be ordered or it is too large.
+    `item` is the job's object, if it could be read. `container` is the container in which the ranks run, if
+    the user named one. Raises NoPodsError if the job requests no pods, and UsageError if the job's pods have
+    no order, if the job has more than MAX_NODES pods, or if it has no such container.
     """
     groups = _groups(resource.kind.kind, name, item, pods)
     if not groups:
@@ -338,7 +339,8 @@ def _of_kubeflow(
 def _of_pods(pods: Sequence[Object]) -> tuple[ReplicaGroup, ...]:
     """Return the group of bare pods, numbered by RANK or NODE_RANK in their specs, or otherwise by name.
 
-    Some pods may have been deleted, so the count also depends on the specs and on the highest number.
+    Some pods may have been deleted. The count is therefore the number of pods in the specs, or the highest
+    pod number plus 1 if that is larger.
     """
     if not pods:
         return ()

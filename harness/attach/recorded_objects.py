@@ -21,8 +21,7 @@ from harness.evidence.kubernetes.objects import claim_names, group_name, mapping
 from harness.evidence.schema.bundle import Observation
 
 KEPT_SECONDS = 60.0
-"""Time, in seconds, for which an Event is kept. The Event may be about one of the job's objects that has not
-been read yet."""
+"""Time, in seconds, for which an Event about an unknown object is kept. The object may belong to the job."""
 
 
 class Recording:
@@ -46,7 +45,7 @@ class Recording:
         self.observe(kind, Observation(received_at=now(), type="ADDED", object=without_fields(item)))
 
     def observe(self, kind: str, observation: Observation) -> None:
-        """Record a watch event. An Event object is kept until it is known whether it is about the job."""
+        """Record a watch event. An Event is recorded only if its object belongs to the job."""
         item = observation.object
         if kind == "event":
             self._event(observation)
@@ -70,7 +69,8 @@ class Recording:
         return self.job.owns_workload(item) if kind == "workload" else True
 
     def _event(self, observation: Observation, since: float | None = None) -> None:
-        """Record an Event about the job, or keep it in case its object turns out to belong to the job.
+        """Record an Event about the job. Keep any other Event, because its object may turn out to belong to
+        the job.
 
         `since` is the monotonic time at which the Event was received. None means now.
         """
@@ -87,7 +87,8 @@ class Recording:
             self._write("event", observation)
 
     def _named_like_a_pod(self, involved: dict[str, Any]) -> bool:
-        """Return whether an Event is about a deleted pod that was created by one of the job's Jobs."""
+        """Return whether an Event's object has the name of a pod of one of the job's Jobs. The pod may be
+        deleted."""
         if involved.get("kind") != "Pod":
             return False
         jobs = "|".join(re.escape(name) for name in sorted(self._jobs))

@@ -40,7 +40,8 @@ def nonces(pods: Iterable[Object], uid: str) -> list[str]:
 
 
 def recorded_world(log: Iterable[bytes], nonces: Iterable[str]) -> tuple[set[int], set[int | None]]:
-    """Return the ranks whose injected recorders wrote to a log, and the world sizes in their summaries."""
+    """Return the ranks whose injected recorders wrote to a log, and the world sizes in the recorders'
+    summaries."""
     marks = [mark.encode() for mark in _MARKS]
     lines = [line.decode(errors="replace") for line in log if any(mark in line for mark in marks)]
     process_records = [record for nonce in nonces for record in digest_records.read(lines, nonce).records]
@@ -58,7 +59,8 @@ class RecordedLines:
         self._events: set[str] = set()
         self._lock = threading.Lock()
         self.admitted = False
-        """Whether an injected recorder wrote lines. The judge reads these lines directly from the log."""
+        """Whether a log contains lines from an injected recorder. The judge reads these lines directly from
+        the logs."""
 
     def know(self, nonces: Iterable[str]) -> None:
         """Add nonces. They apply only to lines that are passed to `feed` afterwards."""

@@ -120,7 +120,7 @@ def _one(resource: str, name: str) -> dict[str, Any]:
 
 
 def _rules(resources: list[Resource]) -> list[dict[str, Any]]:
-    """Return one RBAC rule per API group, which allows reading the resources in this group."""
+    """Return RBAC rules that allow reading the resources, one rule per API group."""
     groups: dict[str, list[str]] = {}
     for each in resources:
         groups.setdefault(each.group, []).append(each.plural)

@@ -1,7 +1,7 @@
 """Attach to a job that the harness did not launch: read it, optionally follow it to its end, and judge it.
 
-Nothing is created, edited or deleted in the cluster. Only GET requests are sent. With `probe`, a command is
-also run in each running container.
+Nothing is created, edited or deleted in the cluster. Without `probe`, only GET requests are sent. With
+`probe`, a command also runs in each running container.
 """
 
 from __future__ import annotations
@@ -203,7 +203,7 @@ def _picture(job: AttachedJob, reader: Reader, recording: Recording, writer: Bun
 
 
 def _changed(job: AttachedJob, reader: Reader, recording: Recording) -> bool:
-    """Read and record the job's object again after its pods were read. Return whether its status has changed.
+    """Read and record the job's object again, after its pods. Return whether the object's status has changed.
 
     If the job ended after its pods were read, its object shows why pods were deleted, and the recorded states
     of its pods may be outdated.
@@ -248,7 +248,7 @@ def _count_ranks(job: AttachedJob, recording: Recording, writer: BundleWriter) -
     if from_logs is not None:
         counts = [from_logs]
     updated = expected(nodes, counts, job.item, groups, container)
-    if (current := writer.current.expected) is not None:  # Keep the run that the tracker identified.
+    if (current := writer.current.expected) is not None:  # Keep the run that was found in the tracker.
         run = {"run_id": current.run_id, "project": current.project, "tracker_run": current.tracker_run}
         updated = updated.model_copy(update=run)
     if from_logs is not None:

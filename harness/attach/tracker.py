@@ -41,7 +41,7 @@ SECONDS = 10.0
 URLS = ("PLUTO_URL_API", "PLUTO_URL_APP")
 KEYS = ("PLUTO_API_KEY", "PLUTO_API_TOKEN")
 MAX_RUNS = 64
-"""Maximum number of runs that are read only because recorders wrote the runs' ids to the logs."""
+"""Maximum number of runs that are read because their ids are in the recorders' lines."""
 _PAGE = re.compile(r"(https?://[^/\s\x1b]+)/o/[^/\s]+/projects/([^/\s\x1b]+)/[^/\s\x1b]+")
 """Pattern for the URL of a run's page, which the Pluto client prints after it has attached to the run."""
 _HOSTED_APP = "pluto.trainy.ai"
@@ -93,7 +93,7 @@ def read(
     writer = context.writer
     expected = writer.current.expected or job.expected
     bundle = Bundle.open(writer.path)
-    # If the job was deleted in the meantime, only the bundle still has its pods.
+    # If the job has been deleted in the meantime, its pods are only in the bundle.
     pods = pods or [state.object for state in bundle.last("pod").values()]
     container = job.launch.container
     logged = _logged(bundle, pods, container)
@@ -193,7 +193,7 @@ def _variables(pod: Object, container: str) -> list[Object]:
 
 
 def _logged(bundle: Bundle, pods: Iterable[Object], container: str) -> Logged:
-    """Return the information about the run in the pods' logs."""
+    """Return the tracker's URL, the project and the run ids that are in the pods' logs."""
     logged = Logged()
     for pod in pods:
         path = bundle.log(str(pod["metadata"]["name"]), container)
@@ -331,7 +331,7 @@ def _has_secret(pod: Object, secret: str) -> bool:
 def _audit(url: str, key: str, reader: Reader) -> tuple[AuditReader, httpx.Client]:
     """Return a reader for the tracker at this URL, and its HTTP client.
 
-    A key without access to the audit view is a project key. The points are then read from Pluto's own API.
+    If the tracker has no audit view, or the key has no access to it, the reader uses Pluto's own API.
     """
     service = service_proxy.service_of(url, reader.namespace)
     if service is None:

@@ -38,7 +38,8 @@ class SecretKey:
 def key_in(reader: Reader, secret_key: SecretKey, referred: str = "") -> str:
     """Return the tracker's key. `referred` is the entry to which the pods refer.
 
-    Raises HarnessError if the Secret does not exist or cannot be read, or if the entry is ambiguous.
+    Raises HarnessError if the Secret does not exist or cannot be read, if it contains no valid key, or if it
+    is not clear which entry contains the key.
     """
     data = reader.secret(secret_key.name)
     names = sorted(data)

@@ -79,8 +79,10 @@ def options(arguments: list[str]) -> argparse.Namespace:
 
 
 def lease_namespace(configured: str | None) -> str:
-    """Return the namespace of the Lease: `configured` if it is set, or else the pod's namespace, or else
-    torchrun-system."""
+    """Return the namespace of the Lease: `configured`, the pod's namespace, or torchrun-system.
+
+    The first of these that is available is used.
+    """
     own = ACCOUNT / "namespace"
     return configured or (own.read_text().strip() if own.exists() else "torchrun-system")
 
@@ -122,7 +124,7 @@ def serve(port: int, health: Health, metrics: Metrics) -> None:
 def keep_leadership(lease: Lease, stop: threading.Event, lost: threading.Event) -> None:
     """Renew the Lease until `stop` is set. If the Lease is lost or an error is raised, set `lost` and `stop`.
 
-    Without this, a controller whose renewals have ended would continue beside the next leader.
+    Otherwise, a controller that no longer renews its Lease would continue to run next to the new leader.
     """
     try:
         lease.renew(stop)
@@ -135,7 +137,7 @@ def keep_leadership(lease: Lease, stop: threading.Event, lost: threading.Event) 
 def _lead(
     args: argparse.Namespace, kube: Kube, stop: threading.Event, health: Health, metrics: Metrics
 ) -> int:
-    """Wait for the Lease, and reconcile objects while this process holds it. Return the exit code."""
+    """Wait for the Lease, and reconcile objects as long as this process holds it. Return the exit code."""
     leadership_lost, watching = threading.Event(), threading.Event()
 
     def on_attempt(succeeded: bool) -> None:

@@ -1,6 +1,6 @@
 """Sync a local folder into all of a job's pods.
 
-Only changed files are sent. All pods switch to the new code together, and digests verify it.
+Only changed files are sent. After each pod has verified the digest of the new code, all pods switch together.
 
 pod/            modules that run in the pods: standard library only, Python 3.9 or later
 pod_script      packs the modules in pod/ into a container's command or stdin

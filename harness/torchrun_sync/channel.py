@@ -32,7 +32,7 @@ class Channel(Protocol):
         """Send the data. Raises Cut if the connection ends or the deadline passes."""
 
     def receive(self, deadline: Deadline) -> bytes:
-        """Wait for data and return it, at least one byte.
+        """Wait for data and return at least one byte.
 
         Raises Cut if the connection ends or the deadline passes.
         """

@@ -1,7 +1,6 @@
 """A channel to a command in a container.
 
-The command is started in the same way as by `kubectl exec`, and the channel uses the WebSocket of that exec
-session.
+The channel uses the WebSocket of an exec session, like `kubectl exec`.
 """
 
 from __future__ import annotations

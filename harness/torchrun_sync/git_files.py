@@ -46,7 +46,7 @@ class GitFiles:
     """Folders inside the work tree that contain another repository and are not submodules."""
     ignored_folders: frozenset[str]
     unmerged: frozenset[str] = frozenset()
-    """Tracked files with a merge conflict that git does not treat as resolved."""
+    """Tracked files with a merge conflict that was not marked as resolved in git."""
     _tracked_folders: frozenset[str] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -88,8 +88,8 @@ def git_files(folder: Path) -> GitFiles:
     known_paths = tracked or untracked or submodules or repositories
     if not known_paths and not os.path.lexists(folder / ".git") and _is_ignored(folder):
         raise NoWorkTree(f"git ignores the folder {folder} itself")
-    # If git listed no files, the folder may be inside an ignored folder. In such a folder, this command would
-    # fail.
+    # If git listed no files, the folder may be inside an ignored folder. In such a folder, the next command
+    # would fail.
     only_ignored = ("ls-files", "-z", "--others", "--ignored", "--exclude-standard", "--directory")
     ignored = _git(folder, *only_ignored) if known_paths else []
     # Git also lists a folder that is not itself ignored if all files in it are ignored. In this case, git

@@ -24,9 +24,8 @@ from harness.torchrun_sync.tree import Tree, Walker
 
 MAX_SCANS = 5
 STOPPING_SECONDS = 60.0
-"""The number of seconds for which a failed command does not end its pod during a switch. The commands in the
-pods do not stop at the same moment, so a rank may fail because another rank has already stopped.
-"""
+"""During a switch, a failed command does not end its pod for this number of seconds. The commands in the pods
+do not stop at the same moment, so a rank may fail because another rank has already stopped."""
 _Result = TypeVar("_Result")
 
 
@@ -121,7 +120,7 @@ class Fleet:
         )
 
     def patience(self, seconds: float) -> dict[str, str]:
-        """For the next `seconds`, let a failed command wait for new code.
+        """Let a failed command wait for new code during the next `seconds` seconds.
 
         Return the states of the supervisors, keyed by pod.
         """
@@ -208,7 +207,7 @@ def _runs(state: State, tree: str, generation: int) -> bool:
 def _generation(states: Mapping[str, State], tree: str) -> int:
     """Return the generation to run.
 
-    This is the running generation if only new pods need the tree, and otherwise a new generation.
+    This is the running generation if only new pods need the tree, otherwise a new generation.
     """
     newest = max(max(state.generation, state.started) for state in states.values())
     old = [state for state in states.values() if state.started]

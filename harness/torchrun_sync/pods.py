@@ -70,7 +70,7 @@ def wait(
     """Wait until `count` pods have a running container that can receive code, and return these containers.
 
     `end_reason` returns the reason why the containers will never run, or None if they may still run. Raises
-    WaitError, or UsageError with that reason.
+    UsageError with this reason, or WaitError if the containers are not running within `seconds`.
     """
 
     def done(pods: Mapping[str, Object]) -> str | None:

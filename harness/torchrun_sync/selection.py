@@ -3,8 +3,8 @@
 1. the folder's .torchrunignore; a folder that it includes again is sent with all its content;
 2. in a git work tree, git (git_files.py): tracked files are sent, ignored files are not;
    elsewhere, the .gitignore files (ignored.py);
-3. built-in rules that exclude caches and virtual environments, except for files that git tracks. A virtual
-   environment, also of conda, is detected by its content if it has another name.
+3. built-in rules that exclude caches and virtual environments, except for files that git tracks. Virtual
+   environments of Python and conda are detected by their content if they have other names.
 
 Submodules and other repositories below the folder are work trees with their own rules.
 """
@@ -158,8 +158,8 @@ class Selection:
         return (_IncludeAll(), base) if included else (rules, base)
 
     def _rules(self, path: str) -> _Rules:
-        """Return the rules for a folder: git's if the folder is in a work tree, and otherwise those of
-        .gitignore files."""
+        """Return the rules for a folder. In a work tree, these are git's rules, elsewhere those of .gitignore
+        files."""
         folder = self.top / path
         repository = is_in_repository(folder)
         if repository is not None:

@@ -26,12 +26,10 @@ this many bytes."""
 CONTENT = ("data", "zdata")
 """The types of frames that contain an uncompressed and a compressed piece of a file."""
 WORTH = 0.9
-"""The maximum ratio of a piece's compressed size to its uncompressed size at which the piece is sent
-compressed."""
+"""A piece is sent compressed if its compressed size is at most this fraction of its uncompressed size."""
 PROBE = 4096
-"""The number of bytes at the beginning of a piece that are compressed first, as a trial. Images and model
-weights, for example, do not become smaller.
-"""
+"""The number of bytes at the beginning of a piece that are compressed as a trial. For example, images and
+model weights do not become smaller."""
 _Result = TypeVar("_Result")
 
 
@@ -79,7 +77,7 @@ class Changed(Exception):
 class Sender:
     """The client's side of the protocol with one pod.
 
-    If the connection is lost, it reconnects and resumes.
+    If the connection is lost, the sender reconnects and resumes.
     """
 
     def __init__(self, name: str, open_channel: Open, limits: Limits) -> None:
@@ -104,7 +102,10 @@ class Sender:
         return self._retry(lambda: self._send(tree))
 
     def patience(self, seconds: float) -> dict[str, Any]:
-        """For the next `seconds`, let a failed command wait for new code. Return the supervisor's status."""
+        """Let a failed command wait for new code during the next `seconds` seconds.
+
+        Return the supervisor's status.
+        """
         response = self._retry(
             lambda: self._request("patience", "patient", self._limits.response, {"seconds": seconds})
         )

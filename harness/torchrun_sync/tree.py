@@ -120,8 +120,8 @@ class Walker:
         }
 
     def _require_links_inside(self, entries: Sequence[Entry]) -> None:
-        """Raise UsageError if a link leads out of the folder, or leads back into it through the folder's own
-        name."""
+        """Raise UsageError if a link's target is outside the folder, or is reached through a path outside the
+        folder."""
         leaving = [e for e in entries if e["kind"] == "link" and leaves(e["path"], e["target"])]
         top = self.top.resolve()
         outside = [e for e in leaving if not Path(os.path.realpath(top / e["path"])).is_relative_to(top)]

@@ -2,7 +2,7 @@
 
 Besides `trainer` and `workspace`, a pod has the init containers and helpers from its queue's template, and
 containers added by admission webhooks. Any of these containers can keep a job from starting or ending, so
-each message begins with the pod and names the container.
+each message contains the names of the pod and the container.
 """
 
 from __future__ import annotations
@@ -20,11 +20,10 @@ from harness.torchrun_controller.decide.trainer_exit import explained
 RUNS_STEP = timedelta(seconds=30)
 """In the status, an init container's run time is rounded down to a multiple of this interval."""
 LONG = timedelta(seconds=60)
-"""The run time after which an Event reports an init container that is still running."""
+"""An Event reports an init container that has been running for this long."""
 LINGERS = timedelta(seconds=30)
-"""The time for which other containers may outlive the trainers before an Event reports them. It equals a
-pod's default grace period, within which Kubernetes terminates native sidecars.
-"""
+"""If other containers are still running this long after the trainers have ended, an Event reports them. The
+value equals a pod's default grace period, within which Kubernetes terminates native sidecars."""
 STARTING = (None, "ContainerCreating", "PodInitializing")
 DISRUPTIONS = {
     "EvictionByEvictionAPI": "was evicted from node {}",
@@ -45,7 +44,7 @@ class Problem:
     changes_at: datetime | None = None
     """The time at which `text` or `warning` will change, or None if they do not change by themselves."""
     warning: bool = False
-    """Whether a container of a pod causes the problem. If so, an Event reports it."""
+    """Whether the problem is unlikely to resolve itself, so that the user should be warned."""
 
     def __bool__(self) -> bool:
         return bool(self.text)
@@ -54,8 +53,8 @@ class Problem:
 def hindrance(pods: list[Object], now: datetime) -> Problem:
     """Return the reason why pods are not running yet, as reported by the kubelet or the scheduler.
 
-    An init container that is still running is a reason too. In this case, the text contains its run time. A
-    pod that only waits for other pods of its group counts only if no pod has another reason.
+    The reason can also be an init container that is still running. In this case, the text contains its run
+    time. If a pod only waits for other pods of its group, the reasons of other pods take precedence.
     """
     waiting = Problem()
     for pod in pods:
@@ -74,9 +73,9 @@ def hindrance(pods: list[Object], now: datetime) -> Problem:
 
 
 def _gates(pod: Object) -> str:
-    """Return the names of a pod's scheduling gates as the end of a message.
+    """Return the end of a message, with the names of a pod's scheduling gates, or "".
 
-    The name shows which controller has not removed its gate.
+    A gate's name shows which controller has not removed the gate yet.
     """
     gates = [str(each.get("name")) for each in (pod.get("spec") or {}).get("schedulingGates") or []]
     return f" ({', '.join(gates)})" if gates else ""
@@ -100,9 +99,10 @@ def _waiting(pod: Object, container: Object) -> str:
 
 
 def _initializing(pods: list[Object], now: datetime) -> Problem:
-    """Return the problem that an init container is still running. Its run time is rounded down to a multiple
-    of RUNS_STEP. With the exact run time, each reconcile would change the status, and each change would
-    trigger another reconcile.
+    """Return a problem if an init container is still running. Otherwise, return an empty problem.
+
+    The container's run time is rounded down to a multiple of RUNS_STEP. With the exact run time, each
+    reconcile would change the status, and each change would trigger another reconcile.
     """
     for pod in pods:
         for container in (pod.get("status") or {}).get("initContainerStatuses") or []:
@@ -121,7 +121,7 @@ def _initializing(pods: list[Object], now: datetime) -> Problem:
 
 
 def lingering(pods: list[Object], now: datetime) -> Problem:
-    """Return the problem that containers keep pods running after the pods' trainers have ended.
+    """Return a problem if other containers keep pods running after the pods' trainers have ended.
 
     If every trainer has exited with 0, all pods are considered. Otherwise, only the pods whose trainers have
     failed are considered.
@@ -179,8 +179,7 @@ def _in_pods(pods_of: dict[str, list[str]]) -> str:
 
 
 def restarting(pods: list[Object]) -> Problem:
-    """Return the problem that Kubernetes repeatedly restarts a native sidecar while the trainer is
-    running."""
+    """Return a problem if Kubernetes repeatedly restarts a native sidecar while the trainer is running."""
     for pod in pods:
         for container in (pod.get("status") or {}).get("initContainerStatuses") or []:
             text = _waiting(pod, container) if _endless(pod, container["name"]) else ""
@@ -199,7 +198,7 @@ def failure(pods: list[Object]) -> str:
         if status.get("phase") != "Failed":
             continue
         if status.get("reason") and status.get("message"):
-            # The kubelet ended the whole pod, and the containers' exit codes only follow from this.
+            # The kubelet ended the whole pod, so the containers' exit codes do not show the cause.
             return f"{name}: {status['reason']}: {' '.join(status['message'].split())}"
         containers = status.get("containerStatuses") or []
         own = [each for each in containers if each["name"] == names.TRAINER]
@@ -267,7 +266,7 @@ def trainer_end(pod: Object) -> Object:
 
 
 def _container_prefix(pod: Object, container: Object) -> str:
-    """Return the text that names a container in a message. It is empty for `trainer` and `workspace`."""
+    """Return a prefix for a message that names the container, or "" for `trainer` and `workspace`."""
     name = container["name"]
     if name in (names.TRAINER, "workspace"):
         return ""

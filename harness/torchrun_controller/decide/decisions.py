@@ -102,19 +102,19 @@ class Snapshot:
     waits_in: Object | None = None
     """The job's TorchrunQueue. It is needed for the message of a job that waits for GPUs."""
     priority_classes: frozenset[str] | None = None
-    """The names of all PriorityClasses, or None if the controller may not read them."""
+    """The names of all PriorityClasses, or None if the controller is not allowed to read them."""
     rejected: Rejected | None = None
-    """The API server's rejection of one of the job's objects, if it rejected one during this reconcile."""
+    """The error with which the API server rejected one of the job's objects during this reconcile, or
+    None."""
     no_etcd: bool = False
     """Whether the job needs the default etcd, and the Service of the default etcd does not exist."""
     foreign_service: bool = False
-    """Whether a Service that does not belong to the JobSet has the job's name. It is read only after a rank
-    could not resolve the name of node 0."""
+    """Whether the Service with the job's name belongs to something other than the JobSet. This is checked
+    only after a rank could not resolve the name of node 0."""
     silent: tuple[datetime | None, datetime] | None = None
     """The result of a check for silent ranks, or None if the logs were not checked. The first value is the
-    time of the last log line if all ranks are silent, and otherwise None. The second value is the time of the
-    next check.
-    """
+    time of the last log line, or None if not all ranks are silent. The second value is the time of the next
+    check."""
     warnings: list[Object] | None = None
     """The Events in the job's namespace, oldest first, or None if they were not read."""
 
@@ -137,7 +137,8 @@ class QueueSnapshot:
     """The result of the pod template's check: the error, "" if the template was accepted, or None if it was
     not checked."""
     rejected: Rejected | None = None
-    """The API server's rejection of one of the queue's objects, if it rejected one during this reconcile."""
+    """The error with which the API server rejected one of the queue's objects during this reconcile, or
+    None."""
 
 
 def owned(item: Object, uid: str) -> bool:
@@ -172,7 +173,7 @@ def attempt(pods: list[Object], jobset: Object, *, terminating: bool = False) ->
 def counted(pods: list[Object]) -> Workers:
     """Return the number of pods in each phase.
 
-    Pods that are being scheduled or pull an image count as pending.
+    Pods that are being scheduled or are pulling an image count as pending.
     """
     phases = [(pod.get("status") or {}).get("phase") for pod in pods]
     return Workers(

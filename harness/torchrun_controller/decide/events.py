@@ -2,9 +2,9 @@
 
 These functions perform no I/O.
 
-An Event about a condition depends only on the condition and its transition time. If a controller stops after
-it has written a status and before it has posted the Event, the next controller therefore posts it. Fixed
-names prevent duplicate Events.
+An Event about a condition depends only on the condition and its transition time. Therefore, if a controller
+stops between writing a status and posting the Event, the next controller posts the Event. Fixed names prevent
+duplicate Events.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ OWN_WORK = ("its LocalQueue is being created", "Kueue has not seen its LocalQueu
 
 @dataclass(frozen=True)
 class Event:
-    """An Event about a transition, which is posted at most once.
+    """An Event about a state transition. It is posted at most once.
 
-    Among the transitions whose Events have the same name, `order` increases with each transition.
+    If the Events of several transitions have the same name, `order` increases with each transition.
     """
 
     reason: str
@@ -38,8 +38,8 @@ class Event:
     """The time of the transition. None means now."""
     warning: bool = False
     scope: str = ""
-    """Events with different scopes have different names, so `order` starts again in each scope. For example,
-    the scope is the UID of the JobSet whose restarts `order` counts."""
+    """A part of the Event's name. `order` starts again in each scope. For example, the scope is the UID of
+    the JobSet whose restarts `order` counts."""
     not_before: timedelta = timedelta(0)
     """The Event is posted only after this time has passed since the transition."""
 
@@ -89,7 +89,7 @@ def _of_condition(now: Condition, status: JobStatus) -> Event | None:
         scope = f"{status.job_id} {status.start_time}"
         return Event(reason, message, status.restarts + 1, since, scope=scope)
     if now.type == "PodsReady":
-        # The condition's transition time is the time at which the pods ceased to be ready, which may be long
+        # The condition's transition time is not used, because the pods may have stopped being ready long
         # before this problem.
         scope = f"{status.job_id} {status.start_time}"
         return Event(reason, message[:LONGEST], status.restarts + 1, warning=warning, scope=scope)

@@ -1,9 +1,9 @@
 """Derive a TorchrunJob's status and actions, as a pure function of the job, its snapshot and the time.
 
-The decision is level-based: it depends only on the current state, not on changes. A missed event, a
-controller restart or a second reconcile therefore leads to the same decision. The status is written before
-the actions are executed, because it contains information that must not be lost, such as the job's result. The
-actions can be repeated.
+The decision is level-based: it depends only on the current state, not on changes. It is therefore the same
+after a missed event, a controller restart or a second reconcile. The status is written before the actions are
+executed, because it contains information that must not be lost, such as the job's result. The actions can be
+repeated.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ from harness.torchrun_controller.objects.pod_template import Resolved, resolve
 from harness.torchrun_controller.plan.gpu_layout import Refused
 
 OF_GARBAGE_COLLECTOR = ("foregroundDeletion", "orphan")
-"""The finalizers with which the garbage collector deletes an object's dependents first, or keeps them."""
+"""The finalizers that make the garbage collector delete an object's dependents first, or orphan them."""
 ETCD_RECHECK = timedelta(seconds=10)
-"""The interval between checks whether etcd's Service exists. Services are not watched."""
+"""The interval at which the controller checks whether etcd's Service exists. Services are not watched."""
 
 STARTS = "the job starts when the API server accepts it"
 
@@ -86,8 +86,8 @@ class _Job(KueueAdmission):
     def _unreadable(self, message: str) -> Decision:
         """Return the decision for a job whose spec this version of the controller cannot read.
 
-        Only a new job fails. Another version has read the spec of an older job, whose ranks may have trained
-        for days.
+        Only a new job fails. An older job keeps its phase, because another version of the controller has read
+        its spec, and its ranks may have been training for days.
         """
         if self.old.phase is None:
             return self._reject("InvalidSpec", message)
@@ -97,7 +97,7 @@ class _Job(KueueAdmission):
         return self._decision(self.old.phase, message)
 
     def _deletion(self) -> str:
-        """Return what a job that is being deleted waits for."""
+        """Return a message that explains why a job that is being deleted still exists."""
         finalizers = self.job["metadata"].get("finalizers") or []
         others = [each for each in finalizers if each not in OF_GARBAGE_COLLECTOR]
         if not others:
@@ -220,7 +220,7 @@ class _Job(KueueAdmission):
             return self._decision("Pending", f"{before.message}; {STARTS}", actions)
         if not jobset["spec"]["suspend"]:
             return self._decision("Pending", "its pods are being created", actions)
-        # Kueue can admit the JobSet as soon as it exists, so both states are written together.
+        # Kueue can admit the JobSet as soon as it exists, so the status already shows the job as queued.
         self._count([])
         self._condition("Admitted", False, "Pending", WAITS)
         return self._decision("Queued", WAITS, actions)
@@ -230,7 +230,8 @@ class _Job(KueueAdmission):
         return Check(*(dry_run_pods.of_job(self.job, each, kai=self.kai) for each in (resolved, any_name)))
 
     def _missing(self, resolved: Resolved) -> Decision | None:
-        """Return a decision to wait if the job's PriorityClass or its etcd is missing, and otherwise None.
+        """Return a decision to wait if the job's PriorityClass or its etcd is missing. Otherwise, return
+        None.
 
         When the JobSet is created, the API server does not check whether these exist.
         """
@@ -257,10 +258,11 @@ class _Job(KueueAdmission):
         return None
 
     def _wait_for_claims(self, claims: list[Object]) -> Decision | None:
-        """Return a decision to wait if a claim that the job needs is being deleted, and otherwise None.
+        """Return a decision to wait if a claim that the job needs is being deleted. Otherwise, return None.
 
-        Otherwise the pods would use this claim, and stay unschedulable once it is gone. The garbage collector
-        deletes the workspace claim of an earlier job only after its pods have ended.
+        If the job did not wait, its pods would use the old claim, and become unschedulable once it is gone.
+        The garbage collector deletes the workspace claim of an earlier job only after that job's pods have
+        ended.
         """
         claim_names = {claim["metadata"]["name"] for claim in claims}
         for claim in self.snapshot.claims:
@@ -353,7 +355,7 @@ class _Job(KueueAdmission):
         progress = f"{counts.running + counts.succeeded} of {self.status.num_nodes} pods run"
         problem = hindrance(pods, self.now)
         if not problem and counts.pending == 0:
-            # The missing pods are created once the earlier pods in their place are gone.
+            # A missing pod is created only once the pod that it replaces is gone.
             problem = terminating(self.snapshot.pods, self.now)
         reason, changes_at = problem.text, problem.changes_at
         if problem.warning:
@@ -370,7 +372,7 @@ class _Job(KueueAdmission):
     def _attempt_failed(self, pods: list[Object]) -> Decision | None:
         """Return a decision to wait for new pods if a pod has failed or is being disrupted.
 
-        Return None if no pod has failed or the other pods can continue.
+        Returns None if no pod is affected, or if the other pods of an elastic job can continue.
         """
         counts, elastic = self.status.workers, self._elastic()
         disruption_reason, disruption_message = self._disruption()
@@ -448,8 +450,10 @@ class _Job(KueueAdmission):
         return replace(decision, unexplained=is_late and warnings is None)
 
     def _late_since(self) -> datetime:
-        """Return the time from which the pods' delay is measured. This is the job's admission, or the loss of
-        a ready pod."""
+        """Return the time from which the pods' delay is measured.
+
+        This is either the job's admission or the last change of the PodsReady condition, whichever is later.
+        """
         pods = found(self.status.conditions, "PodsReady")
         times = [self.status.start_time, pods.last_transition_time if pods else None]
         return max((parsed(time) for time in times if time), default=self.now)

@@ -46,7 +46,7 @@ class JobEnd(ReconcileState):
         return None
 
     def _jobset_end(self, jobset: Object) -> Decision | None:
-        """Return the decision that ends the job if its JobSet has ended, and otherwise None.
+        """Return the decision that ends the job if its JobSet has ended. Otherwise, return None.
 
         A single failed pod does not end a job.
         """
@@ -81,7 +81,7 @@ class JobEnd(ReconcileState):
         )
 
     def _reported_failure(self) -> str:
-        """Return the failure of a pod of this attempt that the status already contains, or "".
+        """Return the failure that the status already reports for a pod of this attempt, or "".
 
         The failed pod may have been deleted since then, for example together with its node.
         """
@@ -136,7 +136,7 @@ class JobEnd(ReconcileState):
     def _update_counts(self) -> None:
         """Update the pod counts of an ended job.
 
-        Pods that have ended are still counted after they were deleted.
+        Pods that have ended still count after they have been deleted.
         """
         if self.old.workers_status is None:
             return  # The job never had a JobSet.

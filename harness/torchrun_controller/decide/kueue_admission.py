@@ -1,4 +1,4 @@
-"""Report why a job has not been admitted by Kueue, and how many GPUs are free while it waits."""
+"""Report why Kueue has not admitted a job, and how many GPUs are free."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from harness.torchrun_controller.objects.pod_template import capacity as capacit
 from harness.torchrun_controller.plan.capacity import Capacity, explained
 
 RENEW = timedelta(seconds=60)
-"""The minimum interval between updates of the number of free GPUs in the message of a waiting job."""
+"""A waiting job's message contains the number of free GPUs. The number is updated at most once in this
+interval."""
 DEACTIVATED = "Kueue does not admit the job again: suspend and resume the job to queue it again"
 
 
@@ -47,7 +48,7 @@ class KueueAdmission(JobEnd):
     def _capacity(self, capacity: Capacity, queue: Object, pods: int, share: int) -> str:
         """Return a sentence about the free GPUs for a job that needs `pods` pods with `share` GPUs each.
 
-        Returns "" for a job on CPUs.
+        Returns "" if the job needs no GPUs, or if the queue's spec is not valid.
         """
         try:
             queue_spec = QueueSpec.model_validate(queue["spec"])
@@ -59,9 +60,9 @@ class KueueAdmission(JobEnd):
         return explained(capacity, queue_spec, self.spec.scheduling, whole=node_gpus, pods=pods, share=share)
 
     def _queued(self) -> Decision:
-        """Report the conditions that Kueue set on the Workload.
+        """Report why the job is queued, based on the conditions that Kueue set on the Workload.
 
-        While Kueue has not admitted the JobSet, or has evicted it, the JobSet is suspended.
+        A JobSet is suspended until Kueue admits it, and again after Kueue has evicted it.
         """
         self.status.start_time = None
         late_pods = self._late_pods()
@@ -111,7 +112,8 @@ class KueueAdmission(JobEnd):
         return self._decision("Preempted", message)
 
     def _why_queued(self, workload: Object) -> tuple[str, str, datetime | None]:
-        """Return why the job waits for Kueue, as (reason, message, time at which this will change).
+        """Return why the job waits for Kueue: the reason, the message, and the time at which they will
+        change.
 
         The time is None if it is not known.
         """

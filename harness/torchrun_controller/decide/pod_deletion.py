@@ -10,18 +10,17 @@ from harness.torchrun_controller.decide.containers import Problem, trainer_end
 from harness.torchrun_controller.decide.decisions import ending
 
 OVERDUE = timedelta(seconds=30)
-"""The time after a pod's grace period within which a working kubelet reports that the pod has ended."""
+"""A working kubelet reports the end of a pod within this time after the pod's grace period."""
 
 SIGTERM_EXIT = 143
 """The exit code of a trainer that the kubelet ended with SIGTERM."""
 
 
 def terminating(pods: list[Object], now: datetime) -> Problem:
-    """Return a problem about the terminating pod whose grace period ends first. It is a warning if the pod is
-    overdue.
+    """Return a problem that names the terminating pod whose grace period ends first.
 
-    Kubernetes creates no pod in the place of a terminating pod. A pod's deletion timestamp is the end of its
-    grace period.
+    The problem is a warning if the pod is overdue. Kubernetes does not replace the pod before it is gone. A
+    pod's deletion timestamp is the end of its grace period.
     """
     found = sorted(
         (parsed(str(pod["metadata"]["deletionTimestamp"])), str(pod["metadata"]["name"]), _node(pod))
@@ -52,9 +51,10 @@ def _node(pod: Object) -> str:
 def deleted(pods: list[Object]) -> str:
     """Return a message about a pod that was deleted although no rank had ended, or "".
 
-    `pods` contains all pods of the current attempt, whose JobSet neither has ended nor is suspended. The Job
-    deletes pods only after a pod has failed or enough pods have succeeded. If none has, the pod was
-    deleted by somebody else. Pods with the condition DisruptionTarget are reported by containers.disruption.
+    `pods` contains all pods of the current attempt. The attempt's JobSet has not ended and is not suspended.
+    The Job deletes pods only after a pod has failed or enough pods have succeeded. Before that, a pod can
+    only have been deleted by a user or by another controller. Pods with the condition DisruptionTarget are
+    reported by containers.disruption.
     """
     if any(_has_ended(pod) for pod in pods):
         return ""
@@ -66,7 +66,7 @@ def deleted(pods: list[Object]) -> str:
 
 
 def _has_ended(pod: Object) -> bool:
-    """Return whether a pod or its trainer has ended, and not only because the pod was deleted."""
+    """Return whether a pod or its trainer has ended for a reason other than the pod's deletion."""
     end = trainer_end(pod)
     if ending(pod) and end.get("exitCode") == SIGTERM_EXIT:
         return False

@@ -15,13 +15,12 @@ from harness.torchrun_controller.api.condition_type import parsed
 from harness.torchrun_controller.decide.decisions import Snapshot
 
 LATE = timedelta(seconds=5)
-"""The time after which pods that have not started count as late, so that the controller reads Events about
-them."""
+"""Pods that have not started within this time are late, and the controller reads Events about them."""
 RECHECK = timedelta(seconds=10)
 CLOCKS = timedelta(seconds=5)
 """The tolerated difference between the clocks of this process and of the control plane."""
 UNSCHEDULED = timedelta(seconds=30)
-"""The time within which a working scheduler sets each pod's PodScheduled condition."""
+"""A working scheduler sets each pod's PodScheduled condition within this time."""
 IDLE = timedelta(seconds=60)
 """If another controller does nothing for this time, a message suggests checking whether it is running."""
 USUAL = ("WaitForFirstConsumer", "Provisioning", "ProvisioningSucceeded")
@@ -42,7 +41,7 @@ def time_of(event: Object) -> str:
 
 
 def explanation(snapshot: Snapshot, pods: list[Object], nodes: int, since: datetime, now: datetime) -> str:
-    """Return the reason why a job's pods are late, or "" if no Event explains it.
+    """Return the reason why a job's pods are late, or "" if it is not known.
 
     `pods` contains the current attempt's pods, and `nodes` is their expected number. Events before `since`
     are ignored.
@@ -85,13 +84,16 @@ def _of_claims(snapshot: Snapshot, pods: list[Object], events: list[Object]) -> 
 
 
 def _missing(snapshot: Snapshot, missing: int, nodes: int, events: list[Object]) -> str:
-    """Return why the JobSet has no Job, or why the Job lacks pods, or "" if no Event explains it."""
+    """Return a message that explains why pods have not been created, or "" if no Event explains it."""
     text = _of_jobset(snapshot, events) if missing > 0 else ""
     return f"{missing} of {nodes} pods cannot be created: {text}" if text else ""
 
 
 def of_jobset(snapshot: Snapshot, since: datetime) -> str:
-    """Return the message of the last warning about the JobSet or its Job since `since`, or ""."""
+    """Return the message of the last warning about the JobSet or its Job, or "".
+
+    Warnings before `since` are ignored. A warning about the Job takes precedence.
+    """
     return _of_jobset(snapshot, [event for event in snapshot.warnings or [] if not older(event, since)])
 
 
@@ -134,7 +136,7 @@ def _of_pods(pods: list[Object], events: list[Object]) -> str:
 
 
 def pull_secret(pods: list[Object], events: list[Object]) -> str:
-    """Return a message about a missing image pull Secret if a pod cannot pull its image, and otherwise ""."""
+    """Return the message about a missing image pull Secret of a pod that cannot pull its image, or ""."""
     for event in reversed(events):
         if event.get("reason") == PULL_SECRET and any(
             event["involvedObject"].get("name") == pod["metadata"]["name"] for pod in without_image(pods)
@@ -175,8 +177,8 @@ def _scheduled(pod: Object) -> bool:
 
 
 def _no_scheduler(pods: list[Object], now: datetime) -> str:
-    """Return a message if no scheduler has set a pod's PodScheduled condition within the time UNSCHEDULED,
-    and otherwise ""."""
+    """Return a message about a pod whose PodScheduled condition no scheduler has set within UNSCHEDULED, or
+    ""."""
     for pod in pods:
         created_at = pod["metadata"].get("creationTimestamp")
         if created_at and not condition(pod, "PodScheduled") and now - parsed(created_at) >= UNSCHEDULED:
@@ -189,8 +191,8 @@ def _no_scheduler(pods: list[Object], now: datetime) -> str:
 
 
 def _no_pods(pods: list[Object], since: datetime, now: datetime) -> str:
-    """Return a message if no pod was created within the time IDLE although no Event reports a problem, and
-    otherwise ""."""
+    """Return a message if no pod has been created within IDLE and no Event explains why. Otherwise, return
+    ""."""
     if pods or now - since < IDLE:
         return ""
     return (
@@ -200,8 +202,7 @@ def _no_pods(pods: list[Object], since: datetime, now: datetime) -> str:
 
 
 def no_workload(since: datetime, now: datetime) -> str:
-    """Return a message if Kueue has not created a JobSet's Workload within the time IDLE, and otherwise
-    ""."""
+    """Return a message if Kueue has not created the JobSet's Workload within IDLE. Otherwise, return ""."""
     if now - since < IDLE:
         return ""
     return (

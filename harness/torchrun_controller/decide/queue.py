@@ -106,10 +106,10 @@ def _open(
 
 
 def _is_open(cluster_scoped: Object | None, namespace: str) -> bool:
-    """Return whether TorchrunQueues in this namespace may use a ClusterQueue or Queue, according to the
-    annotation that its administrator set.
+    """Return whether an administrator has opened a ClusterQueue or a kai-scheduler Queue to this namespace.
 
-    Without this check, a queue's author could use rights that only the controller has.
+    The administrator does so with an annotation. Without this check, the author of a TorchrunQueue could use
+    rights that only the controller has.
     """
     annotations = (cluster_scoped or {"metadata": {}})["metadata"].get("annotations") or {}
     namespaces = [name.strip() for name in str(annotations.get(names.NAMESPACES_ANNOTATION) or "").split(",")]
@@ -117,12 +117,11 @@ def _is_open(cluster_scoped: Object | None, namespace: str) -> bool:
 
 
 def _closed_kai_queue(queue: Object, spec: QueueSpec, snapshot: QueueSnapshot) -> str | None:
-    """Return the name of the TorchrunQueue's kai-scheduler Queue, or of this Queue's parent, if the
-    TorchrunQueue may not use it. Otherwise, return None.
+    """Return the name of the kai-scheduler Queue that the TorchrunQueue may not use, or None.
 
-    kai-scheduler lets the pods of any namespace use any Queue. A TorchrunQueue uses the Queue that was
-    created for it, or one that is open to its namespace. A Queue that does not exist is created under the
-    parent `default`, or under another parent that is open to the namespace.
+    kai-scheduler lets the pods of any namespace use any Queue. A TorchrunQueue may use an existing Queue only
+    if the Queue was created for it or is open to its namespace. A new Queue may be created only under the
+    parent `default`, or under a parent that is open to the namespace.
     """
     namespace = queue["metadata"]["namespace"]
     if snapshot.kai_queue is not None:
@@ -135,7 +134,7 @@ def _closed_kai_queue(queue: Object, spec: QueueSpec, snapshot: QueueSnapshot) -
 def jobs_may_use_kai(queue: Object) -> bool:
     """Return whether jobs of a TorchrunQueue may use its kai-scheduler Queue.
 
-    The check must have been made for the TorchrunQueue's current generation.
+    Returns False until the TorchrunQueue's current generation has been reconciled.
     """
     ready = found(QueueStatus.model_validate(queue.get("status") or {}).conditions, "Ready")
     current = ready is not None and ready.observed_generation == queue["metadata"].get("generation")
@@ -187,7 +186,7 @@ def _created_for(kai: Object) -> tuple[str | None, str | None]:
 def kai_document(queue: Object, spec: QueueSpec) -> Object:
     """Return the kai-scheduler Queue to create for a TorchrunQueue.
 
-    It has no limits if the spec has no shares.
+    If the spec contains no shares, the Queue is unlimited.
     """
     options = spec.queue
     shares = options.resources.model_dump(by_alias=True) if options else {}
@@ -210,7 +209,7 @@ def kai_document(queue: Object, spec: QueueSpec) -> Object:
 
 KAI_QUEUE_NOT_OPEN = "KaiQueueNotOpen"
 DEFAULT_PARENT = "default"
-"""The kai-scheduler Queue that any TorchrunQueue may set as its parent."""
+"""The kai-scheduler Queue that every TorchrunQueue may use as the parent of its own Queue."""
 TEMPLATE = "PodTemplateValid"
 """The type of the condition that contains the result of the dry run for a queue's pod. The result is valid
 for one generation of the queue."""

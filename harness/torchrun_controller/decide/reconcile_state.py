@@ -26,11 +26,11 @@ from harness.torchrun_controller.decide.pod_deletion import deleted
 WAITS = "waits for Kueue to admit it"
 """The message of a queued job before Kueue has given a reason why the job waits."""
 UNEXPLAINED = timedelta(minutes=5)
-"""The time after which the status and an Event report that Kueue has given no reason why a job is queued.
-Most jobs are admitted earlier and do not need this status write.
-"""
+"""If Kueue gives no reason within this time why a job is queued, the status and an Event report this. Most
+jobs are admitted earlier and do not need this status write."""
 DISRUPTED = ("Disrupted", "PodDeleted")
-"""Reasons of the condition PodsReady that name a pod because of which the ranks in other pods fail."""
+"""Reasons of the PodsReady condition if a pod was disrupted or deleted. The loss of this pod makes the ranks
+in the other pods fail."""
 UNKNOWN_FIELD = "extra_forbidden"
 """The type of pydantic's error about a field that the model does not have."""
 MAX_SHOWN = 200
@@ -78,10 +78,10 @@ class ReconcileState:
         return self._min_pods() != self.status.num_nodes
 
     def _disruption(self) -> tuple[str, str]:
-        """Return the reason and the message about a disrupted or deleted pod of the current attempt.
+        """Return the reason and the message if a pod of the current attempt was disrupted or deleted.
 
-        Both are "" if there is none. An evicted pod soon disappears, and the ranks in other pods then fail
-        because of it. The status therefore keeps the message until the JobSet has restarted the ranks.
+        Otherwise, both are "". An evicted pod soon disappears, and then the ranks in the other pods fail. The
+        status therefore keeps the message until the JobSet has restarted the ranks.
         """
         if self.ours is None:
             return "", ""
@@ -91,7 +91,7 @@ class ReconcileState:
         before, counts = found(self.old.conditions, "PodsReady"), self.status.workers
         same_attempt = (self.old.job_id, self.old.restarts) == (self.status.job_id, self.status.restarts)
         if before is None or before.reason not in DISRUPTED or self._elastic():
-            # After a failure, the Job and the JobSet delete the other pods.
+            # After a failure, the controllers of the Job and the JobSet delete the other pods.
             has_failed = before is not None and before.reason == "RankFailed" and same_attempt
             message = "" if has_failed else deleted(pods)
             return ("PodDeleted", message) if message else ("", "")
@@ -110,9 +110,9 @@ class ReconcileState:
         )
 
     def _deadline(self) -> datetime | None:
-        """Return the time of the job's deadline, or None.
+        """Return the time of the job's deadline, or None if it has no deadline or was not admitted.
 
-        It is measured from the job's admission after the last suspension.
+        The deadline is measured from the job's last admission.
         """
         seconds = self.spec.reliability.active_deadline_seconds
         if seconds is None or self.status.start_time is None:

@@ -1,8 +1,8 @@
 """Determine how long a job's ranks have been silent although all pods are running.
 
 Kubernetes cannot distinguish a job that is training from a job whose ranks are waiting for each other. The
-containers run in both cases; only the logs differ. While a job's first pod writes log lines, only the log of
-this pod is read, once in each QUIET interval.
+containers run in both cases; only the logs differ. As long as a job's first pod writes log lines, only the
+log of this pod is read, once in each QUIET interval.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class Silence:
         self._activities: dict[str, _Activity] = {}
 
     def since(self, uid: str, pods: Sequence[Object], now: datetime) -> tuple[datetime | None, datetime]:
-        """Return (time since which no rank has logged, time of the next check).
+        """Return the time since which no rank has logged, and the time of the next check.
 
-        The first value is None if a rank has started or logged within QUIET, or if a trainer is not running.
+        The first time is None if a rank has started or logged within QUIET, or if a trainer is not running.
         `pods` contains the job's pods, and `uid` is the job's UID.
         """
         start_times = [started_at for pod in pods if (started_at := _trainer_started_at(pod)) is not None]

@@ -24,9 +24,10 @@ _RULE = re.compile(r"^[=\-*]+$")
 
 
 def explained(code: str, message: str) -> str:
-    """Return how a trainer ended: `code` (such as "Error, exit code 1"), followed by the cause found in
-    `message`. `message` is the container's termination message, which contains the last lines of its log, or
-    "".
+    """Return how a trainer ended: `code`, such as "Error, exit code 1", and the cause from `message`.
+
+    `message` is the container's termination message, or "". It contains the last lines of the container's
+    log.
     """
     setup = _SETUP.search(message)
     if setup:

@@ -129,7 +129,7 @@ def _values_text() -> str:
 def _controller() -> list[Object]:
     """Return the controller's objects with placeholders for Helm expressions.
 
-    They do not include the namespace, which Helm creates.
+    The Namespace is left out, because Helm creates it.
     """
     objects = [_placed(each) for each in manifests.documents("@image@") if each["kind"] != "Namespace"]
     [deployment] = [each for each in objects if each["kind"] == "Deployment"]
@@ -162,7 +162,7 @@ def _template(text: str) -> str:
         lines = (f"{{{{- with {OPTIONAL[name]} }}}}", f"{name}: {{{{ toJson . }}}}", "{{- end }}")
         return "\n".join(indent + line for line in lines)
 
-    text = re.sub(r"'(@[\w-]+@)'", r"\1", text)  # YAML quotes the placeholders
+    text = re.sub(r"'(@[\w-]+@)'", r"\1", text)  # yaml.dump puts the placeholders in quotes.
     text = _OPTIONAL_LINE.sub(optional, text)
     return _PLACEHOLDER.sub(lambda match: EXPRESSIONS[match[1]], text)
 

@@ -1,4 +1,4 @@
-"""Build the command for the `trainer` container: run the setup, wait for DNS names, and run torchrun.
+"""Build the command for the `trainer` container: run the setup command, wait for DNS names, and run torchrun.
 
 The job's status shows the torchrun command. The command's variables are expanded in each pod.
 """
@@ -118,11 +118,11 @@ alive_for() {
   [ "$JOB_COMPLETION_INDEX" != 0 ] || printf '%s\\n' $(($(printf '%(%s)T') + $1)) >"$alive" || true
 } 2>/dev/null
 mkdir -p "${alive%/*}" 2>/dev/null || true"""
-"""Shell lines that define the function `alive_for SECONDS`. On node 0, it writes the Unix time until which
-the liveness probe succeeds."""
+"""Shell lines that define the function `alive_for SECONDS`. On node 0, the function writes the Unix time
+until which the liveness probe succeeds."""
 ALIVE_AT_FIRST = f"""{ALIVE}
 alive_for {NAMES_SECONDS}"""
-"""A shell line that gives node 0 NAMES_SECONDS to start the store. The other nodes wait equally long for the
+"""Shell lines that give node 0 NAMES_SECONDS to start the store. The other nodes wait equally long for the
 store."""
 WATCH_STORE = f"""{ANSWERS}
 watch_store() {{

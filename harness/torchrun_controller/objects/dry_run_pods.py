@@ -13,7 +13,8 @@ ANY_NAME = "job"
 """A fixed job name for dry runs, so that jobs that differ only in their names have equal pods."""
 COMMAND = "python train.py"
 IMAGE = "image-of-the-job"
-"""The image of the pod for a queue that has no image. Each job of such a queue specifies its own image."""
+"""The image in the dry-run pod of a queue that sets no image. Each job of such a queue specifies its own
+image."""
 
 
 def of_job(job: Object, resolved: Resolved, *, kai: bool) -> Object:

@@ -1,7 +1,7 @@
-"""Generate the manifests of the default etcd, which jobs with rdzvBackend etcd-v2 and without an rdzvEndpoint
-use.
+"""Generate the manifests of the default etcd.
 
-This module also contains the script with which each pod checks its etcd endpoint before it runs torchrun.
+Jobs use the default etcd if they set rdzvBackend etcd-v2, but no rdzvEndpoint. This module also contains the
+script with which each pod checks its etcd endpoint before it runs torchrun.
 
 `python -m harness.torchrun_controller.objects.etcd` prints manifests/torchrun-etcd/etcd.yaml.
 """
@@ -21,7 +21,7 @@ INSTALL = "kubectl apply -k manifests/torchrun-etcd"
 IMAGE = "quay.io/coreos/etcd:v3.5.35"
 """The image of etcd 3.5, the last minor version with API v2."""
 SECONDS = 60
-"""The number of seconds for which a pod waits for a response from its etcd."""
+"""A pod waits at most this number of seconds for a response from its etcd."""
 HEADER = (
     "# The etcd for jobs with rdzvBackend etcd-v2 and no rdzvEndpoint. Its data is lost with its pod, and\n"
     "# the ranks of running jobs then rendezvous again. It requires no password.\n"

@@ -29,7 +29,7 @@ class Volume:
 
     @property
     def used_by_archive_pod(self) -> bool:
-        """Return whether the `<job>-sync-0` pod uses the claim, so that the job's own pods use emptyDir
+        """Return whether the `<job>-sync-0` pod uses the claim. In this case, the job's own pods use emptyDir
         volumes."""
         return self.claim is not None and "emptyDir" in self.source
 
@@ -41,8 +41,8 @@ def workspace(
 
     A job with one pod uses a claim. A job with several pods uses a claim only if the claim is ReadWriteMany.
     Otherwise each pod uses an emptyDir, because a ReadWriteOnce claim would force the pods onto one node. If
-    `is_uploaded` is true, the code is uploaded, and the pod `<job>-sync-0` uses a requested ReadWriteOnce
-    claim.
+    `is_uploaded` is true, the user uploads the code. If the storage settings then enable a claim that is not
+    ReadWriteMany, only the pod `<job>-sync-0` uses it.
     """
     enabled = claim is not None and claim.enabled
     if requested is None and not enabled and not is_uploaded:
@@ -102,8 +102,8 @@ def shared_memory(storage: Storage, plan: Plan) -> Volume | None:
 
 
 def bytes_of(quantity: str | int, times: int) -> str:
-    """Return a Kubernetes quantity multiplied by `times`, in mebibytes if that is a whole number, and
-    otherwise in bytes."""
+    """Return a Kubernetes quantity multiplied by `times`, in mebibytes if that is a whole number, otherwise
+    in bytes."""
     amount = parse_quantity(quantity) * times
     return f"{int(amount / 2**20)}Mi" if amount % 2**20 == 0 else str(int(amount.to_integral_value()))
 
@@ -115,7 +115,7 @@ def _claimed(name: str) -> Object:
 def _claim(name: str, claim: Claim, plan: Plan, access_mode: str | None = None) -> Object:
     """Return a claim for the job's pods.
 
-    `access_mode` is set only if a single pod uses the claim, and is then the claim's access mode.
+    `access_mode` is the claim's access mode if a single pod uses the claim, otherwise None.
     """
     mode = access_mode or claim.access_mode or ("ReadWriteMany" if plan.nodes > 1 else "ReadWriteOnce")
     if access_mode is None and plan.nodes > 1 and mode in ("ReadWriteOnce", "ReadWriteOncePod"):

@@ -15,9 +15,8 @@ DISRUPTED = {"type": "DisruptionTarget", "status": "True"}
 """The pod condition that Kubernetes sets before it evicts or preempts a pod, and on a pod that was lost with
 its node."""
 DEADLINE_MARGIN = 60
-"""The number of seconds by which the Job's deadline is later than the controller's, so that the controller
-usually acts first. The controller's message contains more details.
-"""
+"""The Job's deadline is this number of seconds later than the controller's deadline, so that the controller
+usually acts first. The controller's message contains more details."""
 
 
 def owner(job: Object) -> Object:

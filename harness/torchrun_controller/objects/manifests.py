@@ -82,10 +82,9 @@ _READ_RULES = [
 ]
 _LOG_RULES = [_rule("", ["pods", "events"], READ), _rule("", ["pods/log"], ["get"])]
 CREATED_FOR_A_QUEUE = ("pods", "persistentvolumeclaims", "configmaps")
-"""The kinds of objects that the controller creates, directly or through a JobSet, as the author of a queue
-specifies them. The author needs the permission to create such objects. Otherwise a TorchrunQueue would give
-its author rights that RBAC does not grant.
-"""
+"""The kinds of objects that the controller creates from a queue's spec, directly or through a JobSet. The
+queue's author needs permission to create such objects. Otherwise, a TorchrunQueue would give its author
+rights that RBAC does not grant."""
 USER_ROLES: dict[str, tuple[list[str], list[Object]]] = {
     "torchrun-viewer": (["view", "edit", "admin"], _READ_RULES),
     "torchrun-job-user": (
@@ -107,8 +106,8 @@ USER_ROLES: dict[str, tuple[list[str], list[Object]]] = {
         ],
     ),
 }
-"""The roles for users. Each has rules and a list of the built-in Kubernetes roles to which aggregation adds
-the rules."""
+"""The ClusterRoles for users. Each entry contains a list of built-in Kubernetes roles, and the rules that
+aggregation adds to these roles."""
 
 
 def _user_roles() -> list[Object]:

@@ -1,9 +1,9 @@
 """Check that a queue permits the fields that a job sets, and lists the privileges that the job's pods need.
 
-The author of a job may have no other rights in the namespace, so the controller must not do for a job what
-only the queue's author may do. The conditions are defined in api/permissions.py. The privilege check also
-covers the fields that a job adds to its pods. A hostPath volume that a queue lists, for example, still needs
-the privilege.
+A job's author might have no other rights in the namespace. The controller must therefore do nothing for a job
+that only the queue's author may do. The conditions are defined in api/permissions.py. The privilege check
+also covers the fields that a job adds to its pods. For example, a hostPath volume needs the privilege even if
+the queue lists the volume.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def values(
     """Yield each value in an object with its condition.
 
     Null values are skipped, because they set nothing. A list or mapping is yielded as a whole if the table
-    has no entry for a field in it, or if it has the wrong type.
+    has no entries for its fields.
     """
     by = table.get(path, by)
     if content is None:
@@ -100,7 +100,7 @@ def check_job(spec: JobSpec, queue: QueueSpec) -> None:
 
 
 def _missing(value: Value, spec: JobSpec, overrides: Overrides) -> Iterable[str]:
-    """Return the entries that `overrides` lacks to permit a value in a job, or [] if the value is
+    """Return the entries that `overrides` needs to permit a value in a job, or [] if the value is
     permitted."""
     if value.by is None:
         return ["this version of the controller does not know the field"]
@@ -157,8 +157,8 @@ def _mount(value: Value, spec: JobSpec, _: Overrides) -> Iterable[str]:
 def _code(value: Value, spec: JobSpec, _: Overrides) -> Iterable[str]:
     """Return the entry that `overrides` lacks for a source of code, or [] if the source is permitted.
 
-    A source that names a claim, or a bucket's Secret, is permitted here, because the queue must list these
-    names.
+    A source that names a claim or a bucket's Secret is permitted here. Another rule requires that the queue
+    lists these names.
     """
     workspace_storage = spec.workspace_storage
     name = workspace_storage and (

@@ -47,7 +47,7 @@ class Resolved:
 def capacity(queue: QueueSpec) -> int:
     """Return the number of GPUs on a node.
 
-    This is nodeResources.gpus if it is set, and otherwise the trainer's number of GPUs in the pod template.
+    This is nodeResources.gpus if it is set, otherwise the trainer's number of GPUs in the pod template.
     Raises Refused if the number in the pod template is not an integer.
     """
     resources = trainer_of(queue).get("resources") or {}
@@ -194,8 +194,10 @@ def _serves(helper: Object) -> bool:
 
 
 def _with_last_lines(container: Object) -> Object:
-    """Return the container with a policy that makes the kubelet copy its last log lines to the pod's status
-    if it fails."""
+    """Return the container with a termination message policy.
+
+    If the container fails, the kubelet copies the last lines of its log to the pod's status.
+    """
     return {"terminationMessagePolicy": "FallbackToLogsOnError", **container}
 
 

@@ -10,8 +10,8 @@ from harness.torchrun_sync.pod_script import init_command, s3_fetch
 from harness.torchrun_sync.pods import CONTROL, STORE, WAITING
 
 READY = ".torchrun/ready"
-"""A file in the workspace that contains the commit or digest of the code. It is written last, so that it
-marks the code as complete."""
+"""A file in the workspace that contains the commit or digest of the code. It is written last, so its
+existence shows that the code is complete."""
 WORKSPACE_SECONDS = 600
 PARTS_VOLUME = "workspace-kept"
 PARTS_FOLDER = "/torchrun-kept"
@@ -67,8 +67,7 @@ tee /dev/termination-log </tmp/s3
 
 
 def parts_of(annotations: Object) -> int | None:
-    """Return the number of Secrets that store a job's code, or None while the command line is still creating
-    them."""
+    """Return the number of Secrets that store a job's code, or None if the user's upload has not finished."""
     count = str(annotations.get(names.PARTS_ANNOTATION, "0"))
     return min(int(count), names.MAX_PARTS) if count.isdecimal() else None
 

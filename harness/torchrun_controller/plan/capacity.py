@@ -60,8 +60,9 @@ class Capacity:
         return sorted(nodes, key=lambda free: (-free.gpus, free.node))
 
     def holders(self, nodes: list[str]) -> list[tuple[str, int]]:
-        """Return a (user, number of GPUs) pair for each user of GPUs on the given nodes, largest number
-        first. A user is a job, or a pod that does not belong to a job.
+        """Return the users of GPUs on the given nodes and their numbers of GPUs, in descending order.
+
+        A user is a job, or a pod that does not belong to a job.
         """
         gpus_of: dict[str, int] = defaultdict(int)
         for pod in self.pods:
@@ -124,7 +125,7 @@ def fitting(free: list[Free], queue: QueueSpec, node_gpus: int, share: int) -> i
 def best_fit(gpus: int, free: list[Free], queue: QueueSpec, node_gpus: int) -> int | None:
     """Return the smallest number of equal pods that have `gpus` GPUs in total and fit on the nodes.
 
-    Returns None if no number fits.
+    Returns None if there is no such number.
     """
     for pods in range(-(-gpus // node_gpus), min(gpus, MAX_NODES) + 1):
         if gpus % pods == 0 and fitting(free, queue, node_gpus, gpus // pods) >= pods:

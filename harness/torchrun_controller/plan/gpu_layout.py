@@ -47,7 +47,7 @@ def distribute(job: JobSpec, capacity: int, best_fit: BestFit = lambda _: None) 
     """Return the layout of a job on nodes with `capacity` GPUs each.
 
     If the spec does not set the number of nodes, `best_fit` chooses the number of pods. If `best_fit` returns
-    None, the job uses the fewest nodes with equal shares. Raises Refused.
+    None, the job uses the fewest nodes with equal shares. Raises Refused if there is no such layout.
     """
     fixed_nodes = job.max_nodes or job.num_nodes
     gpus = job.num_gpus

@@ -14,9 +14,8 @@ from harness.torchrun_controller.runtime.object_cache import Change, Store
 
 STOP_SECONDS = 0.1
 CAPACITY_SECONDS = 10.0
-"""The number of seconds to wait for the first lists of nodes and pods. If the controller may not list them,
-it works without data about nodes and pods.
-"""
+"""The number of seconds to wait for the first lists of nodes and pods. If the controller is not allowed to
+list them, it works without them."""
 
 
 class Caches:

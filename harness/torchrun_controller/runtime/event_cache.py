@@ -12,9 +12,9 @@ from harness.torchrun_controller.decide.pod_start_delays import starts_on_a_node
 
 LIFETIME = timedelta(seconds=5)
 SHARE = 60
-"""Events are reused for SHARE times the duration of the request that read them. Even in a namespace with many
-Events, the controller therefore spends at most 1/20 of its time on requests for the three kinds of Events.
-"""
+"""Events are reused for SHARE times the duration of the request that read them. There are at most three
+requests, one for each field selector. The controller therefore spends at most 1/20 of its time on them, even
+in a namespace with many Events."""
 SELECTOR = "type=Warning"
 OF_CLAIMS = "type!=Warning,involvedObject.kind=PersistentVolumeClaim"
 OF_PULLS = "type!=Warning,reason=Pulling"

@@ -29,13 +29,13 @@ FORBIDDEN, NOT_FOUND, CONFLICT = 403, 404, 409
 ORDER = f"{names.GROUP}/transition"
 """The annotation on an Event that contains the `order` of the last transition that the Event reports."""
 LATEST = timedelta(minutes=15)
-"""The maximum age of a transition for which an Event is posted.
+"""No Event is posted for a transition that is older than this.
 
 The API server keeps Events for an hour, so no Event is posted twice.
 """
 SILENCE_SECONDS = 300.0
-"""The number of seconds for which no Events are posted after the API server has responded that posting them
-is forbidden."""
+"""After the API server has responded that posting an Event is forbidden, no Events are posted for this number
+of seconds."""
 
 
 ATTEMPTS = 3

@@ -37,7 +37,7 @@ from harness.torchrun_controller.runtime.kinds import Kind
 NOT_FOUND, CONFLICT = 404, 409
 LOG_SECONDS = 5.0
 ACCEPTED_SECONDS = 5.0
-"""The number of seconds for which the API server's acceptance of a pod also counts for equal pods. This saves
+"""After the API server has accepted a pod, equal pods are not checked for this number of seconds. This saves
 dry runs in a burst of equal jobs."""
 STRICT = ("fieldValidation", "Strict")
 """A query parameter that makes the API server reject unknown and duplicate fields instead of dropping them.
@@ -85,7 +85,7 @@ class Cluster:
         return kind.trim(item) if item is not None else None
 
     def of(self, kind: Kind, namespace: str, value: str) -> list[Object]:
-        """Return the current objects in which the label `kind.label` has the value `value`."""
+        """Return the current objects whose label `kind.label` has the value `value`."""
         objects = self.kube.objects(kind.api, kind.kind, namespace, f"{kind.label}={value}")
         return [kind.trim(item) for item in objects]
 
@@ -203,7 +203,8 @@ class Cluster:
     def check(self, document: Object) -> None:
         """Let the API server validate an object in a dry run, without storing it.
 
-        Raises Rejected with the server's message, except if a webhook does not support dry runs.
+        Raises Rejected if the API server rejects the object, unless the reason is a webhook that does not
+        support dry runs.
         """
         try:
             self.kube.resource(document["apiVersion"], document["kind"]).create(

@@ -13,9 +13,8 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import CollectorRegistry
 
 LATE_SECONDS = 120.0
-"""The number of seconds without progress after which a component is considered stuck. A request to an API
-server that does not respond fails earlier, even with its retry.
-"""
+"""A component that has made no progress for this number of seconds is considered stuck. A request to an API
+server that does not respond fails earlier, even with its retry."""
 
 
 class Health:

@@ -25,7 +25,7 @@ from harness.torchrun_controller.runtime.object_cache import Change, Store
 
 log = logging.getLogger(__name__)
 SERVER_SECONDS = 600
-"""The duration of a watch, in seconds, that the controller requests from the API server."""
+"""The duration, in seconds, that the controller requests for each watch."""
 SILENCE_SECONDS = 120.0
 """The timeout in seconds for a connection without data.
 
@@ -37,8 +37,9 @@ PAGE = 500
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 10.0
 NOT_FOUND, EXPIRED = 404, 410
 PATIENCE = 4
-"""The number of consecutive failed or silent watches after which the objects are listed again, and of
-consecutive older lists after which the API server's data counts as restored from a backup."""
+"""After this number of consecutive failed or silent watches, the objects are listed again. After this number
+of consecutive lists that are older than the store, the API server's data is considered restored from a
+backup."""
 OnChange = Callable[[Kind, Change], None]
 
 
@@ -86,9 +87,9 @@ class Informer(threading.Thread):
             self.stopped.wait(pause)
 
     def _missing_version(self, error: Exception) -> str:
-        """Return a message if the API server does not serve this version of the kind, and otherwise "".
+        """Return a message if the API server does not serve this version of the kind. Otherwise, return "".
 
-        Until it does, the controller is not ready.
+        The controller is not ready until the API server serves all versions that it watches.
         """
         if not isinstance(error, ApiException) or error.status != NOT_FOUND:
             return ""
@@ -115,8 +116,8 @@ class Informer(threading.Thread):
     def _replace(self, items: list[Object], version: int) -> list[Change]:
         """Put the listed objects into the store, and return the changes.
 
-        A list that is older than the store comes from an API server that is behind, so it is refused. If
-        PATIENCE consecutive lists are older, the API server's data was restored from a backup.
+        If the list is older than the store, the API server is behind, and the list is refused. If PATIENCE
+        consecutive lists are older, the API server's data was restored from a backup.
         """
         try:
             changes = self.store.replace(items, version)
@@ -153,7 +154,8 @@ class Informer(threading.Thread):
                     break
         except ReadTimeoutError:
             # The next watch continues from this version. An API server whose data was restored from a backup
-            # sends nothing until it reaches this version, so several silent watches are followed by a list.
+            # sends nothing until it reaches this version, so the objects are listed after several silent
+            # watches.
             self._silent_watches += 1
             if self._silent_watches >= PATIENCE:
                 self._silent_watches = 0

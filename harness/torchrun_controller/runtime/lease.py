@@ -35,8 +35,8 @@ def _now() -> str:
 class Lease:
     """A Lease that `identity` acquires and renews.
 
-    Because the clocks of two machines may differ, another holder's Lease expires LEASE_SECONDS after this
-    process observed the last change to the Lease.
+    The clocks of two machines may differ. This process therefore considers another holder's Lease expired if
+    it has observed no change to the Lease for the lease duration.
     """
 
     kube: Kube
@@ -45,7 +45,7 @@ class Lease:
     identity: str
     monotonic: Callable[[], float] = time.monotonic
     on_attempt: Callable[[bool], None] = lambda _: None
-    """A function that is called after each attempt to acquire or renew the Lease. Its argument is whether the
+    """A function that is called after each attempt to acquire or renew the Lease. Its argument is True if the
     API server responded."""
     _observed: tuple[str, float] = field(default=("", 0.0), init=False)
 

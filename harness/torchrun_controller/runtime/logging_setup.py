@@ -20,7 +20,7 @@ Format = Literal["text", "json"]
 def about(kind: str, namespace: str, name: str, uid: str | None = None) -> dict[str, Any]:
     """Return the `extra` argument for a log call about a job or queue.
 
-    `kind` is "job" or "queue", followed by the object's namespace and name.
+    `kind` is "job" or "queue". `namespace` and `name` are those of the object.
     """
     return {"about": {"namespace": namespace, kind: name, **({"uid": uid} if uid else {})}}
 

@@ -139,7 +139,7 @@ def request_of(method: str, url: str) -> tuple[str, str]:
 
 
 def queue_wait(job: Object, before: JobStatus, status: JobStatus) -> float | None:
-    """Return the waiting time of a job in seconds if it was just admitted, and otherwise None.
+    """Return the waiting time of a job in seconds if it was just admitted. Otherwise, return None.
 
     The waiting time starts when the job is created, resumed, queued or preempted, whichever is latest.
     """

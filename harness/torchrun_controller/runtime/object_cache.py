@@ -25,8 +25,8 @@ class Change:
     before: Object | None
     after: Object | None
     own: bool = False
-    """Whether the change comes from this process, which wrote the object, or read it again because its cached
-    version was outdated."""
+    """Whether this process caused the change, by writing the object or by reading an outdated object
+    again."""
 
 
 def version_of(item: Object) -> int:
@@ -62,7 +62,7 @@ class Store:
             return self._items.get((namespace, name))
 
     def of(self, namespace: str, value: str) -> list[Object]:
-        """Return a namespace's objects in which the label has the value `value`, sorted by name."""
+        """Return a namespace's objects whose label has the value `value`, sorted by name."""
         with self._lock:
             objects = self._labelled.get((namespace, value)) or {}
             return [item for _, item in sorted(objects.items())]
@@ -144,8 +144,8 @@ class Store:
     def wrote(self, item: Object) -> Change | None:
         """Store the object from the API server's response to a write. Return the change, or None.
 
-        The watch does not report this change again. If the watch is already at a later version, the response
-        is ignored, because the object may already have been deleted.
+        The watch event for this write is ignored later. If the watch is already at a later version, the
+        response is ignored instead, because the object may already have been deleted.
         """
         with self._lock:
             change = self._put(item) if version_of(item) > self.version else None

@@ -43,7 +43,7 @@ class Operator:
         namespace: str | None = None,
         moves: Callable[[], None] = lambda: None,
     ) -> None:
-        """Create an operator. It calls `moves` every MOVE_SECONDS while its event loop runs."""
+        """Create an operator. As long as its event loop runs, it calls `moves` every MOVE_SECONDS."""
         self.reconciler, self.namespace, self.moves = reconciler, namespace, moves
         self.caches = reconciler.caches
         self.work_queue = WorkQueue(reconciler.reconcile)
@@ -135,8 +135,8 @@ class Operator:
                 self.work_queue.enqueue(Key("job", metadata["namespace"], metadata["name"]))
 
     def _enqueue_queues(self, namespace: str, local_queue: str) -> None:
-        """Enqueue the TorchrunQueues that use a LocalQueue, because it has the same name or spec.localQueue
-        names it."""
+        """Enqueue the TorchrunQueues that have the same name as a LocalQueue, or that name it in
+        spec.localQueue."""
         for queue in self.caches.all(QUEUES, namespace):
             name = queue["metadata"]["name"]
             if local_queue in (name, queue["spec"].get("localQueue")):

@@ -55,8 +55,8 @@ the queue's objects are not watched.
 PROGRESS = timedelta(seconds=60)
 """The minimum time between two status writes if only the number of pods or a message has changed."""
 PERSISTENT = timedelta(seconds=60)
-"""The time after which repeated transient errors are reported. Without a report, a job would wait without a
-reason for a webhook that never responds."""
+"""The time after which repeated transient errors are reported. Otherwise, a job could wait for a webhook that
+never responds, and its status would not contain the reason."""
 MEND = "change the queue, or create what it names"
 REQUEUE_SECONDS = 0.2
 """The delay, in seconds, before the next reconcile after a write failed because the cache was outdated."""
@@ -78,9 +78,9 @@ def clock() -> datetime:
 def is_irreversible(before: JobStatus, decision: Decision, created_jobsets: set[str]) -> bool:
     """Return whether a decision is irreversible, and must therefore not be based on an outdated cache.
 
-    A decision is irreversible if a job ends, if an object is deleted, or if a job gets a new JobSet. Two
-    kinds of decisions are safe with an outdated cache. One concerns a JobSet that this process created. The
-    other is that a job has succeeded because all of its pods have succeeded, which is final.
+    A decision is irreversible if it ends a job, deletes an object, or gives a job a new JobSet. There are two
+    exceptions, which are safe with an outdated cache. First, the new JobSet was created by this process.
+    Second, the job has succeeded because all of its pods have succeeded, which is final.
     """
     status = decision.status
     if any(not isinstance(action, Check | Create) for action in decision.actions):
@@ -95,8 +95,8 @@ def is_irreversible(before: JobStatus, decision: Decision, created_jobsets: set[
 def patience(before: JobStatus, status: JobStatus) -> timedelta:
     """Return the minimum time between the last write of a job's status and a write of this new status.
 
-    The time is 0 if pods were lost, if the message explains late pods in another way, or if anything other
-    than the number of pods or a message has changed.
+    The time is 0 if pods were lost, if the message gives a different reason for late pods, or if anything
+    other than the number of pods or a message has changed.
     """
     queued = before.phase == status.phase == "Queued"
     running = before.phase == status.phase == "Running"
@@ -163,15 +163,15 @@ class Reconciler:
         self._rejected_at: dict[Key, datetime] = {}
         """The time when the API server last rejected the pods of each job or queue."""
         self._failing_since: dict[Key, datetime] = {}
-        """The time of the first of the consecutive transient errors of each job or queue."""
+        """For each job or queue with transient errors, the time of the first of the consecutive errors."""
 
     def reconcile(self, key: Key) -> float | None:
         """Reconcile an object.
 
         Return the number of seconds until the next reconcile if no event occurs earlier, or None.
 
-        Errors are raised. They are also reported in one of the object's conditions, transient API errors only
-        after PERSISTENT.
+        Errors are raised, and also reported in one of the object's conditions. Transient API errors are
+        reported only after PERSISTENT.
         """
         with self.metrics.time_reconcile(key.kind):
             try:
@@ -187,7 +187,8 @@ class Reconciler:
         """Return whether an error is transient, and the object's reconciles have failed for less than
         PERSISTENT.
 
-        An API server that cannot be reached is always transient, because a status cannot be written either.
+        If the API server cannot be reached, the error always counts as transient, because a status cannot be
+        written either.
         """
         if isinstance(error, HTTPError) and not isinstance(error, ReadTimeoutError):
             return True
@@ -275,8 +276,8 @@ class Reconciler:
     def _decide(self, job: Object, source: Source, now: datetime, rejected: Rejected | None) -> Decision:
         """Return the decision for a job.
 
-        If the decision needs additional data, read the data and decide again. Additional data are etcd's
-        Service, the time of the last log line, and the Events in the namespace.
+        If the decision needs additional data, read the data and decide again. The additional data are
+        Services, the time of the last log line, and the Events in the namespace.
         """
         kai = self.cluster.kai
         snapshot = replace(self._snapshot(source, job), rejected=rejected)
@@ -372,8 +373,8 @@ class Reconciler:
     def _check_pod(self, pod: Object) -> None:
         """Let the API server check a queue's pod.
 
-        Raises Rejected, except if a quota is exhausted, because quota is freed when pods end. Until then,
-        each job reports the exhausted quota.
+        Raises Rejected, unless the reason is an exhausted quota. Quota is freed when pods end, and until
+        then, each job reports the exhausted quota.
         """
         try:
             self.cluster.check(pod)
@@ -384,7 +385,7 @@ class Reconciler:
     def _failed(self, key: Key, error: Exception) -> None:
         """Report an error in a condition of a job or queue.
 
-        Raising the error is left to the caller.
+        The caller raises the error.
         """
         kind = JOBS if key.kind == "job" else QUEUES
         current = self.caches.one(kind, key.namespace, key.name)

@@ -28,7 +28,7 @@ PROGRESS_RATE = 20
 object is reconciled every 5 s.
 """
 ACTIVE_SECONDS = 10.0
-"""The number of seconds for which an object counts as active after its last progress event."""
+"""An object counts as active for this number of seconds after its last progress event."""
 
 
 class WorkQueue:

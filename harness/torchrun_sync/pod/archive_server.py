@@ -2,8 +2,8 @@
 
   GET /READY → the current tree as an archive (stored_archive.py), or 404 if there is no tree
 
-READY is the digest of the job's first code, which is known to anyone with read access to the job. The code
-comes from the mounted Secrets in FOLDER, or from a sync into this container.
+READY is the digest of the job's first code. Anyone who can read the job can read this digest. The code comes
+from the mounted Secrets in FOLDER, or from a sync into this container.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PIECE = 1 << 20
 
 
 def contents(store: Store, record: dict[str, Any]) -> Iterator[bytes]:
-    """Yield the content of each distinct file in a tree as bytes, in the order of contents_of()."""
+    """Yield each distinct file content of a tree in pieces, in the order of contents_of()."""
     paths = {entry["sha256"]: entry["path"] for entry in record["entries"] if entry["kind"] == "file"}
     for sha, _ in contents_of(record["entries"]):
         with open(os.path.join(store.trees, record["name"], paths[sha]), "rb") as file:

@@ -1,9 +1,9 @@
 """Define the files through which a receiver controls a pod's supervisor. Pods never share them.
 
     supervisor.lock   locked while the supervisor runs
-    status.json       the supervisor's state, generation and tree, the exit code, and the token of its hold
+    status.json       the supervisor's state, generation and tree, the exit code, and the token of the hold
     patience.json     the time until which a failed command waits for new code instead of ending the pod
-    hold.json         the time until which the supervisor runs no command, even if no switch follows
+    hold.json         the token of a hold, during which no command runs, and the time at which the hold ends
     generation.json   the generation and tree to run
 
 Times are seconds on the kernel's monotonic clock, which is the same for all processes in a pod.

@@ -24,7 +24,7 @@ from harness.torchrun_sync.pod.incoming import Incoming
 from harness.torchrun_sync.pod.store import Store
 
 ACK_BYTES = 4 << 20
-"""The number of bytes after which the receiver sends an ack."""
+"""The receiver sends an ack each time it has received this number of bytes."""
 IDLE_SECONDS = 90.0
 MAX_PIECE = 1 << 20
 """The maximum uncompressed size, in bytes, of a piece of a file in one frame."""
@@ -100,7 +100,7 @@ class Receiver:
     def _data(self, piece: bytes, received: int) -> bytes:
         """Write a piece of the file that is being received.
 
-        `received` is the size of the piece in the frame, in which it may be compressed.
+        `received` is the size of the piece in the frame, where the piece may be compressed.
         """
         if self._content is None:
             raise Refused("received data that does not belong to a file")

@@ -70,7 +70,7 @@ def fetch(url: str, root: str, environment: Mapping[str, str]) -> str:
 
 
 def _unpacked(bucket: Bucket, item: Item, root: str) -> None:
-    """Download an archive into the workspace's own folder, unpack it into the workspace, and remove it."""
+    """Download an archive to a temporary folder, and unpack it into the workspace."""
     with tempfile.TemporaryDirectory(dir=os.path.join(root, STORE)) as folder:
         path = os.path.join(folder, item.key.rpartition("/")[2])
         save(bucket, item, path)

@@ -8,7 +8,7 @@ The store is the folder ROOT = MOUNT/.torchrun; the command runs in MOUNT.
     ROOT/ready            written at the end of each switch; an init container waits for it
     ROOT/trees/NAME/      a complete tree, which shares no file with another tree
     ROOT/trees/NAME.json  the tree's metadata: digest, generation, and stamps that show whether files changed
-    ROOT/incoming/SHA     a received file content that is not in a tree yet; SHA.part is incomplete
+    ROOT/incoming/SHA     the received content of a file that is not in a tree yet; SHA.part is incomplete
     ROOT/id               a random identifier; pods with the same identifier share the folder
     ROOT/lock             the write lock (store_lock.py)
 
@@ -190,7 +190,7 @@ class Store:
         return digest
 
     def _built(self, tree: str) -> str:
-        """Return the name of the tree if it was already built before the connection was lost, and otherwise
+        """Return the name of the tree if it was built before the connection was lost. Otherwise, return
         ""."""
         for file in sorted(os.listdir(self.trees)):
             if file.startswith(tree[:12]) and file.endswith(".json"):
@@ -257,8 +257,10 @@ class Store:
                 os.symlink(os.path.join(store_name, "current", top), os.path.join(mount, top))
 
     def _tidy(self, needed: set[str]) -> None:
-        """Remove received file contents that do not belong to a tree, and trees that are neither in `needed`
-        nor the working directory of a process."""
+        """Remove received file contents that are not in a tree, and trees that are no longer needed.
+
+        A tree is needed if its name is in `needed`, or if it contains the working directory of a process.
+        """
         for name in os.listdir(self.incoming):
             os.unlink(os.path.join(self.incoming, name))
         for link in (name for name in os.listdir(self.root) if name.startswith("current.")):
@@ -276,7 +278,7 @@ class Store:
 
 
 def _is_ours(path: str, store_name: str) -> bool:
-    """Return whether a path in the mount is a link that the store created to the same name in the current
+    """Return whether a path in the mount is the store's link to the entry of the same name in the current
     tree."""
     try:
         return os.readlink(path) == os.path.join(store_name, "current", os.path.basename(path))

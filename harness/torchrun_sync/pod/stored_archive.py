@@ -37,8 +37,8 @@ MAX_HEAD = 1 << 28
 
 
 def contents_of(entries: Sequence[Entry]) -> list[tuple[str, int]]:
-    """Return (SHA-256, size in bytes) for the content of each distinct file in a tree, in the order that
-    archives use."""
+    """Return (SHA-256, size in bytes) of each distinct file content in a tree, in the order that archives
+    use."""
     return sorted({entry["sha256"]: entry["size"] for entry in entries if entry["kind"] == "file"}.items())
 
 

@@ -51,9 +51,9 @@ class Supervisor:
         self.end_requested = False
 
     def run(self, start_seconds: float) -> int:
-        """Run the command, and restart it as requested, until it has ended for the last time.
+        """Run the command, and restart it as requested.
 
-        Return the exit code.
+        Return the supervisor's exit code after the last run.
         """
         signal.signal(signal.SIGTERM, self._terminated)
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)

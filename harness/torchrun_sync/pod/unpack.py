@@ -36,8 +36,8 @@ FAT = 0
 """The value of `create_system` in the entries of a zip archive from Windows. Windows PowerShell separates the
 parts of a path by backslashes, which the format does not permit."""
 OPENERS = {".tar": "io", ".tar.gz": "gzip", ".tgz": "gzip", ".tar.bz2": "bz2", ".tar.xz": "lzma"}
-"""Maps a file name's extension to the module whose `open` function reads such an archive. An image may lack
-some of these modules."""
+"""Maps a file name's extension to the module whose `open` function reads files with this extension. An image
+may lack some of these modules."""
 ARCHIVES = (".zip", *OPENERS)
 
 
@@ -197,7 +197,7 @@ def _unzip(archive: str, workspace: Workspace) -> None:
 
 
 def _tar(content: IO[bytes]) -> tarfile.TarFile:
-    # tarfile.open reads the first header.
+    # tarfile.open already reads the first header, so it must read through _Headers.
     return tarfile.open(fileobj=cast("Any", _Headers(content)), mode="r:")
 
 
