@@ -89,7 +89,7 @@ async def digests(request: Request) -> Response:
 
 
 async def report_digests(request: Request) -> Response:
-    """Store a process's digest report, and return how many reports from this process are stored.
+    """Store a process's digest report, and return the number of stored reports from this process.
 
     A stored report cannot be replaced. A report without entries is not stored. Clients send such a report to
     find out whether the tracker has this route.

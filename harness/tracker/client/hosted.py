@@ -1,8 +1,8 @@
 """Read hosted Pluto through its public read API.
 
 The API provides less data than the embedded tracker. It has no attachments, returns only the runs of one
-project, and stores neither the sender nor the receive time of a row. If a rank created a separate run, that
-run is found only by the job name in the metadata of the process that created it.
+project, and stores neither the sender nor the receive time of a row. A separate run that a rank created can
+be found only by the job name in the metadata of the process that created the run.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ MAX_RAW_ROWS = 50_000
 
 
 class HostedAudit:
-    """Reads hosted Pluto. Rows are read once two row counts taken `settle_seconds` apart are equal.
+    """Reads hosted Pluto. Rows are read only after the row count has not changed for `settle_seconds`.
 
     If `base_url` is empty, Pluto's own API is used.
     """

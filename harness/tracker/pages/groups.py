@@ -107,7 +107,8 @@ def flat(value: Any) -> list[tuple[str, str]]:
 def _is_secret(path: str) -> bool:
     """Return whether a dotted path suggests a secret.
 
-    In such a path, the last key is the name of a secret, or an earlier key denotes a secret value.
+    This is the case if the last key of the path is a secret's name, or if an earlier key denotes a secret
+    value.
     """
     *parents, key = re.sub(r"\[\d+\]", "", path).split(".")
     return is_secret_name(key) or any(map(denotes_value, parents))

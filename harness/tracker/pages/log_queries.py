@@ -51,7 +51,7 @@ def _messages(
     """Return the stored log messages that match the filters.
 
     A text search ignores case, escape sequences and other control characters. If the text is not ASCII, the
-    search also ignores the Unicode normalization.
+    search also ignores differences in Unicode normalization.
     """
     for function in (log_text.visible, log_text.clipped, log_text.cut, log_text.folded):
         db.create_function(function.__name__, 1, function, deterministic=True)

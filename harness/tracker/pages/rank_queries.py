@@ -1,4 +1,4 @@
-"""Queries of a run's ranks page, and the counts by which an open page detects changes."""
+"""Queries for a run's ranks page, and the values that an open page polls to detect changes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MAX_NAMES = 300
 
 
 def pulse(db: sqlite3.Connection, run: sqlite3.Row) -> Found:
-    """Return a run's status and its number of rows by kind.
+    """Return a run's status, the number of its rows of each kind, and the number of its metrics.
 
     An open page polls these values to detect changes.
     """
