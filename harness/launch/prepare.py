@@ -158,7 +158,8 @@ def _queue(kube: Kube, workload: Workload, settings: Settings, namespace: str) -
 
 
 def _cpu_request(kube: Kube, workload: Workload, nodes: int, context: RecordedContext) -> str | None:
-    """Return each pod's CPU request if it replaces the request in the file, otherwise None.
+    """Return the CPU request for each pod that replaces the request in the file, or None if nothing replaces
+    it.
 
     The replacement is reported to the user and recorded in the bundle.
     """

@@ -4,8 +4,8 @@ A MutatingAdmissionPolicy is evaluated in the API server, so no webhook can be d
 missing. It never blocks a pod: the policy has failurePolicy Ignore, and the volume with the files is
 optional. PYTHONPATH in a pod replaces the image's value, so a container is recorded only in these cases:
 
-- A command that begins with a shell or with Python is wrapped by that program. It prepends the recorder's
-  folder to the image's PYTHONPATH, and executes the command in its place (`exec`).
+- If the command begins with a shell or with Python, the policy wraps it in a call of that program. The call
+  prepends the recorder's folder to the image's PYTHONPATH, and then executes the original command (`exec`).
 - If the pod itself sets PYTHONPATH, the image's value is already replaced, and the folder is prepended to the
   pod's value.
 - The label `pluto-e2e-harness/record: env` states that the image sets no PYTHONPATH.
@@ -262,7 +262,8 @@ def _list(field: str, path: str) -> str:
 
 # -- status --------------------------------------------------------------------------------------------------
 def is_recorded(container: Object) -> bool:
-    """Return whether the policy, or the user with the printed snippet, added the recorder to a container."""
+    """Return whether a container has the recorder, added either by the policy or with the snippet for
+    users."""
     return any(each.get("name") == MODE for each in container.get("env") or [])
 
 

@@ -55,7 +55,8 @@ _READY = {
     "timeoutSeconds": 20,
     "failureThreshold": 1,
 }
-"""A readiness probe that succeeds once the tests have passed. If they fail, its Event shows the verdict."""
+"""A readiness probe that succeeds once the tests have passed. If the tests fail, the probe's Event shows the
+verdict."""
 _LABELLED = {
     "nvidia.com/gpu.present": ["true"],
     "feature.node.kubernetes.io/pci-10de.present": ["true"],
@@ -176,7 +177,8 @@ class NodesWorkload(DaemonSetWorkload):
         return None if self.every_gpu else int(limits.get(GPU, 1))
 
     def prepare(self, document: Object, surroundings: Surroundings) -> None:
-        """Restrict the pods to the nodes to test. On other nodes, pods would wait forever for a GPU."""
+        """Restrict the pods to the nodes that are tested. On other nodes, pods would wait forever for a
+        GPU."""
         tested = self._tested(surroundings.kube)
         names = sorted(str(node["metadata"]["name"]) for node in tested)
         # Nodes are matched by name, because the label kubernetes.io/hostname may differ from a node's name.
@@ -311,7 +313,7 @@ def _remove_probe(pod: Object) -> None:
 
 
 class _Plain(yaml.CSafeDumper):
-    """A YAML dumper that writes equal values repeatedly instead of using aliases."""
+    """A YAML dumper that writes repeated values in full instead of using aliases."""
 
     def ignore_aliases(self, _data: object) -> bool:
         return True
@@ -327,7 +329,7 @@ def _read(name: str) -> list[Object]:
 
 
 def _complete(pod: Object, spec: AcceptanceSpec) -> None:
-    """Add the image, the GPUs and the folder with the tests to a pod of either acceptance test."""
+    """Add the image, the GPUs and the folder with the tests to an acceptance test's pod."""
     container, mounted = pod["containers"][0], spec.mounted()
     container["image"] = spec.image
     if spec.device != "cpu":

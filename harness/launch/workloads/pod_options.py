@@ -43,7 +43,7 @@ class PodOptions:
     def applied(self, workload: W) -> W:
         """Return the workload with the file and the variables applied.
 
-        Raises UsageError if any of them is invalid.
+        Raises UsageError if the file or a variable is invalid.
         """
         if self.file is None and not self.env:
             return workload

@@ -53,7 +53,7 @@ _FILES = Path(__file__).parents[1] / "files"
 
 @dataclass(frozen=True)
 class Shared:
-    """The mounts of a training's pods, and whether all pods must run on one node because of the volumes."""
+    """The mounts of a training job's pods, and whether the volumes require that all pods run on one node."""
 
     mounts: Sequence[training_volumes.Mount] = ()
     one_node: bool = False
@@ -140,7 +140,8 @@ class Training:
         ), Shared(pod_mounts)
 
     def prepare(self, document: Object, surroundings: Surroundings) -> None:
-        """Add the volumes to the pods. Remove the Secret with the S3 keys, because only transfers use it."""
+        """Add the volumes to the pods. Remove the S3 keys' Secret from the ranks' environment, because only
+        transfers need the keys."""
         super().prepare(document, surroundings)  # type: ignore[misc] # of PlainWorkload
         _, shared = self.volumes(surroundings)
         template = document["spec"]["template"]
@@ -218,7 +219,7 @@ class Training:
         record(RESUMED_FROM, training_transfer.restore(self.spec.run, url, keys, *place))
 
     def submit(self, surroundings: Surroundings, record: Record) -> Handle:
-        """Create the volumes, copy the texts, and apply the workload.
+        """Create the volumes, copy the --data texts to a volume, and apply the workload.
 
         Raises HarnessError with a launch.* cause.
         """
@@ -255,12 +256,12 @@ class Training:
 
 @dataclass(frozen=True)
 class TrainingStatefulSet(Training, StatefulSetWorkload):
-    """A training as a StatefulSet."""
+    """A training job that runs as a StatefulSet."""
 
 
 @dataclass(frozen=True)
 class TrainingJob(Training, IndexedJobWorkload):
-    """A training as an Indexed Job."""
+    """A training job that runs as an Indexed Job."""
 
 
 def shared_folder(surroundings: Surroundings) -> SharedFolder:
@@ -343,10 +344,11 @@ def manifests(
 ) -> str:
     """Return the objects as YAML for `kubectl apply -f -`.
 
-    With a storage class, they include claims. Other claims, Secrets and `pull_secret` must already exist in
-    the namespace. Set `rejects_root` if the namespace enforces the standard "restricted". The pods of a
-    StatefulSet keep running after their training until they are deleted. NNODES is a range, so `kubectl
-    scale` can change the number of nodes, up to `TrainingSpec.max_replicas` or MOST_REPLICAS.
+    If the options contain a storage class, the objects include PersistentVolumeClaims. Otherwise, the claims
+    must already exist in the namespace, as must the Secrets and `pull_secret`. Set `rejects_root` if the
+    namespace enforces the standard "restricted". The pods of a StatefulSet keep running after their training
+    until they are deleted. NNODES is a range, so `kubectl scale` can change the number of nodes, up to
+    `TrainingSpec.max_replicas` or MOST_REPLICAS.
     """
     if spec.kind == "statefulset" and not spec.smoke and spec.max_replicas is None:
         spec = replace(spec, max_replicas=max(MOST_REPLICAS, spec.replicas))
@@ -378,7 +380,7 @@ def manifests(
     pod_security.harden(
         template["spec"],
         root=(bool(pod_mounts) or not printed_workload.uses_worker_image)
-        and not rejects_root,  # The user owns the claims.
+        and not rejects_root,  # Only root may be able to write to the user's volumes.
         read_only=printed_workload.fits_read_only,
         fs_group=spec.storage_class is not None,
     )
@@ -394,7 +396,8 @@ def manifests(
 
 
 def _complete(pod: Object, spec: TrainingSpec, labels: Object) -> None:
-    """Complete a pod spec of either kind: command, environment, volumes, GPUs and spread over nodes."""
+    """Complete the pod spec of a StatefulSet or Job: command, environment, volumes, GPUs and spread over
+    nodes."""
     container = pod["containers"][0]
     memory = spec.memory or (MEMORY if spec.gpus is None else None)
     limits: Object = {"memory": memory} if memory else {}
@@ -437,7 +440,7 @@ def use(pod: Object, shared: Shared, labels: Object) -> None:
         training_volumes.mounts(shared.mounts),
         training_volumes.pod_volumes(shared.mounts),
     )
-    if not shared.mounts:  # The output of the smoke test can be lost with the pod.
+    if not shared.mounts:  # The smoke test's output need not outlive the pod.
         volume_mounts = [{"name": "out", "mountPath": training_volumes.CLAIMS[training_volumes.OUTPUTS]}]
         volumes = [{"name": "out", "emptyDir": {}}]
     container["volumeMounts"] = [*container["volumeMounts"], *volume_mounts]

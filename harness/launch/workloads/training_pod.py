@@ -126,7 +126,8 @@ def pod(program: Program, volumes: Volumes, surroundings: Surroundings) -> Objec
     reraise=True,
 )
 def _create_pod(kube: Kube, document: Object) -> None:
-    """Create the pod. Retry, because a fault in the training may also make a webhook restart."""
+    """Create the pod. Retry, because a fault that is injected into the training may also make a webhook
+    restart."""
     kube.apply(document)
 
 
