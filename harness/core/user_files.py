@@ -102,7 +102,7 @@ def toml(path: Path, kind: str, *, hint: str = "", max_bytes: int = MAX_BYTES) -
         return tomllib.loads(text)
     except RecursionError:
         raise UsageError(f"{kind} {path} has too many nested brackets", hint=hint) from None
-    # TOMLDecodeError is a ValueError. A date or number that Python cannot represent raises one too.
+    # TOMLDecodeError is a ValueError. So is the error for a date or number that Python cannot represent.
     except ValueError as error:
         raise UsageError(f"{kind} {path} is not valid TOML: {error}", hint=hint) from None
 

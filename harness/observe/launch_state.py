@@ -73,7 +73,7 @@ class LaunchState:
     def lasts(self, item: Object, rule: str, is_true: bool, seconds: float, part: str = "") -> bool:
         """Return whether a condition of an object, or of a part of it, has lasted for `seconds`.
 
-        `is_true` is whether the condition is currently true. If it is false, the timer is reset.
+        `is_true` states whether the condition is currently true. If it is false, the timer is reset.
         """
         key = (rule, item["metadata"]["uid"], part)
         if not is_true:

@@ -15,7 +15,7 @@ from harness.observe.completion import CompletionDetector
 from harness.observe.launch_state import container_statuses
 
 REJECTIONS = 2
-"""After its kubelet has rejected this many pods, a node counts as unable to run its pod."""
+"""The number of pods rejected by a node's kubelet after which the node counts as unable to run its pod."""
 
 
 @dataclass
