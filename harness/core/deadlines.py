@@ -1,4 +1,4 @@
-"""Nested deadlines. The innermost deadline expires first, so that the component that set it can report why.
+"""Nested deadlines. The innermost deadline expires first, so that its owner can report the reason.
 
     netcheck < rendezvous < rank < job (Kueue's max execution time) < harness wait < test timeout
 

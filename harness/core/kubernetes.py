@@ -147,7 +147,7 @@ class Kube:
     # -- requests to the API server itself -------------------------------------------------------------
     @property
     def on_retry(self) -> OnRetry:
-        """Return the callback that is called after each request that succeeded only after a retry.
+        """Return the callback that is called for each request that succeeded only after a retry.
 
         Its arguments are the request and the reason for the retry.
         """

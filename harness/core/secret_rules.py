@@ -1,8 +1,8 @@
-"""Rules that recognize a secret by the name of the value or by the format of the value.
+"""Rules that recognize a secret by the name or by the format of the value.
 
 These rules are used for logs, bundles and the tracker's pages. They also find secrets that the launch itself
-does not use. `harness.evidence.io.known_secrets` finds the secrets that the launch uses, in all their encodings.
-This module needs only the standard library, because the tracker's image contains little else.
+does not use. `harness.evidence.io.known_secrets` finds the secrets that the launch uses, in all their
+encodings. This module needs only the standard library, because the tracker's image contains little else.
 
 A number is not considered a secret, unless its name ends with a word such as "password" or "api_key", because
 metrics are often named "token" or "secret". All patterns take linear time.

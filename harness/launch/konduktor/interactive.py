@@ -18,9 +18,10 @@ from harness.provision.konduktor import konduktor_bin
 
 
 def command(kind: KindNodes, namespace: str | None, context: RunContext) -> tuple[Path, dict[str, str]]:
-    """Return konduktor's executable and its environment. HOME is a folder that belongs to the cluster.
+    """Return konduktor's executable and its environment.
 
-    Raises UsageError if the harness has no such cluster, or if the cluster has no such namespace.
+    HOME is a separate folder for each cluster. Raises UsageError if the harness has no such cluster, or if
+    the cluster has no such namespace.
     """
     if kind.state() is None:
         raise UsageError(

@@ -62,7 +62,7 @@ def admitted(request: Request) -> bool:
 
 
 def without_run(request: Request) -> None:
-    """Make `sender` return the run id 0 for a request that names a run that does not exist.
+    """Make `sender` return the run id 0 for a request that names a nonexistent run.
 
     Otherwise, a run created later could get the same id and receive another job's rows.
     """

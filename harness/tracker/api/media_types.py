@@ -15,8 +15,8 @@ INLINE = frozenset(
     }
 )
 """Content types that browsers display without executing scripts. Files of other types are downloaded. The
-list has no patterns, because a browser parses any type that ends in +xml as XML, which can contain
-scripts."""
+list contains only complete types and no patterns, because a browser parses any type that ends in +xml as XML,
+which can contain scripts."""
 UNKNOWN = "application/octet-stream"
 POLICY = "default-src 'none'; img-src 'self'; media-src 'self'; sandbox; frame-ancestors 'none'"
 

@@ -177,7 +177,8 @@ async def _is_stored(request: Request, path: Path, size: int) -> bool:
 
 
 async def get(request: Request) -> Response:
-    """Return a file's bytes. The headers stop browsers from guessing the content type and running scripts."""
+    """Return a file's bytes. The response headers stop browsers from guessing the content type and running
+    scripts."""
     token, expires_at, seal = (request.path_params[name] for name in ("token", "until", "seal"))
     if not signed_links.right(request.app.state.key, "read", token, expires_at, seal):
         raise Refused(403, "this link is invalid or has expired: request the list of files again")

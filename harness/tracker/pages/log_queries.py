@@ -14,7 +14,7 @@ CONTEXT_LINES = 100
 that an earlier message wrote, for example a progress bar."""
 
 CONTROLS = "*[\x01-\x08\x0b-\x1f\x7f-\x9f]*"
-"""The GLOB pattern of messages that contain control characters other than tabs and line feeds."""
+"""The SQLite GLOB pattern for messages with control characters other than tabs and line feeds."""
 
 
 def lines(

@@ -1,4 +1,4 @@
-"""Downsample a series for display, into buckets that keep the lowest and highest value.
+"""Downsample a series for display, into buckets that keep their lowest and highest values.
 
 Every extreme value is preserved, regardless of the length of the series.
 """
@@ -90,7 +90,8 @@ def last(
 
 
 def overwritten(db: sqlite3.Connection, run: int, name: str) -> tuple[int, int]:
-    """Return the number of a series' rows, and of those hidden by another row for the same step."""
+    """Return the number of rows in a series, and the number of these rows that another row for the same step
+    hides."""
     steps = series.sent(db, run, name).steps
     return len(steps), len(steps) - len(set(steps))
 
