@@ -349,7 +349,8 @@ def body_of(response: HTTPResponse) -> Object:
 
 
 def listed(resource: Any, **query: Any) -> Object:
-    """List the objects of a dynamic resource, and return the response. Its `items` is always a list."""
+    """List the objects of a dynamic resource, and return the response. The response's `items` is always a
+    list."""
     body = body_of(resource.get(serialize=False, **query))
     return {**body, "items": body.get("items") or []}
 

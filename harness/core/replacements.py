@@ -29,7 +29,7 @@ _ELSEWHERE: Final = {
     "kubernetes": "choose the version of Kubernetes with --kubernetes",
 }
 CONTROLLERS: Final = ("jobset", "kueue")
-"""The controllers whose version the user can replace."""
+"""The controllers whose versions the user can replace."""
 _RELEASE: Final = re.compile(r"(?:==)?\s*v?(?P<version>\d+\.\d+\.\d+(?:-[0-9A-Za-z.-]+)?)")
 _GIT: Final = re.compile(
     r"git\+file://(?P<path>/[^@]*)@(?P<ref>[^@#]+)(?:#subdirectory=(?P<subdirectory>[^#]+))?"
@@ -74,7 +74,7 @@ class Replacement:
 
 
 def pairs(texts: Iterable[str], option: str = "--replace") -> dict[str, str]:
-    """Parse an option's NAME=SPEC values to a mapping from name to spec. Raises UsageError."""
+    """Parse an option's NAME=SPEC values into a mapping from name to spec. Raises UsageError."""
     specs: dict[str, str] = {}
     for text in texts:
         match = _PAIR.fullmatch(text.strip())

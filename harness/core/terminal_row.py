@@ -40,7 +40,7 @@ class Row(NamedTuple, Generic[Mark]):
 
     @property
     def note(self) -> str:
-        """Return a note about text that the terminal no longer shows, or ""."""
+        """Return a note about text that the terminal no longer shows, or "" if there is no such text."""
         if self.replaced:
             return "replaced by later output"
         return f"{self.updates:,} update{'s' if self.updates != 1 else ''} left out" if self.updates else ""

@@ -29,7 +29,7 @@ LAUNCHED = (
 )
 """The API versions and kinds of the objects that launches create."""
 KEPT = 3
-"""The number of finished launches, newest first, whose namespaces are kept for inspection."""
+"""The number of finished launches, starting with the newest, whose namespaces are kept for inspection."""
 ENDING_SECONDS = 45
 """The timeout in seconds for pods to terminate. Their grace period is 30 s."""
 

@@ -186,7 +186,8 @@ def _pull_secret(kube: Kube, settings: Settings, namespace: str) -> str | None:
 
 
 def _tracker(kube: Kube, settings: Settings) -> tuple[str, str, Callable[[], AuditReader]]:
-    """Return the tracker's API key, its URL for the ranks, and a function that returns an audit reader."""
+    """Return the tracker's API key, the tracker's URL for the ranks, and a function that returns an audit
+    reader."""
     if settings.tracker == "hosted":
         assert settings.pluto_api_key is not None
         key = settings.pluto_api_key.get_secret_value()

@@ -92,7 +92,8 @@ def config_map(namespace: str) -> Object:
 
 
 def volume() -> Object:
-    """Return the volume with the files. The kubelet starts the pod even if the ConfigMap is missing."""
+    """Return the volume with the recorder's files. The kubelet starts the pod even if the ConfigMap is
+    missing."""
     document = MOUNTED.volume()
     document["configMap"]["optional"] = True
     return document
@@ -212,7 +213,7 @@ def _way_variable(at: int) -> str:
 
 
 def _patch() -> str:
-    """Return the CEL expression for the JSON patch."""
+    """Return the CEL expression for the JSON patch that adds the recorder to a pod."""
     any_way = " || ".join(f'{_way_variable(at)} != ""' for at in range(MAX_CONTAINERS))
     volumes = "/spec/volumes"
     added = _add(f"{volumes}/-", _value(volume()))
@@ -262,8 +263,8 @@ def _list(field: str, path: str) -> str:
 
 # -- status --------------------------------------------------------------------------------------------------
 def is_recorded(container: Object) -> bool:
-    """Return whether a container has the recorder, added either by the policy or with the snippet for
-    users."""
+    """Return whether the policy, or a user who followed the printed snippet, has added the recorder to a
+    container."""
     return any(each.get("name") == MODE for each in container.get("env") or [])
 
 
@@ -283,7 +284,7 @@ def why_not(pod: Object, container: Object) -> str:
 
 
 def _obstacle(pod: Object, container: Object) -> str:
-    """Return why PYTHONPATH cannot be set in a container, or ""."""
+    """Return why PYTHONPATH cannot be set in a container, or "" if it can be set."""
     command = container.get("command") or []
     paths = [each for each in container.get("env") or [] if each["name"] == "PYTHONPATH"]
     declared = (pod["metadata"].get("labels") or {}).get(RECORD) == "env" and not container.get("envFrom")

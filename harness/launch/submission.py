@@ -67,7 +67,7 @@ class Launching:
         self.workload.cancel(self.surroundings)
 
     def audit(self, progress: Progress) -> None:
-        """Audit a training's checkpoints, and record the result."""
+        """Audit a training job's checkpoints, and record the result."""
         assert isinstance(self.workload, Training)
         self.writer.text(FILE, audit(self.workload, self.surroundings, progress))
 

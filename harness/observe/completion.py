@@ -239,7 +239,7 @@ class CompletionDetector(LaunchState):
                 is_permanent = meaning is not None and meaning.prospect != "open"
                 is_final = meaning is not None and meaning.prospect == "final"
                 part = status.get("name", "")
-                # Evaluate every timer, even if an earlier one has expired, so that each keeps its state.
+                # Evaluate all timers, even if an earlier one has expired, so that each timer keeps its state.
                 over = {
                     rule: self._lasts(pod, rule, is_true, part=part)
                     for rule, is_true in (

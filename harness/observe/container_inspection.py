@@ -35,8 +35,8 @@ LOOK_SECONDS = 30
 MAX_OUTPUT = 16 << 20
 """The maximum size of a script's output in bytes. A container's own `bash` can print anything."""
 LONG = 300
-"""The maximum length of a recorded command-line argument in characters. Longer arguments are scripts and
-settings."""
+"""The maximum length of a recorded command-line argument, in characters. Longer arguments, such as scripts
+and settings, are replaced by "…"."""
 _LOOK = (
     OWN_PROCESSES
     + """declare -A was parent

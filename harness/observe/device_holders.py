@@ -1,4 +1,4 @@
-"""Record pods outside a launch that use devices that the launch's pods are waiting for.
+"""Record pods outside a launch that use devices for which the launch's pods are waiting.
 
 The scheduler only reports "Insufficient nvidia.com/gpu". The pods that use the devices must be listed while
 the launch is waiting, because they might be gone afterwards.

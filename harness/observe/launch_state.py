@@ -54,7 +54,8 @@ class LaunchState:
         self._changed.clear()
 
     def out_of_reach(self) -> set[str]:
-        """Return the running pods on nodes that are not Ready. Their states are no longer updated."""
+        """Return the running pods on nodes that are not Ready. The states of these pods are no longer
+        updated."""
         nodes = {n["metadata"]["name"] for n in self.all("node") if not_ready(n)}
         return {p["metadata"]["name"] for p in self.running() if p.get("spec", {}).get("nodeName") in nodes}
 
@@ -99,7 +100,7 @@ def gated(pod: Object) -> bool:
 
 
 def decided(pod: Object) -> bool:
-    """Return whether a pod's containers have started or its status shows why they cannot start."""
+    """Return whether a pod's containers have started, or whether its status shows why they cannot start."""
     if condition(pod, "PodScheduled").get("status") == "False":
         return True
     states = [item.get("state") or {} for item in pod["status"].get("containerStatuses") or []]

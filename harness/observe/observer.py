@@ -237,7 +237,8 @@ class LaunchObserver:
 
     @contextmanager
     def blamed(self) -> Iterator[None]:
-        """Re-raise errors in the block as cluster.unreachable if the API server does not respond."""
+        """Return a context manager. If its block fails while the API server does not respond, HarnessError
+        (cause cluster.unreachable) is raised."""
         try:
             with reached():
                 yield
@@ -265,7 +266,7 @@ class LaunchObserver:
         return self._heartbeat.ask()
 
     def record_device_holders(self) -> None:
-        """Record the pods outside the launch that use devices that the launch's pods are waiting for."""
+        """Record the pods outside the launch that use devices for which the launch's pods are waiting."""
         pods = self.completion.all("pod")
         device_holders.record(self._kube, pods, self._launch.namespace, self._writer)
 

@@ -72,7 +72,7 @@ class IndependentPods(CompletionDetector):
             if meaning is not None and meaning.prospect != "open":
                 reason = f"{waiting.get('reason')}: {waiting.get('message')}"
         has_ended = pod["status"].get("phase") in ("Succeeded", "Failed")
-        # Evaluate every timer, even if an earlier one has expired, so that each keeps its state.
+        # Evaluate all timers, even if an earlier one has expired, so that each timer keeps its state.
         over = {
             f"{scheduled.get('reason')}: {scheduled.get('message')}": self._lasts(
                 pod, "unschedulable", unscheduled

@@ -22,8 +22,8 @@ _CLASSES = {
 
 
 def check(kube: Kube, pod: Object, other_objects: Iterable[Object]) -> None:
-    """Raise UsageError if the pod's priority or runtime class does not exist, or if its service account will
-    not exist.
+    """Raise UsageError if the pod's priority class or runtime class does not exist, or if the pod's service
+    account is neither `default` nor created by the launch.
 
     `other_objects` contains the other objects that the launch applies.
     """

@@ -155,10 +155,8 @@ class NodesWorkload(DaemonSetWorkload):
         return [node for node in nodes if is_gpu_node(node)] if GPU in self.resources else nodes
 
     def members(self, kube: Kube, /) -> int:
-        """Return the number of nodes to test.
-
-        Raises UsageError if there are none, or if the nodes do not have GPUs that can be tested together.
-        """
+        """Return the number of nodes to test. Raises UsageError if there are none, or if their GPUs cannot be
+        tested together."""
         if tested := self._tested(kube):
             if GPU in self.resources:
                 gpu_request.of(tested, self._requested)
@@ -276,8 +274,8 @@ def screen(spec: AcceptanceSpec, replicas: int) -> DdpWorkload:
 def manifests(workload: PlainWorkload, settings: Settings | None = None) -> str:
     """Return the objects as YAML for `kubectl apply -f -`, without a namespace.
 
-    After their tests, the pods keep running with their reports until they are deleted. A pod becomes Ready
-    once its tests have passed. If `settings` is given, the pods use its image and pull secret.
+    After their tests, the pods keep running until they are deleted, so that their reports can be read. A pod
+    becomes Ready once its tests have passed. If `settings` is given, the pods use its image and pull secret.
     """
     document, comment = by_reference(workload.document, workload)
     document = copy.deepcopy(document)

@@ -166,7 +166,8 @@ class Workload(Protocol):
 
     @property
     def annotations(self) -> dict[str, str]:
-        """Return the file's settings for the harness: annotations, or a konduktor job's labels."""
+        """Return the settings for the harness in the file. They are annotations, or the labels of a konduktor
+        job."""
 
     @property
     def secret_envs(self) -> dict[str, str]:
@@ -180,7 +181,8 @@ class Workload(Protocol):
         """Raise UsageError if the workload cannot be launched with these settings. Create no objects."""
 
     def begun(self, context: RunContext) -> AbstractContextManager[object]:
-        """Return a context manager that starts work before a cluster exists, and cleans up on exit."""
+        """Return a context manager that starts preparations before a cluster exists, and cleans up on
+        exit."""
 
     def provide(self, context: RunContext) -> Iterable[str]:
         """Build or download the launch's tools and images. Return additional images for the nodes.

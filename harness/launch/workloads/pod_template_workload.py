@@ -65,7 +65,7 @@ class PlainWorkload(ABC):
     kind: ClassVar[str]
     keep_alive: ClassVar[bool]
     spreads: ClassVar[bool] = False
-    """False, because the manifest decides whether the pods are spread over the nodes."""
+    """Always False, because the manifest decides whether the pods are spread over the nodes."""
     purpose: ClassVar[Purpose] = "training"
     watched_kind: ClassVar[kinds.WatchedKind]
     launcher: ClassVar[str] = "apply"

@@ -99,8 +99,8 @@ class PrintedTraining(Training):
         return training_volumes.read(kube, self.spec.claims_namespace, self._lacking, self.spec.replicas)
 
     def volumes(self, surroundings: Surroundings) -> tuple[list[Object], Shared]:
-        """Return the PersistentVolumes and claims to create, except for claims that the file contains, and
-        the pods' mounts."""
+        """Return the PersistentVolumes and claims to create, and the pods' mounts. Claims that the file
+        contains are left out."""
         namespace, nonce = surroundings.namespace, surroundings.nonce
         if not self._lacking:
             return [], Shared(self.mounts)
@@ -132,7 +132,8 @@ class PrintedJob(PrintedTraining, IndexedJobWorkload):
 
 
 def of_documents(document: Object, other_objects: Sequence[Object], source: str) -> PlainWorkload:
-    """Return the training that the printed manifests describe. Raises UsageError for mistakes in them."""
+    """Return the training job that the printed manifests describe. Raises UsageError if they contain
+    mistakes."""
     stateful = document["kind"] == "StatefulSet"
     workload_class = PrintedStatefulSet if stateful else PrintedJob
     own = tuple(each for each in other_objects if each["metadata"]["name"] != ETCD)

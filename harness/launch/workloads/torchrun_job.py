@@ -246,9 +246,9 @@ class TorchrunJobWorkload(PlainWorkload):
         return str(jobsets[self.name]["metadata"]["uid"])
 
     def _pending(self, kube: Kube, job: Object, namespace: str) -> str | None:
-        """Return the job's phase and message, or None if it has a JobSet.
+        """Return the job's phase and message, or None if the job has a JobSet.
 
-        Raises HarnessError if the controller refused the job, or the API server rejects the queue's pods.
+        Raises HarnessError if the controller refused the job, or if the API server rejects the queue's pods.
         """
         pending = _pending(job)
         if pending is not None:
@@ -291,8 +291,7 @@ def _pending(job: Object) -> str | None:
 
 
 def raise_if_rejected(queue: Object) -> None:
-    """Raise HarnessError if the API server has rejected a TorchrunQueue's pods for a reason that will not go
-    away."""
+    """Raise HarnessError if the API server has rejected a TorchrunQueue's pods for a permanent reason."""
     checked = template_condition(queue)
     if checked is None or checked.status != "False" or not refusals.final(message := checked.message or ""):
         return

@@ -67,7 +67,8 @@ class Training:
     spec: TrainingSpec = field(default_factory=TrainingSpec)
 
     def check(self, settings: Settings) -> None:
-        """Raise UsageError if the training's options are invalid or do not apply to this kind of cluster."""
+        """Raise UsageError if the training job's options are invalid or do not apply to this kind of
+        cluster."""
         super().check(settings)  # type: ignore[misc] # of PlainWorkload
         check_tracking(self.envs)  # type: ignore[attr-defined] # of PlainWorkload
         if self.spec.gpus is None:
@@ -87,7 +88,7 @@ class Training:
         return [etcd_image(context)] if self.spec.brings_etcd else []
 
     def install(self, kube: Kube, context: RunContext) -> None:
-        """Install nothing. Raises UsageError if this training cannot use its Secrets, model or claims.
+        """Install nothing. Raises UsageError if this training job cannot use its Secrets, model or claims.
 
         This check runs before any object of the launch is created.
         """
@@ -265,7 +266,8 @@ class TrainingJob(Training, IndexedJobWorkload):
 
 
 def shared_folder(surroundings: Surroundings) -> SharedFolder:
-    """Return the folder that all nodes share. Raises HarnessError (cause cluster.mismatch)."""
+    """Return the folder that all nodes share. Raises HarnessError (cause cluster.mismatch) if the cluster has
+    none."""
     if surroundings.shared_folder is None:
         raise HarnessError(
             "expected a folder that all nodes share, but this kind cluster was created without one",
@@ -434,7 +436,7 @@ def _complete(pod: Object, spec: TrainingSpec, labels: Object) -> None:
 
 
 def use(pod: Object, shared: Shared, labels: Object) -> None:
-    """Add the shared volumes to a pod. `labels` selects all of the training's pods."""
+    """Add the shared volumes to a pod. `labels` selects all pods of the training job."""
     container = pod["containers"][0]
     volume_mounts, volumes = (
         training_volumes.mounts(shared.mounts),
@@ -450,7 +452,7 @@ def use(pod: Object, shared: Shared, labels: Object) -> None:
 
 
 def on_one_node(pod: Object, labels: Object) -> None:
-    """Add an affinity with which the scheduler places all of a training's pods on one node."""
+    """Add an affinity with which the scheduler places all pods of a training job on one node."""
     term = {"topologyKey": HOST, "labelSelector": {"matchLabels": dict(labels)}}
     pod_affinity = pod.setdefault("affinity", {}).setdefault("podAffinity", {})
     pod_affinity.setdefault("requiredDuringSchedulingIgnoredDuringExecution", []).append(term)

@@ -1,4 +1,4 @@
-"""Audit a finished training's checkpoints, in a pod that mounts the same volumes read-only.
+"""Audit a training job's checkpoints, in a pod that mounts the same volumes read-only.
 
 The audit's output (harness/workers/training/audit.py) becomes training-audit.json in the bundle.
 """

@@ -83,7 +83,7 @@ class TrainingSpec:
     secrets: tuple[Wanted, ...] = ()
     """The user's Secrets whose keys become environment variables in the ranks."""
     reach: float | None = None
-    """How far the lowest validation loss may exceed the texts' known entropy.
+    """The maximum difference between the lowest validation loss and the texts' known entropy.
 
     The value is a fraction of the entropy. None means no limit.
     """

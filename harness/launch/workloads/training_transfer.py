@@ -126,7 +126,8 @@ def _hint(error: Failed) -> str:
 def upload(
     run: str, url: str, keys: Keys, volumes: Volumes, surroundings: Surroundings, progress: Progress
 ) -> str:
-    """Upload a finished training's run. Return the pod's JSON document, with `error` after a failure."""
+    """Upload the run of a finished training job. Return the pod's JSON document, with `error` after a
+    failure."""
     progress(f"uploading the run to {url}")
     document = _transferred("up", run, url, keys, volumes, surroundings, progress)
     result = json.loads(document)

@@ -1,4 +1,4 @@
-"""Queries of a run's log page: messages with their senders, as a terminal would display them."""
+"""Queries for a run's log page: messages with their senders, as a terminal would display them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def lines(
     Without `after`, the last LOG_LINES messages before the id `before` are read. With `after`, the first
     LOG_LINES messages with a larger id are read. Earlier lines that these messages changed are returned again
     with the same `id`. `first` and `last` are the ids of the first and the last message that was read, and
-    `more` is whether there are more messages.
+    `more` states whether there are more messages.
     """
     filters = {"run": run, "sender": sender, "kind": kind, "search": search}
     earlier: list[sqlite3.Row] = []

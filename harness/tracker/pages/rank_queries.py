@@ -35,8 +35,8 @@ def pulse(db: sqlite3.Connection, run: sqlite3.Row) -> Found:
 
 
 def ranks(db: sqlite3.Connection, run: sqlite3.Row, only: str | None) -> Found:
-    """Return the ranks that attached to a run, the missing ranks, the separate runs, and the overwritten
-    values.
+    """Return the ranks that attached to a run, the missing ranks, the separate runs, and the metrics with
+    overwritten values.
 
     A separate run is another run to which a process in the same job attached. If `only` is given, runs of
     projects other than `only` are omitted.

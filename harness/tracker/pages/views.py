@@ -141,7 +141,7 @@ def data(db: sqlite3.Connection, run: int) -> Found:
 
 
 def histogram(text: str) -> Found | None:
-    """Return a histogram's bars, scaled to 100 × 40, or None if the text is not a histogram."""
+    """Return a histogram's bars, scaled to an area of 100 × 40, or None if the text is not a histogram."""
     document = _mapping(_parsed(text))
     counts, bins = document.get("freq"), document.get("bins")
     if not isinstance(counts, list) or not counts or len(counts) > 1000:

@@ -120,7 +120,8 @@ def of_lines(steps: array[int], times: array[int], data: Sequence[dict[str, floa
 
 
 def in_turn(which: array[int], names: int) -> bool:
-    """Return whether the metrics alternate in a fixed order, and all of them have the same number of points.
+    """Return whether the metrics take turns in the order of their indexes, with the same number of points
+    each.
 
     `which` contains the index of each point's metric.
     """
