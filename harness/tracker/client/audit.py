@@ -1,4 +1,4 @@
-"""Read a launch's data as evidence, from the embedded tracker or from hosted Pluto."""
+"""Read a launch's data as evidence for its verdict, from the embedded tracker or from hosted Pluto."""
 
 from __future__ import annotations
 

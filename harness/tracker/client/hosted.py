@@ -72,10 +72,10 @@ class HostedAudit:
     def runs(
         self, *, external_id: str, project: str, job_name: str | None, ids: Collection[int] = ()
     ) -> list[TrackerRun]:
-        """Return the matching runs among the project's newest runs. Pluto cannot search by external id.
+        """Return the runs with this external id or job name, and the runs in `ids`.
 
-        If `ids` contains the run with this external id, or if there is no external id, only the runs in `ids`
-        are read.
+        Pluto cannot search for such runs, so the project's newest runs are read one by one. They are not read
+        if `ids` contains a run with this external id, or any run if `external_id` is empty.
         """
         known_runs = by_id(self._client, ids, project, self._seconds)
         self._projects.update({run.run_id: run.project for run in known_runs})

@@ -1,4 +1,4 @@
-"""Group metrics whose names differ only by a rank into one chart, and flatten nested settings into rows."""
+"""Show metrics whose names differ only by a rank in one chart, and flatten nested settings into rows."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Chart:
-    """A chart with one metric, or with the metrics of all ranks whose names differ only by the rank."""
+    """A chart with one metric, or with the metrics of several ranks, whose names differ only by the rank."""
 
     title: str
     series: tuple[Series, ...]

@@ -55,7 +55,8 @@ def _messages(
     """
     for function in (log_text.visible, log_text.clipped, log_text.cut, log_text.folded):
         db.create_function(function.__name__, 1, function, deterministic=True)
-    fold = "lower" if filters["search"].isascii() else "folded"  # SQLite's `lower` changes only ASCII.
+    # SQLite's `lower` changes only ASCII letters.
+    fold = "lower" if filters["search"].isascii() else "folded"
     query = (
         "SELECT l.id, l.time_ms, clipped(l.message) AS message, cut(l.message) AS cut, l.log_type, r.sender"  # noqa: S608
         " FROM logs l JOIN requests r ON r.id = l.request_id WHERE l.run_id = :run"

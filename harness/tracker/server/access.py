@@ -59,7 +59,7 @@ class Scope(Enum):
     PROJECT = "projectName"
     """The request has a query parameter with the name of the project."""
     SENDER = "X-Run-Id"
-    """The request has a header with the run id, which clients send with rows and files."""
+    """The request has the header X-Run-Id, which clients send with rows and files."""
 
 
 @dataclass(frozen=True)
