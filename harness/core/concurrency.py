@@ -54,7 +54,7 @@ def in_background(function: Callable[[], T]) -> Iterator[Future[T]]:
 def run_all(things: Iterable[Callable[[], T]]) -> list[T]:
     """Run short functions concurrently, wait for all of them, and return their results in the given order.
 
-    If several functions raise, the error from the first of them in the given order is raised.
+    If several functions raise, the error of the one that comes first in this order is raised.
     """
     with ThreadPoolExecutor(AT_ONCE) as pool:
         return [running.result() for running in [pool.submit(each) for each in things]]

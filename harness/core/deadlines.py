@@ -1,4 +1,4 @@
-"""Nested deadlines. The innermost deadline expires first, so that the component that set it can report why.
+"""Nested deadlines. The innermost deadline expires first, so that its owner can report the reason.
 
     netcheck < rendezvous < rank < job (Kueue's max execution time) < harness wait < test timeout
 
@@ -33,8 +33,10 @@ class Budget:
     @property
     def job(self) -> float:
         """Return the maximum duration of the job in seconds: `wait`, reduced by 45 s or by a quarter of
-        `wait`, whichever is less. Pods have a grace period of 30 s, and after that, the harness must still
-        observe that they have ended.
+        `wait`, whichever is less.
+
+        The time by which `wait` is reduced covers the pods' grace period of 30 s. After that, the harness
+        must still have time to observe that the pods have ended.
         """
         return self.wait - min(45.0, self.wait / 4)
 

@@ -17,11 +17,11 @@ from harness.core.proxies import Proxy
 
 
 def client(**options: Any) -> httpx.Client:
-    """Return an httpx.Client with the given options.
+    """Return an httpx.Client with the given options. Requests that need an unsupported proxy raise
+    httpx.ProxyError.
 
-    Requests that need an unsupported proxy raise httpx.ProxyError. A client with headers or credentials does
-    not follow redirects. If it did, httpx would remove only the Authorization header before it sends the
-    request to another server.
+    A client with headers or credentials does not follow redirects. On a redirect to another server, httpx
+    would remove only the Authorization header from the request.
     """
     if options.get("follow_redirects") and {"headers", "auth", "cookies"} & options.keys():
         raise ValueError("a client with credentials cannot follow redirects")

@@ -61,7 +61,7 @@ def listed(problems: Iterable[str]) -> str:
 def bounded_int(digits: str) -> int:
     """Return the integer represented by `digits`, capped at 10^18.
 
-    The limit is needed because int() rejects strings with more than 4300 digits.
+    `digits` can be long, and int() rejects strings with more than 4300 digits.
     """
     return int(digits) if len(digits) <= 18 else 10**18
 

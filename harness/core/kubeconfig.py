@@ -22,8 +22,8 @@ _ANOTHER_FILE = "use another --kubeconfig FILE; `kubectl config get-contexts` li
 def context_of(kubeconfig: Path, requested: str | None = None) -> str:
     """Return the name of the context to use: `requested`, if set, or else the file's current context.
 
-    Also checks the sizes of the context's token, certificate and key files. The Kubernetes client does not
-    limit them. If the context does not exist, raises UsageError (cause cluster.kubeconfig) with a list of the
+    Also check the sizes of the context's token, certificate and key files, which the Kubernetes client does
+    not limit. If the context does not exist, raises UsageError (cause cluster.kubeconfig) with a list of the
     file's contexts.
     """
     document = document_of(kubeconfig)
@@ -105,10 +105,8 @@ def document_of(kubeconfig: Path) -> dict[str, Any]:
 
 
 def entry_of(document: dict[str, Any], kind: str, name: str) -> dict[str, Any]:
-    """Return an entry from a kubeconfig, or {} if there is none.
-
-    The entry has the given name and is in the `contexts`, `clusters` or `users` list.
-    """
+    """Return the entry `name` of a kubeconfig's `contexts`, `clusters` or `users` list, or {} if there is
+    none."""
     entries = document.get(f"{kind}s")
     for entry in entries if isinstance(entries, list) else []:
         if isinstance(entry, dict) and entry.get("name") == name:
@@ -117,7 +115,8 @@ def entry_of(document: dict[str, Any], kind: str, name: str) -> dict[str, Any]:
 
 
 def cluster_entry(document: dict[str, Any], context: str) -> dict[str, Any]:
-    """Return the entry to which a context refers in a kubeconfig's `clusters` list, or {} if none exists."""
+    """Return the entry of a kubeconfig's `clusters` list to which a context refers, or {} if there is
+    none."""
     return entry_of(document, "cluster", str(entry_of(document, "context", context).get("cluster")))
 
 

@@ -147,7 +147,7 @@ class Kube:
     # -- requests to the API server itself -------------------------------------------------------------
     @property
     def on_retry(self) -> OnRetry:
-        """Return the callback that is called after each request that succeeded only after a retry.
+        """Return the callback that is called for each request that succeeded only after a retry.
 
         Its arguments are the request and the reason for the retry.
         """
@@ -349,7 +349,8 @@ def body_of(response: HTTPResponse) -> Object:
 
 
 def listed(resource: Any, **query: Any) -> Object:
-    """List the objects of a dynamic resource, and return the response. Its `items` is always a list."""
+    """List the objects of a dynamic resource, and return the response. The response's `items` is always a
+    list."""
     body = body_of(resource.get(serialize=False, **query))
     return {**body, "items": body.get("items") or []}
 

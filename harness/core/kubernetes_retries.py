@@ -41,7 +41,7 @@ class Requests(rest.RESTClientObject):  # type: ignore[misc]
 
     def __init__(self, configuration: client.Configuration) -> None:
         super().__init__(configuration)
-        with suppress(OSError):  # If a certificate file is unreadable, each connection reports this.
+        with suppress(OSError):  # Each connection reports an unreadable certificate file.
             _share_context(self.pool_manager.connection_pool_kw)
         self.on_retry: OnRetry = _ignore
         self.on_response: OnResponse = _ignore

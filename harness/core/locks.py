@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 fork_mutex = threading.Lock()
-"""A mutex that is held while a child process is started, so that no other thread closes a lock's file
-descriptor that the child inherits."""
+"""A mutex that is held while a child process is started, so that no other thread closes the file descriptors
+of locks that the child is about to inherit."""
 _descriptors: set[int] = set()
 
 

@@ -79,7 +79,7 @@ def _confine(own: Object, effective: Object) -> None:
         own["seccompProfile"] = dict(_SECCOMP)
     non_root = own.get("runAsNonRoot") or effective.get("runAsNonRoot")
     own.setdefault("capabilities", {"drop": ["ALL"], **({} if non_root else {"add": [*_FILES_OF_OTHERS]})})
-    # The API server rejects allowPrivilegeEscalation: false together with this capability.
+    # With SYS_ADMIN, the API server rejects allowPrivilegeEscalation: false.
     added = {str(name).removeprefix("CAP_") for name in own["capabilities"].get("add") or []}
     if "SYS_ADMIN" not in added:
         own.setdefault("allowPrivilegeEscalation", False)

@@ -93,7 +93,8 @@ def communicated(
 ) -> subprocess.CompletedProcess[str]:
     """Send `text` to a program's stdin, wait for the program, and return the completed process.
 
-    Call this inside the `started` block. On a timeout, it kills the whole process group and raises ToolError.
+    Call this inside the `started` block. If the program does not end in time, this function kills the whole
+    process group and raises ToolError.
     """
     try:
         out, err = process.communicate(text, timeout=timeout)

@@ -48,7 +48,7 @@ class Proxy:
     def parse(cls, text: str, source: str) -> Proxy:
         """Parse a proxy's URL.
 
-        `source` is used in messages. It names the source of the URL, such as an environment variable.
+        `source` is the name of the URL's source for messages, such as the name of an environment variable.
 
         A URL without a scheme is an http:// URL, as in curl and Go. Raises UsageError, with a message that
         omits the URL's credentials, if the harness does not support the proxy.
@@ -125,7 +125,7 @@ def proxy_of_cluster(
 
 
 def bypassed(host: str, port: int, environment: Mapping[str, str] = os.environ) -> bool:
-    """Return whether requests to a host bypass the proxy even if a proxy is set."""
+    """Return whether requests to a host go directly to the host, even if the environment sets a proxy."""
     name = host.lower().rstrip(".")
     if is_loopback(name) or name.endswith(_CLUSTER_NAMES) or name == environment.get(_CLUSTER_HOST):
         return True

@@ -29,7 +29,7 @@ _ELSEWHERE: Final = {
     "kubernetes": "choose the version of Kubernetes with --kubernetes",
 }
 CONTROLLERS: Final = ("jobset", "kueue")
-"""The controllers whose version the user can replace."""
+"""The controllers whose versions the user can replace."""
 _RELEASE: Final = re.compile(r"(?:==)?\s*v?(?P<version>\d+\.\d+\.\d+(?:-[0-9A-Za-z.-]+)?)")
 _GIT: Final = re.compile(
     r"git\+file://(?P<path>/[^@]*)@(?P<ref>[^@#]+)(?:#subdirectory=(?P<subdirectory>[^#]+))?"
@@ -64,17 +64,17 @@ class Replacement:
     """The spec as written by the user, except that paths are absolute."""
     kind: Kind
     versions: str = ""
-    """If `kind` is "versions", the version specifiers, such as `==0.0.28`, or the release tag of a
-    controller. Empty means the latest version."""
+    """The version specifiers of a package, such as `==0.0.28`, or the release tag of a controller, if `kind`
+    is "versions". Empty means the latest version."""
     path: Path = Path()
-    """For all other kinds, the path of the wheel, sdist, directory or Git repository. For a package in a
+    """The path of the wheel, sdist, directory or Git repository, for all other kinds. For a package in a
     subdirectory of a repository, the path includes the subdirectory."""
     ref: str = ""
-    """If `kind` is "git", the branch, tag or commit."""
+    """The branch, tag or commit, if `kind` is "git"."""
 
 
 def pairs(texts: Iterable[str], option: str = "--replace") -> dict[str, str]:
-    """Parse an option's NAME=SPEC values to a mapping from name to spec. Raises UsageError."""
+    """Parse an option's NAME=SPEC values into a mapping from name to spec. Raises UsageError."""
     specs: dict[str, str] = {}
     for text in texts:
         match = _PAIR.fullmatch(text.strip())

@@ -1,8 +1,8 @@
-"""Rules that recognize secrets that the launch does not know, by a value's name or by its format.
+"""Rules that recognize a secret by the name or by the format of the value.
 
-These rules are used for logs, bundles and the tracker's pages. `harness.evidence.io.known_secrets` finds the
-secrets that the launch does know, in all their encodings. This module needs only the standard library,
-because the tracker's image contains little else.
+These rules are used for logs, bundles and the tracker's pages. They also find secrets that the launch itself
+does not use. `harness.evidence.io.known_secrets` finds the secrets that the launch uses, in all their
+encodings. This module needs only the standard library, because the tracker's image contains little else.
 
 A number is not considered a secret, unless its name ends with a word such as "password" or "api_key", because
 metrics are often named "token" or "secret". All patterns take linear time.
@@ -24,8 +24,8 @@ PREFIX = (
     rf"(?:(?:{STAMP}|\[[\w.:/ -]{{1,40}}\]:?"
     r"|(?:DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL)\b:?|std(?:out|err) [FP])[ \t]?)*"
 )
-"""Matches the prefix of a log line written by the kubelet or a program: a time, rank or log level. Also valid
-in RE2."""
+"""Matches the prefix of a log line written by the kubelet or a program: a time, rank or log level. The
+pattern is also valid in RE2."""
 LINE_END = r"(?:\r\n?|\n|\\\\*(?:r\\+)?n)"
 """Matches a line ending, including one that is an escape sequence in a string literal."""
 FIRST = r"\\(?<!\\\\)\\*"
@@ -50,7 +50,7 @@ _KEYS = (
     "|deploy|webhook|hmac|consumer"
 )
 _STRONG = rf"pass_?word|passwd|pass_?phrase|(?:{_KEYS})[-_. ]?key|[-_]key[-_]data|x-api-key"
-"""Matches the ends of names whose values are secrets even if they are numbers."""
+"""Matches the ends of names whose values are secrets, even if the values are numbers."""
 _WEAK = (
     r"authorization|cookie|dsn|jwt|connection[-_]?string|[-_]pwd|[-_\"']auth"
     r"|(?:db|database|user|admin|root|smtp|mysql|pg|redis|mongo|ftp|mail|proxy|login)[-_]?pass"
@@ -176,8 +176,8 @@ _TAILS = (
 )
 """The last words of all names that _END matches."""
 _LONGEST_NAME, _BEFORE_NAME = 64, 13
-"""The maximum number of a name's characters that are checked, and the number of characters before the name
-that are also checked, because a name can consist of two words ("api key")."""
+"""_LONGEST_NAME is the maximum number of characters of a name that are checked. _BEFORE_NAME is the number of
+characters before the name that are also checked, because a name can consist of two words ("api key")."""
 _OPTION_NAME = r"--?(?:passwd|(?:[a-z0-9]{1,20}[-_]){0,4}(?:token|password|secret|key))"
 _OPTIONS = rf"{_OPTION_NAME}(?:[ \t]+|\\*[\"'],[ \t\r\n]{{0,40}}|[\"']?\r?\n{PREFIX}[ \t]{{0,40}}-[ \t]+)"
 """Matches an option whose value is a secret. The value is the next word, or the next item of a JSON, Python
@@ -448,8 +448,8 @@ def _is_value(text: str, start: int, name: str, strong: bool, place: Span) -> bo
 
 
 def _is_object(name: str, value: str) -> bool:
-    """Return whether a value is the name of a Kubernetes Secret, judged by the setting's name and the form of
-    the value."""
+    """Return whether a value is the name of a Kubernetes Secret, according to the setting's name and the
+    value's form."""
     return bool(_PULL_SECRET.search(name) and _OBJECT.fullmatch(value.rstrip("`:.;)")))
 
 

@@ -27,8 +27,8 @@ _LETTERS_BEFORE = re.compile(r"[^\W\d_]*\Z")
 
 
 class Row(NamedTuple, Generic[Mark]):
-    """A line as a terminal shows it. `first` and `last` are the marks that were passed to `write` with the
-    first and the last output that changed the line."""
+    """A line as a terminal shows it. `first` and `last` are the values of `mark` that were passed to
+    `Terminal.write` with the first and the last output that changed the line."""
 
     text: str
     first: Mark
@@ -40,7 +40,7 @@ class Row(NamedTuple, Generic[Mark]):
 
     @property
     def note(self) -> str:
-        """Return a note about text that the terminal no longer shows, or ""."""
+        """Return a note about text that the terminal no longer shows, or "" if there is no such text."""
         if self.replaced:
             return "replaced by later output"
         return f"{self.updates:,} update{'s' if self.updates != 1 else ''} left out" if self.updates else ""
@@ -69,7 +69,7 @@ class ScreenRow(Generic[Mark]):
         self._piece = self._whole = ""
         self._start = self._end = self._width = 0
         self._lost: list[tuple[str, str]] = []
-        """Replaced texts, each with the whole row before the text was replaced."""
+        """Replaced texts, each with the content of the whole row before the replacement."""
 
     def begin(self, text: str, mark: Mark) -> None:
         """Write text into a row that is still blank."""
@@ -93,8 +93,8 @@ class ScreenRow(Generic[Mark]):
         return text if self._jump < 0 else text.rstrip(" ")
 
     def complete(self) -> Row[Mark] | None:
-        """Return the row if it has not been returned yet or its words have changed since then, and otherwise
-        None."""
+        """Return the row if it has never been returned or if its words have changed since it was last
+        returned, and otherwise None."""
         text = self.text()
         if self.shown is None or not _similar(_words(text), _words(self.shown)):
             self.shown = text
@@ -121,12 +121,13 @@ class ScreenRow(Generic[Mark]):
         self.last = mark
 
     def character(self, column: int) -> list[str]:
-        """Return the cells of the character that is or ends in a column."""
+        """Return the cells of the character that occupies a column."""
         own = self._list()
         return own[column - 1 : column + 1] if column and own[column] == "" else own[column : column + 1]
 
     def join(self, column: int, one: str) -> bool:
-        """Add `one` to the character in a column if it joins it. Return whether it was added."""
+        """Add the character `one` to the character in a column if `one` has no column of its own. Return
+        whether it was added."""
         own = self._list()
         at = column - 1 if column and own[column] == "" else column
         added = _joins(one) and len(own[at]) < _MAX_COMBINED
@@ -210,7 +211,7 @@ class ScreenRow(Generic[Mark]):
         if not self._piece:
             return
         own = self._list()
-        end = min(self._end + _WORD_END, self._width)  # Later text is not part of the replaced word.
+        end = min(self._end + _WORD_END, self._width)  # Cells that were added later do not count.
         after = _LETTERS.match("".join(own[self._end : end]))
         piece, self._piece = self._piece + (after[0] if after else ""), ""
         words = _words(piece)

@@ -91,14 +91,13 @@ class Terminal(Generic[Mark]):
         self._after_text = False
         """Whether the last output was a character, which a control sequence can repeat."""
         self._joined: list[ScreenRow[Mark]] = []
-        """The rows so far of a line that is wider than the screen, to be joined into one returned line."""
+        """The rows read so far of a line that is wider than the screen. They are joined into one line when
+        they are returned."""
         self._before = ""
 
     def write(self, text: str, mark: Mark) -> Iterator[Row[Mark]]:
-        """Process a piece of output.
-
-        `mark` is any value that the caller associates with this piece, such as its time.
-        """
+        """Process part of the output. `mark` is any value that the caller associates with this part, such as
+        its time."""
         if self._is_simple(text):
             yield from self._simple(text[:-1], mark)
             return
@@ -121,7 +120,7 @@ class Terminal(Generic[Mark]):
         self._home, self._after_text = None, False
 
     def _is_simple(self, text: str) -> bool:
-        """Return whether a string is a short line without control characters, and would only fill the empty
+        """Return whether a string is a short line without control characters that would only fill the empty
         last row."""
         return (
             text.endswith("\n")
@@ -133,7 +132,7 @@ class Terminal(Generic[Mark]):
         )
 
     def _simple(self, text: str, mark: Mark) -> Iterator[Row[Mark]]:
-        """Process a simple line like `_write_line`, but several times faster.
+        """Process a simple line with the same result as `_write_line`, but several times faster.
 
         In most logs, most lines are simple.
         """
@@ -340,9 +339,9 @@ class Terminal(Generic[Mark]):
             row.erase(0, COLUMNS, self._jumps, mark)
 
     def _clear_screen(self, mark: Mark, move: bool = True) -> None:
-        """Erase the text written since the first cursor movement to an absolute position.
+        """Erase the text that was written after the cursor first moved to an absolute position.
 
-        Earlier text is kept.
+        Text from before that move is kept.
         """
         if self._home is None:
             self._move_to(0, 0, mark)

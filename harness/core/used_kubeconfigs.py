@@ -22,7 +22,8 @@ def remember(state_dir: Path, kubeconfig: Path) -> None:
 
 
 def is_known(state_dir: Path, kubeconfig: Path) -> bool:
-    """Return whether the user has used this kubeconfig, or the harness itself created it in `state_dir`."""
+    """Return whether the user has used this kubeconfig, or whether the harness itself created it in
+    `state_dir`."""
     own = Path(os.path.realpath(kubeconfig)).is_relative_to(os.path.realpath(state_dir))
     return own or _mark(state_dir, kubeconfig).is_file()
 

@@ -60,7 +60,7 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 def read_bytes(path: Path, kind: str, *, hint: str = "", max_bytes: int = MAX_BYTES) -> bytes:
-    """Return the content of a file with at most `max_bytes` bytes. Raises UsageError.
+    """Return the content of a file, which can have at most `max_bytes` bytes. Raises UsageError.
 
     `kind` is the kind of file to name in messages, such as "job file".
     """
@@ -80,7 +80,8 @@ def read_bytes(path: Path, kind: str, *, hint: str = "", max_bytes: int = MAX_BY
 
 
 def read_text(path: Path, kind: str, *, hint: str = "", max_bytes: int = MAX_BYTES) -> str:
-    """Return the text of a file with at most `max_bytes` bytes, decoded as UTF-8 regardless of the locale.
+    """Return the text of a file, which can have at most `max_bytes` bytes. The text is decoded as UTF-8
+    regardless of the locale.
 
     `kind` is the kind of file to name in messages, such as "job file". Raises UsageError.
     """
@@ -102,7 +103,7 @@ def toml(path: Path, kind: str, *, hint: str = "", max_bytes: int = MAX_BYTES) -
         return tomllib.loads(text)
     except RecursionError:
         raise UsageError(f"{kind} {path} has too many nested brackets", hint=hint) from None
-    # TOMLDecodeError is a ValueError. A date or number that Python cannot represent raises one too.
+    # TOMLDecodeError is a ValueError. So is the error for a date or number that Python cannot represent.
     except ValueError as error:
         raise UsageError(f"{kind} {path} is not valid TOML: {error}", hint=hint) from None
 

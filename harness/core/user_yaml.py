@@ -97,7 +97,8 @@ def _events(text: str) -> None:
     sizes: dict[str, int] = {}
     """The number of values to which each anchor refers."""
     open_: list[tuple[str | None, int]] = []
-    """For each collection that is still open, its anchor and the number of values before it."""
+    """The anchor of each collection that is still open, and the number of values that precede the
+    collection."""
     for event in yaml.parse(text, Loader=_Loader):
         if isinstance(event, yaml.AliasEvent):
             aliases += 1

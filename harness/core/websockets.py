@@ -1,7 +1,7 @@
 """WebSockets to the API server that do not follow redirects.
 
 websocket-client follows up to three redirects and sends the Authorization header to each target, even on
-another host. urllib3 and httpx do not do this. They remove the header, or do not follow redirects at all.
+another host. In contrast, urllib3 removes the header, and httpx does not follow redirects by default.
 """
 
 from __future__ import annotations

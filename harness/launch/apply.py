@@ -36,7 +36,8 @@ def limit(kube: Kube, cluster: Cluster, settings: Settings, namespace: str) -> N
     """Limit the ephemeral storage of each container in the namespace.
 
     The limit is the user's setting or, if there is none, the cluster's default. A limit in a container's own
-    spec takes precedence. The kubelet evicts a pod that exceeds its limit, and reports the limit.
+    spec takes precedence. The kubelet evicts a pod that exceeds its limit, and the reason for the eviction
+    contains the limit.
     """
     amount = cluster.ephemeral_storage if settings.ephemeral_storage is None else settings.ephemeral_storage
     if amount is not None and parse_quantity(amount):

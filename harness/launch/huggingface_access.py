@@ -22,7 +22,8 @@ _HINT = "accept the model's license on the hub, and name the token: --secret hf-
 def check(
     model: str, token: str | None, progress: Progress, environment: Mapping[str, str] = os.environ
 ) -> None:
-    """Raise UsageError if the hub does not have the model, or refuses access to it with this token."""
+    """Raise UsageError if the model does not exist on the hub, or if the hub refuses access to it with this
+    token."""
     if not _MODEL.fullmatch(model):
         raise UsageError(
             f"--model: expected the name of a model on the hub, such as OWNER/NAME, found {model!r}"

@@ -19,8 +19,8 @@ RESTARTS = "pluto-e2e-harness/restarts"
 If a rank restarts more often, the verdict is FAIL.
 """
 TRAINING = "pluto-e2e-harness/training"
-"""Annotation on a training printed by --print-manifests. The value "true" means that its checkpoints are
-audited."""
+"""Annotation on the workload of a training job that --print-manifests printed. The value "true" means that
+its checkpoints are audited."""
 EXPECT_RANKS = "pluto-e2e-harness/expect-ranks"
 """Annotation on a workload, or label on a konduktor job. Its value lists the ranks that must log, as in "0",
 "0,4" or "0-3".

@@ -29,7 +29,7 @@ LAUNCHED = (
 )
 """The API versions and kinds of the objects that launches create."""
 KEPT = 3
-"""The number of finished launches, newest first, whose namespaces are kept for inspection."""
+"""The number of finished launches, starting with the newest, whose namespaces are kept for inspection."""
 ENDING_SECONDS = 45
 """The timeout in seconds for pods to terminate. Their grace period is 30 s."""
 
@@ -45,8 +45,8 @@ class NamespaceLeases:
     def __init__(self, folder: Path, mine_only: bool = False) -> None:
         """Use the leases in `folder`.
 
-        If `mine_only` is true, a namespace that never had a lease in this folder counts as another user's,
-        and is never free.
+        If `mine_only` is true, a namespace that never had a lease in this folder counts as another user's
+        namespace and is therefore never free.
         """
         self._folder = folder
         self._mine_only = mine_only
@@ -111,9 +111,9 @@ def sweep(kube: Kube, leases: NamespaceLeases, progress: Progress) -> None:
 
 
 def launched(kube: Kube, kind: tuple[str, str]) -> list[Object]:
-    """Return all objects of a kind in LAUNCHED that have no owner.
+    """Return all objects of one of the kinds in LAUNCHED, except for objects with an owner.
 
-    Objects that a JobSet owns are not included, because they are deleted with the JobSet.
+    An object that a JobSet owns is left out, because it is deleted with the JobSet.
     """
     try:
         items = kube.objects(*kind)
@@ -123,7 +123,7 @@ def launched(kube: Kube, kind: tuple[str, str]) -> list[Object]:
 
 
 def _open(kube: Kube, kind: tuple[str, str], namespaces: set[str]) -> list[Object]:
-    """Return a kind's launched objects in the given namespaces that have not finished."""
+    """Return the launched objects of one kind in the given namespaces that have not finished yet."""
     return [
         item
         for item in launched(kube, kind)
@@ -153,7 +153,7 @@ def prune(kube: Kube, leases: NamespaceLeases) -> None:
 
 
 def of_launches(kube: Kube) -> list[Object]:
-    """Return the namespaces of launches that are not being deleted."""
+    """Return the launch namespaces that are not being deleted."""
     selector = ",".join(f"{key}={value}" for key, value in MANAGED.items())
     items = kube.objects("v1", "Namespace", selector=f"{selector},{NONCE_LABEL}")
     return [item for item in items if not item["metadata"].get("deletionTimestamp")]

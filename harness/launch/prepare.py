@@ -158,7 +158,8 @@ def _queue(kube: Kube, workload: Workload, settings: Settings, namespace: str) -
 
 
 def _cpu_request(kube: Kube, workload: Workload, nodes: int, context: RecordedContext) -> str | None:
-    """Return each pod's CPU request if it replaces the request in the file, otherwise None.
+    """Return the CPU request for each pod that replaces the request in the file, or None if nothing replaces
+    it.
 
     The replacement is reported to the user and recorded in the bundle.
     """
@@ -185,7 +186,8 @@ def _pull_secret(kube: Kube, settings: Settings, namespace: str) -> str | None:
 
 
 def _tracker(kube: Kube, settings: Settings) -> tuple[str, str, Callable[[], AuditReader]]:
-    """Return the tracker's API key, its URL for the ranks, and a function that returns an audit reader."""
+    """Return the tracker's API key, the tracker's URL for the ranks, and a function that returns an audit
+    reader."""
     if settings.tracker == "hosted":
         assert settings.pluto_api_key is not None
         key = settings.pluto_api_key.get_secret_value()

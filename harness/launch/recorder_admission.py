@@ -142,7 +142,7 @@ def _unrecorded(pod: Object) -> Iterator[Unrecorded]:
 
 
 class _readable:
-    """Turns the API server's errors into a one-sentence message."""
+    """A context manager that turns an error of the API server into a message of one sentence."""
 
     def __init__(self, doing: str) -> None:
         self._operation = doing

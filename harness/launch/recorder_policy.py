@@ -4,8 +4,8 @@ A MutatingAdmissionPolicy is evaluated in the API server, so no webhook can be d
 missing. It never blocks a pod: the policy has failurePolicy Ignore, and the volume with the files is
 optional. PYTHONPATH in a pod replaces the image's value, so a container is recorded only in these cases:
 
-- A command that begins with a shell or with Python is wrapped by that program. It prepends the recorder's
-  folder to the image's PYTHONPATH, and executes the command in its place (`exec`).
+- If the command begins with a shell or with Python, the policy wraps it in a call of that program. The call
+  prepends the recorder's folder to the image's PYTHONPATH, and then executes the original command (`exec`).
 - If the pod itself sets PYTHONPATH, the image's value is already replaced, and the folder is prepended to the
   pod's value.
 - The label `pluto-e2e-harness/record: env` states that the image sets no PYTHONPATH.
@@ -92,7 +92,8 @@ def config_map(namespace: str) -> Object:
 
 
 def volume() -> Object:
-    """Return the volume with the files. The kubelet starts the pod even if the ConfigMap is missing."""
+    """Return the volume with the recorder's files. The kubelet starts the pod even if the ConfigMap is
+    missing."""
     document = MOUNTED.volume()
     document["configMap"]["optional"] = True
     return document
@@ -212,7 +213,7 @@ def _way_variable(at: int) -> str:
 
 
 def _patch() -> str:
-    """Return the CEL expression for the JSON patch."""
+    """Return the CEL expression for the JSON patch that adds the recorder to a pod."""
     any_way = " || ".join(f'{_way_variable(at)} != ""' for at in range(MAX_CONTAINERS))
     volumes = "/spec/volumes"
     added = _add(f"{volumes}/-", _value(volume()))
@@ -262,7 +263,8 @@ def _list(field: str, path: str) -> str:
 
 # -- status --------------------------------------------------------------------------------------------------
 def is_recorded(container: Object) -> bool:
-    """Return whether the policy, or the user with the printed snippet, added the recorder to a container."""
+    """Return whether the policy, or a user who followed the printed snippet, has added the recorder to a
+    container."""
     return any(each.get("name") == MODE for each in container.get("env") or [])
 
 
@@ -282,7 +284,7 @@ def why_not(pod: Object, container: Object) -> str:
 
 
 def _obstacle(pod: Object, container: Object) -> str:
-    """Return why PYTHONPATH cannot be set in a container, or ""."""
+    """Return why PYTHONPATH cannot be set in a container, or "" if it can be set."""
     command = container.get("command") or []
     paths = [each for each in container.get("env") or [] if each["name"] == "PYTHONPATH"]
     declared = (pod["metadata"].get("labels") or {}).get(RECORD) == "env" and not container.get("envFrom")

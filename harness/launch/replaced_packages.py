@@ -32,7 +32,8 @@ class Packages:
     """The replaced controllers (JobSet, Kueue). The cluster is created with these versions."""
 
     def applied(self, ready: Ready, context: RecordedContext) -> Ready:
-        """Load the changed worker image into the nodes. Return `ready` with this image and its versions."""
+        """Load the changed worker image into the nodes. Return a copy of `ready` with this image and with the
+        versions of all replaced packages."""
         if self.worker is not None:
             with context.writer.stage("image with replaced packages"):
                 worker = replaced_image.with_change(ready.worker, self.worker, context)
@@ -89,7 +90,7 @@ def resolved(context: RunContext) -> Packages:
 
 
 def _controller(each: Replacement, context: RunContext) -> Replaced:
-    """Return the record of a replaced controller.
+    """Return the entry for a replaced controller in the record of replaced packages.
 
     Raises UsageError if the controller would be built from source and its version does not exist.
     """

@@ -41,7 +41,8 @@ class Launching:
     def submit(self) -> Handle:
         """Submit the workload, and return its object. If a webhook was briefly unavailable, retry once.
 
-        Raises HarnessError. If a controller or its API is the reason, the error has that controller's cause.
+        Raises HarnessError. If the submission failed because of a controller or its API, the error has that
+        controller's cause.
         """
         try:
             return self._submit()
@@ -66,7 +67,7 @@ class Launching:
         self.workload.cancel(self.surroundings)
 
     def audit(self, progress: Progress) -> None:
-        """Audit a training's checkpoints, and record the result."""
+        """Audit a training job's checkpoints, and record the result."""
         assert isinstance(self.workload, Training)
         self.writer.text(FILE, audit(self.workload, self.surroundings, progress))
 

@@ -1,4 +1,4 @@
-"""Read the user's Secrets for a launch's pods before the launch, and copy them into its namespace.
+"""Read the Secrets that a user requests for a launch's pods, and copy them into the launch's namespace.
 
 A value comes from a Secret in the cluster or from an environment variable. It is sent only to the API server.
 It is never written to a file or passed as an argument, and the bundle's redactor removes it from evidence.
@@ -50,7 +50,7 @@ class UserSecret:
 
     @property
     def values(self) -> list[str]:
-        """Return the decoded values, for the redactor and the hub."""
+        """Return the decoded values, for the redactor and for requests to the Hugging Face hub."""
         return [base64.b64decode(value).decode(errors="replace").strip() for value in self.data.values()]
 
     def copy(self, namespace: str) -> Object:

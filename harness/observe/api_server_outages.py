@@ -36,7 +36,8 @@ class Heartbeat:
 
     @property
     def silent(self) -> float:
-        """Return the seconds since the first unanswered request, or 0.0 while the server responds."""
+        """Return the number of seconds since the first unanswered request, or 0.0 while the server
+        responds."""
         since = self._since
         return 0.0 if since is None else time.monotonic() - since
 

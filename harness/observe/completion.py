@@ -54,7 +54,9 @@ GRACE = {
     "helper": 20.0,
     "masked": 30.0,
 }
-"""How many seconds each condition must last before it counts. Transient conditions pass sooner. Examples:
+"""The number of seconds that each condition must last before it counts. Transient conditions end sooner.
+
+Examples of conditions:
 
 - image: An image cannot be pulled. This is less than the 10 s until the kubelet's second attempt.
 - image, surely: An image cannot be pulled, and retries will not help.
@@ -68,7 +70,7 @@ GRACE = {
 - masked: A pod exited with 0 although its ranks had failed, and other pods are still running.
 """
 INIT_RESTARTS = 3
-"""After this many restarts, a failing init container counts as permanently failed."""
+"""The number of restarts after which a failing init container counts as permanently failed."""
 NAMED_PODS, NAMED_EXCEPTIONS = 8, 3
 CONTROLLERS = ("jobset-controller", "kueue-controller")
 _SYSTEM = "system:serviceaccount:kube-system"
@@ -211,7 +213,8 @@ class CompletionDetector(LaunchState):
         return bool(unreported) and not self._lasts(item, "told", True)
 
     def _every_command_ended(self) -> str | None:
-        """Return a sentence if every rank's command has ended, or if one of them failed long enough ago."""
+        """Return a sentence that explains why the launch is over if every rank's command has ended, or if a
+        command failed more than GRACE["pods"] seconds ago. Otherwise, return None."""
         pods = [pod for pod in self.all("pod") if not self._scaled_away(pod)]
         if 0 < self.members <= sum(pod["metadata"]["uid"] in self.exits for pod in pods):
             return "the command of every rank has ended"
@@ -236,7 +239,7 @@ class CompletionDetector(LaunchState):
                 is_permanent = meaning is not None and meaning.prospect != "open"
                 is_final = meaning is not None and meaning.prospect == "final"
                 part = status.get("name", "")
-                # Evaluate every timer, even if an earlier one has expired, so that each keeps its state.
+                # Evaluate all timers, even if an earlier one has expired, so that each timer keeps its state.
                 over = {
                     rule: self._lasts(pod, rule, is_true, part=part)
                     for rule, is_true in (
@@ -322,7 +325,7 @@ class CompletionDetector(LaunchState):
         """Return a sentence if a pod is waiting for the scheduler and no kube-scheduler is ready."""
         parts = {p["metadata"].get("labels", {}).get("component"): p for p in self.all("control-plane")}
         if "kube-apiserver" not in parts:
-            return None  # In this cluster, the control plane does not run as pods.
+            return None  # The cluster's control plane does not run in pods.
         ready = {name for name, part in parts.items() if true(part, "Ready")}
         for pod in self.all("pod"):
             handled = gated(pod) or pod.get("spec", {}).get("nodeName") or condition(pod, "PodScheduled")
@@ -410,7 +413,7 @@ class CompletionDetector(LaunchState):
         ]
 
     def _idle(self) -> str | None:
-        """Return a sentence if a controller has not taken an action that it should take immediately."""
+        """Return a sentence if a controller has not taken an action that was due immediately."""
         down = [name for name in CONTROLLERS for d in self.all(name) if is_down(d)]
         for jobset in self.all(self.launched):
             awaited = self._awaited(jobset)

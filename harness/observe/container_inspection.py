@@ -27,7 +27,7 @@ from harness.evidence import torchrun_processes
 from harness.evidence.schema.bundle import ProbeResult, Process, RendezvousSnapshot
 
 NETCHECK = "/opt/harness/netcheck"
-"""The directory at which harness/launch/mounts/netcheck.py mounts netcheck."""
+"""The directory where harness/launch/mounts/netcheck.py mounts netcheck."""
 EXEC_SECONDS = 15
 RESOLVE_SECONDS = 6
 ASK_SECONDS = 10
@@ -35,8 +35,8 @@ LOOK_SECONDS = 30
 MAX_OUTPUT = 16 << 20
 """The maximum size of a script's output in bytes. A container's own `bash` can print anything."""
 LONG = 300
-"""The maximum length of a recorded command-line argument in characters. Longer arguments are scripts and
-settings."""
+"""The maximum length of a recorded command-line argument, in characters. Longer arguments, such as scripts
+and settings, are replaced by "…"."""
 _LOOK = (
     OWN_PROCESSES
     + """declare -A was parent
@@ -110,7 +110,8 @@ def _why(error: Exception) -> str:
 
 
 def _exec(kube: Kube, pod: Object, container: str, script: str, *arguments: str) -> str:
-    """Run a bash script in a container of the pod and return its output. Raises OSError if it did not run.
+    """Run a bash script in a container of the pod and return its output. Raises OSError if the script did not
+    run.
 
     Each call creates a new client, because `stream` modifies the client.
     """
@@ -146,7 +147,7 @@ def _exec(kube: Kube, pod: Object, container: str, script: str, *arguments: str)
 def _limited(receive: Callable[..., tuple[int, Any]]) -> Callable[..., tuple[int, Any]]:
     """Wrap `receive` so that it raises OSError after MAX_OUTPUT bytes or EXEC_SECONDS.
 
-    Without this limit, the Kubernetes client reads for as long as data arrives, even after its own timeout.
+    Otherwise, the Kubernetes client would read for as long as data arrives, even after its own timeout.
     """
     remaining, deadline = MAX_OUTPUT, time.monotonic() + EXEC_SECONDS
 

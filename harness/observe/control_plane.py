@@ -9,13 +9,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 FIRST_SECONDS, MAX_SECONDS = 3.0, 30.0
-"""The provider is first queried after FIRST_SECONDS without a response, and then at intervals of at most
-MAX_SECONDS.
+"""FIRST_SECONDS is the time without a response after which the provider is first queried, in seconds.
+MAX_SECONDS is the maximum interval between two queries.
 
 The intervals increase from FIRST_SECONDS to MAX_SECONDS.
 """
 STOPPED_SECONDS = 60.0
-"""After this many seconds without a response, a stopped control plane counts as lost.
+"""The number of seconds without a response after which a stopped control plane counts as lost.
 
 A stopped container does not start again on its own, but somebody may be restarting it.
 """

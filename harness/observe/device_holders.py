@@ -1,4 +1,4 @@
-"""Record pods outside a launch that use devices that the launch's pods are waiting for.
+"""Record pods outside a launch that use devices for which the launch's pods are waiting.
 
 The scheduler only reports "Insufficient nvidia.com/gpu". The pods that use the devices must be listed while
 the launch is waiting, because they might be gone afterwards.
@@ -24,7 +24,7 @@ _INSUFFICIENT = re.compile(r"Insufficient ([\w.-]+/[\w.-]*\w)")
 
 
 def record(kube: Kube, pods: Iterable[Object], namespace: str, writer: BundleWriter) -> None:
-    """Record the pods outside `namespace` that use devices that one of the launch's `pods` is waiting for.
+    """Record the pods outside `namespace` that use devices for which one of the launch's `pods` is waiting.
 
     Nothing is recorded if the credentials do not permit listing pods in other namespaces.
     """

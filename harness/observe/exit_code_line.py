@@ -12,7 +12,8 @@ _EXIT = re.compile(rf"(?P<at>\S+) {EXIT_MARK}(?P<nonce>\w+) (?P<code>\d+)$")
 
 
 def exit_of(life: Life, line: str, nonce: str) -> ContainerExit | None:
-    """Return the command's exit from a log line, or None if the line does not report one for this launch."""
+    """Return the exit that a log line reports for a command of this launch, or None if the line reports
+    none."""
     match = _EXIT.match(line)
     if not match or match["nonce"] != nonce:
         return None

@@ -54,7 +54,8 @@ class LaunchState:
         self._changed.clear()
 
     def out_of_reach(self) -> set[str]:
-        """Return the running pods on nodes that are not Ready. Their states are no longer updated."""
+        """Return the running pods on nodes that are not Ready. The states of these pods are no longer
+        updated."""
         nodes = {n["metadata"]["name"] for n in self.all("node") if not_ready(n)}
         return {p["metadata"]["name"] for p in self.running() if p.get("spec", {}).get("nodeName") in nodes}
 
@@ -73,7 +74,7 @@ class LaunchState:
     def lasts(self, item: Object, rule: str, is_true: bool, seconds: float, part: str = "") -> bool:
         """Return whether a condition of an object, or of a part of it, has lasted for `seconds`.
 
-        `is_true` is whether the condition is currently true. If it is false, the timer is reset.
+        `is_true` states whether the condition is currently true. If it is false, the timer is reset.
         """
         key = (rule, item["metadata"]["uid"], part)
         if not is_true:
@@ -99,7 +100,7 @@ def gated(pod: Object) -> bool:
 
 
 def decided(pod: Object) -> bool:
-    """Return whether a pod's containers have started or its status shows why they cannot start."""
+    """Return whether a pod's containers have started, or whether its status shows why they cannot start."""
     if condition(pod, "PodScheduled").get("status") == "False":
         return True
     states = [item.get("state") or {} for item in pod["status"].get("containerStatuses") or []]

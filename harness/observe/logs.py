@@ -38,12 +38,14 @@ MAX_RETRIES = 20
 A kubelet that is restarting on a busy machine is unavailable for many seconds.
 """
 BEHIND_SECONDS = 3.0
-"""A thread that is still reading a log this many seconds after the container has ended counts as behind."""
+"""The number of seconds after the end of a container within which its log should be read. A thread that takes
+longer counts as behind."""
 READ_BYTES = 1 << 18
 LATE_SECONDS = 8.0
-"""After this many seconds, `finish` probes the kubelets whose logs are still being read."""
+"""The number of seconds for which `finish` waits for logs before it probes the kubelets whose logs are still
+being read."""
 PROBE_SECONDS = 35.0
-"""Timeout for a probe in seconds. The API server waits 30 s for a kubelet that does not accept its
+"""The timeout of a probe, in seconds. The API server waits 30 s for a kubelet that does not accept its
 connection."""
 
 
@@ -248,5 +250,5 @@ def _reason(error: ApiException) -> str:
 
 
 def _pause(failures: int) -> float:
-    """Return the delay before the next attempt in seconds, given the number of consecutive failures."""
+    """Return the number of seconds until the next attempt, given the number of consecutive failures."""
     return float(min(LONGEST_RETRY, RETRY_SECONDS * 1.5 ** max(0, failures - 1)))

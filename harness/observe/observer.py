@@ -1,4 +1,5 @@
-"""Observe one launch. Record its objects, logs and ground truth, and gaps in the API server's responses."""
+"""Observe one launch. Record its objects, its logs, the ground truth that its ranks log, and gaps in the API
+server's responses."""
 
 from __future__ import annotations
 
@@ -36,21 +37,22 @@ from harness.workers.ground_truth.truth_frames import EXIT_MARK, MARK, PROCESS_M
 from harness.workers.netcheck import frames
 
 LOG_SECONDS = 50.0
-"""Time limit in seconds for reading logs to the end. It exceeds a pod's termination grace period (30 s)."""
+"""The time limit for reading logs to the end, in seconds. It exceeds a pod's termination grace period (30
+s)."""
 GONE_SECONDS = 600.0
-"""After this many seconds without a response, the API server counts as lost.
+"""The number of seconds without a response after which the API server counts as lost.
 
 The upgrade of a managed control plane takes about 5 minutes (Azure/AKS issue 2150), and the job continues in
 the meantime.
 """
 SILENT_SECONDS = 10.0
-"""After this many seconds without a response, a progress line says that the harness is waiting."""
+"""The number of seconds without a response after which a progress line says that the harness is waiting."""
 TELL_SECONDS = 15.0
-"""Time, in seconds, for the other pods to end after one pod has reported the final netcheck or collective
-test result."""
+"""The time that the other pods have to end after one pod has reported the final netcheck or collective test
+result, in seconds."""
 MANY_SECONDS, PAUSE_SECONDS = 2.0, 0.2
-"""For a job with many pods, progress lines are at least MANY_SECONDS apart, and checks of whether the launch
-is over are at least PAUSE_SECONDS apart."""
+"""Intervals in seconds for a job with many pods. Progress lines are at least MANY_SECONDS apart, and checks
+of whether the launch is over are at least PAUSE_SECONDS apart."""
 SHOWN_BYTES = 64 * 1024
 """The maximum number of bytes per log chunk passed to a listener. Earlier lines are dropped."""
 UNREACHABLE: Final = "cluster.unreachable"
@@ -235,7 +237,8 @@ class LaunchObserver:
 
     @contextmanager
     def blamed(self) -> Iterator[None]:
-        """Re-raise errors in the block as cluster.unreachable if the API server does not respond."""
+        """Return a context manager. If its block fails while the API server does not respond, HarnessError
+        (cause cluster.unreachable) is raised."""
         try:
             with reached():
                 yield
@@ -263,12 +266,12 @@ class LaunchObserver:
         return self._heartbeat.ask()
 
     def record_device_holders(self) -> None:
-        """Record the pods outside the launch that use devices that the launch's pods are waiting for."""
+        """Record the pods outside the launch that use devices for which the launch's pods are waiting."""
         pods = self.completion.all("pod")
         device_holders.record(self._kube, pods, self._launch.namespace, self._writer)
 
     def finish(self) -> None:
-        """Read the logs to the end if possible, and write the ground truth that they contain."""
+        """Read the logs to the end if possible, and write the ground truth that the ranks logged."""
         unreachable = self.completion.out_of_reach()
         self._logs.finish(0 if self._heartbeat.silent else LOG_SECONDS, unreachable)
         self.stop()
@@ -311,7 +314,7 @@ class LaunchObserver:
             if (pod, container) not in self._files:
                 self._files[pod, container] = self._writer.log_file(pod, container)
             log_text = self._files[pod, container].write(text)
-        if "@" in text:  # All marks contain "@" and most text does not, so this test is a fast filter.
+        if "@" in text:  # All marks for the harness contain "@", and most text does not.
             self._marked(life, text)
         if log_text and self._writer.listener is not None:
             self._writer.listener.logged(pod, log_text[-SHOWN_BYTES:])

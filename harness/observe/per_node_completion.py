@@ -15,7 +15,7 @@ from harness.observe.completion import CompletionDetector
 from harness.observe.launch_state import container_statuses
 
 REJECTIONS = 2
-"""After its kubelet has rejected this many pods, a node counts as unable to run its pod."""
+"""The number of pods rejected by a node's kubelet after which the node counts as unable to run its pod."""
 
 
 @dataclass
@@ -72,7 +72,7 @@ class IndependentPods(CompletionDetector):
             if meaning is not None and meaning.prospect != "open":
                 reason = f"{waiting.get('reason')}: {waiting.get('message')}"
         has_ended = pod["status"].get("phase") in ("Succeeded", "Failed")
-        # Evaluate every timer, even if an earlier one has expired, so that each keeps its state.
+        # Evaluate all timers, even if an earlier one has expired, so that each timer keeps its state.
         over = {
             f"{scheduled.get('reason')}: {scheduled.get('message')}": self._lasts(
                 pod, "unschedulable", unscheduled

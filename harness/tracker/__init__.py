@@ -1,4 +1,5 @@
-"""A Pluto-compatible tracker that stores every raw row, and clients that read the rows as evidence.
+"""A Pluto-compatible experiment tracker that stores every row it receives, and clients that read the rows as
+evidence.
 
 Server (standard library, starlette, uvicorn, jinja2):  python3 -m harness.tracker
     server  →  api, pages  →  query  →  storage  →  shared

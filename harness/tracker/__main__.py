@@ -21,9 +21,9 @@ KEEP_ALIVE_SECONDS = 75
 idle connections after a shorter time, so the server never closes a connection on which a client is about to
 send a request."""
 SWITCH_SECONDS = 0.0005
-"""The interpreter's thread switch interval (sys.setswitchinterval), in seconds. This is how long another
-thread can hold the GIL while the event loop waits for the GIL. With Python's default of 5 ms, requests take
-several times as long while other threads read the database."""
+"""The interpreter's thread switch interval (sys.setswitchinterval), in seconds. After this time, a thread
+that holds the GIL must release it to a waiting thread, such as the event loop's. With Python's default of 5
+ms, requests take several times as long while other threads read the database."""
 LARGEST_FILE_MIB = 64
 ALL_FILES_MIB = 1024
 
@@ -111,7 +111,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             timeout_graceful_shutdown=5,
         )
     )
-    signal.signal(signal.SIGTERM, lambda *_: None)  # server.run() raises the signal again when it ends.
+    signal.signal(signal.SIGTERM, lambda *_: None)  # After its shutdown, server.run() raises SIGTERM again.
     try:
         server.run()
     except KeyboardInterrupt:

@@ -36,7 +36,8 @@ class Submission:
     users: Object = field(default_factory=dict)
     """The settings from the user's config, as `users_config` returns them."""
     files: list[Object] = field(default_factory=list)
-    """The volumeMounts for scripts that differ from the image's scripts (provision/images/scripts.py)."""
+    """The volumeMounts for scripts that have changed since the image was built
+    (provision/images/scripts.py)."""
     pull_secret: str | None = None
     """The pull secret for the image, in the launch's namespace."""
     recorder: bool = False
@@ -65,7 +66,8 @@ def users_config(path: Path | None) -> Object:
 
 
 def konduktor_config(submission: Submission) -> Object:
-    """Return a launch's config.yaml, with its label, Secret references, node spread and init."""
+    """Return a launch's config.yaml, with the launch's label, Secret references, topology spread constraint
+    and init."""
     env = [
         {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}
         for name, (secret, key) in submission.secret_env.items()

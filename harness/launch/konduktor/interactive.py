@@ -18,9 +18,10 @@ from harness.provision.konduktor import konduktor_bin
 
 
 def command(kind: KindNodes, namespace: str | None, context: RunContext) -> tuple[Path, dict[str, str]]:
-    """Return konduktor's executable and its environment. HOME is a folder that belongs to the cluster.
+    """Return konduktor's executable and its environment.
 
-    Raises UsageError if the harness has no such cluster, or if the cluster has no such namespace.
+    HOME is a separate folder for each cluster. Raises UsageError if the harness has no such cluster, or if
+    the cluster has no such namespace.
     """
     if kind.state() is None:
         raise UsageError(
@@ -32,7 +33,7 @@ def command(kind: KindNodes, namespace: str | None, context: RunContext) -> tupl
     schemas = home / ".konduktor" / "schemas"
     schemas.mkdir(parents=True, exist_ok=True)
     home.chmod(0o700)
-    (schemas / "podspec.json").write_text("{}")  # konduktor downloads a missing or outdated schema.
+    (schemas / "podspec.json").write_text("{}")  # Without this file, konduktor would download the schema.
     with reached():
         kube = kind.kube()
         document = for_launch(kube, _namespace(kube, namespace))

@@ -39,9 +39,9 @@ class JobFile:
 
     @classmethod
     def of_documents(cls, documents: Iterable[Any], source: str) -> JobFile:
-        """Return the job file in a YAML text.
+        """Return the job file in a YAML string.
 
-        Raises UsageError for mistakes, or for several documents.
+        Raises UsageError if the job file has mistakes or if there are several documents.
         """
         contents = [document for document in documents if document is not None]
         if len(contents) > 1:

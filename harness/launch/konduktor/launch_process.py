@@ -63,8 +63,8 @@ if line := sys.stdin.readline():  # otherwise, the harness has exited
 def early(job: Path, settings: Settings) -> AbstractContextManager[Konduktor | None]:
     """Start konduktor's process before the harness's imports, and return a context manager for it.
 
-    The context manager yields None if konduktor is not installed yet, if the file seems to be a manifest, or
-    if a file or folder cannot be read or written. The launch later reports these errors.
+    The context manager yields None if konduktor is not installed yet, if the job file is probably a manifest,
+    or if a file or folder cannot be read or written. In the last case, the launch later reports the error.
     """
     try:
         program = installed(settings)
@@ -104,7 +104,8 @@ class Konduktor:
     def launch(self, program: Path, proxy: Proxy | None = None) -> subprocess.CompletedProcess[str]:
         """Run `konduktor launch` on the files in this HOME. Raises ToolError.
 
-        `proxy` is the proxy for the API server. Its password is passed to the process through a pipe.
+        `proxy` is the proxy through which konduktor reaches the API server. The proxy's password is passed to
+        the process through a pipe.
         """
         process, self._waiting = self._waiting, None
         command = self._command(program)
@@ -162,7 +163,8 @@ class Konduktor:
 def _of_python(program: Path) -> bool:
     """Return whether a script's first two lines show that it runs in Python.
 
-    If the interpreter's path is long, it is in the second line.
+    If the interpreter's path is too long for a `#!` line, the script names the interpreter in its second
+    line.
     """
     with program.open("rb") as text:
         return any(b"python" in line for line in islice(text, 2))

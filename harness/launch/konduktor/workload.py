@@ -182,5 +182,5 @@ class KonduktorWorkload:
 
 
 def as_workload(job: Workload | JobFile) -> Workload:
-    """Return a job file as a workload, and a workload unchanged."""
+    """Return a KonduktorWorkload for a job file, and return a workload unchanged."""
     return KonduktorWorkload(job) if isinstance(job, JobFile) else job

@@ -64,7 +64,8 @@ exec(compile(_SOURCES["__init__"], __file__, "exec"), globals())
 
 
 def single_file() -> str:
-    """Return the content of the file. Raises ValueError if a source contains three single quotes in a row."""
+    """Return the content of the generated module. Raises ValueError if a source contains three single quotes
+    in a row."""
     sources = []
     for path in sorted(_PACKAGE.glob("*.py")):
         text = path.read_text(encoding="utf-8")

@@ -1,6 +1,6 @@
 """Mount the recorder that wraps the Pluto client into the ranks' containers (harness/workers/recorder).
 
-The launch's ConfigMap contains the files. The init prepends their folder to the container's PYTHONPATH, which
+The launch's ConfigMap contains the files. The init prepends their folder to the container's PYTHONPATH and
 keeps the image's own value. Therefore the recorder works in any image with Python and the client. For
 processes that start with a clean environment, `setup.sh` writes a .pth file with the folder's path, if the
 image's file system is writable.

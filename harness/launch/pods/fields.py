@@ -21,7 +21,7 @@ _MAPS_OF_QUANTITIES = (".requests", ".limits", ".overhead")
 
 
 def problems(value: Any, kind: str, path: str, *, newer: bool = False) -> Iterator[str]:
-    """Yield each problem, with its path, in a value whose type in the Kubernetes client is `kind`.
+    """Yield each problem in a value, with its path. `kind` is the value's type in the Kubernetes client.
 
     If `newer` is true, unknown fields are accepted unless they resemble a known field, because the cluster
     may be newer than the client.

@@ -32,7 +32,8 @@ except for GPUs."""
 
 
 def check(file: Path, container: str) -> None:
-    """Raise UsageError if the file is missing, is not part of a pod in YAML, or names another container.
+    """Raise UsageError if the file is missing, does not contain part of a pod in YAML, or names another
+    container.
 
     `container` is the name of the ranks' container.
     """

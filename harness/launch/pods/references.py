@@ -1,4 +1,4 @@
-"""Check the objects to which a pod template refers: classes, the service account and image pull Secrets.
+"""Check the priority class, runtime class, service account and image pull Secrets that a pod template names.
 
 A launch has its own namespace, which contains only the objects that the launch applies.
 """
@@ -22,7 +22,8 @@ _CLASSES = {
 
 
 def check(kube: Kube, pod: Object, other_objects: Iterable[Object]) -> None:
-    """Raise UsageError if a class in the pod does not exist, or if nothing creates its service account.
+    """Raise UsageError if the pod's priority class or runtime class does not exist, or if the pod's service
+    account is neither `default` nor created by the launch.
 
     `other_objects` contains the other objects that the launch applies.
     """
@@ -60,7 +61,7 @@ def pull_secrets(
 
 
 def _missing(kube: Kube, version: str, kind: str, name: str) -> list[str] | None:
-    """If no object of a kind has the name `name`, return the names of all objects of this kind.
+    """Return the names of all objects of a kind if none of them has the name `name`.
 
     Return None if the object exists, or if this user is not permitted to read the kind.
     """

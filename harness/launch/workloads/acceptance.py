@@ -55,7 +55,8 @@ _READY = {
     "timeoutSeconds": 20,
     "failureThreshold": 1,
 }
-"""A readiness probe that succeeds once the tests have passed. If they fail, its Event shows the verdict."""
+"""A readiness probe that succeeds once the tests have passed. If the tests fail, the probe's Event shows the
+verdict."""
 _LABELLED = {
     "nvidia.com/gpu.present": ["true"],
     "feature.node.kubernetes.io/pci-10de.present": ["true"],
@@ -154,10 +155,8 @@ class NodesWorkload(DaemonSetWorkload):
         return [node for node in nodes if is_gpu_node(node)] if GPU in self.resources else nodes
 
     def members(self, kube: Kube, /) -> int:
-        """Return the number of nodes to test.
-
-        Raises UsageError if there are none, or if the nodes do not have GPUs that can be tested together.
-        """
+        """Return the number of nodes to test. Raises UsageError if there are none, or if their GPUs cannot be
+        tested together."""
         if tested := self._tested(kube):
             if GPU in self.resources:
                 gpu_request.of(tested, self._requested)
@@ -176,7 +175,8 @@ class NodesWorkload(DaemonSetWorkload):
         return None if self.every_gpu else int(limits.get(GPU, 1))
 
     def prepare(self, document: Object, surroundings: Surroundings) -> None:
-        """Restrict the pods to the nodes to test. On other nodes, pods would wait forever for a GPU."""
+        """Restrict the pods to the nodes that are tested. On other nodes, pods would wait forever for a
+        GPU."""
         tested = self._tested(surroundings.kube)
         names = sorted(str(node["metadata"]["name"]) for node in tested)
         # Nodes are matched by name, because the label kubernetes.io/hostname may differ from a node's name.
@@ -274,8 +274,8 @@ def screen(spec: AcceptanceSpec, replicas: int) -> DdpWorkload:
 def manifests(workload: PlainWorkload, settings: Settings | None = None) -> str:
     """Return the objects as YAML for `kubectl apply -f -`, without a namespace.
 
-    After their tests, the pods keep running with their reports until they are deleted. A pod becomes Ready
-    once its tests have passed. If `settings` is given, the pods use its image and pull secret.
+    After their tests, the pods keep running until they are deleted, so that their reports can be read. A pod
+    becomes Ready once its tests have passed. If `settings` is given, the pods use its image and pull secret.
     """
     document, comment = by_reference(workload.document, workload)
     document = copy.deepcopy(document)
@@ -311,7 +311,7 @@ def _remove_probe(pod: Object) -> None:
 
 
 class _Plain(yaml.CSafeDumper):
-    """A YAML dumper that writes equal values repeatedly instead of using aliases."""
+    """A YAML dumper that writes repeated values in full instead of using aliases."""
 
     def ignore_aliases(self, _data: object) -> bool:
         return True
@@ -327,7 +327,7 @@ def _read(name: str) -> list[Object]:
 
 
 def _complete(pod: Object, spec: AcceptanceSpec) -> None:
-    """Add the image, the GPUs and the folder with the tests to a pod of either acceptance test."""
+    """Add the image, the GPUs and the folder with the tests to an acceptance test's pod."""
     container, mounted = pod["containers"][0], spec.mounted()
     container["image"] = spec.image
     if spec.device != "cpu":

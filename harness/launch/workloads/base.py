@@ -1,8 +1,9 @@
 """The Workload protocol, which each kind of workload implements in its own module.
 
 A workload is the content of its file. `Surroundings` contains what a launch adds to it: the namespace, the
-worker image, environment variables, references to Secrets, and scripts that differ from those in the image.
-Everything after `submit` (watches, logs, evidence, judges, report and faults) is the same for all kinds.
+worker image, environment variables, references to Secrets, and scripts that have changed since the image was
+built. Everything after `submit` (watches, logs, evidence, judges, report and faults) is the same for all
+kinds.
 """
 
 from __future__ import annotations
@@ -56,7 +57,8 @@ class Surroundings:
     rejects_root: bool = False
     """Whether the namespace rejects pods that run as root."""
     scripts: list[Object] = field(default_factory=list)
-    """The volumeMounts for scripts that differ from those in the image (provision/images/scripts.py)."""
+    """The volumeMounts for scripts that have changed since the image was built
+    (provision/images/scripts.py)."""
     pull_secret: str | None = None
     """The pull secret for the image, in the launch's namespace."""
     recorder: bool = False
@@ -64,7 +66,7 @@ class Surroundings:
     shared_folder: SharedFolder | None = None
     """The folder that all nodes share with this machine, if the cluster has one."""
     netcheck: bool = False
-    """Whether netcheck is mounted, so that the init or an exec can run it
+    """Whether netcheck is mounted, so that the init or `kubectl exec` can run it
     (harness/launch/mounts/netcheck.py)."""
 
 
@@ -89,15 +91,17 @@ class Workload(Protocol):
 
     @property
     def keep_alive(self) -> bool:
-        """Return whether the init keeps containers running, because Kubernetes would restart them."""
+        """Return whether the init keeps a container running after its command ends, because Kubernetes would
+        restart the container."""
 
     @property
     def spreads(self) -> bool:
-        """Return whether the harness spreads the pods over all nodes, so that a verdict can require it."""
+        """Return whether the harness spreads the pods over all nodes. If so, a verdict can require that all
+        nodes are used."""
 
     @property
     def purpose(self) -> Purpose:
-        """Return the pods' purpose. Only the ranks of a training log to Pluto."""
+        """Return the pods' purpose. Only the ranks of a training job log to Pluto."""
 
     @property
     def watched(self) -> tuple[WatchedKind, ...]:
@@ -162,7 +166,8 @@ class Workload(Protocol):
 
     @property
     def annotations(self) -> dict[str, str]:
-        """Return the file's settings for the harness: annotations, or a konduktor job's labels."""
+        """Return the settings for the harness in the file. They are annotations, or the labels of a konduktor
+        job."""
 
     @property
     def secret_envs(self) -> dict[str, str]:
@@ -176,7 +181,8 @@ class Workload(Protocol):
         """Raise UsageError if the workload cannot be launched with these settings. Create no objects."""
 
     def begun(self, context: RunContext) -> AbstractContextManager[object]:
-        """Return a context manager that starts work before a cluster exists, and cleans up on exit."""
+        """Return a context manager that starts preparations before a cluster exists, and cleans up on
+        exit."""
 
     def provide(self, context: RunContext) -> Iterable[str]:
         """Build or download the launch's tools and images. Return additional images for the nodes.

@@ -14,7 +14,8 @@ from harness.launch.workloads.pod_template_workload import PlainWorkload
 
 
 class DaemonSetWorkload(PlainWorkload):
-    """A DaemonSet. Its containers outlive their command, as the kubelet would otherwise restart them."""
+    """A DaemonSet. Its containers keep running after their command ends, because the kubelet would otherwise
+    restart them."""
 
     kind: ClassVar[str] = "DaemonSet"
     keep_alive: ClassVar[bool] = True

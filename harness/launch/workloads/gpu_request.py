@@ -1,6 +1,6 @@
 """Determine how many GPUs each acceptance pod requests. Reject nodes that cannot be tested together.
 
-A DaemonSet has one pod template, so all its pods request the same resource and the same number.
+A DaemonSet has one pod template, so all its pods request the same number of the same resource.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _OTHERS = "test them separately: --selector LABEL=VALUE selects nodes"
 
 @dataclass(frozen=True)
 class Request:
-    """The GPU resource that each pod requests, and how many of them."""
+    """The name of the GPU resource that each pod requests, and the number of GPUs."""
 
     resource: str
     count: int
@@ -33,8 +33,7 @@ def of(nodes: Sequence[Object], requested: int | None) -> Request:
     If GPUs are shared, each pod requests only one, because a pod that requests two may get the same GPU
     twice.
 
-    Raises UsageError with the names of the nodes that cannot be tested at all, or not together with the other
-    nodes.
+    Raises UsageError with the names of the nodes if nodes cannot be tested, or cannot be tested together.
     """
     parts = {_name(node): gpu_nodes.parts(node) for node in nodes}
     if split := [(name, [one.text]) for name, one in parts.items() if one and one.cause == "gpu.mig"]:
@@ -91,9 +90,9 @@ def gpus_of(node: Object) -> int:
 
 
 def _equal(nodes: Sequence[Object]) -> int:
-    """Return the number of GPUs per node, or 1 if it is not known.
+    """Return the number of GPUs per node, or 1 if no node's number is known.
 
-    Raises UsageError if the known numbers of different nodes differ.
+    Raises UsageError if two nodes have different known numbers.
     """
     counts = {_name(node): gpus_of(node) for node in nodes}
     gpu_counts = {count for count in counts.values() if count}

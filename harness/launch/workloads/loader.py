@@ -30,7 +30,8 @@ SPECIAL: list[tuple[str, str, type[PlainWorkload]]] = [
     (ACCEPT, "nodes", NodesWorkload),
     (ACCEPT, "ddp", DdpWorkload),
 ]
-"""Tuples of (annotation, value, class). A workload with this value of the annotation has this class."""
+"""Tuples of (annotation, value, Python class). A workload whose annotation has this value is loaded as this
+class."""
 
 
 def of_manifest(documents: list[Any], source: str) -> PlainWorkload:

@@ -1,4 +1,4 @@
-"""Find mistakes in a manifest that can occur with every kind of workload that has a pod template."""
+"""Find mistakes that the manifest of any kind of workload with a pod template can contain."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ class _Object(_Shape):
 
 
 def object_problems(document: Any) -> Iterator[str]:
-    """Yield the problems in the apiVersion, kind and metadata of a manifest's object."""
+    """Yield the problems in the apiVersion, kind and metadata of an object in a manifest."""
     yield from _problems(_Object, document)
 
 

@@ -2,7 +2,7 @@
 
 torchrun reads the number from the option `--nproc-per-node`, in any of its spellings, or from
 PET_NPROC_PER_NODE. Comments, `echo` and options of other commands are ignored. If the script computes the
-number, the number is unknown before the launch, and the world size recorded at run time is used instead.
+number, it is unknown before the launch, and the world size recorded at run time is used instead.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ class PodOptions:
     def applied(self, workload: W) -> W:
         """Return the workload with the file and the variables applied.
 
-        Raises UsageError if any of them is invalid.
+        Raises UsageError if the file or a variable is invalid.
         """
         if self.file is None and not self.env:
             return workload
@@ -79,7 +79,7 @@ def pod_options(settings: Settings, words: Iterable[str] | None) -> PodOptions:
 def variables(words: Iterable[str]) -> dict[str, str]:
     """Return the variables from `--env NAME=VALUE` and `--env NAME`. Raises UsageError.
 
-    With `--env NAME`, the value comes from this process's environment.
+    In the second form, the value comes from this process's environment.
     """
     values: dict[str, str] = {}
     for word in words:
@@ -132,7 +132,8 @@ def _names(container: Object) -> set[str]:
 
 
 def _check_names(names: set[str], own: set[str]) -> None:
-    """Raise UsageError if the launch itself sets one of the variables, which would override the user's."""
+    """Raise UsageError if the launch itself sets one of the variables, because it would override the user's
+    value."""
     if reserved := sorted(name for name in names if name in TAKEN | own or name.startswith(TAKEN_PREFIXES)):
         raise UsageError(
             f"{', '.join(reserved)}: the launch sets this variable itself",

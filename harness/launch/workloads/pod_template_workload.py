@@ -1,7 +1,7 @@
 """The base class for workloads with a pod template: StatefulSets, Indexed Jobs and DaemonSets.
 
 The manifest is applied with the launch's additions: labels, image, environment, references to Secrets,
-scripts that differ from those in the image, and an init process that wraps the command
+scripts that have changed since the image was built, and an init process that wraps the command
 (files/worker_init.sh). The init forwards SIGTERM and logs the command's exit code.
 """
 
@@ -65,7 +65,7 @@ class PlainWorkload(ABC):
     kind: ClassVar[str]
     keep_alive: ClassVar[bool]
     spreads: ClassVar[bool] = False
-    """False, because the manifest decides whether the pods are spread over the nodes."""
+    """Always False, because the manifest decides whether the pods are spread over the nodes."""
     purpose: ClassVar[Purpose] = "training"
     watched_kind: ClassVar[kinds.WatchedKind]
     launcher: ClassVar[str] = "apply"

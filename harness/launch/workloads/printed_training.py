@@ -1,7 +1,8 @@
 """Launch a training job with `harness run` from manifests that `harness train --print-manifests` printed.
 
 The user can edit the manifests before the launch. Therefore, the launch reads all settings from the objects:
-the run's folder from the command, the claims from the volumes, and their namespace from the metadata.
+the run's folder from the command, the PersistentVolumeClaims from the volumes, and the claims' namespace from
+the metadata.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class PrintedTraining(Training):
 
     @property
     def mounts(self) -> tuple[training_volumes.Mount, ...]:
-        """Return the mounts in the ranks' container that use claims."""
+        """Return the volumeMounts of the ranks' container whose volumes are PersistentVolumeClaims."""
         pod = self._pod
         claims_by_volume = {
             str(each.get("name")): mapping(each, "persistentVolumeClaim") for each in items(pod, "volumes")
@@ -62,13 +63,14 @@ class PrintedTraining(Training):
 
     @property
     def _lacking(self) -> tuple[training_volumes.Mount, ...]:
-        """Return the mounts whose claims are not in the file."""
+        """Return the mounts of claims that the file does not contain."""
         other_objects: Sequence[Object] = self.other_objects  # type: ignore[attr-defined] # of PlainWorkload
         claim_names = {each["metadata"]["name"] for each in other_objects if each["kind"] == _CLAIM}
         return tuple(one for one in self.mounts if one.claim not in claim_names)
 
     def check(self, settings: Settings) -> None:
-        """Raise UsageError if the file contains neither a mounted claim nor that claim's namespace."""
+        """Raise UsageError if the pods mount a claim and the file contains neither the claim nor its
+        namespace."""
         super(Training, self).check(settings)  # type: ignore[misc] # of PlainWorkload
         check_tracking(self.envs)  # type: ignore[attr-defined] # of PlainWorkload
         names = sorted({one.claim for one in self._lacking})
@@ -97,7 +99,8 @@ class PrintedTraining(Training):
         return training_volumes.read(kube, self.spec.claims_namespace, self._lacking, self.spec.replicas)
 
     def volumes(self, surroundings: Surroundings) -> tuple[list[Object], Shared]:
-        """Return the claims and volumes to create, without those in the file, and the pods' mounts."""
+        """Return the PersistentVolumes and claims to create, and the pods' mounts. Claims that the file
+        contains are left out."""
         namespace, nonce = surroundings.namespace, surroundings.nonce
         if not self._lacking:
             return [], Shared(self.mounts)
@@ -120,16 +123,17 @@ class PrintedTraining(Training):
 
 @dataclass(frozen=True)
 class PrintedStatefulSet(PrintedTraining, StatefulSetWorkload):
-    """A training as a StatefulSet, from printed manifests."""
+    """A training job from printed manifests that runs as a StatefulSet."""
 
 
 @dataclass(frozen=True)
 class PrintedJob(PrintedTraining, IndexedJobWorkload):
-    """A training as an Indexed Job, from printed manifests."""
+    """A training job from printed manifests that runs as an Indexed Job."""
 
 
 def of_documents(document: Object, other_objects: Sequence[Object], source: str) -> PlainWorkload:
-    """Return the training that the printed manifests describe. Raises UsageError for mistakes in them."""
+    """Return the training job that the printed manifests describe. Raises UsageError if they contain
+    mistakes."""
     stateful = document["kind"] == "StatefulSet"
     workload_class = PrintedStatefulSet if stateful else PrintedJob
     own = tuple(each for each in other_objects if each["metadata"]["name"] != ETCD)
@@ -155,7 +159,8 @@ def of_documents(document: Object, other_objects: Sequence[Object], source: str)
 
 
 def _max_replicas(nodes: str, replicas: int, source: str) -> int | None:
-    """Return the maximum if NNODES is a range, or None if it is a number. Otherwise, raise UsageError."""
+    """Return MAX if the variable NNODES is a range MIN:MAX, or None if it is not a range. Raises UsageError
+    for an invalid range."""
     minimum, colon, maximum = nodes.partition(":")
     if not colon:
         return None

@@ -51,8 +51,8 @@ if [ "$HARNESS_NETCHECK" = before ]; then
   case $checked in 0 | 3) ;; *) exit 90 ;; esac
 fi
 """
-"""Commands that run before the job's own setupCommand. For other workloads, files/worker_init.sh does the
-same."""
+"""Commands that run before the job's own setupCommand. For other kinds of workloads, files/worker_init.sh
+runs these commands."""
 
 
 @dataclass(frozen=True)
@@ -246,9 +246,9 @@ class TorchrunJobWorkload(PlainWorkload):
         return str(jobsets[self.name]["metadata"]["uid"])
 
     def _pending(self, kube: Kube, job: Object, namespace: str) -> str | None:
-        """Return the job's phase and message, or None if it has a JobSet.
+        """Return the job's phase and message, or None if the job has a JobSet.
 
-        Raises HarnessError if the controller refused the job, or the API server rejects the queue's pods.
+        Raises HarnessError if the controller refused the job, or if the API server rejects the queue's pods.
         """
         pending = _pending(job)
         if pending is not None:
@@ -275,9 +275,9 @@ def _valid(model: type[_Spec], document: Object) -> _Spec:
 
 
 def _pending(job: Object) -> str | None:
-    """Return the job's phase and message, or None if it has a JobSet or one is being created.
+    """Return the job's phase and message, or None if the job is queued or its JobSet has been created.
 
-    Raises HarnessError if it failed.
+    Raises HarnessError if the job failed.
     """
     status = job.get("status") or {}
     if status.get("phase") == "Failed":
@@ -291,7 +291,7 @@ def _pending(job: Object) -> str | None:
 
 
 def raise_if_rejected(queue: Object) -> None:
-    """Raise HarnessError if the API server rejects a TorchrunQueue's pods, and would reject them again."""
+    """Raise HarnessError if the API server has rejected a TorchrunQueue's pods for a permanent reason."""
     checked = template_condition(queue)
     if checked is None or checked.status != "False" or not refusals.final(message := checked.message or ""):
         return

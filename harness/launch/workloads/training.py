@@ -53,7 +53,7 @@ _FILES = Path(__file__).parents[1] / "files"
 
 @dataclass(frozen=True)
 class Shared:
-    """The mounts of a training's pods, and whether all pods must run on one node because of the volumes."""
+    """The mounts of a training job's pods, and whether the volumes require that all pods run on one node."""
 
     mounts: Sequence[training_volumes.Mount] = ()
     one_node: bool = False
@@ -67,7 +67,8 @@ class Training:
     spec: TrainingSpec = field(default_factory=TrainingSpec)
 
     def check(self, settings: Settings) -> None:
-        """Raise UsageError if the training's options are invalid or do not apply to this kind of cluster."""
+        """Raise UsageError if the training job's options are invalid or do not apply to this kind of
+        cluster."""
         super().check(settings)  # type: ignore[misc] # of PlainWorkload
         check_tracking(self.envs)  # type: ignore[attr-defined] # of PlainWorkload
         if self.spec.gpus is None:
@@ -87,7 +88,7 @@ class Training:
         return [etcd_image(context)] if self.spec.brings_etcd else []
 
     def install(self, kube: Kube, context: RunContext) -> None:
-        """Install nothing. Raises UsageError if this training cannot use its Secrets, model or claims.
+        """Install nothing. Raises UsageError if this training job cannot use its Secrets, model or claims.
 
         This check runs before any object of the launch is created.
         """
@@ -140,7 +141,8 @@ class Training:
         ), Shared(pod_mounts)
 
     def prepare(self, document: Object, surroundings: Surroundings) -> None:
-        """Add the volumes to the pods. Remove the Secret with the S3 keys, because only transfers use it."""
+        """Add the volumes to the pods. Remove the S3 keys' Secret from the ranks' environment, because only
+        transfers need the keys."""
         super().prepare(document, surroundings)  # type: ignore[misc] # of PlainWorkload
         _, shared = self.volumes(surroundings)
         template = document["spec"]["template"]
@@ -218,7 +220,7 @@ class Training:
         record(RESUMED_FROM, training_transfer.restore(self.spec.run, url, keys, *place))
 
     def submit(self, surroundings: Surroundings, record: Record) -> Handle:
-        """Create the volumes, copy the texts, and apply the workload.
+        """Create the volumes, copy the --data texts to a volume, and apply the workload.
 
         Raises HarnessError with a launch.* cause.
         """
@@ -255,16 +257,17 @@ class Training:
 
 @dataclass(frozen=True)
 class TrainingStatefulSet(Training, StatefulSetWorkload):
-    """A training as a StatefulSet."""
+    """A training job that runs as a StatefulSet."""
 
 
 @dataclass(frozen=True)
 class TrainingJob(Training, IndexedJobWorkload):
-    """A training as an Indexed Job."""
+    """A training job that runs as an Indexed Job."""
 
 
 def shared_folder(surroundings: Surroundings) -> SharedFolder:
-    """Return the folder that all nodes share. Raises HarnessError (cause cluster.mismatch)."""
+    """Return the folder that all nodes share. Raises HarnessError (cause cluster.mismatch) if the cluster has
+    none."""
     if surroundings.shared_folder is None:
         raise HarnessError(
             "expected a folder that all nodes share, but this kind cluster was created without one",
@@ -343,10 +346,11 @@ def manifests(
 ) -> str:
     """Return the objects as YAML for `kubectl apply -f -`.
 
-    With a storage class, they include claims. Other claims, Secrets and `pull_secret` must already exist in
-    the namespace. Set `rejects_root` if the namespace enforces the standard "restricted". The pods of a
-    StatefulSet keep running after their training until they are deleted. NNODES is a range, so `kubectl
-    scale` can change the number of nodes, up to `TrainingSpec.max_replicas` or MOST_REPLICAS.
+    If the options contain a storage class, the objects include PersistentVolumeClaims. Otherwise, the claims
+    must already exist in the namespace, as must the Secrets and `pull_secret`. Set `rejects_root` if the
+    namespace enforces the standard "restricted". The pods of a StatefulSet keep running after their training
+    until they are deleted. NNODES is a range, so `kubectl scale` can change the number of nodes, up to
+    `TrainingSpec.max_replicas` or MOST_REPLICAS.
     """
     if spec.kind == "statefulset" and not spec.smoke and spec.max_replicas is None:
         spec = replace(spec, max_replicas=max(MOST_REPLICAS, spec.replicas))
@@ -378,7 +382,7 @@ def manifests(
     pod_security.harden(
         template["spec"],
         root=(bool(pod_mounts) or not printed_workload.uses_worker_image)
-        and not rejects_root,  # The user owns the claims.
+        and not rejects_root,  # Only root may be able to write to the user's volumes.
         read_only=printed_workload.fits_read_only,
         fs_group=spec.storage_class is not None,
     )
@@ -394,7 +398,8 @@ def manifests(
 
 
 def _complete(pod: Object, spec: TrainingSpec, labels: Object) -> None:
-    """Complete a pod spec of either kind: command, environment, volumes, GPUs and spread over nodes."""
+    """Complete the pod spec of a StatefulSet or Job: command, environment, volumes, GPUs and spread over
+    nodes."""
     container = pod["containers"][0]
     memory = spec.memory or (MEMORY if spec.gpus is None else None)
     limits: Object = {"memory": memory} if memory else {}
@@ -431,13 +436,13 @@ def _complete(pod: Object, spec: TrainingSpec, labels: Object) -> None:
 
 
 def use(pod: Object, shared: Shared, labels: Object) -> None:
-    """Add the shared volumes to a pod. `labels` selects all of the training's pods."""
+    """Add the shared volumes to a pod. `labels` selects all pods of the training job."""
     container = pod["containers"][0]
     volume_mounts, volumes = (
         training_volumes.mounts(shared.mounts),
         training_volumes.pod_volumes(shared.mounts),
     )
-    if not shared.mounts:  # The output of the smoke test can be lost with the pod.
+    if not shared.mounts:  # The smoke test's output need not outlive the pod.
         volume_mounts = [{"name": "out", "mountPath": training_volumes.CLAIMS[training_volumes.OUTPUTS]}]
         volumes = [{"name": "out", "emptyDir": {}}]
     container["volumeMounts"] = [*container["volumeMounts"], *volume_mounts]
@@ -447,7 +452,7 @@ def use(pod: Object, shared: Shared, labels: Object) -> None:
 
 
 def on_one_node(pod: Object, labels: Object) -> None:
-    """Add an affinity with which the scheduler places all of a training's pods on one node."""
+    """Add an affinity with which the scheduler places all pods of a training job on one node."""
     term = {"topologyKey": HOST, "labelSelector": {"matchLabels": dict(labels)}}
     pod_affinity = pod.setdefault("affinity", {}).setdefault("podAffinity", {})
     pod_affinity.setdefault("requiredDuringSchedulingIgnoredDuringExecution", []).append(term)

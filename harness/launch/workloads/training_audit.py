@@ -1,4 +1,4 @@
-"""Audit a finished training's checkpoints, in a pod that mounts the same volumes read-only.
+"""Audit a training job's checkpoints, in a pod that mounts the same volumes read-only.
 
 The audit's output (harness/workers/training/audit.py) becomes training-audit.json in the bundle.
 """
@@ -16,7 +16,7 @@ from harness.launch.workloads.training_pod import Program
 FILE = "training-audit.json"
 NAME = "training-audit"
 SECONDS = 240.0
-"""The timeout, in seconds, for starting the pod, and also for the audit itself."""
+"""The time limit for starting the pod, and then again for the audit itself, in seconds."""
 
 
 def audit(trained: Training, surroundings: Surroundings, progress: Progress) -> str:

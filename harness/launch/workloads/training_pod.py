@@ -1,4 +1,4 @@
-"""Run a training's helper pod, which mounts the ranks' volumes, runs a command and prints the result.
+"""Run a training job's helper pod, which mounts the ranks' volumes, runs a command and prints the result.
 
 The pod does not have the launch's label, so it does not count as a rank. It has the ranks' tolerations, node
 selector, node affinity and security context.
@@ -42,7 +42,7 @@ class Program:
     does: str
     """A description of the command for messages, such as "the audit of the checkpoints"."""
     start_seconds: float
-    """The timeout in seconds until the container runs, including scheduling and the image pull."""
+    """The maximum time until the container runs, in seconds. It includes scheduling and the image pull."""
     seconds: float
     """The command's timeout in seconds."""
     writes: bool = False
@@ -126,7 +126,8 @@ def pod(program: Program, volumes: Volumes, surroundings: Surroundings) -> Objec
     reraise=True,
 )
 def _create_pod(kube: Kube, document: Object) -> None:
-    """Create the pod. Retry, because a fault in the training may also make a webhook restart."""
+    """Create the pod. Retry, because a fault that is injected into the training may also make a webhook
+    restart."""
     kube.apply(document)
 
 
@@ -174,7 +175,7 @@ def _final_phase(kube: Kube, namespace: str, program: Program, progress: Progres
 
 
 def _waiting_reason(pod: Object) -> str:
-    """Return why a pod does not start, according to its status, or ""."""
+    """Return why a pod does not start, or "" if its status contains no reason."""
     waiting = [mapping(one, "state", "waiting") for one in items(pod, "status", "containerStatuses")]
     conditions = [one for one in items(pod, "status", "conditions") if one.get("status") == "False"]
     texts = [one.get("message") or one.get("reason") for one in (*waiting, *conditions)]

@@ -83,7 +83,7 @@ class TrainingSpec:
     secrets: tuple[Wanted, ...] = ()
     """The user's Secrets whose keys become environment variables in the ranks."""
     reach: float | None = None
-    """How far the lowest validation loss may exceed the texts' known entropy.
+    """The maximum difference between the lowest validation loss and the texts' known entropy.
 
     The value is a fraction of the entropy. None means no limit.
     """
@@ -181,7 +181,8 @@ class TrainingSpec:
         self._fits_memory(tokens if bytes_ else 0)
 
     def _fits_memory(self, tokens: int) -> None:
-        """Raise UsageError if a pod's memory is too small for its ranks' tokens (byte tokenizer)."""
+        """Raise UsageError if the tokens of a pod's ranks do not fit into the pod's memory, with the byte
+        tokenizer."""
         quantity = self.memory or (None if self.gpus else MEMORY)
         if quantity is None:
             return
@@ -248,7 +249,7 @@ class TrainingSpec:
 
     @property
     def needs_models(self) -> bool:
-        """Return whether a trainer option contains a path on the models claim."""
+        """Return whether a trainer option contains a path on the volume for models."""
         folder = training_volumes.CLAIMS[training_volumes.MODELS]
         values = (word.rpartition("=")[2] for word in (*self.trainer, *self.options))
         return any(value == folder or value.startswith(f"{folder}/") for value in values)

@@ -40,9 +40,9 @@ from harness.workers.training.object_store import (
 
 START_SECONDS = 240.0
 SECONDS = 6 * 3600.0
-"""Timeout in seconds for a transfer. A transfer whose connection stalls fails much earlier."""
+"""The timeout for a transfer, in seconds. A transfer whose connection stalls fails much earlier."""
 Keys = Mapping[str, str]
-"""Maps the environment variables that AWS tools read to their values, which include secrets."""
+"""Maps the names of environment variables that AWS tools read to their values. Some values are secret."""
 Option = Literal["--upload", "--resume-from"]
 
 
@@ -76,7 +76,8 @@ def keys_of(
 
 
 def credentials(keys: Keys) -> list[str]:
-    """Return the values that the redactor must remove. These are all but the endpoint and region (PLACE)."""
+    """Return the values that the redactor must remove, which are all values except the endpoint and the
+    region (PLACE)."""
     return [value for name, value in keys.items() if name not in PLACE]
 
 
@@ -125,7 +126,8 @@ def _hint(error: Failed) -> str:
 def upload(
     run: str, url: str, keys: Keys, volumes: Volumes, surroundings: Surroundings, progress: Progress
 ) -> str:
-    """Upload a finished training's run. Return the pod's JSON document, with `error` after a failure."""
+    """Upload the run of a finished training job. Return the pod's JSON document, with `error` after a
+    failure."""
     progress(f"uploading the run to {url}")
     document = _transferred("up", run, url, keys, volumes, surroundings, progress)
     result = json.loads(document)
@@ -181,7 +183,8 @@ def _encoded(keys: Keys) -> dict[str, str]:
 
 
 def _forget(kube: Kube, pod: str, namespace: str) -> None:
-    """Delete the Secret with the S3 keys, and the pod. Ignore errors, as both end with the namespace."""
+    """Delete the Secret with the S3 keys, and the pod. Errors are ignored, because both are deleted with the
+    namespace anyway."""
     for kind, name in (("Secret", TRANSFER_SECRET), ("Pod", pod)):
         with suppress(ApiException, HTTPError, HarnessError):
             kube.delete("v1", kind, name, namespace)

@@ -35,7 +35,7 @@ class Mount:
     path: str
     read_only: bool = False
     folder: str = ""
-    """The folder in the volume that is mounted. An empty string means the whole volume."""
+    """The path of the mounted folder in the volume. An empty string means the whole volume."""
     optional: bool = False
     """Whether the mount is omitted if the claim does not exist."""
 
@@ -159,7 +159,8 @@ def _hint(mount: Mount, namespace: str) -> str:
 
 
 def _mode(namespace: str, mount: Mount, volume: Object, writers: int) -> str:
-    """Return the access mode for a mount with `writers` writing pods. Raises UsageError if there is none."""
+    """Return the access mode for a mount to which `writers` pods write. Raises UsageError if there is
+    none."""
     modes = list((volume.get("spec") or {}).get("accessModes") or [])
     accepted_modes = [MANY] if writers > 1 else [MANY, ONE_NODE] if writers else [READERS, MANY, ONE_NODE]
     mode = next((one for one in accepted_modes if one in modes), None)

@@ -84,7 +84,7 @@ class DigestReports(Struct):
 
 class ReportsStored(Struct):
     reports: int
-    """The number of digest reports from this process that the tracker has stored."""
+    """The number of digest reports that the tracker has stored from the process that sent this report."""
 
 
 class CameToNothing(Struct):

@@ -140,7 +140,8 @@ class Claim(Struct):
 
 
 class DigestReport(Struct):
-    """A process's report about the points in blocks of steps (harness/tracker/storage/digest_reports.py)."""
+    """A process's report with a digest of each metric's points in each block of steps
+    (harness/tracker/storage/digest_reports.py)."""
 
     process: Annotated[str, Meta(min_length=1, max_length=64)]
     number: Whole

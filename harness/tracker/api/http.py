@@ -1,4 +1,4 @@
-"""Helpers that all routes share: request senders, query parameters, application state and responses."""
+"""Helpers for all routes: they parse requests, access the application's state, and build responses."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ register_url_convertor("int", Digits())
 
 
 def sender(request: Request) -> Sender:
-    """Return the sender of a request, built from its headers, its client address and its key's permissions.
+    """Return the sender of a request, identified by the request's headers, client address and key
+    permissions.
 
     If a header occurs several times, its first value is used.
     """
@@ -61,9 +62,9 @@ def admitted(request: Request) -> bool:
 
 
 def without_run(request: Request) -> None:
-    """Make `sender` return the run id 0, because the run that the request names does not exist.
+    """Make `sender` return the run id 0 for a request that names a nonexistent run.
 
-    Otherwise, a run that is created later could get the same id, and would receive another job's rows.
+    Otherwise, a run created later could get the same id and receive another job's rows.
     """
     request.scope["state"]["no_run"] = True
 
@@ -119,10 +120,10 @@ class Json(Response):
 
 
 def number(request: Request, name: str, default: int | None = None, maximum: int | None = None) -> int:
-    """Return a query parameter as an integer of at most `maximum`, or `default` if the parameter is missing.
+    """Return a query parameter as an integer, or `default` if the parameter is missing.
 
-    Raises Refused 400 if the value is not a non-negative integer, or if the parameter is missing and has no
-    default.
+    A value above `maximum` is reduced to `maximum`. Raises Refused 400 if the value is negative or not an
+    integer, or if the parameter is missing and has no default.
     """
     text = request.query_params.get(name)
     if text is None:

@@ -15,8 +15,8 @@ INLINE = frozenset(
     }
 )
 """Content types that browsers display without executing scripts. Files of other types are downloaded. The
-list has no patterns, because a browser parses any type that ends in +xml as XML, which can contain
-scripts."""
+list contains only complete types and no patterns, because a browser parses any type that ends in +xml as XML,
+which can contain scripts."""
 UNKNOWN = "application/octet-stream"
 POLICY = "default-src 'none'; img-src 'self'; media-src 'self'; sandbox; frame-ancestors 'none'"
 
@@ -24,7 +24,8 @@ POLICY = "default-src 'none'; img-src 'self'; media-src 'self'; sandbox; frame-a
 def media_type(header: str | None) -> str:
     """Return the content type in a header if it is in INLINE, and otherwise UNKNOWN.
 
-    Parameters are dropped. A header with several types, such as "text/plain, text/html", is unknown.
+    Parameters such as `charset` are dropped. For a header with several types, such as "text/plain,
+    text/html", return UNKNOWN.
     """
     essence = (header or "").partition(";")[0].strip(" \t").lower()
     return essence if essence in INLINE else UNKNOWN

@@ -12,14 +12,13 @@ from starlette.requests import Request
 from harness.tracker.shared.requests import Busy, Refused, loads
 
 WHOLE = "tracker whole"
-"""The key in a request's ASGI scope that is set once the complete request body has been received. The body of
-most requests is complete before the task that handles the request starts.
-"""
+"""The key that is set in a request's ASGI scope once the complete request body has been received. For most
+requests, this is the case before the task that handles the request starts."""
 BODY_LIMIT = 64 << 20
 """The maximum size of a request body, in bytes."""
 TOTAL_BODY_LIMIT = 96 << 20
-"""The maximum total size of all request bodies that are being read, in bytes. This limit never applies to a
-request that is the only one being read."""
+"""The maximum total size of all request bodies that are being read, in bytes. The limit does not apply while
+only one request is being read."""
 BODY_SECONDS = 60
 """The maximum time between two parts of a request body, in seconds."""
 
@@ -43,8 +42,8 @@ async def chunks(request: Request, limit: int) -> AsyncIterator[bytes]:
 async def _next_part(request: Request, stream: AsyncIterator[bytes]) -> bytes | None:
     """Return the next part of the body, or None after the last part.
 
-    If the complete body has already been received, no timeout is set up, because setting up a timeout would
-    double the time needed to read a small body.
+    If the complete body has already been received, this function sets no timeout. A timeout would double the
+    time needed to read a small body.
     """
     if WHOLE in request.scope:
         return await anext(stream, None)

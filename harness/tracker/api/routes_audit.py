@@ -44,7 +44,7 @@ async def points(request: Request) -> Response:
 
 
 async def columns(request: Request) -> Response:
-    """Return the same raw rows as `points`, but as packed columns, which takes a tenth of the time."""
+    """Return the same raw rows as `points`, but as packed columns. This takes a tenth of the time."""
     ids, after = numbers(request, "runIds"), number(request, "after", 0)
     if not ids:
         raise Refused(400, "runIds: required")
@@ -89,7 +89,7 @@ async def digests(request: Request) -> Response:
 
 
 async def report_digests(request: Request) -> Response:
-    """Store a process's digest report, and return how many reports from this process are stored.
+    """Store a process's digest report, and return the number of stored reports from this process.
 
     A stored report cannot be replaced. A report without entries is not stored. Clients send such a report to
     find out whether the tracker has this route.

@@ -30,8 +30,7 @@ MAX_FILES = 1000
 
 
 def _row(entry: object) -> tuple[Any, ...]:
-    """Return the values for an announced file's row in the `files` table, for the columns from file_name to
-    annotations.
+    """Return an announced file's values for the columns from file_name to annotations of the `files` table.
 
     Raises Refused 400 if a field is invalid.
     """
@@ -89,13 +88,12 @@ async def announce(request: Request) -> Response:
 
 
 async def put(request: Request) -> Response:
-    """Store the bytes of an announced file. The file is listed only after all bytes were received.
+    """Store the bytes of an announced file. The file is listed only after all bytes have been received.
 
-    An upload URL stores one file. The same bytes can be sent again, because a client resends them if it did
-    not receive the response. Before the body is read, raises Refused 403 for an invalid URL, 404 for an
-    unknown file, 400 if the size differs from the announced size, 413 and 507 for a file that exceeds a
-    limit, and 429 while another request sends the same file. Raises Refused 409 if other bytes are already
-    stored.
+    An upload URL is valid for one file. A client that did not receive the response can send the same bytes
+    again. Before reading the body, raises Refused 403 for an invalid URL, 404 for an unknown file, 400 if the
+    size differs from the announced size, 413 or 507 for a file that exceeds a limit, and 429 while another
+    request sends the same file. Raises Refused 409 if other bytes are already stored.
     """
     token, expires_at, seal = (request.path_params[name] for name in ("token", "until", "seal"))
     if not signed_links.right(request.app.state.key, "upload", token, expires_at, seal):
@@ -179,7 +177,8 @@ async def _is_stored(request: Request, path: Path, size: int) -> bool:
 
 
 async def get(request: Request) -> Response:
-    """Return a file's bytes. The headers stop browsers from guessing the content type and running scripts."""
+    """Return a file's bytes. The response headers stop browsers from guessing the content type and running
+    scripts."""
     token, expires_at, seal = (request.path_params[name] for name in ("token", "until", "seal"))
     if not signed_links.right(request.app.state.key, "read", token, expires_at, seal):
         raise Refused(403, "this link is invalid or has expired: request the list of files again")

@@ -1,4 +1,5 @@
-"""Reserve space for uploads before their bodies are read, so that parallel uploads respect the limit."""
+"""Reserve space for uploads before their bodies are read, so that parallel uploads cannot exceed the total
+size limit."""
 
 from __future__ import annotations
 

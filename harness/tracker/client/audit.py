@@ -1,4 +1,4 @@
-"""Read a launch's data as evidence, from the embedded tracker or from hosted Pluto."""
+"""Read a launch's data as evidence for its verdict, from the embedded tracker or from hosted Pluto."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ WritePoints = Callable[[PointRows], None]
 PAGE = 10_000
 """The number of rows per page for a tracker that does not support the column format."""
 COLUMNS_PAGE = 200_000
-"""The maximum number of rows per page in the column format, about 6 MB."""
+"""The maximum number of rows per page in the column format. A page of this length has about 6 MB."""
 
 
 DIGESTS_PAGE = 10_000
@@ -78,7 +78,7 @@ class AuditReader(Protocol):
         """Return the requests that the tracker could not serve, or [] if the tracker does not record them."""
 
     def refused(self, run_ids: Sequence[int]) -> list[TrackerRefusal]:
-        """Return the rejected write requests that named one of these runs, or no run.
+        """Return the rejected write requests that named one of these runs, or that named no run.
 
         Returns [] if the tracker does not record rejected requests.
         """
@@ -87,9 +87,9 @@ class AuditReader(Protocol):
 class EmbeddedAudit:
     """Reads the embedded tracker through its audit view.
 
-    `client` must be configured with the base URL, the key and TLS. It can use the Kubernetes API server's
-    proxy. `gone_reason` returns the reason why the tracker can no longer respond, or None. Once it returns a
-    reason, requests are not retried.
+    `client` must be configured with the base URL, the key and TLS. Its requests can go through the Kubernetes
+    API server's proxy. `gone_reason` returns the reason why the tracker can no longer respond, or None.
+    Failed requests are retried only as long as it returns None.
     """
 
     source: Literal["embedded", "hosted"] = "embedded"

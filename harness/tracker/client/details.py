@@ -13,7 +13,7 @@ from harness.tracker.client.retry import RejectedError, ask
 
 _DISPLAY_ID = re.compile(r"[A-Za-z0-9]+-[0-9]+")
 _ABSENT = (403, 404)
-"""HTTP status codes that mean that a run does not exist, or that the key cannot access the run."""
+"""HTTP status codes for a run that does not exist, or that the key cannot access."""
 
 
 def is_tracker_id(word: str) -> bool:

@@ -1,8 +1,8 @@
 """Read hosted Pluto through its public read API.
 
 The API provides less data than the embedded tracker. It has no attachments, returns only the runs of one
-project, and stores neither the sender nor the receive time of a row. If a rank created a separate run, that
-run is found only by the job name in the metadata of the process that created it.
+project, and stores neither the sender nor the receive time of a row. A separate run that a rank created can
+be found only by the job name in the metadata of the process that created the run.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ MAX_RAW_ROWS = 50_000
 
 
 class HostedAudit:
-    """Reads hosted Pluto. Rows are read once two row counts taken `settle_seconds` apart are equal.
+    """Reads hosted Pluto. Rows are read only after the row count has not changed for `settle_seconds`.
 
     If `base_url` is empty, Pluto's own API is used.
     """
@@ -72,10 +72,10 @@ class HostedAudit:
     def runs(
         self, *, external_id: str, project: str, job_name: str | None, ids: Collection[int] = ()
     ) -> list[TrackerRun]:
-        """Return the matching runs among the project's newest runs. Pluto cannot search by external id.
+        """Return the runs with this external id or job name, and the runs in `ids`.
 
-        If `ids` contains the run with this external id, or if there is no external id, only the runs in `ids`
-        are read.
+        Pluto cannot search for such runs, so the project's newest runs are read one by one. They are not read
+        if `ids` contains a run with this external id, or any run if `external_id` is empty.
         """
         known_runs = by_id(self._client, ids, project, self._seconds)
         self._projects.update({run.run_id: run.project for run in known_runs})

@@ -1,4 +1,4 @@
-"""Group metrics whose names differ only by a rank into one chart, and flatten nested settings into rows."""
+"""Show metrics whose names differ only by a rank in one chart, and flatten nested settings into rows."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Chart:
-    """A chart with one metric, or with the metrics of all ranks whose names differ only by the rank."""
+    """A chart with one metric, or with the metrics of several ranks, whose names differ only by the rank."""
 
     title: str
     series: tuple[Series, ...]
@@ -107,7 +107,8 @@ def flat(value: Any) -> list[tuple[str, str]]:
 def _is_secret(path: str) -> bool:
     """Return whether a dotted path suggests a secret.
 
-    In such a path, the last key is the name of a secret, or an earlier key denotes a secret value.
+    This is the case if the last key of the path is a secret's name, or if an earlier key denotes a secret
+    value.
     """
     *parents, key = re.sub(r"\[\d+\]", "", path).split(".")
     return is_secret_name(key) or any(map(denotes_value, parents))

@@ -1,4 +1,4 @@
-"""Queries of a run's log page: messages with their senders, as a terminal would display them."""
+"""Queries for a run's log page: messages with their senders, as a terminal would display them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CONTEXT_LINES = 100
 that an earlier message wrote, for example a progress bar."""
 
 CONTROLS = "*[\x01-\x08\x0b-\x1f\x7f-\x9f]*"
-"""The GLOB pattern of messages that contain control characters other than tabs and line feeds."""
+"""The SQLite GLOB pattern for messages with control characters other than tabs and line feeds."""
 
 
 def lines(
@@ -25,7 +25,7 @@ def lines(
     Without `after`, the last LOG_LINES messages before the id `before` are read. With `after`, the first
     LOG_LINES messages with a larger id are read. Earlier lines that these messages changed are returned again
     with the same `id`. `first` and `last` are the ids of the first and the last message that was read, and
-    `more` is whether there are more messages.
+    `more` states whether there are more messages.
     """
     filters = {"run": run, "sender": sender, "kind": kind, "search": search}
     earlier: list[sqlite3.Row] = []
@@ -51,11 +51,12 @@ def _messages(
     """Return the stored log messages that match the filters.
 
     A text search ignores case, escape sequences and other control characters. If the text is not ASCII, the
-    search also ignores the Unicode normalization.
+    search also ignores differences in Unicode normalization.
     """
     for function in (log_text.visible, log_text.clipped, log_text.cut, log_text.folded):
         db.create_function(function.__name__, 1, function, deterministic=True)
-    fold = "lower" if filters["search"].isascii() else "folded"  # SQLite's `lower` changes only ASCII.
+    # SQLite's `lower` changes only ASCII letters.
+    fold = "lower" if filters["search"].isascii() else "folded"
     query = (
         "SELECT l.id, l.time_ms, clipped(l.message) AS message, cut(l.message) AS cut, l.log_type, r.sender"  # noqa: S608
         " FROM logs l JOIN requests r ON r.id = l.request_id WHERE l.run_id = :run"

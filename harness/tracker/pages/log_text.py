@@ -29,8 +29,8 @@ each older message."""
 MAX_SHOWN_LENGTH = 10_000
 """The maximum number of characters shown per line."""
 _OVERLAP = 1000
-"""Secrets are also searched for in this many characters beyond MAX_SHOWN_LENGTH, so that a secret at the end
-of the shown part is masked."""
+"""The number of characters after the first MAX_SHOWN_LENGTH that are also searched for secrets, so that a
+secret at the end of the shown part is masked."""
 _HINTS = re2.compile(secret_rules.HINTS.encode())
 _PREFIX = re.compile(r"\[rank\d+\] ")
 
@@ -116,7 +116,7 @@ def visible(message: str) -> str:
 
 
 def folded(text: str) -> str:
-    """Return a text in which case and Unicode normalization make no difference, for text searches."""
+    """Return a text with its case folded and in Unicode normalization form NFKC, for text searches."""
     return unicodedata.normalize("NFKC", text).casefold()
 
 

@@ -1,4 +1,4 @@
-"""Login to and logout from the web interface: session checks, the login form, and one-time links."""
+"""Login and logout for the web interface: session checks, the login form, and one-time links."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Queries of a run's ranks page, and the counts by which an open page detects changes."""
+"""Queries for a run's ranks page, and the values that an open page polls to detect changes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MAX_NAMES = 300
 
 
 def pulse(db: sqlite3.Connection, run: sqlite3.Row) -> Found:
-    """Return a run's status and its number of rows by kind.
+    """Return a run's status, the number of its rows of each kind, and the number of its metrics.
 
     An open page polls these values to detect changes.
     """
@@ -35,8 +35,8 @@ def pulse(db: sqlite3.Connection, run: sqlite3.Row) -> Found:
 
 
 def ranks(db: sqlite3.Connection, run: sqlite3.Row, only: str | None) -> Found:
-    """Return the ranks that attached to a run, the missing ranks, the separate runs, and the overwritten
-    values.
+    """Return the ranks that attached to a run, the missing ranks, the separate runs, and the metrics with
+    overwritten values.
 
     A separate run is another run to which a process in the same job attached. If `only` is given, runs of
     projects other than `only` are omitted.

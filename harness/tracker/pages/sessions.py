@@ -112,11 +112,10 @@ def end(request: Request, response: Response) -> None:
 
 
 def is_same_origin(request: Request) -> bool:
-    """Return whether one of this tracker's pages sent a form, judged by the Origin header.
+    """Return whether a form was sent from one of this tracker's pages, according to the request's headers.
 
-    If there is no Origin header, return True.
-
-    A proxy can change the Host header, so the origin of --public-url is accepted too.
+    Sec-Fetch-Site and Origin are checked if they are present. A proxy can change the Host header, so the
+    origin of --public-url is accepted too.
     """
     if request.headers.get("sec-fetch-site", "same-origin") not in {"same-origin", "none"}:
         return False
@@ -133,7 +132,7 @@ def _sessions(request: Request) -> Sessions:
 def _secure(request: Request) -> bool:
     """Return whether the browser connects with TLS to a proxy in front of the tracker.
 
-    X-Forwarded-Proto is accepted from any sender, because it can only restrict the sender's own cookie.
+    X-Forwarded-Proto is accepted from any sender, because a false value affects only the sender's own cookie.
     """
     forwarded = request.headers.get("x-forwarded-proto", "").partition(",")[0].strip().lower()
     return request.app.state.public_url.startswith("https://") or "https" in {request.url.scheme, forwarded}

@@ -117,8 +117,8 @@ def files(db: sqlite3.Connection, run: int, key: str, offset: int) -> tuple[list
 
 
 def data(db: sqlite3.Connection, run: int) -> Found:
-    """Return a run's histograms, tables and other data (for each name, those of the latest step), strings,
-    alerts and graphs."""
+    """Return a run's logged data: strings, alerts, graphs, and the latest histogram, table or other value of
+    each name."""
     rows, total = run_queries.data(db, run, None, None, 10_000, 0)
     last = {(row["logName"], row["dataType"]): row for row in rows if row["dataType"] != "string-series"}
     kinds: dict[str, list[Found]] = {"histograms": [], "tables": [], "others": []}
@@ -141,7 +141,7 @@ def data(db: sqlite3.Connection, run: int) -> Found:
 
 
 def histogram(text: str) -> Found | None:
-    """Return a histogram's bars, scaled to 100 × 40, or None if the text is not a histogram."""
+    """Return a histogram's bars, scaled to an area of 100 × 40, or None if the text is not a histogram."""
     document = _mapping(_parsed(text))
     counts, bins = document.get("freq"), document.get("bins")
     if not isinstance(counts, list) or not counts or len(counts) > 1000:

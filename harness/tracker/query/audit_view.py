@@ -20,8 +20,8 @@ from harness.tracker.shared.blocks import Block, unpacked
 
 Found = dict[str, Any]
 MERGED = 64
-"""The maximum number of runs whose blocks are read through the index and merged. For more runs, all blocks
-are scanned."""
+"""The maximum number of runs for which a query reads each run's blocks through the index and merges them. A
+query for more runs scans all blocks."""
 COLUMNS = ["run_id", "metric", "step", "value", "time_ms", "received_at", "sender", "peer", "launch"]
 
 

@@ -1,4 +1,4 @@
-"""Downsample a series for display, into buckets that keep the lowest and highest value.
+"""Downsample a series for display, into buckets that keep their lowest and highest values.
 
 Every extreme value is preserved, regardless of the length of the series.
 """
@@ -58,10 +58,11 @@ class Curve:
 
 @dataclass(frozen=True)
 class End:
-    """The end of a series.
+    """Describes how a series ends.
 
-    `finite` is the last finite value as (step, value), or None. `diverged` is the first step after it, at
-    which the value is NaN or infinite, or None if the series ends with a finite value.
+    `finite` is the last finite value as (step, value), or None. If the series ends with NaN or infinite
+    values, `diverged` is the step of the first value after the last finite one; otherwise, `diverged` is
+    None.
     """
 
     finite: tuple[int, float] | None
@@ -69,7 +70,7 @@ class End:
 
 
 def end(db: sqlite3.Connection, run: int, name: str, read_series: Series = series.deduplicated) -> End:
-    """Return the end of a series. `read_series` is the function that reads the series."""
+    """Return how a series ends. `read_series` is the function that reads the series."""
     points = read_series(db, run, name, None, None)
     at = len(points) - 1
     while at >= 0 and not math.isfinite(points.values[at]):
@@ -89,7 +90,8 @@ def last(
 
 
 def overwritten(db: sqlite3.Connection, run: int, name: str) -> tuple[int, int]:
-    """Return the number of a series' rows, and of those hidden by another row for the same step."""
+    """Return the number of rows in a series, and the number of these rows that another row for the same step
+    hides."""
     steps = series.sent(db, run, name).steps
     return len(steps), len(steps) - len(set(steps))
 

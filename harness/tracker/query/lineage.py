@@ -53,8 +53,8 @@ def names(db: sqlite3.Connection, run: int) -> list[str]:
 def deduplicated(
     db: sqlite3.Connection, run: int, name: str, first: int | None = None, last: int | None = None
 ) -> Columns:
-    """Return a metric's deduplicated points by step, like series.deduplicated, including the points of the
-    run's parents."""
+    """Return a metric's deduplicated points by step, as series.deduplicated does, but including the points of
+    the run's parents."""
     parts = segments(db, run)
     if len(parts) == 1:
         return series.deduplicated(db, run, name, first, last)

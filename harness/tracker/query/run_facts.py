@@ -92,10 +92,8 @@ def check_path(path: str) -> None:
 
 
 def number_of(value: Any) -> float | None:
-    """Return a value as a finite number, or None if it is not a finite number.
-
-    As in Pluto, a string can contain the number.
-    """
+    """Return a value as a finite number, or None if it is not a finite number. As in Pluto, the value can be
+    a string that contains the number."""
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         return None
     try:

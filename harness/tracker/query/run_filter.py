@@ -99,7 +99,7 @@ class _Reader:
 
 
 def _leaf(field: str, value: Any) -> Test:
-    """Return a function that tests one field. If the filter has several operators, all must be true."""
+    """Return a function that tests one field. If the filter has several operators, all of them must match."""
     conditions = (
         value if isinstance(value, dict) and any(k.startswith("$") for k in value) else {"$eq": value}
     )

@@ -83,8 +83,10 @@ def _listed(row: sqlite3.Row) -> Found:
 def _filtered(
     db: sqlite3.Connection, condition: str, values: list[str], listing: Listing
 ) -> tuple[list[Found], int]:
-    """Return one page of runs and the number of matching runs, like `runs`, if the filter or the sort field
-    must be evaluated in Python. Raises Slow if this takes too long."""
+    """Return one page of runs and the number of matching runs, in the same form as `runs`.
+
+    This function evaluates the filter and the sort field in Python. Raises Slow if this takes too long.
+    """
     deadline = time.monotonic() + QUERY_SECONDS
     matching = []
     for row in db.execute(f"SELECT * FROM run_states WHERE {condition}", values):  # noqa: S608

@@ -59,7 +59,7 @@ class Scope(Enum):
     PROJECT = "projectName"
     """The request has a query parameter with the name of the project."""
     SENDER = "X-Run-Id"
-    """The request has a header with the run id, which clients send with rows and files."""
+    """The request has the header X-Run-Id, which clients send with rows and files."""
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,7 @@ class Keyring:
     async def opens(self, request: Request, grant: Grant, runs: Iterable[int]) -> bool:
         """Return whether all these runs exist and the key can access them.
 
-        A run that a key can access stays accessible, because its project, id and creator never change.
+        A positive result is cached. It stays correct, because a run's project, id and creator never change.
         """
         unknown = {run for run in runs if (grant, run) not in self._opened}
         if not unknown:

@@ -28,7 +28,8 @@ SPARE = 128
 
 
 def raise_limit() -> int:
-    """Raise the process's soft limit on open file descriptors to the hard limit, but to at most 65536.
+    """Raise the process's soft limit on open file descriptors to the hard limit or to 65536, whichever is
+    lower.
 
     Return the number of connections that this limit allows.
     """

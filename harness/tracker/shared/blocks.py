@@ -1,10 +1,10 @@
-"""Points stored in columns. All points of one request form one block, which is one row in the database.
+"""Blocks, which store points in columns. All points of one request form one block, which is one database row.
 
 A block contains the names of its metrics. For each point, in arrival order, it contains a step, a client time
-and a value. `which` contains the index of each point's metric. It is None if the metrics alternate in a fixed
-order, for example if all lines log the same names. On disk, the columns are stored one after another as
-little-endian 64-bit numbers, followed by `which` as 32-bit numbers. NaN and infinities are stored like other
-values.
+and a value. `which` contains the index of each point's metric. If the metrics take turns in the order of
+their names in the block, for example because all ingest lines log the same names, `which` is None. On disk,
+the columns are stored one after another as little-endian 64-bit numbers, followed by `which` as 32-bit
+numbers. NaN and infinities are stored like other values.
 """
 
 from __future__ import annotations
@@ -75,9 +75,9 @@ def title(names: Sequence[str]) -> str:
 
 
 def shape_of(db: sqlite3.Connection, run: int, title: str) -> int:
-    """Return the id of a list of metric names in the `shapes` table.
+    """Return the id of the row in the `shapes` table that contains the run's list of metric names `title`.
 
-    Insert the list if the run does not have it yet.
+    Insert the row if it does not exist.
     """
     db.execute("INSERT OR IGNORE INTO shapes (run_id, names) VALUES (?, ?)", (run, title))
     query = "SELECT id FROM shapes WHERE run_id = ? AND names = ?"
@@ -120,7 +120,8 @@ def of_lines(steps: array[int], times: array[int], data: Sequence[dict[str, floa
 
 
 def in_turn(which: array[int], names: int) -> bool:
-    """Return whether the metrics alternate in a fixed order, and all of them have the same number of points.
+    """Return whether the metrics take turns in the order of their indexes, with the same number of points
+    each.
 
     `which` contains the index of each point's metric.
     """
@@ -151,7 +152,7 @@ def unpacked(names: Sequence[str], points: int, packed: bytes) -> Block:
 
 
 def extend(into: array[Number], column: array[Number], places: Sequence[int]) -> None:
-    """Append the numbers at the indexes `places` in the column `column` to the column `into`."""
+    """Append the numbers of `column` at the indexes `places` to `into`."""
     if isinstance(places, range):
         into.extend(column[places.start :: places.step])
     else:

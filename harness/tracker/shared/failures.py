@@ -14,7 +14,8 @@ MAX_COMBINATIONS = 100
 
 
 class Failures:
-    """Counters of requests by reason and sender, with the times of the first and the last request of each."""
+    """Counters of requests, one for each reason and sender. Each counter includes the times of its first and
+    last request."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -24,7 +24,7 @@ MAX_PROJECT_BYTES = 1024
 class Grant:
     """The permissions that a key grants.
 
-    With all fields None, as for the tracker's own key, access is not restricted.
+    If all fields are None, as for the tracker's own key, access is not restricted.
     """
 
     project: str | None = None

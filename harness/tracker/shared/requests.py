@@ -25,7 +25,7 @@ def now() -> str:
 
 
 def from_ms(time_ms: int) -> str:
-    """Format a client time in milliseconds as Pluto does.
+    """Format a client time, given in milliseconds, in the same way as Pluto.
 
     A time that datetime cannot represent is returned as a number.
     """
@@ -91,7 +91,7 @@ def loads(text: bytes | str, *, constants: bool = True) -> Any:
     Raises ValueError for invalid JSON, bytes that are not UTF-8, and numbers with thousands of digits. A lone
     surrogate is invalid too, because neither the database nor a response can contain it.
     """
-    content = text.decode() if isinstance(text, bytes) else text  # json.loads accepts bytes with surrogates.
+    content = text.decode() if isinstance(text, bytes) else text  # In bytes, json.loads accepts surrogates.
     value = json.loads(content) if constants else json.loads(content, parse_constant=_no_constant)
     if "\\u" in content or not isinstance(text, bytes):
         json.dumps(value, ensure_ascii=False).encode()

@@ -20,7 +20,7 @@ def opens(db: sqlite3.Connection, grant: Grant, run: sqlite3.Row) -> bool:
 
 
 def claimed_by_another(db: sqlite3.Connection, grant: Grant, external_id: str) -> bool:
-    """Return whether other launches have claimed this run id and the launch of this key has not."""
+    """Return whether this run id is claimed by other launches but not by the launch of this key."""
     if grant.launch is None or grant.run == external_id:
         return False
     query = "SELECT launch FROM claims WHERE project = ? AND external_id = ?"

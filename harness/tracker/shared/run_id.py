@@ -12,8 +12,8 @@ from harness.core.errors import UsageError
 
 MAX_LENGTH = 255
 DISPLAY_ID = re.compile(r"[A-Z0-9]{1,4}-\d+\n?")
-"""Matches a display id. Like the client's pattern, it ends with `$`, which also matches before a final
-newline."""
+"""Matches a display id. A final newline is permitted, because the `$` at the end of the client's pattern also
+matches before a final newline."""
 
 RunIdKind = Literal["external", "resume-numeric", "resume-display"]
 

@@ -20,7 +20,8 @@ _ON_CONFLICT = (
 
 
 def note(db: sqlite3.Connection, run_id: int, kind: str, sender: Sender, rows: int = 1) -> None:
-    """Count a request that wrote to a run, by the request's kind and sender."""
+    """Count a request that wrote to a run, in the row of the `writers` table for the request's kind and
+    sender."""
     at = now()
     bulk_insert.insert(db, _WRITER, [(run_id, kind, *_sender_key(sender), 1, rows, at, at)], _ON_CONFLICT)
 
@@ -28,7 +29,7 @@ def note(db: sqlite3.Connection, run_id: int, kind: str, sender: Sender, rows: i
 def note_all(db: sqlite3.Connection, kind: str, requests: Iterable[tuple[Sender, int]], at: str) -> None:
     """Count several write requests of one kind, given as (sender, number of rows).
 
-    `sender.run_id` is the run.
+    `sender.run_id` is the id of the run to which the request wrote.
     """
     totals: dict[tuple[Any, ...], list[int]] = {}
     for sender, rows in requests:
@@ -81,7 +82,7 @@ def release(db: sqlite3.Connection, launch: str) -> None:
 
 
 def writers(db: sqlite3.Connection, run_ids: list[int]) -> list[dict[str, Any]]:
-    """Return the writers of these runs, with their numbers of requests and rows by kind.
+    """Return the writers of these runs, with the numbers of requests and rows for each kind of request.
 
     Claims of the runs' ids are included, with the kind "claim".
     """

@@ -31,7 +31,7 @@ T = TypeVar("T")
 Work = tuple[Callable[[sqlite3.Connection], Any] | Sent, "asyncio.Future[Any]"]
 Outcome = tuple["asyncio.Future[Any]", Any, "BaseException | None"]
 GROUP = 256
-"""The number of writes in a transaction after which no more writes are added to it."""
+"""The number of writes at which a transaction is full. Further writes wait for the next transaction."""
 QUEUE = 4096
 """The maximum number of writes in the queue. Further writes are rejected, and their senders retry later."""
 QUERY_SECONDS = 60.0

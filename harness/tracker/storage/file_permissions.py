@@ -22,7 +22,8 @@ def make_private(database: Path) -> None:
 
 
 def restrict(path: Path, mode: int) -> None:
-    """Set the permissions of a file or folder to `mode` if all users can access it and this user owns it."""
+    """Set the permissions of a file or folder to `mode` if other users can access it and the current user
+    owns it."""
     try:
         status = path.stat()
     except FileNotFoundError:

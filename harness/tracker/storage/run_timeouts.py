@@ -1,9 +1,10 @@
-"""Show a run as FAILED if it is RUNNING and has shown no sign of life within hosted Pluto's timeouts.
+"""Show a RUNNING run as FAILED once it has shown no sign of life for as long as hosted Pluto's timeout.
 
-This status is computed when a run is read, and never stored. If the run continues, it is RUNNING again. A
-status that the run reports takes precedence. Verdicts are not affected, because the audit view contains the
-history as reported. Signs of life are heartbeats, points, and any other change to a run. A stopped tracker
-cannot receive signs of life, so the timeout never begins before the tracker has started.
+This status is computed when a run is read, and never stored. After a new sign of life, the run is shown as
+RUNNING again. A status that the run reports takes precedence. Verdicts are not affected, because the audit
+view contains the status history as reported. Signs of life are heartbeats, points, and any other change to a
+run. A stopped tracker cannot receive signs of life, so the timeout never begins before the tracker has
+started.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ HEARTBEAT_SECONDS = 150
 """The number of seconds without a sign of life after which a run that has sent heartbeats is shown as
 FAILED."""
 NEVER_BEAT = 12
-"""The factor by which the timeout is longer for a run that never sent a heartbeat. By default, this gives 30
-minutes."""
+"""The factor by which the timeout is longer for a run that never sent a heartbeat. By default, the timeout of
+such a run is 30 minutes."""
 REASON = {"reason": "heartbeat-timeout"}
 VIEW = """
 CREATE TEMP VIEW run_states AS SELECT

@@ -41,7 +41,7 @@ def find(db: sqlite3.Connection, run_id: object, sender: Sender | None = None) -
 def create(db: sqlite3.Connection, new: Create, attach: Attach) -> tuple[sqlite3.Row, bool]:
     """Return the run with the given project and external id, and whether it already existed.
 
-    If not, create it.
+    If the run did not exist, create it.
 
     In a new database, run ids start at the current Unix time. A client with a run id from a lost database
     therefore cannot write to a run in the new database.
@@ -97,7 +97,7 @@ def create(db: sqlite3.Connection, new: Create, attach: Attach) -> tuple[sqlite3
 def _inherited(db: sqlite3.Connection, new: Create, grant: Grant) -> tuple[Any, list[str]]:
     """Return the config and tags of a new run.
 
-    If the run is a fork and inherits them, they are merged with those of its parent. Raises Refused 404 if
+    A fork can inherit its parent's config and tags, which are then merged with its own. Raises Refused 404 if
     the parent does not exist or the key cannot access it.
     """
     if new.forked_from is None:

@@ -2,11 +2,11 @@
 
 Points are raw, which means that every accepted value is stored, even if it was sent twice. A request's points
 form one row in `blocks` (blocks.py), which contains the points `first_id` to `last_id` in arrival order.
-`requests` contains their sender. `shapes` contains each run's distinct lists of metric names. `writers`
-counts the requests that wrote to a run, by kind and sender. `launch` is the launch to which the request's key
-belongs (keys.py). `process` is the process that a request names (`X-Harness-Process`). Both columns are NULL
-or "" if there is no value. `digests` contains reports about the points that a process logged
-(digest_reports.py), and `digest_sizes` their total size by run.
+`requests` contains the sender of each request. `shapes` contains each run's distinct lists of metric names.
+`writers` counts the requests that wrote to a run, by kind and sender. The column `launch` contains the launch
+to which a request's key belongs (keys.py). The column `process` contains the process that a request names
+(`X-Harness-Process`). Both columns are NULL or "" if there is no value. `digests` contains reports about the
+points that a process logged (digest_reports.py), and `digest_sizes` contains their total size by run.
 """
 
 from __future__ import annotations

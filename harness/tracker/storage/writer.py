@@ -34,7 +34,8 @@ class Sent:
 
 
 class PointWriter:
-    """Writes points to the database. The ids of shapes are cached until `forget` is called."""
+    """Writes points to the database. The ids of shapes (lists of metric names) are cached until `forget` is
+    called."""
 
     def __init__(self) -> None:
         self._shapes: dict[tuple[int, str], int] = {}
