@@ -142,7 +142,7 @@ def result_of(bisection: Bisection, end: End, job: Path, folder: Path, context: 
 def changes_between(versions: Versions, before: Version, after: Version, context: RunContext) -> Changes:
     """Return the differences between two versions of a package, from the older to the newer one.
 
-    Both are installed into temporary folders, without their dependencies. None of their code is run.
+    Both versions are installed into temporary folders, without their dependencies. Their code is not run.
     """
     try:
         if versions.repository is not None:

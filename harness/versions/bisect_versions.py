@@ -133,7 +133,7 @@ def of_repository(name: str, repository: Path, good: str | None, bad: str) -> Ve
         for each in commit_list
     )
     for each in result[:1]:
-        parse(name, each.spec)  # The repository's path might not be valid in --replace.
+        parse(name, each.spec)  # Raises UsageError if --replace does not accept the repository's path.
     fix = (
         good is not None and commit_list[0].parents != () and commit_list[1].sha == commit_list[0].parents[0]
     )

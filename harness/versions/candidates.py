@@ -87,7 +87,8 @@ def candidates(name: str, spec: str, context: RunContext, newest: int | None = N
 
 
 def locked(name: str) -> Candidate:
-    """Return the version in the lock file. Raises UsageError if it does not contain the package."""
+    """Return the version in the lock file. Raises UsageError if the lock file does not contain the
+    package."""
     if name in CONTROLLERS:
         version = getattr(source_versions.load(load_settings().model_copy(update={"replace": {}})), name)
         return Candidate(name, "", version, f"{version} ({LOCKED})")
@@ -215,9 +216,10 @@ def _resolved(package: str, specifiers: Sequence[str], options: Sequence[str]) -
 
 
 def _build(one: Replacement, spec: str, context: RunContext) -> Candidate:
-    """Return the candidate for a path or a Git reference. Its wheel is built now, and used for all launches.
+    """Return the candidate for a path or a Git reference.
 
-    Otherwise, editing the checkout in the meantime would make launches in the same comparison differ.
+    The wheel is built once and used for all launches, so that editing a checkout does not make launches in
+    the same comparison differ.
     """
     wheel = wheel_of(one, context)
     version = str(parse_wheel_filename(wheel.name)[1])

@@ -72,7 +72,7 @@ class CellResult(BaseModel):
         return not_passed[-1] if not_passed else self.outcomes[-1] if self.outcomes else None
 
     def is_expected(self, outcome: Outcome) -> bool:
-        """Return whether a launch has the expected result and cause. Without a rule, it must pass."""
+        """Return whether a launch has the expected result and cause. Without a rule, PASS is expected."""
         if self.expected is None:
             return outcome.passed
         same_cause = self.expected.cause in (None, outcome.cause)
@@ -81,8 +81,8 @@ class CellResult(BaseModel):
     def needs_launch(self, repeat: int) -> bool:
         """Return whether another launch is needed to determine the status.
 
-        A cell is launched up to `repeat` times, until one launch ends as expected. It is not launched again
-        if its packages cannot be installed.
+        A cell is launched up to `repeat` times, until one launch ends as expected. A cell whose packages
+        cannot be installed is not launched again.
         """
         if not self.outcomes:
             return True
@@ -162,7 +162,7 @@ class Document(BaseModel):
     def _nearest(self, passed: Sequence[CellResult], cell: CellResult, package: str) -> str | None:
         """Return the package's version in a passed cell that is otherwise identical, or None.
 
-        If there are several, return the nearest one in the order of the matrix.
+        If several cells qualify, return the version of the nearest cell in the order of the matrix.
         """
         if not self._published(package, cell):
             return None
