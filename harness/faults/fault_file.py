@@ -113,7 +113,8 @@ class Train(Strict):
 
 
 class When(Strict):
-    """When the fault is injected, determined from the bundle while it is being written.
+    """The moment at which the fault is injected, determined from the bundle while the bundle is being
+    written.
 
     If `stage` and `log` are both set, the log line is awaited after the stage has begun.
     """

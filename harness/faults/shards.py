@@ -34,7 +34,7 @@ class Shard:
 
     @classmethod
     def parse(cls, text: str) -> Shard:
-        """Parse a shard such as 2/4. Raises UsageError."""
+        """Parse a shard such as 2/4. Raises UsageError if the shard is not valid."""
         match = _SHARD.fullmatch(text)
         if match is None or int(match[1]) > int(match[2]):
             raise UsageError(

@@ -57,7 +57,8 @@ class Ledger(BaseModel):
 
     @classmethod
     def read(cls, path: Path) -> Ledger:
-        """Return the ledger in a file, or an empty ledger if the file does not exist. Raises UsageError."""
+        """Return the ledger in a file, or an empty ledger if the file does not exist. Raises UsageError if
+        the file is not a ledger."""
         if not path.exists():
             return cls()
         try:

@@ -128,7 +128,7 @@ def session(site: Place, cases: Iterable[Program], seconds: float, parallel: int
     """Run programs concurrently, and yield their outcomes in order.
 
     After `seconds`, or after an error, no further program is started. A program that raises HarnessError is
-    retried once. Raises the retry's error.
+    retried once. If the retry fails too, its error is raised.
     """
     deadline, numbered, lock = time.monotonic() + seconds, iter(cases), threading.Lock()
     stop = threading.Event()
