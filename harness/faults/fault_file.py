@@ -102,7 +102,7 @@ class Job(Strict):
 
 
 class Train(Strict):
-    """A launch of `harness train` instead of a job file."""
+    """A launch with `harness train`, which replaces the launch of a job file."""
 
     defect: str | None = Field(
         None, description="KIND[:NUMBER], a defect from harness/workers/training/faulty.py"

@@ -39,7 +39,7 @@ of the launches."""
 GOOD_RATES: Final[Mapping[float, float]] = {0.001: 0.9, 0.02: 0.06, 0.1: 0.02, 0.3: 0.02}
 """Maps each rate at which a good version's launches may show the same failure to the rate's weight."""
 END_LAUNCHES: Final = 3
-"""How many times the version at either end of the list is launched if it does not have the expected
+"""Maximum number of launches of the version at either end of the list, if it does not have the expected
 result."""
 MAX_END_SKIPS: Final = 5
 """Maximum number of versions at the bad end that may be skipped before the search gives up."""
@@ -265,7 +265,7 @@ def _middle(history: _History, positions: Sequence[int]) -> int:
 class _Interval:
     """The positions from `low` + 1 to `high`, one of which may be the position of the first bad version.
 
-    The launches do not show which of them it is.
+    The launches do not show which position it is.
     """
 
     low: int

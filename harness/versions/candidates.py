@@ -1,6 +1,6 @@
 """List the versions of a package that can be launched, oldest first, with their release dates.
 
-uv reads the package index, so its settings, credentials and proxies apply. uv has no command that lists
+uv reads the package index, so uv's settings, credentials and proxies apply. uv has no command that lists
 versions, so each call resolves the newest version below the previous one. The first call reads the index,
 even if uv's cached copy is only a few minutes old. Later calls read the cached copy, which takes 10 ms.
 

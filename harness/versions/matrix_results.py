@@ -23,8 +23,8 @@ STATUSES: Final[tuple[Status, ...]] = (
 )
 """All statuses of a cell, worst first."""
 EXIT_CODES: Final[dict[Result, int]] = {"PASS": 2, "FAIL": 1, "UNKNOWN": 2, "not installable": 64}
-"""Maps the result of a launch that did not pass to an exit code. A launch whose result is PASS did not pass
-if its process exited with a code other than 0."""
+"""Maps the result of a launch that did not pass to an exit code. A launch with the result PASS also counts as
+not passed if its process exited with a code other than 0."""
 WORST: Final = (1, 2, 64)
 """Exit codes, worst first: 1 (proven failure), 2 (nothing proven) and 64 (packages cannot be installed)."""
 
@@ -123,7 +123,7 @@ class Document(BaseModel):
     """Maps the name of each excluded cell to the reason."""
     notes: list[str] = []
     replace: dict[str, str] = {}
-    """Maps each component that is not varied but was replaced in all cells to its SPEC."""
+    """Maps each component that the matrix does not vary, but that was replaced in all cells, to its SPEC."""
 
     @computed_field  # type: ignore[prop-decorator]
     @property
@@ -140,7 +140,7 @@ class Document(BaseModel):
     @computed_field  # type: ignore[prop-decorator]
     @property
     def bisects(self) -> list[list[str]]:
-        """Return commands that search for the versions in which the failures began, without duplicates.
+        """Return commands, without duplicates, that search for the versions in which the failures began.
 
         A search needs a passed cell that differs from the failed cell only in the version of one package.
         Between two checkouts, there are no versions to search.
@@ -190,7 +190,8 @@ class Document(BaseModel):
 
     @property
     def others(self) -> str:
-        """Return the components replaced in all cells as text, such as "with kueue v0.19.2", or ""."""
+        """Return a phrase that lists the components replaced in all cells, such as "with kueue v0.19.2", or
+        ""."""
         components = ", ".join(f"{name} {spec}" for name, spec in self.replace.items())
         return f"with {components}" if components else ""
 

@@ -1,8 +1,8 @@
 """Generate random faults from grammar.yaml.
 
 Each fault combines an object in the cluster, a verb that describes what happens to it, a moment in the
-launch, and a behaviour of the job's worker. A seed and a number always determine the same fault, so that a
-run can be continued and a fault repeated.
+launch, and a behaviour of the job's worker. A seed and a number always determine the same fault, so a run can
+be continued, and a fault can be repeated.
 """
 
 from __future__ import annotations
