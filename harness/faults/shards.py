@@ -1,4 +1,4 @@
-"""Divide the catalogue of faults into shards of about equal duration, for several machines.
+"""Divide the catalogue of faults into shards of about equal duration, one for each machine.
 
 A fault's duration comes from its row in docs/faults.md, or is DEFAULT_SECONDS if it has no row.
 """

@@ -57,7 +57,8 @@ class Candidate:
     label: str
     """The version, or the path or Git reference as written by the user."""
     released: datetime | None = None
-    """The time at which the first file was uploaded to the index, or None if the index does not report it."""
+    """The time at which the version's first file was uploaded to the index, or None if the index does not
+    report it."""
     digest: str = ""
     """For a path or a Git reference, the SHA-256 digest of the files in its wheel."""
 
@@ -70,10 +71,10 @@ class Candidate:
 def candidates(name: str, spec: str, context: RunContext, newest: int | None = None) -> list[Candidate]:
     """Return the versions that match a SPEC of `--replace`, oldest first. `newest` limits their number.
 
-    A range matches several versions. Every other SPEC matches one: an exact version, `latest`, `locked`, or
-    the wheel from a path or a Git reference, which is built once. JobSet and Kueue have no package index, so
-    their versions must be exact. Raises UsageError if the SPEC is not valid, no version matches, the package
-    cannot be built, or the index cannot be reached.
+    A range matches several versions. Every other SPEC matches one version: an exact version, `latest`,
+    `locked`, or the wheel from a path or a Git reference, which is built once. JobSet and Kueue have no
+    package index, so their versions must be exact. Raises UsageError if the SPEC is not valid, no version
+    matches, the package cannot be built, or the index cannot be reached.
     """
     if spec == LOCKED:
         return [locked(name)]

@@ -74,7 +74,7 @@ class Plan:
     axes: tuple[Axis, ...]
     cells: tuple[PlannedCell, ...]
     excluded: tuple[tuple[PlannedCell, str], ...] = ()
-    """Pairs of a cell that is not launched and the reason."""
+    """Pairs of an excluded cell and the reason for its exclusion."""
     notes: tuple[str, ...] = field(default=())
     """Notes about rules that do not match any cell."""
 

@@ -185,7 +185,7 @@ class Document(BaseModel):
 
     @property
     def summary(self) -> str:
-        """Return the counts as text, such as "1 failed, 3 passed"."""
+        """Return the number of cells with each status as text, such as "1 failed, 3 passed"."""
         return ", ".join(f"{count} {status}" for status, count in self.counts.items())
 
     @property

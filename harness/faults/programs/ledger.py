@@ -43,7 +43,7 @@ class Seed(BaseModel):
     """The results of the programs that were generated from one seed."""
 
     programs: int = 0
-    """The number of programs that ran, in order from program 0."""
+    """The number of programs that ran. Programs run in order, starting with program 0."""
     words: dict[str, int] = {}
     misses: list[Outcome] = []
 

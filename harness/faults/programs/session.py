@@ -90,7 +90,8 @@ def place(context: RunContext) -> Iterator[Place]:
 
 
 def address(server: subprocess.Popen[str], log: Path) -> str:
-    """Wait until the tracker listens, and return its address. Raises HarnessError if it does not start."""
+    """Wait until the tracker is listening, and return its address. Raises HarnessError if it does not
+    start."""
     deadline = time.monotonic() + _START_SECONDS
     while (match := _LISTENING.search(log.read_text())) is None:
         if server.poll() is not None or time.monotonic() > deadline:
