@@ -2,8 +2,8 @@
 
 Faults with the scope `launch` disturb only their own launch, so several of them run at the same time, with
 controls between them. Every other fault runs alone, and a control runs after one or a few of these faults. If
-a control does not PASS, the results of the faults before it do not count as right. One of these faults was
-not undone, or it disturbed another launch.
+a control does not PASS, one of the faults before it was not undone or disturbed another launch. The results
+of these faults then do not count as right.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ CONTROL = Fault(
 
 
 CONTROL_EVERY = 6
-"""Number of faults that run concurrently before a control runs."""
+"""Number of concurrently injected faults after which a control runs."""
 
 
 class Matrix:

@@ -1,7 +1,7 @@
 """Classify faults by how they are injected.
 
-A way to inject a fault is a scope, a target, a kind of change to the job, or a kind of command or signal with
-its timing. `make test` injects at least one fault for each way, each family of causes and each kind of
+Each scope, target, kind of change to the job, and kind of command or signal with its timing is a way to
+inject a fault. `make test` injects at least one fault for each way, each family of causes and each kind of
 verdict (tests/unit/faults/test_classification.py).
 """
 

@@ -28,14 +28,14 @@ from harness.report.terminal.console import Console
 from harness.settings import Settings
 
 DRAWS_BETWEEN_CONTROLS = 4
-"""Number of random faults that run alone before a control runs. After each of these faults, the injector
-waits until the cluster works again."""
+"""Number of random faults that run alone, one after the other, before a control runs. After each fault, the
+injector waits until the cluster works again."""
 
 
 def chosen(names: list[str]) -> list[Fault]:
     """Return the faults with the given names, targets or files, or all faults if there are no names.
 
-    The name of a random fault selects the same fault again. Raises UsageError for an unknown name.
+    The name of a random fault reproduces this fault. Raises UsageError for an unknown name.
     """
     faults_by_name = catalogue()
     if not names:
@@ -60,7 +60,7 @@ def faults(
 
     The first `skip` random faults are skipped. With `generated`, the ranks run generated programs while
     random faults are injected. With `shard`, such as 2/4, only that shard of the named faults is returned.
-    Raises UsageError.
+    Raises UsageError if a name or the shard is not valid.
     """
     if not random:
         selected = chosen(names)

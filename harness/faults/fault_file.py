@@ -102,7 +102,7 @@ class Job(Strict):
 
 
 class Train(Strict):
-    """A launch of `harness train` instead of a job file."""
+    """A launch with `harness train`, which replaces the launch of a job file."""
 
     defect: str | None = Field(
         None, description="KIND[:NUMBER], a defect from harness/workers/training/faulty.py"
@@ -113,7 +113,8 @@ class Train(Strict):
 
 
 class When(Strict):
-    """When the fault is injected, determined from the bundle while it is being written.
+    """The moment at which the fault is injected, determined from the bundle while the bundle is being
+    written.
 
     If `stage` and `log` are both set, the log line is awaited after the stage has begun.
     """

@@ -79,7 +79,7 @@ def _name(document: Any) -> str:
 
 
 def _change(document: Any, script_at: list[str] | None, change: Job, source: str) -> None:
-    """Change a document in place.
+    """Apply a fault's changes to a document in place.
 
     `script_at` is the path, in the document, of the shell script that the ranks run. None means that there is
     no script, as in a TorchrunJob, which has a command instead.

@@ -101,7 +101,7 @@ class Injector:
             "--json",
             *(step_variables.render(text, variables, fault.name) for text in fault.arguments),
         ]
-        # The arguments are inserted here, because the trainer's own options come last, after `--`.
+        # The arguments follow the command's name, because the trainer's own options come last, after `--`.
         words[1:1] = arguments
         with ExitStack() as last:
             if fault.at == "before":

@@ -37,7 +37,7 @@ class Row(BaseModel):
     oracle: Word | None = None
     """The oracle's decision on a random fault. `borne` means a PASS for which no point is missing."""
     lost: str = ""
-    """A description of the logged points that are missing in the tracker."""
+    """A description of the logged points that are missing from the tracker."""
     control: str | None = None
     """The verdict of the first control after the fault."""
     control_bundle: str | None = None

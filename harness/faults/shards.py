@@ -1,4 +1,4 @@
-"""Divide the catalogue of faults into shards of about equal duration, for several machines.
+"""Divide the catalogue of faults into shards of about equal duration, one for each machine.
 
 A fault's duration comes from its row in docs/faults.md, or is DEFAULT_SECONDS if it has no row.
 """
@@ -34,7 +34,7 @@ class Shard:
 
     @classmethod
     def parse(cls, text: str) -> Shard:
-        """Parse a shard such as 2/4. Raises UsageError."""
+        """Parse a shard such as 2/4. Raises UsageError if the shard is not valid."""
         match = _SHARD.fullmatch(text)
         if match is None or int(match[1]) > int(match[2]):
             raise UsageError(

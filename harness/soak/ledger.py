@@ -100,7 +100,7 @@ def numbers(entries: Sequence[Entry]) -> Numbers:
 def percentiles(values: Sequence[float]) -> dict[str, float]:
     """Return the percentiles p50, p90 and p99, and the maximum.
 
-    A percentile is the smallest value that at least this percentage of the values do not exceed.
+    The nth percentile is the smallest of the values that is greater than or equal to at least n % of them.
     """
     ordered = sorted(values)
     result = {f"p{p}": ordered[max(0, math.ceil(len(ordered) * p / 100) - 1)] for p in (50, 90, 99)}

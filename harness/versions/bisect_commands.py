@@ -41,7 +41,7 @@ def bisect(
     """Search for the first bad version, and write result.json and report.md into the search's folder.
 
     In GitHub Actions, the report is also appended to the workflow's job summary. Raises UsageError for bad
-    input, before anything is created, and HarnessError if it is interrupted.
+    input, before anything is created, and HarnessError if the search is interrupted.
     """
     if cause not in (None, ANY) and cause not in CAUSES and not str(cause).startswith("user."):
         raise UsageError(
@@ -86,7 +86,7 @@ def bisect(
 
 
 def _list_versions(end_versions: Versions, file: Path, context: RunContext) -> Versions:
-    """Return all versions between the two ends, from an earlier process's file or from the package index."""
+    """Return all versions between the two ends, as listed in an earlier process's file or in the index."""
     try:
         versions_found = tuple(Version(**each) for each in json.loads(file.read_text()))
         return replace(end_versions, versions=versions_found)
@@ -97,7 +97,7 @@ def _list_versions(end_versions: Versions, file: Path, context: RunContext) -> V
 
 
 def _folder_name(versions: Versions, facts: str, cause: str | None) -> str:
-    """Return the name of the search's folder, which is the same each time the same search is started.
+    """Return the name of the search's folder, which is the same if the same search is started again.
 
     `facts` depends on the job and the settings.
     """

@@ -29,7 +29,7 @@ from harness.versions.bisect_result import Changed, Changes, Result, Side
 _MAX_FILES: Final = 40
 _MAX_SUSPECTS: Final = 20
 _ABSOLUTE: Final = re.compile(r"(?P<before>(?:[^=/]*=)?(?:git\+file://)?)/.*?(?P<name>[^/]*)")
-"""Matches an absolute path in a command's argument, either on its own or in the SPEC of --replace."""
+"""Matches an absolute path that is a command's entire argument, or that is in the SPEC of --replace."""
 _STACK: Final = ("harness", "kubernetes", "jobset", "kueue", "konduktor", "pluto")
 
 
@@ -133,7 +133,7 @@ def markdown(result: Result, settings: Settings) -> str:
 def public(document: str, settings: Settings, folders: Mapping[Path, str]) -> str:
     """Return the text with secrets removed, and with folders on this machine replaced by names.
 
-    `folders` maps additional folders to their names.
+    `folders` maps additional folders to the names that replace them.
     """
     secrets = [*secret_variables(os.environ).values(), *proxies.secrets()]
     if settings.pluto_api_key is not None:

@@ -24,7 +24,7 @@ from harness.versions.distribution_diff import of_folders
 
 
 class Side(BaseModel):
-    """A good or a bad version in the result of a search, with its launches."""
+    """A good or bad version in a search result, and the number of its launches."""
 
     version: str
     label: str
@@ -36,7 +36,7 @@ class Side(BaseModel):
     bundle: str | None = None
     versions: dict[str, str] = {}
     launches: int = 0
-    """How many of the version's launches had this verdict and cause."""
+    """The number of the version's launches that had this verdict and cause."""
     launches_in_all: int = 0
     """How many times the version was launched."""
 
@@ -68,7 +68,8 @@ class Result(BaseModel):
     package: str
     ending: Ending
     fix: bool
-    """Whether the search was for the version that fixed the failure, not for the one that introduced it."""
+    """Whether the search looked for the version that fixed the failure, and not for the one that introduced
+    it."""
     cause: str | None
     """The verdict and cause of the failure, or the cause given by the user."""
     bad: Side | None = None
@@ -82,7 +83,7 @@ class Result(BaseModel):
     launches: int = 0
     candidates: int = 0
     skipped: dict[str, str] = {}
-    """Maps the label of each version without a result to the reason."""
+    """Maps the label of each version without a result to the reason why it has none."""
     changes: Changes | None = None
     diff: Diff | None = None
     job: str = ""
@@ -142,7 +143,7 @@ def result_of(bisection: Bisection, end: End, job: Path, folder: Path, context: 
 def changes_between(versions: Versions, before: Version, after: Version, context: RunContext) -> Changes:
     """Return the differences between two versions of a package, from the older to the newer one.
 
-    Both are installed into temporary folders, without their dependencies. None of their code is run.
+    Both versions are installed into temporary folders, without their dependencies. Their code is not run.
     """
     try:
         if versions.repository is not None:

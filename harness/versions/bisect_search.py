@@ -33,18 +33,18 @@ BAD_RATES: Final[Mapping[float, float]] = {
     0.995: 0.76,
     **dict.fromkeys((0.25, 0.35, 0.45, 0.55, 0.65, 0.75, 0.85, 0.95), 0.03),
 }
-"""The model's probabilities that a launch of a bad version shows the failure, each with its weight. With a
-probability of about 75 %, the failure occurs in almost every launch; otherwise, it occurs in 25 to 95 % of
-the launches."""
+"""Maps each rate at which a bad version's launches may show the failure to the rate's weight in the model.
+With a probability of about 75 %, the failure occurs in almost every launch. Otherwise, it occurs in 25 to 95%
+of the launches."""
 GOOD_RATES: Final[Mapping[float, float]] = {0.001: 0.9, 0.02: 0.06, 0.1: 0.02, 0.3: 0.02}
-"""The model's probabilities that a launch of a good version shows the same failure, each with its weight."""
+"""Maps each rate at which a good version's launches may show the same failure to the rate's weight."""
 END_LAUNCHES: Final = 3
-"""How many times the version at either end of the list is launched if it does not have the expected
+"""Maximum number of launches of the version at either end of the list, if it does not have the expected
 result."""
 MAX_END_SKIPS: Final = 5
 """Maximum number of versions at the bad end that may be skipped before the search gives up."""
 MAX_OTHER: Final = 2
-"""How many times a version is launched if it fails in a way other than the failure being searched for."""
+"""How many times a version is launched if its failure differs from the failure being searched for."""
 
 
 @dataclass(frozen=True)
@@ -90,8 +90,9 @@ def step(
 ) -> Next | End:
     """Return the next version to launch, or the end of the search.
 
-    `count` is the number of versions. `good_known` means that the oldest version should be good. If it is
-    false, the search goes back from the newest version, and reaches the oldest only if all others are bad.
+    `count` is the number of versions. `good_known` is true if the oldest version is expected to be good.
+    Otherwise, the search goes back from the newest version, and reaches the oldest version only if all others
+    are bad.
     """
     history = _History(count, launches)
     if len(history.usable) < (2 if good_known else 1):
@@ -149,7 +150,7 @@ class _History:
     def untested(self, low: int, high: int) -> list[int]:
         """Return the positions between `low` and `high` that have not been launched yet.
 
-        If there are none, return those whose only launch failed in a different way.
+        If there are none, return the positions whose only launch had the result "other".
         """
         new = [each for each in self.usable if low < each < high and each not in self.judged]
         return new or [each for each in self._retryable if low < each < high]
@@ -171,9 +172,9 @@ class _History:
 def _without_good(history: _History, good_known: bool, max_error: float) -> Next | End:
     """Return the next step of a search that has not reached a good version yet.
 
-    If `good_known` is true, the oldest version is launched next. If versions there cannot be launched, newer
-    ones are tried, at distances from the oldest version that double each time. Otherwise, the search goes
-    back from the newest version, at distances that double each time.
+    If `good_known` is true, the oldest version is launched next. If the oldest version cannot be launched,
+    newer versions are tried, at distances from the oldest one that double each time. Otherwise, the search
+    goes back from the newest version, at distances that double each time.
     """
     lowest, newest = history.judged_bad[0], history.judged_bad[-1]
     older = history.untested(-1, lowest)
@@ -243,7 +244,7 @@ def _middle(history: _History, positions: Sequence[int]) -> int:
     """Return the middle of the longest run of adjacent positions. Without skipped versions, there is one run.
 
     Neighbors of a skipped version probably have to be skipped too, especially those between two skipped
-    versions. They therefore count less when the lengths of the runs are compared.
+    versions. Such neighbors therefore count less when the lengths of the runs are compared.
     """
     runs: list[list[int]] = []
     for each in positions:
@@ -264,7 +265,7 @@ def _middle(history: _History, positions: Sequence[int]) -> int:
 class _Interval:
     """The positions from `low` + 1 to `high`, one of which may be the position of the first bad version.
 
-    The launches do not show which of them it is.
+    The launches do not show which position it is.
     """
 
     low: int

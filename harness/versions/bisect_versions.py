@@ -69,7 +69,8 @@ class Versions:
 
 
 def of_index(name: str, good: str | None, bad: str, context: RunContext) -> Versions:
-    """Return the versions in the package index. Raises UsageError if an end does not exist.
+    """Return the versions in the index from the good to the bad end. Raises UsageError if an end does not
+    exist.
 
     Yanked versions, and those without a wheel for this Python and platform, are left out. Pre-releases are
     included if one of the ends is a pre-release, or if there are no other versions.
@@ -115,8 +116,8 @@ def with_versions_between(end_versions: Versions, context: RunContext) -> Versio
 
 
 def _misordered(versions: Sequence[Version]) -> Iterator[tuple[Version, Version]]:
-    """Yield pairs of adjacent builds of a release, such as 1.0.dev20260601 and 1.0.dev2026053101, whose dates
-    are in the opposite order. Releases are not compared, because 1.0.1 can be newer than 2.0.
+    """Yield pairs of adjacent builds of a release whose dates are in the opposite order, such as
+    1.0.dev20260601 and 1.0.dev2026053101. Releases are not compared, because 1.0.1 can be newer than 2.0.
     """
     for one, other in pairwise(versions):
         builds = Parsed(one.id).is_devrelease and Parsed(other.id).is_devrelease
@@ -125,7 +126,7 @@ def _misordered(versions: Sequence[Version]) -> Iterator[tuple[Version, Version]
 
 
 def of_repository(name: str, repository: Path, good: str | None, bad: str) -> Versions:
-    """Return the commits of a local repository. Raises UsageError if a ref does not exist."""
+    """Return a local repository's commits from `good` to `bad`. Raises UsageError if a ref does not exist."""
     root, commit_list = commits(repository, good, bad)
     package = python_package(name)
     result = tuple(
@@ -133,7 +134,7 @@ def of_repository(name: str, repository: Path, good: str | None, bad: str) -> Ve
         for each in commit_list
     )
     for each in result[:1]:
-        parse(name, each.spec)  # The repository's path might not be valid in --replace.
+        parse(name, each.spec)  # Raises UsageError if --replace does not accept the repository's path.
     fix = (
         good is not None and commit_list[0].parents != () and commit_list[1].sha == commit_list[0].parents[0]
     )
@@ -143,7 +144,7 @@ def of_repository(name: str, repository: Path, good: str | None, bad: str) -> Ve
 def prepared(versions: Versions, version: Version, context: RunContext) -> Candidate:
     """Resolve and build a version, install it into the cache, and return it as a candidate for a launch.
 
-    Raises UsageError if the version cannot be built or installed, or conflicts with the lock.
+    Raises UsageError if the version cannot be built or installed, or conflicts with the lock file.
     """
     if versions.repository is None:
         one = Candidate(versions.package, version.spec, version.id, version.label)

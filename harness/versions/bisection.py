@@ -54,7 +54,7 @@ class Record(BaseModel):
     """The id of the launched or skipped version."""
     result: bisect_search.Result
     reason: str = ""
-    """Why the version was skipped, or in which different way its launch failed."""
+    """Why the version was skipped, or how its launch failed if the result is "other"."""
     outcome: Outcome | None = None
 
     @property
@@ -93,8 +93,8 @@ class Bisection:
     ) -> None:
         """Read the ledger in `folder`, and continue the search recorded there.
 
-        `cause` is the cause of the failure to search for, or ANY. None means the cause shown by the last
-        version. `cluster` provides the cluster for all launches.
+        `cause` is the cause of the failure to search for, or ANY. None means the cause of the last version's
+        failure. `cluster` provides the cluster for all launches.
         """
         self.versions = versions
         self.ledger = Ledger(folder / "bisect.jsonl")

@@ -1,6 +1,6 @@
 """List the versions of a package that can be launched, oldest first, with their release dates.
 
-uv reads the package index, so its settings, credentials and proxies apply. uv has no command that lists
+uv reads the package index, so uv's settings, credentials and proxies apply. uv has no command that lists
 versions, so each call resolves the newest version below the previous one. The first call reads the index,
 even if uv's cached copy is only a few minutes old. Later calls read the cached copy, which takes 10 ms.
 
@@ -57,7 +57,8 @@ class Candidate:
     label: str
     """The version, or the path or Git reference as written by the user."""
     released: datetime | None = None
-    """The time at which the first file was uploaded to the index, or None if the index does not report it."""
+    """The time at which the version's first file was uploaded to the index, or None if the index does not
+    report it."""
     digest: str = ""
     """For a path or a Git reference, the SHA-256 digest of the files in its wheel."""
 
@@ -70,10 +71,10 @@ class Candidate:
 def candidates(name: str, spec: str, context: RunContext, newest: int | None = None) -> list[Candidate]:
     """Return the versions that match a SPEC of `--replace`, oldest first. `newest` limits their number.
 
-    A range matches several versions. Every other SPEC matches one: an exact version, `latest`, `locked`, or
-    the wheel from a path or a Git reference, which is built once. JobSet and Kueue have no package index, so
-    their versions must be exact. Raises UsageError if the SPEC is not valid, no version matches, the package
-    cannot be built, or the index cannot be reached.
+    A range matches several versions. Every other SPEC matches one version: an exact version, `latest`,
+    `locked`, or the wheel from a path or a Git reference, which is built once. JobSet and Kueue have no
+    package index, so their versions must be exact. Raises UsageError if the SPEC is not valid, no version
+    matches, the package cannot be built, or the index cannot be reached.
     """
     if spec == LOCKED:
         return [locked(name)]
@@ -87,7 +88,8 @@ def candidates(name: str, spec: str, context: RunContext, newest: int | None = N
 
 
 def locked(name: str) -> Candidate:
-    """Return the version in the lock file. Raises UsageError if it does not contain the package."""
+    """Return the version in the lock file. Raises UsageError if the lock file does not contain the
+    package."""
     if name in CONTROLLERS:
         version = getattr(source_versions.load(load_settings().model_copy(update={"replace": {}})), name)
         return Candidate(name, "", version, f"{version} ({LOCKED})")
@@ -215,9 +217,10 @@ def _resolved(package: str, specifiers: Sequence[str], options: Sequence[str]) -
 
 
 def _build(one: Replacement, spec: str, context: RunContext) -> Candidate:
-    """Return the candidate for a path or a Git reference. Its wheel is built now, and used for all launches.
+    """Return the candidate for a path or a Git reference.
 
-    Otherwise, editing the checkout in the meantime would make launches in the same comparison differ.
+    The wheel is built once and used for all launches, so that editing a checkout does not make launches in
+    the same comparison differ.
     """
     wheel = wheel_of(one, context)
     version = str(parse_wheel_filename(wheel.name)[1])

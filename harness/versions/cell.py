@@ -39,7 +39,7 @@ from harness.versions.candidates import Candidate
 Result = Literal["PASS", "FAIL", "UNKNOWN", "not installable"]
 Model = TypeVar("Model", bound=BaseModel)
 AFTER_WAIT_SECONDS: Final = 1200.0
-"""In addition to `wait_seconds`, a launch may take this many seconds to build and install packages."""
+"""Number of seconds, in addition to `wait_seconds`, that a launch may take to build and install packages."""
 _BAD_USAGE: Final = 64
 _SETTINGS: Final = ("workers", "kubernetes", "kubeconfig", "context", "scripts", "recorder", "netcheck")
 _MAX_NAME: Final = 100
@@ -183,7 +183,7 @@ class Launcher:
 
     Cells with other versions of JobSet or Kueue are launched on the cluster named by `cluster_name`.
 
-    `launch` may be called from several threads. `stop` interrupts all launches in progress like Ctrl-C.
+    `launch` may be called from several threads. `stop` interrupts all launches in progress, as Ctrl-C would.
     """
 
     def __init__(self, job: Path, settings: Settings, folder: Path, is_concurrent: bool = False) -> None:
@@ -223,8 +223,8 @@ class Launcher:
     def launch(self, cell: Cell, attempt: int = 1) -> Outcome:
         """Launch a cell, and wait for its outcome.
 
-        Raises HarnessError if the launcher was stopped. If the calling thread is interrupted, the process is
-        stopped first, so that it can clean up. The bundle is kept.
+        Raises HarnessError if the launcher was stopped. If the calling thread is interrupted, the harness
+        process is stopped in a way that lets it clean up. The bundle is kept.
         """
         if self._stopped:
             raise HarnessError("the launches were stopped")
@@ -285,7 +285,7 @@ class Launcher:
                 command.interrupt()
 
     def _own_folder(self, name: str) -> Path:
-        """Create and return an empty folder, even if an earlier process left one with this name."""
+        """Create and return an empty folder. If a folder with this name exists, add a number to the name."""
         for number in range(1, 10_000):
             folder = self._folder / "cells" / (name if number == 1 else f"{name}-again-{number}")
             try:
@@ -309,7 +309,7 @@ def _secrets(settings: Settings) -> list[str]:
 
 
 def _sentence(stderr: str) -> str:
-    """Return the harness's last error message without its hint, or the last line if there is none."""
+    """Return the harness's last error message without its hint, or the last line if there is no error."""
     lines = [line for line in stderr.strip().splitlines() if line.strip()]
     messages = [number for number, line in enumerate(lines) if line.startswith("harness: ")]
     if not messages:

@@ -61,7 +61,7 @@ def commits(repository: Path, good: str | None, bad: str) -> tuple[Path, list[Co
 
 
 def _from(sha: str, commits_listed: list[Commit]) -> list[Commit]:
-    """Return the listed commits from `sha` on, or [] if `sha` is not listed."""
+    """Return the commits in the list from `sha` onward, or [] if `sha` is not in the list."""
     places = [place for place, each in enumerate(commits_listed) if each.sha == sha]
     return commits_listed[places[0] :] if places else []
 
@@ -100,7 +100,7 @@ def _list_commits(root: Path, last: str) -> list[Commit]:
 
 
 def _unrelated(root: Path, good: str, bad: str, first: str, last: str) -> tuple[str, str]:
-    """Return the message and the hint for two commits that are not on one branch."""
+    """Return the error message and the hint for two commits that are not on the same branch."""
     try:
         base = local_git.output(root, "merge-base", first, last)
     except ToolError:

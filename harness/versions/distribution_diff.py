@@ -50,7 +50,7 @@ def of_folders(before: Path, after: Path) -> Changes:
 
 
 def wheel_files(wheel: Path) -> dict[str, bytes]:
-    """Return the files in a wheel. Raises UsageError if it is not a wheel."""
+    """Return the files in a wheel. Raises UsageError if the file is not a wheel."""
     try:
         with ZipFile(wheel) as archive:
             return {name: archive.read(name) for name in archive.namelist() if not name.endswith("/")}

@@ -149,9 +149,9 @@ class Matrix:
             self._launch_all(numbers)
 
     def _installable(self, numbers: list[int]) -> list[int]:
-        """Return the numbers of the cells from the first one whose packages can be installed.
+        """Return the numbers of the cells, starting with the first cell whose packages can be installed.
 
-        For the cells before it, record that their packages cannot be installed.
+        For each earlier cell, record that its packages cannot be installed.
         """
         for place, number in enumerate(numbers):
             settings = self._context.settings

@@ -21,7 +21,8 @@ def matrix(
     context: RunContext,
     view: Callable[[Matrix], AbstractContextManager[object]],
 ) -> Document:
-    """Launch all cells of a matrix, and write the results. If `folder` is given, continue the matrix in it.
+    """Launch all cells of a matrix, and write the results. If `folder` is given, continue the matrix in this
+    folder.
 
     `view` displays the matrix while it runs. If the job, the packages or the rules are not valid, UsageError
     is raised before anything is created. If the process is interrupted, the results so far are written.

@@ -111,10 +111,10 @@ def package_name(name: str) -> str:
 def read(
     file: Path | None, vary: Iterable[str], lists: Mapping[str, Iterable[str]], **changes: object
 ) -> Definition:
-    """Return the definition in a file, overridden by the options that are not None. Raises UsageError.
+    """Return the definition in a file, overridden by the options that are not None.
 
     `vary` contains strings of the form NAME=SPEC,SPEC. `lists` maps package names to lists of SPECs. Both
-    replace the package's versions in the file.
+    replace the package's versions in the file. Raises UsageError if the definition is not valid.
     """
     document = {} if file is None else yaml_document(file, "matrix file", hint=HINT) or {}
     source = "matrix options" if file is None else f"matrix file {file}"

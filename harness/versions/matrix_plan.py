@@ -74,7 +74,7 @@ class Plan:
     axes: tuple[Axis, ...]
     cells: tuple[PlannedCell, ...]
     excluded: tuple[tuple[PlannedCell, str], ...] = ()
-    """The cells that are not launched, each with the reason."""
+    """Pairs of an excluded cell and the reason for its exclusion."""
     notes: tuple[str, ...] = field(default=())
     """Notes about rules that do not match any cell."""
 

@@ -23,8 +23,8 @@ STATUSES: Final[tuple[Status, ...]] = (
 )
 """All statuses of a cell, worst first."""
 EXIT_CODES: Final[dict[Result, int]] = {"PASS": 2, "FAIL": 1, "UNKNOWN": 2, "not installable": 64}
-"""Maps the result of a launch that did not pass to an exit code. A launch whose result is PASS did not pass
-if its process exited with a code other than 0."""
+"""Maps the result of a launch that did not pass to an exit code. A launch with the result PASS also counts as
+not passed if its process exited with a code other than 0."""
 WORST: Final = (1, 2, 64)
 """Exit codes, worst first: 1 (proven failure), 2 (nothing proven) and 64 (packages cannot be installed)."""
 
@@ -72,7 +72,7 @@ class CellResult(BaseModel):
         return not_passed[-1] if not_passed else self.outcomes[-1] if self.outcomes else None
 
     def is_expected(self, outcome: Outcome) -> bool:
-        """Return whether a launch has the expected result and cause. Without a rule, it must pass."""
+        """Return whether a launch has the expected result and cause. Without a rule, PASS is expected."""
         if self.expected is None:
             return outcome.passed
         same_cause = self.expected.cause in (None, outcome.cause)
@@ -81,8 +81,8 @@ class CellResult(BaseModel):
     def needs_launch(self, repeat: int) -> bool:
         """Return whether another launch is needed to determine the status.
 
-        A cell is launched up to `repeat` times, until one launch ends as expected. It is not launched again
-        if its packages cannot be installed.
+        A cell is launched up to `repeat` times, until one launch ends as expected. A cell whose packages
+        cannot be installed is not launched again.
         """
         if not self.outcomes:
             return True
@@ -123,7 +123,7 @@ class Document(BaseModel):
     """Maps the name of each excluded cell to the reason."""
     notes: list[str] = []
     replace: dict[str, str] = {}
-    """Maps each component that is not varied but was replaced in all cells to its SPEC."""
+    """Maps each component that the matrix does not vary, but that was replaced in all cells, to its SPEC."""
 
     @computed_field  # type: ignore[prop-decorator]
     @property
@@ -140,7 +140,7 @@ class Document(BaseModel):
     @computed_field  # type: ignore[prop-decorator]
     @property
     def bisects(self) -> list[list[str]]:
-        """Return commands that search for the versions in which the failures began, without duplicates.
+        """Return commands, without duplicates, that search for the versions in which the failures began.
 
         A search needs a passed cell that differs from the failed cell only in the version of one package.
         Between two checkouts, there are no versions to search.
@@ -162,7 +162,7 @@ class Document(BaseModel):
     def _nearest(self, passed: Sequence[CellResult], cell: CellResult, package: str) -> str | None:
         """Return the package's version in a passed cell that is otherwise identical, or None.
 
-        If there are several, return the nearest one in the order of the matrix.
+        If several cells qualify, return the version of the nearest cell in the order of the matrix.
         """
         if not self._published(package, cell):
             return None
@@ -185,12 +185,13 @@ class Document(BaseModel):
 
     @property
     def summary(self) -> str:
-        """Return the counts as text, such as "1 failed, 3 passed"."""
+        """Return the number of cells with each status as text, such as "1 failed, 3 passed"."""
         return ", ".join(f"{count} {status}" for status, count in self.counts.items())
 
     @property
     def others(self) -> str:
-        """Return the components replaced in all cells as text, such as "with kueue v0.19.2", or ""."""
+        """Return a phrase that lists the components replaced in all cells, such as "with kueue v0.19.2", or
+        ""."""
         components = ", ".join(f"{name} {spec}" for name, spec in self.replace.items())
         return f"with {components}" if components else ""
 

@@ -46,7 +46,7 @@ class Grid:
 def grid(document: Document) -> Grid | None:
     """Return the grid, or None if the matrix does not have exactly two packages or has too many columns.
 
-    Each row is a version of the package with more versions.
+    The rows are the versions of the package that has more versions.
     """
     if len(document.axes) != 2:
         return None

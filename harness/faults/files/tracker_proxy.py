@@ -40,7 +40,8 @@ class Trouble:
     def strikes(self, path: str, body: bytes) -> bool:
         """Count the request, and return whether the fault affects it.
 
-        Requests with the client's system metrics are not counted, because they begin before any point.
+        Requests with the client's system metrics are not counted, because the client sends them before any
+        point.
         """
         with self._lock:
             if self._start is None and self._posts >= self._arguments.after:

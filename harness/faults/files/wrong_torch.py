@@ -41,7 +41,7 @@ if FAULT == "product" and "acceptance.run_all_tests" in WORDS:
 
         def product(*arguments: Any, **options: Any) -> Any:
             result = real(*arguments, **options)
-            # The tests compare results with a float64 product, so that product must stay correct.
+            # The tests compare results with a float64 product, which must stay correct.
             if isinstance(result, torch.Tensor) and result.dim() == 2 and result.dtype != torch.float64:
                 result[0, 0] += 1 + result[0, 0].abs()
             return result

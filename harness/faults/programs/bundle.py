@@ -123,7 +123,8 @@ class Place:
                     recorder=settings.recorder,
                 )
                 job = work.render(surroundings)[-1]
-            # The folder belongs to this user, who can therefore remove the files that root creates in it.
+            # The folder belongs to the current user, who can therefore remove the files that root creates in
+            # it.
             (journals / nonce).mkdir(parents=True)
             secrets = dict.fromkeys(("PLUTO_API_KEY", "PLUTO_API_TOKEN"), key)
             pods = Pods(

@@ -94,7 +94,7 @@ class Pods:
     folder: Path
     journals: Path
     hidden: str | None = None
-    """The path of a Python file in the image whose import must fail."""
+    """The path in the image of a Python file whose import must fail."""
 
     def run(self, seconds: float) -> list[Container]:
         """Run all pods until they end, or until the deadline passes after `seconds`.

@@ -2,7 +2,7 @@
 
 A program combines logged data, processes, shell code, a way to start the ranks and a way to end them.
 
-A seed and a number always determine the same program, so that a wrong verdict can be reproduced from them.
+A seed and a number always determine the same program, so a wrong verdict can be reproduced from this pair.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from typing import Any
 
 @dataclass
 class Journal:
-    """The journal of one of a program's processes."""
+    """The journal of one process of a program."""
 
     role: str
     rank: int | None

@@ -43,7 +43,7 @@ class Seed(BaseModel):
     """The results of the programs that were generated from one seed."""
 
     programs: int = 0
-    """The number of programs that ran, in order from program 0."""
+    """The number of programs that ran. Programs run in order, starting with program 0."""
     words: dict[str, int] = {}
     misses: list[Outcome] = []
 
@@ -57,7 +57,8 @@ class Ledger(BaseModel):
 
     @classmethod
     def read(cls, path: Path) -> Ledger:
-        """Return the ledger in a file, or an empty ledger if the file does not exist. Raises UsageError."""
+        """Return the ledger in a file, or an empty ledger if the file does not exist. Raises UsageError if
+        the file is not a ledger."""
         if not path.exists():
             return cls()
         try:

@@ -54,8 +54,8 @@ class Decision:
 class Account:
     """The oracle's findings about a program.
 
-    If there are `reasons`, a PASS is wrong. If there are only `doubts`, both a PASS and another verdict can
-    be right.
+    If there are `reasons`, a PASS is wrong. If there are only `doubts`, either PASS or another verdict can be
+    right.
     """
 
     program: Program
@@ -116,7 +116,8 @@ class Account:
         lost_points: dict[str, list[str]] = defaultdict(list)
         logged: dict[tuple[str, int | str], dict[float | None, Journal]] = defaultdict(dict)
         for journal in self.journals:
-            # If no call has a step, the client counts the calls. All processes start with the same number.
+            # If no call has a step, the client numbers the calls. The numbering starts at the same value in
+            # all processes.
             client_counts = not self.program.worker.threads and all(
                 call["step"] is None for call in journal.calls
             )

@@ -90,7 +90,8 @@ def place(context: RunContext) -> Iterator[Place]:
 
 
 def address(server: subprocess.Popen[str], log: Path) -> str:
-    """Wait until the tracker listens, and return its address. Raises HarnessError if it does not start."""
+    """Wait until the tracker is listening, and return its address. Raises HarnessError if it does not
+    start."""
     deadline = time.monotonic() + _START_SECONDS
     while (match := _LISTENING.search(log.read_text())) is None:
         if server.poll() is not None or time.monotonic() > deadline:
@@ -128,7 +129,7 @@ def session(site: Place, cases: Iterable[Program], seconds: float, parallel: int
     """Run programs concurrently, and yield their outcomes in order.
 
     After `seconds`, or after an error, no further program is started. A program that raises HarnessError is
-    retried once. Raises the retry's error.
+    retried once. If the retry fails too, its error is raised.
     """
     deadline, numbered, lock = time.monotonic() + seconds, iter(cases), threading.Lock()
     stop = threading.Event()

@@ -1,8 +1,8 @@
 """Generate random faults from grammar.yaml.
 
 Each fault combines an object in the cluster, a verb that describes what happens to it, a moment in the
-launch, and a behaviour of the job's worker. A seed and a number always determine the same fault, so that a
-run can be continued and a fault repeated.
+launch, and a behaviour of the job's worker. A seed and a number always determine the same fault, so a run can
+be continued, and a fault can be repeated.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Verb(Strict):
 
 
 class Object(Strict):
-    """An object or process that can be disturbed. `named` is a regex that matches verdicts that name it."""
+    """An object or process that can be disturbed. `named` is a regex for verdicts that name the object."""
 
     target: Target
     scope: Scope = "launch"
@@ -151,8 +151,8 @@ def combined(
 ) -> Fault:
     """Return the fault that combines the object `object_name` with a verb, a moment and a behaviour.
 
-    The object that belongs to rank `rank` is disturbed. Rank `victim` shows the behaviour. If its worker ends
-    before `moment`, the behaviour's last moment is used instead.
+    The object that belongs to rank `rank` is disturbed. Rank `victim` shows the behaviour. If this rank's
+    worker ends before `moment`, the behaviour's last moment is used instead.
     """
     rules = grammar()
     target, action, worker = (

@@ -1,7 +1,7 @@
 """Judge whether the verdict on a random fault is wrong, without using the judges.
 
 Each worker writes its points to a file on its node (harness/workers/witness.py, program.py). A PASS is wrong
-if one of these points is missing in the tracker's database, which is read directly, or if a rank that ran a
+if one of these points is missing from the tracker's database, which is read directly, or if a rank that ran a
 generated program did not exit with 0. Any other verdict is wrong if neither its cause nor its text names the
 disturbance.
 """
@@ -43,7 +43,7 @@ for names, count, packed in rows:
 """
 """Python code that prints the name, step and value of each point in a run as JSON.
 
-Its arguments are the database, the project and the run id. It decodes the blocks
+Its arguments are the database, the project and the run id. The code decodes the blocks
 (harness/tracker/shared/blocks.py) itself, without the tracker's queries.
 """
 Point = tuple[str, int, float | None]
@@ -90,7 +90,8 @@ def ask(ready: Ready, bundle: Bundle | None, verdict: Verdict | None, output: st
 
 
 def _missing(ready: Ready, manifest: Manifest) -> str:
-    """Describe points missing in the tracker and ranks that did not exit with 0. Return "" if there are none.
+    """Describe the points that are missing from the tracker and the ranks that did not exit with 0, or return
+    "".
 
     Raises HarnessError if the points cannot be read.
     """
@@ -110,7 +111,8 @@ def _missing(ready: Ready, manifest: Manifest) -> str:
 
 
 def lacks(expected: dict[int, set[Point]], stored: set[Point]) -> str:
-    """Describe the logged points (`expected`) that are missing in `stored`. Return "" if none are missing."""
+    """Describe the logged points (`expected`) that are missing from `stored`. Return "" if none are
+    missing."""
     absent = {rank: sorted(points - stored, key=str) for rank, points in sorted(expected.items())}
     return "; ".join(
         f"the tracker lacks {len(points)} of {len(expected[rank])} points of rank {rank}, such as {points[0]}"
