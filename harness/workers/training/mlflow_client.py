@@ -106,7 +106,7 @@ class Mlflow:
         folder = urlsplit(uri)
         if folder.scheme in ("", "file") and not Path(unquote(folder.path)).is_relative_to(shared):
             raise ValueError(
-                f"the server keeps the files in {uri}, a folder that the ranks do not share. Start the "
+                f"the server keeps them in {uri}, a folder that the ranks do not share. Start the "
                 "server with --artifacts-destination, and use a new experiment"
             )
         for name, text in {**texts, "validation.csv": self._validations()}.items():
