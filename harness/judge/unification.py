@@ -298,7 +298,7 @@ def _own_collisions(facts: Facts) -> Finding:
     truths = [records[truth.rank] or truth for truth in facts.truths]
     overwrites = overwritten.find(truths, facts.restarts)
     if not overwrites:
-        return passed("collisions", "no metric and step was logged with different values")
+        return passed("collisions", "no metric was logged with different values for the same step")
     points = sum(one.count for one in overwrites)
     for kinds, cause, head in (
         (

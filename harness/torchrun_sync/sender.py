@@ -86,8 +86,8 @@ class Sender:
         self._channel: Channel | None = None
         self._frames = Frames()
         self.sent = 0
-        """The number of bytes of file content that were sent, including those on lost connections. Compressed
-        content counts with its compressed size."""
+        """The number of bytes of file content that were sent, including those on lost connections. For
+        compressed content, the compressed size is counted."""
         self.files = self.reconnects = 0
 
     def state(self) -> State:

@@ -343,7 +343,7 @@ def with_evidence(outcome: Outcome, runs: Path, cell: Cell) -> Outcome:
 
 
 def _other(cell: Cell, packages: Sequence[Replaced]) -> str:
-    """Return how the launched package versions differ from the cell's versions, or ""."""
+    """Return how the launch's package versions differ from the cell's versions, or "" if they are equal."""
     launched: Mapping[str, Replaced] = {one.name: one for one in packages}
     for one in cell.candidates:
         package = launched.get(one.package)

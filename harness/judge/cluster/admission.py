@@ -224,7 +224,7 @@ def _no_workload(case: Case) -> Finding:
         text = f"the job has no Workload now (queue {case.queue}), so its admission is not known"
         return unknown("admission", text)
     if launched is not None and case.pods and not _suspended_by_kueue(case):
-        subject = f"{case.launch.kind} {launched.name} names queue {case.queue}, but Kueue does not manage it"
+        subject = f"{case.launch.kind} {launched.name} names queue {case.queue}, but is not managed by Kueue"
         text = f"{subject}: it has no Workload, and its pods ran without admission"
         return not_passed("admission", "queue.kind_not_managed", text, evidence=[launched.ref])
     return not_passed("admission", "run.evidence_missing", "no Workload for the job was recorded")

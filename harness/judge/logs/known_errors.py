@@ -208,7 +208,8 @@ _ADVICE = (
     ),
     (
         r"^\S*sh: .*: Permission denied$",
-        "start the script with bash, or make it executable (`chmod +x`); a volume may be mounted with noexec",
+        "start the script with bash, or make it executable (`chmod +x`); if it is executable, check whether its "
+        "volume is mounted with noexec",
     ),
     (
         r"can't open file '",

@@ -350,10 +350,11 @@ def _compare_group(members: list[tuple[int, Group]], all_rows: list[Rows], resul
 def compare_blocks(
     record: Record, metric: str, leaves: Mapping[int, Leaf], raw: Rows, *, alone: bool, result: Differences
 ) -> int:
-    """Compare the run with a process's blocks if it has no summary. Return how many blocks are in the run.
+    """Compare the run with the blocks of a process that has no summary. Return how many blocks are in the
+    run.
 
     `alone` means that no other process can have logged this metric. If the process's container is running,
-    its client may send points later, so no difference is a failure.
+    its client may send points later, so differences are not failures.
     """
     rank = record.rank or 0
     digests = raw.kept().nodes()

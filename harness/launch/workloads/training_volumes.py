@@ -152,7 +152,7 @@ def read(kube: Kube, namespace: str, pod_mounts: Sequence[Mount], pods: int) -> 
 
 def _hint(mount: Mount, namespace: str) -> str:
     if mount.claim == DATASETS:
-        return "--synthetic trains on generated texts, and needs no datasets-pvc"
+        return "--synthetic trains on generated text and does not need datasets-pvc"
     if mount.claim == MODELS:
         return "a trainer option names a folder in /models"
     return f"`kubectl get pvc -n {namespace}` lists the claims; checkpoints are written to this one"

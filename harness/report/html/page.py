@@ -25,8 +25,8 @@ REPORT = "report.html"
 LOG_LINES = 2000
 """Maximum number of log lines per container, counted from the end. The bundle contains the full log."""
 ALL_LINES = 20_000
-"""Maximum number of log lines for all containers. A browser needs a second to display three times as many
-lines.
+"""Maximum number of log lines on the page, for all containers together. A browser takes about one second to
+display three times as many lines.
 """
 MAX_EVENTS = 500
 MAX_PLOTS = 60

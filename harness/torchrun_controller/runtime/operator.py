@@ -169,7 +169,7 @@ def _is_pending(phase: str | None) -> bool:
 
 
 def _is_unchanged(change: Change) -> bool:
-    """Return whether none of the cached fields has changed (kinds.py)."""
+    """Return whether all cached fields (see kinds.py) are unchanged."""
     if change.before is None or change.after is None:
         return False
     return _content(change.before) == _content(change.after)

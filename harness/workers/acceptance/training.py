@@ -92,7 +92,7 @@ def train(device: Device, steps: int) -> tuple[float, float, str]:
 
 
 def _data(generator: torch.Generator, count: int, device: Device) -> tuple[Any, Any]:
-    """Return inputs and classes. They are generated on the CPU, so that every device gets the same data."""
+    """Return inputs and class labels. They are generated on the CPU, so all devices get the same data."""
     x = torch.randn(count, FEATURES, generator=generator)
     y = (x[:, 0] * x[:, 1] > 0).long() + 2 * (x[:, 2] * x[:, 3] > 0).long()
     return x.to(device.torch), y.to(device.torch)

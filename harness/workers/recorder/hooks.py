@@ -79,9 +79,8 @@ def install() -> None:
 
 
 def _inherit() -> bool:
-    """Copy the launch variables from an ancestor into this process's environment.
-
-    Returns whether an ancestor has them. The variables that contain the rank are not copied.
+    """Copy the launch variables from an ancestor process into this process's environment, except the
+    variables that contain the rank. Return whether an ancestor process has launch variables.
     """
     pid = os.getppid()
     for _ in range(MAX_ANCESTORS):

@@ -6,7 +6,7 @@ faulthandler writes the rank's stack into a memory file that belongs to torchrun
 rank. The agent records the stack (process_events.py). Only ranks started by torchrun have such a file.
 
 The program's own handlers run as before, because faulthandler calls them. faulthandler writes the stack of
-only one thread, because the other threads keep running in the meantime. This is the main thread: Linux
+only one thread, because the other threads keep running while it writes. This is the main thread: Linux
 delivers a process's signals to the main thread unless that thread blocks them. If the program itself
 registers faulthandler for SIGTERM, nothing is recorded. This module uses only the standard library, and
 supports Python 3.9 and later.

@@ -98,8 +98,9 @@ def read(
 ) -> Stream:
     """Return the tokens in a split's files.
 
-    If `whole` is true, at least one full-length sequence is required. `memory` limits the size of the tokens
-    in bytes. Raises OSError, or ValueError with the file name and, for an invalid line, its number.
+    If `whole` is true, at least one full-length sequence is required. `memory` is the maximum total size of
+    the tokens in bytes. Raises OSError, or ValueError with the file name and, for an invalid line, the line
+    number.
     """
     tokens = array(typecode(tokenizer.size))
     for text in documents(paths, field):
