@@ -208,7 +208,7 @@ _ADVICE = (
     ),
     (
         r"^\S*sh: .*: Permission denied$",
-        "start the script with bash, or make it executable (`chmod +x`); if it is executable, check whether its "
+        "start the script with bash, or make it executable (`chmod +x`); if it already is, check whether its "
         "volume is mounted with noexec",
     ),
     (
