@@ -18,8 +18,9 @@ ROOT = FOLDER.parents[2]
 _PREAMBLE = """# Guides and what their commands do here
 
 This page lists the commands and promises in published guides for multinode jobs, and what each of them does
-with the harness. `pytest tests/k8s/test_guide_commands.py` runs each row that does not name another test in
-its last column. A row in *italics* is a promise in the guide, and the test runs a command that shows it.
+with the harness. `pytest tests/k8s/test_guide_commands.py` runs the command of each row, except for rows
+whose last column names another test. A row in *italics* is a promise in the guide, and the test runs a
+command that shows it.
 """
 
 

@@ -88,7 +88,9 @@ def test_what_a_queue_names_is_missing(team: Team) -> None:
         team.queue(queue, **spec)
         team.job(queue, jobQueue=queue)
         until_queue_said(team, queue, text)
-        team.until_status(queue, text, lambda job, text=text: text in str(job["status"]["message"]))
+        team.until_status(
+            queue, text, lambda job, text=text: text in str((job.get("status") or {}).get("message"))
+        )
     assert {found["metadata"]["name"] for found in team.jobsets()}.isdisjoint(missing)
     team.kube.apply(placed(team, "v1", "ServiceAccount", "late"))
     team.until("account", "Succeeded")

@@ -195,7 +195,7 @@ def test_large_code_is_held_by_a_pod(team: Team, here: Path) -> None:
     team.kube.resource("v1", "Pod").delete(name=pod, namespace=team.namespace)
     says(team, "large", "code two", seen)
     team.change("large", cancel=True, reliability={"ttlSecondsAfterFinished": 1})
-    team.until_status("large", "cleaned up", lambda job: "CleanedUp" in str(job["status"].get("conditions")))
+    team.until_status("large", "cleaned up", lambda job: "CleanedUp" in str(job.get("status")))
     assert team.kube.get("apps/v1", "StatefulSet", "large-sync", team.namespace) is None
     said = attached.ends()[1]
     assert ("generation 1" in said, " in 2 pods" in said) == (True, False), said
@@ -210,7 +210,7 @@ def test_what_keeps_the_code_goes_with_the_job(team: Team, here: Path) -> None:
     team.until("brief", "Succeeded")
     assert parts(team, "brief") == ["brief-workspace-0"]
     team.change("brief", reliability={"ttlSecondsAfterFinished": 1})
-    team.until_status("brief", "cleaned up", lambda job: "CleanedUp" in str(job["status"].get("conditions")))
+    team.until_status("brief", "cleaned up", lambda job: "CleanedUp" in str(job.get("status")))
     assert parts(team, "brief") == []
     name = "theirs-workspace-0"
     data = {"key": base64.b64encode(b"of somebody").decode()}
