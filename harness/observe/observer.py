@@ -283,9 +283,12 @@ class LaunchObserver:
             self._writer.retry("a watch", text)
 
     def stop(self) -> None:
-        """Stop observing. A second call does nothing."""
+        """Stop observing, and write the ends of the logs. A second call does nothing."""
         self._watcher.stop()
         self._heartbeat.stop()
+        for file in [*self._files.values()]:
+            with suppress(HarnessError):
+                file.close()
 
     def _unreachable(self, description: str = "no response") -> WaitError:
         kind = self._launch.kind.lower()

@@ -10,11 +10,15 @@ from typing import Any
 import pytest
 from loopback import Server, body
 
-from harness.core.deadlines import Deadline
+from harness.core.deadlines import Budget, Deadline
 from harness.core.kubernetes_retries import pause
-from harness.evidence.schema.bundle import Observation
+from harness.evidence.io.redaction import Redactor
+from harness.evidence.io.writer import BundleWriter
+from harness.evidence.schema.bundle import Launch, Observation
 from harness.observe import logs
+from harness.observe.control_plane import ControlPlane
 from harness.observe.logs import Life, LogFollower
+from harness.observe.observer import LaunchObserver
 
 GONE = b"unable to retrieve container logs for containerd://8c7f"
 ONE, TWO = b"2026-11-22T01:57:31.1Z one\n", b"2026-11-22T01:57:31.2Z two\n"
@@ -203,3 +207,14 @@ def test_a_stalled_stream_reports_an_unreachable_kubelet(tmp_path: Path) -> None
     (gap,) = following.gaps
     assert "dial tcp 10.0.0.2:10250: i/o timeout" in gap
     server.close()
+
+
+def test_last_line_that_resembles_secret_is_written(tmp_path: Path) -> None:
+    """Contract: a word that might be the beginning of a secret is held back only until the log ends."""
+    writer = BundleWriter.create(tmp_path / "runs", "aaaa", Redactor(["s3cretvalue"]))
+    launch = Launch(launcher="apply", namespace="ns", kind="JobSet")
+    kube = Server(lambda _: "reset").kube(tmp_path)
+    observer = LaunchObserver(kube, launch, [], writer, Budget(60), ControlPlane(lambda: None))
+    observer._log(Life("worker", "main", "u", 0), "2026-11-22T01:57:31.1Z digest a7s3cr\n")
+    observer.stop()
+    assert (writer.path / "logs/worker-main.log").read_text() == "2026-11-22T01:57:31.1Z digest a7s3cr\n"
