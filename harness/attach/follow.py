@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from contextlib import suppress
-from typing import Any
 
 from harness.attach import logs
 from harness.attach.api_reader import NotNow, Reader
@@ -26,8 +25,6 @@ LOG_SECONDS = 50.0
 """Time limit, in seconds, for reading the logs to their end after the job has ended."""
 PODS_SECONDS = 45.0
 """Time limit, in seconds, for the pods to terminate after the job's object reports that the job has ended."""
-SHOWN_BYTES = 64 * 1024
-"""A live view receives at most this number of characters of a log at once."""
 ASK_SECONDS, GONE_SECONDS = 10.0, 600.0
 """ASK_SECONDS is the interval, in seconds, at which the job's object is read. GONE_SECONDS is the time, in
 seconds, after which an API server that is busy or does not respond is considered lost."""
@@ -50,7 +47,6 @@ class _Follower:
         self.deleted = self._missing = False
         self.gaps: list[str] = []
         self.changed = threading.Event()
-        self._files: dict[tuple[str, str], Any] = {}
         self.logs = LogFollower(reader.kube, self._log, self.gaps.append)
 
     def observed(self, kind: str, observation: Observation) -> None:
@@ -85,23 +81,15 @@ class _Follower:
         return bool(mapping(item, "metadata").get("uid") == self.job.uid)
 
     def _log(self, life: Life, text: str) -> None:
-        writer = self.context.writer
         with suppress(HarnessError):
-            key = (life.pod, life.container)
-            if key not in self._files:
-                self._files[key] = writer.log_file(*key)
-            log_text = self._files[key].write(text)
-            if log_text and writer.listener is not None:
-                writer.listener.logged(life.pod, log_text[-SHOWN_BYTES:])
+            self.context.writer.log(life.pod, life.container, text)
         if life.container == self.job.launch.container:
             self.lines.feed(life.pod, life.uid, text)
 
     def finish(self, seconds: float) -> None:
         """Read the logs to their end, for at most this number of seconds, and close the log files."""
         self.logs.finish(seconds)
-        for file in self._files.values():
-            with suppress(HarnessError):
-                file.close()
+        self.context.writer.close_logs()
 
     def ended(self) -> str | None:
         """Return how the job ended, or None if it has not ended."""

@@ -53,8 +53,6 @@ result, in seconds."""
 MANY_SECONDS, PAUSE_SECONDS = 2.0, 0.2
 """Intervals in seconds for a job with many pods. Progress lines are at least MANY_SECONDS apart, and checks
 of whether the launch is over are at least PAUSE_SECONDS apart."""
-SHOWN_BYTES = 64 * 1024
-"""The maximum number of bytes per log chunk passed to a listener. Earlier lines are dropped."""
 UNREACHABLE: Final = "cluster.unreachable"
 DELETED: Final = "cluster.deleted"
 
@@ -110,7 +108,6 @@ class LaunchObserver:
         """The process events that have already been recorded, as JSON."""
         self._gaps: list[str] = []
         self._watched_again: list[str] = []
-        self._files: dict[tuple[str, str], Any] = {}
         self._heartbeat = Heartbeat(kube, self._silence)
         self._logs = LogFollower(kube, self._log, self._gaps.append)
         self._watcher = Watcher(
@@ -286,9 +283,7 @@ class LaunchObserver:
         """Stop observing, and write the ends of the logs. A second call does nothing."""
         self._watcher.stop()
         self._heartbeat.stop()
-        for file in [*self._files.values()]:
-            with suppress(HarnessError):
-                file.close()
+        self._writer.close_logs()
 
     def _unreachable(self, description: str = "no response") -> WaitError:
         kind = self._launch.kind.lower()
@@ -311,16 +306,10 @@ class LaunchObserver:
         self._logs.observe(kind, observation)
 
     def _log(self, life: Life, text: str) -> None:
-        pod, container = life.pod, life.container
-        log_text = ""
         with suppress(HarnessError):
-            if (pod, container) not in self._files:
-                self._files[pod, container] = self._writer.log_file(pod, container)
-            log_text = self._files[pod, container].write(text)
+            self._writer.log(life.pod, life.container, text)
         if "@" in text:  # All marks for the harness contain "@", and most text does not.
             self._marked(life, text)
-        if log_text and self._writer.listener is not None:
-            self._writer.listener.logged(pod, log_text[-SHOWN_BYTES:])
 
     def _marked(self, life: Life, text: str) -> None:
         """Process the lines that ranks wrote for the harness."""

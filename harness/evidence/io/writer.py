@@ -67,6 +67,8 @@ class ProgressListener(Protocol):
 
 
 POINTS, COLUMNS = "tracker/points.jsonl", "tracker/points.columns"
+SHOWN_CHARACTERS = 64 * 1024
+"""Maximum number of characters of a log that are passed to a listener at once. Earlier text is dropped."""
 TrackerKind = Literal["runs", "attachments", "points", "writers", "digests"]
 
 
@@ -90,6 +92,7 @@ class BundleWriter:
         self.listener: ProgressListener | None = None
         self._lock = threading.RLock()
         self._files: dict[str, Appender] = {}
+        self._logs: dict[tuple[str, str], LogFile] = {}
         self.points = PointWriter(
             partial(self._append, POINTS), COLUMNS, lambda data: self._file(COLUMNS).append(data)
         )
@@ -236,6 +239,27 @@ class BundleWriter:
             Appender(inside(self.path, f"logs/{pod}-{container}.log"), self._disk.taking), self.redactor
         )
 
+    def log(self, pod: str, container: str, text: str) -> None:
+        """Append text to a container's log, which stays open until `close_logs()` is called."""
+        with self._lock:
+            if (pod, container) not in self._logs:
+                self._logs[pod, container] = self.log_file(pod, container)
+            file = self._logs[pod, container]
+        if (written := file.write(text)) and self.listener is not None:
+            self.listener.logged(pod, written[-SHOWN_CHARACTERS:])
+
+    def close_logs(self) -> None:
+        """Write the ends of the logs, and close their files. A later `log()` reopens its file.
+
+        Until then, the end of a log is missing if it might be the beginning of a secret.
+        """
+        with self._lock:
+            files = [*self._logs.values()]
+            self._logs.clear()
+        for file in files:
+            with contextlib.suppress(HarnessError):
+                file.close()
+
     def truth(self, rank: int, line: TruthLine, suffix: str = "") -> None:
         """Append a line to truth/RANK.jsonl, or to truth/RANK.outside.jsonl if `suffix` is ".outside".
 
@@ -318,6 +342,7 @@ class BundleWriter:
         # Without that file, the points prove nothing.
         with contextlib.suppress(HarnessError):
             self.points.flush()
+        self.close_logs()
         with self._lock:
             for file in self._files.values():
                 file.close()
