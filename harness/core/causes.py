@@ -154,6 +154,7 @@ CauseId = Literal[
     "node.bad",
     "acceptance.failed",
     "gpu.absent",
+    "gpu.not_used",
     "gpu.fewer",
     "gpu.lost",
     "gpu.not_allocatable",

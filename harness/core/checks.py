@@ -27,6 +27,7 @@ CheckId = Literal[
     "rank-exit",
     "world",
     "exits",
+    "gpus",
     "reports",
     "acceptance",
     "completed",

@@ -84,6 +84,7 @@ Applies = Literal[
     "upload",
     "torchrun",
     "keys",
+    "gpus",
 ]
 
 
@@ -107,7 +108,8 @@ class Entry:
     wrote every point rather than only digests. `ranks` means launches whose pods run the ranks of one job,
     and `attached` jobs that the harness did not launch. `processes`, `netcheck` and `upload` mean launches
     with recorded processes, with netcheck pods and with --upload. `torchrun` means TorchrunJobs, and `keys`
-    launches whose recorder counts the values for each key.
+    launches whose recorder counts the values for each key. `gpus` means launches in which a rank's container
+    requests GPUs.
     """
 
     @property

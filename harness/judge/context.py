@@ -27,7 +27,7 @@ from harness.judge.points import (
 from harness.judge.points import ground_truth as truth
 from harness.judge.points.digest_records import PodRecord
 from harness.judge.points.shared_run import Attached
-from harness.judge.ranks import pod_ends, restarts
+from harness.judge.ranks import gpu_use, pod_ends, restarts
 
 
 @dataclass
@@ -214,6 +214,12 @@ class Facts:
         launch = self.bundle.manifest.launch if self.bundle.manifest else None
         return launch is not None and launch.launcher == "torchrun"
 
+    @property
+    def _gpus(self) -> bool:
+        manifest = self.bundle.manifest
+        is_known = manifest is not None and bool(manifest.launch and manifest.expected)
+        return is_known and self._of_ranks and bool(gpu_use.requested(self.case))
+
     def applies(self, entry: Entry) -> bool:
         """Return whether the check applies to this launch."""
         conditions = {
@@ -229,6 +235,7 @@ class Facts:
             "upload": self._upload,
             "torchrun": self._torchrun,
             "keys": self.tracked and "keys" in self._accounts,
+            "gpus": self._gpus,
         }
         return conditions[entry.applies]
 

@@ -301,6 +301,15 @@ def requests_none(pod: Mapping[str, Any]) -> bool:
     return not any(_LIKE_GPU.search(name) for name in requests(dict(pod)))
 
 
+def requested_by(container: Mapping[str, Any]) -> list[str]:
+    """Return the GPU resources of any kind that a container requests, and its resource claims for GPUs."""
+    resources = mapping(container, "resources")
+    amounts = {**mapping(resources, "requests"), **mapping(resources, "limits")}
+    names = [name for name, amount in amounts.items() if _LIKE_GPU.search(name) and quantity(amount) > 0]
+    claims = [str(claim.get("name")) for claim in items(resources, "claims")]
+    return sorted([*names, *(f"claim {name}" for name in claims if _LIKE_GPU.search(name))])
+
+
 def _unhealthy(resource: str, capacity: int, allocatable: int) -> str:
     reason = f"the device plugin reports {capacity - allocatable} as unhealthy"
     return f"has {capacity} {resource}, of which {allocatable} are allocatable: {reason}" + (

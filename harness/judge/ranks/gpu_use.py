@@ -1,0 +1,154 @@
+"""Find ranks that used the CPU although their container requests GPUs, from the ranks' own log lines.
+
+PyTorch only warns if it cannot use a GPU ("CUDA initialization: …"). A program that then selects the CPU logs
+every point and exits with 0. Only sentences that mean that their own process uses the CPU count. TensorFlow
+and JAX also report that they found no GPU, but a PyTorch program can use them for data or TensorBoard alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from harness.core.causes import CauseId
+from harness.evidence.kubernetes import gpu_nodes
+from harness.evidence.kubernetes.objects import items
+from harness.judge.case import Case, names
+from harness.judge.finding import Finding, not_passed, passed
+from harness.judge.logs import known_errors, program_lines
+
+_WORDS = (
+    *(b" initialization: ", b"no accelerator is found", b"is not available", b"device count is zero"),
+    *(b"GPU available: ", b"ds_accelerator to cpu", b"accelerator to CPU", b"MULTI_CPU", b"evice", b" CPU ("),
+)
+"""Words of which each sentence in _SENTENCES contains one. They are a fast filter for the lines of a log."""
+_SENTENCES: tuple[tuple[CauseId, str], ...] = (
+    # c10/cuda/CUDAFunctions.cpp prints the driver's error with this prefix, and PyTorch then has no GPU.
+    ("gpu.absent", r"[Ww]arning: ((CUDA|HIP) initialization: .*no (CUDA|ROCm)-capable device is detected.*)"),
+    ("gpu.driver", r"[Ww]arning: ((CUDA|HIP) initialization: .*)"),
+    ("gpu.absent", r"[Ww]arning: (XPU device count is zero.*)"),
+    ("gpu.absent", r"('pin_memory' argument is set as true but no accelerator is found.*)"),
+    ("gpu.absent", r"(GradScaler is enabled, but CUDA is not available.*)"),
+    ("gpu.absent", r"(User provided device_type of 'cuda', but CUDA is not available.*)"),
+    # Lightning, DeepSpeed, the example scripts of Transformers, timm, Accelerate and Ultralytics print these.
+    ("gpu.absent", r"(GPU available: False.*)"),
+    ("gpu.not_used", r"(GPU available: True.*\bused: False.*)"),
+    ("gpu.absent", r"(Setting ds_accelerator to cpu \(auto detect\)|Setting accelerator to CPU\. If you .*)"),
+    ("gpu.not_used", r"(Setting ds_accelerator to cpu.*)"),
+    ("gpu.not_used", r"([Pp]rocess rank: (?P<rank>\d{1,6}), device: cpu\b.*)"),
+    ("gpu.not_used", r"(Process (?P<rank>\d{1,6}), total \d+, device cpu\b.*)"),
+    ("gpu.not_used", r"(Distributed environment: (DistributedType\.)?MULTI_CPU\b.*)"),
+    ("gpu.not_used", r"(Ultralytics .*\btorch-\S+ CPU \(.*)"),
+)
+"""Pairs of a cause and a pattern for a sentence. The first group is the sentence itself."""
+_PATTERNS = [(cause, re.compile(pattern)) for cause, pattern in _SENTENCES]
+_ENDS = re.compile(r" \((Triggered internally|function )")
+"""Pattern for the text that C++ code of PyTorch adds to a warning."""
+_USED = re.compile(
+    rb"NCCL version \d|NCCL INFO |GPU available: True[^\n]*\bused: True|[Dd]evice:? cuda"
+    rb"|ds_accelerator to (cuda|xpu)"
+)
+"""Pattern for lines of a process that uses a GPU. In a log with such a line, a sentence without a rank can
+come from a process that is no rank, such as a script that prepares the data."""
+_OF_USE = (b"NCCL ", b"evice", b"used: True", b"ds_accelerator")
+_RESTARTED = b"failed (exitcode: "
+"""Part of torchrun's message about a failed rank. The lines before it belong to an earlier attempt."""
+_MAX_CHARACTERS = 300
+
+
+@dataclass(frozen=True)
+class _Sentence:
+    """A sentence in a pod's log, and its rank if the line shows it."""
+
+    cause: CauseId
+    text: str
+    ref: str
+    rank: int | None
+
+
+@dataclass(frozen=True)
+class _OnCpu:
+    """The ranks of one pod that used the CPU. If `some` is True, they are only some of `ranks`."""
+
+    ranks: list[int]
+    some: bool
+    place: str
+    sentence: _Sentence
+
+
+def check(case: Case) -> Finding:
+    """Run the `gpus` check: no rank whose container requests GPUs used the CPU, according to its log."""
+    requesting = requested(case)
+    on_cpu = [found for index in requesting if (found := _of_pod(case, index)) is not None]
+    if not on_cpu:
+        return passed("gpus", "no log shows that a rank used the CPU instead of its GPUs")
+    ranks = sorted({rank for each in on_cpu for rank in each.ranks})
+    subject = f"at least one of {names(ranks)}" if any(each.some for each in on_cpu) else names(ranks)
+    pods = "the container requests" if len(on_cpu) == 1 else "the containers request"
+    resources = dict.fromkeys(name for each in requesting.values() for name in each)
+    first = on_cpu[0].sentence
+    return not_passed(
+        "gpus",
+        first.cause,
+        f"{subject} used the CPU, although {pods} GPUs ({', '.join(resources)})",
+        details=[f"{each.place} logged: {each.sentence.text}" for each in on_cpu],
+        ranks=ranks,
+        evidence=[each.sentence.ref for each in on_cpu][:8],
+        advice=known_errors.advice(first.text),
+    )
+
+
+def requested(case: Case) -> dict[int, list[str]]:
+    """Return the GPU resources that each node's rank container requests, for nodes where it requests any."""
+    result = {}
+    for index, pod in case.pods.items():
+        containers = items(pod.last.object, "spec", "containers")
+        own = next((each for each in containers if each.get("name") == case.launch.container), {})
+        if resources := gpu_nodes.requested_by(own):
+            result[index] = resources
+    return result
+
+
+def _of_pod(case: Case, index: int) -> _OnCpu | None:
+    """Return the ranks of a node's pod that used the CPU, or None if its log does not show any."""
+    ranks = case.ranks_of(index)
+    sentences, used = _sentences(case, index)
+    labelled = [each for each in sentences if each.rank in ranks]
+    if labelled:
+        own = sorted({each.rank for each in labelled if each.rank is not None})
+        place = case.place(index) if own == ranks else f"{names(own)} in pod {case.pods[index].name}"
+        return _OnCpu(own, False, place, labelled[0])
+    if not sentences or used:
+        return None
+    first = sentences[0]
+    processes = sum(each.text == first.text for each in sentences)
+    some = len(ranks) > 1 and processes < len(ranks)
+    return _OnCpu(ranks, some, case.place(index), first)
+
+
+def _sentences(case: Case, index: int) -> tuple[list[_Sentence], bool]:
+    """Return the sentences in the last attempt in a pod's log, and whether it shows that a GPU was used."""
+    path = case.bundle.log(case.pods[index].name, case.launch.container)
+    lines: list[tuple[int, str]] = []
+    used = False
+    for number, line in enumerate(case.bundle.log_lines(path), 1):
+        if _RESTARTED in line:
+            lines, used = [], False
+        elif any(word in line for word in _WORDS):
+            lines.append((number, line.decode(errors="replace").rstrip("\n")))
+        used = used or (any(word in line for word in _OF_USE) and _USED.search(line) is not None)
+    return list(_read(lines, path, case.ranks_of(index))), used
+
+
+def _read(lines: list[tuple[int, str]], path: str, ranks: list[int]) -> Iterator[_Sentence]:
+    """Yield the sentences in these lines of the log at `path`, which is the log of these ranks."""
+    plain, processes = program_lines.with_processes(lines)
+    for number, text in plain:
+        cause, match = next(((c, m) for c, pattern in _PATTERNS if (m := pattern.search(text))), (None, None))
+        if cause is None or match is None:
+            continue
+        rank = match.groupdict().get("rank")
+        local = program_lines.local_rank(processes.get(number, ""))
+        own = int(rank) if rank else ranks[local] if local is not None and local < len(ranks) else None
+        yield _Sentence(cause, _ENDS.split(match[1])[0].strip()[:_MAX_CHARACTERS], f"{path}:{number}", own)
