@@ -8,18 +8,17 @@ from __future__ import annotations
 from harness.core.clock import seconds, timestamp
 from harness.evidence.kubernetes.objects import ObjectState, items, mapping
 from harness.judge.case import Case, names
+from harness.judge.catalogue import RUNNING
 from harness.judge.finding import Finding, counted, not_passed, passed
 from harness.judge.logs import error_patterns
 from harness.judge.pod_end import End
-from harness.judge.ranks import terminating
+from harness.judge.ranks import launcher_failures, terminating
 
 LAST_LINES = 400
 MAX_SILENT = 3
 """Maximum number of ranks whose last log lines are quoted in a finding."""
 YOUNGER_SECONDS = 60.0
 """A pod created more than this many seconds after another rank started may have replaced an earlier pod."""
-_LAUNCHER_LABELS = ("training.kubeflow.org/job-role", "training.kubeflow.org/replica-type")
-"""Labels that mark a launcher pod. The MPI operator sets the first, and the training operator the second."""
 _ENDLESS = ("StatefulSet", "DaemonSet")
 
 
@@ -36,14 +35,28 @@ def not_ended(case: Case, launched: ObjectState, ends: dict[int, End]) -> Findin
 def completed_early(case: Case, launched: ObjectState, ends: dict[int, End]) -> Finding | None:
     """Return the `completed` finding for an object that reports success before every rank has ended, or None.
 
-    A PyTorchJob succeeds when its master does, and a success policy can ignore pods. MPIJobs are excluded,
-    because their workers never end.
+    A PyTorchJob succeeds when its master does, and a success policy can ignore pods. The workers of an MPIJob
+    never end, so only the log of its launcher counts.
     """
+    if case.launch.attached and case.launch.kind == "MPIJob":
+        return _launcher_failed(case, launched)
     unended = [end for end in ends.values() if end.state in ("running", "waiting")]
-    if not case.launch.attached or case.launch.kind == "MPIJob" or not unended:
+    if not case.launch.attached or not unended:
         return None
     text = f"{case.launch.kind} {launched.name} is Completed, but not every rank has ended"
     return _open(case, text, ends, [], [launched.ref])
+
+
+def _launcher_failed(case: Case, launched: ObjectState) -> Finding | None:
+    """Return the finding for a completed MPIJob whose launcher reports that a process failed, or None."""
+    name, failure = next(launcher_failures.of_launcher_pods(case), ("", None))
+    if failure is None:
+        return None
+    text = f"MPIJob {launched.name} is Completed, though in the log of its launcher {name}, {failure.text}"
+    refs = [*failure.evidence, launched.ref]
+    return not_passed(
+        "completed", "rank.exit_code_masked", text, ranks=failure.ranks, evidence=refs, phase=RUNNING
+    )
 
 
 def failed(case: Case, launched: ObjectState, text: str) -> Finding:
@@ -60,7 +73,7 @@ def _launcher(case: Case) -> list[str]:
     sentences = []
     for state in case.bundle.last("pod").values():
         labels = mapping(state.object, "metadata", "labels")
-        if "launcher" not in (labels.get(name) for name in _LAUNCHER_LABELS):
+        if "launcher" not in (labels.get(name) for name in launcher_failures.LAUNCHER_LABELS):
             continue
         for status in items(state.object, "status", "containerStatuses"):
             if (code := mapping(status, "state", "terminated").get("exitCode")) is not None:

@@ -16,7 +16,8 @@ from harness.evidence.kubernetes import gpu_nodes
 from harness.evidence.kubernetes.objects import items
 from harness.judge.case import Case, names
 from harness.judge.finding import Finding, not_passed, passed
-from harness.judge.logs import known_errors, program_lines
+from harness.judge.logs import known_errors, launcher_reports, program_lines
+from harness.judge.ranks import launcher_failures
 
 _WORDS = (
     *(b" initialization: ", b"no accelerator is found", b"is not available", b"device count is zero"),
@@ -81,11 +82,12 @@ def check(case: Case) -> Finding:
     """Run the `gpus` check: no rank whose container requests GPUs used the CPU, according to its log."""
     requesting = requested(case)
     on_cpu = [found for index in requesting if (found := _of_pod(case, index)) is not None]
+    on_cpu += _of_launchers(case, [rank for index in requesting for rank in case.ranks_of(index)])
     if not on_cpu:
         return passed("gpus", "no log shows that a rank used the CPU instead of its GPUs")
     ranks = sorted({rank for each in on_cpu for rank in each.ranks})
     subject = f"at least one of {names(ranks)}" if any(each.some for each in on_cpu) else names(ranks)
-    pods = "the container requests" if len(on_cpu) == 1 else "the containers request"
+    pods = "the container requests" if len(ranks) == 1 else "the containers request"
     resources = dict.fromkeys(name for each in requesting.values() for name in each)
     first = on_cpu[0].sentence
     return not_passed(
@@ -112,43 +114,63 @@ def requested(case: Case) -> dict[int, list[str]]:
 
 def _of_pod(case: Case, index: int) -> _OnCpu | None:
     """Return the ranks of a node's pod that used the CPU, or None if its log does not show any."""
-    ranks = case.ranks_of(index)
-    sentences, used = _sentences(case, index)
+    log = case.bundle.log(case.pods[index].name, case.launch.container)
+    return _of_log(case, log, case.ranks_of(index), case.place(index))
+
+
+def _of_launchers(case: Case, ranks: list[int]) -> Iterator[_OnCpu]:
+    """Yield the ranks that used the CPU according to the log of an MPIJob's launcher, which has their output.
+
+    `ranks` are the ranks whose containers request GPUs.
+    """
+    for pod, container in launcher_failures.launcher_containers(case) if ranks else ():
+        log = case.bundle.log(pod, container)
+        if (found := _of_log(case, log, ranks, f"{names(ranks)} (log of the launcher {pod})")) is not None:
+            yield found
+
+
+def _of_log(case: Case, log: str, ranks: list[int], place: str) -> _OnCpu | None:
+    """Return which of `ranks` used the CPU, or None if the log at `log` does not show any."""
+    sentences, used = _sentences(case, log, ranks)
     labelled = [each for each in sentences if each.rank in ranks]
     if labelled:
         own = sorted({each.rank for each in labelled if each.rank is not None})
-        place = case.place(index) if own == ranks else f"{names(own)} in pod {case.pods[index].name}"
-        return _OnCpu(own, False, place, labelled[0])
+        return _OnCpu(own, False, place if own == ranks else names(own), labelled[0])
     if not sentences or used:
         return None
     first = sentences[0]
     processes = sum(each.text == first.text for each in sentences)
-    some = len(ranks) > 1 and processes < len(ranks)
-    return _OnCpu(ranks, some, case.place(index), first)
+    return _OnCpu(ranks, len(ranks) > 1 and processes < len(ranks), place, first)
 
 
-def _sentences(case: Case, index: int) -> tuple[list[_Sentence], bool]:
-    """Return the sentences in the last attempt in a pod's log, and whether it shows that a GPU was used."""
-    path = case.bundle.log(case.pods[index].name, case.launch.container)
+def _sentences(case: Case, log: str, ranks: list[int]) -> tuple[list[_Sentence], bool]:
+    """Return the sentences in the last attempt in a log, and whether it shows that a GPU was used."""
     lines: list[tuple[int, str]] = []
     used = False
-    for number, line in enumerate(case.bundle.log_lines(path), 1):
+    for number, line in enumerate(case.bundle.log_lines(log), 1):
         if _RESTARTED in line:
             lines, used = [], False
         elif any(word in line for word in _WORDS):
             lines.append((number, line.decode(errors="replace").rstrip("\n")))
         used = used or (any(word in line for word in _OF_USE) and _USED.search(line) is not None)
-    return list(_read(lines, path, case.ranks_of(index))), used
+    return list(_read(lines, log, ranks)), used
 
 
-def _read(lines: list[tuple[int, str]], path: str, ranks: list[int]) -> Iterator[_Sentence]:
-    """Yield the sentences in these lines of the log at `path`, which is the log of these ranks."""
+def _read(lines: list[tuple[int, str]], log: str, ranks: list[int]) -> Iterator[_Sentence]:
+    """Yield the sentences in these lines of the log at `log`, to which these ranks write."""
     plain, processes = program_lines.with_processes(lines)
     for number, text in plain:
         cause, match = next(((c, m) for c, pattern in _PATTERNS if (m := pattern.search(text))), (None, None))
         if cause is None or match is None:
             continue
-        rank = match.groupdict().get("rank")
-        local = program_lines.local_rank(processes.get(number, ""))
-        own = int(rank) if rank else ranks[local] if local is not None and local < len(ranks) else None
-        yield _Sentence(cause, _ENDS.split(match[1])[0].strip()[:_MAX_CHARACTERS], f"{path}:{number}", own)
+        own = match.groupdict().get("rank")
+        rank = int(own) if own else _rank_of_process(processes.get(number, ""), ranks)
+        yield _Sentence(cause, _ENDS.split(match[1])[0].strip()[:_MAX_CHARACTERS], f"{log}:{number}", rank)
+
+
+def _rank_of_process(process: str, ranks: list[int]) -> int | None:
+    """Return the rank in a label such as "[default1]" of torchrun or "[1,1]<stderr>" of mpirun, or None."""
+    if label := launcher_reports.OF_PROCESS.match(f"{process}:"):
+        return int(label["rank"])
+    local = program_lines.local_rank(process)
+    return ranks[local] if local is not None and local < len(ranks) else None

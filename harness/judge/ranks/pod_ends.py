@@ -13,15 +13,15 @@ from harness.evidence.kubernetes import gpu_nodes
 from harness.evidence.kubernetes.objects import ObjectState, Pod, items, mapping, termination
 from harness.evidence.schema.columns import Columns
 from harness.evidence.schema.ground_truth import TruthRow
-from harness.judge.case import Case, names
+from harness.judge.case import Case
 from harness.judge.cluster import kubelet_kills, kubelet_rejections, pod_deletion
 from harness.judge.finding import LATE, listed
-from harness.judge.logs import child_signals, known_errors
 from harness.judge.logs import error_patterns as log_clues
+from harness.judge.logs import known_errors
 from harness.judge.logs.error_patterns import Clues
 from harness.judge.logs.stacks import Stack
 from harness.judge.pod_end import End
-from harness.judge.ranks import crash_advice, exit_codes, removal_events, timeout_command
+from harness.judge.ranks import crash_advice, exit_codes, launcher_failures, removal_events, timeout_command
 from harness.judge.ranks.exit_signals import signal_name, signal_of
 
 OF_ITSELF = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
@@ -78,8 +78,6 @@ _SERVICE_LINK_ADVICE = (
 CLUE_LINES = 600
 """Number of lines at the end of a log that are searched for the cause of a failure. PyTorch writes a C++
 stack of 30 lines for each socket error, and several such stacks once a rank has lost the rendezvous store."""
-DEEPSPEED_LINES = 10
-"""Number of lines at the end of a log that are searched for DeepSpeed's report."""
 LOST_CONTAINER = 255
 """Exit code that containerd reports for a container that ended while containerd was not running."""
 _DEADLINE_ADVICE = "raise activeDeadlineSeconds in the pod template, or find where the ranks hang"
@@ -228,15 +226,12 @@ def _terminated(case: Case, pod: Pod, state: ObjectState, terminated: dict[str, 
         return _masked(case, pod, end, bad_end, terminated)
     if (killed_end := _killed_with_0(case, pod, end, terminated)) is not None:
         return killed_end
-    of_deepspeed = child_signals.of_deepspeed(case.bundle.tail(log, DEEPSPEED_LINES))
-    reported = clues.exit_code if clues.report_is_last else of_deepspeed
-    if not (clues.report_is_last or reported) or case.launch.processes or _tests_failed(case, pod):
+    failure = None if case.launch.processes else launcher_failures.of_pod(case, pod.index, clues, ranks)
+    if failure is None or _tests_failed(case, pod):
         return replace(end, state="succeeded", exit_code=0, follows=False)
-    launcher = "torchrun" if clues.report_is_last else "DeepSpeed"
-    text = f"{case.place(pod.index)} exited with 0, though {launcher} reports that {names(ranks)} failed "
-    text += f"with exit code {reported}"
-    end = replace(end, state="failed", ranks=ranks, exit_code=reported)
-    return replace(end, cause="rank.exit_code_masked", text=text, evidence=(*end.evidence, *clues.refs))
+    text = f"{case.place(pod.index)} exited with 0, though {failure.text}"
+    end = replace(end, state="failed", ranks=failure.ranks, exit_code=failure.code)
+    return replace(end, cause="rank.exit_code_masked", text=text, evidence=(*end.evidence, *failure.evidence))
 
 
 def _killed_with_0(case: Case, pod: Pod, end: End, terminated: dict[str, object]) -> End | None:

@@ -171,6 +171,7 @@ def test_every_pod_is_named_with_its_sentence(judged) -> None:
         ([f"{INIT}{OLD}"] * 2, [2, 3], "Ranks 2 and 3 used the CPU"),
         ([f"{INIT}{OLD}"], [2, 3], "At least one of ranks 2 and 3 used the CPU"),
         ([f"[default1]:{INIT}{OLD}"], [3], "Rank 3 used the CPU"),
+        ([f"[1,3]<stderr>:{INIT}{OLD}"], [3], "Rank 3 used the CPU"),
         ([HF.format(2), HF.format(3)], [2, 3], "Ranks 2 and 3 used the CPU"),
         ([HF.format(3), "NCCL version 2.21.5+cuda12.4"], [3], "Rank 3 used the CPU"),
     ],

@@ -1,0 +1,192 @@
+"""Read what mpirun, horovodrun, srun and other launchers report about a process that failed.
+
+A script can hide a launcher's exit code (`mpirun … || true`, `srun … | tee log`), and older versions of
+horovodrun exit with 0 (horovod#1376). The launcher's report is then the only sign of the failure. torchrun's
+and DeepSpeed's reports are read in torchrun_report.py and child_signals.py.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from harness.core.clock import seconds
+from harness.evidence.io.harness_log_lines import is_own, split_time
+from harness.judge.logs import program_lines
+from harness.workers.recorder import digest_lines
+
+_WORDS = (
+    *(b"noticed that process rank", b"has exited due to process", b"processes exited with non-zero status"),
+    *(b"terminated normally, but", b"MPI_ABORT was invoked", b"BAD TERMINATION", b"exit with status code"),
+    *(b"srun: error: ", b"crashed with exit code", b"] Child process with PID"),
+)
+"""Words of which each report's first line contains one. They are a fast filter for the lines of a log."""
+_MPI = r"(?P<launcher>mpirun|mpiexec|orterun|prterun)[\w.]*"
+_REPORTS = tuple(
+    (launcher, re.compile(pattern))
+    for launcher, pattern in (
+        (
+            "",
+            rf"{_MPI} noticed that process rank (?P<rank>\d{{1,6}}) with PID \d+ on node \S+ exited on "
+            r"signal (?P<signal>\d{1,2})",
+        ),
+        ("", rf"{_MPI} has exited due to process rank (?P<rank>\d{{1,6}}) with PID"),
+        ("", rf"{_MPI} detected that one or more processes exited with non-zero status"),
+        ("mpirun", r"^Primary job +terminated normally, but \d+ process(es)? returned"),
+        ("MPI", r"^MPI_ABORT was invoked on rank (?P<rank>\d{1,6}) in communicator"),
+        ("mpiexec", r"^= +BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES"),
+        ("horovodrun", r"^Process (?P<rank>\d{1,6}) exit with status code (?P<code>-?[1-9]\d{0,2})\."),
+        ("horovodrun", r"Horovod detected that one or more processes exited with non-zero status"),
+        (
+            "srun",
+            r"^srun: error: \S+: tasks? (?P<rank>\d{1,6})[\d,-]*: (Exited with exit code (?P<code>[1-9]\d*)"
+            r"|(?P<name>Killed|Terminated|Aborted|Segmentation fault|Bus error|Illegal instruction"
+            r"|Out Of Memory))",
+        ),
+        (
+            "composer",
+            r"composer\.cli\.launcher:Rank (?P<rank>\d{1,6}) crashed with exit code (?P<code>-?\d{1,3})",
+        ),
+        (
+            "Lightning",
+            r"^\[rank: (?P<rank>\d{1,6})\] Child process with PID \d+ terminated with code (?P<code>-?\d+)",
+        ),
+    )
+)
+"""The launcher that prints each report, or "" if the report itself names it, and a pattern for the report's
+first line."""
+_DETAIL = re.compile(
+    r"^\s*Process name: (\[.*,)?(?P<rank>\d{1,6})\]?$|^\s*Exit code: +(?P<code>-?\d{1,3})$"
+    r"|\berrorcode (?P<abort>-?\d{1,9})\b|^= +RANK (?P<mpich>\d{1,6}) PID|^= +EXIT CODE: (?P<exit>\d{1,3})$"
+    r"|^= +KILLED BY SIGNAL: (?P<signal>\d{1,2})\b"
+)
+"""Pattern for a line below the first line of a report that has the rank or the exit code."""
+_DETAIL_LINES = 8
+_PART = re.compile(
+    r"^[=\-*\s]*$|^= |^ +\S|^(srun|slurmstepd|slurmd|pdsh@\S+): |^Traceback |^\w*Error: |^NOTE: "
+    r"|^a non-zero exit code\. Per user-direction|^(causing )?the job to be terminated\. |^with errorcode "
+    r"|^(Terminating|Waiting up to|KVStoreServer|Run gloo job)\b|^node \S+ exiting"
+    r"|^(Process name|Exit code): |^\[?\S+:\d+\] \d+ more processes? ha(s|ve) "
+    r"|^You may or may not see|^exactly when Open MPI|^YOUR APPLICATION TERMINATED|^===== KONDUKTOR: "
+)
+"""Pattern for lines that belong to a report, or that a launcher or konduktor prints after it."""
+OF_PROCESS = re.compile(r"^\[(\d+,)?(?P<rank>\d{1,6})\]<std(out|err)>:")
+"""Pattern for the label that mpirun and horovodrun add to each line of a process."""
+_SIGNALS = {
+    "Killed": signal.SIGKILL,
+    "Terminated": signal.SIGTERM,
+    "Aborted": signal.SIGABRT,
+    "Segmentation fault": signal.SIGSEGV,
+    "Bus error": signal.SIGBUS,
+    "Illegal instruction": signal.SIGILL,
+    "Out Of Memory": signal.SIGKILL,
+}
+
+
+@dataclass
+class Report:
+    """A launcher's report about the process that failed first, and what the log contains after it."""
+
+    launcher: str
+    number: int
+    """The number of the report's first line in the log."""
+    at: float | None
+    """When the report was logged, in seconds since the epoch."""
+    rank: int | None = None
+    """The launcher's number of the process, which is its rank among the processes of the launcher."""
+    code: int | None = None
+    """The exit code, or the negative number of the signal that ended the process."""
+    lines_after: int = 0
+    """The number of later lines that belong neither to a report nor to a labelled process."""
+    ranks_after: set[int] = field(default_factory=set)
+    """The processes whose labels later lines have."""
+    digests_after: bool = False
+    """Whether a recorder wrote digests of points later."""
+
+    @property
+    def is_taken_down(self) -> bool:
+        """Return whether the launcher itself may have ended the process, after another one had failed."""
+        return self.code in (-signal.SIGTERM, 128 + signal.SIGTERM)
+
+
+def find(log: Iterable[bytes]) -> list[Report]:
+    """Return the reports in a log. `log` yields the lines of the log.
+
+    Several reports without other output between them are about one failure. Only the first of them that has
+    a rank which the launcher did not end itself is returned.
+    """
+    reports: list[Report] = []
+    details = 0
+    for number, line in enumerate(log, 1):
+        begins = any(word in line for word in _WORDS)
+        if not (begins or reports):
+            continue
+        text = line.decode(errors="replace").rstrip("\n")
+        if is_own(text):
+            digests = digest_lines.LINE_MARK in text or digest_lines.SUMMARY_MARK in text
+            for each in reports:
+                each.digests_after = each.digests_after or digests
+            continue
+        for _, plain in program_lines.plain([(number, text)]):
+            report = _report(plain, number, text) if begins else None
+            if report is not None:
+                details = _DETAIL_LINES
+                _add(reports, report)
+            elif reports:
+                details -= 1
+                if details >= 0:
+                    _complete(reports[-1], plain)
+                _count(reports, text, plain)
+    return reports
+
+
+def _report(plain: str, number: int, text: str) -> Report | None:
+    for launcher, pattern in _REPORTS:
+        if match := pattern.search(plain):
+            values = match.groupdict()
+            report = Report(launcher or values["launcher"], number, seconds(split_time(text)[0]))
+            if values.get("name"):
+                report.code = -_SIGNALS[values["name"]]
+            _set(report, values)
+            return report
+    return None
+
+
+def _set(report: Report, values: dict[str, str | None]) -> None:
+    """Add the rank and the exit code in `values` to a report that lacks them."""
+    rank = values.get("rank") or values.get("mpich")
+    code = values.get("code") or values.get("abort") or values.get("exit")
+    if report.rank is None and rank:
+        report.rank = int(rank)
+    if report.code is None and values.get("signal"):
+        report.code = -int(values["signal"] or 0)
+    if report.code is None and code:
+        report.code = int(code)
+
+
+def _complete(report: Report, plain: str) -> None:
+    if match := _DETAIL.search(plain):
+        _set(report, match.groupdict())
+
+
+def _add(reports: list[Report], report: Report) -> None:
+    """Add a report. It replaces the last one if that has no rank, or a process that its launcher ended."""
+    last = reports[-1] if reports else None
+    if last is None or last.lines_after or last.ranks_after:
+        reports.append(report)
+    elif last.rank is None or (last.is_taken_down and not report.is_taken_down):
+        reports[-1] = report
+
+
+def _count(reports: list[Report], text: str, plain: str) -> None:
+    """Count a line after each report."""
+    label = OF_PROCESS.match(split_time(text)[1])
+    if label is None and (not plain.strip() or _PART.search(plain)):
+        return
+    for each in reports:
+        if label is not None:
+            each.ranks_after.add(int(label["rank"]))
+        else:
+            each.lines_after += 1
