@@ -25,13 +25,15 @@ Named = tuple[str, Judge]
 """A user's judge as (name shown in messages, judge)."""
 FAMILY = "user"
 _SHAPE = re.compile(rf"{FAMILY}\.[a-z0-9]+([-_][a-z0-9]+)*")
+_RULE = f"must begin with {FAMILY}. and consist of a-z and 0-9, separated by single hyphens or underscores"
+"""The rule that _SHAPE implements, as a clause of an error message."""
 
 
 def passed(name: str, explanation: str, *, evidence: Iterable[str] = ()) -> Check:
     """Return a passed check named `user.<name>`, such as `user.loss-falls`.
 
-    `name` may contain a-z, 0-9, hyphens and underscores. `evidence` lists references into the bundle, in the
-    form file:line.
+    `name` consists of a-z and 0-9, separated by single hyphens or underscores. `evidence` lists references
+    into the bundle, in the form file:line.
     """
     return _check("PASS", name, None, explanation, (), evidence)
 
@@ -129,11 +131,9 @@ def _checked(check: object) -> Check:
     # A judge can create a check without validation, so the check is validated here.
     validated = Check.model_validate(check.model_dump())
     if not _SHAPE.fullmatch(validated.name):
-        raise ValueError(f"a check's name may contain only a-z, 0-9 and hyphens; got {validated.name!r:.80}")
+        raise ValueError(f"a check's name {_RULE}; got {validated.name!r:.80}")
     if validated.result == "PASS" and validated.cause is not None:
         raise ValueError(f"{validated.name} passed, but has the cause {validated.cause!r:.80}")
     if validated.result != "PASS" and not _SHAPE.fullmatch(validated.cause or ""):
-        raise ValueError(
-            f"the cause of {validated.name} must begin with {FAMILY}.; got {validated.cause!r:.80}"
-        )
+        raise ValueError(f"the cause of {validated.name} {_RULE}; got {validated.cause!r:.80}")
     return validated

@@ -206,3 +206,17 @@ def test_nobody_judges_without_them() -> None:
 def test_odd_names_are_refused(name: str) -> None:
     with pytest.raises(ValueError, match="name"):
         passed(name, "")
+
+
+@pytest.mark.parametrize("name", ["Loss", "a_", "a--b", "a.b"])
+def test_message_about_name_has_whole_rule(name: str) -> None:
+    """Contract: the message must not exclude names that are allowed, such as loss_falls."""
+    with pytest.raises(ValueError, match="a-z and 0-9, separated by single hyphens or underscores; got"):
+        passed(name, "")
+    with pytest.raises(ValueError, match=r"the cause of user\.a must begin with user\. and consist of a-z"):
+        failed("a", "", cause=name)
+
+
+@pytest.mark.parametrize("name", ["loss-falls", "loss_falls", "loss2"])
+def test_hyphens_and_underscores_are_allowed(name: str) -> None:
+    assert passed(name, "").name == f"user.{name}"
