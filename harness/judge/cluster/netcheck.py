@@ -230,10 +230,11 @@ def _unreached(case: Case, first: PodDiagnosis, nodes: list[int]) -> tuple[str, 
     cells = [row[nodes[0]] for row in first.diagnosis.rows.values() if nodes[0] in row]
     failed_cells = [cell for cell in cells if cell.outcome in CAUSES]
     rank_names = names(case.ranks_of(*nodes))
+    them = "it" if len(case.ranks_of(*nodes)) == 1 else "them"
     return (
         (
             failed_cells[0].outcome,
-            f"{rank_names} started, but no other rank reached it: {failed_cells[0].text}",
+            f"{rank_names} started, but no other rank reached {them}: {failed_cells[0].text}",
         )
         if failed_cells
         else None

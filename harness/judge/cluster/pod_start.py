@@ -14,6 +14,7 @@ from harness.evidence.kubernetes import node_images, waiting_reasons
 from harness.evidence.kubernetes.objects import ObjectState, Pod, items, mapping
 from harness.evidence.kubernetes.unschedulable import never_fits, waits_for_group
 from harness.evidence.schema.bundle import DeviceHolder
+from harness.judge import rank_words
 from harness.judge.case import Case, gated, names
 from harness.judge.cluster import (
     container_start_advice,
@@ -244,11 +245,12 @@ def _never_started(case: Case, idle: list[int]) -> Finding:
     index = next(iter([*warned, *idle]))
     event = last_events[index]
     same_reason = [i for i, other in last_events.items() if event and other and other.reason == event.reason]
+    words = rank_words.of_node(case, index)
     other_ranks = names(case.ranks_of(*(i for i in same_reason if i != index)))
     return not_passed(
         "scheduling",
         "scheduling.not_started",
-        f"{case.place(index)} was bound to its node, but its container never started",
+        f"{case.place(index)} {words.was} bound to {words.its} node, but the container never started",
         details=[f"the containers of {other_ranks} did not start either"] if same_reason[1:] else [],
         why=[f"the last Event of its pod is {event.text}"] if event else [],
         ranks=case.ranks_of(*(same_reason or [index])),
@@ -300,7 +302,7 @@ def _unscheduled(case: Case, pending: dict[int, tuple[ObjectState, dict[str, Any
     if only_volumes and (claims or volume):
         cause = "scheduling.volume_failed"
     waiting_ranks = case.ranks_of(*waiting)
-    verb = "waits" if len(waiting_ranks) == 1 else "wait"
+    verb = rank_words.of(waiting_ranks).add_s("wait")
     gang_text = f"{names(waiting_ranks)} only {verb} for it: {messages[waiting[0]]}" if waiting else ""
     return not_passed(
         "scheduling",

@@ -12,6 +12,7 @@ from harness.evidence.kubernetes.objects import Pod, items, mapping
 from harness.evidence.schema.columns import Columns
 from harness.evidence.schema.ground_truth import TruthClient
 from harness.evidence.schema.tracker import Point
+from harness.judge import rank_words
 from harness.judge.case import Case, names
 from harness.judge.finding import counted
 from harness.judge.points.compare import Comparison, Recorded, same
@@ -85,7 +86,8 @@ def explain(case: Case, truths: list[Truth], recorded: Recorded, comparison: Com
                 "but its queue never had them"
             )
         if never_given := counts[NEVER_QUEUED] - handed_over:
-            sentences.append(f"{names(never_given)} never gave {never_given.total()} of them to its client")
+            its = rank_words.of(never_given).its
+            sentences.append(f"{names(never_given)} never gave {never_given.total()} of them to {its} client")
     if interrupted[UNREPORTED]:
         text = f"the client of {rank_names[UNREPORTED]} reported nothing about {amounts[UNREPORTED]}"
         sentences += [text, *interrupted[UNREPORTED]]

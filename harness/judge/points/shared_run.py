@@ -8,6 +8,7 @@ from functools import cached_property
 
 from harness.core.clock import seconds
 from harness.evidence.schema.tracker import Attachment, TrackerRun
+from harness.judge import rank_words
 from harness.judge.case import Case, names
 from harness.judge.finding import Finding, counted, listed, not_passed, passed, unknown
 from harness.judge.pod_end import End
@@ -259,7 +260,8 @@ def every_rank(attached: Attached, truths: list[Truth], comparison: Comparison) 
             evidence=[f"tracker/{file}.jsonl"],
         )
     if silent_ranks:
-        text = f"this tracker does not store attachments, and {names(silent_ranks)} has no points"
+        has = rank_words.of(silent_ranks).has
+        text = f"this tracker does not store attachments, and {names(silent_ranks)} {has} no points"
         return unknown("attached", text)
     return passed("attached", f"{names(case.logging)} attached to {label}")
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from harness.core.clock import seconds, timestamp
 from harness.evidence.kubernetes.objects import ObjectState, items, mapping
+from harness.judge import rank_words
 from harness.judge.case import Case, names
 from harness.judge.catalogue import RUNNING
 from harness.judge.finding import Finding, counted, not_passed, passed
@@ -124,7 +125,11 @@ def of_bare_pods(case: Case, ends: dict[int, End]) -> Finding:
 
 def _open(case: Case, text: str, ends: dict[int, End], reasons: list[str], refs: list[str]) -> Finding:
     """Return the run.not_ended finding, with the last log lines of the ranks that were silent the longest."""
-    states = [f"{names(end.ranks)} {_verb(end)} {end.state}" for end in ends.values() if end.ranks][:8]
+    states = [
+        f"{names(end.ranks)} {rank_words.of(end.ranks).present} {end.state}"
+        for end in ends.values()
+        if end.ranks
+    ][:8]
     unended_ranks = [
         rank for end in ends.values() if end.state in ("running", "waiting") for rank in end.ranks
     ]
@@ -180,10 +185,6 @@ def _younger(case: Case) -> list[str]:
     return sentences[:MAX_SILENT]
 
 
-def _verb(end: End) -> str:
-    return "are" if len(end.ranks) > 1 else "is"
-
-
 def _silent(case: Case, ends: dict[int, End]) -> list[str]:
     """Return a sentence for each of the MAX_SILENT running ranks with the oldest last log lines."""
     read_at = seconds(case.manifest.attached_at)
@@ -198,7 +199,8 @@ def _silent(case: Case, ends: dict[int, End]) -> list[str]:
         if at is None or until is None:
             continue
         text = error_patterns.last_line(lines)[0] or lines[-1][1].partition(" ")[2]
+        its = rank_words.of_node(case, end.index).its
         last_lines.append(
-            (at, f"{case.place(end.index)} wrote its last line {max(0, until - at):.0f} s before: {text}")
+            (at, f"{case.place(end.index)} wrote {its} last line {max(0, until - at):.0f} s before: {text}")
         )
     return [text for _, text in sorted(last_lines)[:MAX_SILENT]]

@@ -17,11 +17,13 @@ from dataclasses import dataclass, replace
 
 from harness.core.causes import CauseId
 from harness.core.clock import seconds
+from harness.judge import rank_words
 from harness.judge.case import Case, names
 from harness.judge.cluster.pod_deletion import WHOLE_SECONDS
 from harness.judge.logs import error_patterns as log_clues
 from harness.judge.logs import kernel_messages, known_errors, network_cards, ranks_outside_collectives
 from harness.judge.pod_end import SAME_MOMENT, End
+from harness.judge.rank_words import RankWords
 from harness.judge.ranks import exit_codes
 from harness.judge.ranks.pod_ends import TEARDOWN_ADVICE, without_tracker
 
@@ -120,18 +122,21 @@ def absent(case: Case, cause: End, all_: Collection[End]) -> End | None:
         place = case.place(end.index)
         exited_early = case.recorded and end.state == "succeeded" and end.at <= cause.at + SAME_MOMENT
         if exited_early and not all(case.record_ended(rank) for rank in end.ranks):
-            text = f"{place} left with exit code 0 before its work was done: its ground truth has no end"
+            its = rank_words.of_node(case, end.index).its
+            text = f"{place} left with exit code 0 before {its} work was done: {its} ground truth has no end"
             return replace(end, cause="rank.exited_early", text=text, log_quote="")
         if waited and not end.peer_absent and end.stack is not None and not end.stack.in_collective:
             log = case.bundle.log(case.pods[end.index].name, case.launch.container)
-            return _without_part(end, place, f"{log}:{end.stack.number}")
+            words = rank_words.of_node(case, end.index)
+            return _without_part(end, place, words, f"{log}:{end.stack.number}")
     stalled = ranks_outside_collectives.silent(case) if waited else None
     if stalled is None:
         return None
     own = next(end for end in all_ if end.index == stalled.index)
     end = replace(own, ranks=[stalled.rank], stack=stalled.stack)
     place = f"{case.place_of(stalled.rank)}{exit_codes.last_step(case, stalled.rank)}"
-    return replace(_without_part(end, place, stalled.ref), at=cause.at, follows=False)
+    end = _without_part(end, place, rank_words.of(end.ranks), stalled.ref)
+    return replace(end, at=cause.at, follows=False)
 
 
 def diagnose(case: Case, cause: End, ends: Collection[End]) -> End | None:
@@ -224,7 +229,9 @@ def of_peers(case: Case, cause: End, all_: Iterable[End]) -> list[str]:
                 "collective operation, so give them the same number of batches"
             )
         elif cause.peer_absent and not end.peer_absent and end.stack is None and end.at >= cause.at:
-            text = f"{place} was still running and had reported no timeout, so it may be the hung one"
+            words = rank_words.of_node(case, end.index)
+            hung = "it may be the hung one" if words.it == "it" else "one of them may be hung"
+            text = f"{place} {words.was} still running and had reported no timeout, so {hung}"
             own = [stalled for stalled in outside if stalled.index == end.index]
             places = [
                 f"when it was ended, rank {stalled.rank} was in {stalled.stack.place}" for stalled in own[:3]
@@ -262,15 +269,16 @@ def lost_peer(case: Case, cause: End) -> str:
     return f"the lost peer had the address {address}, which the status of no existing pod contains"
 
 
-def _without_part(end: End, place: str, ref: str) -> End:
+def _without_part(end: End, place: str, words: RankWords, ref: str) -> End:
     """Return the `End` for a rank whose peers waited for it in vain in a collective operation.
 
-    `ref` is where the rank's stack is recorded.
+    `words` agree with the ranks in `place`, and `ref` is where the rank's stack is recorded.
     """
     assert end.stack is not None
     if end.stack.in_client:
         return without_tracker(end, ref, f"{place} did not take part")
-    text = f"{place} did not take part: when it was ended, it was in {end.stack.place}"
+    when = f"when {words.it} {words.was} ended, {words.it} {words.was} in {end.stack.place}"
+    text = f"{place} did not take part: {when}"
     advice = TEARDOWN_ADVICE if end.stack.in_teardown else ""
     refs = (ref, end.evidence[0])
     return replace(end, cause="rank.hung", text=text, log_quote="", advice=advice, evidence=refs)

@@ -12,6 +12,7 @@ from typing import Final
 from harness.core.clock import seconds
 from harness.evidence import torchrun_processes
 from harness.evidence.schema.bundle import Process, RendezvousSnapshot
+from harness.judge import rank_words
 from harness.judge.case import Case
 from harness.judge.finding import listed
 from harness.judge.pod_end import End
@@ -54,7 +55,7 @@ def _of(case: Case, ends: dict[int, End], line: int, snapshot: RendezvousSnapsho
         description = "its container is paused"
     else:
         return None
-    text = f"{case.place(index)} is frozen: {description}"
+    text = f"{case.place(index)} {rank_words.of_node(case, index).present} frozen: {description}"
     refs = (f"inspections.jsonl:{line}", *ends[index].evidence)
     # A frozen rank logs no more points. Use the earliest time, because other ranks in the pod can still log.
     at = min(case.last_logged(rank) for rank in ends[index].ranks)

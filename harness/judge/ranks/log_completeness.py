@@ -6,6 +6,7 @@ import re
 
 from harness.core.clock import seconds
 from harness.evidence.kubernetes.objects import Pod
+from harness.judge import rank_words
 from harness.judge.case import Case
 from harness.judge.catalogue import RUNNING
 from harness.judge.finding import Finding, not_passed, passed, unknown
@@ -28,7 +29,8 @@ def logs(case: Case) -> Finding:
     for index in range(case.expected.num_nodes):
         pod = case.pods.get(index)
         if pod is None or not case.started(index):
-            return unknown("logs", f"{case.place(index)} is not recorded as running")
+            verb = rank_words.of_node(case, index).present
+            return unknown("logs", f"{case.place(index)} {verb} not recorded as running")
         for each in [*case.pod_attempts[index][:-1], pod]:
             path = case.bundle.log(each.name, case.launch.container)
             gaps = case.log_gaps(each.name)
@@ -62,7 +64,7 @@ def _begins_late(case: Case, index: int, pod: Pod) -> str:
     first_at, started_at = seconds(moment), case.container_started(index)
     if first_at is None or started_at is None or first_at - started_at <= LATE_SECONDS:
         return ""
-    head = f"the log of {case.place(index)} begins {first_at - started_at:.0f} s after its container started"
+    head = f"the log of {case.place(index)} begins {first_at - started_at:.0f} s after the container started"
     return f"{head}, so the kubelet may have rotated its beginning away"
 
 

@@ -13,6 +13,7 @@ from harness.evidence.kubernetes import gpu_nodes
 from harness.evidence.kubernetes.objects import ObjectState, Pod, items, mapping, termination
 from harness.evidence.schema.columns import Columns
 from harness.evidence.schema.ground_truth import TruthRow
+from harness.judge import rank_words
 from harness.judge.case import Case
 from harness.judge.cluster import kubelet_kills, kubelet_rejections, pod_deletion
 from harness.judge.finding import LATE, listed
@@ -132,7 +133,8 @@ def _at_its_own_deadline(case: Case, pod: Pod) -> End | None:
     limit = mapping(pod.last.object, "spec").get("activeDeadlineSeconds")
     start = seconds(status.get("startTime"))
     at = start + limit if start is not None and isinstance(limit, int) else seconds(pod.last.received_at)
-    text = f"{case.place(pod.index)} ran longer than the activeDeadlineSeconds of its pod ({limit} s): "
+    its = rank_words.of_node(case, pod.index).its
+    text = f"{case.place(pod.index)} ran longer than the activeDeadlineSeconds of {its} pod ({limit} s): "
     text += str(status.get("message") or "no message").rstrip(".")
     end = End(pod.index, "failed", case.ranks_of(pod.index), LATE if at is None else at)
     return replace(end, cause="run.timed_out", text=text, evidence=(pod.last.ref,), advice=_DEADLINE_ADVICE)
@@ -158,7 +160,8 @@ def _deleted(case: Case, pod: Pod) -> End:
         return _out_of_time(case, pod, end, deadline)
     external = pod_deletion.by_somebody(case, pod, state)
     reason = "" if external else pod_deletion.by_its_controller(case, state)
-    text = f"{case.place(pod.index)} was deleted while it ran{reason and ', ' + reason}"
+    words = rank_words.of_node(case, end.index)
+    text = f"{case.place(pod.index)} {words.was} deleted while {words.it} ran{reason and ', ' + reason}"
     end = replace(end, cause="rank.pod_deleted", text=text, follows=not external)
     if external:
         return _with_event(case, end)
@@ -172,7 +175,7 @@ def _evicted(case: Case, pod: Pod, end: End) -> End | None:
         return None
     stop_at = pod_deletion.asked_to_stop(pod) if case.launch.attached else LATE
     at = min(end.at, stop_at, pod_deletion.evicted_at(pod) or LATE)
-    text = f"{case.place(pod.index)} was evicted: {reason}"
+    text = f"{case.place(pod.index)} {rank_words.was(case, end.index)} evicted: {reason}"
     is_detected_late = case.launch.attached and pod_deletion.by_lost_node(case, pod.last)
     end = replace(end, at=at, cause="rank.evicted", text=text, follows=False, detected_late=is_detected_late)
     return _with_event(case, end, reason)
@@ -187,7 +190,7 @@ def _with_event(case: Case, end: End, known: str = "") -> End:
 
 
 def _job_deleted(case: Case, pod: Pod, end: End) -> End:
-    text = f"{case.place(pod.index)} was taken down with its {case.launch.kind}"
+    text = f"{case.place(pod.index)} {rank_words.was(case, end.index)} taken down with the {case.launch.kind}"
     return replace(end, cause="run.deleted", text=text, log_quote="", follows=True)
 
 
@@ -196,7 +199,7 @@ def _out_of_time(case: Case, pod: Pod, end: End, deadline: float) -> End:
 
     The `End` is dated after the deadline.
     """
-    text = f"{case.place(pod.index)} was taken down at its Job's deadline"
+    text = f"{case.place(pod.index)} {rank_words.was(case, end.index)} taken down at the Job's deadline"
     return replace(end, at=max(end.at, deadline + 0.001), cause="run.timed_out", text=text, follows=True)
 
 
@@ -248,8 +251,8 @@ def _killed_with_0(case: Case, pod: Pod, end: End, terminated: dict[str, object]
     is_earlier = stop_at + pod_deletion.WHOLE_SECONDS < end.at
     if not case.launch.attached or not (is_earlier or pod_deletion.stopped_by_node(pod, end.at)):
         return None
-    text = f"was evicted ({reason})" if reason else "was deleted"
-    text = f"{case.place(pod.index)} {text} while it ran, and exited with 0"
+    words, outcome = rank_words.of_node(case, end.index), f"evicted ({reason})" if reason else "deleted"
+    text = f"{case.place(pod.index)} {words.was} {outcome} while {words.it} ran, and exited with 0"
     cause: CauseId = "rank.evicted" if reason else "rank.pod_deleted"
     return replace(end, at=stop_at, cause=cause, text=text, advice=_NOT_0_ADVICE)
 
@@ -285,7 +288,7 @@ def _failed(case: Case, pod: Pod, end: End, clues: Clues, terminated: dict[str, 
     removed = pod_deletion.while_it_ran(case, pod)
     end = replace(end, evidence=(*end.evidence, *clues.refs))
     if terminated.get("reason") == "OOMKilled":
-        text = f"{place} was killed: out of memory (exit code {end.exit_code})"
+        text = f"{place} {rank_words.was(case, end.index)} killed: out of memory (exit code {end.exit_code})"
         return replace(end, cause="rank.oom_killed", text=text, follows=False)
     of_torchrun = number == clues.torchrun_signal == signal.SIGTERM
     by_signal = number in {signal.SIGTERM, signal.SIGKILL} and (code in _TAKEN_DOWN or of_torchrun)
@@ -338,7 +341,8 @@ def _killed_by_kubelet(case: Case, end: End, terminated: dict[str, object]) -> E
     kill = kubelet_kills.of_container(case, end.index, terminated)
     if kill is None:
         return None
-    text = f"{case.place(end.index)} was ended by {signal_name(number)}, because {kill.reason}"
+    ended = f"{rank_words.was(case, end.index)} ended by {signal_name(number)}, because {kill.reason}"
+    text = f"{case.place(end.index)} {ended}"
     refs = (*end.evidence, kill.evidence)
     return replace(end, cause="rank.killed", text=text, evidence=refs, advice=kill.advice, follows=False)
 
@@ -362,7 +366,7 @@ def _from_outside(case: Case, pod: Pod, end: End, clues: Clues, code: object) ->
         return replace(end, cause="rank.killed", text=text, follows=False, advice=advice)
     if not number:
         return None
-    text = f"{place} was ended by {signal_name(number)}"
+    text = f"{place} {rank_words.was(case, end.index)} ended by {signal_name(number)}"
     if number == signal.SIGKILL and (oom_ranks := exit_codes.out_of_memory(case, pod.index)):
         text = f"{text}: {_OOM}"
         return replace(end, ranks=oom_ranks, cause="rank.oom_killed", text=text, follows=False)
@@ -400,7 +404,8 @@ def _without_progress(case: Case, end: End, stack: Stack, log: str) -> End:
         return without_tracker(end, f"{log}:{stack.number}", text)
     # Cite only the stack and the pod's state, because the last log line is older than the hang.
     refs = (f"{log}:{stack.number}", end.evidence[0])
-    end = replace(end, cause="rank.hung", text=f"{text} and was in {stack.place}", evidence=refs)
+    text = f"{text} and {rank_words.was(case, end.index)} in {stack.place}"
+    end = replace(end, cause="rank.hung", text=text, evidence=refs)
     if stack.in_teardown:
         end = replace(end, advice=TEARDOWN_ADVICE)
     return replace(end, follows=stack.in_collective, peer_absent=stack.in_collective)
@@ -412,12 +417,11 @@ def without_tracker(end: End, ref: str, text: str) -> End:
     `ref` is where the rank's stack is recorded.
     """
     assert end.stack is not None
-    text += f": it waited for the tracker in a request of Pluto's client, in {end.stack.frames[0]}"
-    messages = [f"its client logged: {end.retried}"] if end.retried else []
+    it, frame = rank_words.of(end.ranks).it, end.stack.frames[0]
+    text += f": {it} waited for the tracker in a request of Pluto's client, in {frame}"
+    quote = f"its client logged: {end.retried}" if end.retried else ""
     refs = (ref, end.evidence[0])
-    end = replace(
-        end, text=text, log_quote=next(iter(messages), ""), evidence=refs, follows=False, peer_absent=False
-    )
+    end = replace(end, text=text, log_quote=quote, evidence=refs, follows=False, peer_absent=False)
     return replace(end, cause="rank.tracker_unreachable")
 
 
@@ -428,7 +432,7 @@ def _exited(case: Case, end: End, clues: Clues, terminated: dict[str, object]) -
     if clues.exit_code and code not in (None, 0, clues.exit_code):
         text += f" (torchrun then ended with {code})"
     if not code:
-        text = f"{place}: the container exited with 0, but its command exited with {end.exit_code} "
+        text = f"{place}: the container exited with 0, but the command exited with {end.exit_code} "
         text += "(konduktor's termination message)"
     if _SERVICE_LINK.search(clues.line or clues.last):
         end = replace(end, advice=_SERVICE_LINK_ADVICE)
@@ -468,7 +472,8 @@ def _shares_ports(case: Case, index: int) -> str:
 
 def _pod_deleted(case: Case, pod: Pod, end: End, removed: ObjectState) -> End:
     """Return the `End` for a container whose pod was deleted while the container was running."""
-    place, number = case.place(pod.index), signal_of(end.exit_code)
+    place, words = case.place(pod.index), rank_words.of_node(case, pod.index)
+    number = signal_of(end.exit_code)
     outcome = f"ended by {signal_name(number)}" if number else f"ended with exit code {end.exit_code}"
     at, version = min(end.at, pod_deletion.requested_at(removed)), pod_deletion.version(removed)
     end = replace(end, at=at, deletion=version, evidence=(removed.ref, *end.evidence))
@@ -479,10 +484,10 @@ def _pod_deleted(case: Case, pod: Pod, end: End, removed: ObjectState) -> End:
     if (deadline := pod_deletion.at_the_deadline(case, removed)) is not None:
         return _out_of_time(case, pod, end, deadline)
     if pod_deletion.by_somebody(case, pod, removed):
-        text = f"{place} was deleted while it ran, and {outcome}"
+        text = f"{place} {words.was} deleted while {words.it} ran, and {outcome}"
         return _with_event(case, replace(end, cause="rank.pod_deleted", text=text, follows=False))
     reason = pod_deletion.by_its_controller(case, removed)
-    text = f"{place} was taken down{reason and ' ' + reason}, and {outcome}"
+    text = f"{place} {words.was} taken down{reason and ' ' + reason}, and {outcome}"
     advice = _CONTROLLER_ADVICE * bool(reason)
     return replace(
         end, cause="rank.killed", text=text, follows=True, advice=advice, by_controller=bool(reason)

@@ -9,6 +9,7 @@ from harness.core.clock import seconds
 from harness.evidence.kubernetes import refusals
 from harness.evidence.kubernetes.objects import ObjectState, Pod, mapping
 from harness.evidence.kubernetes.refusals import Refusal
+from harness.judge import rank_words
 from harness.judge.case import Case, ever_ready, names
 from harness.judge.cluster import controllers, netcheck, other_containers, scheduling_gates, start_events
 from harness.judge.finding import LATE, Finding, counted, not_passed, passed, unknown
@@ -113,7 +114,7 @@ def _without_pod(case: Case, ranks: list[int]) -> Finding:
     if case.pods or case.terminal:
         text = f"the pod of {names(ranks)} does not exist now"
     else:
-        text = f"{names(ranks)} have no pod"
+        text = f"{names(ranks)} {rank_words.of(ranks).has} no pod"
     events, refs = attached_missing_pods.events(case)
     reasons = [attached_missing_pods.reason(case), *events]
     advice = attached_missing_pods.advice(case)
@@ -334,7 +335,10 @@ def _no_bad_end(case: Case, ends: dict[int, End], recorded: tuple[bool | None, s
         refs = [ref for end in ends.values() for ref in end.evidence]
         return [worlds.rendezvous(case, recorded), passed("rank-exit", codes, refs)]
     ranks = [rank for end in unfinished for rank in end.ranks]
-    details = [f"{case.place(end.index)} is {end.state}" for end in unfinished]
+    details = [
+        f"{case.place(end.index)} {rank_words.of_node(case, end.index).present} {end.state}"
+        for end in unfinished
+    ]
     return [
         unknown("rendezvous", f"the end of {names(ranks)} is not recorded", ranks=ranks),
         unknown("rank-exit", f"no exit code of {names(ranks)} is recorded", details=details, ranks=ranks),
@@ -411,4 +415,5 @@ def stalled(case: Case, ends: dict[int, End]) -> tuple[list[int], list[str]]:
     _, text, end = min(silent_pods, key=lambda entry: entry[0])
     unended_ranks = [rank for entry in silent_pods for rank in entry[2].ranks]
     last = f"its last log line: {text}" if text else "its log is empty"
-    return unended_ranks, [f"{case.place(end.index)} was silent for the longest time", last]
+    was = rank_words.was(case, end.index)
+    return unended_ranks, [f"{case.place(end.index)} {was} silent for the longest time", last]

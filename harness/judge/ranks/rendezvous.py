@@ -13,6 +13,7 @@ from harness.evidence import torchrun_processes
 from harness.evidence.kubernetes.objects import mapping
 from harness.evidence.schema.bundle import ProbeResult, RendezvousSnapshot
 from harness.evidence.torchrun_processes import Agent
+from harness.judge import rank_words
 from harness.judge.case import Case, names
 from harness.judge.catalogue import CAUSES
 from harness.judge.cluster import headless_service, pod_network
@@ -164,9 +165,10 @@ def _alone(case: Case, scene: Scene) -> Diagnosis:
         return None
     lives = [life for node in alone for life in case.lives[node.index]]
     texts = [f"{node.place} trained alone: {worlds.why_alone(case.lives[node.index][0])}" for node in alone]
-    texts += [
-        f"{node.place} waits in a rendezvous of its own: its torchrun has --standalone" for node in standalone
-    ]
+    for node in standalone:
+        words = rank_words.of(node.ranks)
+        text = f"{node.place} {words.add_s('wait')} in a rendezvous of {words.its} own"
+        texts.append(f"{text}: {words.its} torchrun has --standalone")
     cause: CauseId = "rendezvous.world_size"
     if {life.world for life in lives} <= {1}:
         cause = "variables.world_of_one"

@@ -10,6 +10,7 @@ from harness.core.input_limits import MAX_RANKS
 from harness.evidence import process_group_logs, torchrun_processes
 from harness.evidence.torchrun_logs import LoggedRanks, logged
 from harness.evidence.worlds import PATH, ProcessRecord, RankLife, is_each
+from harness.judge import rank_words
 from harness.judge.case import Case, names
 from harness.judge.finding import Finding, counted, listed, not_passed, passed, unknown
 
@@ -133,7 +134,7 @@ def _not_one(case: Case) -> Finding:
     details = [f"pod {_pod(case, index)} ran {_ranks(case.lives[index])}" for index in sorted(case.lives)]
     ranks = sorted({life.rank for life in lives})
     if len(sizes) == 1 and not duplicates:
-        text = f"{names(unrecorded)} of a world of {sizes[0]} was not recorded"
+        text = f"{names(unrecorded)} of a world of {sizes[0]} {rank_words.of(unrecorded).was} not recorded"
         return not_passed(
             "world", "run.evidence_missing", text, details=details, ranks=unrecorded, evidence=[PATH]
         )
