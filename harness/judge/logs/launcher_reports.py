@@ -21,6 +21,8 @@ _WORDS = (
     *(b"noticed that process rank", b"has exited due to process", b"processes exited with non-zero status"),
     *(b"terminated normally, but", b"MPI_ABORT was invoked", b"BAD TERMINATION", b"exit with status code"),
     *(b"srun: error: ", b"crashed with exit code", b"] Child process with PID"),
+    *(b"terminated with the following", b"ProcessExitedException: process ", b"global rank "),
+    *(b"Global rank ",),
 )
 """Words of which each report's first line contains one. They are a fast filter for the lines of a log."""
 _MPI = r"(?P<launcher>mpirun|mpiexec|orterun|prterun)[\w.]*"
@@ -50,6 +52,19 @@ _REPORTS = tuple(
             r"composer\.cli\.launcher:Rank (?P<rank>\d{1,6}) crashed with exit code (?P<code>-?\d{1,3})",
         ),
         (
+            "composer",
+            r"\bGlobal rank (?P<rank>\d{1,6}) \(PID \d+\) exited with code (?P<code>-?[1-9]\d{0,2})",
+        ),
+        (
+            "torch.multiprocessing.spawn",
+            r"^-- Process (?P<rank>\d{1,6}) terminated with the following (error|exception)",
+        ),
+        (
+            "torch.multiprocessing.spawn",
+            r"ProcessExitedException: process (?P<rank>\d{1,6}) terminated with (signal (?P<name>SIG[A-Z]+)"
+            r"|exit code (?P<code>[1-9]\d{0,2}))",
+        ),
+        (
             "Lightning",
             r"^\[rank: (?P<rank>\d{1,6})\] Child process with PID \d+ terminated with code (?P<code>-?\d+)",
         ),
@@ -65,15 +80,19 @@ _DETAIL = re.compile(
 """Pattern for a line below the first line of a report that has the rank or the exit code."""
 _DETAIL_LINES = 8
 _PART = re.compile(
-    r"^[=\-*\s]*$|^= |^ +\S|^(srun|slurmstepd|slurmd|pdsh@\S+): |^Traceback |^\w*Error: |^NOTE: "
-    r"|^a non-zero exit code\. Per user-direction|^(causing )?the job to be terminated\. |^with errorcode "
-    r"|^(Terminating|Waiting up to|KVStoreServer|Run gloo job)\b|^node \S+ exiting"
-    r"|^(Process name|Exit code): |^\[?\S+:\d+\] \d+ more processes? ha(s|ve) "
+    r"^[=\-*\s]*$|^= |^ +\S|^(srun|slurmstepd|slurmd|pdsh@\S+): |^Traceback |^NOTE: "
+    r"|^[\w.]+(Error|Exception): |^a non-zero exit code\. Per user-direction|^with errorcode "
+    r"|^(causing )?the job to be terminated\. |^(Terminating|Waiting up to|KVStoreServer|Run gloo job)\b"
+    r"|^node \S+ exiting|^(Process name|Exit code): |^\[?\S+:\d+\] \d+ more processes? ha(s|ve) "
     r"|^You may or may not see|^exactly when Open MPI|^YOUR APPLICATION TERMINATED|^===== KONDUKTOR: "
 )
 """Pattern for lines that belong to a report, or that a launcher or konduktor prints after it."""
 OF_PROCESS = re.compile(r"^\[(\d+,)?(?P<rank>\d{1,6})\]<std(out|err)>:")
 """Pattern for the label that mpirun and horovodrun add to each line of a process."""
+_OF_DETERMINED = re.compile(r"^\[[\d\-T:. Z]{10,40}\] (\w+ )?\|\| ")
+"""Pattern for the prefix that Determined adds to each line."""
+_OUTPUT = re.compile(r"^-+(Begin|End) global rank \d+ STD(OUT|ERR)-+$")
+"""Pattern for the lines around the output of a failed process that composer prints after its report."""
 _SIGNALS = {
     "Killed": signal.SIGKILL,
     "Terminated": signal.SIGTERM,
@@ -118,7 +137,7 @@ def find(log: Iterable[bytes]) -> list[Report]:
     a rank which the launcher did not end itself is returned.
     """
     reports: list[Report] = []
-    details = 0
+    details, in_output = 0, False
     for number, line in enumerate(log, 1):
         begins = any(word in line for word in _WORDS)
         if not (begins or reports):
@@ -129,8 +148,12 @@ def find(log: Iterable[bytes]) -> list[Report]:
             for each in reports:
                 each.digests_after = each.digests_after or digests
             continue
-        for _, plain in program_lines.plain([(number, text)]):
-            report = _report(plain, number, text) if begins else None
+        for _, own in program_lines.plain([(number, text)]):
+            plain = _OF_DETERMINED.sub("", own)
+            if match := _OUTPUT.search(plain):
+                in_output = match[1] == "Begin"
+                continue
+            report = _report(plain, number, text) if begins and not in_output else None
             if report is not None:
                 details = _DETAIL_LINES
                 _add(reports, report)
@@ -138,7 +161,8 @@ def find(log: Iterable[bytes]) -> list[Report]:
                 details -= 1
                 if details >= 0:
                     _complete(reports[-1], plain)
-                _count(reports, text, plain)
+                if not in_output:
+                    _count(reports, text, plain)
     return reports
 
 
@@ -148,7 +172,7 @@ def _report(plain: str, number: int, text: str) -> Report | None:
             values = match.groupdict()
             report = Report(launcher or values["launcher"], number, seconds(split_time(text)[0]))
             if values.get("name"):
-                report.code = -_SIGNALS[values["name"]]
+                report.code = -_SIGNALS.get(values["name"], getattr(signal, values["name"], 0))
             _set(report, values)
             return report
     return None

@@ -40,9 +40,11 @@ class Failure:
 def of_pod(case: Case, index: int, clues: Clues, ranks: list[int]) -> Failure | None:
     """Return the failure that a launcher reports in the log of a node's pod, or None.
 
-    `clues` are the hints in the last lines of the log. `ranks` is the rank that they name, or all ranks of
-    the pod.
+    A report counts only if no processes were recorded, because their records are more exact. `clues` are the
+    hints in the last lines of the log. `ranks` is the rank that they name, or all ranks of the pod.
     """
+    if case.launch.processes:
+        return None
     log = case.bundle.log(case.pods[index].name, case.launch.container)
     of_deepspeed = child_signals.of_deepspeed(case.bundle.tail(log, DEEPSPEED_LINES))
     if code := clues.exit_code if clues.report_is_last else of_deepspeed:

@@ -229,7 +229,7 @@ def _terminated(case: Case, pod: Pod, state: ObjectState, terminated: dict[str, 
         return _masked(case, pod, end, bad_end, terminated)
     if (killed_end := _killed_with_0(case, pod, end, terminated)) is not None:
         return killed_end
-    failure = None if case.launch.processes else launcher_failures.of_pod(case, pod.index, clues, ranks)
+    failure = launcher_failures.of_pod(case, pod.index, clues, ranks)
     if failure is None or _tests_failed(case, pod):
         return replace(end, state="succeeded", exit_code=0, follows=False)
     text = f"{case.place(pod.index)} exited with 0, though {failure.text}"

@@ -18,6 +18,7 @@ from harness.judge.pod_end import End, first
 from harness.judge.points import tracker_faults
 from harness.judge.ranks import (
     attached_missing_pods,
+    caught_errors,
     checkpoint_errors,
     collectives,
     exit_codes,
@@ -333,7 +334,8 @@ def _no_bad_end(case: Case, ends: dict[int, End], recorded: tuple[bool | None, s
     if not unfinished:
         codes = f"{names(case.ranks)} exited with 0"
         refs = [ref for end in ends.values() for ref in end.evidence]
-        return [worlds.rendezvous(case, recorded), passed("rank-exit", codes, refs)]
+        exits = caught_errors.check(case) or passed("rank-exit", codes, refs)
+        return [worlds.rendezvous(case, recorded), exits]
     ranks = [rank for end in unfinished for rank in end.ranks]
     details = [
         f"{case.place(end.index)} {rank_words.of_node(case, end.index).present} {end.state}"

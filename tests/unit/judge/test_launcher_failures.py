@@ -1,6 +1,7 @@
 """Launchers that report a failed process although their pod exits with 0.
 
-horovod#410, #1376, #1421, #2656 and #3060, mpi-operator#90, composer#2251, llm-foundry#258.
+horovod#410, #1376, #1421, #2656 and #3060, mpi-operator#90, composer#2251, llm-foundry#258, determined#3275,
+fairseq#2527.
 """
 
 from __future__ import annotations
@@ -114,6 +115,41 @@ def masked(lines: Sequence[str], index: int = 0, *, first: bool = False, per_nod
                 "Waiting up to 30 seconds for all",
             ],
             "composer reports that rank 1 was ended by signal 7 (SIGBUS)",
+        ),
+        (
+            [
+                "ERROR:composer.cli.launcher:Global rank 1 (PID 12) exited with code 1",
+                f"{'-' * 10}Begin global rank 1 STDERR{'-' * 10}",
+                *(f"line {n}" for n in range(9)),
+                f"{'-' * 10}End global rank 1 STDERR{'-' * 10}",
+            ],
+            "composer reports that rank 1 failed with exit code 1",
+        ),
+        (
+            [
+                *TRACEBACK,
+                "torch.multiprocessing.spawn.ProcessRaisedException: ",
+                "",
+                "-- Process 1 terminated with the following error:",
+                *TRACEBACK,
+                "RuntimeError: bad shard",
+            ],
+            "torch.multiprocessing.spawn reports that rank 1 failed",
+        ),
+        (
+            [
+                *TRACEBACK,
+                "torch.multiprocessing.spawn.ProcessExitedException: process 1 terminated with signal "
+                "SIGKILL",
+            ],
+            "torch.multiprocessing.spawn reports that rank 1 was ended by signal 9 (SIGKILL)",
+        ),
+        (
+            [
+                f"[2021-12-07 10:43:01] 087c0ee7 || {line}"
+                for line in (HOROVOD[-4], "Exit code: 1", "Process name: 1")
+            ],
+            "horovodrun reports that rank 1 failed with exit code 1",
         ),
         (
             ["[rank: 1] Child process with PID 8 terminated with code 1. Forcefully terminating all other"],

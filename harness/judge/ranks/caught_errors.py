@@ -1,0 +1,82 @@
+"""Find pods that exited with 0 although the last output is an exception that ends a training.
+
+A program can catch its own exception, print it and exit with 0 (skypilot#4421), in one rank or in all of
+them. Whether its work was complete is then not known. Programs also print tracebacks of errors that they
+handle, or that occur while Python exits. So only errors of CUDA, of collective operations and of launchers
+count, and only if nothing was printed after them.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from harness.judge.case import Case, names
+from harness.judge.finding import Finding, not_passed
+from harness.judge.logs import error_patterns, program_lines
+
+_LINES = 200
+"""Number of lines at the end of a log that are searched."""
+_FATAL = re.compile(
+    r"Dist(Backend|Network|Store|)Error: |CUDA error: |CUDA out of memory|OutOfMemoryError: |NCCL error"
+    r"|Connection closed by peer|ray\.exceptions\.|TrainingFailedError: |ChildFailedError"
+    r"|CalledProcessError: Command .* (returned non-zero exit status|died with )"
+)
+_OF_HOROVOD = re.compile(r"Horovod background loop uncaught exception: ")
+"""Pattern for a message without a traceback, after which the program can end with 0 (horovod#1994)."""
+_AFTER = re.compile(
+    r"^(\[rank\d+\]: ?)?(\s*$|CUDA kernel errors might be|For debugging consider passing"
+    r"|Compile with `TORCH_USE|Search for `cuda|Device-side assertion tracking|nccl\w+: |Last error:|frame #"
+    r"|Exception raised from )|^===== KONDUKTOR: "
+)
+"""Pattern for lines that PyTorch adds to an error, or that konduktor prints after it."""
+_TRACEBACK = re.compile(r"^(\[rank\d+\]: ?)?Traceback \(most recent call last\):$")
+_NOT_OF_PROGRAM = re.compile(r"^(Exception ignored in|Exception in thread|--- Logging error|Error in atexit)")
+"""Pattern for the line before a traceback that Python prints without ending the program."""
+
+
+@dataclass(frozen=True)
+class _CaughtError:
+    """The exception at the end of a pod's log, the rank that the line names or the pod's ranks, and where."""
+
+    text: str
+    ranks: list[int]
+    ref: str
+
+
+def check(case: Case) -> Finding | None:
+    """Return the `rank-exit` finding if the log of a pod ends with an exception, or None.
+
+    All pods exited with 0.
+    """
+    errors = [error for index in sorted(case.pods) if (error := _at_end(case, index)) is not None]
+    if not errors:
+        return None
+    ranks = [rank for error in errors for rank in error.ranks]
+    subject = "the last line in the log of" if len(errors) == 1 else "the last lines in the logs of"
+    verb = "is an exception" if len(errors) == 1 else "are exceptions"
+    text = f"{subject} {names(ranks)} {verb}, although the exit code is 0"
+    details = [f"{names(error.ranks)}: {error.text}" for error in errors]
+    refs = [error.ref for error in errors][:8]
+    return not_passed("rank-exit", "rank.stopped_early", text, details=details, ranks=ranks, evidence=refs)
+
+
+def _at_end(case: Case, index: int) -> _CaughtError | None:
+    """Return the exception with which the log of a node's pod ends, or None."""
+    log = case.bundle.log(case.pods[index].name, case.launch.container)
+    lines = program_lines.plain(case.bundle.tail(log, _LINES))
+    while lines and _AFTER.search(lines[-1][1]):
+        lines.pop()
+    if not lines:
+        return None
+    number, text = lines[-1]
+    is_fatal = error_patterns.is_error(text) and _FATAL.search(text) is not None
+    if not (is_fatal or _OF_HOROVOD.search(text)):
+        return None
+    begins = [at for at, (_, line) in enumerate(lines) if _TRACEBACK.match(line)]
+    if is_fatal and (not begins or (begins[-1] and _NOT_OF_PROGRAM.match(lines[begins[-1] - 1][1]))):
+        return None
+    label = re.match(r"\[rank(\d+)\]", text)
+    of_pod = case.ranks_of(index)
+    ranks = [int(label[1])] if label and int(label[1]) in of_pod else of_pod
+    return _CaughtError(text.strip()[:300], ranks, f"{log}:{number}")
