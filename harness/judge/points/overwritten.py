@@ -14,10 +14,13 @@ from enum import Enum
 from harness.judge.case import Restart
 from harness.judge.points.compare import compact
 from harness.judge.points.ground_truth import Attempt, Life, Truth
+from harness.judge.points.series import Series
 
 CLOCK_ERROR = 5.0
 """Maximum difference, in seconds, between the time of a restart in the cluster and the time in the process's
 first frame."""
+MIN_OVERWRITES = 2
+"""Minimum number of overwritten values from which on a metric with one step is probably a mistake."""
 
 
 class How(Enum):
@@ -43,12 +46,14 @@ class Overwritten:
     how: How
     who: str = ""
     """A description of the two lives (run objects), if they differ."""
+    advice: str = ""
 
     @property
     def text(self) -> str:
         """Return a description of the overwritten points."""
         processes = f" ({self.who})" if self.who else ""
-        return f"rank {self.rank}: {self.metric} at {self.where}: {self.how.value}{processes}"
+        text = f"rank {self.rank}: {self.metric} at {self.where}: {self.how.value}{processes}"
+        return f"{text}, and {self.advice}" if self.advice else text
 
 
 def find(truths: list[Truth], restarts: list[Restart]) -> list[Overwritten]:
@@ -67,7 +72,19 @@ def _in_rows(truth: Truth, restarts: list[Restart]) -> Iterator[Overwritten]:
             for older_stays, places in ((True, older), (False, list(set(steps).difference(older)))):
                 if places:
                     kind, processes = _how(truth, one, other, older_stays, restarts), _who(truth, one, other)
-                    yield Overwritten(truth.rank, metric, len(places), compact(places), kind, processes)
+                    advice = _one_step(series, len(steps)) if kind is How.SAME_LIFE else ""
+                    where = compact(places)
+                    yield Overwritten(truth.rank, metric, len(places), where, kind, processes, advice)
+
+
+def _one_step(series: Series, overwrites: int) -> str:
+    """Return a clause for a metric whose values all have the same step, or "" for other metrics.
+
+    Two values at one step can be intended, such as a first value that is replaced with the final one.
+    """
+    if len(series) > 1 or overwrites < MIN_OVERWRITES:
+        return ""
+    return f"all {overwrites + 1} values of this metric have the same step: pass the step to run.log"
 
 
 def _in_blocks(truth: Truth) -> Iterator[Overwritten]:

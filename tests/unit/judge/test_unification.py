@@ -389,6 +389,18 @@ def test_an_overwrite_by_the_same_process_is_a_note(judged: Judged) -> None:
     )
 
 
+@pytest.mark.parametrize("values", [2, 6])
+def test_metric_whose_values_all_have_one_step_is_explained(judged: Judged, values: int) -> None:
+    """Contract: mlflow#221. A program that never passes another step keeps only its last value."""
+    rows = [
+        TruthRow(metric="loss/node0", step=0, value=n + 0.5, time_ms=BEGUN + 1000 * n) for n in range(values)
+    ]
+    verdict = judged(relived(bundles.healthy(), [begun(7, BEGUN), *rows]))
+    assert verdict.verdict == "PASS", verdict
+    hint = f"and all {values} values of this metric have the same step: pass the step to run.log"
+    assert (hint in verdict.explanation) == (values > 2), verdict.explanation
+
+
 def test_second_init_that_overwrites_first_is_failure(judged: Judged) -> None:
     second = [TruthInit(number=1), *at_steps(0, 3, 0.75, BEGUN + 50)]
     job = relived(bundles.healthy(), [begun(7, BEGUN), *at_steps(0, 6, 0.5, BEGUN), *second])
