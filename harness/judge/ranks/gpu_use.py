@@ -15,16 +15,25 @@ from harness.core.causes import CauseId
 from harness.evidence.kubernetes import gpu_nodes
 from harness.evidence.kubernetes.objects import items
 from harness.judge.case import Case, names
-from harness.judge.finding import Finding, not_passed, passed
+from harness.judge.finding import Finding, not_passed, passed, unknown
 from harness.judge.logs import known_errors, launcher_reports, program_lines
 from harness.judge.ranks import launcher_failures
 
 _WORDS = (
-    *(b" initialization: ", b"no accelerator is found", b"is not available", b"device count is zero"),
-    *(b"GPU available: ", b"ds_accelerator to cpu", b"accelerator to CPU", b"MULTI_CPU", b"evice", b" CPU ("),
+    *(b" initialization: ", b"no accelerator is found", b"device count is zero"),
+    *(
+        b"GPU available: ",
+        b"ds_accelerator to cpu",
+        b"accelerator to CPU",
+        b"MULTI_CPU",
+        b"evice",
+        b" CPU",
+        b"available",
+        b"on CPU",
+    ),
 )
 """Words of which each sentence in _SENTENCES contains one. They are a fast filter for the lines of a log."""
-_SENTENCES: tuple[tuple[CauseId, str], ...] = (
+_SENTENCES: tuple[tuple[CauseId | None, str], ...] = (
     # c10/cuda/CUDAFunctions.cpp prints the driver's error with this prefix, and PyTorch then has no GPU.
     ("gpu.absent", r"[Ww]arning: ((CUDA|HIP) initialization: .*no (CUDA|ROCm)-capable device is detected.*)"),
     ("gpu.driver", r"[Ww]arning: ((CUDA|HIP) initialization: .*)"),
@@ -40,9 +49,14 @@ _SENTENCES: tuple[tuple[CauseId, str], ...] = (
     ("gpu.not_used", r"([Pp]rocess rank: (?P<rank>\d{1,6}), device: cpu\b.*)"),
     ("gpu.not_used", r"(Process (?P<rank>\d{1,6}), total \d+, device cpu\b.*)"),
     ("gpu.not_used", r"(Distributed environment: (DistributedType\.)?MULTI_CPU\b.*)"),
-    ("gpu.not_used", r"(Ultralytics .*\btorch-\S+ CPU \(.*)"),
+    ("gpu.not_used", r"((Ultralytics|YOLOv\d)\b.*\btorch[- ]\S+ CPU(?= |$).*)"),
+    # Many programs and torch.utils.collect_env print these.
+    ("gpu.absent", r"(\btorch\.cuda\.is_available(\(\))? ?(is|=|==|:|->)? ?False\b.*)"),
+    ("gpu.absent", r"(\bCUDA (is )?available ?[:=] ?False\b.*)"),
+    (None, r"(?:^|[\s:\]|-])((Using device:? cpu|Using cpu device|Device: cpu|Running on (the )?CPU)\.?)$"),
 )
-"""Pairs of a cause and a pattern for a sentence. The first group is the sentence itself."""
+"""Pairs of a cause and a pattern for a sentence. The first group is the sentence itself. Without a cause, the
+sentence can also be about a part of the program, so the check is UNKNOWN."""
 _PATTERNS = [(cause, re.compile(pattern)) for cause, pattern in _SENTENCES]
 _ENDS = re.compile(r" \((Triggered internally|function )")
 """Pattern for the text that C++ code of PyTorch adds to a warning."""
@@ -62,7 +76,7 @@ _MAX_CHARACTERS = 300
 class _Sentence:
     """A sentence in a pod's log, and its rank if the line shows it."""
 
-    cause: CauseId
+    cause: CauseId | None
     text: str
     ref: str
     rank: int | None
@@ -83,20 +97,26 @@ def check(case: Case) -> Finding:
     requesting = requested(case)
     on_cpu = [found for index in requesting if (found := _of_pod(case, index)) is not None]
     on_cpu += _of_launchers(case, [rank for index in requesting for rank in case.ranks_of(index)])
+    on_cpu = [each for each in on_cpu if each.sentence.cause is not None] or on_cpu
     if not on_cpu:
         return passed("gpus", "no log shows that a rank used the CPU instead of its GPUs")
     ranks = sorted({rank for each in on_cpu for rank in each.ranks})
     subject = f"at least one of {names(ranks)}" if any(each.some for each in on_cpu) else names(ranks)
     pods = "the container requests" if len(ranks) == 1 else "the containers request"
     resources = dict.fromkeys(name for each in requesting.values() for name in each)
+    details = [f"{each.place} logged: {each.sentence.text}" for each in on_cpu]
+    refs = [each.sentence.ref for each in on_cpu][:8]
     first = on_cpu[0].sentence
+    if first.cause is None:
+        text = f"{subject} may have used the CPU, although {pods} GPUs ({', '.join(resources)})"
+        return unknown("gpus", text, details=details, ranks=ranks, evidence=refs)
     return not_passed(
         "gpus",
         first.cause,
         f"{subject} used the CPU, although {pods} GPUs ({', '.join(resources)})",
-        details=[f"{each.place} logged: {each.sentence.text}" for each in on_cpu],
+        details=details,
         ranks=ranks,
-        evidence=[each.sentence.ref for each in on_cpu][:8],
+        evidence=refs,
         advice=known_errors.advice(first.text),
     )
 
@@ -132,6 +152,7 @@ def _of_launchers(case: Case, ranks: list[int]) -> Iterator[_OnCpu]:
 def _of_log(case: Case, log: str, ranks: list[int], place: str) -> _OnCpu | None:
     """Return which of `ranks` used the CPU, or None if the log at `log` does not show any."""
     sentences, used = _sentences(case, log, ranks)
+    sentences = [each for each in sentences if each.cause is not None] or sentences
     labelled = [each for each in sentences if each.rank in ranks]
     if labelled:
         own = sorted({each.rank for each in labelled if each.rank is not None})
@@ -161,7 +182,7 @@ def _read(lines: list[tuple[int, str]], log: str, ranks: list[int]) -> Iterator[
     plain, processes = program_lines.with_processes(lines)
     for number, text in plain:
         cause, match = next(((c, m) for c, pattern in _PATTERNS if (m := pattern.search(text))), (None, None))
-        if cause is None or match is None:
+        if match is None:
             continue
         own = match.groupdict().get("rank")
         rank = int(own) if own else _rank_of_process(processes.get(number, ""), ranks)

@@ -1,6 +1,6 @@
 """Ranks that used the CPU although their container requests GPUs: the sentences that show it.
 
-nnUNet#2573, yolov5#1891, fastai#2126, pytorch#131117.
+nnUNet#892 and #2573, yolov5#1891, fastai#2126, ilab-on-ocp#39, cog#310, pytorch#131117.
 """
 
 from __future__ import annotations
@@ -83,6 +83,14 @@ def logged(
         ("Training in distributed mode. Process 1, total 2, device cpu.", "gpu.not_used", "device cpu"),
         ("Distributed environment: DistributedType.MULTI_CPU  Backend: gloo", "gpu.not_used", "MULTI_CPU"),
         ("Ultralytics 8.3.0 Python-3.12.3 torch-2.5.1+cu124 CPU (Intel Xeon)", "gpu.not_used", "CPU (Intel"),
+        ("YOLOv5 v4.0-6-g6ab5895 torch 1.8.0a0+1606899 CPU", "gpu.not_used", "CPU"),
+        (
+            "WARNING!!! You are attempting to run training on a CPU (torch.cuda.is_available() is False).",
+            "gpu.absent",
+            "is_available() is False",
+        ),
+        ("torch.cuda.is_available(): False", "gpu.absent", "False"),
+        ("Is CUDA available: False", "gpu.absent", "False"),
     ],
 )
 def test_rank_on_the_cpu_is_no_pass(judged, line: str, cause: str, quoted: str) -> None:
@@ -133,6 +141,10 @@ def test_claim_of_gpu_is_request(judged) -> None:
         "Process rank: 1, device: cuda:0, n_gpu: 1, distributed training: True",
         "epoch 3 device: cpu offload of the optimizer",
         "Distributed environment: MULTI_GPU  Backend: nccl",
+        "torch.cuda.is_available(): True",
+        "CUDA available: True",
+        "Using device: cpu and later Using device: cuda",
+        "moving the tokenizer's table: using device: cpu and numpy",
         "CUDAExecutionProvider is not available",
     ],
 )
@@ -180,3 +192,16 @@ def test_ranks_of_one_pod_are_told_apart(judged, lines: list[str], ranks: list[i
     verdict = judged(logged({1: lines}, {"nvidia.com/gpu": "2"}, per_node=2))
     assert (verdict.verdict, verdict.ranks) == ("FAIL", ranks), verdict.explanation
     assert verdict.explanation.startswith(text)
+
+
+@pytest.mark.parametrize("line", ["Using device: cpu", "INFO: Using cpu device", "Device: cpu"])
+def test_device_of_unknown_part_is_unknown(judged, line: str) -> None:
+    """Contract: cog#310. Programs also print this about a part of themselves, such as a tokenizer's model."""
+    verdict = judged(logged({1: [line]}))
+    assert (verdict.verdict, verdict.ranks) == ("UNKNOWN", [1])
+    assert verdict.explanation.startswith("Rank 1 may have used the CPU, although the container requests")
+
+
+def test_certain_sentence_counts_more_than_uncertain_one(judged) -> None:
+    verdict = judged(logged({0: ["Using device: cpu"], 1: ["Using device: cpu", f"{INIT}{OLD}"]}))
+    assert (verdict.cause, verdict.ranks) == ("gpu.driver", [1])
