@@ -23,7 +23,7 @@ ESCAPE = re.compile(
     rf"|{FIRST}x[89A-Fa-f][0-9A-Fa-f](?:{FIRST}x[89A-Fa-f][0-9A-Fa-f]){{1,3}}"
     r"|'\\''|'\"'\"'|\\[^\sA-Za-z0-9]"
 )
-"""Matches an escape sequence in URLs, HTML, JSON, Python or the shell, even if it was escaped several times."""
+"""Matches an escape sequence in URLs, HTML, JSON, Python or the shell, even one that is escaped itself."""
 ONE_LEVEL = re.compile(ESCAPE.pattern.replace(FIRST, r"\\"))
 """Like `ESCAPE`, except that `\\\\` is a backslash rather than another level of escapes."""
 _RUN, _HEX_RUN = re.compile(r"[A-Za-z0-9+/_-]{16,}"), re.compile(r"[0-9A-Fa-f]{16,}")
