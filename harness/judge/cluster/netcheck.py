@@ -12,6 +12,8 @@ from harness.judge.case import Case, names
 from harness.judge.catalogue import CAUSES, RUNNING
 from harness.judge.cluster import connections, headless_service, pod_network
 from harness.judge.finding import LATE, Finding, counted, not_passed, passed, unknown
+from harness.workers.netcheck.conclude import PLACED
+from harness.workers.netcheck.proof import RECORD, YOUNG
 
 ABSENT = "peer.never_came"
 """The cause that netcheck reports for a rank that contacted no other rank. The rank's pod may show why."""
@@ -59,6 +61,8 @@ def check(case: Case) -> Finding:
     """Run the `netcheck` check: every pod's diagnosis covers all pairs of pods, and every pair passed."""
     pod_diagnoses = diagnoses(case)
     first = best(pod_diagnoses.values())
+    if first is not None and first.diagnosis.cause == ABSENT:
+        first = next(filter(_blames_itself, pod_diagnoses.values()), first)
     if first is not None and first.diagnosis.verdict == "failed":
         return _failed(case, first, pod_diagnoses)
     absent = [index for index in range(case.expected.num_nodes) if index not in pod_diagnoses]
@@ -142,7 +146,9 @@ def _failed(case: Case, first: PodDiagnosis, pod_diagnoses: Mapping[int, PodDiag
         text = f"{names(case.ranks_of(*nodes))}: {text}"
     cause, refs = diagnosis.cause, [first.ref]
     of_all = {one.index: one.diagnosis for one in pod_diagnoses.values()}
-    if (culprit := connections.culprit(case, cause, of_all)) is not None:
+    if (late := _late(case, first, pod_diagnoses)) is not None:
+        cause, (nodes, text) = ABSENT, late
+    elif (culprit := connections.culprit(case, cause, of_all)) is not None:
         if culprit.nodes != accused:
             text = f"{names(case.ranks_of(*culprit.nodes))}: {failed_steps[0].text}"
         nodes, reasons = culprit.nodes, [culprit.text] if culprit.text else []
@@ -178,6 +184,50 @@ def _failed(case: Case, first: PodDiagnosis, pod_diagnoses: Mapping[int, PodDiag
         phase=RUNNING if cause == ABSENT else None,
         at=None if cause == ABSENT else seconds(first.record.at),
     )
+
+
+def _blames_itself(one: PodDiagnosis) -> bool:
+    """Return whether a pod without a verdict from rank 0 found a problem in its own settings, such as DNS.
+
+    Such a problem explains why the other ranks did not hear from the pod.
+    """
+    diagnosis = one.diagnosis
+    return (
+        diagnosis.verdict == "failed"
+        and not diagnosis.whole
+        and diagnosis.ranks == [one.index]
+        and diagnosis.cause not in (ABSENT, *PLACED)
+    )
+
+
+def _late(
+    case: Case, first: PodDiagnosis, pod_diagnoses: Mapping[int, PodDiagnosis]
+) -> tuple[list[int], str] | None:
+    """Return the ranks that started too late, and a sentence about them, if this explains all failures.
+
+    A pod that netcheck has ended no longer responds, so a rank that starts afterwards cannot connect to it.
+    """
+    if first.diagnosis.cause not in PLACED:
+        return None
+    failed_cells = {
+        (sender, receiver): cell
+        for sender, row in first.diagnosis.rows.items()
+        for receiver, cell in row.items()
+        if cell.outcome in PLACED
+    }
+    overlaps = {
+        (sender, receiver): (seconds(pod_diagnoses[receiver].record.at) or LATE) - started
+        for (sender, receiver), cell in failed_cells.items()
+        if (cell.outcome == "tcp.filtered" or cell.sender)
+        and receiver in pod_diagnoses
+        and (started := case.container_started(sender)) is not None
+    }
+    if not overlaps or len(overlaps) < len(failed_cells) or max(overlaps.values()) >= YOUNG:
+        return None
+    (_, receiver), overlap = min(overlaps.items(), key=lambda item: item[1])
+    late = sorted({sender for sender, _ in overlaps})
+    when = f"{abs(overlap):.1f} s {'before netcheck ended' if overlap > 0 else 'after netcheck had ended'}"
+    return late, f"{names(case.ranks_of(*late))} started {when} on {names(case.ranks_of(receiver))}"
 
 
 def _blind(diagnoses: Mapping[int, NetcheckDiagnosis]) -> set[int]:
@@ -218,17 +268,19 @@ def _unscheduled(case: Case, index: int, until: float) -> tuple[str, str] | None
 def _unreached(case: Case, first: PodDiagnosis, nodes: list[int]) -> tuple[str, str] | None:
     """Return (cause, sentence) if pods started in time but no other pod reached them, or None.
 
-    Returns None if any of these pods has no diagnosis or started only after the other pods had ended.
+    Returns None if any of these pods has no diagnosis, or if the other pods ended soon after it had started.
     """
     pod_diagnoses, until = diagnoses(case), seconds(first.record.at) or 0.0
-    started_at = {
-        index: (seconds(one.record.at) or LATE) - one.diagnosis.seconds
-        for index, one in pod_diagnoses.items()
-    }
-    if not nodes or not all(started_at.get(index, LATE) < until for index in nodes):
+    started = [case.container_started(index) if index in pod_diagnoses else None for index in nodes]
+    if not nodes or None in started:
         return None
+    overlap = until - max(time for time in started if time is not None)
     cells = [row[nodes[0]] for row in first.diagnosis.rows.values() if nodes[0] in row]
-    failed_cells = [cell for cell in cells if cell.outcome in CAUSES]
+    failed_cells = [
+        cell
+        for cell in cells
+        if cell.outcome in CAUSES and overlap >= (RECORD if cell.outcome.startswith("dns.") else YOUNG)
+    ]
     rank_names = names(case.ranks_of(*nodes))
     them = "it" if len(case.ranks_of(*nodes)) == 1 else "them"
     return (
