@@ -25,6 +25,8 @@ _WORDS = (
     *(b"Global rank ",),
 )
 """Words of which each report's first line contains one. They are a fast filter for the lines of a log."""
+MAX_LINES = 100
+"""Number of other lines after a report from which on only the labels of processes are read."""
 _MPI = r"(?P<launcher>mpirun|mpiexec|orterun|prterun)[\w.]*"
 _REPORTS = tuple(
     (launcher, re.compile(pattern))
@@ -140,7 +142,9 @@ def find(log: Iterable[bytes]) -> list[Report]:
     details, in_output = 0, False
     for number, line in enumerate(log, 1):
         begins = any(word in line for word in _WORDS)
-        if not (begins or reports):
+        if not begins and (not reports or (reports[-1].lines_after > MAX_LINES and b"@" not in line)):
+            if reports and (label := OF_PROCESS.match(split_time(line.decode(errors="replace"))[1])):
+                _label(reports, label)
             continue
         text = line.decode(errors="replace").rstrip("\n")
         if is_own(text):
@@ -209,8 +213,14 @@ def _count(reports: list[Report], text: str, plain: str) -> None:
     label = OF_PROCESS.match(split_time(text)[1])
     if label is None and (not plain.strip() or _PART.search(plain)):
         return
+    if label is not None:
+        _label(reports, label)
+        return
     for each in reports:
-        if label is not None:
-            each.ranks_after.add(int(label["rank"]))
-        else:
-            each.lines_after += 1
+        each.lines_after += 1
+
+
+def _label(reports: list[Report], label: re.Match[str]) -> None:
+    """Add the process that a line is from to what each report has after it."""
+    for each in reports:
+        each.ranks_after.add(int(label["rank"]))

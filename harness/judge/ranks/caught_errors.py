@@ -31,8 +31,12 @@ _AFTER = re.compile(
 )
 """Pattern for lines that PyTorch adds to an error, or that konduktor prints after it."""
 _TRACEBACK = re.compile(r"^(\[rank\d+\]: ?)?Traceback \(most recent call last\):$")
-_NOT_OF_PROGRAM = re.compile(r"^(Exception ignored in|Exception in thread|--- Logging error|Error in atexit)")
-"""Pattern for the line before a traceback that Python prints without ending the program."""
+_NOT_OF_PROGRAM = re.compile(
+    r"^(Exception ignored in|Exception in thread|--- Logging error|Error in atexit)|\bWARN(ING)?\b"
+    r"|Error waiting on exit barrier|torch[./]distributed[./]elastic"
+)
+"""Pattern for the line before a traceback that does not end the program. Python, a logger or torchrun prints
+it. torchrun logs an error at its exit barrier if the node with the store has ended before."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +78,7 @@ def _at_end(case: Case, index: int) -> _CaughtError | None:
     if not (is_fatal or _OF_HOROVOD.search(text)):
         return None
     begins = [at for at, (_, line) in enumerate(lines) if _TRACEBACK.match(line)]
-    if is_fatal and (not begins or (begins[-1] and _NOT_OF_PROGRAM.match(lines[begins[-1] - 1][1]))):
+    if is_fatal and (not begins or (begins[-1] and _NOT_OF_PROGRAM.search(lines[begins[-1] - 1][1]))):
         return None
     label = re.match(r"\[rank(\d+)\]", text)
     of_pod = case.ranks_of(index)

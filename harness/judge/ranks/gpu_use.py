@@ -20,17 +20,10 @@ from harness.judge.logs import known_errors, launcher_reports, program_lines
 from harness.judge.ranks import launcher_failures
 
 _WORDS = (
-    *(b" initialization: ", b"no accelerator is found", b"device count is zero"),
-    *(
-        b"GPU available: ",
-        b"ds_accelerator to cpu",
-        b"accelerator to CPU",
-        b"MULTI_CPU",
-        b"evice",
-        b" CPU",
-        b"available",
-        b"on CPU",
-    ),
+    *(b" initialization: ", b"no accelerator is found", b"CUDA is not available", b"device count is zero"),
+    *(b"GPU available: ", b"ds_accelerator to cpu", b"accelerator to CPU", b"MULTI_CPU", b"Ultralytics "),
+    *(b"YOLOv", b"torch.cuda.is_available", b"CUDA available", b"CUDA is available", b"evice: cpu"),
+    *(b"evice cpu", b"cpu device", b"Running on "),
 )
 """Words of which each sentence in _SENTENCES contains one. They are a fast filter for the lines of a log."""
 _SENTENCES: tuple[tuple[CauseId | None, str], ...] = (
@@ -58,6 +51,8 @@ _SENTENCES: tuple[tuple[CauseId | None, str], ...] = (
 """Pairs of a cause and a pattern for a sentence. The first group is the sentence itself. Without a cause, the
 sentence can also be about a part of the program, so the check is UNKNOWN."""
 _PATTERNS = [(cause, re.compile(pattern)) for cause, pattern in _SENTENCES]
+_ANY = re.compile("|".join(pattern.replace("(?P<rank>", "(") for _, pattern in _SENTENCES))
+"""Pattern for a line that may contain a sentence. Of most lines, only this is searched."""
 _ENDS = re.compile(r" \((Triggered internally|function )")
 """Pattern for the text that C++ code of PyTorch adds to a warning."""
 _USED = re.compile(
@@ -66,10 +61,12 @@ _USED = re.compile(
 )
 """Pattern for lines of a process that uses a GPU. In a log with such a line, a sentence without a rank can
 come from a process that is no rank, such as a script that prepares the data."""
-_OF_USE = (b"NCCL ", b"evice", b"used: True", b"ds_accelerator")
+_OF_USE = (b"NCCL version", b"NCCL INFO", b"evice: cuda", b"evice cuda", b"used: True", b"ds_accelerator to ")
 _RESTARTED = b"failed (exitcode: "
 """Part of torchrun's message about a failed rank. The lines before it belong to an earlier attempt."""
 _MAX_CHARACTERS = 300
+_MAX_SENTENCES = 1000
+"""Maximum number of lines with a sentence that are read. A program can print one in each step."""
 
 
 @dataclass(frozen=True)
@@ -172,7 +169,9 @@ def _sentences(case: Case, log: str, ranks: list[int]) -> tuple[list[_Sentence],
         if _RESTARTED in line:
             lines, used = [], False
         elif any(word in line for word in _WORDS):
-            lines.append((number, line.decode(errors="replace").rstrip("\n")))
+            text = line.decode(errors="replace").rstrip()
+            if _ANY.search(text) and len(lines) < _MAX_SENTENCES:
+                lines.append((number, text))
         used = used or (any(word in line for word in _OF_USE) and _USED.search(line) is not None)
     return list(_read(lines, log, ranks)), used
 

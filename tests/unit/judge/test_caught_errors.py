@@ -72,6 +72,16 @@ def test_label_names_rank(judged) -> None:
         ["Exception ignored in: <function Client.__del__ at 0x7f>", *TRACEBACK, NCCL],
         ["Exception in thread Thread-4:", *TRACEBACK, NCCL],
         ["--- Logging error ---", *TRACEBACK, NCCL],
+        [
+            "[ERROR] 2024-03-01 12:00:00 api: Error waiting on exit barrier. Elapsed: 0.2 seconds",
+            *TRACEBACK,
+            "torch.distributed.DistNetworkError: Connection reset by peer",
+        ],
+        [
+            "W1001 12:00:00 71 torch/distributed/elastic/agent/server/api.py:900] could not shut down",
+            *TRACEBACK,
+            "torch.distributed.DistStoreError: Socket closed",
+        ],
         [MEMORY],
         ["the last error was torch.OutOfMemoryError: CUDA out of memory."],
     ],
