@@ -117,7 +117,7 @@ def test_rows_that_rank_0_did_not_get_count(tmp_path: Path, cause: str) -> None:
             if s != r and (s % 2 == 0 or r % 2 == 0)
         }
         one = diagnosis(cause, whole=index == 0, **bad)
-        said[index] = one.model_copy(update={"rows": {index: one.rows[index]}, "rank": index})
+        said[index] = one.model_copy(update={"rows": {index: one.rows[index]}, "rank": index, "seconds": 2.0})
     made = job(said)
     ended(made, 0, 1, 2, 3)
     on_two_nodes(made)
