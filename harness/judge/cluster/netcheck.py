@@ -156,6 +156,7 @@ def _failed(case: Case, first: PodDiagnosis, pod_diagnoses: Mapping[int, PodDiag
     elif (policy := pod_network.dns_policy(case, _blind(of_all))) is not None and cause.startswith("dns."):
         refs = [*refs, *policy.evidence]
         if cause == "dns.search_path":  # The DNS server has the names, so dns.search_path remains the cause.
+            nodes = sorted({*nodes, *(set(policy.nodes) & _with(cause, of_all))})
             reasons = [policy.text]
         else:
             cause, nodes, text, reasons = "dns.policy", policy.nodes, policy.text, [f"in the pods: {text}"]
@@ -184,6 +185,15 @@ def _failed(case: Case, first: PodDiagnosis, pod_diagnoses: Mapping[int, PodDiag
         phase=RUNNING if cause == ABSENT else None,
         at=None if cause == ABSENT else seconds(first.record.at),
     )
+
+
+def _with(outcome: str, diagnoses: Mapping[int, NetcheckDiagnosis]) -> set[int]:
+    """Return the node indexes of the pods in whose own results the outcome occurs."""
+    return {
+        index
+        for index, one in diagnoses.items()
+        if any(cell.outcome == outcome for cell in one.rows.get(index, {}).values())
+    }
 
 
 def _blames_itself(one: PodDiagnosis) -> bool:
