@@ -78,7 +78,7 @@ def diagnose(before: Mapping[int, Position], now: Mapping[int, Position], ranks:
         )
     if not failed and (apart := _elsewhere(positions)):
         place = positions[apart[0]].where
-        text = f"{listed(apart)} remained in {place} during {furthest.doing}, where the others wait"
+        text = f"{listed(apart)} remained in {place}, but the others are waiting in {furthest.doing}"
         return Diagnosis("collective.hung", apart, text)
     if failed:
         rank, error = next(iter(sorted(failed.items())))
