@@ -274,7 +274,9 @@ class Names:
         tried = f"tried {candidates[0]}" + f" and {len(candidates) - 1} more" * (len(candidates) > 1)
         for other in self._elsewhere(name, candidates):
             if (found := self._try(name, other)) is not None and found.addresses:
-                text = f"{name} is {found.found}, which the search path does not reach: {tried}"
+                text = (
+                    f"the full name of {name} is {found.found}, which the search path does not reach: {tried}"
+                )
                 return Lookup(name, cause="dns.search_path", text=text)
         kept = [absent for each in candidates if (absent := self._absent[each]).kept]
         if kept:

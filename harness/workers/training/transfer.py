@@ -253,7 +253,7 @@ def stored(bucket: Bucket, prefix: str, say: Say) -> Iterator[Stored]:
             text = bucket.read(f"{prefix}/{name}/{MANIFEST}", MANIFEST_BYTES)
             yield Stored(_manifest(name, text, {key: item.size for key, item in items.items()}), text)
         except Torn as error:
-            say(f"{error}: it is not used")
+            say(f"{error}; this checkpoint is not used")
 
 
 def _manifest(name: str, text: bytes, sizes: Mapping[str, int]) -> Manifest:
@@ -338,7 +338,7 @@ def _download_checkpoints(
     intact_count = 0
 
     def note(text: str) -> None:
-        defects.append(text.removesuffix(": it is not used"))
+        defects.append(text.removesuffix("; this checkpoint is not used"))
         say(text)
 
     for one in stored(bucket, prefix, note):
@@ -349,7 +349,7 @@ def _download_checkpoints(
         try:
             _download_checkpoint(bucket, f"{prefix}/{name}", one, folder / name)
         except Torn as error:
-            note(f"{error}: it is not used")
+            note(f"{error}; this checkpoint is not used")
             shutil.rmtree(folder / name, ignore_errors=True)
             continue
         downloaded.append(one)
