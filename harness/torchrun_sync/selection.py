@@ -96,7 +96,7 @@ class Selection:
         if mistaken := self._own_rules.mistaken:
             self.notices.append(
                 f"{OWN} has rules that match nothing: {', '.join(map(escaped_path, mistaken))}; a rule is "
-                "relative to the folder, without ./, and has forward slashes"
+                "relative to the folder, without ./, and uses forward slashes"
             )
         yield from self._folder("", self._rules(""), "")
 
@@ -174,8 +174,7 @@ class Selection:
                 )
             else:
                 self.notices += [
-                    f"{escaped_path(f'{path}/{each}'.lstrip('/'))} is sent with the markers of a merge "
-                    "conflict"
+                    f"{escaped_path(f'{path}/{each}'.lstrip('/'))} is sent with merge conflict markers"
                     for each in sorted(files.unmerged)
                     if _has_markers(folder / each)
                 ]

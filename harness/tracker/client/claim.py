@@ -46,7 +46,7 @@ def claim(
     parts += [f"its run {run['displayId']} was created at {run['createdAt']}"] if run else []
     raise HarnessError(
         f"the run id {external_id} in project {project} is already in use: {', '.join(parts)}",
-        hint="choose a run id that was not used on this cluster, or unset PLUTO_RUN_ID. "
+        hint="choose a run id that has not been used on this cluster, or unset PLUTO_RUN_ID. "
         "HARNESS_SHARE_RUN_ID=true launches anyway, and the verdict lists writes by other launches",
         cause="launch.run_id_taken",
     )
