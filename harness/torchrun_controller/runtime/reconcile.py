@@ -361,7 +361,7 @@ class Reconciler:
             pod = dry_run_pods.of_queue(queue, spec, kai=self.cluster.kai)
             for field, name in dry_run_pods.storage_classes(spec):
                 if self.cluster.kube.get("storage.k8s.io/v1", "StorageClass", name) is None:
-                    return f"StorageClass {name} of {field} does not exist: create it, or name another one"
+                    return f"StorageClass {name} of {field} does not exist: create it, or choose another one"
             self._check_pod(pod)
             check_pod(pod, spec)
         except Refused as refused:

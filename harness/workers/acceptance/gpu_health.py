@@ -85,19 +85,15 @@ def _rows(gpu: Gpu, limits: Limits, /, **location: Unpack[Where]) -> Iterator[Ch
         yield _count(
             f"{family}.uncorrectable", count, "pages", cause, words, limit_id, gpu, limits, **location
         )
-        words = "the retirement of a memory page is pending"
+        words = "memory page retirement pending"
         yield _word(f"{family}.pending", gpu.pages_pending, words, "No", "FAIL", cause, **location)
         text = "this GPU retires pages and cannot remap rows"
         yield Check(id=f"{family}.failed", tag=TAG, verdict="PASS", text=text, **location)
         return
     words, id = "memory rows remapped after uncorrectable errors", f"{family}.uncorrectable"
     yield _count(id, gpu.rows_uncorrectable, "rows", cause, words, id, gpu, limits, **location)
-    yield _word(
-        f"{family}.pending", gpu.rows_pending, "a row remap is pending", "No", "FAIL", cause, **location
-    )
-    failed = _word(
-        f"{family}.failed", gpu.rows_failed, "a row remap has failed", "No", "FAIL", cause, **location
-    )
+    yield _word(f"{family}.pending", gpu.rows_pending, "row remap pending", "No", "FAIL", cause, **location)
+    failed = _word(f"{family}.failed", gpu.rows_failed, "row remap failed", "No", "FAIL", cause, **location)
     if failed.verdict == "PASS" and isinstance(gpu.banks_exhausted, float) and gpu.banks_exhausted > 0:
         text = f"{gpu.banks_exhausted:.0f} memory banks have no spare rows for another remap"
         failed = Check(id=failed.id, tag=TAG, verdict="WARN", text=text, cause=cause, **location)

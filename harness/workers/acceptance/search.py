@@ -141,7 +141,9 @@ def search(
         yield from state.seek()
         yield from state.pursue()
     except Exhausted:
-        state.unknown.append(Unknown(nodes, f"the search used up its {len(state.tested.outcomes)} tests"))
+        state.unknown.append(
+            Unknown(nodes, f"the search reached its limit after {len(state.tested.outcomes)} tests")
+        )
     return state.conclusion()
 
 

@@ -52,7 +52,9 @@ def busy(at: Mapping[int, Report]) -> str:
     If it is, a missing response does not prove a failure.
     """
     rank, delay = busiest(at)
-    return f"too busy to judge: netcheck on rank {rank} {delay.text}" if delay.late >= BUSY else ""
+    return (
+        f"too busy for a reliable result: netcheck on rank {rank} {delay.text}" if delay.late >= BUSY else ""
+    )
 
 
 def withheld(reports: Sequence[Report]) -> list[Report]:

@@ -62,8 +62,8 @@ def parser(kind: type[argparse.ArgumentParser] = argparse.ArgumentParser) -> arg
         help="folder with the tokenizer; default: the model's tokenizer, or bytes for the small GPT",
     )
     model.add_argument("--local-files-only", action="store_true", help="do not download anything")
-    model.add_argument("--layers", type=int, default=2, help="layers of the small GPT")
-    model.add_argument("--heads", type=int, default=4, help="attention heads of the small GPT")
+    model.add_argument("--layers", type=int, default=2, help="number of layers of the small GPT")
+    model.add_argument("--heads", type=int, default=4, help="number of attention heads of the small GPT")
     model.add_argument("--width", type=int, default=64, help="width of the small GPT")
     model.add_argument("--dropout", type=float, default=0.0, help="dropout of the small GPT")
     model.add_argument("--recompute", action="store_true", help="use activation checkpointing to save memory")

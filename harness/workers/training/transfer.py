@@ -177,7 +177,7 @@ class Target:
         if owner is None or hashlib.sha256(stored_owner).hexdigest() != owner.sha256:
             raise Failed(
                 f"s3://{self._bucket.name}/{self._prefix} holds another run (trackers/id is "
-                f"{stored_owner.decode(errors='replace')[:40]!r}), which is not replaced: name another prefix"
+                f"{stored_owner.decode(errors='replace')[:40]!r}), which is not replaced: use another prefix"
             )
         return True
 
@@ -220,9 +220,7 @@ class Target:
             other = (
                 "other content" if size == file.size else f"{size} bytes in the bucket, {file.size} on disk"
             )
-            end = (
-                "and is not replaced: name another prefix" if item else "although it was sent: send it again"
-            )
+            end = "and is not replaced: use another prefix" if item else "although it was sent: send it again"
             raise Failed(f"{self.at(file.name)} is not the file of this run ({other}), {end}")
         self._verified.add(file.name)
 
