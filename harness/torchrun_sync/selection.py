@@ -170,7 +170,8 @@ class Selection:
                 raise UsageError(error.message, hint=hint) from None
             except NoWorkTree as no:
                 self.notices.append(
-                    f"{repository} does not decide which files are sent ({no}); the {GIT} files do"
+                    f"{repository} does not decide which files are sent ({no}); the {GIT} files decide "
+                    "instead"
                 )
             else:
                 self.notices += [

@@ -33,7 +33,7 @@ def claim(
     params = {"externalId": external_id, "projectName": project}
     if not ask(client, "api/audit/runs", params, SECONDS, gone_reason).get("sealedKeys"):
         raise HarnessError(
-            "the cluster's tracker is an earlier version, which does not accept keys for a single launch",
+            "the cluster's tracker is an older version that does not accept keys for a single launch",
             hint="install this version: `harness up`, or `harness preflight --install` on your own cluster",
             cause="tracker.not_ready",
         )

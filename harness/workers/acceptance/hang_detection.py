@@ -74,7 +74,7 @@ def diagnose(before: Mapping[int, Position], now: Mapping[int, Position], ranks:
         return Diagnosis(
             "collective.hung",
             late_ranks,
-            f"{listed(late_ranks)} never entered {furthest.doing}, where the others wait",
+            f"{listed(late_ranks)} never entered {furthest.doing}, where the others are waiting",
         )
     if not failed and (apart := _elsewhere(positions)):
         place = positions[apart[0]].where
