@@ -170,8 +170,8 @@ class Selection:
                 raise UsageError(error.message, hint=hint) from None
             except NoWorkTree as no:
                 self.notices.append(
-                    f"{repository} does not decide which files are sent ({no}); the {GIT} files decide "
-                    "instead"
+                    f"{repository} does not decide which files are sent ({no}); the {GIT} "
+                    "files decide instead"
                 )
             else:
                 self.notices += [

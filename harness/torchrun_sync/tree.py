@@ -135,8 +135,8 @@ class Walker:
             )
         if leaving:
             raise UsageError(
-                f"expected relative links to files in {self.top}, because a pod keeps the files in a "
-                "different "
+                f"expected relative links to files in {self.top}, "
+                "because a pod keeps the files in a different "
                 f"folder: {links}{suffix}",
                 hint=f"make the links relative with `ln -sfnr TARGET LINK`, or add them to {OWN}",
             )

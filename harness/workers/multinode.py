@@ -89,8 +89,8 @@ def init_distributed() -> tuple[int, int, Any]:
     name = torch.cuda.get_device_name(device) if cuda else "cpu"
     say(
         rank,
-        f"{socket.gethostname()}: joining {world} ranks over {backend} on {name}, for at most "
-        f"{seconds:.0f} s",
+        f"{socket.gethostname()}: joining {world} ranks over {backend} on {name}, "
+        f"for at most {seconds:.0f} s",
     )
     dist.init_process_group(backend, timeout=datetime.timedelta(seconds=seconds))
     total = torch.tensor([rank + 1.0], device=device)

@@ -95,8 +95,8 @@ def _waiting(pod: Object, container: Object) -> str:
     text = f"{description} after {_exit(container['name'], last)}"
     if _endless(pod, container["name"]) and last.get("exitCode") == 0:
         text += (
-            "; Kubernetes restarts a sidecar whenever it ends: make it a regular init container if it is to "
-            "end"
+            "; Kubernetes restarts a sidecar whenever it ends: make it a "
+            "regular init container if it is to end"
         )
     return text
 

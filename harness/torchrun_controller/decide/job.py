@@ -335,8 +335,8 @@ class _Job(KueueAdmission):
         if len(set(versions.values())) > 1:
             descriptions = ", ".join(f"{pod} has {version}" for pod, version in sorted(versions.items()))
             message = (
-                f"the pods fetched different code: {descriptions}; set ref to a commit or to a tag that does "
-                "not move"
+                f"the pods fetched different code: {descriptions}; set ref to a "
+                "commit or to a tag that does not move"
             )
             return self._reject("WorkspaceDiffers", message)
         failed = self._attempt_failed(pods)

@@ -105,8 +105,8 @@ class ReconcileState:
             return text
         name = self.job["metadata"]["name"]
         return (
-            f"{text}; Service {name} does not belong to the job, so the names of the job's pods may not "
-            "resolve: delete "
+            f"{text}; Service {name} does not belong to the job, so the "
+            "names of the job's pods may not resolve: delete "
             "the Service, or rename the job"
         )
 

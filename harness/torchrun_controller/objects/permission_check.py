@@ -94,8 +94,8 @@ def check_job(spec: JobSpec, queue: QueueSpec) -> None:
         if volume["name"] in volume_names:
             raise Refused(
                 "VolumeNameTaken",
-                f"expected a different name for the volume {volume['name']}: the queue or the controller "
-                "already has "
+                f"expected a different name for the volume {volume['name']}: "
+                "the queue or the controller already has "
                 "a volume with this name",
             )
 

@@ -150,8 +150,8 @@ def explained(
         text += f", and the job's {pods} x {share} GPUs would fit"
     elif (split := best_fit(pods * share, free, queue, whole)) is not None:
         text += (
-            f"; {split} x {pods * share // split} GPUs would fit: submit a job with numNodes {split}, or "
-            "set the "
+            f"; {split} x {pods * share // split} GPUs would fit: submit a job with numNodes {split}, "
+            "or set the "
             "queue's distribution to BestFit"
         )
     else:

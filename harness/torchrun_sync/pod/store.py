@@ -131,8 +131,8 @@ class Store:
                 raise Refused(f"{store_name} is the store's own folder, and cannot be part of a tree")
             if os.path.lexists(path) and not _is_ours(path, store_name):
                 raise Refused(
-                    f"{path} conflicts with {top} in the workspace: remove {path}, or exclude {top} from "
-                    "the sync"
+                    f"{path} conflicts with {top} in the workspace: remove {path}, or exclude {top} "
+                    "from the sync"
                 )
         self._entries = entries
         self._staged = self._built(tree_digest(entries))

@@ -59,8 +59,8 @@ ADVICE: dict[str, str] = {
     "gpu.mig": "MIG is enabled on the GPU: disable it (nvidia-smi -mig 0) to test the whole GPU.",
     "gpu.persistence": "The driver is unloaded between jobs: start nvidia-persistenced on the node.",
     "shm.small": (
-        "The pod's /dev/shm is too small for NCCL and data loaders: mount a larger emptyDir there "
-        "(medium: Memory)."
+        "The pod's /dev/shm is too small for NCCL and data loaders: "
+        "mount a larger emptyDir there (medium: Memory)."
     ),
     "shm.full": "The pod's /dev/shm is full: delete the files left there, or increase its size.",
     "memlock.low": (

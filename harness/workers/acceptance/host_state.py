@@ -54,8 +54,8 @@ def judge_space(total: int, free: int) -> Check:
         tag=TAG,
         verdict="FAIL" if cause else "PASS",
         text=(
-            f"{free / _GIB:.3g} of {total / _GIB:.3g} GiB of shared memory are free; at least 64 MiB are "
-            "needed"
+            f"{free / _GIB:.3g} of {total / _GIB:.3g} GiB of shared memory "
+            "are free; at least 64 MiB are needed"
         ),
         cause=cause,
         measured=float(free),
@@ -78,7 +78,9 @@ def locked_memory(limit: int, rdma_devices: int) -> Check:
     """
     unlimited = limit == resource.RLIM_INFINITY
     size = "unlimited" if unlimited else f"{limit / 2**20:.3g} MiB"
-    devices = f"{rdma_devices} RDMA devices" if rdma_devices else "no limit is required without RDMA devices"
+    devices = (
+        f"{rdma_devices} RDMA devices" if rdma_devices else "no minimum is required without RDMA devices"
+    )
     too_low = not unlimited and rdma_devices > 0
     return Check(
         id="env.memlock",
@@ -111,8 +113,8 @@ def judge_clock(status: int | None, error: float, build_time: float, reason: str
     id, now = "env.clock", time.time()
     if now < build_time - 86400:
         words = (
-            f"the clock is {(build_time - now) / 86400:.0f} days behind the time at which this image was "
-            "built"
+            f"the clock is {(build_time - now) / 86400:.0f} days behind the "
+            "time at which this image was built"
         )
         return Check(id=id, tag=TAG, verdict="FAIL", text=words, cause="clock.wrong")
     if status is None or status < 0:

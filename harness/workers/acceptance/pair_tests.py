@@ -95,9 +95,9 @@ class Pairs(OneRank):
             self._say("ddp.pairs", "PASS", f"{text}; {self._nodes} nodes are too few to compare", "", ())
             return
         text += (
-            f"; the median of the faster half is {suspicion.usual:.4g} GB/s, and a pair below {share:g} of "
-            "it "
-            "is slow"
+            f"; the median of the faster half is {suspicion.usual:.4g} GB/s, and a pair below {share:g} "
+            "of "
+            "it is slow"
         )
         if suspicion.nodes:
             ranks = tuple(node * local for node in suspicion.nodes)

@@ -406,8 +406,8 @@ def _proved(
                 proved.append(
                     unknown(
                         step,
-                        "no run id is set, so ranks may belong to another job: set NETCHECK_RUN_ID or "
-                        "RDZV_ID",
+                        "no run id is set, so ranks may belong to "
+                        "another job: set NETCHECK_RUN_ID or RDZV_ID",
                     )
                 )
             elif passed == pairs:

@@ -40,8 +40,8 @@ _ADVICE = {
         "variables.master_port": "Set MASTER_PORT to a number from 1 to 65535, the same in every pod.",
         "variables.world_size": "Set WORLD_SIZE to nodes × processes per node.",
         "variables.world_of_one": (
-            "Pass --nnodes and rank 0's address to torchrun, without --standalone, or set NNODES and "
-            "WORLD_SIZE."
+            "Pass --nnodes and rank 0's address to torchrun, without "
+            "--standalone, or set NNODES and WORLD_SIZE."
         ),
         "variables.node_rank": "Set NODE_RANK to the pod's index, which must be from 0 to nodes - 1.",
         "variables.node_rank_twice": "Give each pod a different NODE_RANK, such as the pod's index.",

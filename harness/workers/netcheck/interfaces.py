@@ -137,8 +137,8 @@ def setup_networking(
                 f"={route.interface}" if name.startswith("NCCL") else route.interface
             )
             reasons.append(
-                f"{name}={new_variables[name]}: the interface ({route.address}) is on the route to "
-                f"{route.target}"
+                f"{name}={new_variables[name]}: the interface ({route.address}) "
+                f"is on the route to {route.target}"
             )
     devices = infiniband(folder)
     if devices and environ.get("NCCL_IB_DISABLE") == "1":

@@ -195,8 +195,8 @@ class Names:
         if old and exists.kind == "nodata":
             left = max(old)
             text = (
-                f"{candidate} exists, but the DNS server caches an old 'no such name' response for another "
-                f"{left} s"
+                f"{candidate} exists, but the DNS server caches an old 'no "
+                f"such name' response for another {left} s"
             )
             return Lookup(name, cause="dns.negative_cached", text=text, again=self.clock() + left)
         for answer in answers:
@@ -286,8 +286,8 @@ class Names:
             until = min(absent.until for absent in kept)
             left = max(0, until - self.clock())
             text = (
-                f"{name} may exist, but the DNS server caches an old 'no such name' response for another "
-                f"{left:.0f} s"
+                f"{name} may exist, but the DNS server caches an old 'no "
+                f"such name' response for another {left:.0f} s"
             )
             return Lookup(name, cause="dns.negative_cached", text=text, again=until)
         text = f"no such name: {tried}"

@@ -203,8 +203,8 @@ class _Reader:
             value = self._option(name)
             if is_own_host(value):
                 text = (
-                    f"{TORCHRUN[name]}={value} refers to the pod itself in every pod, so the ranks cannot "
-                    "meet"
+                    f"{TORCHRUN[name]}={value} refers to the pod itself in "
+                    "every pod, so the ranks cannot meet"
                 )
                 self._fail("variables.torchrun", text)
 
