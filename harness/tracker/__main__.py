@@ -34,7 +34,9 @@ def parser() -> argparse.ArgumentParser:
         prog="harness tracker serve", description="A Pluto-compatible tracker that stores every raw row."
     )
     result.add_argument("--host", default="127.0.0.1", help="address to listen on")
-    result.add_argument("--port", type=int, default=8080, help="0 chooses a free port and prints it")
+    result.add_argument(
+        "--port", type=int, default=8080, help="port to listen on; 0 chooses a free port and prints it"
+    )
     result.add_argument("--db", type=Path, default=Path("tracker.db"), help="SQLite file, created if missing")
     result.add_argument("--key-file", type=Path, help="file with the API key (default: env TRACKER_API_KEY)")
     result.add_argument(
@@ -47,7 +49,7 @@ def parser() -> argparse.ArgumentParser:
         "--stale-seconds",
         type=float,
         default=HEARTBEAT_SECONDS,
-        help="show a running run as FAILED after this many seconds without a sign of life; 0: never"
+        help="show a run as FAILED if it sends nothing for this many seconds; 0: never"
         " (%(default)s)",
     )
     result.add_argument(

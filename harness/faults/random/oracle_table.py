@@ -46,8 +46,8 @@ def summary(rows: Sequence[Row]) -> str:
     rate = f" ({100 * totals['named'] / rest:.1f} %)" if rest else ""
     text = (
         f"{count} faults took effect. {totals['borne']} of these launches got a PASS that is right, and "
-        f"{totals['wrong PASS']} got a PASS that is wrong. Of the {rest} other verdicts, {totals['named']}{rate} "
-        "named the disturbance."
+        f"{totals['wrong PASS']} got a PASS that is wrong. Of the {rest} other verdicts, "
+        f"{totals['named']}{rate} named the disturbance."
     )
     if totals["unseen"]:
         text += f" {totals['unseen']} more got a PASS that the oracle could not check."
