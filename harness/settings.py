@@ -94,9 +94,7 @@ class Settings(BaseSettings):
     kubeconfig: Path | None = Field(
         None, description="kubeconfig of your own cluster, used instead of a kind cluster"
     )
-    context: str | None = Field(
-        None, description="context in `kubeconfig`; unset means its current context"
-    )
+    context: str | None = Field(None, description="context in `kubeconfig`; unset means its current context")
     worker_image: str | None = Field(
         None, description="on your own cluster: the worker image, in a registry from which the nodes can pull"
     )
@@ -209,8 +207,8 @@ class Settings(BaseSettings):
     pluto_run_id: str | None = Field(
         None,
         validation_alias=AliasChoices("PLUTO_RUN_ID"),
-        description="the shared run id; unset: a new id that contains the nonce. An id that Pluto's client would "
-        "read as a resume id (123, JOB-77) is rejected",
+        description="the shared run id; unset: a new id that contains the nonce. An id that Pluto's client "
+        "would read as a resume id (123, JOB-77) is rejected",
     )
     share_run_id: bool = Field(
         False,

@@ -23,8 +23,8 @@ def markdown() -> str:
         "A cause makes the verdict FAIL. A cause marked UNKNOWN makes the verdict UNKNOWN, because the",
         "evidence is inconclusive.",
         "",
-        "The evidence is in files of the bundle ([evidence.md](reference/evidence.md)). *The stage's error* is",
-        "the error of the failed stage in `manifest.json`. *The explanation* is in `verdict.json`.",
+        "The evidence is in files of the bundle ([evidence.md](reference/evidence.md)). *The stage's error*",
+        "is the error of the failed stage in `manifest.json`. *The explanation* is in `verdict.json`.",
         "",
     ]
     faults = _faults()

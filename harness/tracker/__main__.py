@@ -49,8 +49,7 @@ def parser() -> argparse.ArgumentParser:
         "--stale-seconds",
         type=float,
         default=HEARTBEAT_SECONDS,
-        help="show a run as FAILED if it sends nothing for this many seconds; 0: never"
-        " (%(default)s)",
+        help="show a run as FAILED if it sends nothing for this many seconds; 0: never (%(default)s)",
     )
     result.add_argument(
         "--max-files-mib", type=int, default=ALL_FILES_MIB, help="maximum total file size (%(default)s)"
