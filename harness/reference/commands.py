@@ -74,7 +74,7 @@ def _tracker() -> list[tuple[str, str, str]]:
     rows = []
     for action in parser()._actions:
         if not isinstance(action, argparse._HelpAction):
-            text = (action.help or "").replace(" (%(default)s)", "")
+            text = (action.help or "").replace(" (default: %(default)s)", "")
             default = code(str(action.default)) if action.default else ""
             rows.append((code(", ".join(action.option_strings)), text, default))
     return rows
