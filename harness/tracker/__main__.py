@@ -43,14 +43,17 @@ def parser() -> argparse.ArgumentParser:
         "--public-url", default="", help="base URL of links in responses (default: from the Host header)"
     )
     result.add_argument(
-        "--max-file-mib", type=int, default=LARGEST_FILE_MIB, help="maximum file size (%(default)s)"
+        "--max-file-mib",
+        type=int,
+        default=LARGEST_FILE_MIB,
+        help="maximum size of a file, in MiB (default: %(default)s)",
     )
     result.add_argument(
         "--stale-seconds",
         type=float,
         default=HEARTBEAT_SECONDS,
-        help="show a running run as FAILED after this many seconds without a sign of life; 0 means"
-        " never (default: %(default)s)",
+        help="show a run as FAILED if it sends nothing for this many seconds; 0 means never"
+        " (default: %(default)s)",
     )
     result.add_argument(
         "--max-files-mib",
