@@ -156,6 +156,7 @@ def _failed(case: Case, first: PodDiagnosis, pod_diagnoses: Mapping[int, PodDiag
     elif (policy := pod_network.dns_policy(case, _blind(of_all))) is not None and cause.startswith("dns."):
         refs = [*refs, *policy.evidence]
         if cause == "dns.search_path":  # The DNS server has the names, so dns.search_path remains the cause.
+            nodes = sorted({*nodes, *(set(policy.nodes) & _with(cause, of_all))})
             reasons = [policy.text]
         else:
             cause, nodes, text, reasons = "dns.policy", policy.nodes, policy.text, [f"in the pods: {text}"]
@@ -186,6 +187,15 @@ def _failed(case: Case, first: PodDiagnosis, pod_diagnoses: Mapping[int, PodDiag
     )
 
 
+def _with(outcome: str, diagnoses: Mapping[int, NetcheckDiagnosis]) -> set[int]:
+    """Return the node indexes of the pods in whose own results the outcome occurs."""
+    return {
+        index
+        for index, one in diagnoses.items()
+        if any(cell.outcome == outcome for cell in one.rows.get(index, {}).values())
+    }
+
+
 def _blames_itself(one: PodDiagnosis) -> bool:
     """Return whether a pod without a verdict from rank 0 found a problem in its own settings, such as DNS.
 
@@ -205,29 +215,43 @@ def _late(
 ) -> tuple[list[int], str] | None:
     """Return the ranks that started too late, and a sentence about them, if this explains all failures.
 
-    A pod that netcheck has ended no longer responds, so a rank that starts afterwards cannot connect to it.
+    A pod that netcheck has ended no longer responds, so a rank whose check starts afterwards cannot connect
+    to it.
     """
     if first.diagnosis.cause not in PLACED:
         return None
-    failed_cells = {
-        (sender, receiver): cell
+    pairs = {
+        (sender, receiver)
         for sender, row in first.diagnosis.rows.items()
         for receiver, cell in row.items()
         if cell.outcome in PLACED
     }
-    overlaps = {
-        (sender, receiver): (seconds(pod_diagnoses[receiver].record.at) or LATE) - started
-        for (sender, receiver), cell in failed_cells.items()
-        if (cell.outcome == "tcp.filtered" or cell.sender)
-        and receiver in pod_diagnoses
-        and (started := case.container_started(sender)) is not None
-    }
-    if not overlaps or len(overlaps) < len(failed_cells) or max(overlaps.values()) >= YOUNG:
+    if not pairs or not all(_too_late(case, first, pod_diagnoses, *pair) for pair in pairs):
         return None
-    (_, receiver), overlap = min(overlaps.items(), key=lambda item: item[1])
-    late = sorted({sender for sender, _ in overlaps})
-    when = f"{abs(overlap):.1f} s {'before netcheck ended' if overlap > 0 else 'after netcheck had ended'}"
-    return late, f"{names(case.ranks_of(*late))} started {when} on {names(case.ranks_of(receiver))}"
+    late, early = ({pair[side] for pair in pairs} for side in (0, 1))
+    late_ranks, early_ranks = names(case.ranks_of(*late)), names(case.ranks_of(*early))
+    return sorted(late), f"{late_ranks} started when netcheck had already ended on {early_ranks}"
+
+
+def _too_late(
+    case: Case, first: PodDiagnosis, pod_diagnoses: Mapping[int, PodDiagnosis], sender: int, receiver: int
+) -> bool:
+    """Return whether the sender's check began after the receiver's check had ended, or just before its end.
+
+    It did if the receiver's last connection to the sender was refused, because the sender did not listen yet.
+    """
+    cell, there = first.diagnosis.rows[sender][receiver], pod_diagnoses.get(receiver)
+    if there is None or there.diagnosis.whole or not (cell.outcome == "tcp.filtered" or cell.sender):
+        return False
+    back = there.diagnosis.rows.get(receiver, {}).get(sender)
+    if back is not None and "tcp.refused" in (back.outcome, back.withheld):
+        return True
+    own = pod_diagnoses.get(sender)
+    if own is not None and own.diagnosis.rank == sender:
+        started = (seconds(own.record.at) or 0.0) - own.diagnosis.seconds
+    else:
+        started = case.container_started(sender) or 0.0
+    return (seconds(there.record.at) or LATE) - started < YOUNG
 
 
 def _blind(diagnoses: Mapping[int, NetcheckDiagnosis]) -> set[int]:

@@ -163,7 +163,21 @@ def test_rank_whose_check_had_ended_is_not_filtered(tmp_path: Path) -> None:
     ended(made, 3)
     seen = verdict(made, tmp_path)
     assert (seen.verdict, seen.cause, seen.ranks) == ("FAIL", "peer.never_came", [0, 2]), seen.explanation
-    assert "3.0 s after netcheck had ended on rank 1" in seen.explanation
+    assert "ranks 0 and 2 started when netcheck had already ended on rank 1" in seen.explanation
+
+
+def test_rank_that_did_not_listen_before_others_ended_is_late(tmp_path: Path) -> None:
+    """Contract: a container can start long before its check. Then, the early rank's own result shows it."""
+    whole = diagnosis("tcp.filtered", 0, 1, c01="tcp.filtered", c21="tcp.filtered")
+    del whole.rows[1]
+    early = diagnosis(whole=False, c10="pending", c12="pending").model_copy(update={"verdict": "unknown"})
+    for sender in (0, 2):
+        early.rows[1][sender] = early.rows[1][sender].model_copy(update={"withheld": "tcp.refused"})
+    made = job({**everywhere(whole), 1: early}, at_second=25)
+    made.netchecks[1] = made.netchecks[1].model_copy(update={"at": at(17, True)})
+    ended(made, 0, 2, 3)
+    seen = verdict(made, tmp_path)
+    assert (seen.verdict, seen.cause, seen.ranks) == ("FAIL", "peer.never_came", [0, 2]), seen.explanation
 
 
 def test_rank_that_was_there_is_filtered(tmp_path: Path) -> None:
