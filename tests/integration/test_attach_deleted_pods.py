@@ -158,7 +158,7 @@ def finished_pytorch_job(api: BundleApi) -> str:
 
 
 LATER = "attach to the next run while its pods exist, with --wait or --follow"
-AGAIN = "attach again, or with --follow"
+AGAIN = "attach again, or use --follow"
 
 
 @pytest.mark.parametrize(

@@ -116,7 +116,7 @@ def test_pod_that_was_deleted_and_created_again_is_younger(api: BundleApi, attac
     verdict = attached("pytorchjob/train").verdict
     assert (verdict.verdict, verdict.cause) == ("UNKNOWN", "run.not_ended")
     text = "The pod of rank 2 (pod train-worker-1 on node node-1) was created 599 s after another rank had"
-    assert f"{text} started, so it may have replaced a pod" in verdict.explanation
+    assert f"{text} started, so it may have replaced an earlier pod" in verdict.explanation
 
 
 def test_a_launcher_that_fails_again_and_again_is_quoted(api: BundleApi, attached: Attach) -> None:

@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.attach, pytest.mark.nightly, pytest.mark.timeout(600)]
 PROBE = True
 SEEN_SECONDS = 120.0
 """Maximum seconds until a fault of a waiting job is visible in its objects."""
-BEFORE = "its reason is not known, because it may have occurred before the harness attached"
+BEFORE = "the reason is unknown, because the problem may have occurred before the harness attached"
 
 
 @dataclass(frozen=True)

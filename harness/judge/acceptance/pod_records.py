@@ -102,7 +102,8 @@ class PodRecords:
         if self.contradicted:
             return f"the report contradicts the log about {', '.join(sorted(set(self.contradicted))[:3])}"
         if self.starts <= restarts:
-            return f"its container started {restarts + 1} times, but it sent only {self.starts} reports"
+            reports = f"{self.starts} report{'' if self.starts == 1 else 's'}"
+            return f"its container started {restarts + 1} times, but it sent only {reports}"
         return None
 
 

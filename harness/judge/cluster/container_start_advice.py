@@ -8,13 +8,13 @@ from harness.evidence.kubernetes.waiting_reasons import without_names
 _ADVICE = (
     (
         ("toomanyrequests", "pull rate limit", "429 too many requests"),
-        "the registry limits pulls without a login: name a Secret with a login in imagePullSecrets, or use a "
+        "the registry limits anonymous pulls: name a Secret with credentials in imagePullSecrets, or use a "
         "mirror of the image",
     ),
     (
         ("authorization token has expired",),
-        "the login in the pull Secret has expired: create the Secret again, or use a credential provider on "
-        "the nodes",
+        "the credentials in the pull Secret have expired: recreate the Secret, or use a credential provider "
+        "on the nodes",
     ),
     (
         ("no space left on device",),

@@ -64,7 +64,7 @@ def check(case: Case) -> Finding:
     absent = [index for index in range(case.expected.num_nodes) if index not in pod_diagnoses]
     if absent or first is None:
         ranks = case.ranks_of(*absent)
-        return unknown("netcheck", f"netcheck reported nothing in the pod of {names(ranks)}", ranks=ranks)
+        return unknown("netcheck", f"no netcheck report was recorded for {names(ranks)}", ranks=ranks)
     nodes, refs = case.expected.num_nodes, [one.ref for one in pod_diagnoses.values()]
     partial = [
         one.index for one in pod_diagnoses.values() if not one.diagnosis.whole or one.diagnosis.nodes != nodes
@@ -104,9 +104,9 @@ def steps(case: Case, diagnosis: NetcheckDiagnosis) -> list[NetcheckStep]:
 def _pods(case: Case) -> NetcheckStep | None:
     unstarted = [index for index in range(case.expected.num_nodes) if not case.started(index)]
     if not unstarted:
-        text = f"the containers of all {case.expected.num_nodes} pods started"
+        text = f"every pod's container started ({counted(case.expected.num_nodes, 'pod')})"
         return NetcheckStep(step="pods", status="ok", text=text)
-    text = "; ".join(f"{names(case.ranks_of(index))}: its pod {_state(case, index)}" for index in unstarted)
+    text = "; ".join(f"{names(case.ranks_of(index))}: the pod {_state(case, index)}" for index in unstarted)
     return NetcheckStep(step="pods", status="failed", text=text, ranks=unstarted)
 
 
@@ -133,7 +133,9 @@ def _failed(case: Case, first: PodDiagnosis, pod_diagnoses: Mapping[int, PodDiag
     diagnosis, accused = first.diagnosis, _accused(first, pod_diagnoses.values())
     failed_steps = [step for step in diagnosis.findings if step.status == "failed"]
     if diagnosis.cause not in CAUSES or not failed_steps:
-        text = f"netcheck failed with {diagnosis.cause or 'no cause'}, which this harness does not know"
+        text = (
+            f"netcheck failed, but its cause is not one that the harness knows: {diagnosis.cause or 'none'}"
+        )
         return unknown("netcheck", text, evidence=[first.ref])
     nodes = [rank for rank in accused if rank < case.expected.num_nodes]
     source_note = "" if diagnosis.whole else f" (according to {names(case.ranks_of(first.index))} alone)"
@@ -165,7 +167,7 @@ def _failed(case: Case, first: PodDiagnosis, pod_diagnoses: Mapping[int, PodDiag
     elif cause == ABSENT and (unreached := _unreached(case, first, nodes)) is not None:
         cause, text = unreached
     elif cause == ABSENT:
-        reasons += [f"{case.place(index)}: its pod {_state(case, index)}" for index in nodes]
+        reasons += [f"{case.place(index)}: the pod {_state(case, index)}" for index in nodes]
     return not_passed(
         "netcheck",
         CAUSES[cause].id,
@@ -233,7 +235,7 @@ def _unreached(case: Case, first: PodDiagnosis, nodes: list[int]) -> tuple[str, 
     return (
         (
             failed_cells[0].outcome,
-            f"{rank_names} started, but no other rank reached it: {failed_cells[0].text}",
+            f"the other ranks could not reach {rank_names}, which had started: {failed_cells[0].text}",
         )
         if failed_cells
         else None

@@ -145,7 +145,7 @@ def one_run(attached: Attached, recorded: Recorded, truths: list[Truth], compari
     if len(shared) == 1:
         if not texts_by_rank:
             return passed("one-run", f"no rank used a run other than {attached.label(shared[0])}")
-        text = f"{names(texts_by_rank)} did not use only the shared {attached.label(shared[0])}"
+        text = f"{names(texts_by_rank)} used a run other than the shared {attached.label(shared[0])}"
     return not_passed(
         "one-run",
         "unification.split_runs",
@@ -173,7 +173,7 @@ def one_run_of_digests(attached: Attached, logged: Mapping[int, Mapping[int, int
     return not_passed(
         "one-run",
         "unification.split_runs",
-        f"{names(logged)} did not use only the shared {label}",
+        f"{names(logged)} used a run other than the shared {label}",
         details=texts,
         ranks={*logged, *finding.ranks},
         evidence=[*finding.evidence, "tracker/runs.jsonl"],
@@ -259,7 +259,7 @@ def every_rank(attached: Attached, truths: list[Truth], comparison: Comparison) 
             evidence=[f"tracker/{file}.jsonl"],
         )
     if silent_ranks:
-        text = f"this tracker does not store attachments, and {names(silent_ranks)} has no points"
+        text = f"this tracker does not store attachments, and it has no points of {names(silent_ranks)}"
         return unknown("attached", text)
     return passed("attached", f"{names(case.logging)} attached to {label}")
 

@@ -92,7 +92,7 @@ def test_the_pluto_init_question_is_skipped_for_crashed_ranks(judged, code, aske
         bundles.crash(job, 1, code)
     del job.truth[1]
     said = explained(judged(job), "ground-truth-complete")
-    assert ("did it call pluto.init()" in said) is asked
+    assert ("did the program call pluto.init()" in said) is asked
 
 
 @pytest.mark.parametrize(

@@ -247,7 +247,7 @@ def test_any_change_of_either_record_is_seen(
     ("said", "recorder", "expected"),
     [
         ("does not know this client: AttributeError()", True, "does not know this client: AttributeError()"),
-        ("", True, "No recorder ran: did it call pluto.init()? Was PYTHONPATH overridden"),
+        ("", True, "No recorder ran: did the program call pluto.init()? Was PYTHONPATH overridden"),
         ("", False, "no record of it reached the harness"),
     ],
 )

@@ -86,7 +86,7 @@ def test_what_ran_is_what_was_sent(tmp_path: Path) -> None:
     verdict = judge(job().write(tmp_path))
     assert verdict.verdict == "PASS"
     assert check(verdict).explanation == (
-        "2 of the 2 files sent ran as they were sent, image worker:1, mounted over it "
+        "2 of 2 sent files ran unchanged, image worker:1, mounted over it "
         "parts/steps.py@bbbbbbbbbbbb, "
         "torch 2.9.1, pluto-ml 0.0.29, python 3.13.5"
     )
@@ -108,7 +108,7 @@ CASES: dict[str, tuple[dict[str, Facts], str]] = {
     ),
     "it was edited while it ran": (
         {"last": [*replaced(told(last=True), "ran", SCRIPT, B), ("touched", SCRIPT, "")]},
-        "was sent with aaaaaaaaaaaa, and while it ran it became bbbbbbbbbbbb",
+        "was sent with aaaaaaaaaaaa, but changed to bbbbbbbbbbbb while the rank ran",
     ),
     "it was edited, and put back": (
         {"last": [*told(last=True), ("touched", SCRIPT, "")]},

@@ -150,7 +150,7 @@ def test_error_of_healthy_pod_is_not_cause(tmp_path: Path) -> None:
     assert verdict(made, tmp_path).cause == "tcp.filtered"
 
 
-HOST = "hostNetwork: true and dnsPolicy: ClusterFirst without HostNet"
+HOST = "hostNetwork: true but not dnsPolicy: ClusterFirstWithHostNet"
 CUSTOM = {"nameservers": ["192.0.2.53"], "searches": ["corp.example"]}
 
 
