@@ -173,7 +173,7 @@ def _init_failed(case: Case, _ends: dict[int, End], others: list[Other]) -> Find
     if not failed:
         return None
     first = failed[0]
-    retries = f" ({first.tries + 1} attempts)" if first.tries else ""
+    retries = f", {first.tries + 1} times" if first.tries else ""
     outcome = f"ended with {first.outcome}{retries}, so the rank never started"
     return _not_passed(case, "rank.init_container_failed", failed, outcome, START)
 

@@ -53,7 +53,7 @@ _WITH_OWN_ADVICE: tuple[CauseId, ...] = (
 _REQUEST_ADVICE = (
     "request GPUs: set the container's nvidia.com/gpu limit, or konduktor's resources.accelerators"
 )
-_FAULT_ADVICE = "look for a fault of its code or libraries in the log or a core dump"
+_FAULT_ADVICE = "check the log or a core dump for a fault in the rank's code or libraries"
 _BUS_ADVICE = (
     "check whether /dev/shm is full (mount an emptyDir with medium: Memory), or a mapped file was truncated"
 )
@@ -69,7 +69,7 @@ _WATCHDOG_ADVICE = (
 )
 TORCHRUN_FAILED = 1
 """Exit code of torchrun after a signal terminated it, if torchrun is the container's main process."""
-_OOM = "the kernel killed a process of its container, out of memory"
+_OOM = "the kernel killed a process of its container (out of memory)"
 _SERVICE_LINK = re.compile(r"'tcp://[\d.]+:\d+'")
 _SERVICE_LINK_ADVICE = (
     "Kubernetes sets such a variable for each Service (MASTER_PORT for a Service `master`): rename the "
@@ -189,7 +189,7 @@ def _with_event(case: Case, end: End, known: str = "") -> End:
 
 
 def _job_deleted(case: Case, pod: Pod, end: End) -> End:
-    text = f"{case.place(pod.index)} was taken down with its {case.launch.kind}"
+    text = f"{case.place(pod.index)} was deleted together with its {case.launch.kind}"
     return replace(end, cause="run.deleted", text=text, log_quote="", follows=True)
 
 
@@ -198,7 +198,7 @@ def _out_of_time(case: Case, pod: Pod, end: End, deadline: float) -> End:
 
     The `End` is dated after the deadline.
     """
-    text = f"{case.place(pod.index)} was taken down at its Job's deadline"
+    text = f"{case.place(pod.index)} was stopped at its Job's deadline"
     return replace(end, at=max(end.at, deadline + 0.001), cause="run.timed_out", text=text, follows=True)
 
 
@@ -233,8 +233,8 @@ def _terminated(case: Case, pod: Pod, state: ObjectState, terminated: dict[str, 
     if not (clues.report_is_last or reported) or case.launch.processes or _tests_failed(case, pod):
         return replace(end, state="succeeded", exit_code=0, follows=False)
     launcher = "torchrun" if clues.report_is_last else "DeepSpeed"
-    text = f"{case.place(pod.index)} exited with 0, though {launcher} reports that {names(ranks)} failed "
-    text += f"with exit code {reported}"
+    text = f"{case.place(pod.index)} exited with code 0 even though {launcher} reports that {names(ranks)} "
+    text += f"failed with exit code {reported}"
     end = replace(end, state="failed", ranks=ranks, exit_code=reported)
     return replace(end, cause="rank.exit_code_masked", text=text, evidence=(*end.evidence, *clues.refs))
 
@@ -247,7 +247,7 @@ def _killed_with_0(case: Case, pod: Pod, end: End, terminated: dict[str, object]
     """
     end = replace(end, state="failed", follows=False)
     if terminated.get("reason") == "OOMKilled":
-        text = f"{case.place(pod.index)} exited with 0, though {_OOM}"
+        text = f"{case.place(pod.index)} exited with code 0 even though {_OOM}"
         return replace(end, cause="rank.oom_killed", text=text)
     stop_at, reason = min(end.at, pod_deletion.asked_to_stop(pod)), pod_deletion.evicted(pod)
     is_earlier = stop_at + pod_deletion.WHOLE_SECONDS < end.at
@@ -276,7 +276,7 @@ def _masked(case: Case, pod: Pod, end: End, bad_end: exit_codes.BadEnd, terminat
         bad_end = replace(bad_end, cause="rank.oom_killed", text=bad_end.text + note, of_a_peer=False)
     text = f"{bad_end.text} (pod {pod.name} on node {pod.node or 'none'})"
     if bad_end.cause != "rank.exited_early":
-        text = f"{case.place(pod.index)} exited with 0, though {bad_end.text}"
+        text = f"{case.place(pod.index)} exited with code 0 even though {bad_end.text}"
     at = min(end.at, bad_end.at)
     end = replace(
         end, state="failed", ranks=bad_end.ranks, cause=bad_end.cause, text=text, log_quote=bad_end.why, at=at
@@ -362,7 +362,7 @@ def _from_outside(case: Case, pod: Pod, end: End, clues: Clues, code: object) ->
     place, number = case.place(pod.index), signal_of(end.exit_code)
     limit = timeout_command.of_pod(case, pod.index, end.at, code if isinstance(code, int) else None)
     if limit:
-        text = f"{place} exited with code {code}: {limit} of its script ended it"
+        text = f"{place} exited with code {code}: {limit} in its script ended it"
         advice = "raise the limit of `timeout`, or look in the log for what takes so long"
         return replace(end, cause="rank.killed", text=text, follows=False, advice=advice)
     if not number:
@@ -382,7 +382,8 @@ def _from_outside(case: Case, pod: Pod, end: End, clues: Clues, code: object) ->
     if of_itself:
         own = known_errors.advice(clues.last) or (_BUS_ADVICE if number == signal.SIGBUS else _FAULT_ADVICE)
     if number == signal.SIGABRT and _script_ended(case, pod.index):
-        text, own, follows = f"{text}, after its script had ended with 0", _FINALIZATION_ADVICE, False
+        text += ", after its script had ended with exit code 0"
+        own, follows = _FINALIZATION_ADVICE, False
     return replace(end, cause="rank.killed", text=text, follows=follows, advice=own)
 
 
@@ -487,7 +488,7 @@ def _pod_deleted(case: Case, pod: Pod, end: End, removed: ObjectState) -> End:
         text = f"{place} was deleted while it ran, and {outcome}"
         return _with_event(case, replace(end, cause="rank.pod_deleted", text=text, follows=False))
     reason = pod_deletion.by_its_controller(case, removed)
-    text = f"{place} was taken down{reason and ' ' + reason}, and {outcome}"
+    text = f"{place} was stopped{reason and ' ' + reason}, and {outcome}"
     advice = _CONTROLLER_ADVICE * bool(reason)
     return replace(
         end, cause="rank.killed", text=text, follows=True, advice=advice, by_controller=bool(reason)

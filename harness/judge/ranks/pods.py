@@ -51,7 +51,10 @@ def rank_pods(case: Case) -> Finding:
     if not missing:
         old = [index for index, pod in case.pods.items() if pod.attempt != restarts]
         if old and case.terminal:
-            text = f"the JobSet restarted {restarts} times, but the last pod of node {old[0]} is not recorded"
+            text = (
+                f"the JobSet restarted {counted(restarts, 'time')}, but the last pod of node {old[0]} is "
+                "not recorded"
+            )
             advice = attached_missing_pods.LATER if case.launch.attached else ""
             refs = ["objects/pod.jsonl"]
             return not_passed("rank-pods", "run.evidence_missing", text, evidence=refs, advice=advice)
@@ -111,9 +114,9 @@ def _never_had(case: Case, missing: list[int], ranks: list[int]) -> Finding:
 def _without_pod(case: Case, ranks: list[int]) -> Finding:
     """Return the finding for ranks in an attached job that currently have no pod."""
     if case.pods or case.terminal:
-        text = f"the pod of {names(ranks)} does not exist now"
+        text = f"no pod of {names(ranks)} exists now"
     else:
-        text = f"{names(ranks)} have no pod"
+        text = f"no pod of {names(ranks)} exists"
     events, refs = attached_missing_pods.events(case)
     reasons = [attached_missing_pods.reason(case), *events]
     advice = attached_missing_pods.advice(case)
@@ -301,7 +304,7 @@ def _origin(case: Case, cause: End) -> tuple[list[str], str]:
     missing = _missing(case)
     if not missing:
         return [text, peer], ""
-    absence = f"{text}: the pod of {names(case.ranks_of(*missing))} does not exist now"
+    absence = f"{text}: no pod of {names(case.ranks_of(*missing))} exists now"
     reason = attached_missing_pods.reason(case)
     return [absence, peer, reason], attached_missing_pods.advice(case)
 
@@ -361,7 +364,7 @@ def _never_met(
     if cause.cause != "rendezvous.timeout":
         failure = "DNS failed" if cause.cause == "rendezvous.dns" else "TCP failed"
         if "Ping failed" in cause.text:
-            failure = "what responded at MASTER_ADDR is not a rendezvous"
+            failure = "the process that responded at MASTER_ADDR is not a rendezvous"
         ranks = [rank for end in waiting if end.cause == cause.cause for rank in end.ranks]
         text = f"{names(ranks)} could not reach the others: {failure}"
     not_started = start_events.unstarted(case, [case.node_of(rank) for rank in ranks])

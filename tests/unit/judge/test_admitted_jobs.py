@@ -256,7 +256,7 @@ MISSING: dict[str, tuple[Callable[[Recorded], object], str, str]] = {
     "the end of a rank's log": (
         lambda job: job.logs.update({1: job.logs[1][:1]}),
         "UNKNOWN",
-        "rank 1: train-1: it ended without a summary. Its last line is of",
+        "rank 1: train-1: it ended without a summary. Its last line is from",
     ),
     "the world of a rank": (
         lambda job: job.logs.update({1: logged(1, world=1)}),
@@ -275,7 +275,7 @@ MISSING: dict[str, tuple[Callable[[Recorded], object], str, str]] = {
         "rank 1: no recorder in its pod wrote a line as this rank",
     ),
     "a point": (lambda job: job.points.pop(), "FAIL", "rank 1: loss/1: 1 of 5 points, in steps 0–999"),
-    "a value": (_other_value, "FAIL", "loss/1: 5 points, as many as logged, but not the same"),
+    "a value": (_other_value, "FAIL", "loss/1: 5 points, as many as were logged, but not the same ones"),
     "the run of a rank": (_other_run, "FAIL", "rank 1 logged 5 points to run 18"),
     "the run": (lambda job: job.runs.clear(), "FAIL", "the tracker has no run with id x in project p"),
     "the tracker": (

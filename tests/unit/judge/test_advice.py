@@ -150,7 +150,7 @@ def test_abort_behind_end_of_script_is_said(judged, code):
     job.ended(0, 12, 134, message="")
     verdict = judged(job)
     assert verdict.cause == "rank.killed"
-    said = "signal 6 (SIGABRT), after its script had ended with 0" in verdict.explanation
+    said = "signal 6 (SIGABRT), after its script had ended with exit code 0" in verdict.explanation
     assert (said, "destroy_process_group" in advice(verdict)) == (code == 0, code == 0)
 
 
@@ -227,4 +227,4 @@ def test_ranks_that_share_the_client_s_queue(judged):
         settings(job, rank, queue="/out/.pluto/e2e/run/sync.db")
     verdict = judged(job)
     assert verdict.cause == "unification.lost_points"
-    assert "ranks 0 and 1 share one queue of the client" in verdict.explanation.replace("Ranks", "ranks")
+    assert "ranks 0 and 1 share one client queue" in verdict.explanation.replace("Ranks", "ranks")

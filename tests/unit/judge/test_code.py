@@ -104,7 +104,7 @@ SCRIPT = "/workspace/multinode.py"
 CASES: dict[str, tuple[dict[str, Facts], str]] = {
     "another file ran": (
         {"first": replaced(told(), "file", SCRIPT, B)},
-        "rank 1: /workspace/multinode.py was sent with aaaaaaaaaaaa and ran with bbbbbbbbbbbb",
+        "rank 1: /workspace/multinode.py was sent with aaaaaaaaaaaa, but ran with bbbbbbbbbbbb",
     ),
     "it was edited while it ran": (
         {"last": [*replaced(told(last=True), "ran", SCRIPT, B), ("touched", SCRIPT, "")]},
@@ -120,14 +120,14 @@ CASES: dict[str, tuple[dict[str, Facts], str]] = {
     ),
     "its bytecode is of another source": (
         {"first": [*told(), ("stale", SCRIPT, "")]},
-        "multinode.py ran from bytecode of another source",
+        "multinode.py ran from bytecode that does not match its source",
     ),
     "it did not arrive": (
         {
             "first": [fact for fact in told() if not fact[1].endswith("steps.py")],
             "last": [fact for fact in told(last=True) if not fact[1].endswith("steps.py")],
         },
-        "/workspace/parts/steps.py was sent with bbbbbbbbbbbb and was not there",
+        "/workspace/parts/steps.py was sent with bbbbbbbbbbbb, but did not exist",
     ),
     "a file that was not sent ran": (
         {"last": [*told(last=True), ("ran", "/workspace/more.py", C)]},
@@ -135,15 +135,15 @@ CASES: dict[str, tuple[dict[str, Facts], str]] = {
     ),
     "another image under the tag": (
         {"first": replaced(told(), "stack", "image", "worker:2")},
-        "image was sent as worker:1 and is worker:2",
+        "image was sent as worker:1, but is worker:2",
     ),
     "another version of the client": (
         {"first": replaced(told(), "stack", "pluto", "0.0.28")},
-        "pluto-ml was sent as 0.0.29 and is 0.0.28",
+        "pluto-ml was sent as 0.0.29, but is 0.0.28",
     ),
     "a patched client": (
         {"last": [*told(last=True), ("client", "/site/pluto/op.py", "")]},
-        "rank 1: pluto-ml is not as it was installed: /site/pluto/op.py",
+        "rank 1: pluto-ml was changed after its installation: /site/pluto/op.py",
     ),
     "the client changed": (
         {"last": replaced(told(last=True), "stack", "pluto_files", C)},

@@ -308,7 +308,10 @@ def test_rank_ended_by_watchdog_was_not_killed(judged) -> None:
     job.logs[job.pod_name(0)] = [f"{bundles.at(8, True)} Saving latest checkpoint", *late]
     verdict = judged(job)
     assert (verdict.cause, verdict.ranks) == ("rank.killed", [1]), verdict.explanation
-    assert "it may be the hung one; its last log line before that was: Saving latest" in verdict.explanation
+    assert (
+        "it may be the rank that hung; its last log line before that was: Saving latest"
+        in verdict.explanation
+    )
     assert "raise `timeout` of init_process_group" in verdict.next[-1]
 
 

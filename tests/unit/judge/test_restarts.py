@@ -246,7 +246,7 @@ def test_processes_one_after_the_other_are_no_restart(judged: Judged) -> None:
     again(job, 1, whole=True)
     said = restarts(judged(job))
     assert said.result == "PASS"
-    assert "2 processes of rank 1 logged one after the other, each to its end" in said.explanation
+    assert "2 processes of rank 1 logged one after the other, and each finished" in said.explanation
 
 
 def test_more_restarts_than_torchrun_may_do(judged: Judged) -> None:
@@ -338,7 +338,7 @@ def test_job_of_jobset_is_deleted_and_made_again(judged: Judged) -> None:
     first_pods(job)
     verdict = judged(job)
     assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "rank.restarted", [0, 1])
-    assert "its Job was deleted, and a new one was created for it" in verdict.explanation
+    assert "its Job was deleted, and a new Job was created in its place" in verdict.explanation
 
 
 def test_who_edited_the_job_before_its_pods_were_replaced(judged: Judged) -> None:
