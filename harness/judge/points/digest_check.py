@@ -238,8 +238,7 @@ def _points(differences: Differences, problems: dict[int, str], label: str) -> I
         ),
     ]
     facts = {
-        "no-lost-points": f"{label} has every point that the ranks logged "
-        f"({counted(differences.arrived, 'point')})",
+        "no-lost-points": f"all {counted(differences.arrived, 'point')} of the ranks are in {label}",
         "values": f"the digests of {counted(differences.arrived, 'point')} match the logged values",
         "collisions": "no two ranks logged different values for one metric and step",
         "no-unexpected-points": "every point in the run was logged by a rank",
