@@ -372,7 +372,7 @@ def foreign(facts: Facts) -> Finding:
 def _past(facts: Facts, origin: lost_points.Origin) -> list[str]:
     """Return a sentence for each pod of the job that sent points outside recorded calls to `run.log`."""
     return [
-        f"{counted(count, 'point')} came from the pod of {names(facts.case.ranks_of(node))} without run.log: "
-        "no recorded call logged them"
+        f"{counted(count, 'point')} came from the pod of {names(facts.case.ranks_of(node))} without a "
+        "recorded call of run.log"
         for node, count in sorted(origin.nodes.items())
     ]

@@ -79,7 +79,7 @@ def baselines(fleet: Fleet, share: float = SHARE) -> Calibration:
             continue
         agreeing = stable(values, share)
         if len(agreeing) < LEAST * len(values):
-            refused.append(f"{subject}: only {len(agreeing)} of {len(values)} values agree with each other")
+            refused.append(f"{subject}: only {len(agreeing)} of {len(values)} values are close to each other")
             continue
         rows.append(
             Baseline(

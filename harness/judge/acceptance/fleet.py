@@ -137,7 +137,7 @@ def _node(
     answered = records is not None and records.of_itself if owing else records is not None or bool(shared)
     if not answered:
         text = (
-            "no results of its single-node tests were reported"
+            "no results of the node's single-node tests were reported"
             if records or shared
             else "the node did not report"
         )

@@ -51,7 +51,7 @@ def queue_and_admission(case: Case) -> list[Finding]:
         return [unknown("queue", "no Workload for the job was recorded"), _no_workload(case)]
     last = case.workload[-1]
     if cluster := worker_cluster(case):
-        text = f"MultiKueue runs the job in cluster {cluster}, and none of its pods are in this cluster"
+        text = f"MultiKueue runs the job in cluster {cluster}, so none of the job's pods are in this cluster"
         elsewhere = (
             not_passed("admission", "admission.other_cluster", text, evidence=[last.ref])
             if case.timed_out and case.terminal is None
@@ -263,7 +263,7 @@ def eviction(case: Case) -> Finding:
         if not _is(state, "Evicted") and state is not case.workload[-1]:
             continue
         if case.terminal == "Completed":
-            text = f"Kueue evicted the job ({reason}) and admitted it again, and it completed"
+            text = f"Kueue evicted the job ({reason}) and admitted it again, and the job completed"
             return passed("eviction", text, [state.ref])
         cause, message = waiting_reasons.eviction(reason), str(evicted.get("message", "no message"))
         limit, advice = "", list[str]()

@@ -133,9 +133,7 @@ def _failed(case: Case, first: PodDiagnosis, pod_diagnoses: Mapping[int, PodDiag
     diagnosis, accused = first.diagnosis, _accused(first, pod_diagnoses.values())
     failed_steps = [step for step in diagnosis.findings if step.status == "failed"]
     if diagnosis.cause not in CAUSES or not failed_steps:
-        text = (
-            f"netcheck failed, but its cause is not one that the harness knows: {diagnosis.cause or 'none'}"
-        )
+        text = f"netcheck failed with an unknown cause: {diagnosis.cause or 'none'}"
         return unknown("netcheck", text, evidence=[first.ref])
     nodes = [rank for rank in accused if rank < case.expected.num_nodes]
     source_note = "" if diagnosis.whole else f" (according to {names(case.ranks_of(first.index))} alone)"

@@ -26,7 +26,7 @@ from harness.judge.pod_end import End
 CHECK: CheckId = "containers"
 _LISTS = (("initContainers", "initContainerStatuses"), ("containers", "containerStatuses"))
 _WAITS_AGAIN = "CrashLoopBackOff"
-_OOM_ADVICE = "raise the memory limit of container CONTAINER, or let it use less memory"
+_OOM_ADVICE = "raise the memory limit of container CONTAINER, or reduce its memory use"
 _OF_A_WAITING_RANK = re.compile(
     r"[Tt]ime(d )?out|Rendezvous|Dist(Store|Network)Error|[Cc]onnection|connectFullMesh|name resolution"
     r"|not known"

@@ -29,7 +29,8 @@ from harness.judge.cluster.pod_events import PodEvent
 from harness.judge.finding import Finding, listed, not_passed, passed, unknown
 
 _CLAIMS = (
-    "correct the claim's storageClassName (`kubectl get storageclass`), or create a volume that matches it "
+    "correct the claim's storageClassName (`kubectl get storageclass`), or create a volume that "
+    "matches the claim "
     "(`kubectl describe pvc`)"
 )
 

@@ -141,7 +141,7 @@ def named(case: Case, changes: list[Change]) -> Iterator[Disturbance]:
         elif change.kind in {"localqueue", "clusterqueue"} and _of_our_queue(case, change):
             yield Disturbance("queue.changed", change, _one_of(*_NOT_ADMITTED), all_ranks)
         elif change.fields == (STATUS,):
-            text = "; only the controller may write this status, and it then acted on the edit"
+            text = "; only its controller may write this status, and the controller then acted on the edit"
             explains = _one_of(*_TAKEN_DOWN, *UNEXPLAINED, "rank.missing", "run.deleted", "run.status_wrong")
             yield Disturbance("run.edited", change, explains, all_ranks, text)
         elif elastic.allows(case, change):

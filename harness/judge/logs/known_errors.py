@@ -31,7 +31,8 @@ _ADVICE = (
     ),
     (
         r"Duplicate GPU detected",
-        "two ranks use one GPU: call torch.cuda.set_device(LOCAL_RANK), or start no more ranks than the pod "
+        "two ranks use the same GPU: call torch.cuda.set_device(LOCAL_RANK), or start no more ranks "
+        "than the pod "
         "has GPUs",
     ),
     (
@@ -196,7 +197,7 @@ _ADVICE = (
     (
         r"^(\[rank\d+\]: ?)?MemoryError|std::bad_alloc|Cannot allocate memory"
         r"|DefaultCPUAllocator: can't allocate memory",
-        "the pod's memory is full: raise its memory limit, or load less at once",
+        "the pod's memory is full: raise its memory limit, or load less data at once",
     ),
     (
         r"undefined symbol: |version `(GLIBC|GLIBCXX|CXXABI)_[\d.]+' not found"
@@ -229,7 +230,8 @@ _ADVICE = (
     ),
     (
         r"\[Errno 116\]|Stale file handle",
-        "another process replaced or deleted the file on the network file system: let one rank write it and "
+        "another process replaced or deleted the file on the network file system: let one rank write "
+        "it while "
         "the others wait in torch.distributed.barrier(), and recreate the pod if its mount is stale",
     ),
     (
@@ -254,7 +256,7 @@ _ADVICE = (
     (
         r"Missing key in checkpoint state_dict|Error\(s\) in loading state_dict|size mismatch for ",
         "the names or shapes in the checkpoint differ from the model's: use the configuration, the wrappers "
-        "and the number of ranks with which it was saved",
+        "and the number of ranks with which the checkpoint was saved",
     ),
     (
         r"MetadataIncompleteBuffer|InvalidHeaderDeserialization|failed finding central directory"
@@ -322,7 +324,7 @@ _ADVICE = (
     ),
     (
         r"'NoneType' object has no attribute 'is_failed'",
-        "torchrun had no place for this node: set --nnodes to the number of pods that run torchrun "
+        "torchrun had no room for this node: set --nnodes to the number of pods that run torchrun "
         "(pytorch#194710)",
     ),
     (

@@ -42,7 +42,7 @@ class Agreement:
         """Run the `recorders-agree` check: both records of each rank contain the same points."""
         ranks = [own.rank for own, _ in self.pairs]
         if not self.pairs:
-            return passed(CHECK, "each rank has only one record, so nothing can differ")
+            return passed(CHECK, "each rank has only one record, so there is nothing to compare")
         if self.apart:
             refs = [p for rank, (other, _) in self.apart.items() for p in (f"truth/{rank}.jsonl", other.path)]
             return not_passed(

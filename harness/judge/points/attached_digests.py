@@ -166,7 +166,7 @@ def unrecorded(pods: Iterable[PodRecord], ranks: Iterable[int]) -> dict[int, str
             absence = next((pod.absent for pod in pods if rank in pod.ranks and pod.absent), "")
             reasons[rank] = absence or "its pod does not exist now"
             if not absence and any(rank in pod.ranks for pod in pods):
-                reasons[rank] = "no recorder in its pod wrote a line as this rank"
+                reasons[rank] = "no recorder in its pod wrote a line for this rank"
     return reasons
 
 

@@ -249,7 +249,7 @@ def _explain(one: Owned, view: Rows, *, alone: bool, result: Differences) -> Non
         )
         result.open.append((ranks, f"rank {one.rank}: {text}"))
     elif not alone:
-        text = f"{claim.metric}: other processes may also have logged points for it{difference.text}"
+        text = f"{claim.metric}: other processes may also have logged points for this metric{difference.text}"
         result.open.append((ranks, f"rank {one.rank}: {text}"))
     elif missing_count == 0 or not claim.digest:
         text = (
@@ -379,7 +379,10 @@ def compare_blocks(
             wrong_blocks.append(block)
         else:
             steps_text = _ranges(_spans([block], BLOCK_STEPS))
-            text = f"{metric}: other processes may also have logged points for it, in steps {steps_text}"
+            text = (
+                f"{metric}: other processes may also have logged points for this metric, in steps "
+                f"{steps_text}"
+            )
             result.open.append(({rank}, f"rank {rank}: {text}"))
     points = counted(sum(leaf.points for leaf in leaves.values()), "point")
     note = "; its client may still send them" if record.running else ""

@@ -386,7 +386,7 @@ def _why_attempt(truth: Truth, number: int, attempt: Attempt, message: dict[str,
     if attempt.end is None:
         return _without_end(truth, number, attempt)
     if attempt.count != attempt.end.count:
-        return f"it recorded {attempt.end.count} rows, but the bundle has {attempt.count}"
+        return f"it recorded {counted(attempt.end.count, 'row')}, but the bundle has {attempt.count}"
     if not attempt.fits:
         return "its rows do not match its own counts and digests"
     digest = (message.get("count"), message.get("sha256"))

@@ -82,7 +82,7 @@ def explain(case: Case, truths: list[Truth], recorded: Recorded, comparison: Com
         if handed_over:
             sentences.append(
                 f"{names(handed_over)} handed {handed_over.total()} of them to the client, "
-                "but its queue never had them"
+                "but the client's queue never contained them"
             )
         if never_given := counts[NEVER_QUEUED] - handed_over:
             sentences.append(f"{names(never_given)} never gave {never_given.total()} of them to the client")

@@ -211,7 +211,7 @@ def run_fresh(attached: Attached) -> Finding:
     label, early = attached.label(run.run_id), launched - created
     own = [a for nodes in attached.by_node.get(run.run_id, {}).values() for _, a in nodes]
     if early > CLOCK_ERROR or (early > 0 and own and all(a.resumed for a in own)):
-        text = f"{label} is older than this launch: it was created {early:.1f} s before, at {run.created_at}"
+        text = f"{label} is older than this launch: it was created {early:.1f} s earlier, at {run.created_at}"
         return not_passed("run-not-stale", "unification.stale_run", text, ranks=case.ranks, evidence=refs)
     return passed("run-not-stale", f"{label} was created {max(0.0, -early):.1f} s after the launch", refs)
 

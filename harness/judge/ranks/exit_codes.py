@@ -77,7 +77,7 @@ def _way(case: Case, of_pod: PodProcesses, index: int, end: BadEnd) -> str:
     process = next((process for process in of_pod.processes.values() if process.ref == end.ref), None)
     if process is None or not process.argv or not text or retried_commands.named(text, process):
         return exit_masking.way(text)
-    return "the program that the script starts did not pass the exit code on: let it end with that code"
+    return "the program that the script starts did not pass the exit code on: make it exit with that code"
 
 
 def _never_began(case: Case, index: int) -> BadEnd | None:

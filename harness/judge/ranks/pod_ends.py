@@ -254,7 +254,7 @@ def _killed_with_0(case: Case, pod: Pod, end: End, terminated: dict[str, object]
     if not case.launch.attached or not (is_earlier or pod_deletion.stopped_by_node(pod, end.at)):
         return None
     text = f"was evicted ({reason})" if reason else "was deleted"
-    text = f"{case.place(pod.index)} {text} while it ran, and exited with 0"
+    text = f"{case.place(pod.index)} {text} while it ran, and exited with code 0"
     cause: CauseId = "rank.evicted" if reason else "rank.pod_deleted"
     return replace(end, at=stop_at, cause=cause, text=text, advice=_NOT_0_ADVICE)
 
@@ -274,7 +274,7 @@ def _masked(case: Case, pod: Pod, end: End, bad_end: exit_codes.BadEnd, terminat
     if terminated.get("reason") == "OOMKilled" and bad_end.code in (None, -signal.SIGKILL):
         note = "" if bad_end.cause == "rank.oom_killed" else f": {_OOM}"
         bad_end = replace(bad_end, cause="rank.oom_killed", text=bad_end.text + note, of_a_peer=False)
-    text = f"{bad_end.text} (pod {pod.name} on node {pod.node or 'none'})"
+    text = f"{bad_end.text} (pod {pod.name} on node {pod.node})"
     if bad_end.cause != "rank.exited_early":
         text = f"{case.place(pod.index)} exited with code 0 even though {bad_end.text}"
     at = min(end.at, bad_end.at)

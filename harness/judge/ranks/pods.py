@@ -133,7 +133,7 @@ def _without_pod(case: Case, ranks: list[int]) -> Finding:
 
 _IN_ORDER = (
     "the StatefulSet creates a pod only when all pods before it are Ready (podManagementPolicy "
-    "OrderedReady), and {pod} never was"
+    "OrderedReady), and {pod} was never Ready"
 )
 _PARALLEL = "set podManagementPolicy: Parallel, because the ranks wait for each other"
 

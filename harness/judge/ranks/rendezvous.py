@@ -316,7 +316,10 @@ def _id(scene: Scene) -> Diagnosis:
     deviating = [node for node in scene.waiting if ids[node.index] != common]
     if not deviating:
         return None
-    text = f"{_places(deviating)} came to {deviating[0].where} with rendezvous id {ids[deviating[0].index]}, "
+    text = (
+        f"{_places(deviating)} connected to {deviating[0].where} with rendezvous id "
+        f"{ids[deviating[0].index]}, "
+    )
     return "rendezvous.id_mismatch", deviating, f"{text}but the others with {common}"
 
 
@@ -345,7 +348,7 @@ def too_many(case: Case) -> Finding | None:
     path = f"truth/{rank_count}.jsonl"
     if not case.bundle.has(path):
         return None
-    text = f"more ranks took part than the job's {rank_count}"
+    text = f"more ranks took part than the job has ({rank_count})"
     for index, pod in case.pods.items():
         log = case.bundle.log(pod.name, case.launch.container)
         ranks = set(_ranks_in(case, log))

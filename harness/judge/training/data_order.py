@@ -221,7 +221,7 @@ def _wrong(
     )
     ranks = sorted(deviates) or list(facts.case.ranks)
     details = [
-        f"rank {rank} from step {steps[0]} on, {counted(len(steps), 'step')}"
+        f"rank {rank}: {counted(len(steps), 'step')}, from step {steps[0]} on"
         for rank, steps in deviates.items()
     ]
     cause: CauseId

@@ -272,7 +272,7 @@ MISSING: dict[str, tuple[Callable[[Recorded], object], str, str]] = {
     "a second rank": (
         _two_of_one_rank,
         "UNKNOWN",
-        "rank 1: no recorder in its pod wrote a line as this rank",
+        "rank 1: no recorder in its pod wrote a line for this rank",
     ),
     "a point": (lambda job: job.points.pop(), "FAIL", "rank 1: loss/1: 1 of 5 points, in steps 0–999"),
     "a value": (_other_value, "FAIL", "loss/1: 5 points, as many as were logged, but not the same ones"),

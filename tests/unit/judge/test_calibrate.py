@@ -105,7 +105,7 @@ def test_a_fleet_of_two_speeds_makes_no_limit() -> None:
     nodes = [replace(node, scale=1.0 if number % 2 else 0.6) for number, node in enumerate(healthy(6))]
     found = baselines(judged_fleet(nodes))
     assert found.rows == ()
-    assert any("agree with each other" in reason for reason in found.refused)
+    assert any("are close to each other" in reason for reason in found.refused)
 
 
 def test_models_are_calibrated_apart() -> None:

@@ -199,7 +199,7 @@ def test_metric_of_inseparable_ranks_is_unknown() -> None:
     one, other = of_steps(0, range(0, 40, 2)).end(), of_steps(1, range(1, 40, 2)).end()
     found = judged([one.written, other.written], parts(one, other), 2)
     assert results(found) == {"PASS", "UNKNOWN"}
-    assert "other processes may also have logged points for it" in told(found)
+    assert "other processes may also have logged points for this metric" in told(found)
 
 
 def test_points_to_another_run_are_unknown() -> None:
