@@ -113,7 +113,7 @@ def _compared(cell: Cell, figure: Figure | None) -> Cell:
         return replace(cell, verdict="UNKNOWN", text=text)
     with_median = replace(cell, median=figure.median)
     if cell.verdict == "PASS" and cell.measured < SLOW * figure.median:
-        text = f"{cell.text}; slower than the fleet, at {cell.measured / figure.median:.2f} times its median"
+        text = f"{cell.text}; slower than the fleet: {cell.measured / figure.median:.2f} times its median"
         return replace(with_median, verdict="WARN", text=text, cause=SLOWER)
     return with_median
 

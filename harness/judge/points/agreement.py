@@ -112,7 +112,7 @@ def differences(own: Truth, other: Truth) -> Iterator[tuple[str, int, str]]:
             counts = [(side.get(metric) or (0, ""))[0] for side in (own_metrics, other_metrics)]
             recorded, passed_on = (counted(count, "row") for count in counts)
             if counts[0] == counts[1]:
-                yield metric, -1, f"{recorded} recorded and passed to the client, but with different values"
+                yield metric, -1, f"{recorded} recorded and as many passed to the client, but they differ"
             else:
                 yield metric, -1, f"{recorded} recorded, but {passed_on} passed to the client"
         if not own_metrics or not other_metrics:

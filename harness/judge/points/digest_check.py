@@ -289,7 +289,7 @@ def _before_the_end(
         if last is None or record.problem != record.without_summary() or record.rank is None:
             continue
         if processes == 1 and _prefix(rows, last) == last.digest:
-            text = f"the run has the {counted(last.points, 'point')} logged up to its recorder's last line"
+            text = f"the {counted(last.points, 'point')} up to its recorder's last line are in the run"
         else:
             arrived = sum(len(each.kept().steps) for each in rows.values())
             if arrived >= last.points:

@@ -220,7 +220,7 @@ def test_ranks_that_train_alone_under_torchrun_do_not_pass(tmp_path: Path) -> No
         job.logs[rank] = logged(rank, group={"backend": "gloo", "store": "TCPStore", "rank": 0, "size": 1})
     verdict = job.judge(tmp_path / "bundle")
     assert verdict.verdict == "UNKNOWN", shown(verdict)
-    assert "Rank 0 of 2 was in a process group of 1" in shown(verdict)
+    assert "Rank 0 of 2 was in a process group of size 1" in shown(verdict)
 
 
 def _env(job: Recorded) -> None:

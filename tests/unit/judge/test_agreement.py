@@ -277,5 +277,7 @@ def test_a_lost_point_is_blamed_on_the_client_queue(judged: Judged) -> None:
     job.points = [p for p in job.points if (p.metric, p.step) != (lost.metric, lost.step)]
     verdict = judged(job)
     assert (verdict.verdict, verdict.cause) == ("FAIL", "unification.lost_points")
-    assert "handed 1 of them to the client, but the client's queue never contained them" in verdict.explanation
+    assert (
+        "handed 1 of them to the client, but the client's queue never contained them" in verdict.explanation
+    )
     assert "never given" not in verdict.explanation

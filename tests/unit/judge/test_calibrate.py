@@ -95,7 +95,7 @@ def test_few_nodes_make_no_limit() -> None:
     """Contract: there is no file then, and no pass by the shipped limits in its name."""
     found = baselines(judged_fleet(healthy(3)))
     assert found.rows == ()
-    with pytest.raises(ValueError, match="measured on 3 nodes, but 4 are required"):
+    with pytest.raises(ValueError, match="at least 4 nodes must measure it, but only 3 did"):
         toml(found, **SHIPPED)
     with pytest.raises(ValueError, match="any measured values"):
         toml(Calibration((), ()), **SHIPPED)

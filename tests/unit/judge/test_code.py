@@ -183,7 +183,7 @@ def test_a_pod_that_got_another_image(tmp_path: Path) -> None:
                 status["imageID"] = f"sha256:{A}"
     verdict = judge(made.write(tmp_path))
     assert (verdict.cause, verdict.ranks) == ("launch.code_mismatch", [1])
-    assert "worker:1 was sent as cccccccccccc, and the pods got aaaaaaaaaaaa" in verdict.explanation
+    assert "worker:1 was sent as cccccccccccc, but the pods got aaaaaaaaaaaa" in verdict.explanation
 
 
 @pytest.mark.parametrize("ids", [(f"sha256:{A}", f"sha256:{B}"), (f"r/w@sha256:{A}", f"r/w@sha256:{B}")])
