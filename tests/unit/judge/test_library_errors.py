@@ -82,7 +82,7 @@ ERRORS = {
         of(1, f"{SHARED}Too many open files (24)"), "rank.crashed", "Too many open files", "ulimit -n"
     ),
     "the sender of a tensor has ended": Error(
-        of(1, f"{SHARED}No such file or directory (2)"), "rank.crashed", "No such file", "had ended before"
+        of(1, f"{SHARED}No such file or directory (2)"), "rank.crashed", "No such file", "had already ended"
     ),
     "a failed assertion in a kernel (trl #2996, lm-evaluation-harness #2293)": Error(
         [*ASSERTIONS, *of(1, f"RuntimeError: {DEVICE_SIDE}", *NOTES)],

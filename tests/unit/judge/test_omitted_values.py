@@ -102,7 +102,7 @@ def test_none_between_numbers_of_a_key_is_a_gap(judged: Judged) -> None:
     ("account", "expected"),
     [
         ({"unseen": "this client's queue is not known"}, "this client's queue is not known"),
-        ({"handed": 100}, "run.log received 100 values; "),
+        ({"handed": 100}, "run.log received 100 values: "),
         ({"left": 3, "handed": 0}, "3 omitted, with a recorded reason for 0"),
     ],
 )

@@ -232,7 +232,7 @@ def test_a_deleted_pod_whose_end_was_seen(judged, peer):
     assert "was deleted while it ran, and ended by signal 15" in verdict.explanation
 
 
-@pytest.mark.parametrize(("failed_at", "peer"), [(12, "was stopped"), (30, "deleted while it ran")])
+@pytest.mark.parametrize(("failed_at", "peer"), [(12, "stopped"), (30, "deleted while it ran")])
 def test_pod_deleted_by_job_after_another_deletion(judged, failed_at, peer):
     """Contract: the first deletion is the cause, although both are of the same second. The Job controller
     counts a pod that is being deleted as failed, and deletes the others before it writes its condition. A Job
