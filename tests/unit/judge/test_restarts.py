@@ -304,7 +304,7 @@ def test_a_last_attempt_without_an_end_is_not_complete(judged: Judged) -> None:
     job.truth[0] = [*whole, TruthStart(attempt="b", time_ms=BEGAN + 9000), *job.rows(0)[:1]]
     verdict = judged(job)
     assert (verdict.verdict, verdict.cause) == ("UNKNOWN", "unification.truth_incomplete")
-    assert "in attempt 2 of 2, its end record is missing after 1 rows" in verdict.explanation
+    assert "in attempt 2 of 2, its end record is missing after 1 row" in verdict.explanation
 
 
 def first_pods(job: bundles.Job, job_uid: str = "job-1", when: float = 2) -> None:

@@ -93,7 +93,7 @@ def test_a_stale_run(judged):
     job.runs = [job.runs[0].model_copy(update={"created_at": at(-300, True)})]
     verdict = judged(job)
     assert verdict.cause == "unification.stale_run"
-    assert "300.0 s before" in verdict.explanation
+    assert "300.0 s earlier" in verdict.explanation
 
 
 @pytest.mark.parametrize(("created", "resumed", "result"), [(-1.0, False, "PASS"), (-1.0, True, "FAIL")])
