@@ -77,7 +77,7 @@ def test_points_that_bypass_run_log_are_foreign_points(judged):
     job.refresh()
     verdict = judged(job)
     assert verdict.cause == "unification.foreign_points", verdict.explanation
-    assert "without run.log" in verdict.explanation
+    assert "without a recorded call of run.log" in verdict.explanation
     assert verdict.ranks == [1]
 
 

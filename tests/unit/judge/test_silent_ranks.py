@@ -116,7 +116,7 @@ def test_a_job_without_time_tells_where_its_ranks_were(judged):
     verdict = judged(made)
     assert (verdict.verdict, verdict.cause) == ("FAIL", "run.timed_out"), verdict.explanation
     places = "rank 1 was in load (train.py line 54), under main (train.py line 87); rank 0 was in all_reduce"
-    assert f"When it was ended, {places}" in verdict.explanation
+    assert f"When the job was stopped, {places}" in verdict.explanation
 
 
 def test_rank_that_waited_for_tracker_is_not_hung(judged):
