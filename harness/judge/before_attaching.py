@@ -35,7 +35,7 @@ def downgrade(case: Case, finding: Finding) -> Finding:
     """Return the finding, changed to UNKNOWN if its reason may have occurred before the harness attached."""
     cause = finding.cause
     if finding.result == "PASS" and finding.name in _OF_EVERY_POD and (missing_ranks := _missing_ranks(case)):
-        head = f"{finding.head}, but the pod of {names(missing_ranks)} does not exist and was not judged"
+        head = f"{finding.head}, but no pod exists for {names(missing_ranks)}, so not every pod was judged"
         return replace(finding, result="UNKNOWN", head=head)
     if not case.launch.attached or finding.result != "FAIL" or cause not in CAUSES or case.by_signal:
         return finding
@@ -57,7 +57,7 @@ def _before_attaching(case: Case, finding: Finding) -> str:
     if finding.cause in _OF_EARLIER:
         return _before_these_pods(case, str(finding.cause))
     if finding.cause in _BY_OTHERS and not _watched(case, finding):
-        return "its reason is not known, because it may have occurred before the harness attached"
+        return "the reason is unknown, because the problem may have occurred before the harness attached"
     return ""
 
 

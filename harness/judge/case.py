@@ -329,8 +329,8 @@ class Case:
 
     def _placed(self, ranks: Iterable[int], index: int) -> str:
         pod = self.pods.get(index)
-        rank_names = names(ranks)
-        return rank_names if pod is None else f"{rank_names} (pod {pod.name} on node {pod.node or 'none'})"
+        place = f"on node {pod.node}" if pod is not None and pod.node else "without a node"
+        return names(ranks) if pod is None else f"{names(ranks)} (pod {pod.name} {place})"
 
     def broken(self, *paths: str) -> bool:
         """Return whether any of the given files is missing or damaged.

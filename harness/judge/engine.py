@@ -209,8 +209,8 @@ def _with(first: Check, checks: list[Check], bundle: Bundle) -> str:
 def _replaced(bundle: Bundle) -> list[str]:
     """Return a sentence for each package that the user replaced."""
     return [
-        f"the package {each.name} was replaced: {each.version} from {each.origin}, instead of "
-        f"the lock file's {each.locked or 'no version'}"
+        f"the package {each.name} was replaced: {each.version} from {each.origin}, but "
+        f"the lock file has {each.locked or 'no version'}"
         for each in (bundle.manifest.replaced if bundle.manifest else ())
     ]
 
@@ -309,5 +309,5 @@ def accounted(facts: Facts) -> str:
     text = ", ".join(parts) + ": all accounted for"
     summary = facts.bundle.summary
     if summary is not None and not summary.processes:
-        text += ", but only as recorded in the pods: this tracker does not name the senders of points"
+        text += ", but only according to the pods: this tracker does not record which process sent a point"
     return text

@@ -59,7 +59,9 @@ def truth_complete(facts: Facts) -> Finding:
     if not incomplete:
         rows = sum(truth.count for truth in facts.truths)
         subject = _all(len(facts.truths))
-        return passed("ground-truth-complete", f"the ground truth of {subject} is complete: {rows} rows")
+        return passed(
+            "ground-truth-complete", f"the ground truth of {subject} is complete: {counted(rows, 'row')}"
+        )
     if facts.failed("world"):  # Some of the job's ranks never existed.
         return unknown("ground-truth-complete", "see world", ranks=[truth.rank for truth in incomplete])
     state_texts = {"failed": " (it failed)", "deleted": " (its pod was deleted)"}
@@ -182,7 +184,8 @@ def no_lost_points(facts: Facts) -> Finding:
             f"rank {rank}: {metric} {compact(steps)}" for (rank, metric), steps in comparison.missing.items()
         ]
         missing += [
-            f"rank {rank}: {block.metric} {block.count - recorded_count} of the {block.count} points of "
+            f"rank {rank}: {block.metric} {block.count - recorded_count} of "
+            f"{counted(block.count, 'point')} in "
             f"steps {block.first}–{block.last}"
             for rank, block, recorded_count in blocks
         ]
@@ -211,8 +214,11 @@ def no_lost_points(facts: Facts) -> Finding:
         )
     duplicate_count = recorded.raw_shared - recorded.distinct
     overwritten = sum(truth.overwritten for truth in facts.truths)
+    verb = "was" if duplicate_count == 1 else "were"
     reasons = (
-        [f"{duplicate_count} raw rows were sent more than once or overwritten"] if duplicate_count else []
+        [f"{counted(duplicate_count, 'raw row')} {verb} sent more than once or overwritten"]
+        if duplicate_count
+        else []
     )
     reasons += [f"ranks overwrote {overwritten} of their own rows"] if overwritten else []
     text = f"all {comparison.compared} rows are in {facts.label}"
@@ -231,7 +237,8 @@ def values(facts: Facts) -> Finding:
         for w in wrong
     ]
     differ += [
-        f"rank {rank} logged {block.count} points of {block.metric} at steps {block.first}–{block.last}, "
+        f"rank {rank} logged {counted(block.count, 'point')} of {block.metric} at steps "
+        f"{block.first}–{block.last}, "
         "but the run has as many points with other values or steps"
         for rank, block in blocks
     ]
@@ -246,7 +253,7 @@ def values(facts: Facts) -> Finding:
         count = counted(len(earlier), "point")
         advice = advice if others or blocks else altered.EARLIER_ADVICE
         reasons = [
-            f"in {count}, the run has an earlier value of the same rank and not its last one",
+            f"in {count}, the run has an earlier value of the same rank instead of its last one",
             *reasons,
         ]
     return not_passed(
@@ -322,7 +329,10 @@ def _own_collisions(facts: Facts) -> Finding:
                 ranks={one.rank for one in failures},
                 evidence=[f"truth/{rank}.jsonl" for rank in sorted({one.rank for one in failures})],
             )
-    text = f"{counted(points, 'point')} came again with another value, and the run shows the latest value"
+    text = (
+        f"ranks logged {counted(points, 'point')} again with another value, and the run shows the latest "
+        "value"
+    )
     return passed("collisions", text, details=[one.text for one in overwrites])
 
 
@@ -352,7 +362,8 @@ def foreign(facts: Facts) -> Finding:
         why=[*senders, *_past(facts, origin)],
         ranks=facts.case.ranks_of(*origin.nodes) if is_own else (),
         evidence=["tracker/points.jsonl"],
-        advice="find what in that pod logs without run.log: another process, or the client's internal calls"
+        advice="find out what logs without run.log in that pod: another process, or the client's internal "
+        "calls"
         if is_own
         else "",
     )
@@ -361,7 +372,7 @@ def foreign(facts: Facts) -> Finding:
 def _past(facts: Facts, origin: lost_points.Origin) -> list[str]:
     """Return a sentence for each pod of the job that sent points outside recorded calls to `run.log`."""
     return [
-        f"{counted(count, 'point')} came from the pod of {names(facts.case.ranks_of(node))} without run.log: "
-        "no recorded call logged them"
+        f"{counted(count, 'point')} came from the pod of {names(facts.case.ranks_of(node))} without a "
+        "recorded call of run.log"
         for node, count in sorted(origin.nodes.items())
     ]

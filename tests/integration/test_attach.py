@@ -71,9 +71,7 @@ def test_a_peer_that_lost_its_connection_is_not_accused(api, attached):
     serve(api, failed, jobs.pod(0, 1), r0=jobs.stamped("step 7", PEER))
     verdict = attached().verdict
     assert (verdict.verdict, verdict.cause) == ("UNKNOWN", "rank.crashed")
-    assert (
-        "another failure, which was not recorded: the pod of rank 1 does not exist now" in verdict.explanation
-    )
+    assert "another failure, which was not recorded: no pod of rank 1 exists now" in verdict.explanation
     assert "Job controller deletes the pods that still run when the Job fails" in verdict.explanation
     own = next(check for check in verdict.checks if check.name == "rank-exit")
     assert "attach to the next run" in own.advice

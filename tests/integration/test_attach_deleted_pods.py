@@ -158,7 +158,7 @@ def finished_pytorch_job(api: BundleApi) -> str:
 
 
 LATER = "attach to the next run while its pods exist, with --wait or --follow"
-AGAIN = "attach again, or with --follow"
+AGAIN = "attach again, or use --follow"
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ AGAIN = "attach again, or with --follow"
             LATER,
         ),
         (restarting_jobset, "The JobSet controller has restarted the job (2 so far)", AGAIN),
-        (scaled, "The StatefulSet controller has not created it yet, or is about to", AGAIN),
+        (scaled, "The StatefulSet controller has not created the pod yet, or is about to", AGAIN),
         (finished_pytorch_job, "deletes pods when the PyTorchJob has ended (cleanPodPolicy: All)", LATER),
     ],
 )

@@ -258,7 +258,9 @@ def test_dead_rank_keeps_points_until_its_last_line(recorded: Recorded) -> None:
     assert verdict.verdict != "PASS"
     complete = check(verdict, "ground-truth-complete")
     assert complete.result == "UNKNOWN"
-    assert "rank 1: train-1-abcd1: it ended without a summary. Its last line is of 20" in complete.explanation
+    assert (
+        "rank 1: train-1-abcd1: it ended without a summary. Its last line is from 20" in complete.explanation
+    )
     assert "what it logged afterwards is not known" in complete.explanation
     assert {check(verdict, name).result for name in ("no-lost-points", "values")} == {"UNKNOWN"}
 
@@ -452,7 +454,7 @@ def test_client_leaves_points_to_earlier_uploader(recorded: Recorded) -> None:
     verdict = recorded.attach().verdict
     assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "unification.lost_points", [1])
     assert "rank 1: loss/1: 200 of 200 points" in verdict.explanation
-    assert f"The client of rank 1 left its points to process {os.getpid()}" in verdict.explanation
+    assert f"The client of rank 1 handed its points to process {os.getpid()}" in verdict.explanation
 
 
 @pytest.mark.parametrize("url", ["tracker:8080", "ftp://x", "http://", "http://x:port"])

@@ -97,7 +97,7 @@ def test_ranks_restarting_in_turn_show_which_failed_first(api: BundleApi, attach
     verdict = attached("pytorchjob/train").verdict
     assert (verdict.verdict, verdict.cause) == ("UNKNOWN", "run.not_ended")
     first = (
-        "The container of rank 2 (pod train-worker-1 on node node-1) had ended before with exit code 1 at "
+        "The container of rank 2 (pod train-worker-1 on node node-1) had ended earlier with exit code 1 at "
     )
     assert f"{first}2026-11-28T10:01:20" in verdict.explanation
     assert verdict.explanation.index("of rank 2 (") < verdict.explanation.index("of rank 1 (")
@@ -116,7 +116,7 @@ def test_pod_that_was_deleted_and_created_again_is_younger(api: BundleApi, attac
     verdict = attached("pytorchjob/train").verdict
     assert (verdict.verdict, verdict.cause) == ("UNKNOWN", "run.not_ended")
     text = "The pod of rank 2 (pod train-worker-1 on node node-1) was created 599 s after another rank had"
-    assert f"{text} started, so it may have replaced a pod" in verdict.explanation
+    assert f"{text} started, so it may have replaced an earlier pod" in verdict.explanation
 
 
 def test_a_launcher_that_fails_again_and_again_is_quoted(api: BundleApi, attached: Attach) -> None:
@@ -133,7 +133,8 @@ def test_a_launcher_that_fails_again_and_again_is_quoted(api: BundleApi, attache
     verdict = attached("mpijob/train").verdict
     assert (verdict.verdict, verdict.cause) == ("UNKNOWN", "run.not_ended")
     assert (
-        "is waiting (CrashLoopBackOff) after 7 restarts, and ended with exit code 255" in verdict.explanation
+        "is waiting (CrashLoopBackOff) after 7 restarts, and last ended with exit code 255"
+        in verdict.explanation
     )
     assert "Could not resolve hostname train-worker-0.train" in verdict.explanation
 

@@ -102,7 +102,7 @@ def test_exit_code_0_of_rank_in_deleted_pod(
     verdict = attached().verdict
     assert (verdict.cause, verdict.ranks) == (cause, [1])
     assert verdict.verdict != "PASS"
-    assert "while it ran, and exited with 0" in verdict.explanation
+    assert "while it ran, and exited with code 0" in verdict.explanation
 
 
 def test_a_pod_of_an_ended_rank_may_be_deleted(api: BundleApi, attached: Attach) -> None:

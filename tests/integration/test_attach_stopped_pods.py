@@ -325,7 +325,7 @@ def test_job_readmitted_by_kueue_was_not_restarted_by_users(api: BundleApi, atta
     [
         ("10.0.0.3", "The lost peer, 10.0.0.3, is rank 2 (pod train-2-abcd2"),
         ("::ffff:10.0.0.3", "The lost peer, 10.0.0.3, is rank 2 (pod train-2-abcd2"),
-        ("10.0.0.2", "The lost peer had the address 10.0.0.2, which the status of no existing pod contains"),
+        ("10.0.0.2", "The lost peer had the address 10.0.0.2, which no existing pod has in its status"),
     ],
 )
 def test_the_address_of_a_lost_peer_names_its_pod(
@@ -337,7 +337,7 @@ def test_the_address_of_a_lost_peer_names_its_pod(
     serve(api, jobs.job("train", 3, *FAILED), *left, r0=lost, r2=lost)
     verdict = attached().verdict
     assert short(verdict) == ("UNKNOWN", "rank.crashed", [0])
-    assert "the pod of rank 1 does not exist now" in verdict.explanation
+    assert "no pod of rank 1 exists now" in verdict.explanation
     assert peer in verdict.explanation
 
 

@@ -167,7 +167,7 @@ def test_another_value_is_named_with_its_metric_and_block(logged: Job) -> None:
 
     findings = logged.judge(0, parts=other)
     assert words(findings) == {"values": "FAIL"}
-    assert "rank 0: count: 150 points, as many as logged, but not the same, in steps 0–999" in text(
+    assert "rank 0: count: 150 points, as many as were logged, but not the same ones, in steps 0–999" in text(
         findings["values"]
     )
 
@@ -199,7 +199,7 @@ def test_killed_rank_is_unknown_and_keeps_its_points(job: Job) -> None:
     findings = job.judge(0)
     assert set(words(findings).values()) == {"UNKNOWN"}
     told = text(findings["ground-truth-complete"])
-    assert "rank 0: pod-0: it ended without a summary. Its last line is of 20" in told
+    assert "rank 0: pod-0: it ended without a summary. Its last line is from 20" in told
     assert "after 20 points; what it logged afterwards is not known" in told
     assert "the 20 points up to its recorder's last line are in the run" in told
 

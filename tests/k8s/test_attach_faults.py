@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.attach, pytest.mark.nightly, pytest.mark.timeout(600)]
 PROBE = True
 SEEN_SECONDS = 120.0
 """Maximum seconds until a fault of a waiting job is visible in its objects."""
-BEFORE = "its reason is not known, because it may have occurred before the harness attached"
+BEFORE = "the reason is unknown, because the problem may have occurred before the harness attached"
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ STRIKES = {
         "jobset/exit-code",
         lambda foreign: foreign.jobset("exit-code", EXITING_RANK="1"),
         # If the Job of rank 0 fails first, JobSet deletes the pod of rank 1 and with it the exit code.
-        unknown_after="another failure, which was not recorded|does not exist now",
+        unknown_after="another failure, which was not recorded|exists now",
     ),
     "rank-out-of-memory": Strike(
         "job/greedy",
@@ -137,7 +137,7 @@ STRIKES = {
         "job/pod-deleted",
         lambda foreign: foreign.job("pod-deleted", **LONG),
         struck("pod-deleted", lambda foreign, pod: foreign.kubectl("delete", "pod", pod, "--wait=false")),
-        unknown_after="does not exist now|was deleted while it ran|another failure, which was not recorded",
+        unknown_after="exists now|was deleted while it ran|another failure, which was not recorded",
         # Both pods can be gone, or both were deleted within the same second and still exist.
         consequences=("run.evidence_missing", "rank.killed"),
     ),

@@ -75,4 +75,4 @@ def test_another_seed_is_no_resumed_training(train: Callable[..., Outcome]) -> N
 def test_a_loss_that_does_not_come_near_enough(train: Callable[..., Outcome]) -> None:
     """Contract: the distance and what was asked for are said."""
     outcome = train("--max-steps", "12", reach=0.01)
-    failed(outcome, "training.loss_not_reached", "--reach asks for 1.0% at most")
+    failed(outcome, "training.loss_not_reached", "--reach allows at most 1.0%")

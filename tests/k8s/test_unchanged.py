@@ -58,7 +58,7 @@ def test_a_point_that_the_client_drops_is_named(launch: Launch, job: JobFile, tm
     verdict = outcome.verdict
     assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "unification.lost_points", [1])
     assert "rank 1: loss/node1 step 7" in verdict.explanation
-    assert "to the client, but its queue never had them" in verdict.explanation
+    assert "to the client, but the client's queue never contained them" in verdict.explanation
 
 
 @pytest.mark.nightly

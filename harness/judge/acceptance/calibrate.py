@@ -73,11 +73,13 @@ def baselines(fleet: Fleet, share: float = SHARE) -> Calibration:
         subject = f"{check} on {model}"
         values = [value for _, value in figures]
         if len(nodes) < FROM_NODES:
-            refused.append(f"{subject}: measured on {len(nodes)} nodes, but {FROM_NODES} are required")
+            refused.append(
+                f"{subject}: at least {FROM_NODES} nodes must measure it, but only {len(nodes)} did"
+            )
             continue
         agreeing = stable(values, share)
         if len(agreeing) < LEAST * len(values):
-            refused.append(f"{subject}: only {len(agreeing)} of {len(values)} values agree with each other")
+            refused.append(f"{subject}: only {len(agreeing)} of {len(values)} values are close to each other")
             continue
         rows.append(
             Baseline(

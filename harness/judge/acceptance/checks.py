@@ -79,7 +79,9 @@ def reports(case: Case) -> Finding:
     missing_nodes = [name for name in expected if name not in by_node]
     refs = [by_node[name].ref for name in expected if name in by_node]
     if not missing_nodes:
-        return passed("reports", f"all {counted(len(expected), 'node')} gave a complete report", refs)
+        return passed(
+            "reports", f"every node sent a complete report ({counted(len(expected), 'node')})", refs
+        )
     return _silent(case, node_answers, missing_nodes, refs)
 
 
@@ -119,7 +121,7 @@ def _silent(
         return not_passed(
             "reports",
             supply.cause,
-            f"{counted(len(missing_nodes), 'node')} of {len(expected)} could not be tested: {supply.text}",
+            f"{len(missing_nodes)} of {counted(len(expected), 'node')} could not be tested: {supply.text}",
             details=[one.sentence for _, one in holders],
             evidence=[ref for ref, _ in holders] or ["objects/node.jsonl"],
             advice=gpu_supply.advice_on(case, supply),
@@ -128,7 +130,7 @@ def _silent(
         return not_passed(
             "reports",
             "scheduling.devices_held",
-            f"{counted(len(missing_nodes), 'node')} of {len(expected)} could not be tested: "
+            f"{len(missing_nodes)} of {counted(len(expected), 'node')} could not be tested: "
             "other pods use the devices",
             details=[*(one.sentence for _, one in holders), *details],
             evidence=[ref for ref, _ in holders],
@@ -138,7 +140,7 @@ def _silent(
     return not_passed(
         "reports",
         "node.not_answered",
-        f"{counted(len(missing_nodes), 'node')} of {len(expected)} gave no report",
+        f"{len(missing_nodes)} of {counted(len(expected), 'node')} sent no report",
         details=details,
         ranks=case.ranks_of(*[index_by_node[name] for name in missing_nodes if name in index_by_node]),
         evidence=refs,
@@ -157,9 +159,9 @@ def _one_report(case: Case, node_answers: dict[int, Answer]) -> Finding:
     assert report is not None
     launched = (case.expected.num_nodes, case.expected.ranks)
     if (report.nodes, report.ranks) != launched:
-        template = "{} pods with {} ranks in all"
-        tested = template.format(report.nodes, report.ranks)
-        text = f"the report is about {tested}, but {template.format(*launched)} ran"
+        tested = f"{counted(report.ranks, 'rank')} in {counted(report.nodes, 'pod')}"
+        expected = f"{counted(case.expected.ranks, 'rank')} in {counted(case.expected.num_nodes, 'pod')}"
+        text = f"the report covers {tested}, but the launch has {expected}"
         return not_passed("reports", "node.not_answered", text, evidence=[ddp_answers[-1].ref])
     text = f"{names(case.ranks_of(ddp_answers[-1].index))} reported for all {counted(report.ranks, 'rank')}"
     return passed("reports", text, [ddp_answers[-1].ref])
@@ -258,7 +260,10 @@ def _failed(case: Case, failures: list[tuple[Answer, str, AcceptanceCheck]]) -> 
     if case.launch.acceptance == "ddp":
         texts = list(dict.fromkeys(check.text for _, _, check in same_cause))
     if shared:
-        texts = [f"{shared[1]}: look at what they have in common, such as image, driver or request", *texts]
+        texts = [
+            f"{shared[1]}: look for a common reason, such as the image, driver or resource request",
+            *texts,
+        ]
     refs = list(dict.fromkeys(ref for _, ref, _ in same_cause))
     times = [at for one, _, _ in same_cause if (at := seconds(one.at)) is not None]
     return not_passed(
@@ -284,7 +289,7 @@ def _shared(case: Case, failures: list[tuple[Answer, str, AcceptanceCheck]]) -> 
     node_count = len([one for one in answers(case).values() if one.checks])
     if len(failed_nodes) < 2 or 2 * len(failed_nodes) <= node_count:
         return None
-    return cause, f"{len(failed_nodes)} of {counted(node_count, 'node')} fail in the same way, {cause}"
+    return cause, f"{len(failed_nodes)} of {counted(node_count, 'node')} failed with the same cause ({cause})"
 
 
 def _cause(check: AcceptanceCheck) -> CauseId:
@@ -327,7 +332,7 @@ def _doubts_of(case: Case, one: Answer, check_ids: set[str]) -> Iterable[str]:
             yield f"{check.id}: {check.text}"
         elif check.verdict == "PASS" and not _within_limit(check):
             figures = f"{check.measured} {check.relation} {check.limit}"
-            yield f"{check.id} is {check.verdict}, but {figures} is not true"
+            yield f"{check.id} is reported as {check.verdict}, but {figures} is false"
 
 
 def _within_limit(check: AcceptanceCheck) -> bool:

@@ -136,7 +136,11 @@ def _node(
         gpus = _gpus(report, cells)
     answered = records is not None and records.of_itself if owing else records is not None or bool(shared)
     if not answered:
-        text = "it reported no results of its own tests" if records or shared else "the node did not report"
+        text = (
+            "no results of the node's single-node tests were reported"
+            if records or shared
+            else "the node did not report"
+        )
         cells.append(Cell(REPORT, "UNKNOWN", text))
     elif not cells:
         cells.append(Cell(REPORT, "UNKNOWN", "it reported no check"))
@@ -158,7 +162,12 @@ def _verdict_of(report: AcceptanceReport) -> list[Cell]:
     expected = worst(check.verdict for check in report.checks)
     if ORDER.index(report.verdict) < ORDER.index(expected):
         return [
-            Cell(REPORT, report.verdict, f"the report is {report.verdict}, but its checks are {expected}")
+            Cell(
+                REPORT,
+                report.verdict,
+                f"the report's verdict is {report.verdict}, but the worst verdict of its checks is "
+                f"{expected}",
+            )
         ]
     return [] if report.checks else [Cell(REPORT, "UNKNOWN", "the report has no checks")]
 
@@ -169,7 +178,8 @@ def _no_gpu(report: AcceptanceReport, cells: Sequence[Cell]) -> list[Cell]:
         cell.verdict != "PASS" and (cell.cause or "").startswith("gpu.") for cell in cells
     ):
         return []
-    text = f"no GPU was tested: the tests ran on {report.device} and listed {len(report.gpus)} GPUs"
+    gpus = f"{len(report.gpus)} GPU{'' if len(report.gpus) == 1 else 's'}"
+    text = f"no GPU was tested: the tests ran on {report.device} and listed {gpus}"
     return [Cell(GPUS, "UNKNOWN", text, cause="gpu.not_tested")]
 
 

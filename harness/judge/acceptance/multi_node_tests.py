@@ -69,7 +69,7 @@ class Group:
         blamed = [check for check in other_checks if check.verdict in ("FAIL", "UNKNOWN")]
         if blamed:
             names = sorted({self.hosts.get(rank, f"rank {rank}") for one in blamed for rank in one.ranks})
-            text = f"undecided because of {', '.join(names[:4])}: {blamed[0].text}"
+            text = f"inconclusive because of the result on {', '.join(names[:4])}: {blamed[0].text}"
             return [Cell(id_, "UNKNOWN", text, ranks=tuple(sorted(own)))]
         return [
             replace(

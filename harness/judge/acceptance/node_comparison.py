@@ -21,8 +21,8 @@ VERSIONS = "fleet.versions"
 SLOWER = "fleet.slower"
 ADVICE = {
     SLOWER: (
-        "The node is slower than the others of its kind, though within its limit: compare its clocks, its "
-        "power limit and its load with theirs."
+        "The node is slower than other nodes of its kind, although still within the limit: compare its "
+        "clocks, power limit and load with theirs."
     )
 }
 """Advice for the causes that only a comparison between nodes can find."""
@@ -107,11 +107,13 @@ def _compared(cell: Cell, figure: Figure | None) -> Cell:
     if figure.median is None:
         if cell.verdict == "FAIL":
             return cell
-        text = f"{cell.text}; only {figure.nodes} of {figure.nodes + figure.missing} nodes have this figure"
+        text = (
+            f"{cell.text}; only {figure.nodes} of {figure.nodes + figure.missing} nodes reported this value"
+        )
         return replace(cell, verdict="UNKNOWN", text=text)
     with_median = replace(cell, median=figure.median)
     if cell.verdict == "PASS" and cell.measured < SLOW * figure.median:
-        text = f"{cell.text}; slower than the fleet: {cell.measured / figure.median:.2f} of its median"
+        text = f"{cell.text}; slower than the fleet: {cell.measured / figure.median:.2f} times its median"
         return replace(with_median, verdict="WARN", text=text, cause=SLOWER)
     return with_median
 
@@ -139,7 +141,7 @@ def _not_reported(node: NodeResult, expected: dict[Kind | None, set[Place]]) -> 
     reported = {(cell.id, cell.gpu) for cell in node.cells}
     missing = (expected.get(node.kind, set()) | expected.get(None, set())) - reported
     return [
-        Cell(id_, "UNKNOWN", "not reported, unlike on other nodes of its kind", gpu=gpu)
+        Cell(id_, "UNKNOWN", "not reported, although other nodes of the same kind reported it", gpu=gpu)
         for id_, gpu in sorted(missing, key=lambda place: (place[0], -1 if place[1] is None else place[1]))
     ]
 

@@ -51,7 +51,7 @@ class Shared:
 
     @property
     def sentence(self) -> str:
-        return f"{self.count} of {self.answered} nodes have {self.cause}: look at what they have in common"
+        return f"{self.count} of {self.answered} nodes failed with {self.cause}: look for a common reason"
 
 
 def shared_cause(fleet: Fleet) -> Shared | None:
@@ -83,7 +83,7 @@ def _doubt(node: NodeResult, reporting: list[NodeResult], force: bool = False) -
         elif _majority(failed_count, reporting) and not force:
             reasons.append(Shared(cause, failed_count, len(reporting)).sentence)
         elif cause in COMPARED and len(reporting) < 2:
-            reasons.append(f"{cause} may be a fault of the image: no other node was tested with it")
+            reasons.append(f"{cause} may be caused by the image: test at least two nodes to compare them")
         else:
             return None
     return "; ".join(reasons) or "no check of this node failed"

@@ -100,9 +100,10 @@ class PodRecords:
             ids = sorted({check.id for check in self.loose})
             return f"its report was cut off: it lacks {', '.join(ids[:3])}{' …' if len(ids) > 3 else ''}"
         if self.contradicted:
-            return f"the report contradicts the log about {', '.join(sorted(set(self.contradicted))[:3])}"
+            return f"the report and the log disagree on {', '.join(sorted(set(self.contradicted))[:3])}"
         if self.starts <= restarts:
-            return f"its container started {restarts + 1} times, but it sent only {self.starts} reports"
+            reports = f"{self.starts} report{'' if self.starts == 1 else 's'}"
+            return f"its container started {restarts + 1} times, but it sent only {reports}"
         return None
 
 

@@ -15,7 +15,7 @@ from harness.judge.acceptance.results import Cell
 from harness.workers.acceptance.gpu_sharing import CAUSES, excuse, excused
 
 SHARED = "fleet.shared"
-WHOLE_ONLY = "a GPU is accepted only if it is whole and not shared"
+WHOLE_ONLY = "a GPU is accepted only if it is neither split nor shared"
 
 
 def proved_by(checks: Sequence[AcceptanceCheck | Cell]) -> Parts | None:

@@ -51,7 +51,7 @@ def queue_and_admission(case: Case) -> list[Finding]:
         return [unknown("queue", "no Workload for the job was recorded"), _no_workload(case)]
     last = case.workload[-1]
     if cluster := worker_cluster(case):
-        text = f"MultiKueue runs the job in cluster {cluster}, and none of its pods are in this cluster"
+        text = f"MultiKueue runs the job in cluster {cluster}, so none of the job's pods are in this cluster"
         elsewhere = (
             not_passed("admission", "admission.other_cluster", text, evidence=[last.ref])
             if case.timed_out and case.terminal is None
@@ -86,7 +86,7 @@ def _without_queue(case: Case) -> list[Finding]:
 
 _TOLERATE = (
     "add a toleration for the taint to the pod template (for konduktor jobs, in HARNESS_KONDUKTOR_CONFIG) "
-    "or, for all its jobs, to spec.tolerations of the ResourceFlavor"
+    "or, for all jobs that use the ResourceFlavor, to the ResourceFlavor's spec.tolerations"
 )
 
 _ADVICE = (
@@ -206,7 +206,10 @@ def _inactive(case: Case, message: str) -> list[str]:
             if queue.name in message.split() and active.get("status") == "False":
                 policy = mapping(queue.object, "spec").get("stopPolicy") or "None"
                 policy_text = f" (stopPolicy {policy})" if policy != "None" else ""
-                return [f"its status is {active.get('reason')}: {active.get('message')}{policy_text}"]
+                return [
+                    f"queue {queue.name} is not Active, {active.get('reason')}: "
+                    f"{active.get('message')}{policy_text}"
+                ]
     return []
 
 
@@ -260,7 +263,7 @@ def eviction(case: Case) -> Finding:
         if not _is(state, "Evicted") and state is not case.workload[-1]:
             continue
         if case.terminal == "Completed":
-            text = f"Kueue evicted the job ({reason}) and admitted it again, and it completed"
+            text = f"Kueue evicted the job ({reason}) and admitted it again, and the job completed"
             return passed("eviction", text, [state.ref])
         cause, message = waiting_reasons.eviction(reason), str(evicted.get("message", "no message"))
         limit, advice = "", list[str]()
@@ -321,8 +324,11 @@ def _slow_start(case: Case, over: float) -> list[str]:
     start_text = f"the last container started {max(times) - admitted_at:.0f} s after the job was admitted"
     silent_ranks = [rank for rank, time in logged.items() if time >= over]
     if silent_ranks:
-        return [f"{start_text}, and {names(silent_ranks)} had logged no row when the time limit was reached"]
-    return [f"{start_text}, and the last rank logged its first row after {last_logged - admitted_at:.0f} s"]
+        return [f"{start_text}, and {names(silent_ranks)} had logged nothing when the time limit was reached"]
+    return [
+        f"{start_text}, and it took {last_logged - admitted_at:.0f} s from the admission until the last "
+        "rank logged its first point"
+    ]
 
 
 def _allowed(case: Case, workload: ObjectState) -> tuple[str, list[str]]:

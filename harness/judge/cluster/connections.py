@@ -61,7 +61,7 @@ def culprit(case: Case, cause: str, diagnoses: Mapping[int, NetcheckDiagnosis]) 
         on_node = {index for index in accused if nodes.get(index) == node}
         senders = ", ".join(sorted({cell.sender for cell in failed_cells.values() if cell.sender}))
         if on_node:
-            text = f"the node {node} has the address that rejects them ({senders})"
+            text = f"the node {node} has the address that rejects the connections ({senders})"
             return Culprit(sorted(on_node), text, "tcp.rejected")
     if (own := _own_error(accused, cells)) is not None:
         text = f"packets fail in the sender's own pod: {own.text}".removesuffix(": ")

@@ -8,13 +8,13 @@ from harness.evidence.kubernetes.waiting_reasons import without_names
 _ADVICE = (
     (
         ("toomanyrequests", "pull rate limit", "429 too many requests"),
-        "the registry limits pulls without a login: name a Secret with a login in imagePullSecrets, or use a "
+        "the registry limits anonymous pulls: name a Secret with credentials in imagePullSecrets, or use a "
         "mirror of the image",
     ),
     (
         ("authorization token has expired",),
-        "the login in the pull Secret has expired: create the Secret again, or use a credential provider on "
-        "the nodes",
+        "the credentials in the pull Secret have expired: recreate the Secret, or use a credential provider "
+        "on the nodes",
     ),
     (
         ("no space left on device",),
@@ -41,13 +41,19 @@ _ADVICE = (
         ("runasnonroot",),
         "set runAsUser to a user other than root, build the image with USER, or remove runAsNonRoot",
     ),
-    (("lifecycle hook",), "run the lifecycle.postStart command in the image by hand, and correct it"),
+    (
+        ("lifecycle hook",),
+        "run the lifecycle.postStart command in the image by hand, and correct the command",
+    ),
     (
         ("subpath",),
         "make sure that the subPath exists in the volume, or that the kubelet can create it there",
     ),
     (("failed to stat",), "create this path on the node, or correct the hostPath"),
-    (("cgroup",), "look at the logs of the kubelet and the container runtime on this node, or reboot it"),
+    (
+        ("cgroup",),
+        "look at the logs of the kubelet and the container runtime on this node, or reboot the node",
+    ),
     (
         ("context deadline exceeded", "context canceled"),
         "the node's container runtime is slow or hangs: look at its log and at the disk load",

@@ -95,12 +95,12 @@ def refused_request(case: Case) -> Refused | None:
         rejected = [(ref, run) for ref, run in runs if _is_conclusive(run)]
         if rejected:
             ref, run = rejected[-1]
-            subject = f"the awaited {run.kind}" if awaited else f"another {run.kind}"
-            user = f", as user {run.user}," if run.user else ""
-            text = f"at {run.at[11:19]} a dry run of {subject}{user} was refused: {run.message}"
+            subject = f"the missing {run.kind}" if awaited else f"another {run.kind}"
+            user = f" as user {run.user}" if run.user else ""
+            text = f"at {run.at[11:19]}, a dry run of {subject}{user} was refused: {run.message}"
             later_runs = [other for _, other in runs if other.at > run.at and other.kind == run.kind]
             if later_runs and later_runs[-1].message is None:
-                text += f"; at {later_runs[-1].at[11:19]} it was accepted"
+                text += f"; at {later_runs[-1].at[11:19]}, it was accepted"
             return Refused(_cause(run), text, ref)
     return None
 
@@ -149,7 +149,7 @@ def not_followed(
         reasons = [f"{_TITLES[name]} is down: Deployment {deployment.name} {problem}", *rejection]
         cause, refs = NOT_READY[name], [deployment.ref, *refs]
     elif (webhook := webhook_without_endpoints(case)) is not None:
-        text = f"Service {webhook.service} has no endpoint, so the API server cannot call its webhooks"
+        text = f"Service {webhook.service} has no endpoints, so the API server cannot call its webhooks"
         reasons = [text, *rejection]
         cause, refs = "controllers.webhook_not_serving", [webhook.ref, *refs]
     elif refusal is not None:

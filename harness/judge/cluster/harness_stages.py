@@ -49,7 +49,11 @@ def ended(manifest: Manifest) -> Finding:
     retries = listed([f"{retry.what}: {retry.reason}" for retry in manifest.retries])
     reasons = [f"it repeated these requests: {retries}"] if retries else []
     attached = manifest.launch is not None and manifest.launch.attached
-    text = "the harness read the job" if attached else "the harness watched the launch until it was over"
+    text = (
+        "the harness recorded the attached job"
+        if attached
+        else "the harness watched the launch until it ended"
+    )
     return passed("harness", text, refs, why=reasons)
 
 
@@ -91,8 +95,9 @@ def expected(case: Case) -> Finding:
             return unknown("expected", f"the number of ranks is not known: {source}; {reason}")
         return passed("expected", f"{text}, from {source}")
     if nodes > 0 and ranks > 0 and ranks % nodes == 0:
-        return passed("expected", f"{text} are expected in run {case.expected.run_id}")
-    return not_passed("expected", "run.no_manifest", f"the manifest expects {text}")
+        return passed("expected", f"run {case.expected.run_id} is expected to have {text}")
+    rule = "every node must have the same number of ranks, at least one"
+    return not_passed("expected", "run.no_manifest", f"the manifest expects {text}, but {rule}")
 
 
 def launched(case: Case) -> Finding:
@@ -102,7 +107,7 @@ def launched(case: Case) -> Finding:
         return passed("launched", f"{launch.kind} {launch.object_name} exists", ["manifest.json"])
     is_stopped = case.manifest.interrupted or case.manifest.ended_at is None
     if is_stopped or not all(stage.ok for stage in case.manifest.stages):
-        return unknown("launched", "the launch did not begin, did not end or was not recorded")
+        return unknown("launched", "the launch did not start, did not finish or was not recorded")
     text = f"the launcher {launch.launcher} reported no error, but its {launch.kind} was not found"
     return not_passed("launched", "launch.jobset_not_found", text, evidence=["manifest.json"])
 

@@ -47,7 +47,7 @@ def problem(case: Case) -> ServiceProblem | None:
         return None
     if not services or services[-1][-1].type == "DELETED":
         state = "was deleted" if services else "does not exist"
-        text = f"the subdomain of the pods is {name}, and the Service of this name {state}"
+        text = f"the pods' subdomain is {name}, but the Service with this name {state}"
         return ServiceProblem("service.missing", text, name, [*pods], [*refs, *(s[-1].ref for s in services)])
     service = services[-1][-1]
     if (unselected := _selector(case, service, pods)) or not _watched(case, "service"):
@@ -63,7 +63,7 @@ def healthy(case: Case) -> str | None:
     if not _watched(case, "service") or not case.bundle.has("objects/endpointslice.jsonl"):
         return None
     service = next(iter(subdomains))
-    return f"Service {service} selects all {len(case.pods)} pods, and all of them were its endpoints"
+    return f"Service {service} selects every pod of the job, and every pod was one of its endpoints"
 
 
 def _readable(case: Case, kind: str) -> bool:
@@ -97,12 +97,12 @@ def _selector(case: Case, service: ObjectState, pods: dict[int, Pod]) -> Service
     if not selector or not unselected:  # Without a selector, Kubernetes does not manage the endpoints.
         return None
     labels = ", ".join(f"{key}={value}" for key, value in sorted(selector.items()))
-    subject = (
-        "no pod of the job"
+    mismatch = (
+        "matches no pod of the job"
         if len(unselected) == len(pods)
-        else f"not the pod of {names(case.ranks_of(*unselected))}"
+        else f"does not match {_pods_of(case, unselected)}"
     )
-    text = f"the selector of Service {service.name} ({labels}) matches {subject}"
+    text = f"the selector of Service {service.name} ({labels}) {mismatch}"
     return ServiceProblem(
         "service.selector", text, service.name, unselected, [service.ref, pods[unselected[0]].last.ref]
     )
@@ -118,8 +118,8 @@ def _address(service: ObjectState, pods: dict[int, Pod]) -> ServiceProblem | Non
     if address in (None, "", "None"):
         return None
     text = (
-        f"Service {service.name} has the clusterIP {address}, but not every DNS server has the names of "
-        "individual pods for a Service that is not headless"
+        f"Service {service.name} has the clusterIP {address}, but not every DNS server resolves the "
+        "names of individual pods if their Service is not headless"
     )
     refs = [service.ref, *(pod.last.ref for pod in pods.values())]
     return ServiceProblem("service.not_headless", text, service.name, [*pods], refs)
@@ -131,8 +131,8 @@ def _endpoints(case: Case, service: ObjectState, pods: dict[int, Pod]) -> Servic
         unready = [index for index in started_nodes if not ever_ready(pods[index])]
         if unready:
             text = (
-                f"Service {service.name} publishes only ready pods, and the pod of "
-                f"{names(case.ranks_of(*unready))} never was ready"
+                f"Service {service.name} publishes only ready pods, which never included "
+                f"{_pods_of(case, unready)}"
             )
             refs = [service.ref, *(pods[index].last.ref for index in unready)]
             return ServiceProblem("service.not_ready", text, service.name, unready, refs)
@@ -147,12 +147,18 @@ def _endpoints(case: Case, service: ObjectState, pods: dict[int, Pod]) -> Servic
     absent = [index for index in started_nodes if pods[index].name not in published]
     if not absent:
         return None
-    rank_names = names(case.ranks_of(*absent))
+    absent_pods = _pods_of(case, absent)
     if not mapping(service.object, "spec", "selector"):
         text = (
-            f"Service {service.name} has no selector, so Kubernetes did not add the pod of {rank_names} "
-            "to its endpoints"
+            f"Service {service.name} has no selector, so Kubernetes did not add {absent_pods} to the "
+            "Service's endpoints"
         )
         return ServiceProblem("service.selector", text, service.name, absent, [service.ref])
-    text = f"Service {service.name} selects the pod of {rank_names}, but the pod was never an endpoint of it"
+    text = (
+        f"Service {service.name} never had {absent_pods} among its endpoints, although its selector matches"
+    )
     return ServiceProblem("service.endpoints", text, service.name, absent, [service.ref])
+
+
+def _pods_of(case: Case, indexes: list[int]) -> str:
+    return f"the pod{'s' if len(indexes) > 1 else ''} of {names(case.ranks_of(*indexes))}"

@@ -6,9 +6,10 @@ from harness.evidence.kubernetes.objects import container_of, mapping
 from harness.judge.case import Case
 
 LOGIN = (
-    "name a Secret with the registry's login in imagePullSecrets of the pod template, or correct the image"
+    "name a Secret with the registry's credentials in imagePullSecrets of the pod template, or correct the "
+    "image name"
 )
-DELETE = "delete pod {pod}: its StatefulSet then creates it from the current template"
+DELETE = "delete pod {pod}: its StatefulSet then recreates the pod from the current template"
 _NOT_RETRIEVED = "FailedToRetrieveImagePullSecret"
 """Reason of an Event about missing pull Secrets. The kubelet then pulls the image without credentials."""
 

@@ -21,8 +21,8 @@ _PROBE_ADVICE = (
     "for its peers might not answer in time"
 )
 _OF_TORCHRUN = (
-    "the torchrun controller's probe ends node 0 if all its processes hang or its store never listens: see "
-    "the last log lines"
+    "the torchrun controller's probe makes the kubelet kill node 0's container if all its processes hang or "
+    "its store never listens: see the last log lines"
 )
 _HOOK_ADVICE = "correct the command of lifecycle.postStart, or run it in the container's own command"
 SLACK_SECONDS = 2.0

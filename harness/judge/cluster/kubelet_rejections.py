@@ -23,19 +23,20 @@ RUNNING_AGAIN = (
     "plugin was late: a restarting kubelet rejects running pods whose devices are not registered yet"
 )
 _DEVICES = (
-    "read the log of the device plugin for {} on this node, and delete the pod when the plugin works: the "
-    "kubelet does not try again"
+    "read the log of the device plugin for {} on this node, and delete the pod once the plugin works: the "
+    "kubelet does not retry"
 )
 _ADVICE = (
     (
         re.compile(r"Topology ?Affinity ?Error|Topology locality"),
         "no NUMA node of this node has all the CPUs and devices that the pod requests. Other pods may use a "
-        "part of each NUMA node: remove them, request less, or relax topologyManagerPolicy of the kubelet",
+        "part of each NUMA node: remove these pods, request less, or relax the kubelet's "
+        "topologyManagerPolicy",
     ),
     (
         re.compile(r"^OutOf"),
-        "other pods of the node already use this resource: see `kubectl describe node`, and whether nodeName "
-        "or a second scheduler placed the pod",
+        "other pods on the node already use this resource: run `kubectl describe node`, and check whether "
+        "nodeName or a second scheduler placed the pod",
     ),
     (
         re.compile(r"^NodeAffinity"),

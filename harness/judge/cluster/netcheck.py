@@ -68,7 +68,7 @@ def check(case: Case) -> Finding:
     absent = [index for index in range(case.expected.num_nodes) if index not in pod_diagnoses]
     if absent or first is None:
         ranks = case.ranks_of(*absent)
-        return unknown("netcheck", f"netcheck reported nothing in the pod of {names(ranks)}", ranks=ranks)
+        return unknown("netcheck", f"no netcheck report was recorded for {names(ranks)}", ranks=ranks)
     nodes, refs = case.expected.num_nodes, [one.ref for one in pod_diagnoses.values()]
     partial = [
         one.index for one in pod_diagnoses.values() if not one.diagnosis.whole or one.diagnosis.nodes != nodes
@@ -108,9 +108,9 @@ def steps(case: Case, diagnosis: NetcheckDiagnosis) -> list[NetcheckStep]:
 def _pods(case: Case) -> NetcheckStep | None:
     unstarted = [index for index in range(case.expected.num_nodes) if not case.started(index)]
     if not unstarted:
-        text = f"the containers of all {case.expected.num_nodes} pods started"
+        text = f"every pod's container started ({counted(case.expected.num_nodes, 'pod')})"
         return NetcheckStep(step="pods", status="ok", text=text)
-    text = "; ".join(f"{names(case.ranks_of(index))}: its pod {_state(case, index)}" for index in unstarted)
+    text = "; ".join(f"{names(case.ranks_of(index))}: the pod {_state(case, index)}" for index in unstarted)
     return NetcheckStep(step="pods", status="failed", text=text, ranks=unstarted)
 
 
@@ -137,7 +137,7 @@ def _failed(case: Case, first: PodDiagnosis, pod_diagnoses: Mapping[int, PodDiag
     diagnosis, accused = first.diagnosis, _accused(first, pod_diagnoses.values())
     failed_steps = [step for step in diagnosis.findings if step.status == "failed"]
     if diagnosis.cause not in CAUSES or not failed_steps:
-        text = f"netcheck failed with {diagnosis.cause or 'no cause'}, which this harness does not know"
+        text = f"netcheck failed with an unknown cause: {diagnosis.cause or 'none'}"
         return unknown("netcheck", text, evidence=[first.ref])
     nodes = [rank for rank in accused if rank < case.expected.num_nodes]
     source_note = "" if diagnosis.whole else f" (according to {names(case.ranks_of(first.index))} alone)"
@@ -172,7 +172,7 @@ def _failed(case: Case, first: PodDiagnosis, pod_diagnoses: Mapping[int, PodDiag
     elif cause == ABSENT and (unreached := _unreached(case, first, nodes)) is not None:
         cause, text = unreached
     elif cause == ABSENT:
-        reasons += [f"{case.place(index)}: its pod {_state(case, index)}" for index in nodes]
+        reasons += [f"{case.place(index)}: the pod {_state(case, index)}" for index in nodes]
     return not_passed(
         "netcheck",
         CAUSES[cause].id,
@@ -306,11 +306,10 @@ def _unreached(case: Case, first: PodDiagnosis, nodes: list[int]) -> tuple[str, 
         if cell.outcome in CAUSES and overlap >= (RECORD if cell.outcome.startswith("dns.") else YOUNG)
     ]
     rank_names = names(case.ranks_of(*nodes))
-    them = "it" if len(case.ranks_of(*nodes)) == 1 else "them"
     return (
         (
             failed_cells[0].outcome,
-            f"{rank_names} started, but no other rank reached {them}: {failed_cells[0].text}",
+            f"the other ranks could not reach {rank_names}, which had started: {failed_cells[0].text}",
         )
         if failed_cells
         else None

@@ -69,7 +69,8 @@ def _reason(state: ObjectState) -> str:
     if state.type == "DELETED" and ready.get("status", "True") == "True":
         return "it was deleted from the cluster"
     since = ready.get("lastTransitionTime", "an unknown time")
-    text = f"Ready is {ready.get('status')} since {since}, {ready.get('reason')}: {ready.get('message')}"
+    reason = f"{ready.get('reason')}: {ready.get('message')}"
+    text = f"Ready has been {ready.get('status')} since {since}, {reason}"
     taints = [
         str(t.get("key")) for t in items(state.object, "spec", "taints") if t.get("effect") == "NoExecute"
     ]

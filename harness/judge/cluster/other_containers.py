@@ -26,7 +26,7 @@ from harness.judge.pod_end import End
 CHECK: CheckId = "containers"
 _LISTS = (("initContainers", "initContainerStatuses"), ("containers", "containerStatuses"))
 _WAITS_AGAIN = "CrashLoopBackOff"
-_OOM_ADVICE = "raise the memory limit of container CONTAINER, or let it use less memory"
+_OOM_ADVICE = "raise the memory limit of container CONTAINER, or reduce its memory use"
 _OF_A_WAITING_RANK = re.compile(
     r"[Tt]ime(d )?out|Rendezvous|Dist(Store|Network)Error|[Cc]onnection|connectFullMesh|name resolution"
     r"|not known"
@@ -157,8 +157,8 @@ def before(case: Case, end: End) -> list[str]:
         if other.role != "init container" and other.ended_at is not None and other.ended_at < end.at
     ]
     return [
-        f"{other.role} {other.name} of its pod had ended with {other.outcome} "
-        f"{end.at - (other.ended_at or end.at):.0f} s earlier{_log_quote(case, other)}"
+        f"{other.role} {other.name} in the same pod had ended {end.at - (other.ended_at or end.at):.0f} s "
+        f"earlier with {other.outcome}{_log_quote(case, other)}"
         for other in helpers
     ]
 
@@ -196,9 +196,11 @@ def _init_unended(case: Case, ends: dict[int, End], others: list[Other]) -> Find
     removed = pod_deletion.removed(unended[0].pod)
     until = case.waited_until if removed is None else pod_deletion.requested_at(removed)
     since = seconds((unended[0].running or {}).get("startedAt"))
-    duration_text = f"has run for {until - since:.0f} s" if until and since and until > since else "runs"
+    duration_text = (
+        f"has run for {until - since:.0f} s" if until and since and until > since else "is running"
+    )
     progress = "is not ready" if unended[0].endless else "has not ended"
-    outcome = f"{duration_text} and {progress}, and the rank starts only after it"
+    outcome = f"{duration_text} and {progress}, so the rank has not started"
     return _not_passed(case, "rank.init_container_unended", unended, outcome, START)
 
 
@@ -230,7 +232,7 @@ def _failed(case: Case, ends: dict[int, End], others: list[Other]) -> Finding | 
     ]
     if not failed:
         return None
-    outcome = f"ended with {failed[0].outcome}, so its pod failed, though the rank ended with 0"
+    outcome = f"ended with {failed[0].outcome}, so its pod failed even though the rank ended with exit code 0"
     return _not_passed(case, "rank.helper_failed", failed, outcome, RUNNING)
 
 
@@ -248,7 +250,10 @@ def _unended(case: Case, ends: dict[int, End], others: list[Other]) -> Finding |
     if not running:
         return None
     end = ends[running[0].index]
-    outcome = f"still runs, though the rank ended with {end.exit_code}, so the {case.launch.kind} cannot end"
+    outcome = (
+        f"is still running although the rank ended with exit code {end.exit_code}, so the {case.launch.kind} "
+        "cannot end"
+    )
     return _not_passed(case, "rank.helper_unended", running, outcome, RUNNING, at=end.at)
 
 
@@ -257,9 +262,9 @@ def _not_passed(
 ) -> Finding:
     first = culprits[0]
     same_name = [other.index for other in culprits[1:] if other.name == first.name]
-    reasons = [f"the same happened in the pods of {names(case.ranks_of(*same_name))}"] if same_name else []
+    reasons = [f"the same happened for {names(case.ranks_of(*same_name))}"] if same_name else []
     other_names = {f"{other.role} {other.name}": None for other in culprits if other.name != first.name}
-    reasons += [f"{', '.join(other_names)} did the same"] if other_names else []
+    reasons += [f"other containers with this problem: {', '.join(other_names)}"] if other_names else []
     return not_passed(
         CHECK,
         cause,
@@ -280,14 +285,16 @@ def added_by(case: Case, other: Other) -> str:
     launched = _templates(case.jobset) if case.jobset is not None else []
     workload = f"{case.launch.kind} {case.launch.object_name}"
     if case.jobset is None or not launched:
-        return "it is not known who added it, because no template was recorded"
+        return "who added the container is unknown, because no template was recorded"
     if _has(launched, other.name):
-        return f"it is in the template of {workload}"
+        return f"the container is in the template of {workload}"
     owners = {owner.get("uid") for owner in items(other.pod.last.object, "metadata", "ownerReferences")}
     for uid, job in case.bundle.last("job").items():
         if uid in owners and _has(_templates(job), other.name):
             return (
-                f"it is in Job {job.name}, not in {workload}: an admission webhook or policy added it there"
+                f"the container is in Job {job.name}, not in {workload}: an admission webhook or "
+                "policy added it "
+                "to the Job"
             )
     return (
         f"the template of {workload} has no such container: "

@@ -47,9 +47,9 @@ def _reason(pod: Pod) -> str:
     """Return a clause that describes the setting that keeps the pod from using the cluster's DNS, or ""."""
     spec = mapping(pod.last.object, "spec")
     policy, config = str(spec.get("dnsPolicy") or "ClusterFirst"), mapping(spec, "dnsConfig")
-    node = "so it uses the DNS servers of its node, which do not have the names of pods"
+    node = "so the node's DNS servers are used, which cannot resolve the names of pods"
     if policy == "ClusterFirst" and spec.get("hostNetwork") is True:
-        return f"has hostNetwork: true and dnsPolicy: ClusterFirst without HostNet, {node}"
+        return f"has hostNetwork: true but not dnsPolicy: ClusterFirstWithHostNet, {node}"
     if policy == "Default":
         return f"has dnsPolicy: Default, {node}"
     if policy == "None":
@@ -73,8 +73,9 @@ def host_ports(case: Case, waiting: Collection[int]) -> str:
             locations = ", ".join(f"{case.pods[i].name} on {case.pods[i].node}" for i in placed[:3])
             return (
                 f"{len(indexes)} pods of the job need host port {port}, which only one pod on a node can use"
-                + (f", and it is taken by {locations}" if locations else "")
-                + ". Use at least as many nodes as pods, no hostPort, or no containerPort with hostNetwork"
+                + (f"; it is already used by {locations}" if locations else "")
+                + ". Use at least as many nodes as pods, or remove hostPort (with hostNetwork, also "
+                "containerPort) from the pod template"
             )
     return ""
 

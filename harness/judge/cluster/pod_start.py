@@ -30,7 +30,8 @@ from harness.judge.cluster.pod_events import PodEvent
 from harness.judge.finding import Finding, listed, not_passed, passed, unknown
 
 _CLAIMS = (
-    "correct the claim's storageClassName (`kubectl get storageclass`), or create a volume that matches it "
+    "correct the claim's storageClassName (`kubectl get storageclass`), or create a volume that "
+    "matches the claim "
     "(`kubectl describe pvc`)"
 )
 
@@ -52,7 +53,7 @@ class Blocked:
     def text(self) -> str:
         message = self.message or "no message"
         which = f"its {self.container}" if self.container else "a container"
-        return f"could not start {which} of image {self.image}: {self.reason}: {message}"
+        return f"could not start {which} from image {self.image}: {self.reason}: {message}"
 
 
 def blocked(case: Case, index: int) -> Blocked | None:
@@ -187,9 +188,12 @@ def _on_nodes(case: Case, obstacle: Blocked, node: str | None) -> tuple[str, str
     if not obstacle.pulled_always:
         return node_images.instead(obstacle.image, node, nodes)
     if node not in node_images.holders(nodes).get(node_images.normal(obstacle.image), []):
-        return "its pull policy is Always, so an image on the node is not used", ""
+        return (
+            "the pull policy is Always, so the kubelet does not use an image that is already on the node",
+            "",
+        )
     use = "set imagePullPolicy: IfNotPresent, or use a tag other than latest, whose default policy is Always"
-    return f"this image is on {node}, but the pull policy Always does not use it", use
+    return f"this image is already on {node}, but is not used, because the pull policy is Always", use
 
 
 def scheduling(case: Case) -> Finding:
@@ -303,7 +307,11 @@ def _unscheduled(case: Case, pending: dict[int, tuple[ObjectState, dict[str, Any
         cause = "scheduling.volume_failed"
     waiting_ranks = case.ranks_of(*waiting)
     verb = rank_words.of(waiting_ranks).add_s("wait")
-    gang_text = f"{names(waiting_ranks)} only {verb} for it: {messages[waiting[0]]}" if waiting else ""
+    gang_text = (
+        f"{names(waiting_ranks)} only {verb} for the rest of the pod group: {messages[waiting[0]]}"
+        if waiting
+        else ""
+    )
     return not_passed(
         "scheduling",
         supply.cause if supply else cause,
@@ -362,7 +370,10 @@ def _ignored(case: Case, indexes: list[int]) -> Finding:
     advice = f"check whether {scheduler} is running (`kubectl get pods -A`)"
     if scheduler != "default-scheduler":
         advice += " and has accepted the job's PodGroup, or correct schedulerName in the pod template"
-    text = f"no scheduler has reported on the pods of {names(ranks)}, whose schedulerName is {scheduler}"
+    text = (
+        f"no scheduler has reported whether it can place the pods of {names(ranks)}, whose schedulerName "
+        f"is {scheduler}"
+    )
     refs = [case.pods[index].last.ref for index in indexes]
     return not_passed(
         "scheduling", "scheduling.unschedulable", text, why=group, ranks=ranks, evidence=refs, advice=advice

@@ -63,11 +63,11 @@ _ADVICE = (
     ),
     (
         "failed to assign an IP address",
-        "the subnet or the node has no free IP address: free some, add a subnet, or use larger nodes",
+        "the subnet or the node has no free IP address: release addresses, add a subnet, or use larger nodes",
     ),
     (
         "no IP addresses available",
-        "the pod address range of the node is used up: restart the node's CNI plugin to release addresses of "
+        "the node's pod address range is exhausted: restart the node's CNI plugin to release addresses of "
         "deleted pods, or use a larger range",
     ),
     (
@@ -77,7 +77,7 @@ _ADVICE = (
     (
         "prepare dynamic resources",
         "read the log of the DRA driver's pod on that node, and compare `kubectl get resourceclaims -o yaml` "
-        "with its ResourceSlices",
+        "with the driver's ResourceSlices",
     ),
 )
 """Pairs of (part of an Event's message, advice)."""

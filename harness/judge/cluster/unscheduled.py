@@ -26,8 +26,8 @@ Only the other reasons are decisive. Taints that Kubernetes adds to cordoned or 
 _OF_VOLUMES = (
     (
         "volume node affinity conflict",
-        "another node or zone has the volume: see nodeAffinity in `kubectl get pv -o yaml`, run the pod "
-        "there, or create the claim again with volumeBindingMode WaitForFirstConsumer in its StorageClass",
+        "the volume is in another node or zone (see nodeAffinity in `kubectl get pv -o yaml`): run the pod "
+        "there, or recreate the claim with a StorageClass whose volumeBindingMode is WaitForFirstConsumer",
     ),
     ("PersistentVolume's node affinity", ""),
     ("no available volume zone", ""),
@@ -41,10 +41,13 @@ _OF_VOLUMES = (
     ("non-existent", "the claim's volume was deleted: delete the claim and create it again"),
     (
         "is being deleted",
-        "another client deleted the claim: delete the pods that use the claim, and create it again",
+        "another client deleted the claim: delete the pods that use the claim, then recreate the claim",
     ),
     ("is lost", "the claim's volume was deleted: delete the claim and create it again"),
-    ("binding volumes", "see why the claim got no volume: `kubectl describe pvc`, and its provisioner's log"),
+    (
+        "binding volumes",
+        "find out why the claim has no volume: `kubectl describe pvc` and its provisioner's log",
+    ),
     ("persistentvolumeclaim", "create the claim that the pod uses, or correct its name"),
 )
 """Pairs of (part of the scheduler's reason, advice) for volumes that exclude nodes.
@@ -54,7 +57,7 @@ If the advice is empty, the advice of the first pair applies.
 _ADVICE = (
     (
         re.compile(r"node\.kubernetes\.io/(?:disk|memory|pid)-pressure"),
-        "free the disk, memory or process ids of these nodes: `kubectl describe node` shows the condition",
+        "free disk space, memory or process IDs on these nodes: `kubectl describe node` shows the condition",
     ),
     (
         re.compile(r"node\.kubernetes\.io/(?:not-ready|unreachable|network-unavailable)"),
@@ -66,7 +69,7 @@ _ADVICE = (
     ),
     (
         re.compile(r"(?:agent|driver|network)-not-ready"),
-        "a component that removes this taint does not run on these nodes yet: look at its DaemonSet",
+        "the component that removes this taint is not running on these nodes yet: check its DaemonSet",
     ),
     (
         re.compile(r"Too many pods"),
@@ -83,13 +86,13 @@ _ADVICE = (
     ),
     (
         re.compile(r"Insufficient nvidia\.com/(gpumem|gpucores)"),
-        "only HAMi's scheduler knows this resource, but another scheduler has the pod: see whether HAMi's "
-        "webhook runs, and whether the namespace or pod has the label hami.io/webhook=ignore",
+        "only HAMi's scheduler supports this resource, but another scheduler handles the pod: check whether "
+        "HAMi's webhook runs, and whether the namespace or pod has the label hami.io/webhook=ignore",
     ),
     (
         re.compile(r"\bnode unregistered"),
-        "HAMi's device plugin has not registered these nodes: see whether it runs there, and whether they "
-        "have the label gpu=on",
+        "HAMi's device plugin has not registered these nodes: check whether the plugin runs there, and "
+        "whether the nodes have the label gpu=on",
     ),
     (
         re.compile(r"cannot allocate all claims|resourceclaim"),
@@ -103,12 +106,13 @@ _FILTERED = "FilteringFailed"
 _FILTERED_ADVICE = (
     (
         re.compile(r"CardInsufficient|CardTimeSlicingExhausted|ExclusiveDeviceAllocateConflict"),
-        "request less nvidia.com/gpumem or nvidia.com/gpucores for each GPU, or wait until other pods of "
+        "request less nvidia.com/gpumem or nvidia.com/gpucores for each GPU, or wait until other pods on "
         "these nodes end",
     ),
     (
         re.compile(r"AllocatedCardsInsufficientRequest|NodeInsufficientDevice"),
-        "a container gets its shares from different GPUs: request at most as many nvidia.com/gpu as a node "
+        "each GPU share of a container comes from a different GPU: request at most as many "
+        "nvidia.com/gpu as a node "
         "has GPUs",
     ),
 )
@@ -191,7 +195,7 @@ def notes(case: Case, pending: Collection[int]) -> Notes:
                 newest[report.outcome] = (event.at, text, event.state.ref, report.advice)
             elif event.reason == _FILTERED:
                 given = (advice for pattern, advice in _FILTERED_ADVICE if pattern.search(event.message))
-                text = f"its scheduler excludes nodes for {pod}: {event.message}"
+                text = f"the scheduler excludes nodes for {pod}: {event.message}"
                 newest[event.reason] = (event.at, text, event.state.ref, next(given, ""))
             elif event.reason == _CLAIM_NOT_CREATED:
                 text = f"a ResourceClaim of {pod} was not created: {event.message}"

@@ -87,7 +87,8 @@ def judged(case: Case, findings: list[Finding]) -> Finding:
         attached_at = case.manifest.attached_at or "the harness attached"
         return unknown(
             CHECK,
-            f"changes by other clients before {attached_at} are not known: {_changes_text(case, changed)}",
+            f"changes by other clients before {attached_at} are unknown; since then: "
+            f"{_changes_text(case, changed)}",
         )
     return passed(CHECK, _changes_text(case, changed), evidence)
 

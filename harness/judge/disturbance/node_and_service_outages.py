@@ -51,12 +51,8 @@ def _restarts(case: Case) -> Iterator[Change]:
                     if not isinstance(count, int) or not isinstance(earlier, int) or count <= earlier:
                         continue
                     terminated = mapping(status, "lastState", "terminated")
-                    code = (
-                        f", after it had ended with exit code {terminated['exitCode']}"
-                        if "exitCode" in terminated
-                        else ""
-                    )
-                    text = f"container {status.get('name')} of {title(after)} was started again{code}"
+                    code = f" after exit code {terminated['exitCode']}" if "exitCode" in terminated else ""
+                    text = f"container {status.get('name')} of {title(after)} was restarted{code}"
                     yield Change(when(after), "restarted", kind, after.name, text, after.ref)
 
 
@@ -70,7 +66,7 @@ def _nodes(case: Case) -> Iterator[Change]:
         for before, after in pairwise(states):
             name, old, new = after.name, _boot(before), _boot(after)
             if old and new and old != new:
-                text = f"node {name} rebooted (boot id {old[:8]} before, {new[:8]} since)"
+                text = f"node {name} rebooted (boot id changed from {old[:8]} to {new[:8]})"
                 alive = _last_sign(case, name, when(after))
                 yield Change(alive or when(after), "rebooted", "node", name, text, after.ref)
             ready, previous = condition(after, "Ready"), condition(before, "Ready")
@@ -177,6 +173,6 @@ def _away_for_a_time(
 def _away(kind: str, called: str, since: tuple[float, str], until: float, launched: float) -> Change:
     at, ref = since
     start_text = "from the start " if at <= launched else ""
-    lasted = "to the end" if until == LATE else f"until {timestamp(until)}"
+    lasted = "until the end of the run" if until == LATE else f"until {timestamp(until)}"
     text = f"{called} had no ready pod {start_text}{lasted}"
     return Change(at, "away", kind, called, text, ref, until=until)

@@ -141,7 +141,7 @@ def named(case: Case, changes: list[Change]) -> Iterator[Disturbance]:
         elif change.kind in {"localqueue", "clusterqueue"} and _of_our_queue(case, change):
             yield Disturbance("queue.changed", change, _one_of(*_NOT_ADMITTED), all_ranks)
         elif change.fields == (STATUS,):
-            text = ", which only its controller may write, and the controller then acted on it"
+            text = "; only its controller may write this status, and the controller then acted on the edit"
             explains = _one_of(*_TAKEN_DOWN, *UNEXPLAINED, "rank.missing", "run.deleted", "run.status_wrong")
             yield Disturbance("run.edited", change, explains, all_ranks, text)
         elif elastic.allows(case, change):
@@ -152,7 +152,7 @@ def named(case: Case, changes: list[Change]) -> Iterator[Disturbance]:
         elif change.kind in {"networkpolicy", "service"} and change.fields != ("metadata.annotations",):
             yield Disturbance("cluster.network_changed", change, _one_of(*_CUT_OFF), all_ranks)
         elif change.kind == "tracker-service" and change.fields != ("metadata.annotations",):
-            text = ", which is outside the job's namespace: the ranks reach the tracker through it"
+            text = "; the ranks reach the tracker through this Service, which is outside the job's namespace"
             yield Disturbance("cluster.network_changed", change, _one_of(*_WITHOUT_TRACKER), all_ranks, text)
         elif change.kind == "pod" and change.removed:
             yield from _released(case, change)
@@ -197,7 +197,7 @@ def _config(case: Case, change: Change) -> Iterator[Disturbance]:
             change,
             _one_of(*_NOT_STARTED),
             ranks,
-            ", before containers that need it started",
+            ", before the containers that need it had started",
         )
 
 
@@ -293,7 +293,10 @@ def _unserved(case: Case, change: Change) -> Iterator[Disturbance]:
     else:
         phases = {mapping(each[-1].last.object, "status").get("phase") for each in pods.values()}
         unended = list(case.ranks) if phases <= {"Succeeded", "Failed"} and case.terminal is None else []
-        ranks, text = missing or unended, ", which creates the pods of a Job and writes its result"
+        ranks, text = (
+            missing or unended,
+            "; the controller manager creates a Job's pods and writes the Job's status",
+        )
     if ranks and change.until == LATE:
         explains = _one_of(*_UNSERVED)
         yield Disturbance("cluster.component_down", change, explains, tuple(ranks), text)
@@ -310,7 +313,7 @@ def _of_a_node(case: Case, change: Change) -> Iterator[Disturbance]:
         yield Disturbance("cluster.node_rebooted", change, follows, ranks)
     elif change.verb == "kubelet" and without_exit_code:
         text = (
-            ", and containerd had lost the containers there (exit code 255), as after a reboot of the machine"
+            ", and containerd had lost the containers on this node (exit code 255), as it does after a reboot"
         )
         # The kubelet emits this event only after a restart, so consequences can be recorded before it.
         yield Disturbance("cluster.runtime_restarted", change, follows, ranks, text, BACK_SECONDS)

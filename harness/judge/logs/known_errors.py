@@ -17,7 +17,7 @@ _ADVICE = (
     (
         r"unable to open shared memory object .*No such file",
         "the process that created the tensor no longer exists: check whether a DataLoader worker, or the "
-        "process that sent the tensor, had ended before",
+        "process that sent the tensor, had already ended",
     ),
     (
         r"DataLoader worker .* killed by signal: Killed",
@@ -31,24 +31,27 @@ _ADVICE = (
     ),
     (
         r"Duplicate GPU detected",
-        "two ranks use one GPU: call torch.cuda.set_device(LOCAL_RANK), or start no more ranks than the pod "
+        "two ranks use the same GPU: call torch.cuda.set_device(LOCAL_RANK), or start no more ranks "
+        "than the pod "
         "has GPUs",
     ),
     (
         r"transport/nvls\.cc|NVLink SHARP|Cuda failure \d+ 'invalid argument'",
         "the fabric manager may have been restarted while GPUs were in use: reset the GPUs or reboot the "
-        "node; NCCL_NVLS_ENABLE=0 avoids it",
+        "node; NCCL_NVLS_ENABLE=0 avoids the problem",
     ),
     (
         r"NVML_SUCCESS == .*INTERNAL ASSERT FAILED at .*CUDACachingAllocator",
-        "PyTorch failed while it reported that the GPU's memory is full, because it cannot read the memory's "
-        "state, for example on a MIG device: reduce the batch or the sequence length, or use a larger GPU",
+        "the GPU's memory is full, and PyTorch failed while reporting this, because it cannot read the "
+        "memory's state, for example on a MIG device: reduce the batch or the sequence length, or "
+        "use a larger GPU",
     ),
     (
         r"CUDA out of memory|Cuda failure \d+ 'out of memory'|torch\.OutOfMemoryError|CUDA error: out of mem"
         r"|Error 2: out of memory",
         "the GPU's memory is full, not that of the pod: reduce the batch or the sequence length, shard the "
-        "model, or see with `nvidia-smi` whether another process uses the GPU",
+        "model, or "
+        "check with `nvidia-smi` whether another process uses the GPU",
     ),
     (
         r"Expected to have finished reduction in the prior iteration",
@@ -57,8 +60,8 @@ _ADVICE = (
     ),
     (
         r"ibv_reg_mr\w* failed|ibv_create_\w+ failed with error Cannot allocate memory",
-        "RDMA needs locked memory: run `ulimit -l unlimited` in the container or its runtime, and grant "
-        "the capability IPC_LOCK to the pod",
+        "RDMA needs locked memory: raise the limit in the container (`ulimit -l unlimited`) or in the "
+        "container runtime, and grant the pod the capability IPC_LOCK",
     ),
     (
         r"ibv_\w+ failed with error|NET/IBP? ?:? ?Got (completion|async event)",
@@ -68,8 +71,9 @@ _ADVICE = (
     ),
     (
         r"NET/OFI .*completed with error|NET/OFI Unable to insert remote address",
-        "allow all inbound and outbound traffic of the nodes' security group to and from this group itself, "
-        "which EFA needs; NCCL_NET=Socket shows whether TCP works",
+        "EFA needs a security group that allows all inbound and outbound traffic to and from itself: "
+        "add these "
+        "rules to the nodes' security group; NCCL_NET=Socket shows whether TCP works",
     ),
     (
         r"watchdog got stuck for \d+ seconds|Heartbeat monitor timed out",
@@ -96,11 +100,13 @@ _ADVICE = (
     ),
     (
         r"CUDA-capable device(s|\(s\)) (is/)?are busy or unavailable|cudaErrorDevicesUnavailable",
-        "another process uses the GPU, or it has failed: `nvidia-smi` and `dmesg | grep Xid` on the node",
+        "another process uses the GPU, or the GPU has failed: run `nvidia-smi` and `dmesg | grep "
+        "Xid` on the node",
     ),
     (
         r"cudaGetDeviceCount\(\).* Error 101: ",
-        "CUDA cannot use a GPU of this container: see with `nvidia-smi`, in the pod and on the node, whether "
+        "CUDA cannot use a GPU of this container: check with `nvidia-smi`, in the pod and on the "
+        "node, whether "
         "a GPU has failed or has MIG without MIG devices, and whether CUDA_VISIBLE_DEVICES is valid",
     ),
     (
@@ -110,7 +116,7 @@ _ADVICE = (
     ),
     (
         r"lib(cuda|nvidia-ml)\.so\.1: cannot open shared|NVML Shared Library Not Found",
-        "the libraries of the driver are not in this container: see whether the pod has the limit "
+        "the driver's libraries are missing from this container: check whether the pod has a limit for "
         "nvidia.com/gpu, whether it needs runtimeClassName: nvidia, and whether NVIDIA_DRIVER_CAPABILITIES "
         "includes compute and utility",
     ),
@@ -129,24 +135,25 @@ _ADVICE = (
     ),
     (
         r"CUDA driver is a stub library",
-        "the image loads the stub of libcuda.so.1, which only serves to link programs: remove the folder "
-        "stubs from LD_LIBRARY_PATH and /etc/ld.so.conf.d",
+        "the image loads the stub of libcuda.so.1, which is only for linking programs: remove the "
+        "stubs folder from LD_LIBRARY_PATH and /etc/ld.so.conf.d",
     ),
     (
         r"PTX was compiled with an unsupported toolchain"
         r"|API call is not supported in the installed CUDA driver",
-        "the driver of the node is older than the CUDA of this program or library: update the driver, or use "
-        "a build for an older CUDA",
+        "the node's driver is older than the CUDA version of this program or library: update the driver, or "
+        "use a build for an older CUDA version",
     ),
     (
         r"forward compatibility was attempted|unsupported display driver / cuda driver combination",
-        "the image brings its own libcuda.so.1, such as that of cuda-compat, which does not fit the node's "
-        "driver or GPU: remove it and /usr/local/cuda/compat from LD_LIBRARY_PATH, or update the driver",
+        "the image contains its own libcuda.so.1, for example from cuda-compat, which does not match the "
+        "node's driver or GPU: remove its folder, such as /usr/local/cuda/compat, from LD_LIBRARY_PATH, or "
+        "update the driver",
     ),
     (
         r"system not yet initialized",
-        "the GPUs are not yet connected by NVSwitches: start nvidia-fabricmanager on the node, in the "
-        "driver's version, and see the state of the fabric in `nvidia-smi -q`",
+        "the NVSwitch fabric is not initialized yet: start nvidia-fabricmanager on the node, in the same "
+        "version as the driver, and check the state of the fabric with `nvidia-smi -q`",
     ),
     (
         r"(CUDA error|Error \d+): MPS ",
@@ -160,8 +167,9 @@ _ADVICE = (
     ),
     (
         r"(CUBLAS|CUDNN|CUSOLVER|CUSPARSE)_STATUS_(NOT_INITIALIZED|ALLOC_FAILED|INTERNAL_ERROR)",
-        "the GPU's memory is probably full, so the library cannot be initialised: reduce the batch, or see "
-        "with `nvidia-smi` whether another process uses the GPU; else look for an earlier CUDA error with "
+        "the GPU's memory is probably full, so the library cannot be initialised: reduce the batch, or "
+        "check with `nvidia-smi` whether another process uses the GPU; otherwise look for an earlier "
+        "CUDA error with "
         "CUDA_LAUNCH_BLOCKING=1",
     ),
     (
@@ -189,7 +197,7 @@ _ADVICE = (
     (
         r"^(\[rank\d+\]: ?)?MemoryError|std::bad_alloc|Cannot allocate memory"
         r"|DefaultCPUAllocator: can't allocate memory",
-        "the pod's memory is full: raise its memory limit, or load less at once",
+        "the pod's memory is full: raise its memory limit, or load less data at once",
     ),
     (
         r"undefined symbol: |version `(GLIBC|GLIBCXX|CXXABI)_[\d.]+' not found"
@@ -222,7 +230,8 @@ _ADVICE = (
     ),
     (
         r"\[Errno 116\]|Stale file handle",
-        "another process replaced or deleted the file on the network file system: let one rank write it and "
+        "another process replaced or deleted the file on the network file system: let one rank write "
+        "it while "
         "the others wait in torch.distributed.barrier(), and recreate the pod if its mount is stale",
     ),
     (
@@ -247,7 +256,7 @@ _ADVICE = (
     (
         r"Missing key in checkpoint state_dict|Error\(s\) in loading state_dict|size mismatch for ",
         "the names or shapes in the checkpoint differ from the model's: use the configuration, the wrappers "
-        "and the number of ranks with which it was saved",
+        "and the number of ranks with which the checkpoint was saved",
     ),
     (
         r"MetadataIncompleteBuffer|InvalidHeaderDeserialization|failed finding central directory"
@@ -270,7 +279,8 @@ _ADVICE = (
     (
         r"(couldn't connect to|Max retries exceeded .*|Cannot reach) '?(https://)?huggingface\.co"
         r"|LocalEntryNotFoundError|OfflineModeIsEnabled",
-        "the pod cannot reach huggingface.co: allow this, or put the files into the image or a volume and "
+        "the pod cannot reach huggingface.co: allow this connection, or put the files into the image "
+        "or a volume and "
         "set HF_HUB_OFFLINE=1",
     ),
     (
@@ -314,7 +324,7 @@ _ADVICE = (
     ),
     (
         r"'NoneType' object has no attribute 'is_failed'",
-        "torchrun had no place for this node: set --nnodes to the number of pods that run torchrun "
+        "torchrun had no room for this node: set --nnodes to the number of pods that run torchrun "
         "(pytorch#194710)",
     ),
     (
@@ -338,7 +348,7 @@ _ADVICE = (
     (
         r"^(?!.*(Last error:|NCCL warned:))"
         r".*(unhandled (system|cuda) error|nccl(System|UnhandledCuda)Error: )",
-        "NCCL logs the reason with NCCL_DEBUG=WARN: run the job again with it; a frequent reason is that "
+        "run the job again with NCCL_DEBUG=WARN, so that NCCL logs the reason; a common reason is that "
         "/dev/shm is too small (mount an emptyDir with medium: Memory)",
     ),
 )

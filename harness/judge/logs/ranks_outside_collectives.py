@@ -47,8 +47,8 @@ def when_stopped(case: Case) -> list[str]:
     texts = [f"rank {place.rank} was in {place.stack.place}" for place in places[:MAX_PLACES]]
     if places[MAX_PLACES:]:
         remaining = counted(len(places) - MAX_PLACES, "more rank")
-        texts.append(f"processes.jsonl shows where {remaining} were")
-    return [f"when it was ended, {'; '.join(texts)}"] if texts else []
+        texts.append(f"processes.jsonl has the stacks of {remaining}")
+    return [f"when the job was stopped, {'; '.join(texts)}"] if texts else []
 
 
 def silent(case: Case) -> Place | None:

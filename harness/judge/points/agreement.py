@@ -13,7 +13,7 @@ from typing import Final
 
 from harness.core.checks import CheckId
 from harness.judge.case import Case, names
-from harness.judge.finding import Finding, not_passed, passed, unknown
+from harness.judge.finding import Finding, counted, not_passed, passed, unknown
 from harness.judge.points import ground_truth
 from harness.judge.points.compare import same
 from harness.judge.points.ground_truth import Truth
@@ -42,7 +42,7 @@ class Agreement:
         """Run the `recorders-agree` check: both records of each rank contain the same points."""
         ranks = [own.rank for own, _ in self.pairs]
         if not self.pairs:
-            return passed(CHECK, "each rank has only one record, so nothing can differ")
+            return passed(CHECK, "each rank has only one record, so there is nothing to compare")
         if self.apart:
             refs = [p for rank, (other, _) in self.apart.items() for p in (f"truth/{rank}.jsonl", other.path)]
             return not_passed(
@@ -56,7 +56,7 @@ class Agreement:
         if self.cut:
             return unknown(CHECK, f"the ground truth of {names(self.cut)} is incomplete", ranks=self.cut)
         rows = sum(other.count for _, other in self.pairs)
-        text = f"{names(ranks)} recorded exactly the {rows} rows that were passed to the client"
+        text = f"{names(ranks)} recorded exactly what was passed to the client: {counted(rows, 'row')}"
         return passed(CHECK, text, [other.path for _, other in self.pairs])
 
 
@@ -109,14 +109,14 @@ def differences(own: Truth, other: Truth) -> Iterator[tuple[str, int, str]]:
             for metric in {*own_metrics, *other_metrics}
             if own_metrics.get(metric) != other_metrics.get(metric)
         ):
-            counts = [f"{(side.get(metric) or (0, ''))[0]} rows" for side in (own_metrics, other_metrics)]
-            yield (
-                metric,
-                -1,
-                f"{counts[0]} recorded and {counts[1]} passed to the client, or the values differ",
-            )
+            counts = [(side.get(metric) or (0, ""))[0] for side in (own_metrics, other_metrics)]
+            recorded, passed_on = (counted(count, "row") for count in counts)
+            if counts[0] == counts[1]:
+                yield metric, -1, f"{recorded} recorded and as many passed to the client, but they differ"
+            else:
+                yield metric, -1, f"{recorded} recorded, but {passed_on} passed to the client"
         if not own_metrics or not other_metrics:
-            yield "", -1, "one record has no digests of its metrics"
+            yield "", -1, "one of the two records has no digests of its metrics"
         return
     for metric in sorted({*own.rows, *other.rows}):
         own_rows, other_rows = own.rows.get(metric, NONE), other.rows.get(metric, NONE)
@@ -139,5 +139,5 @@ def _difference(rank: int, other: Truth, differing: Differences) -> str:
     metric, step, description = differing[0]
     place = metric + (f" at step {step}" if step >= 0 else "")
     text = f"rank {rank}: {place}{': ' if place else ''}{description}"
-    text += f"; and {len(differing) - 1} more points" if len(differing) > 1 else ""
+    text += f"; and {counted(len(differing) - 1, 'more difference')}" if len(differing) > 1 else ""
     return text + (f" (the record of the client's calls: {other.incomplete})" if other.incomplete else "")

@@ -23,12 +23,12 @@ from harness.judge.points.ground_truth import Truth
 from harness.judge.points.series import NONE, Series
 
 VALUES_ADVICE = (
-    "no other process wrote them: find out whether the worker, the client or the tracker converts values, "
-    "and log values that it can represent"
+    "no other process wrote these values: find out whether the worker, the client or the tracker converts "
+    "values, and log only values that all of them can represent"
 )
 EARLIER_ADVICE = (
-    "no other process wrote them: find out whether the last values were sent, and whether the tracker keeps "
-    "the first value of a step"
+    "no other process wrote these values: find out whether the last values were sent, and whether the "
+    "tracker keeps the first value of a step"
 )
 _DIGITS = range(3, 16)
 """Numbers of significant digits to try when a value may have been written as text and read back."""
@@ -44,7 +44,7 @@ def _visible(name: str) -> str:
 _STEP_CONVERSIONS: dict[str, Callable[[int], int]] = {
     "rounded to a number that a double can represent": lambda step: int(float(step)),
     "reduced to 32 bits": lambda step: step & 0xFFFFFFFF,
-    "reduced to a signed number of 32 bits": lambda step: (step + (1 << 31) & 0xFFFFFFFF) - (1 << 31),
+    "reduced to a signed 32-bit number": lambda step: (step + (1 << 31) & 0xFFFFFFFF) - (1 << 31),
 }
 _SIMPLIFIED: dict[str, Callable[[str], str]] = {
     "case": str.casefold,
@@ -124,7 +124,8 @@ def _only_finite(by_rank: dict[int, Truth], comparison: Comparison) -> str:
             if not_finite != set(comparison.missing.get((truth.rank, metric), ())):
                 return ""
     return (
-        f"all of them are NaN or infinite, and the run has every finite value of {names(ranks)}: the client "
+        "all missing values are NaN or infinite, and the run has every finite value of "
+        f"{names(ranks)}: the client "
         "or the tracker omits values that are not finite"
     )
 

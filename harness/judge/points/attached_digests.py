@@ -80,7 +80,7 @@ def _absent(case: Case, pod: Pod, path: str, begins_late: bool, *, is_last: bool
     """Return why the log of a pod contains no lines of the recorder that was injected into it."""
     gap = _gap(case, pod)
     if _TAIL in gap:
-        return f"{gap.partition(': ')[2]}, and the recorder wrote none of them"
+        return f"{gap.partition(': ')[2]}, and none of them are from the recorder"
     if gap:
         return f"its log could not be read: {gap.partition(': ')[2]}"
     if not case.bundle.has(path):
@@ -166,7 +166,7 @@ def unrecorded(pods: Iterable[PodRecord], ranks: Iterable[int]) -> dict[int, str
             absence = next((pod.absent for pod in pods if rank in pod.ranks and pod.absent), "")
             reasons[rank] = absence or "its pod does not exist now"
             if not absence and any(rank in pod.ranks for pod in pods):
-                reasons[rank] = "no recorder in its pod wrote a line as this rank"
+                reasons[rank] = "no recorder in its pod wrote a line for this rank"
     return reasons
 
 
@@ -184,7 +184,7 @@ def world(case: Case, pods: Iterable[PodRecord]) -> tuple[bool | None, str]:
     summaries = {rank: record.summary for rank, record in last_records.items() if record.summary is not None}
     absent = [rank for rank in case.ranks if rank not in last_records]
     if absent:
-        return False, f"the world of {names(absent)} is not recorded"
+        return False, f"no recorder reported the world size of {names(absent)}"
     worlds = sorted({each for summary in summaries.values() if (each := _size(summary)) is not None})
     if size == 1 and worlds in ([], [1]):
         return True, "the job has one rank"
@@ -194,7 +194,7 @@ def world(case: Case, pods: Iterable[PodRecord]) -> tuple[bool | None, str]:
     groups = {rank: summary.group for rank, summary in sorted(summaries.items()) if summary.group is not None}
     for rank, group in groups.items():
         if group.size != size:
-            mismatch = f"was in a process group of {group.size}, according to its recorder"
+            mismatch = f"was in a process group of size {group.size}, according to its recorder"
             return False, f"rank {rank} of {size} {mismatch}"
     numbers = Counter(group.rank for group in groups.values())
     for number, count in numbers.items():
@@ -235,7 +235,9 @@ def uploaders(case: Case, ranks: Iterable[int]) -> list[str]:
         lines = case.bundle.lines(path) if pod and case.bundle.has(path) else []
         process_ids = [match[1].decode() for _, line in lines if (match := _EXISTING.search(line))]
         if process_ids:
-            text = f"the client of rank {rank} left its points to process {process_ids[-1]}, which it mistook"
+            text = (
+                f"the client of rank {rank} handed its points to process {process_ids[-1]}, which it mistook"
+            )
             texts.append(f"{text} for its upload process (.sync.pid); give each process its own PLUTO_DIR")
     return texts
 

@@ -14,7 +14,7 @@ from typing import Final
 from harness.core.checks import CheckId
 from harness.evidence.schema.ground_truth import TruthBlock, TruthRewrite
 from harness.judge.case import names
-from harness.judge.finding import Finding, not_passed, passed
+from harness.judge.finding import Finding, counted, not_passed, passed
 from harness.judge.points.compare import Comparison, Recorded, compact, fits, same
 from harness.judge.points.ground_truth import Truth
 from harness.judge.points.omitted_values import Omission
@@ -168,17 +168,17 @@ def check(result: Rewritten, label: str) -> Finding:
             for step in steps
         ]
         text = f"{', '.join(map(repr, metrics))} became one metric, {name!r}, with one value for each step"
-        parts.append(
-            text
-            + (f": {len(missing)} points of {rank_names} are lost ({compact(missing)})" if missing else "")
-        )
+        verb = "is" if len(missing) == 1 else "are"
+        lost = f": {counted(len(missing), 'point')} of {rank_names} {verb} lost ({compact(missing)})"
+        parts.append(text + (lost if missing else ""))
     counts: dict[str, Counter[int]] = {}
     for (rank, metric), steps in result.renamed.items():
         counts.setdefault(metric, Counter())[rank] += len(steps)
     for rank, block in result.renamed_blocks:
         counts.setdefault(block.metric, Counter())[rank] += block.count
     parts += [
-        f"{metric!r} of {names(ranks)} was renamed to {sent_name(metric)!r} ({ranks.total()} points)"
+        f"{metric!r} of {names(ranks)} was renamed to {sent_name(metric)!r} "
+        f"({counted(ranks.total(), 'point')})"
         for metric, ranks in counts.items()
     ]
     if not parts:

@@ -78,7 +78,9 @@ def _problem(rank: int, pods: list[PodRecord], run: str | None) -> str:
     if not own:
         other_lines = sum(pod.others for pod in pods)
         reason = (
-            f"; {counted(other_lines, 'line')} in the logs have another owner's uid" if other_lines else ""
+            f"; the logs contain {counted(other_lines, 'line')} with another owner's UID"
+            if other_lines
+            else ""
         )
         absent = next((f" ({pod.pod}: {pod.absent})" for pod in pods if rank in pod.ranks and pod.absent), "")
         return f"no recorder wrote a line{absent}{reason}"
@@ -91,8 +93,8 @@ def _problem(rank: int, pods: list[PodRecord], run: str | None) -> str:
             return f"{f'{pod.pod}: ' if pod.pod else ''}{reason}"
     other_lines = sum(pod.others for pod in {id(pod): pod for pod, _ in own}.values())
     if other_lines:
-        reason = "two jobs wrote to one log, or these lines are forged"
-        return f"{counted(other_lines, 'line')} in its log have another owner's uid: {reason}"
+        reason = "two jobs wrote to one log, or the lines were forged"
+        return f"its log contains {counted(other_lines, 'line')} with another owner's UID: {reason}"
     return ""
 
 
@@ -108,7 +110,10 @@ def _of_run(record: Record, run: str | None) -> str:
         return f"it logged to {', '.join(elsewhere)} and not to this run" if elsewhere else ""
     if section.uncounted:
         limit = point_digests.MAX_METRICS
-        return f"it logged more than {limit} metrics, and {section.uncounted} points have no digest"
+        return (
+            f"it logged more than {limit} metrics, so {counted(section.uncounted, 'point')} cannot be "
+            "compared"
+        )
     return ""
 
 
@@ -119,7 +124,7 @@ def _earlier(pod: PodRecord, record: Record) -> str:
         return pod.lost
     first = min(record.lines)
     if first and pod.whole:
-        return f"the first {counted(first, 'line')} of its recorder are missing from the log"
+        return f"the log lacks {counted(first, 'line')} at the start of its recorder's output"
     if pod.whole or record.summary.restart == 0 or record.is_child:
         return ""
     return "the beginning of its log was rotated away or not read, so the log may lack an earlier process"
@@ -153,9 +158,9 @@ def _complete(
     return not_passed(
         "ground-truth-complete",
         "unification.digests_contradict" if contradicted else "unification.truth_incomplete",
-        f"what the recorders {subject}sent to the tracker contradicts their lines in the log"
+        f"the reports that the recorders {subject}sent to the tracker contradict their lines in the log"
         if contradicted
-        else f"what the recorders {subject}wrote is not enough to judge every point",
+        else f"the recorders {subject}did not write enough to judge every point",
         details=details,
         ranks=ranks,
     )
@@ -179,7 +184,7 @@ def _client_kept(usable: list[Record], run: str | None) -> Finding:
         ]
         unlisted = summary.left - sum(entry[3] for entry in summary.omitted)
         if unlisted > 0:
-            texts.append(f"rank {record.rank}: {counted(unlisted, 'value')} for further reasons")
+            texts.append(f"rank {record.rank}: {counted(unlisted, 'value')} for other reasons")
         section = summary.of_run(run or "")
         for name, sources in section.merged if section is not None else ():
             claim = next((each for each in section.metrics if each.metric == name), None) if section else None
@@ -216,7 +221,7 @@ def _points(differences: Differences, problems: dict[int, str], label: str) -> I
         (
             "values",
             "unification.wrong_value",
-            f"{label} has values other than those logged",
+            f"{label} has values that differ from those logged",
             differences.wrong,
         ),
         (

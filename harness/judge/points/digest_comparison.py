@@ -244,15 +244,17 @@ def _explain(one: Owned, view: Rows, *, alone: bool, result: Differences) -> Non
             f"in steps {_ranges(difference.unknown)}" if difference.unknown else "in one of its blocks"
         )
         text = (
-            f"{claim.metric}: {steps_text}, points came after the block was complete, "
+            f"{claim.metric}: {steps_text}, points arrived after their block was complete, "
             "so they cannot be compared"
         )
         result.open.append((ranks, f"rank {one.rank}: {text}"))
     elif not alone:
-        text = f"{claim.metric}: other processes may also have logged points for it{difference.text}"
+        text = f"{claim.metric}: other processes may also have logged points for this metric{difference.text}"
         result.open.append((ranks, f"rank {one.rank}: {text}"))
     elif missing_count == 0 or not claim.digest:
-        text = f"{claim.metric}: {counted(claim.count, 'point')}, as many as logged, but not the same"
+        text = (
+            f"{claim.metric}: {counted(claim.count, 'point')}, as many as were logged, but not the same ones"
+        )
         result.wrong.append((ranks, f"rank {one.rank}: {text}{difference.text}"))
     else:
         result.unexpected.append(
@@ -338,13 +340,16 @@ def _compare_group(members: list[tuple[int, Group]], all_rows: list[Rows], resul
     if all(digests) and (total == digest_sum or set(digests) == {total}):
         result.arrived += count
         return
-    names = ", ".join(rows.metric for rows in all_rows[:3]) or "none of them is in the run"
-    text = f"a group of {counted(sum(group.metrics for _, group in members), 'metric')} ({names}, …)"
+    names = "".join(f"{rows.metric}, " for rows in all_rows[:3])
+    metrics = counted(sum(group.metrics for _, group in members), "metric")
+    text = f"a group of {metrics} ({f'{names}…' if names else 'none of which is in the run'})"
     if len(members) == 1 and count < logged:
         result.lost_count += logged - count
         result.lost.append((ranks, f"{text}: {logged - count} of {counted(logged, 'point')}"))
         return
-    result.open.append((ranks, f"{text}: the ranks logged {logged} points, and the run has {count}"))
+    result.open.append(
+        (ranks, f"{text}: the ranks logged {counted(logged, 'point')}, but the run has {count}")
+    )
 
 
 def compare_blocks(
@@ -374,7 +379,10 @@ def compare_blocks(
             wrong_blocks.append(block)
         else:
             steps_text = _ranges(_spans([block], BLOCK_STEPS))
-            text = f"{metric}: other processes may also have logged points for it, in steps {steps_text}"
+            text = (
+                f"{metric}: other processes may also have logged points for this metric, in steps "
+                f"{steps_text}"
+            )
             result.open.append(({rank}, f"rank {rank}: {text}"))
     points = counted(sum(leaf.points for leaf in leaves.values()), "point")
     note = "; its client may still send them" if record.running else ""
@@ -388,7 +396,8 @@ def compare_blocks(
     if wrong_blocks:
         steps_text = _ranges(_spans(wrong_blocks, BLOCK_STEPS))
         text = (
-            f"rank {rank}: {metric}: as many points as logged, but not the same, in steps {steps_text}{note}"
+            f"rank {rank}: {metric}: as many points as were logged, but not the same ones, in steps "
+            f"{steps_text}{note}"
         )
         (result.open if note else result.wrong).append(({rank}, text))
     return len(leaves) - len(differ) + matched

@@ -207,7 +207,9 @@ class Record:
         for number in sorted(self.lines):
             line = self.lines[number]
             if previous is not None and number != previous.number + 1:
-                return f"its lines {previous.number + 1} to {number - 1} are missing from the log"
+                first, last = previous.number + 1, number - 1
+                missing = f"line {first}" if first == last else f"lines {first} to {last}"
+                return f"the log lacks its {missing}"
             chain = previous.chain if previous is not None else "" if number == 0 else None
             if chain is not None and line.chain != digest_lines.chained(chain, line):
                 return f"line {number} does not continue the lines before it, so one of them is forged"
@@ -223,7 +225,7 @@ class Record:
             return "its summary and all its lines are missing from the log"
         at = datetime.fromtimestamp(last.time_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
         return (
-            f"it ended without a summary. Its last line is of {at}, after {counted(last.points, 'point')}; "
+            f"it ended without a summary. Its last line is from {at}, after {counted(last.points, 'point')}; "
             "what it logged afterwards is not known"
         )
 
@@ -243,8 +245,8 @@ class Record:
         if summary.unseen:
             return summary.unseen
         if summary.handed != summary.logged + summary.left:
-            counts = f"{summary.logged} were logged and {summary.left} left out"
-            return f"run.log received {summary.handed} values; {counts}"
+            counts = f"{summary.logged} logged and {summary.left} omitted"
+            return f"run.log received {counted(summary.handed, 'value')}, but the recorder counted {counts}"
         return ""
 
 

@@ -79,7 +79,7 @@ def _verify(record: Record, stored: Mapping[str, _Stored], run_ids: set[str]) ->
         count = counted(acknowledged, "report")
         problems = [
             f"the tracker acknowledged {count} of its digests, but none is in the runs that were read: they "
-            "were lost or deleted, or it logged to another run"
+            "were lost or deleted, or the rank logged to another run"
         ]
     for one in candidates:
         result = _fitting(record, one)
@@ -103,7 +103,8 @@ def _fitting(record: Record, stored: _Stored) -> Blocks | str:
     count = next(number for number in range(len(stored.packed) + 1) if number not in stored.packed)
     if count < last_report:
         return (
-            f"the tracker acknowledged {counted(last_report, 'report')} of its digests, but has {count}: "
+            f"the tracker acknowledged {counted(last_report, 'report')} of its digests, but has only "
+            f"{count}: "
             "they were lost or deleted, or its log is forged"
         )
     head = digest_reports.first_head(record.nonce, record.attempt, stored.run)
@@ -125,7 +126,7 @@ def _fitting(record: Record, stored: _Stored) -> Blocks | str:
         for line in heads.get(number + 1, ()):
             if digest_reports.head_text(head) != line.head:
                 return (
-                    f"the first {counted(number + 1, 'report')} of its digests in the tracker do not match "
+                    f"the reports of its digests in the tracker, up to report {number}, do not match "
                     f"line {line.number} of its log: one of them was changed"
                 )
         if number < last_report:

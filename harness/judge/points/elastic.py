@@ -41,7 +41,8 @@ def _with_superseded(truth: Truth, sizes: Series) -> Truth:
     repeated = {step for step, size in sizes.items() if size <= truth.rank}
     if repeated and truth.blocks:
         reason = (
-            "it logged more rows than the limit (HARNESS_TRUTH_ROWS), and a world without it repeated steps"
+            "it logged more rows than the limit (HARNESS_TRUTH_ROWS), and a later world without this "
+            "rank repeated steps"
         )
         return replace(truth, incomplete=truth.incomplete or reason)
     superseded = {metric: repeated.intersection(series) for metric, series in truth.rows.items()}

@@ -18,7 +18,7 @@ from harness.evidence.io.column_files import points_of
 from harness.evidence.io.reader import Bundle
 from harness.evidence.schema.tracker import Attachment, Point, RunWriter, TrackerRun
 from harness.judge.case import Case, names
-from harness.judge.finding import Finding, not_passed, passed
+from harness.judge.finding import Finding, counted, not_passed, passed
 from harness.judge.points.compare import compact
 from harness.judge.points.lost_points import addresses
 from harness.judge.points.shared_run import Attached
@@ -89,7 +89,7 @@ class ForeignWriter:
         writer += f", {names(self.ranks)}" if self.ranks else ""
         amounts = ", ".join(_many(kind, count) for kind, count in self.written.items() if count)
         examples = [f"{metric} {compact(steps)}" for metric, steps in sorted(self.steps.items())[:2]]
-        examples += [f"{len(self.steps) - 2} more metrics"] if len(self.steps) > 2 else []
+        examples += [counted(len(self.steps) - 2, "more metric")] if len(self.steps) > 2 else []
         senders_text = f", by {', '.join(list(self.senders)[:4])}" if self.senders else ""
         span = sorted({min(self.times), max(self.times)}) if self.times else []
         period = f", {' to '.join(span)}" if span else ""

@@ -386,7 +386,7 @@ def _why_attempt(truth: Truth, number: int, attempt: Attempt, message: dict[str,
     if attempt.end is None:
         return _without_end(truth, number, attempt)
     if attempt.count != attempt.end.count:
-        return f"it recorded {attempt.end.count} rows, but the bundle has {attempt.count}"
+        return f"it recorded {counted(attempt.end.count, 'row')}, but the bundle has {attempt.count}"
     if not attempt.fits:
         return "its rows do not match its own counts and digests"
     digest = (message.get("count"), message.get("sha256"))
@@ -405,7 +405,7 @@ def _without_end(truth: Truth, number: int, attempt: Attempt) -> str:
         return ""  # The world continued without this rank, whose steps are compared with rank 0's.
     if attempt is not truth.own[-1] and attempt.accounted == attempt.count:
         return ""  # A process pool killed the child process after the child had finished its runs.
-    return f"its end record is missing after {attempt.count} rows"
+    return f"its end record is missing after {counted(attempt.count, 'row')}"
 
 
 def _of_its_pod(truth: Truth, last: Attempt) -> list[tuple[int, str]]:
@@ -443,7 +443,10 @@ def _cut(truth: Truth, number: int, attempt: Attempt) -> str:
     if not gap_metrics:
         return ""
     limit = ", past the row limit (HARNESS_TRUTH_ROWS)" if attempt.blocks else ""
-    return f"it was cut off after {attempt.count} rows{limit}, and may have logged more of {gap_metrics[0]}"
+    return (
+        f"it was cut off after {counted(attempt.count, 'row')}{limit}, and may have logged more of "
+        f"{gap_metrics[0]}"
+    )
 
 
 def _which(truth: Truth, number: int) -> str:
@@ -478,7 +481,10 @@ def why_unrecorded(case: Case, rank: int) -> str:
         return f". The rank ended before it logged anything ({cause})"
     if not _container_succeeded(case, pod):
         return ""
-    return ". No recorder ran: did it call pluto.init()? Was PYTHONPATH overridden, or Python run with -I/-E?"
+    return (
+        ". No recorder ran: did the program call pluto.init()? Was PYTHONPATH overridden, or Python run "
+        "with -I/-E?"
+    )
 
 
 def _container_succeeded(case: Case, pod: Pod | None) -> bool:

@@ -12,7 +12,6 @@ from harness.evidence.kubernetes.objects import Pod, items, mapping
 from harness.evidence.schema.columns import Columns
 from harness.evidence.schema.ground_truth import TruthClient
 from harness.evidence.schema.tracker import Point
-from harness.judge import rank_words
 from harness.judge.case import Case, names
 from harness.judge.finding import counted
 from harness.judge.points.compare import Comparison, Recorded, same
@@ -67,7 +66,7 @@ def explain(case: Case, truths: list[Truth], recorded: Recorded, comparison: Com
     interrupted = {result: _cut_off(case, counts.get(result, ())) for result in (UNSENT, UNREPORTED)}
     sentences = []
     if IN_OTHER_RUN in counts:
-        sentences.append(f"{rank_names[IN_OTHER_RUN]} put {amounts[IN_OTHER_RUN]} into another run")
+        sentences.append(f"{rank_names[IN_OTHER_RUN]} logged {amounts[IN_OTHER_RUN]} to another run")
     if UNSENT in counts:
         errors = [c.error for rank in sorted(counts[UNSENT]) for c in by_rank[rank].clients if c.error]
         reason = f": {errors[0].splitlines()[0]}" if errors else ""
@@ -83,11 +82,10 @@ def explain(case: Case, truths: list[Truth], recorded: Recorded, comparison: Com
         if handed_over:
             sentences.append(
                 f"{names(handed_over)} handed {handed_over.total()} of them to the client, "
-                "but its queue never had them"
+                "but the client's queue never contained them"
             )
         if never_given := counts[NEVER_QUEUED] - handed_over:
-            its = rank_words.of(never_given).its
-            sentences.append(f"{names(never_given)} never gave {never_given.total()} of them to {its} client")
+            sentences.append(f"{names(never_given)} never gave {never_given.total()} of them to the client")
     if interrupted[UNREPORTED]:
         text = f"the client of {rank_names[UNREPORTED]} reported nothing about {amounts[UNREPORTED]}"
         sentences += [text, *interrupted[UNREPORTED]]
@@ -112,8 +110,8 @@ def not_uploaded(truths: list[Truth], ranks: Iterable[int]) -> list[str]:
         )
         sentences.append(f"{text}, so it has no upload process")
     return sentences + [
-        f"{names(sharing)} share one queue of the client ({queue}), and the first finish() ends the upload "
-        "of all: give each process a PLUTO_DIR of its own"
+        f"{names(sharing)} share one client queue ({queue}), and the first finish() ends the upload for all "
+        "of them: give each process its own PLUTO_DIR"
         for (_, queue), sharing in shared.items()
         if len(sharing) > 1 and sharing & requested
     ]
@@ -221,8 +219,4 @@ def _cut_off(case: Case, ranks: Iterable[int]) -> list[str]:
             running_count += (_STARTED in line) - (_EXITING in line)
         if running_count > 0:
             interrupted.append(rank)
-    return (
-        [f"the upload process of {names(interrupted)} started and did not come to its end"]
-        if interrupted
-        else []
-    )
+    return [f"the upload process of {names(interrupted)} started but did not finish"] if interrupted else []

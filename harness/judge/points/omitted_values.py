@@ -23,7 +23,7 @@ NOOP = "the mode of the run is noop"
 """Prefix of the reason recorded for a run in noop mode, which does not send anything."""
 OFF = "sync_process_enabled is False"
 """Prefix of the reason recorded for a run without an upload process, which does not send anything."""
-_UPLOADS_OFF = "remove sync_process_enabled from the settings: without that process, nothing is uploaded"
+_UPLOADS_OFF = "remove sync_process_enabled from the settings: without the sync process, nothing is uploaded"
 _NO_CPU_FREQUENCY = (
     "the kernel reports no CPU frequency, so the recorder gave 0 MHz to the client of {}: on such a machine,"
     " pluto.init of pluto-ml 0.0.29 raises ValueError without the harness"
@@ -173,8 +173,8 @@ def _open(truth: Truth | None) -> str:
         explained = sum(count for count, _, _ in attempt.omissions.values())
         if account.handed != account.logged + account.left or account.left != explained:
             return (
-                f"run.log received {_values(account.handed)}; {account.logged} were logged, and {explained} "
-                f"of the {account.left} that were omitted have a recorded reason"
+                f"run.log received {_values(account.handed)}: {account.logged} logged and {account.left} "
+                f"omitted, with a recorded reason for {explained}"
             )
     return ""
 

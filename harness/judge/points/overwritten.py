@@ -28,8 +28,8 @@ class How(Enum):
 
     SAME_LIFE = "the same process logged it again"
     RESTART = "the rank logged it again after a restart that the job allows"
-    BY_SCRIPT = "the run script started the rank again, which logged it again"
-    OTHER_LIFE = "another life (run object) of the rank overwrote it"
+    BY_SCRIPT = "the run script restarted the rank, which logged it again"
+    OTHER_LIFE = "another run object of the rank overwrote it"
     AT_ONCE = "two processes of the rank logged it at the same time"
     OLDER_STAYS = "the client's clock went back, so the run shows the value that was logged first"
 

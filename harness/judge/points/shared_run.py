@@ -8,7 +8,6 @@ from functools import cached_property
 
 from harness.core.clock import seconds
 from harness.evidence.schema.tracker import Attachment, TrackerRun
-from harness.judge import rank_words
 from harness.judge.case import Case, names
 from harness.judge.finding import Finding, counted, listed, not_passed, passed, unknown
 from harness.judge.pod_end import End
@@ -146,7 +145,7 @@ def one_run(attached: Attached, recorded: Recorded, truths: list[Truth], compari
     if len(shared) == 1:
         if not texts_by_rank:
             return passed("one-run", f"no rank used a run other than {attached.label(shared[0])}")
-        text = f"{names(texts_by_rank)} did not use only the shared {attached.label(shared[0])}"
+        text = f"{names(texts_by_rank)} used a run other than the shared {attached.label(shared[0])}"
     return not_passed(
         "one-run",
         "unification.split_runs",
@@ -174,7 +173,7 @@ def one_run_of_digests(attached: Attached, logged: Mapping[int, Mapping[int, int
     return not_passed(
         "one-run",
         "unification.split_runs",
-        f"{names(logged)} did not use only the shared {label}",
+        f"{names(logged)} used a run other than the shared {label}",
         details=texts,
         ranks={*logged, *finding.ranks},
         evidence=[*finding.evidence, "tracker/runs.jsonl"],
@@ -212,7 +211,7 @@ def run_fresh(attached: Attached) -> Finding:
     label, early = attached.label(run.run_id), launched - created
     own = [a for nodes in attached.by_node.get(run.run_id, {}).values() for _, a in nodes]
     if early > CLOCK_ERROR or (early > 0 and own and all(a.resumed for a in own)):
-        text = f"{label} is older than this launch: it was created {early:.1f} s before, at {run.created_at}"
+        text = f"{label} is older than this launch: it was created {early:.1f} s earlier, at {run.created_at}"
         return not_passed("run-not-stale", "unification.stale_run", text, ranks=case.ranks, evidence=refs)
     return passed("run-not-stale", f"{label} was created {max(0.0, -early):.1f} s after the launch", refs)
 
@@ -260,8 +259,7 @@ def every_rank(attached: Attached, truths: list[Truth], comparison: Comparison) 
             evidence=[f"tracker/{file}.jsonl"],
         )
     if silent_ranks:
-        has = rank_words.of(silent_ranks).has
-        text = f"this tracker does not store attachments, and {names(silent_ranks)} {has} no points"
+        text = f"this tracker does not store attachments, and it has no points of {names(silent_ranks)}"
         return unknown("attached", text)
     return passed("attached", f"{names(case.logging)} attached to {label}")
 

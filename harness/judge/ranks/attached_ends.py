@@ -26,7 +26,9 @@ _ENDLESS = ("StatefulSet", "DaemonSet")
 def not_ended(case: Case, launched: ObjectState, ends: dict[int, End]) -> Finding:
     """Return the `completed` finding for a workload that had not ended when its object was read."""
     workload = f"{case.launch.kind} {launched.name}"
-    reasons = [f"a {case.launch.kind} never reports an end"] if case.launch.kind in _ENDLESS else []
+    reasons = (
+        [f"a {case.launch.kind} never reports that it has ended"] if case.launch.kind in _ENDLESS else []
+    )
     if mapping(launched.object, "spec").get("suspend") is True:
         reasons.append("it is suspended")
     reasons += [*_launcher(case), *terminating.overdue(case)]
@@ -86,7 +88,7 @@ def _launcher(case: Case) -> list[str]:
             if waiting and last_state:
                 text = f"its launcher {state.name} is waiting ({waiting.get('reason')}) after "
                 text += counted(int(status.get("restartCount") or 0), "restart")
-                sentences.append(f"{text}, and ended with exit code {last_state.get('exitCode')}")
+                sentences.append(f"{text}, and last ended with exit code {last_state.get('exitCode')}")
         for container in items(state.object, "spec", "containers"):
             text = error_patterns.last_line(
                 case.bundle.tail(case.bundle.log(state.name, str(container.get("name"))))
@@ -104,8 +106,8 @@ def _deleted_by_its_controller(case: Case, launched: ObjectState) -> list[str]:
     template = mapping(launched.object, "spec", "template", "spec")
     if case.launch.kind != "Job" or case.pods or template.get("restartPolicy") != "OnFailure":
         return []
-    text = "with restartPolicy OnFailure, the Job controller deletes the pod that failed, and its log with it"
-    return [f"{text}: with restartPolicy Never, the pod is kept"]
+    text = "with restartPolicy OnFailure, the Job controller deletes a failed pod together with its log"
+    return [f"{text}; with restartPolicy Never, it keeps the pod"]
 
 
 def of_bare_pods(case: Case, ends: dict[int, End]) -> Finding:
@@ -120,7 +122,7 @@ def of_bare_pods(case: Case, ends: dict[int, End]) -> Finding:
         ]
         text = f"{', '.join(failed[:3])} Failed"
         return not_passed("completed", "run.not_completed", text, evidence=refs)
-    return _open(case, "the pods have not all ended", ends, [], refs)
+    return _open(case, "not all pods have ended", ends, [], refs)
 
 
 def _open(case: Case, text: str, ends: dict[int, End], reasons: list[str], refs: list[str]) -> Finding:
@@ -155,7 +157,7 @@ def _ended_before(case: Case) -> list[str]:
             last_state = mapping(status, "lastState", "terminated")
             at = seconds(last_state.get("finishedAt"))
             if status.get("name") == case.launch.container and last_state.get("exitCode") and at is not None:
-                text = f"the container of {case.place(index)} had ended before with exit code "
+                text = f"the container of {case.place(index)} had ended earlier with exit code "
                 text += f"{last_state['exitCode']}{_reason(last_state)} at {timestamp(at)}, and was restarted"
                 sentences.append((at, text))
     return [text for _, text in sorted(sentences)[:MAX_SILENT]]
@@ -181,7 +183,7 @@ def _younger(case: Case) -> list[str]:
         if created is None or not start_times or created - min(start_times) <= YOUNGER_SECONDS:
             continue
         text = f"the pod of {case.place(index)} was created {created - min(start_times):.0f} s after another"
-        sentences.append(f"{text} rank had started, so it may have replaced a pod")
+        sentences.append(f"{text} rank had started, so it may have replaced an earlier pod")
     return sentences[:MAX_SILENT]
 
 
@@ -201,6 +203,10 @@ def _silent(case: Case, ends: dict[int, End]) -> list[str]:
         text = error_patterns.last_line(lines)[0] or lines[-1][1].partition(" ")[2]
         its = rank_words.of_node(case, end.index).its
         last_lines.append(
-            (at, f"{case.place(end.index)} wrote {its} last line {max(0, until - at):.0f} s before: {text}")
+            (
+                at,
+                f"{case.place(end.index)} wrote {its} last log line {max(0, until - at):.0f} s before the "
+                f"harness stopped watching: {text}",
+            )
         )
     return [text for _, text in sorted(last_lines)[:MAX_SILENT]]

@@ -16,7 +16,7 @@ from harness.judge.cluster import pod_deletion
 LATER = (
     "a deleted pod cannot be read later: attach to the next run while its pods exist, with --wait or --follow"
 )
-AGAIN = "attach again, or with --follow, which records the pods before they are deleted"
+AGAIN = "attach again, or use --follow, which records the pods before they are deleted"
 MAX_EVENTS = 2
 """Maximum number of Events that a finding quotes."""
 _DELETIONS = ("SuccessfulDelete", "SuccessfulDeletePod", "Evicted", "Preempted", "TaintManagerEviction")
@@ -38,13 +38,13 @@ def reason(case: Case) -> str:
     """Return a clause with the possible reasons for a pod's deletion, according to the job's objects."""
     launched = case.jobset
     if launched is None:
-        return "the pod's controller, a person, a program or the removal of its node deleted it"
+        return "the pod was deleted by its controller, a person, a program or the removal of its node"
     if case.launch.kind in _OPERATORS and not items(launched.object, "status", "conditions"):
         return f"the {case.launch.kind} has no conditions either: is its operator running?"
     if case.launch.kind in _OPERATORS:
         policy = mapping(launched.object, "spec", "runPolicy").get("cleanPodPolicy")
         policy = policy or mapping(launched.object, "spec").get("cleanPodPolicy") or "not set"
-        return f"its operator deletes pods when the {case.launch.kind} has ended (cleanPodPolicy: {policy})"
+        return f"the operator deletes pods when the {case.launch.kind} has ended (cleanPodPolicy: {policy})"
     return next(_of_ended(case, launched) if case.terminal else _of_unended(case, launched))
 
 
@@ -68,7 +68,7 @@ def _of_ended(case: Case, launched: ObjectState) -> Iterator[str]:
         text = "when the JobSet fails, the JobSet controller deletes its running Jobs and their pods"
         failed_job = _FIRST_FAILED.search(str(condition(launched, "Failed").get("message")))
         yield f"{text}; according to its status, Job {failed_job[1]} failed first" if failed_job else text
-    yield f"the controller of {kind} {name}, a person or a program may have deleted it"
+    yield f"the controller of {kind} {name}, a person or a program may have deleted the pod"
 
 
 def _seconds_to_live(launched: ObjectState) -> str:
@@ -92,10 +92,10 @@ def _of_unended(case: Case, launched: ObjectState) -> Iterator[str]:
     if failure_target.get("status") == "True":
         yield f"its controller deletes the pods that still run: {failure_target.get('message')}"
     if not case.pods:
-        yield "it is not known whether they had pods before"
+        yield "it is not known whether these ranks had pods before"
     if kind in ("StatefulSet", "DaemonSet"):
-        yield f"the {kind} controller has not created it yet, or is about to create it again"
-    yield "a person, a program or a controller deleted it, and it has not been replaced yet"
+        yield f"the {kind} controller has not created the pod yet, or is about to recreate it"
+    yield "a person, a program or a controller deleted the pod, which has not been replaced yet"
 
 
 def events(case: Case) -> tuple[list[str], list[str]]:

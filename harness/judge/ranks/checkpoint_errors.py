@@ -65,7 +65,7 @@ def diagnose(case: Case, cause: End, ends: Collection[End]) -> End | None:
     )
     ranks = list(own.failed)
     if not raising.issuperset(own.failed):
-        subject, ranks = f"{names(own.failed)} of the process group that saves or loads it", []
+        subject, ranks = f"{names(own.failed)} of the process group that saves or loads the checkpoint", []
     text = f"{subject} failed in a distributed checkpoint, and {names(raising)} raised the error: {error}"
     clue = log_clues.read([(1, error)]).cause
     id_: CauseId = "rank.crashed" if clue is None or clue not in log_clues.AT_ANY_TIME else clue

@@ -16,7 +16,7 @@ from harness.evidence.kubernetes.objects import items
 from harness.evidence.schema.bundle import SentCode
 from harness.judge.case import Case, names
 from harness.judge.catalogue import RUNNING, START
-from harness.judge.finding import Finding, not_passed, passed, unknown
+from harness.judge.finding import Finding, counted, not_passed, passed, unknown
 from harness.judge.points.ground_truth import Attempt, Truth
 
 CHECK: Final[CheckId] = "code"
@@ -114,13 +114,13 @@ def _of_files(sent_code: SentCode, report: Ran) -> Iterator[tuple[str, bool]]:
     for path, digest in sent_code.files.items():
         at_startup, now = report.files.get(path, set()), report.ran.get(path, set())
         if other := at_startup - {digest}:
-            circumstance = "ran with" if now else "was there with"
-            yield f"{path} was sent with {_short(digest)} and {circumstance} {_short(min(other))}", False
+            circumstance = "ran with" if now else "was present with"
+            yield f"{path} was sent with {_short(digest)}, but {circumstance} {_short(min(other))}", False
         elif other := now - {digest}:
-            change = f"it became {_short(min(other))}" if min(other) else "it was removed or made unreadable"
-            yield f"{path} was sent with {_short(digest)}, and while it ran {change}", True
+            change = f"changed to {_short(min(other))}" if min(other) else "was removed or made unreadable"
+            yield f"{path} was sent with {_short(digest)}, but {change} while the rank ran", True
         elif report.whole and not at_startup and not now:
-            yield f"{path} was sent with {_short(digest)} and was not there", False
+            yield f"{path} was sent with {_short(digest)}, but did not exist", False
         elif path in report.touched:
             yield f"{path} was written to or replaced while the rank ran, and then restored", True
     for path, digests in report.ran.items():
@@ -129,7 +129,7 @@ def _of_files(sent_code: SentCode, report: Ran) -> Iterator[tuple[str, bool]]:
     for path in report.touched - sent_code.files.keys():
         yield f"{path} was written to or replaced while the rank ran", True
     for path in report.stale:
-        yield f"{path} ran from bytecode of another source than this file", False
+        yield f"{path} ran from bytecode that does not match its source", False
 
 
 def _of_stack(sent_code: SentCode, report: Ran) -> Iterator[tuple[str, bool]]:
@@ -143,10 +143,10 @@ def _of_stack(sent_code: SentCode, report: Ran) -> Iterator[tuple[str, bool]]:
     if not sent_code.ours:
         return
     for path in sorted(report.client - sent_code.files.keys()):
-        yield f"pluto-ml is not as it was installed: {path}", False
+        yield f"pluto-ml was changed after its installation: {path}", False
     for name, expected in {"image": sent_code.image, **sent_code.versions}.items():
         if expected and (actual := report.stack.get(name, expected)) != expected:
-            yield f"{_NAMES.get(name, name)} was sent as {expected} and is {actual or 'not there'}", False
+            yield f"{_NAMES.get(name, name)} was sent as {expected}, but is {actual or 'missing'}", False
 
 
 def _of_pods(case: Case, sent_code: SentCode) -> Iterator[tuple[str, list[int], list[str]]]:
@@ -169,7 +169,7 @@ def _of_pods(case: Case, sent_code: SentCode) -> Iterator[tuple[str, list[int], 
     for id_, (ranks, refs) in loaded.items():
         if sent_code.image_id and id_ != sent_code.image_id:
             text = f"image {sent_code.image} was sent as {_short(sent_code.image_id)}, "
-            text += f"and the pods got {_short(id_)}"
+            text += f"but the pods got {_short(id_)}"
             yield text, sorted(ranks), refs[:1]
     if not sent_code.image_id:
         for group in (loaded, {id_: reports for id_, reports in ids.items() if id_ not in loaded}):
@@ -245,7 +245,7 @@ def _code_summary(sent_code: SentCode, reports: list[Ran]) -> str:
     versions = [f"{_NAMES.get(n, n)} {stack[n]}" for n in ("torch", "pluto", "python") if n in stack]
     count = len({path for report in reports for path in report.ran} & sent_code.files.keys())
     files = (
-        f"{count} of the {len(sent_code.files)} files sent ran as they were sent" if sent_code.files else ""
+        f"{count} of {counted(len(sent_code.files), 'sent file')} ran unchanged" if sent_code.files else ""
     )
     parts = [files or "no files were sent", f"image {sent_code.image}{over}", *versions]
     return ", ".join(parts if reports else [*parts, "no rank reported its code"])

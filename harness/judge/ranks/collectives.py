@@ -65,7 +65,8 @@ _NETWORK_ADVICE = (
     "`timeout` of init_process_group"
 )
 _MESH_ADVICE = (
-    "gloo connects every two ranks through ports that it chooses: set GLOO_SOCKET_IFNAME to the interface of "
+    "gloo connects every pair of ranks through ports that it chooses: set GLOO_SOCKET_IFNAME to the "
+    "interface of "
     "the pods' network, and allow all ports between the pods in NetworkPolicies and firewalls; --netcheck "
     "tests the connections"
 )
@@ -123,7 +124,8 @@ def absent(case: Case, cause: End, all_: Collection[End]) -> End | None:
         exited_early = case.recorded and end.state == "succeeded" and end.at <= cause.at + SAME_MOMENT
         if exited_early and not all(case.record_ended(rank) for rank in end.ranks):
             its = rank_words.of_node(case, end.index).its
-            text = f"{place} left with exit code 0 before {its} work was done: {its} ground truth has no end"
+            reason = f"{its} ground truth has no end record"
+            text = f"{place} left with exit code 0 before {its} work was done: {reason}"
             return replace(end, cause="rank.exited_early", text=text, log_quote="")
         if waited and not end.peer_absent and end.stack is not None and not end.stack.in_collective:
             log = case.bundle.log(case.pods[end.index].name, case.launch.container)
@@ -230,11 +232,11 @@ def of_peers(case: Case, cause: End, all_: Iterable[End]) -> list[str]:
             )
         elif cause.peer_absent and not end.peer_absent and end.stack is None and end.at >= cause.at:
             words = rank_words.of_node(case, end.index)
-            hung = "it may be the hung one" if words.it == "it" else "one of them may be hung"
+            hung = f"{'it' if words.it == 'it' else 'one of them'} may be the rank that hung"
             text = f"{place} {words.was} still running and had reported no timeout, so {hung}"
             own = [stalled for stalled in outside if stalled.index == end.index]
             places = [
-                f"when it was ended, rank {stalled.rank} was in {stalled.stack.place}" for stalled in own[:3]
+                f"rank {stalled.rank} was in {stalled.stack.place} when it was ended" for stalled in own[:3]
             ]
             texts.append("; ".join([text, *(places or _last_before(case, end, cause.at))]))
     return texts[:3]
@@ -266,7 +268,7 @@ def lost_peer(case: Case, cause: End) -> str:
     if address.startswith("127.") or address == "::1":
         return ""
     # The pod may be gone, or gloo may use a network whose addresses are not in the pods' status.
-    return f"the lost peer had the address {address}, which the status of no existing pod contains"
+    return f"the lost peer had the address {address}, which no existing pod has in its status"
 
 
 def _without_part(end: End, place: str, words: RankWords, ref: str) -> End:
@@ -276,9 +278,9 @@ def _without_part(end: End, place: str, words: RankWords, ref: str) -> End:
     """
     assert end.stack is not None
     if end.stack.in_client:
-        return without_tracker(end, ref, f"{place} did not take part")
+        return without_tracker(end, ref, f"{place} did not take part in the collective operation")
     when = f"when {words.it} {words.was} ended, {words.it} {words.was} in {end.stack.place}"
-    text = f"{place} did not take part: {when}"
+    text = f"{place} did not take part in the collective operation: {when}"
     advice = TEARDOWN_ADVICE if end.stack.in_teardown else ""
     refs = (ref, end.evidence[0])
     return replace(end, cause="rank.hung", text=text, log_quote="", advice=advice, evidence=refs)
@@ -352,7 +354,10 @@ def _compared(case: Case, cause: End, logs: Mapping[int, list[tuple[str, str]]])
     if ranks := _outvoted(calls):
         of_rank = {each.rank: each for each in latest}
         texts = [f"rank {rank} called {of_rank[rank].text}" for rank, _ in _examples(calls)]
-        text = f"the ranks called different collective operations as number {number}: {' and '.join(texts)}"
+        text = (
+            f"the ranks called different collective operations as operation number {number}: "
+            f"{' and '.join(texts)}"
+        )
         return _end(cause, "collective.mismatch", ranks, text, refs)
     if {each.rank for each in timeouts} != set(case.ranks):
         return None

@@ -120,7 +120,7 @@ def _waited_for(case: Case, jobset: ObjectState, ends: dict[int, End]) -> Findin
         return not_passed("completed", "run.timed_out", text, why=reasons, ranks=ranks, evidence=refs)
     text = "has no recorded end" + ": the harness was stopped before the job ended" * case.by_signal
     if case.given_up and not case.by_signal:
-        text = f"had not ended when the harness stopped waiting, and all its pods ran{_waited(case)}"
+        text = f"had not ended when the harness stopped waiting, and all its pods were running{_waited(case)}"
     return unknown("completed", f"{_object_name(case, jobset)} {text}", evidence=refs)
 
 
@@ -169,4 +169,4 @@ def _completion_text(case: Case) -> str:
     """Return the evidence that the job completed, as a clause that follows the name of the object."""
     if not case.launch.held:
         return "is Completed"
-    return "ran to its end: the command of every rank ended with 0, and none was started again"
+    return "ran to its end: the command of every rank ended with exit code 0, and none was restarted"

@@ -31,8 +31,8 @@ _SHARE_FULL = "the pod's share of the GPU's memory is full: raise its limit {}, 
 _SHARED = {
     _NO_SUCH_GPU: "The {} devices that the pod requests can be one GPU: request one for each pod and start "
     "one rank in it, or use nodes without sharing",
-    _SAME_GPU: "Two ranks can get the same GPU: use nodes without sharing. If both ranks are in one pod, see "
-    "also whether they call torch.cuda.set_device(LOCAL_RANK)",
+    _SAME_GPU: "Two ranks can get the same GPU: use nodes without sharing. If both ranks are in one pod, "
+    "also check whether they call torch.cuda.set_device(LOCAL_RANK)",
     _FULL: "Other pods may use the same memory: use nodes without sharing, or reduce the batch",
 }
 """Maps the pattern for each error to advice for a node whose GPUs are shared."""

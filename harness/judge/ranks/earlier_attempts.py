@@ -14,6 +14,7 @@ from typing import Any
 from harness.core.clock import seconds
 from harness.evidence.kubernetes.objects import ObjectState, Pod, items, mapping
 from harness.judge.case import Case, Restart, condition
+from harness.judge.finding import counted
 
 _COUNTING = ("JobSet", "Job", "TorchrunJob")
 """Kinds of objects whose status counts restarts or failed pods."""
@@ -64,8 +65,10 @@ def _replaced(case: Case, job: ObjectState) -> Iterator[Restart]:
     ]
     if failed_count > len(recorded):
         limit = mapping(job.object, "spec").get("backoffLimit", 6)
-        text = f"Job {job.name} replaced {failed_count} failed pods (backoffLimit {limit}), "
-        text += f"of which {len(recorded)} still exist: why the others failed is not known"
+        text = (
+            f"Job {job.name} replaced {counted(failed_count, 'failed pod')} (backoffLimit {limit}), and only "
+        )
+        text += f"{len(recorded)} can still be read, so it is not known why the others failed"
         at = seconds(job.received_at) or 0.0
         yield Restart(at, list(case.ranks), text, isinstance(limit, int) and failed_count <= limit, [job.ref])
 

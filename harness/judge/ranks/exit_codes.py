@@ -77,7 +77,7 @@ def _way(case: Case, of_pod: PodProcesses, index: int, end: BadEnd) -> str:
     process = next((process for process in of_pod.processes.values() if process.ref == end.ref), None)
     if process is None or not process.argv or not text or retried_commands.named(text, process):
         return exit_masking.way(text)
-    return "the program that the script starts did not pass the exit code on: let it end with that code"
+    return "the program that the script starts did not pass the exit code on: make it exit with that code"
 
 
 def _never_began(case: Case, index: int) -> BadEnd | None:
@@ -108,7 +108,7 @@ def _of_ranks(case: Case, index: int, repeated: set[str]) -> Iterator[BadEnd]:
         subject, step = f"rank {life.rank}", last_step(case, life.rank)
         code, error, at = _code(life), _error(life), _at(life)
         if code != 0 and (limit := _limit(case, index, life, at)):
-            text = f"{limit} of its script ended {subject}{step}"
+            text = f"{limit} in its script ended {subject}{step}"
             yield BadEnd("rank.exit_code_masked", [life.rank], text, at, code, False, life.ref)
         elif code == -9 and _out_of_memory(life):
             text = f"{subject} was killed{step}: out of memory"
@@ -118,7 +118,7 @@ def _of_ranks(case: Case, index: int, repeated: set[str]) -> Iterator[BadEnd]:
             peer = _of_a_peer(error) or code == -15
             yield BadEnd("rank.exit_code_masked", [life.rank], text, at, code, peer, life.ref)
         elif code is None:
-            text = f"{subject} left with exit code 0 before its work was done: its record{step} has no end"
+            text = f"{subject} left with exit code 0{step}, before its work was done: its record has no end"
             yield BadEnd("rank.exited_early", [life.rank], text, at, None, False, life.ref)
         elif any(end.how == "os._exit" and end.open for end in life.ends):
             text = f"{subject} called os._exit(0){step}, before it had finished its Pluto run"
@@ -137,7 +137,7 @@ def _of_agents(case: Case, index: int, repeated: set[str]) -> Iterator[BadEnd]:
         ranks = [rank for _, _, rank, _ in agent.rounds[-1].workers]
         text, peer = f"torchrun of {names(ranks)} failed: {result.error or result.state}", False
         if limit := timeout_command.reached(agent, result.time_ms / 1000):
-            text = f"{limit} of its script ended torchrun of {names(ranks)}{last_step(case, ranks[0])}"
+            text = f"{limit} in its script ended torchrun of {names(ranks)}{last_step(case, ranks[0])}"
         else:
             peer = _of_a_peer(result.error)
         yield BadEnd("rank.exit_code_masked", ranks, text, result.time_ms / 1000, 1, peer, agent.ref)
@@ -156,7 +156,7 @@ def _before_any_rank(case: Case, index: int, repeated: set[str]) -> Iterator[Bad
         at = _end_of_pod(case, index) if unseen else agent.last_ms / 1000
         cause: CauseId = "rank.exit_code_masked"
         if limit := timeout_command.reached(agent, at):
-            text = f"{limit} of its script ended {name} {before}"
+            text = f"{limit} in its script ended {name} {before}"
         elif unseen:
             cause, text = "rank.exited_early", f"{name} left {before}: its record has no end"
         else:

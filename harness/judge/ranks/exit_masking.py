@@ -30,7 +30,7 @@ _WAYS = (
     ),
     (
         r"\|\|(?!.*\b(exit|return)\s+[1-9$\"])",
-        "what follows `||` replaces the exit code: end that part with `exit 1`",
+        "the commands after `||` replace the exit code: end them with `exit 1`",
     ),
     (r"^(?!.*--return)script\s+(?!-\w*e)", "`script` hides the exit code: write `script -e`"),
 )

@@ -70,7 +70,7 @@ def _of_node(case: Case, pod: Pod, index: int) -> Iterator[tuple[str, str]]:
         for condition in gpu_nodes.fault_conditions(state.object):
             since = condition.get("lastTransitionTime") or "an unknown time"
             text = gpu_nodes.condition_text(condition)
-            yield f"{place} has a GPU fault since {since}: {text}", state.ref
+            yield f"{place} has had a GPU fault since {since}: {text}", state.ref
         for text in gpu_nodes.unhealthy(state.object):
             yield f"{place} {text}", state.ref
 

@@ -7,7 +7,7 @@ from typing import Final
 from harness.core.clock import seconds
 from harness.evidence.kubernetes.kinds import TORCHRUN_JOB
 from harness.evidence.kubernetes.objects import ObjectState, mapping
-from harness.judge.case import Case, condition
+from harness.judge.case import Case, condition, names
 from harness.judge.finding import Finding, not_passed, passed, unknown
 from harness.judge.pod_end import End
 
@@ -72,7 +72,7 @@ def _end(case: Case, ends: dict[int, End], states: list[ObjectState]) -> Finding
     failed = [end.index for end in ends.values() if end.state == "failed"]
     if phase == "Succeeded" and failed:
         ranks = sorted(rank for end in ends.values() if end.state == "failed" for rank in end.ranks)
-        text = f"the TorchrunJob is Succeeded, but the pods of nodes {failed} failed"
+        text = f"the TorchrunJob is Succeeded, but {names(ranks)} failed"
         return not_passed(CHECK, "run.status_wrong", text, ranks=ranks, evidence=[last.ref])
     if case.terminal is None or case.jobset is None:
         if phase == "Succeeded":

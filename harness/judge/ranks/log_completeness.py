@@ -74,7 +74,7 @@ def _kubelet(case: Case, index: int, pod: Pod, error: str) -> Finding:
         f"the log of {case.place(index)} could not be read: the API server could not reach the kubelet on "
         f"node {pod.node}, port 10250 ({error})"
     )
-    reasons = ["what the rank logged is not known, so the rank itself is not judged"]
+    reasons = ["the rank itself is not judged, because it is not known what it logged"]
     return not_passed(
         "logs",
         "cluster.kubelet_unreachable",

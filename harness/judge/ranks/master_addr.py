@@ -43,5 +43,5 @@ def unresolved(case: Case, end: End) -> PublishedName | None:
         return None  # The script itself chose this host.
     own = [index for index, pod in sorted(case.pods.items()) if host.partition(".")[0] in pod.hostnames]
     owner = f"the host name of {case.place(own[0])}" if own else "the host name of a pod"
-    text = f"torchrun gave the workers {owner}, {host}, as MASTER_ADDR, and other pods cannot resolve it"
+    text = f"torchrun gave the workers {owner}, {host}, as MASTER_ADDR, but other pods cannot resolve it"
     return PublishedName(case.ranks_of(*own), text)

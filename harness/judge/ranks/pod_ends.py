@@ -54,7 +54,7 @@ _WITH_OWN_ADVICE: tuple[CauseId, ...] = (
 _REQUEST_ADVICE = (
     "request GPUs: set the container's nvidia.com/gpu limit, or konduktor's resources.accelerators"
 )
-_FAULT_ADVICE = "look for a fault of its code or libraries in the log or a core dump"
+_FAULT_ADVICE = "check the log or a core dump for a fault in the rank's code or libraries"
 _BUS_ADVICE = (
     "check whether /dev/shm is full (mount an emptyDir with medium: Memory), or a mapped file was truncated"
 )
@@ -70,7 +70,7 @@ _WATCHDOG_ADVICE = (
 )
 TORCHRUN_FAILED = 1
 """Exit code of torchrun after a signal terminated it, if torchrun is the container's main process."""
-_OOM = "the kernel killed a process of its container, out of memory"
+_OOM = "the kernel killed a process of its container (out of memory)"
 _SERVICE_LINK = re.compile(r"'tcp://[\d.]+:\d+'")
 _SERVICE_LINK_ADVICE = (
     "Kubernetes sets such a variable for each Service (MASTER_PORT for a Service `master`): rename the "
@@ -190,16 +190,13 @@ def _with_event(case: Case, end: End, known: str = "") -> End:
 
 
 def _job_deleted(case: Case, pod: Pod, end: End) -> End:
-    text = f"{case.place(pod.index)} {rank_words.was(case, end.index)} taken down with the {case.launch.kind}"
+    text = f"{case.place(pod.index)} {rank_words.was(case, end.index)} deleted with the {case.launch.kind}"
     return replace(end, cause="run.deleted", text=text, log_quote="", follows=True)
 
 
 def _out_of_time(case: Case, pod: Pod, end: End, deadline: float) -> End:
-    """Return the `End` for a pod that its Job deleted at the Job's deadline.
-
-    The `End` is dated after the deadline.
-    """
-    text = f"{case.place(pod.index)} {rank_words.was(case, end.index)} taken down at the Job's deadline"
+    """Return the `End`, dated after the deadline, for a pod that its Job deleted at the Job's deadline."""
+    text = f"{case.place(pod.index)} {rank_words.was(case, end.index)} stopped at the Job's deadline"
     return replace(end, at=max(end.at, deadline + 0.001), cause="run.timed_out", text=text, follows=True)
 
 
@@ -232,7 +229,7 @@ def _terminated(case: Case, pod: Pod, state: ObjectState, terminated: dict[str, 
     failure = launcher_failures.of_pod(case, pod.index, clues, ranks)
     if failure is None or _tests_failed(case, pod):
         return replace(end, state="succeeded", exit_code=0, follows=False)
-    text = f"{case.place(pod.index)} exited with 0, though {failure.text}"
+    text = f"{case.place(pod.index)} exited with code 0 even though {failure.text}"
     end = replace(end, state="failed", ranks=failure.ranks, exit_code=failure.code)
     return replace(end, cause="rank.exit_code_masked", text=text, evidence=(*end.evidence, *failure.evidence))
 
@@ -245,14 +242,14 @@ def _killed_with_0(case: Case, pod: Pod, end: End, terminated: dict[str, object]
     """
     end = replace(end, state="failed", follows=False)
     if terminated.get("reason") == "OOMKilled":
-        text = f"{case.place(pod.index)} exited with 0, though {_OOM}"
+        text = f"{case.place(pod.index)} exited with code 0 even though {_OOM}"
         return replace(end, cause="rank.oom_killed", text=text)
     stop_at, reason = min(end.at, pod_deletion.asked_to_stop(pod)), pod_deletion.evicted(pod)
     is_earlier = stop_at + pod_deletion.WHOLE_SECONDS < end.at
     if not case.launch.attached or not (is_earlier or pod_deletion.stopped_by_node(pod, end.at)):
         return None
     words, outcome = rank_words.of_node(case, end.index), f"evicted ({reason})" if reason else "deleted"
-    text = f"{case.place(pod.index)} {words.was} {outcome} while {words.it} ran, and exited with 0"
+    text = f"{case.place(pod.index)} {words.was} {outcome} while {words.it} ran, and exited with code 0"
     cause: CauseId = "rank.evicted" if reason else "rank.pod_deleted"
     return replace(end, at=stop_at, cause=cause, text=text, advice=_NOT_0_ADVICE)
 
@@ -272,9 +269,9 @@ def _masked(case: Case, pod: Pod, end: End, bad_end: exit_codes.BadEnd, terminat
     if terminated.get("reason") == "OOMKilled" and bad_end.code in (None, -signal.SIGKILL):
         note = "" if bad_end.cause == "rank.oom_killed" else f": {_OOM}"
         bad_end = replace(bad_end, cause="rank.oom_killed", text=bad_end.text + note, of_a_peer=False)
-    text = f"{bad_end.text} (pod {pod.name} on node {pod.node or 'none'})"
+    text = f"{bad_end.text} (pod {pod.name} on node {pod.node})"
     if bad_end.cause != "rank.exited_early":
-        text = f"{case.place(pod.index)} exited with 0, though {bad_end.text}"
+        text = f"{case.place(pod.index)} exited with code 0 even though {bad_end.text}"
     at = min(end.at, bad_end.at)
     end = replace(
         end, state="failed", ranks=bad_end.ranks, cause=bad_end.cause, text=text, log_quote=bad_end.why, at=at
@@ -361,7 +358,7 @@ def _from_outside(case: Case, pod: Pod, end: End, clues: Clues, code: object) ->
     place, number = case.place(pod.index), signal_of(end.exit_code)
     limit = timeout_command.of_pod(case, pod.index, end.at, code if isinstance(code, int) else None)
     if limit:
-        text = f"{place} exited with code {code}: {limit} of its script ended it"
+        text = f"{place} exited with code {code}: {limit} in its script ended it"
         advice = "raise the limit of `timeout`, or look in the log for what takes so long"
         return replace(end, cause="rank.killed", text=text, follows=False, advice=advice)
     if not number:
@@ -381,7 +378,8 @@ def _from_outside(case: Case, pod: Pod, end: End, clues: Clues, code: object) ->
     if of_itself:
         own = known_errors.advice(clues.last) or (_BUS_ADVICE if number == signal.SIGBUS else _FAULT_ADVICE)
     if number == signal.SIGABRT and _script_ended(case, pod.index):
-        text, own, follows = f"{text}, after its script had ended with 0", _FINALIZATION_ADVICE, False
+        text += ", after its script had ended with exit code 0"
+        own, follows = _FINALIZATION_ADVICE, False
     return replace(end, cause="rank.killed", text=text, follows=follows, advice=own)
 
 
@@ -487,7 +485,7 @@ def _pod_deleted(case: Case, pod: Pod, end: End, removed: ObjectState) -> End:
         text = f"{place} {words.was} deleted while {words.it} ran, and {outcome}"
         return _with_event(case, replace(end, cause="rank.pod_deleted", text=text, follows=False))
     reason = pod_deletion.by_its_controller(case, removed)
-    text = f"{place} {words.was} taken down{reason and ' ' + reason}, and {outcome}"
+    text = f"{place} {words.was} stopped{reason and ' ' + reason}, and {outcome}"
     advice = _CONTROLLER_ADVICE * bool(reason)
     return replace(
         end, cause="rank.killed", text=text, follows=True, advice=advice, by_controller=bool(reason)

@@ -53,7 +53,10 @@ def rank_pods(case: Case) -> Finding:
     if not missing:
         old = [index for index, pod in case.pods.items() if pod.attempt != restarts]
         if old and case.terminal:
-            text = f"the JobSet restarted {restarts} times, but the last pod of node {old[0]} is not recorded"
+            text = (
+                f"the JobSet restarted {counted(restarts, 'time')}, but the last pod of node {old[0]} is "
+                "not recorded"
+            )
             advice = attached_missing_pods.LATER if case.launch.attached else ""
             refs = ["objects/pod.jsonl"]
             return not_passed("rank-pods", "run.evidence_missing", text, evidence=refs, advice=advice)
@@ -113,9 +116,9 @@ def _never_had(case: Case, missing: list[int], ranks: list[int]) -> Finding:
 def _without_pod(case: Case, ranks: list[int]) -> Finding:
     """Return the finding for ranks in an attached job that currently have no pod."""
     if case.pods or case.terminal:
-        text = f"the pod of {names(ranks)} does not exist now"
+        text = f"no pod of {names(ranks)} exists now"
     else:
-        text = f"{names(ranks)} {rank_words.of(ranks).has} no pod"
+        text = f"no pod of {names(ranks)} exists"
     events, refs = attached_missing_pods.events(case)
     reasons = [attached_missing_pods.reason(case), *events]
     advice = attached_missing_pods.advice(case)
@@ -132,7 +135,7 @@ def _without_pod(case: Case, ranks: list[int]) -> Finding:
 
 _IN_ORDER = (
     "the StatefulSet creates a pod only when all pods before it are Ready (podManagementPolicy "
-    "OrderedReady), and {pod} never was"
+    "OrderedReady), and {pod} was never Ready"
 )
 _PARALLEL = "set podManagementPolicy: Parallel, because the ranks wait for each other"
 
@@ -303,7 +306,7 @@ def _origin(case: Case, cause: End) -> tuple[list[str], str]:
     missing = _missing(case)
     if not missing:
         return [text, peer], ""
-    absence = f"{text}: the pod of {names(case.ranks_of(*missing))} does not exist now"
+    absence = f"{text}: no pod of {names(case.ranks_of(*missing))} exists now"
     reason = attached_missing_pods.reason(case)
     return [absence, peer, reason], attached_missing_pods.advice(case)
 
@@ -367,7 +370,7 @@ def _never_met(
     if cause.cause != "rendezvous.timeout":
         failure = "DNS failed" if cause.cause == "rendezvous.dns" else "TCP failed"
         if "Ping failed" in cause.text:
-            failure = "what responded at MASTER_ADDR is not a rendezvous"
+            failure = "the process that responded at MASTER_ADDR is not a rendezvous"
         ranks = [rank for end in waiting if end.cause == cause.cause for rank in end.ranks]
         text = f"{names(ranks)} could not reach the others: {failure}"
     not_started = start_events.unstarted(case, [case.node_of(rank) for rank in ranks])

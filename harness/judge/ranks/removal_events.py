@@ -29,7 +29,7 @@ _ADVICE = (
     (re.compile(r"its kubelet rejected the running pod"), kubelet_rejections.RUNNING_AGAIN),
     (
         re.compile(r"spot ?interruption|imminent node shutdown|node is shutting", re.IGNORECASE),
-        "the node was taken away: use nodes that are not preemptible, or checkpoint and allow restarts",
+        "the node was reclaimed: use nodes that are not preemptible, or checkpoint and allow restarts",
     ),
     (
         re.compile(r"ScaleDown|node scale down", re.IGNORECASE),
@@ -51,7 +51,7 @@ _ADVICE = (
     (re.compile(r"\bVPA\b"), "exclude the job from the VerticalPodAutoscaler"),
     (
         re.compile(r"preempt", re.IGNORECASE),
-        "give the job a PriorityClass that other jobs cannot preempt, or run it where they do not run",
+        "give the job a PriorityClass that other jobs cannot preempt, or run it on nodes without such jobs",
     ),
     (
         re.compile(r"ephemeral[ -](?:local )?storage", re.IGNORECASE),
@@ -59,7 +59,8 @@ _ADVICE = (
     ),
     (
         re.compile(r"low on resource: memory"),
-        "request the memory that the ranks use: the kubelet evicts pods that use more than that first",
+        "request the memory that the ranks use: the kubelet first evicts pods that use more than "
+        "they request",
     ),
 )
 """Pairs of a pattern for the reason or the Event of a removal, and the advice for it."""

@@ -18,7 +18,7 @@ from harness.judge.case import Case, names
 from harness.judge.catalogue import CAUSES
 from harness.judge.cluster import headless_service, pod_network
 from harness.judge.cluster.headless_service import ServiceProblem
-from harness.judge.finding import Finding, listed, not_passed
+from harness.judge.finding import Finding, counted, listed, not_passed
 from harness.judge.pod_end import End
 from harness.judge.ranks import worlds
 from harness.workers.ground_truth import truth_frames
@@ -112,7 +112,7 @@ def diagnose_rendezvous(case: Case, ends: dict[int, End]) -> Finding | None:
         or _size(scene)
     )
     address = waiting[0].where
-    text = f"{_who(waiting)} waited at {address} and did not meet, and no difference between them was found"
+    text = f"{_who(waiting)} waited at {address} but did not meet, and no difference between them was found"
     cause, culprits, text = diagnosis or ("rendezvous.timeout", waiting, text)
     ranks = [rank for node in culprits for rank in node.ranks]
     refs = [node.ref for node in nodes if node.ref]
@@ -220,7 +220,7 @@ def _dns(case: Case, scene: Scene, service: ServiceProblem | None) -> Diagnosis:
     resolved = [n for n in scene.nodes if n.addresses and n.host == failing[0].host and _by_dns(case, n)]
     machines = {case.pods[node.index].node for node in failing}
     if cause == "dns.no_record" and resolved and not machines & {case.pods[n.index].node for n in resolved}:
-        dns_text = f"node {listed(sorted(map(str, machines)))} uses another or outdated DNS server"
+        dns_text = f"the DNS server used on {listed(sorted(map(str, machines)))} is different or outdated"
         return (
             "dns.differs_by_node",
             failing,
@@ -273,7 +273,7 @@ def _own_stores(case: Case, scene: Scene) -> Diagnosis:
         return None
     first = scene.waiting[0]
     if all(is_loopback(address) for node in scene.waiting for address in node.addresses or []):
-        text = f"{_places(scene.waiting)} waited at {first.where}, which is the pod itself in each pod"
+        text = f"{_places(scene.waiting)} waited at {first.where}, which in each pod is the pod itself"
         return "variables.master_addr", scene.waiting, text
     places = listed([f"{node.place} waited at {node.where}" for node in scene.waiting])
     text = f"{places}, which are different stores: give every pod the same --rdzv_endpoint or --master_addr"
@@ -318,8 +318,11 @@ def _id(scene: Scene) -> Diagnosis:
     deviating = [node for node in scene.waiting if ids[node.index] != common]
     if not deviating:
         return None
-    text = f"{_places(deviating)} came to {deviating[0].where} with rendezvous id {ids[deviating[0].index]}, "
-    return "rendezvous.id_mismatch", deviating, f"{text}the others with {common}"
+    text = (
+        f"{_places(deviating)} connected to {deviating[0].where} with rendezvous id "
+        f"{ids[deviating[0].index]}, "
+    )
+    return "rendezvous.id_mismatch", deviating, f"{text}but the others with {common}"
 
 
 def _size(scene: Scene) -> Diagnosis:
@@ -329,7 +332,7 @@ def _size(scene: Scene) -> Diagnosis:
     if not deviating:
         return None
     size = sizes[deviating[0].index]
-    text = f"{_places(deviating)} expected {size} nodes (--nnodes), the job has {scene.size}"
+    text = f"{_places(deviating)} expected {size} nodes (--nnodes), but the job has {scene.size}"
     return "rendezvous.world_size", deviating, text
 
 
@@ -347,13 +350,14 @@ def too_many(case: Case) -> Finding | None:
     path = f"truth/{rank_count}.jsonl"
     if not case.bundle.has(path):
         return None
-    text = f"more ranks took part than the job's {rank_count}"
+    text = f"more ranks took part than the job has ({rank_count})"
     for index, pod in case.pods.items():
         log = case.bundle.log(pod.name, case.launch.container)
         ranks = set(_ranks_in(case, log))
         if len(ranks) > case.per_node:
             one_pod = (
-                f"{names(ranks)} ran in one pod, which should run {case.per_node} ranks ({case.place(index)})"
+                f"{names(ranks)} ran in one pod, which should run {counted(case.per_node, 'rank')} "
+                f"({case.place(index)})"
             )
             refs = [log, path]
             return not_passed(

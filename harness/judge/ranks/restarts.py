@@ -156,7 +156,7 @@ def _replaced(case: Case, index: int, before: Pod, after: Pod) -> Restart:
         deletion_time = f" at {timestamp(seconds(deleted_job.received_at) or at)}" if deleted_job else ""
         name = f"Job {deleted_job.name}" if deleted_job else "its Job"
         return restart(
-            f"{name} was deleted{deletion_time}, and a new one was created for it",
+            f"{name} was deleted{deletion_time}, and a new Job was created in its place",
             False,
             *([deleted_job.ref] if deleted_job else []),
         )
@@ -164,7 +164,7 @@ def _replaced(case: Case, index: int, before: Pod, after: Pod) -> Restart:
     if removed is not None:
         reason = pod_deletion.evicted(before)
         text = f"pod {before.name} was {f'evicted ({reason})' if reason else 'deleted while it ran'}"
-        text += f" at {timestamp(pod_deletion.requested_at(removed))}, and was created again"
+        text += f" at {timestamp(pod_deletion.requested_at(removed))}, and was recreated"
         return restart(text, False, removed.ref)
     return restart(*_by_its_job(case, jobs[0], before))
 

@@ -30,9 +30,11 @@ def overdue(case: Case) -> list[str]:
         text = f"pod {pod.name} on node {pod.node} still exists {until - limit:.0f} s after its grace period"
         event = start_events.last(case, index)
         reason = f" ({event.text})" if event and event.is_warning else ""
-        advice = "see the node's kubelet"
+        advice = "check the kubelet on the node"
         if metadata.get("finalizers") and status.get("phase") in ("Failed", "Succeeded"):
             names = ", ".join(map(str, metadata["finalizers"]))
             advice = f"its containers have ended, but no controller has removed its finalizers ({names})"
-        sentences.append((limit, f"{text}{reason}, and its controller waits for it: {advice}"))
+        sentences.append(
+            (limit, f"{text}{reason}, and the pod's controller waits until it is gone: {advice}")
+        )
     return [text for _, text in sorted(sentences)[:MAX_PODS]]

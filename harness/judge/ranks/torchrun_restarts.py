@@ -110,7 +110,7 @@ def unrestarted_processes(truths: list[Truth]) -> list[str]:
         if in_order:
             texts.append(
                 f"{len(in_order) + 1} processes of rank {truth.rank} logged one after the other, "
-                "each to its end"
+                "and each finished"
             )
     return texts
 
@@ -201,11 +201,11 @@ def _overlap(before: Attempt, after: Attempt) -> bool:
 
 def _unproven(lives: list[_Life]) -> Iterator[Restart]:
     for life in lives:
-        text = f"rank {life.rank} was started again at {timestamp(life.at)} in pod {life.pod}, and "
+        text = f"rank {life.rank} was started again at {timestamp(life.at)} in pod {life.pod}, but "
         text += "torchrun's restart count did not change: a loop in the run script, or a second torchrun?"
         if life.by_exec:
             text = f"rank {life.rank} in pod {life.pod} replaced itself with another program (os.exec) at "
-            text += f"{timestamp(life.at)}, before it had finished its run of Pluto's client"
+            text += f"{timestamp(life.at)}, before it had finished its Pluto run"
         yield Restart(life.at, [life.rank], text, False, [f"truth/{life.rank}.jsonl"])
 
 

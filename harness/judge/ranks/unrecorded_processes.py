@@ -57,7 +57,7 @@ def _without_recorder(attached: Attached) -> Finding:
     lives = sum(
         isinstance(line, TruthStart) for rank in case.ranks for _, line in case.bundle.truth_parts(rank)
     )
-    text = f"{counted(len(own), 'attachment')} of {counted(lives, 'recorded life', 'recorded lives')}"
+    text = f"{counted(len(own), 'attachment')} of {counted(lives, 'recorded process', 'recorded processes')}"
     if len(own) > lives:
         text += ": no recorder was mounted (HARNESS_RECORDER=false), so the other processes are unknown"
         return not_passed("processes", "unification.unrecorded_process", text, evidence=REFS[:1])

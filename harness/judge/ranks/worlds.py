@@ -10,7 +10,6 @@ from harness.core.input_limits import MAX_RANKS
 from harness.evidence import process_group_logs, torchrun_processes
 from harness.evidence.torchrun_logs import LoggedRanks, logged
 from harness.evidence.worlds import PATH, ProcessRecord, RankLife, is_each
-from harness.judge import rank_words
 from harness.judge.case import Case, names
 from harness.judge.finding import Finding, counted, listed, not_passed, passed, unknown
 
@@ -33,7 +32,7 @@ def check(case: Case, before: list[Finding]) -> Finding:
         return unknown("world", "see rank-exit")
     if unrecorded_nodes:
         text = f"no process of {_places(case, unrecorded_nodes)} recorded which world it belongs to"
-        reasons = ["its Python runs without the recorder, or no rank got that far"]
+        reasons = ["Python runs there without the recorder, or no rank got that far"]
         return not_passed(
             "world",
             "run.evidence_missing",
@@ -134,7 +133,7 @@ def _not_one(case: Case) -> Finding:
     details = [f"pod {_pod(case, index)} ran {_ranks(case.lives[index])}" for index in sorted(case.lives)]
     ranks = sorted({life.rank for life in lives})
     if len(sizes) == 1 and not duplicates:
-        text = f"{names(unrecorded)} of a world of {sizes[0]} {rank_words.of(unrecorded).was} not recorded"
+        text = f"nothing was recorded for {names(unrecorded)} of a world of {sizes[0]}"
         return not_passed(
             "world", "run.evidence_missing", text, details=details, ranks=unrecorded, evidence=[PATH]
         )
@@ -262,7 +261,7 @@ def of_logs(case: Case) -> Finding | None:
         "variables.world_of_one" if worlds == {1} else "rendezvous.world_size",
         f"each pod trained alone, although the job has {case.expected.num_nodes} nodes",
         details=details,
-        why=["torchrun logged it at the end of its rendezvous"],
+        why=["torchrun logged this at the end of its rendezvous"],
         ranks=case.ranks_of(*alone),
         evidence=refs[:8],
     )

@@ -62,7 +62,7 @@ def _problems(audit: TrainingAudit, launch: Launch) -> Iterator[Problem]:
         yield Problem("training.checkpoint_missing", text, [])
         return
     if unusable := [one.why or one.name for one in saved if not one.whole or one.weights is None]:
-        text = f"{counted(len(unusable), 'checkpoint')} of {len(saved)} cannot be used"
+        text = f"{len(unusable)} of {counted(len(saved), 'checkpoint')} cannot be used"
         yield Problem("training.checkpoint_torn", text, unusable)
     if not_finite := [f"{weight} in {one.name}" for one in saved for weight in one.not_finite]:
         yield Problem(
@@ -102,7 +102,7 @@ def best(facts: Facts) -> Finding:
 def _curves(facts: Facts, audit: TrainingAudit, losses: Series) -> Iterator[Problem]:
     """Yield problems with logged values, namely epochs without a validation loss and wrong perplexities."""
     if missing := _not_evaluated(audit, losses, _of_rank_0(facts, "train/loss")):
-        text = f"no validation loss was logged at {counted(len(missing), 'end')} of an epoch"
+        text = f"no validation loss was logged at the end of {counted(len(missing), 'epoch')}"
         yield Problem("training.epoch_not_evaluated", text, [f"step {step}" for step in missing])
     perplexities = _of_rank_0(facts, VAL_PERPLEXITY)
     if wrong_steps := [step for step, loss in losses.items() if not _agree(perplexities.get(step), loss)]:
@@ -137,7 +137,7 @@ def _stale(audit: TrainingAudit, losses: Series) -> Iterator[Problem]:
         target_text = (
             f"leads to {audited.target}, whose loss is {recorded!r}" if audited.there else "leads to nothing"
         )
-        text = f"`best` {target_text}; the lowest in the tracker is {lowest!r}, after step {step}"
+        text = f"`best` {target_text}; the lowest loss in the tracker is {lowest!r}, after step {step}"
         yield Problem("training.best_is_stale", text, [])
     if audited.loss is None or recorded is None:
         return
@@ -174,9 +174,9 @@ def curve(facts: Facts) -> Finding:
             "training-curve", "training.loss_below_entropy", text, why=reasons, evidence=[AUDIT]
         )
     if reach is not None and lowest > entropy.val * (1 + reach):
-        reasons = [f"--reach asks for {reach:.1%} at most"]
+        reasons = [f"--reach allows at most {reach:.1%}"]
         return not_passed("training-curve", "training.loss_not_reached", text, why=reasons, evidence=[AUDIT])
-    demand = f"--reach asks for {reach:.1%} at most" if reach is not None else "--reach was not given"
+    demand = f"--reach allows at most {reach:.1%}" if reach is not None else "--reach was not given"
     return passed("training-curve", f"{text}; {demand}", [AUDIT])
 
 

@@ -107,7 +107,8 @@ def _no_step(audit: TrainingAudit) -> str:
         return "no step was logged"
     step = audit.checkpoints[-1].step
     return (
-        f"no step was logged, and the last checkpoint of run {audit.run!r} is of step {step}. If the run had "
+        f"no step was logged, and the last checkpoint of run {audit.run!r} is from step {step}. If "
+        "the run had "
         "ended before this launch, use another --run, or more steps or epochs to continue it"
     )
 
@@ -144,7 +145,8 @@ def resume(facts: Facts) -> Finding:
         )
     if differs:
         text = (
-            f"{len(differs)} of {repeated_count} values that were logged again differ, as is possible on GPUs"
+            f"{len(differs)} of {repeated_count} values that were logged again differ, which can happen "
+            "on GPUs"
         )
         return passed("training-resume", text)
     if not repeated_count:
@@ -219,7 +221,7 @@ def _wrong(
     )
     ranks = sorted(deviates) or list(facts.case.ranks)
     details = [
-        f"rank {rank} from step {steps[0]} on, {counted(len(steps), 'step')}"
+        f"rank {rank}: {counted(len(steps), 'step')}, from step {steps[0]} on"
         for rank, steps in deviates.items()
     ]
     cause: CauseId
@@ -234,8 +236,8 @@ def _wrong(
         cause = "training.data_missed" if are_missing else "training.data_repeated"
         text = f"{names(ranks)} used sequences other than those of the seed"
     details += [
-        f"epoch {epoch}: {_total(plan, epoch, used)[0]:.0f} of {plan.sequences} sequences were used, and "
-        "not each exactly once"
+        f"epoch {epoch}: {_total(plan, epoch, used)[0]:.0f} sequences were used, but not each of the "
+        f"{plan.sequences} exactly once"
         for epoch in wrong_epochs
     ]
     refs = [f"truth/{rank}.jsonl" for rank in ranks]
@@ -273,7 +275,7 @@ def _instead(
     if remainder:
         text = f"these are the sequences of {counted(number, 'step')} earlier"
         return [f"{text}: a resumed training job must skip the data that it has already used"]
-    text = f"these are the sequences of the same step {counted(epochs, 'epoch')} earlier"
+    text = f"these are the sequences of the same step, {counted(epochs, 'epoch')} earlier"
     return [f"{text}: pass the epoch to the sampler (DistributedSampler.set_epoch)"]
 
 

@@ -52,7 +52,9 @@ def _lacking(audit: TrainingAudit, transfer: TrainingTransfer, url: str) -> list
     ]
     differences += [f"{text}, and was not sent" for text in transfer.torn]
     if (transfer.url, transfer.run) != (url, audit.run):
-        differences.append(f"{transfer.run!r} was sent to {transfer.url}")
+        differences.append(
+            f"run {transfer.run!r} was sent to {transfer.url}, instead of run {audit.run!r} to {url}"
+        )
     best = audit.best.target if audit.best else None
     if best != transfer.best:
         differences.append(f"`best` is {best} on the volume, but {transfer.best} was sent")

@@ -23,7 +23,7 @@ def test_every_node_answered_and_everything_passed(tmp_path: Path):
     """Contract: PASS says of how many nodes, and that no GPU was accepted where none was tested."""
     seen = verdict(nodes(HEALTHY), tmp_path)
     assert seen.verdict == "PASS", seen.explanation
-    assert "All 3 nodes gave a complete report" in seen.explanation
+    assert "Every node sent a complete report (3 nodes)" in seen.explanation
     assert "12 checks on 3 nodes passed" in seen.explanation
     assert "no GPU was tested, so no GPU is accepted" in seen.explanation
     assert "run-exists" not in {check.name for check in seen.checks}
@@ -33,7 +33,7 @@ def test_a_node_without_a_report_is_named(tmp_path: Path):
     """Contract: what its pod had found out before does not make it accepted."""
     seen = verdict(nodes({**HEALTHY, 1: None}), tmp_path)
     assert (seen.verdict, seen.cause, seen.ranks) == ("FAIL", "node.not_answered", [1])
-    assert "1 node of 3 gave no report: e2e-worker2" in seen.explanation
+    assert "1 of 3 nodes sent no report: e2e-worker2" in seen.explanation
 
 
 def test_a_node_that_nobody_heard_of(tmp_path: Path):
@@ -121,6 +121,6 @@ def test_what_most_nodes_share_is_said_first(tmp_path: Path):
     seen = verdict(nodes(said), tmp_path)
     assert (seen.cause, seen.ranks) == ("training.failed", [0, 1])
     assert seen.explanation.startswith(
-        "2 of 3 nodes fail in the same way, training.failed: look at what they"
+        "2 of 3 nodes failed with the same cause (training.failed): look for a"
     )
     assert "also, node e2e-worker2: env.shm" in seen.explanation.replace("Also", "also")

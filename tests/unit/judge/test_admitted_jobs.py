@@ -220,7 +220,7 @@ def test_ranks_that_train_alone_under_torchrun_do_not_pass(tmp_path: Path) -> No
         job.logs[rank] = logged(rank, group={"backend": "gloo", "store": "TCPStore", "rank": 0, "size": 1})
     verdict = job.judge(tmp_path / "bundle")
     assert verdict.verdict == "UNKNOWN", shown(verdict)
-    assert "Rank 0 of 2 was in a process group of 1" in shown(verdict)
+    assert "Rank 0 of 2 was in a process group of size 1" in shown(verdict)
 
 
 def _env(job: Recorded) -> None:
@@ -256,7 +256,7 @@ MISSING: dict[str, tuple[Callable[[Recorded], object], str, str]] = {
     "the end of a rank's log": (
         lambda job: job.logs.update({1: job.logs[1][:1]}),
         "UNKNOWN",
-        "rank 1: train-1: it ended without a summary. Its last line is of",
+        "rank 1: train-1: it ended without a summary. Its last line is from",
     ),
     "the world of a rank": (
         lambda job: job.logs.update({1: logged(1, world=1)}),
@@ -272,10 +272,10 @@ MISSING: dict[str, tuple[Callable[[Recorded], object], str, str]] = {
     "a second rank": (
         _two_of_one_rank,
         "UNKNOWN",
-        "rank 1: no recorder in its pod wrote a line as this rank",
+        "rank 1: no recorder in its pod wrote a line for this rank",
     ),
     "a point": (lambda job: job.points.pop(), "FAIL", "rank 1: loss/1: 1 of 5 points, in steps 0–999"),
-    "a value": (_other_value, "FAIL", "loss/1: 5 points, as many as logged, but not the same"),
+    "a value": (_other_value, "FAIL", "loss/1: 5 points, as many as were logged, but not the same ones"),
     "the run of a rank": (_other_run, "FAIL", "rank 1 logged 5 points to run 18"),
     "the run": (lambda job: job.runs.clear(), "FAIL", "the tracker has no run with id x in project p"),
     "the tracker": (

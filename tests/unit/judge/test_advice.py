@@ -77,7 +77,7 @@ def test_points_that_bypass_run_log_are_foreign_points(judged):
     job.refresh()
     verdict = judged(job)
     assert verdict.cause == "unification.foreign_points", verdict.explanation
-    assert "without run.log" in verdict.explanation
+    assert "without a recorded call of run.log" in verdict.explanation
     assert verdict.ranks == [1]
 
 
@@ -92,7 +92,7 @@ def test_the_pluto_init_question_is_skipped_for_crashed_ranks(judged, code, aske
         bundles.crash(job, 1, code)
     del job.truth[1]
     said = explained(judged(job), "ground-truth-complete")
-    assert ("did it call pluto.init()" in said) is asked
+    assert ("did the program call pluto.init()" in said) is asked
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_abort_behind_end_of_script_is_said(judged, code):
     job.ended(0, 12, 134, message="")
     verdict = judged(job)
     assert verdict.cause == "rank.killed"
-    said = "signal 6 (SIGABRT), after its script had ended with 0" in verdict.explanation
+    said = "signal 6 (SIGABRT), after its script had ended with exit code 0" in verdict.explanation
     assert (said, "destroy_process_group" in advice(verdict)) == (code == 0, code == 0)
 
 
@@ -227,4 +227,4 @@ def test_ranks_that_share_the_client_s_queue(judged):
         settings(job, rank, queue="/out/.pluto/e2e/run/sync.db")
     verdict = judged(job)
     assert verdict.cause == "unification.lost_points"
-    assert "ranks 0 and 1 share one queue of the client" in verdict.explanation.replace("Ranks", "ranks")
+    assert "ranks 0 and 1 share one client queue" in verdict.explanation.replace("Ranks", "ranks")

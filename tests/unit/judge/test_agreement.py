@@ -45,7 +45,7 @@ def agreement(verdict: Verdict) -> Check:
 def test_one_recorder_has_nothing_to_agree_with(judged: Judged) -> None:
     verdict = judged(bundles.healthy())
     assert verdict.verdict == "PASS"
-    assert agreement(verdict).explanation == "Each rank has only one record, so nothing can differ"
+    assert agreement(verdict).explanation == "Each rank has only one record, so there is nothing to compare"
 
 
 def test_two_that_agree_are_a_pass(judged: Judged) -> None:
@@ -247,7 +247,7 @@ def test_any_change_of_either_record_is_seen(
     ("said", "recorder", "expected"),
     [
         ("does not know this client: AttributeError()", True, "does not know this client: AttributeError()"),
-        ("", True, "No recorder ran: did it call pluto.init()? Was PYTHONPATH overridden"),
+        ("", True, "No recorder ran: did the program call pluto.init()? Was PYTHONPATH overridden"),
         ("", False, "no record of it reached the harness"),
     ],
 )
@@ -277,5 +277,7 @@ def test_a_lost_point_is_blamed_on_the_client_queue(judged: Judged) -> None:
     job.points = [p for p in job.points if (p.metric, p.step) != (lost.metric, lost.step)]
     verdict = judged(job)
     assert (verdict.verdict, verdict.cause) == ("FAIL", "unification.lost_points")
-    assert "handed 1 of them to the client, but its queue never had them" in verdict.explanation
+    assert (
+        "handed 1 of them to the client, but the client's queue never contained them" in verdict.explanation
+    )
     assert "never gave" not in verdict.explanation

@@ -57,7 +57,7 @@ def test_a_renamed_metric_that_is_lost_too(judged: Judged) -> None:
     job = logged(1, *rows("perte/é", 0.5, 0.25))
     job.points = job.points[:-1]
     verdict = judged(job)
-    assert "renamed to 'perte/-' (1 points)" in rewrote(verdict)
+    assert "renamed to 'perte/-' (1 point)" in rewrote(verdict)
     assert any(
         line.startswith("unification.lost_points: Run UTE-1 lacks 1 point") for line in verdict.consequences
     )

@@ -86,7 +86,7 @@ def test_what_ran_is_what_was_sent(tmp_path: Path) -> None:
     verdict = judge(job().write(tmp_path))
     assert verdict.verdict == "PASS"
     assert check(verdict).explanation == (
-        "2 of the 2 files sent ran as they were sent, image worker:1, mounted over it "
+        "2 of 2 sent files ran unchanged, image worker:1, mounted over it "
         "parts/steps.py@bbbbbbbbbbbb, "
         "torch 2.9.1, pluto-ml 0.0.29, python 3.13.5"
     )
@@ -104,11 +104,11 @@ SCRIPT = "/workspace/multinode.py"
 CASES: dict[str, tuple[dict[str, Facts], str]] = {
     "another file ran": (
         {"first": replaced(told(), "file", SCRIPT, B)},
-        "rank 1: /workspace/multinode.py was sent with aaaaaaaaaaaa and ran with bbbbbbbbbbbb",
+        "rank 1: /workspace/multinode.py was sent with aaaaaaaaaaaa, but ran with bbbbbbbbbbbb",
     ),
     "it was edited while it ran": (
         {"last": [*replaced(told(last=True), "ran", SCRIPT, B), ("touched", SCRIPT, "")]},
-        "was sent with aaaaaaaaaaaa, and while it ran it became bbbbbbbbbbbb",
+        "was sent with aaaaaaaaaaaa, but changed to bbbbbbbbbbbb while the rank ran",
     ),
     "it was edited, and put back": (
         {"last": [*told(last=True), ("touched", SCRIPT, "")]},
@@ -120,14 +120,14 @@ CASES: dict[str, tuple[dict[str, Facts], str]] = {
     ),
     "its bytecode is of another source": (
         {"first": [*told(), ("stale", SCRIPT, "")]},
-        "multinode.py ran from bytecode of another source",
+        "multinode.py ran from bytecode that does not match its source",
     ),
     "it did not arrive": (
         {
             "first": [fact for fact in told() if not fact[1].endswith("steps.py")],
             "last": [fact for fact in told(last=True) if not fact[1].endswith("steps.py")],
         },
-        "/workspace/parts/steps.py was sent with bbbbbbbbbbbb and was not there",
+        "/workspace/parts/steps.py was sent with bbbbbbbbbbbb, but did not exist",
     ),
     "a file that was not sent ran": (
         {"last": [*told(last=True), ("ran", "/workspace/more.py", C)]},
@@ -135,15 +135,15 @@ CASES: dict[str, tuple[dict[str, Facts], str]] = {
     ),
     "another image under the tag": (
         {"first": replaced(told(), "stack", "image", "worker:2")},
-        "image was sent as worker:1 and is worker:2",
+        "image was sent as worker:1, but is worker:2",
     ),
     "another version of the client": (
         {"first": replaced(told(), "stack", "pluto", "0.0.28")},
-        "pluto-ml was sent as 0.0.29 and is 0.0.28",
+        "pluto-ml was sent as 0.0.29, but is 0.0.28",
     ),
     "a patched client": (
         {"last": [*told(last=True), ("client", "/site/pluto/op.py", "")]},
-        "rank 1: pluto-ml is not as it was installed: /site/pluto/op.py",
+        "rank 1: pluto-ml was changed after its installation: /site/pluto/op.py",
     ),
     "the client changed": (
         {"last": replaced(told(last=True), "stack", "pluto_files", C)},
@@ -183,7 +183,7 @@ def test_a_pod_that_got_another_image(tmp_path: Path) -> None:
                 status["imageID"] = f"sha256:{A}"
     verdict = judge(made.write(tmp_path))
     assert (verdict.cause, verdict.ranks) == ("launch.code_mismatch", [1])
-    assert "worker:1 was sent as cccccccccccc, and the pods got aaaaaaaaaaaa" in verdict.explanation
+    assert "worker:1 was sent as cccccccccccc, but the pods got aaaaaaaaaaaa" in verdict.explanation
 
 
 @pytest.mark.parametrize("ids", [(f"sha256:{A}", f"sha256:{B}"), (f"r/w@sha256:{A}", f"r/w@sha256:{B}")])

@@ -344,12 +344,12 @@ def test_a_longer_wait_is_not_advised_after_complete_records(judged, ago, longer
         (
             2,
             15,
-            "the last container started 2 s after the job was admitted, and the last rank logged its first",
+            "the last container started 2 s after the job was admitted, and it took",
         ),
         (
             2,
             None,
-            "the last container started 2 s after the job was admitted, and ranks 0 and 1 had logged no",
+            "the last container started 2 s after the job was admitted, and ranks 0 and 1 had logged nothing",
         ),
         (None, None, "the containers of ranks 0 and 1 had not started"),
     ],
@@ -777,5 +777,5 @@ def test_harness_stopped_while_pods_ran_misses_nothing(judged):
     verdict = judged(job)
     assert verdict.verdict == "UNKNOWN", verdict.explanation
     completed = next(check for check in verdict.checks if check.name == "completed")
-    assert "all its pods ran" in completed.explanation
+    assert "all its pods were running" in completed.explanation
     assert message in completed.explanation

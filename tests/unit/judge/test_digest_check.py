@@ -116,7 +116,7 @@ def test_a_rank_without_a_summary_is_unknown() -> None:
     process.minute(1_700_000_000_000)
     found = judged([process.written], parts(process))
     assert results(found) == {"PASS", "UNKNOWN"}
-    assert "Its last line is of 2023-11-14 22:13:20 UTC, after 5 points" in told(found)
+    assert "Its last line is from 2023-11-14 22:13:20 UTC, after 5 points" in told(found)
     assert "the 5 points up to its recorder's last line are in the run" in told(found)
     fewer = judged([process.written], parts(process)[:3])
     assert "the run has 3 points in all, fewer than its recorder's last line reports" in told(fewer)
@@ -132,7 +132,7 @@ def test_rank_without_line_is_unknown_also_beside_complete_one() -> None:
 def test_lines_of_another_job_in_a_log_are_unknown() -> None:
     process, other = of_steps(0, range(5)).end(), of_steps(0, range(5), nonce=OTHER).end()
     found = judged([process.written + other.written], parts(process))
-    assert "3 lines in its log have another owner's uid" in told(found)
+    assert "its log contains 3 lines with another owner's UID" in told(found)
 
 
 def test_two_jobs_with_one_rank_are_unknown() -> None:
@@ -199,7 +199,7 @@ def test_metric_of_inseparable_ranks_is_unknown() -> None:
     one, other = of_steps(0, range(0, 40, 2)).end(), of_steps(1, range(1, 40, 2)).end()
     found = judged([one.written, other.written], parts(one, other), 2)
     assert results(found) == {"PASS", "UNKNOWN"}
-    assert "other processes may also have logged points for it" in told(found)
+    assert "other processes may also have logged points for this metric" in told(found)
 
 
 def test_points_to_another_run_are_unknown() -> None:

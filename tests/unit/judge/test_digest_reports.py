@@ -95,8 +95,9 @@ def test_another_value_is_named_to_its_block() -> None:
     process = trained().end()
     rows = [(m, s, 9.5 if (m, s) == ("lr", 7007) else v, t) for m, s, v, t in process.rows]
     findings = judged([process], rows)
-    assert "rank 0: lr: 12000 points, as many as logged, but not the same, in steps 7000–7999" in told(
-        findings
+    assert (
+        "rank 0: lr: 12000 points, as many as were logged, but not the same ones, in steps 7000–7999"
+        in told(findings)
     )
 
 
@@ -245,7 +246,9 @@ def test_unsent_points_of_running_rank_are_not_lost() -> None:
     findings = judged([process], rows, running=True)
     assert results(findings) == {"PASS", "UNKNOWN"}
     assert "rank 0: lr: 1 of 5000 points before its last line, in steps 1000–1999" in told(findings)
-    assert "rank 0: loss: as many points as logged, but not the same, in steps 2000–2999" in told(findings)
+    assert "rank 0: loss: as many points as were logged, but not the same ones, in steps 2000–2999" in told(
+        findings
+    )
     assert "its client may still send them" in told(findings)
 
 

@@ -79,7 +79,7 @@ def test_a_missing_node_does_not_hide_a_slow_one() -> None:
         found = fleet(records(there), expected(nodes))
         assert [node(found, name).verdict for name in ("gpu-03", "gpu-04")] == ["WARN", "WARN"]
     few = fleet(records(nodes[3:]), expected(nodes))
-    assert "only 2 of 5 nodes have this figure" in cell(few, "gpu-03", "memory.copy", 0).text
+    assert "only 2 of 5 nodes reported this value" in cell(few, "gpu-03", "memory.copy", 0).text
     assert {one.verdict for one in few.nodes} == {"UNKNOWN"}
 
 

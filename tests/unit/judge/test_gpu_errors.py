@@ -210,7 +210,8 @@ def test_a_fault_that_a_health_monitor_reports_is_named(judged, one: dict[str, s
     assert (verdict.cause, verdict.ranks) == ("rank.crashed", [1]), verdict.explanation
     text = f"{one['type']} is {one['status']}, {one['reason']}: {one['message']}"
     assert (
-        f"ode e2e-worker2 of rank 1 has a GPU fault since 2026-11-21T05:00:11Z: {text}" in verdict.explanation
+        f"ode e2e-worker2 of rank 1 has had a GPU fault since 2026-11-21T05:00:11Z: {text}"
+        in verdict.explanation
     )
     assert "drain it" in verdict.next[-1]
 
@@ -220,7 +221,7 @@ def test_fault_of_another_node_explains_only_gpu_errors(judged, error: str, says
     """Contract: the node of rank 0 is mentioned, and its rank is not accused."""
     verdict = judged(crashed(error, {GPU: "8"}, *with_condition(0, FAULTY[0])))
     assert verdict.ranks == [1], verdict.explanation
-    assert ("of rank 0 has a GPU fault" in verdict.explanation) == says
+    assert ("of rank 0 has had a GPU fault" in verdict.explanation) == says
     assert "drain it" not in verdict.next[-1]
 
 

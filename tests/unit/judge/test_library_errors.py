@@ -82,7 +82,7 @@ ERRORS = {
         of(1, f"{SHARED}Too many open files (24)"), "rank.crashed", "Too many open files", "ulimit -n"
     ),
     "the sender of a tensor has ended": Error(
-        of(1, f"{SHARED}No such file or directory (2)"), "rank.crashed", "No such file", "had ended before"
+        of(1, f"{SHARED}No such file or directory (2)"), "rank.crashed", "No such file", "had already ended"
     ),
     "a failed assertion in a kernel (trl #2996, lm-evaluation-harness #2293)": Error(
         [*ASSERTIONS, *of(1, f"RuntimeError: {DEVICE_SIDE}", *NOTES)],
@@ -308,7 +308,10 @@ def test_rank_ended_by_watchdog_was_not_killed(judged) -> None:
     job.logs[job.pod_name(0)] = [f"{bundles.at(8, True)} Saving latest checkpoint", *late]
     verdict = judged(job)
     assert (verdict.cause, verdict.ranks) == ("rank.killed", [1]), verdict.explanation
-    assert "it may be the hung one; its last log line before that was: Saving latest" in verdict.explanation
+    assert (
+        "it may be the rank that hung; its last log line before that was: Saving latest"
+        in verdict.explanation
+    )
     assert "raise `timeout` of init_process_group" in verdict.next[-1]
 
 

@@ -53,7 +53,7 @@ def test_each_exit_code_is_known_from_two_sources(judged):
 def test_exit_code_0_masks_a_failed_rank(judged, code, how, error, said):
     verdict = judged(failing(bundles.healthy(), code, how, error))
     assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "rank.exit_code_masked", [1])
-    assert f"exited with 0, though rank 1 {said}" in verdict.explanation
+    assert f"exited with code 0 even though rank 1 {said}" in verdict.explanation
     assert check(verdict).result == "UNKNOWN"
 
 
@@ -395,7 +395,7 @@ def test_timeout_of_script_that_ended_torchrun_is_told(judged, limit, after, tol
     job = with_script(limited(bundles.healthy(), limit, after), f"{limit} torchrun a.py\nexit 0")
     verdict = judged(job)
     assert (verdict.verdict, verdict.cause) == ("FAIL", "rank.exit_code_masked")
-    assert (f"`{limit}` of its script ended torchrun of rank 0 after step 5" in verdict.explanation) is told
+    assert (f"`{limit}` in its script ended torchrun of rank 0 after step 5" in verdict.explanation) is told
 
 
 def without_ranks(job: bundles.Job, *, trains: bool, seen: str = "", limit: str = "") -> bundles.Job:
@@ -426,7 +426,7 @@ def without_ranks(job: bundles.Job, *, trains: bool, seen: str = "", limit: str 
             "",
             "timeout 8",
             "rank.exit_code_masked",
-            "`timeout 8` of its script ended torchrun before it started a rank",
+            "`timeout 8` in its script ended torchrun before it started a rank",
         ),
         ("end", "", "rank.exit_code_masked", "torchrun ended with exit code 2 before it started a rank"),
         ("result", "", "rank.exit_code_masked", "before it started a rank: RendezvousTimeoutError"),
@@ -569,7 +569,7 @@ def test_exit_code_124_is_explained_by_the_script_timeout(judged):
     with_script(job, "timeout -k 5 25 torchrun a.py")
     verdict = judged(job)
     assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "rank.killed", [1])
-    assert "exited with code 124: `timeout -k 5 25` of its script ended it" in verdict.explanation
+    assert "exited with code 124: `timeout -k 5 25` in its script ended it" in verdict.explanation
     assert any("raise the limit of `timeout`" in one for one in verdict.next)
 
 

@@ -67,7 +67,10 @@ def test_the_node_that_rejects_is_named_with_its_ranks(tmp_path: Path) -> None:
     made.see("node", 2, {**node, "status": {"addresses": [{"address": "10.9.0.2"}]}})
     seen = verdict(made, tmp_path)
     assert (seen.verdict, seen.cause, seen.ranks) == ("FAIL", REJECTED, [1, 3]), seen.explanation
-    assert "node e2e-worker2 has the address that rejects them (10.244.1.1, 10.9.0.2)" in seen.explanation
+    assert (
+        "node e2e-worker2 has the address that rejects the connections (10.244.1.1, 10.9.0.2)"
+        in seen.explanation
+    )
 
 
 def test_healthy_pod_on_node_that_rejects_is_not_accused(tmp_path: Path) -> None:
@@ -150,7 +153,7 @@ def test_error_of_healthy_pod_is_not_cause(tmp_path: Path) -> None:
     assert verdict(made, tmp_path).cause == "tcp.filtered"
 
 
-HOST = "hostNetwork: true and dnsPolicy: ClusterFirst without HostNet"
+HOST = "hostNetwork: true but not dnsPolicy: ClusterFirstWithHostNet"
 CUSTOM = {"nameservers": ["192.0.2.53"], "searches": ["corp.example"]}
 
 

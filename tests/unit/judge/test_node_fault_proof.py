@@ -48,7 +48,7 @@ def test_a_cause_that_most_nodes_share_is_nobodys_own(cause: str) -> None:
     """An image without CUDA: every node of the fleet is FAIL gpu.absent, and none is at fault."""
     found = reasons(failing(4, of=5, cause=cause))
     assert sorted(found) == ["gpu-00", "gpu-01", "gpu-02", "gpu-03"]
-    assert found["gpu-00"] == f"4 of 5 nodes have {cause}: look at what they have in common"
+    assert found["gpu-00"] == f"4 of 5 nodes failed with {cause}: look for a common reason"
 
 
 @pytest.mark.parametrize("cause", sorted(COMPARED | OWN))
@@ -63,7 +63,7 @@ def test_a_cause_that_is_no_nodes_own_stays_doubtful(cause: str) -> None:
 
 def test_a_single_node_is_blamed_only_for_hardware() -> None:
     assert reasons(failing(1, of=1, cause="gpu.ecc")) == {}
-    assert "may be a fault of the image" in reasons(failing(1, of=1, cause="gpu.absent"))["gpu-00"]
+    assert "may be caused by the image" in reasons(failing(1, of=1, cause="gpu.absent"))["gpu-00"]
 
 
 def test_a_failure_on_most_nodes_needs_force_to_taint() -> None:
@@ -74,7 +74,7 @@ def test_a_failure_on_most_nodes_needs_force_to_taint() -> None:
     assert sorted(found) == ["gpu-00", "gpu-01", "gpu-02", "gpu-03"]
     assert (
         found["gpu-01"]
-        == "4 of 4 nodes have gpu.driver: look at what they have in common; --force taints them anyway"
+        == "4 of 4 nodes failed with gpu.driver: look for a common reason; --force taints them anyway"
     )
     assert doubtful(fleet(records(nodes), expected(nodes)), force=True) == {}
 
@@ -82,8 +82,7 @@ def test_a_failure_on_most_nodes_needs_force_to_taint() -> None:
 def test_force_does_not_prove_what_an_image_may_lack() -> None:
     nodes = failing(1, of=1, cause="gpu.absent")
     assert (
-        "may be a fault of the image"
-        in doubtful(fleet(records(nodes), expected(nodes)), force=True)["gpu-00"]
+        "may be caused by the image" in doubtful(fleet(records(nodes), expected(nodes)), force=True)["gpu-00"]
     )
 
 

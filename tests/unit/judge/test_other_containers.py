@@ -219,7 +219,9 @@ def test_a_helper_exit_before_the_crash_is_mentioned(judged):
     job.see("jobset", 14, state)
     verdict = judged(job)
     assert verdict.cause == "rank.crashed"
-    assert "container proxy of its pod had ended with exit code 7" in verdict.explanation.lower()
+    explanation = verdict.explanation.lower()
+    assert "container proxy in the same pod had ended" in explanation
+    assert "s earlier with exit code 7" in explanation
 
 
 def test_a_container_of_the_job_template_is_not_injected(judged):

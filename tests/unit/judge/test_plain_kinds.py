@@ -301,7 +301,7 @@ def test_a_pod_that_its_stateful_set_creates_after_another(tmp_path: Path, polic
     verdict, checks = judged(job, tmp_path)
     assert (verdict.cause, verdict.ranks) == ("rank.missing", [1]), verdict.explanation
     waits = policy == "OrderedReady" and not ready
-    told = "all pods before it are Ready (podManagementPolicy OrderedReady), and trainer-0 never was"
+    told = "all pods before it are Ready (podManagementPolicy OrderedReady), and trainer-0 was never Ready"
     assert (told in checks["rank-pods"].explanation) == waits
     assert any("podManagementPolicy: Parallel" in step for step in verdict.next) == waits
 

@@ -99,7 +99,10 @@ def test_a_collective_timeout_names_the_hung_peer(judged):
     job.jobset(15, "Failed")
     verdict = judged(job)
     assert (verdict.cause, verdict.ranks) == ("rank.hung", [1])
-    assert "did not take part: when it was ended, it was in wait" in verdict.explanation
+    assert (
+        "did not take part in the collective operation: when it was ended, it was in wait"
+        in verdict.explanation
+    )
 
 
 def test_rank_that_never_joined_is_one_that_hangs(judged):
@@ -153,7 +156,10 @@ def test_an_exit_code_that_the_run_script_swallowed(judged):
     says(job, 1, ["about to leave at step 7 with exit code 3"], code=3, shell=0)
     verdict = judged(job)
     assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "rank.exit_code_masked", [1])
-    assert "exited with 0, though torchrun reports that rank 1 failed with exit code 3" in verdict.explanation
+    assert (
+        "exited with code 0 even though torchrun reports that rank 1 failed with exit code 3"
+        in verdict.explanation
+    )
 
 
 def test_a_report_that_something_follows_swallowed_nothing(judged):
@@ -226,7 +232,7 @@ def test_a_deleted_pod_whose_end_was_seen(judged, peer):
     assert "was deleted while it ran, and ended by signal 15" in verdict.explanation
 
 
-@pytest.mark.parametrize(("failed_at", "peer"), [(12, "taken down"), (30, "deleted while it ran")])
+@pytest.mark.parametrize(("failed_at", "peer"), [(12, "stopped"), (30, "deleted while it ran")])
 def test_pod_deleted_by_job_after_another_deletion(judged, failed_at, peer):
     """Contract: the first deletion is the cause, although both are of the same second. The Job controller
     counts a pod that is being deleted as failed, and deletes the others before it writes its condition. A Job

@@ -80,7 +80,7 @@ def test_dns_that_differs_on_one_node_is_the_cause(judged, index):
     seen = [absent(inspection(job, at)) if at == index else inspection(job, at) for at in range(2)]
     verdict = judged(job, *seen)
     assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "dns.differs_by_node", [index])
-    assert f"node e2e-worker{index + 1} uses another or outdated DNS server" in verdict.explanation
+    assert f"the DNS server used on e2e-worker{index + 1} is different or outdated" in verdict.explanation
 
 
 def test_a_name_that_no_pod_knows_is_missing(judged):
@@ -188,7 +188,7 @@ def test_torchrun_without_store_yet_has_its_pod(judged):
             ("localhost", "localhost"),
             (("127.0.0.1", "::1"), ("127.0.0.1", "::1")),
             "variables.master_addr",
-            "which is the pod itself",
+            "which in each pod is the pod itself",
             id="mlc-ai/pith-train#91",
         ),
         pytest.param(

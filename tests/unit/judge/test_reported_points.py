@@ -178,7 +178,7 @@ CASES = {
         [row("a", 1, math.nan), row("a", 2, 0.5), row("b", 3, -math.inf)],
         lambda job, rows: [one for one in as_logged(job, rows) if math.isfinite(one.value)],
         LOST,
-        r"All of them are NaN or infinite, and the run has every finite value of rank 1",
+        r"All missing values are NaN or infinite, and the run has every finite value of rank 1",
     ),
     "after a resume, the first value of a step is kept (wandb #4482, #6717)": Case(
         [*ramp("a", 4), *(row("a", step, 9.0 + step) for step in range(2, 8))],

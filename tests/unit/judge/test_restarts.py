@@ -246,7 +246,7 @@ def test_processes_one_after_the_other_are_no_restart(judged: Judged) -> None:
     again(job, 1, whole=True)
     said = restarts(judged(job))
     assert said.result == "PASS"
-    assert "2 processes of rank 1 logged one after the other, each to its end" in said.explanation
+    assert "2 processes of rank 1 logged one after the other, and each finished" in said.explanation
 
 
 def test_more_restarts_than_torchrun_may_do(judged: Judged) -> None:
@@ -304,7 +304,7 @@ def test_a_last_attempt_without_an_end_is_not_complete(judged: Judged) -> None:
     job.truth[0] = [*whole, TruthStart(attempt="b", time_ms=BEGAN + 9000), *job.rows(0)[:1]]
     verdict = judged(job)
     assert (verdict.verdict, verdict.cause) == ("UNKNOWN", "unification.truth_incomplete")
-    assert "in attempt 2 of 2, its end record is missing after 1 rows" in verdict.explanation
+    assert "in attempt 2 of 2, its end record is missing after 1 row" in verdict.explanation
 
 
 def first_pods(job: bundles.Job, job_uid: str = "job-1", when: float = 2) -> None:
@@ -338,7 +338,7 @@ def test_job_of_jobset_is_deleted_and_made_again(judged: Judged) -> None:
     first_pods(job)
     verdict = judged(job)
     assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "rank.restarted", [0, 1])
-    assert "its Job was deleted, and a new one was created for it" in verdict.explanation
+    assert "its Job was deleted, and a new Job was created in its place" in verdict.explanation
 
 
 def test_who_edited_the_job_before_its_pods_were_replaced(judged: Judged) -> None:

@@ -69,8 +69,9 @@ def test_the_only_rank_outside_a_collective_is_named(judged):
     """Contract: pytorch/gloo#511. With its pod, its last step, its line, and the record as evidence."""
     verdict = judged(job({1: ASLEEP}))
     assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "rank.hung", [1])
-    assert "after step 1 did not take part: when it was ended, it was in load (train.py line 54)" in (
-        verdict.explanation
+    assert (
+        "after step 1 did not take part in the collective operation: when it was ended, it was in "
+        "load (train.py line 54)" in (verdict.explanation)
     )
     assert any(ref.startswith("processes.jsonl:") for ref in verdict.evidence)
 
@@ -101,9 +102,7 @@ def test_nobody_is_accused_without_proof(judged, made):
 
 def test_a_place_is_told_where_it_proves_nothing(judged):
     verdict = judged(job({1: ASLEEP}, gpus=True))
-    assert "it may be the hung one; when it was ended, rank 1 was in load (train.py line 54)" in (
-        verdict.explanation
-    )
+    assert "it may be the rank that hung; rank 1 was in load (train.py line 54)" in (verdict.explanation)
 
 
 def test_a_job_without_time_tells_where_its_ranks_were(judged):
@@ -117,7 +116,7 @@ def test_a_job_without_time_tells_where_its_ranks_were(judged):
     verdict = judged(made)
     assert (verdict.verdict, verdict.cause) == ("FAIL", "run.timed_out"), verdict.explanation
     places = "rank 1 was in load (train.py line 54), under main (train.py line 87); rank 0 was in all_reduce"
-    assert f"When it was ended, {places}" in verdict.explanation
+    assert f"When the job was stopped, {places}" in verdict.explanation
 
 
 def test_rank_that_waited_for_tracker_is_not_hung(judged):

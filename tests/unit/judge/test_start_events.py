@@ -205,7 +205,7 @@ def test_events_of_namesake_pod_do_not_count(judged) -> None:
             "toomanyrequests: You have reached your pull rate limit",
             "imagePullSecrets",
         ),
-        ("ErrImagePull", "denied: Your authorization token has expired. Reauthenticate.", "has expired"),
+        ("ErrImagePull", "denied: Your authorization token has expired. Reauthenticate.", "have expired"),
         ("ImagePullBackOff", "write /var/lib/containerd/x: no space left on device", "crictl rmi --prune"),
         (
             "ErrImagePull",

@@ -47,7 +47,7 @@ def tracker_pod(job: bundles.Job, uid: str, when: float, ready: bool = True, **m
             "The client of rank 1 still has 2 of them in its queue, not sent: 503 Service Unavailable",
         ),
         ({"sent": {"loss/node1": [(0, 9)]}}, "The tracker acknowledged 2 of them to the client of rank 1"),
-        ({"sent": {"loss/node1": [(0, 3)]}}, "Rank 1 never gave 1 of them to its client"),
+        ({"sent": {"loss/node1": [(0, 3)]}}, "Rank 1 never gave 1 of them to the client"),
         ({"whole": False}, ""),
     ],
 )
@@ -74,7 +74,7 @@ def test_points_in_another_run_are_not_lost_by_tracker(judged):
         if row.metric == "loss/node1" and row.step in (3, 4):
             job.points.append(bundles.point(job, 1, row, run_id=2))
     lost = next(check for check in judged(job).checks if check.name == "no-lost-points")
-    assert "Rank 1 put 2 of them into another run" in lost.explanation
+    assert "Rank 1 logged 2 of them to another run" in lost.explanation
     assert "acknowledged" not in lost.explanation
 
 
@@ -95,7 +95,7 @@ def test_upload_process_that_did_not_come_to_its_end(judged):
     job = losing(unsent={"loss/node1": [(3, 4)]})
     line = f"{at(6, True)} 2026-11-21 05:00:06,1 [pluto-sync] INFO: Sync process started (parent PID: 9)"
     job.logs[job.pod_name(1)].insert(1, line)
-    assert "upload process of rank 1 started and did not come to its end" in judged(job).explanation
+    assert "upload process of rank 1 started but did not finish" in judged(job).explanation
 
 
 def test_a_full_disk(judged):

@@ -260,7 +260,7 @@ def test_launch_of_run_that_had_ended_is_explained(checked: Any) -> None:
     other = [TruthRow(metric="other", step=0, value=1.0, time_ms=BEGAN)]
     found = checked({0: other, 1: other}, audit())["training-data"]
     assert found.result == "UNKNOWN"
-    assert "No step was logged, and the last checkpoint of run 'train' is of step 6" in found.explanation
+    assert "No step was logged, and the last checkpoint of run 'train' is from step 6" in found.explanation
     assert "use another --run, or more steps or epochs" in found.explanation
 
 

@@ -93,7 +93,7 @@ def test_a_stale_run(judged):
     job.runs = [job.runs[0].model_copy(update={"created_at": at(-300, True)})]
     verdict = judged(job)
     assert verdict.cause == "unification.stale_run"
-    assert "300.0 s before" in verdict.explanation
+    assert "300.0 s earlier" in verdict.explanation
 
 
 @pytest.mark.parametrize(("created", "resumed", "result"), [(-1.0, False, "PASS"), (-1.0, True, "FAIL")])
@@ -318,7 +318,7 @@ def test_blocks_that_lost_points(judged):
     """Contract: a loss past the row limit is located to its block."""
     verdict = judged(with_blocks(lose=3))
     assert (verdict.cause, verdict.ranks) == ("unification.lost_points", [1])
-    assert "late 3 of the 1000 points of steps 0–999" in verdict.explanation
+    assert "late 3 of 1000 points in steps 0–999" in verdict.explanation
 
 
 def test_blocks_with_a_wrong_value(judged):
@@ -383,7 +383,7 @@ def test_an_overwrite_by_the_same_process_is_a_note(judged: Judged) -> None:
     )
     verdict = judged(job)
     assert verdict.verdict == "PASS", verdict
-    assert "2 points came again with another value" in verdict.explanation
+    assert "logged 2 points again with another value" in verdict.explanation
     assert (
         "rank 0: loss/node0 at steps 2, 3 (2 points): the same process logged it again" in verdict.explanation
     )
@@ -529,7 +529,7 @@ DISORDER = [
 def test_decreasing_steps_past_the_row_limit_still_pass(judged: Judged, tmp_path: Path) -> None:
     verdict = judged(past_the_limit(tmp_path, DISORDER, 300))
     assert verdict.verdict == "PASS", verdict
-    assert "201 points came again with another value" in verdict.explanation
+    assert "logged 201 points again with another value" in verdict.explanation
 
 
 @pytest.mark.parametrize(

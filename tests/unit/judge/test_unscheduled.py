@@ -94,7 +94,7 @@ def test_volume_in_zone_that_gets_node_is_not_cause(judged) -> None:
 @pytest.mark.parametrize(
     ("reason", "advice"),
     [
-        ("2 node(s) had untolerated taint {node.kubernetes.io/disk-pressure: }.", "free the disk"),
+        ("2 node(s) had untolerated taint {node.kubernetes.io/disk-pressure: }.", "free disk space"),
         ("2 node(s) had untolerated taint {node.kubernetes.io/not-ready: }.", "not ready"),
         ("2 node(s) had untolerated taint {node.cilium.io/agent-not-ready: true}.", "its DaemonSet"),
         ("1 node(s) had untolerated taint {a: b}, 1 node(s) were unschedulable.", "uncordoned"),
@@ -145,7 +145,7 @@ def test_pod_waiting_for_its_group_is_not_accused(judged) -> None:
     verdict = judged(job)
     assert (verdict.cause, verdict.ranks) == ("scheduling.unschedulable", [3]), verdict.explanation
     assert NO_GPU in verdict.explanation
-    assert f"Ranks 0, 1 and 2 only wait for it: {GANG}" in verdict.explanation
+    assert f"Ranks 0, 1 and 2 only wait for the rest of the pod group: {GANG}" in verdict.explanation
 
 
 def test_group_without_reason_is_explained_by_its_own_event(judged) -> None:
