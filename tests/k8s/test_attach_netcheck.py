@@ -69,7 +69,7 @@ def test_an_account_without_the_right_to_exec(
         own.job("read-only", **LONG)
         own.until_logged("app=read-only", 1, "step 1")
         bundle = own.attach("job/read-only").bundle
-        with pytest.raises(HarnessError, match="netcheck ran in no pod") as error:
+        with pytest.raises(HarnessError, match="netcheck could not run in any pod") as error:
             checked(own, bundle)
         assert error.value.exit_code == 2
         assert "--print-rbac --probe" in (error.value.hint or "")

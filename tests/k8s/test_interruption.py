@@ -120,7 +120,7 @@ def test_cluster_of_somebody_else_is_neither_used_nor_deleted(env: dict[str, str
         up = harness("up", *arguments(cluster), env=env)
         assert up.process.returncode == 64, up.stderr
         down = harness("down", "--cluster-name", cluster, env=env)
-        assert "none that the harness created" in down.stdout
+        assert "not removed, because the harness did not create it or it does not exist" in down.stdout
         assert theirs.startswith(containers(cluster)[0])
     finally:
         subprocess.run(["docker", "rm", "-f", theirs], capture_output=True, check=True)

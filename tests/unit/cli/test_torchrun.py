@@ -205,7 +205,7 @@ def test_a_dry_run_without_a_cluster_prints_the_job(
             ]
         )
     said = capsys.readouterr()
-    assert (ended.value.code, "was not checked by a cluster" in said.err) == (0, True), said.err
+    assert (ended.value.code, "was not validated by a cluster" in said.err) == (0, True), said.err
     assert all(
         f"value: {text}" in said.out.replace("'", '"') for text in ('"1e3"', '"y"', '"true"', '"1:30"')
     )
