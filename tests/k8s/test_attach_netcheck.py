@@ -55,7 +55,7 @@ def test_service_without_pods_and_deleted_job(foreign: ForeignJobs) -> None:
     with pytest.raises(UsageError, match="there is no Job cut"):
         checked(foreign, bundle)
     foreign.job("cut", **LONG)
-    with pytest.raises(UsageError, match="was deleted, and another Job now has its name"):
+    with pytest.raises(UsageError, match="was deleted, and another Job with the same name exists now"):
         checked(foreign, bundle)
 
 

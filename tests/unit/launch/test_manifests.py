@@ -235,7 +235,7 @@ def test_a_secret_in_a_manifest_is_applied_by_reference() -> None:
             "indexed-job",
             "spec/template/spec/toleration",
             [{"operator": "Exists"}],
-            "spec.template.spec.toleration is not a field of Kubernetes; did you mean tolerations?",
+            "spec.template.spec.toleration: Kubernetes has no such field; did you mean tolerations?",
         ),
         (
             "daemonset",
@@ -258,7 +258,7 @@ def test_a_secret_in_a_manifest_is_applied_by_reference() -> None:
         ("indexed-job", "spec/completionMode", "NonIndexed", "spec.completionMode: expected Indexed"),
         ("indexed-job", "spec/parallelism", 1, "spec.parallelism: expected 2"),
         ("indexed-job", "spec/completions", None, "spec.completions: expected a positive whole number"),
-        ("indexed-job", "spec/suspend", True, "spec.suspend: nothing resumes a Job without a queue"),
+        ("indexed-job", "spec/suspend", True, "spec.suspend: only Kueue resumes a suspended Job"),
         ("daemonset", "metadata/labels", QUEUED, "Kueue does not manage a DaemonSet"),
         (
             "daemonset",
@@ -270,10 +270,10 @@ def test_a_secret_in_a_manifest_is_applied_by_reference() -> None:
             "statefulset",
             "spec/template/metadata/labels",
             QUEUED,
-            "so that Kueue admits all its pods together",
+            "so that Kueue admits all of its pods together",
         ),
         ("daemonset", "kind", "Deployment", "exactly one of"),
-        ("daemonset", "metadata", {}, "expected metadata.name"),
+        ("daemonset", "metadata", {}, "metadata.name is missing"),
     ],
 )
 def test_what_cannot_work_is_refused(name: str, path: str, value: Any, said: str) -> None:
@@ -296,7 +296,9 @@ def test_a_helper_before_the_worker_is_refused() -> None:
     changed = documents(ROOT / "manifests/indexed-job.yaml")
     containers = changed[1]["spec"]["template"]["spec"]["containers"]
     containers.insert(0, {"name": "proxy", "image": "proxy:1", "command": ["sleep", "infinity"]})
-    with pytest.raises(UsageError, match="the first container must run the ranks: proxy runs no torchr"):
+    with pytest.raises(
+        UsageError, match=r"the first container must run the ranks, but torchrun runs in .* and not in proxy"
+    ):
         of_manifest(changed, "x.yaml")
     containers.reverse()
     of_manifest(changed, "x.yaml")

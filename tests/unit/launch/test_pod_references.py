@@ -66,7 +66,7 @@ def test_what_the_cluster_or_the_file_has_is_taken(cluster: Any, pod: dict[str, 
         ({"runtimeClassName": "nvidai"}, "runtimeClassName nvidai: the cluster has no .*; it has nvidia"),
         (
             {"serviceAccountName": "trainer"},
-            "serviceAccountName trainer: a launch has its own namespace",
+            "serviceAccountName trainer: each launch runs in a new namespace",
         ),
     ],
 )

@@ -49,7 +49,7 @@ def secret(name: str, **data: str) -> UserSecret:
         ({"upload": "s3://runs/a//b"}, r"--upload: s3://BUCKET/PREFIX is expected"),
         ({"resume_from": "https://runs/a"}, r"--resume-from: s3://BUCKET/PREFIX is expected"),
         ({"resume_from": "s3://runs/../a"}, r"--resume-from: s3://BUCKET/PREFIX is expected"),
-        ({"upload": URL, "smoke": True}, "--upload transfers checkpoints, and the smoke test writes none"),
+        ({"upload": URL, "smoke": True}, "--upload transfers checkpoints, but --smoke writes none"),
         ({"resume_from": URL, "smoke": True}, "--resume-from transfers checkpoints"),
     ],
 )

@@ -69,7 +69,7 @@ def test_the_main_job_is_what_it_says(job: JobFile) -> None:
         ({"resources": {"image_id": "busybox:latest"}}, "other than latest"),
         ({"resources": {"image_id": "busybox"}}, "other than latest"),
         ({"resources": {"cpus": None}}, r"resources\.cpus"),
-        ({"resources": {"labels": {"a": 1}}}, "quote the numbers"),
+        ({"resources": {"labels": {"a": 1}}}, "put numbers in quotes"),
         ({"resources": {"labels": {DURATION_LABEL: "1h"}}}, "whole seconds"),
     ],
 )
