@@ -42,7 +42,7 @@ def test_a_frozen_server_is_told_in_time(serve: Serve) -> None:
     """A paused control plane accepts connections and answers nothing."""
     server, kube = serve(lambda asked: "frozen")
     with (
-        pytest.raises(HarnessError, match=r"server to answer, but got ReadTimeoutError") as raised,
+        pytest.raises(HarnessError, match=r"the API server did not respond: ReadTimeoutError") as raised,
         reached(),
     ):
         kube.fetch("/api/v1/nodes")

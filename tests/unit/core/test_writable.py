@@ -33,6 +33,6 @@ def test_a_folder_in_a_closed_one_is_not_writable() -> None:
 def test_folder_can_be_created_below_folders_only(tmp_path: Path) -> None:
     check(tmp_path / "new" / "newer", "--output")
     (tmp_path / "file").touch()
-    with pytest.raises(UsageError, match="a folder is expected"):
+    with pytest.raises(UsageError, match="expected a folder at"):
         check(tmp_path / "file" / "new", "--output")
     assert [path.name for path in tmp_path.iterdir()] == ["file"]

@@ -141,7 +141,7 @@ def test_user_manifest_gets_container_and_no_script():
         "TorchrunQueue",
         "TorchrunJob",
     ]
-    with pytest.raises(UsageError, match="no run script to change"):
+    with pytest.raises(UsageError, match="no run script; change"):
         variant(JOB, Job(manifest="manifests/torchrun-job.yaml", before="GATE=1\n"))
 
 

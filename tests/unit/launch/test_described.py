@@ -34,7 +34,7 @@ def test_a_text_that_names_ranks(text: str, ranks: list[int]) -> None:
 
 @pytest.mark.parametrize("text", ["", "all", "-1", "0;1", "1.5", "0,", "²"])
 def test_a_text_that_names_none(text: str) -> None:
-    with pytest.raises(UsageError, match="expected ranks"):
+    with pytest.raises(UsageError, match="expected rank numbers"):
         ranks_in(text)
 
 

@@ -192,14 +192,14 @@ def test_a_secret_in_a_manifest_is_applied_by_reference() -> None:
             "statefulset",
             "spec/replicas",
             1_000_000_000,
-            "at most 10000 pods can be launched; found 1000000000",
+            "expected at most 10000 pods, found 1000000000",
         ),
         ("indexed-job", "spec/completions", 99_999, "spec.completions: at most 10000 pods"),
         (
             "statefulset",
             "spec/template/spec/containers/0/args/0",
             "torchrun --nproc-per-node=4096 x.py",
-            "--nproc_per_node: at most 1024 processes per node; found 4096",
+            "--nproc_per_node: expected at most 1024 processes per node, found 4096",
         ),
         (
             "statefulset",
@@ -264,7 +264,7 @@ def test_a_secret_in_a_manifest_is_applied_by_reference() -> None:
             "daemonset",
             "spec/template/metadata/labels",
             QUEUED,
-            "in metadata.labels of the DaemonSet",
+            "to metadata.labels of the DaemonSet",
         ),
         (
             "statefulset",
@@ -333,7 +333,7 @@ def test_a_queue_name_makes_kueue_watched(name: str) -> None:
 def test_objects_that_are_not_expected_beside_it() -> None:
     changed = documents(ROOT / "manifests/daemonset.yaml")
     changed[0]["kind"] = "Namespace"
-    with pytest.raises(UsageError, match="Namespace: only"):
+    with pytest.raises(UsageError, match="Namespace: besides the workload, only"):
         of_manifest(changed, "x.yaml")
 
 

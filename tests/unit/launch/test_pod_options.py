@@ -142,7 +142,7 @@ def test_a_variable_of_the_wrong_type_is_not_shown(tmp_path: Path) -> None:
 def test_host_network_needs_names_of_pods(tmp_path: Path) -> None:
     """Contract: pods of one node's network ask the node's DNS server, which knows no Service."""
     file = written(tmp_path, "spec: {hostNetwork: true}")
-    with pytest.raises(UsageError, match="ClusterFirstWithHostNet; found none"):
+    with pytest.raises(UsageError, match="ClusterFirstWithHostNet; found no dnsPolicy"):
         PodOptions(file=file).applied(acceptance.ddp(CPU, 2))
     PodOptions(file=file).applied(acceptance.nodes(CPU))
     file = written(tmp_path, "spec: {hostNetwork: true, dnsPolicy: ClusterFirstWithHostNet}")
@@ -191,7 +191,7 @@ def test_values_come_from_the_command_line_or_from_here(monkeypatch: pytest.Monk
         (["URI=https://me:s3cret-value@host"], "secrets from a command line"),
         (["URI=https://me:s3cret-$value@host"], "secrets from a command line"),
         (["NOT_SET_ANYWHERE"], "does not contain this variable"),
-        (["A=1", "A=2"], "A is given twice"),
+        (["A=1", "A=2"], "A is set twice"),
     ],
 )
 def test_words_that_are_refused(words: list[str], told: str) -> None:

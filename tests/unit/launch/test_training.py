@@ -532,11 +532,15 @@ def test_readers_need_no_volume_for_many_writers(
 @pytest.mark.parametrize(
     ("modes", "asked", "message"),
     [
-        ({"outputs": "ReadWriteMany"}, {}, "expected a bound claim datasets-pvc, but there is none"),
+        (
+            {"outputs": "ReadWriteMany"},
+            {},
+            "expected a bound claim datasets-pvc, but this claim does not exist",
+        ),
         (
             {"datasets": "ReadOnlyMany", "outputs": "ReadWriteOnce"},
             {},
-            "needs the access mode ReadWriteMany, because 2 pods write to it; it has ReadWriteOnce",
+            "needs the access mode ReadWriteMany, because 2 pods write to it; found ReadWriteOnce",
         ),
         (
             {"datasets": "ReadOnlyMany", "outputs": "ReadOnlyMany"},
@@ -551,7 +555,7 @@ def test_readers_need_no_volume_for_many_writers(
         (
             {"datasets": "ReadOnlyMany", "outputs": "ReadWriteMany"},
             {"options": ("--model-local-dir", "/models/gpt2")},
-            "expected a bound claim models-pvc, but there is none",
+            "expected a bound claim models-pvc, but this claim does not exist",
         ),
     ],
 )

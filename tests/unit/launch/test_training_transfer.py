@@ -73,7 +73,7 @@ def test_without_keys_nothing_is_begun(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ENVIRONMENT:
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(
-        UsageError, match="--upload needs keys: expected AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+        UsageError, match="--upload needs S3 keys: expected AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
     ):
         training.workload(TrainingSpec(upload=URL)).check(load())
 

@@ -79,7 +79,7 @@ def test_a_secret_is_made_of_a_variable(tmp_path: Path) -> None:
         ("hf-token=HF_TOKEN", "expected a value in the environment variable HF_TOKEN, but it is not set"),
         ("hf-token=EMPTY", "it is empty"),
         ("hf-token=BLANK", "it is empty"),
-        ("blank/hf-token", f"the key {HF_KEY} of the Secret in namespace blank is empty"),
+        ("blank/hf-token", f"in the key {HF_KEY}, but this key of the Secret in namespace blank is empty"),
         ("other/hf-token", f"expected the key {HF_KEY}, but the Secret in namespace other has token"),
     ],
 )
@@ -104,7 +104,7 @@ def test_the_ranks_get_the_keys_as_variables() -> None:
     token = next(one for one in spec["env"] if one["name"] == HF_KEY)
     assert token["valueFrom"]["secretKeyRef"] == {"name": "hf-token", "key": HF_KEY, "optional": False}
     assert spec["envFrom"] == [{"secretRef": {"name": "wandb"}}]
-    with pytest.raises(UsageError, match="--secret hf-token: expected once"):
+    with pytest.raises(UsageError, match="--secret hf-token must be given only once"):
         TrainingSpec(secrets=(Wanted("hf-token"), Wanted("hf-token", variable="HF_TOKEN")))
 
 
@@ -146,7 +146,7 @@ def hub_url() -> Iterator[str]:
             None,
             "denies access .HTTP 401.: the model is gated or private, but no token is passed to the ranks",
         ),
-        ("gated/llama", "another", "HTTP 403: the token in hf-token is not permitted to read the model"),
+        ("gated/llama", "another", "HTTP 403.: the token in hf-token is not permitted to read the model"),
         ("no/such", None, "the Hugging Face hub has no such model"),
         ("a/b/../c", None, "expected a model on the Hugging Face hub"),
     ],

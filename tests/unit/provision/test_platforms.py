@@ -70,7 +70,7 @@ def test_node_images_of_another_platform_are_not_built(monkeypatch: pytest.Monke
     platforms.require_native(ARM64)
     assert platforms.here() == ARM64
     with pytest.raises(
-        HarnessError, match="linux/amd64 can be built from source only on such a machine"
+        HarnessError, match="linux/amd64 can be built from source only on a machine with this platform"
     ) as error:
         platforms.require_native(AMD64)
     assert "HARNESS_IMAGES=registry" in error.value.hint

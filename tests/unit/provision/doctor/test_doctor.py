@@ -163,7 +163,7 @@ class TestWrittenSources:
         assert apt.parse_deb822(source.read_text())[0].suites == ("sid", "trixie")
 
     def test_without_debian_s_archive_say_so(self, tmp_path: Path) -> None:
-        with pytest.raises(HarnessError, match="no source of Debian bookworm"):
+        with pytest.raises(HarnessError, match="contain no source for Debian bookworm"):
             apt.write_sources(["sid"], "bookworm", tmp_path)
 
 
@@ -177,7 +177,7 @@ class TestPackages:
     def test_an_older_debian_is_refused_with_what_to_do(self) -> None:
         with pytest.raises(HarnessError, match="bullseye is older") as refused:
             apt.specs(["kind"], "bullseye")
-        assert "kind ≥ 0.33" in refused.value.hint
+        assert "kind 0.33 or later" in refused.value.hint
 
     def test_debian_is_told_from_its_descendants(self) -> None:
         assert apt.codename('ID=debian\nVERSION_CODENAME=bookworm\nPRETTY_NAME="x"\n') == "bookworm"

@@ -70,8 +70,8 @@ def test_podman_alone_is_no_docker(path: Path, tmp_path: Path, monkeypatch: pyte
     (path / "podman").chmod(0o755)
     monkeypatch.setenv("PATH", str(path))
     monkeypatch.setattr(probe, "SEARCH_PATH", str(path))
-    assert "Podman cannot replace it" in checked(tmp_path)["Docker client"].seen
-    with pytest.raises(HarnessError, match="Podman cannot replace it"):
+    assert "Podman cannot replace Docker" in checked(tmp_path)["Docker client"].seen
+    with pytest.raises(HarnessError, match="Podman cannot replace Docker"):
         docker_check.daemon()
 
 

@@ -135,9 +135,9 @@ def test_kept_cluster_with_another_jobset_is_refused(tmp_path: Path, monkeypatch
     stack = SimpleNamespace(node_image="node:b", versions={**installed, "jobset": "v0.12.0-0123456789ab"})
     images: Any = SimpleNamespace(stack=stack)
     context: Any = SimpleNamespace(progress=print)
-    with pytest.raises(UsageError, match=r"has jobset v0\.11\.1, but v0\.12\.0 is required"):
+    with pytest.raises(UsageError, match=r"expected jobset v0\.12\.0, found v0\.11\.1"):
         create_or_reuse(kind, images, context)
     stack.versions = installed
-    with pytest.raises(HarnessError, match="has node image and workers") as refused:
+    with pytest.raises(HarnessError, match="expected the node image and number of workers") as refused:
         create_or_reuse(kind, images, context)
     assert refused.value.cause == "cluster.mismatch"
