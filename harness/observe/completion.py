@@ -475,12 +475,8 @@ class CompletionDetector(LaunchState):
     def _of_kueue(self, item: Object) -> Awaited | None:
         workloads, user = self.workloads(), self._account("kueue-controller")
         if not workloads:
-            return Awaited(
-                f"the {self.kind} is waiting for admission, but Kueue has not created a Workload for it",
-                item,
-                "Workload",
-                user,
-            )
+            text = f"the {self.kind} is waiting for admission, but Kueue has not created a Workload for it"
+            return Awaited(text, item, "Workload", user)
         unreported = [each for each in workloads if not condition(each, "QuotaReserved")]
         return (
             Awaited("Kueue has not set a condition on the Workload", unreported[0], None, user)
