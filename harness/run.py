@@ -61,7 +61,7 @@ def run(job: Workload | JobFile, context: RunContext, listener: ProgressListener
         recorded.writer.listener = listener
         if context.settings.pluto_api_key is not None and context.settings.tracker == "embedded":
             context.progress(
-                "an API key for hosted Pluto is set, but not used: to use hosted Pluto, set --tracker hosted"
+                "an API key for hosted Pluto is set, but not used: to use hosted Pluto, use --tracker hosted"
             )
         use = ClusterUse(target_cluster, recorded)
         try:

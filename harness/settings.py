@@ -82,7 +82,7 @@ class Settings(BaseSettings):
         2, ge=0, le=16, description="number of kind worker nodes; 0 means a single-node cluster"
     )
     node_image: str | None = Field(
-        None, description="kind node image to use instead of the one in harness/versions.toml"
+        None, description="kind node image to use instead of the one that the harness chooses"
     )
     kubernetes: str | None = Field(
         None,

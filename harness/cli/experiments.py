@@ -43,9 +43,7 @@ def faults(
     ] = 0,
     generated: Annotated[
         bool,
-        typer.Option(
-            "--programs", help="with --random: launch generated training programs instead of the job"
-        ),
+        typer.Option("--programs", help="with --random: run generated training programs in the ranks"),
     ] = False,
     programs_ledger: Annotated[
         Path | None, typer.Option(help="with --random and --programs: append the results to this ledger")
@@ -155,9 +153,7 @@ def programs(
     ] = None,
     again: Annotated[
         bool,
-        typer.Option(
-            "--again", help="rerun the programs in the ledger whose verdict was wrong or could not be checked"
-        ),
+        typer.Option("--again", help="rerun only the programs in the ledger whose verdict was not right"),
     ] = False,
     only: Annotated[
         list[int] | None, typer.Option(help="run only the program with this number; may be repeated")

@@ -64,9 +64,8 @@ Replace = Annotated[
     typer.Option(
         "--replace",
         metavar="NAME=SPEC",
-        help="use another version of konduktor, pluto-ml or a package in the worker image; SPEC is a "
-        "version, a "
-        "range, latest, or a wheel, sdist, folder or git+file:///PATH@REF",
+        help="use another version of konduktor, pluto-ml, jobset, kueue or a package in the worker image. "
+        "SPEC is a version, a range, latest, a wheel, an sdist, a folder or git+file:///PATH@REF",
     ),
 ]
 PrintManifests = Annotated[

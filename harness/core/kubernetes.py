@@ -399,7 +399,7 @@ def request_error(error: Exception) -> HarnessError | None:
         )
     if isinstance(error, ApiException):
         return HarnessError(
-            f"the API server rejected a request: {reason_of(error)}",
+            f"a request to the API server failed: {reason_of(error)}",
             hint="run `harness preflight` to see missing permissions and components",
             cause="cluster.forbidden" if error.status in (401, 403) else "cluster.unhealthy",
         )

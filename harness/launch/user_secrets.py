@@ -103,8 +103,8 @@ def _read(kube: Kube, request: Wanted, environment: Mapping[str, str], option: s
         raise UsageError(
             f"--secret {request.name}: expected {f'the key {HF_KEY}' if missing else 'a key'}, but the "
             f"Secret in namespace {namespace} has {', '.join(sorted(data)) or 'no key'}",
-            hint=f"create the Secret with `kubectl create secret generic {request.name} "
-            "--from-literal=KEY=VALUE`",
+            hint=f"add the key to the Secret, for example with `kubectl edit secret {request.name} -n "
+            f"{namespace}`",
         )
     if request.name == HF_TOKEN and not UserSecret(HF_TOKEN, {HF_KEY: data[HF_KEY]}).values[0]:
         raise UsageError(

@@ -376,7 +376,7 @@ class CompletionDetector(LaunchState):
         locations = ", ".join(
             f"container {names[0]} of {pod}" for pod, names in sorted(containers_by_pod.items())[:NAMED_PODS]
         )
-        return f"every rank has ended, but {locations} is still running"
+        return f"every rank has ended; still running: {locations}"
 
     def _masked(self) -> str | None:
         """Return a sentence if a pod exited with 0 although its ranks failed, otherwise None.

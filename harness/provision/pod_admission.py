@@ -53,7 +53,7 @@ def hint_for(message: str) -> str:
     """Return a hint about how to make the cluster admit a rejected pod."""
     rule = refusals.rule_of(message)
     if rule is None:
-        return "correct what the API server's message names"
+        return "correct the problem that the API server's message names"
     if rule[0] == refusals.POD_SECURITY:
         return ALLOW
     return f"change the pod, or the rule that rejects it: {' '.join(filter(None, rule))}"

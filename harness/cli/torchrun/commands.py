@@ -380,7 +380,8 @@ def sync(
     job = jobs.get(name)
     if names.WORKSPACE_ANNOTATION not in (job["metadata"].get("annotations") or {}):
         raise UsageError(
-            f"{name} was created with --no-sync, so its pods do not accept code", hint=f"{PROGRAM} submit"
+            f"{name} was created without code, so its pods do not accept any code",
+            hint=f"use `{PROGRAM} submit` to create a job with code",
         )
     report = progress(quiet)
     if line := notes.summary(walker.scan().excluded):

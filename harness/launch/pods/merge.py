@@ -44,7 +44,8 @@ def check(file: Path, container: str) -> None:
         raise UsageError(f"{option}: expected the metadata and spec of a pod, found {content}", hint=EXAMPLE)
     if (kind := document.get("kind", "Pod")) != "Pod" or document.get("apiVersion", "v1") != "v1":
         raise UsageError(
-            f"{option}: expected apiVersion v1 and kind Pod, found kind {shown(kind)}",
+            f"{option}: expected apiVersion v1 and kind Pod, found "
+            f"{shown(document.get('apiVersion', 'v1'))} and {shown(kind)}",
             hint="remove everything except the pod template",
         )
     patch = {part: document[part] for part in ("metadata", "spec") if document.get(part) is not None}

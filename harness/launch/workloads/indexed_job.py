@@ -41,7 +41,10 @@ class IndexedJobWorkload(PlainWorkload):
             mode = shown(spec.get("completionMode"))
             yield f"spec.completionMode: expected Indexed, so that each pod has a rank, found {mode}"
         if spec.get("suspend") is True and not self.queue:
-            yield "spec.suspend: only Kueue resumes a suspended Job; remove this field, or add a queue label"
+            yield (
+                "spec.suspend: without a queue label, nothing resumes this Job; remove the field, or add "
+                "the label"
+            )
         count = spec.get("completions")
         if problem := count_problem("spec.completions", count, MAX_NODES, "pods"):
             yield problem

@@ -138,7 +138,8 @@ def _check_names(names: set[str], own: set[str]) -> None:
     if reserved := sorted(name for name in names if name in TAKEN | own or name.startswith(TAKEN_PREFIXES)):
         raise UsageError(
             f"the launch itself sets {', '.join(reserved)}",
-            hint="remove this from --env, --pod and HARNESS_ENV",
+            hint="do not set this with --env, --pod or HARNESS_ENV; use the command's options and "
+            "HARNESS_… settings instead",
         )
 
 

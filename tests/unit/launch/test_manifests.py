@@ -258,7 +258,12 @@ def test_a_secret_in_a_manifest_is_applied_by_reference() -> None:
         ("indexed-job", "spec/completionMode", "NonIndexed", "spec.completionMode: expected Indexed"),
         ("indexed-job", "spec/parallelism", 1, "spec.parallelism: expected 2"),
         ("indexed-job", "spec/completions", None, "spec.completions: expected a positive whole number"),
-        ("indexed-job", "spec/suspend", True, "spec.suspend: only Kueue resumes a suspended Job"),
+        (
+            "indexed-job",
+            "spec/suspend",
+            True,
+            "spec.suspend: without a queue label, nothing resumes this Job",
+        ),
         ("daemonset", "metadata/labels", QUEUED, "Kueue does not manage a DaemonSet"),
         (
             "daemonset",

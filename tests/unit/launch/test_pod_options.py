@@ -82,7 +82,7 @@ def test_a_file_is_merged_by_the_keys_of_kubernetes(container: str, tmp_path: Pa
         ("spec: {tolerations: [", "not valid YAML"),
         ("just words", "expected the metadata and spec of a pod, found 'just words'"),
         ("[]", "expected the metadata and spec of a pod"),
-        ("kind: Deployment", "expected apiVersion v1 and kind Pod, found kind 'Deployment'"),
+        ("kind: Deployment", "expected apiVersion v1 and kind Pod, found 'v1' and 'Deployment'"),
         ("spec: {template: {spec: {}}}", "spec.template: move the template's metadata and spec"),
         (
             "tolerations: [{operator: Exists}]",

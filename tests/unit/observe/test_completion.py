@@ -362,7 +362,7 @@ def test_a_helper_that_does_not_end(end: CompletionDetector) -> None:
     assert told(end, "pod", both) is None, "the other rank runs"
     assert told(end, "pod", containers(("rank", runs), phase="Running"), name="x-1") is None
     said = told(end, "pod", containers(("rank", ended), phase="Succeeded"), name="x-1")
-    assert said == "every rank has ended, but container proxy of x-0 is still running"
+    assert said == "every rank has ended; still running: container proxy of x-0"
 
 
 def test_a_helper_is_given_time_to_end() -> None:
