@@ -149,7 +149,9 @@ def programs(
     seed: Annotated[int, typer.Option(help="seed from which the programs are generated")] = 0,
     ledger: Annotated[
         Path | None,
-        typer.Option(help="skip the programs that are already in this file, and append the others to it"),
+        typer.Option(
+            help="skip the programs that are already in this file, and append the results of the others to it"
+        ),
     ] = None,
     again: Annotated[
         bool,

@@ -75,7 +75,7 @@ PrintManifests = Annotated[
     ),
 ]
 KEEP_RUNS = (
-    "which bundles of passed launches to keep: all, last:N (the newest N) or failed (none) (default: all)"
+    "bundles of passed launches to keep: all, failed (keep none) or last:N (keep the newest N); default: all"
 )
 KeepRuns = Annotated[str | None, typer.Option(help=KEEP_RUNS)]
 
