@@ -207,9 +207,8 @@ class Settings(BaseSettings):
     keep_runs: str = Field(
         "all",
         pattern=f"^({KEEP_RUNS})$",
-        description="which bundles of passed launches to keep: all, last:N (the newest N) or failed "
-        "(none); all other "
-        "bundles are always kept",
+        description="bundles of passed launches to keep: all, failed (keep none) or last:N (keep the newest "
+        "N); all other bundles are always kept",
     )
     cache_dir: Path = Field(
         default_factory=lambda: _xdg("XDG_CACHE_HOME", ".cache"),

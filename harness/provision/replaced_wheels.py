@@ -396,5 +396,5 @@ def module_digest(path: str, version: str) -> str:
     module = json.loads(result.stdout or "{}")
     if "Sum" not in module:
         reason = " ".join(str(module.get("Error") or result.stderr).split())
-        raise UsageError(f"there is no {path} {version}: {reason}")
+        raise UsageError(f"the Go module {path} has no version {version}: {reason}")
     return base64.b64decode(module["Sum"].removeprefix("h1:")).hex()

@@ -120,7 +120,7 @@ def create_or_reuse(kind: KindNodes, images: Images, context: RecordedContext) -
             start(kind, progress)
         trouble = kind.trouble(list(nodes))
         if trouble is not None and all(nodes.values()) and (restarted_at := pause_resume.restarted(kind)):
-            progress(f"cluster {kind.name}: its nodes were restarted; waiting until it is ready")
+            progress(f"cluster {kind.name}: the nodes were restarted; waiting until the cluster is ready")
             _until_served(kind, restarted_at)
             trouble = kind.trouble(list(nodes))
         if trouble is not None:
@@ -320,7 +320,7 @@ def start(kind: KindNodes, progress: Progress) -> bool:
     """Start a paused cluster and wait until it is ready. Return False if the cluster was not paused."""
     if not pause_resume.paused(kind):
         return False
-    progress(f"cluster {kind.name}: was paused; starting its nodes")
+    progress(f"cluster {kind.name} was paused; starting its nodes")
     started_at = CLOCK.utc()
     pause_resume.resume(kind)
     _until_served(kind, started_at)
