@@ -291,7 +291,7 @@ class LaunchObserver:
     def _unreachable(self, description: str = "no response") -> WaitError:
         kind = self._launch.kind.lower()
         return WaitError(
-            "the API server to respond",
+            "the API server to answer",
             f"{description}; the last state was: {self.completion.summary()}",
             self._heartbeat.silent,
             hint=f"the job may still be running: check with `kubectl get {kind} -A` when the API server "

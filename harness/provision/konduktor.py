@@ -159,7 +159,7 @@ def _run(*command: str) -> None:
     except ToolError as error:
         output = "\n".join(error.output.strip().splitlines()[-4:])
         raise HarnessError(
-            f"{_pinned(LOCK)} is not installed, and installing it failed: {output}",
+            f"{_pinned(LOCK)} is missing and could not be installed: {output}",
             hint="check pip's package index, from which konduktor is installed, then try again",
             cause=MISSING,
         ) from None

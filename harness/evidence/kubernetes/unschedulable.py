@@ -229,7 +229,7 @@ def _too_much(pod: dict[str, Any], nodes: list[dict[str, Any]]) -> Iterable[str]
             amount, largest = _amount(name, requested), _amount(name, highest, unit=False)
             if amount.startswith(f"{largest} "):  # Because of rounding, the two amounts look equal.
                 amount, largest = f"{requested.normalize():f} {name}", f"{highest.normalize():f}"
-            limit_text = f"the largest node has {largest}" if highest else "no node has any"
+            limit_text = f"the most that a node has is {largest}" if highest else "no node has any"
             yield f"a pod requests {amount}; {limit_text}"
 
 

@@ -56,7 +56,7 @@ def daemon() -> None:
         host_note = f" (DOCKER_HOST is {host})" if (host := os.environ.get("DOCKER_HOST")) else ""
         causes = [cause for text, cause in _CAUSES if text in last_line]
         raise HarnessError(
-            f"the Docker daemon does not respond{host_note}: {last_line}",
+            f"the Docker daemon does not answer{host_note}: {last_line}",
             hint="run `harness doctor` to find out what is wrong with Docker",
             cause=causes[0] if causes else "docker.daemon_down",
         ) from None

@@ -131,7 +131,7 @@ class KindNodes:
         node = next((node for node, runs in running.items() if "control-plane" in node and not runs), None)
         if node is None:
             return None
-        return f"the control plane's container {node} is stopped; start it with `docker start {node}`"
+        return f"the control plane's container {node} is stopped; `docker start {node}` starts it"
 
     def pools(self) -> list[str]:
         """Return the names of the nodes that accept pods: the workers, or the only node."""

@@ -182,7 +182,7 @@ def test_a_node_that_comes_back_at_once(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_controllers_that_follow_nothing_up(end: CompletionDetector) -> None:
     """Each step that JobSet and Kueue should take at once is awaited."""
-    assert "no Workload" in (told(end, "jobset", {}, suspend=True) or "")
+    assert "has not created a Workload" in (told(end, "jobset", {}, suspend=True) or "")
     assert "has not set a condition on the Workload" in (told(end, "workload", {}) or "")
     reserved = condition("QuotaReserved", "True")
     assert told(end, "workload", {"conditions": [reserved, condition("Admitted", "True")]}) is None
