@@ -257,7 +257,7 @@ class LaunchObserver:
         if (error is None or error.cause != DELETED) and (
             description := self._control_plane.deleted()
         ) is not None:
-            text = f"another program deleted the cluster while the launch was using it: {description}"
+            text = f"the cluster was deleted while the launch used it, and not by this harness: {description}"
             last = f"the last state was: {self.completion.summary()}"
             raise HarnessError(f"{text}; {last}", cause=DELETED) from error
 
