@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 CAUSE: Final = "cluster.kubeconfig"
 MAX_BYTES: Final = 4 << 20
 """The maximum size of a kubeconfig in bytes. A kubeconfig can contain the certificates of many clusters."""
-_ANOTHER_FILE = "use another file with --kubeconfig; `kubectl config get-contexts` lists a file's contexts"
+_ANOTHER_FILE = (
+    "use another file with --kubeconfig FILE; `kubectl config get-contexts` lists a file's contexts"
+)
 
 
 def context_of(kubeconfig: Path, requested: str | None = None) -> str:

@@ -55,7 +55,7 @@ def parse(name: str) -> Platform:
         if system == "linux" and architecture in {each.architecture, each.machine}:
             return each
     raise UsageError(
-        f"expected the platform {' or '.join(SUPPORTED)}, found {name.strip()}",
+        f"expected the platform {' or '.join(SUPPORTED)}, found {name.strip() or 'none'}",
         hint=f"use a Docker server on one of these platforms, and select it with DOCKER_HOST or {DEFAULT}",
         cause=CAUSE,
     )

@@ -175,7 +175,7 @@ class TestPackages:
         assert apt.specs(names, "sid") == names
 
     def test_an_older_debian_is_refused_with_what_to_do(self) -> None:
-        with pytest.raises(HarnessError, match="bullseye is older") as refused:
+        with pytest.raises(HarnessError, match="Debian bullseye: expected bookworm") as refused:
             apt.specs(["kind"], "bullseye")
         assert "kind 0.33 or later" in refused.value.hint
 
@@ -266,7 +266,7 @@ class TestReport:
         assert "no  kind" in text
         assert "ok  cores  [2]" in text
         assert text.index("kind → do z") < text.index("tea → do z")
-        assert text.rstrip().endswith("1 of 3 checks fail")
+        assert text.rstrip().endswith("1 of 3 checks failed")
 
     def test_terminal_says_ready(self) -> None:
         assert _terminal([Check("cores", True, "2", "≥ 2")]).rstrip().endswith("ready")

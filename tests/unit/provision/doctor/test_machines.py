@@ -158,7 +158,7 @@ def test_a_kind_that_go_installed_off_path_is_found(tmp_path: Path, variable: st
             {"https_proxy": "http://me:secret@127.0.0.1:1"},
             {"HttpsProxy": "http://p"},
             False,
-            "nodes cannot reach",
+            "nodes do not use this proxy, because they cannot reach",
         ),
         ({"ALL_PROXY": "socks5://me:secret@proxy"}, {}, False, "found a socks5:// proxy"),
     ],
