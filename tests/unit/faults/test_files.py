@@ -102,7 +102,7 @@ def test_a_job_differs_only_where_its_fault_says_so():
     assert made["resources"]["memory"] == JOB.document["resources"]["memory"]
     assert yaml.safe_load(variant(JOB, Job())) == JOB.document
     assert variant(JOB, Job(text=": no yaml")) == ": no yaml"
-    with pytest.raises(UsageError, match="no 'nothing'"):
+    with pytest.raises(UsageError, match="to replace: 'nothing'"):
         variant(JOB, Job(replace={"nothing": "x"}))
 
 

@@ -194,7 +194,7 @@ def test_a_secret_in_a_manifest_is_applied_by_reference() -> None:
             1_000_000_000,
             "expected at most 10000 pods, found 1000000000",
         ),
-        ("indexed-job", "spec/completions", 99_999, "spec.completions: at most 10000 pods"),
+        ("indexed-job", "spec/completions", 99_999, "spec.completions: expected at most 10000 pods"),
         (
             "statefulset",
             "spec/template/spec/containers/0/args/0",
@@ -205,7 +205,7 @@ def test_a_secret_in_a_manifest_is_applied_by_reference() -> None:
             "statefulset",
             "spec/template/spec/containers/0/args/0",
             "x" * 200_000,
-            "args[0]: at most 122880 bytes",
+            "args[0]: expected at most 122880 bytes",
         ),
         (
             "statefulset",
