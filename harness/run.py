@@ -61,7 +61,7 @@ def run(job: Workload | JobFile, context: RunContext, listener: ProgressListener
         recorded.writer.listener = listener
         if context.settings.pluto_api_key is not None and context.settings.tracker == "embedded":
             context.progress(
-                "an API key of hosted Pluto is set but not used, because --tracker is not hosted"
+                "an API key for hosted Pluto is set, but not used: to use hosted Pluto, use --tracker hosted"
             )
         use = ClusterUse(target_cluster, recorded)
         try:
@@ -155,7 +155,7 @@ def _finish(cluster: Cluster, context: RecordedContext) -> Outcome:
         disk_cleanup = pool.submit(cluster.free_disk, namespace_of(context.nonce), context.progress)
         outcome = finish(context)
     if (error := disk_cleanup.exception()) is not None:
-        context.progress(f"the disk space of the launch could not be freed: {error}")
+        context.progress(f"the disk space that the launch used could not be freed: {error}")
     return outcome
 
 
@@ -192,7 +192,7 @@ def _check(workload: Workload, settings: Settings) -> None:
     if (run_id := user_run_id(workload, settings)) is not None:
         check_run_id(run_id)
     if settings.tracker == "hosted" and settings.pluto_api_key is None:
-        raise UsageError("--tracker hosted needs a key", hint="set PLUTO_API_KEY or PLUTO_API_TOKEN")
+        raise UsageError("--tracker hosted needs an API key", hint="set PLUTO_API_KEY or PLUTO_API_TOKEN")
 
 
 def _new_bundle(context: RunContext, workload: Workload | None = None) -> RecordedContext:
@@ -313,6 +313,8 @@ def _collect(launching: Launching, observer: LaunchObserver, progress: Progress)
             if not observer.completion.finished():
                 launching.cancel()
         else:
-            progress("the API server does not respond: if the job is still running, the next run ends it")
+            progress(
+                "the API server does not respond; if the job is still running, the next run will delete it"
+            )
             callbacks.callback(launching.no_tracker, "not requested, because the API server does not respond")
             callbacks.callback(observer.finish)

@@ -77,11 +77,13 @@ class Settings(BaseSettings):
         pyproject_toml_table_header=("tool", "harness"),
     )
 
-    cluster_name: str = Field("pluto-e2e", description="the kind cluster to create or use")
+    cluster_name: str = Field("pluto-e2e", description="name of the kind cluster to create or use")
     workers: int = Field(
         2, ge=0, le=16, description="number of kind worker nodes; 0 means a single-node cluster"
     )
-    node_image: str | None = Field(None, description="kind node image to use instead of the stack's own")
+    node_image: str | None = Field(
+        None, description="kind node image to use instead of the one that the harness chooses"
+    )
     kubernetes: str | None = Field(
         None,
         pattern=r"^v?1\.\d+(\.\d+)?$",
@@ -89,20 +91,23 @@ class Settings(BaseSettings):
         "node image for it",
     )
     api_port: int = Field(
-        0, ge=0, le=65535, description="port of a new API server on 127.0.0.1; 0 means any free port"
+        0,
+        ge=0,
+        le=65535,
+        description="port on 127.0.0.1 for the API server of a new cluster; 0 means any free port",
     )
     kubeconfig: Path | None = Field(
-        None, description="kubeconfig of your own cluster, used instead of a kind cluster"
+        None, description="kubeconfig of your own cluster, which is then used instead of a kind cluster"
     )
     context: str | None = Field(None, description="context in `kubeconfig`; unset means its current context")
     worker_image: str | None = Field(
         None, description="on your own cluster: the worker image, in a registry from which the nodes can pull"
     )
     tracker_image: str | None = Field(
-        None, description="on your own cluster: the tracker's image, for `harness preflight --install`"
+        None, description="on your own cluster: the tracker image that `harness preflight --install` deploys"
     )
     cluster_queue: str = Field(
-        "cluster-queue", description="on your own cluster: the ClusterQueue for launches"
+        "cluster-queue", description="on your own cluster: the ClusterQueue that admits launches"
     )
     image_pull_secret: str | None = Field(
         None,
@@ -114,18 +119,22 @@ class Settings(BaseSettings):
         validation_alias=AliasChoices("KEEP_CLUSTER", "HARNESS_KEEP_CLUSTER"),
         description="keep the cluster after a run",
     )
-    queue: str = Field("user-queue", description="name of the LocalQueue in the namespace of every launch")
+    queue: str = Field(
+        "user-queue", description="name of the LocalQueue that is created in each launch's namespace"
+    )
     cpu_request: str | None = Field(
         None,
         pattern=r"^\d+(\.\d+)?m?$",
-        description="CPU request of each pod, e.g. 200m; the limit is not changed. Unset: the job file's "
-        "request, reduced only if all pods run on one node and would not fit there",
+        description="CPU request of each pod, e.g. 200m; the limit is not changed. Unset: the request in "
+        "the job "
+        "file, which is reduced only if all pods run on one node and would not fit on it",
     )
     ephemeral_storage: str | None = Field(
         None,
         pattern=r"^\d+(\.\d+)?([kKMGT]i?)?$",
-        description="ephemeral-storage limit of each container in a rank's pod, for its own files, its log "
-        "and emptyDir volumes, e.g. 500Mi; 0 means no limit. Unset: 10Gi on kind, no limit on your own "
+        description="ephemeral-storage limit of each container in the ranks' pods, e.g. 500Mi; it covers "
+        "the container's "
+        "files, log and emptyDir volumes. 0 means no limit. Unset: 10Gi on kind, no limit on your own "
         "cluster",
     )
     pod_security: Standard | None = Field(
@@ -136,26 +145,30 @@ class Settings(BaseSettings):
     )
     konduktor_config: Path | None = Field(
         None,
-        description="your konduktor config, whose kubernetes.pod_config and jobset_config are also applied",
+        description="your konduktor config file; its kubernetes.pod_config and kubernetes.jobset_config "
+        "are applied to each launch",
     )
     scripts: Path | None = Field(
         None,
-        description="a folder whose files replace or extend those in /workspace of every rank's image",
+        description="a folder whose files are added to /workspace in every rank's container; files with "
+        "the same name are replaced",
     )
     recorder: bool = Field(
         True,
-        description="record the points that each rank passes to Pluto's client, by wrapping its calls, so "
-        "that workers need not write ground truth; false: use only the ground truth that workers write",
+        description="record the points that each rank logs, by wrapping the calls of the Pluto client, so "
+        "that workers need not write ground truth. false: use only the ground truth that workers write",
     )
     expect: Expect = Field(
         Expect(),
         description='the expected behaviour of the job, e.g. {"ranks": [0]} if only rank 0 logs. Unset: the '
-        "workload's annotation `pluto-e2e-harness/expect-ranks`, or a konduktor job's label, or every rank",
+        "ranks in the workload's annotation (for a konduktor job: label) `pluto-e2e-harness/expect-ranks`, "
+        "or all ranks",
     )
     logs: bool = Field(
         False,
-        description="on a kind cluster: start VictoriaLogs, which `konduktor logs` reads; it stays in a kept "
-        "cluster",
+        description="on a kind cluster: start VictoriaLogs, which `konduktor logs` reads; if the cluster "
+        "is kept, "
+        "VictoriaLogs keeps running",
     )
     netcheck: bool = Field(
         False,
@@ -164,26 +177,27 @@ class Settings(BaseSettings):
     )
     pod: Path | None = Field(
         None,
-        description="a file that `harness accept`, `train` and `netcheck` merge into their pod template: "
-        "tolerations, nodeSelector, affinity, runtimeClassName, resources, …",
+        description="a YAML file with pod fields (tolerations, nodeSelector, affinity, runtimeClassName, "
+        "resources, …) that `harness accept`, `train` and `netcheck` merge into their pod template",
     )
     env: dict[str, str] = Field(
         {},
         description="environment variables for the ranks of `harness accept`, `train` and `netcheck`: a "
-        "table in pyproject.toml, JSON in the environment; `--env` overrides them",
+        "table in pyproject.toml, or a JSON object in the environment variable; `--env` overrides them",
     )
     replace: dict[str, str] = Field(
         {},
-        description="packages that replace those in the lock files, by name: a table in pyproject.toml, JSON "
-        "in the environment; `--replace` adds to it; see docs/how-to/versions.md",
+        description="package versions that replace those in the lock files, by package name: a table in "
+        "pyproject.toml, or a JSON "
+        "object in the environment variable; `--replace` adds to them; see docs/how-to/versions.md",
     )
     images: ImagesMode = Field(
         "auto",
-        description="registry: use published images; source: build images from source; auto: depends on "
-        "whether the registries can be reached",
+        description="registry: use published images; source: build images from source; auto: use published "
+        "images if the registries can be reached, and otherwise build from source",
     )
     fresh: bool = Field(
-        False, description="create the cluster with kind, not from the template of an earlier cluster"
+        False, description="create the cluster with kind instead of starting it from the saved template"
     )
     kind_bin: str = Field("kind", description="the kind program")
     kubectl_bin: str = Field("kubectl", description="the kubectl program")
@@ -191,16 +205,18 @@ class Settings(BaseSettings):
     keep_runs: str = Field(
         "all",
         pattern=f"^({KEEP_RUNS})$",
-        description="which bundles of passed launches to keep: all, failed (none of them) or last:N; other "
-        "bundles always stay",
+        description="bundles of passed launches to keep: all, failed (keep none) or last:N (keep the newest "
+        "N); all other bundles are always kept",
     )
     cache_dir: Path = Field(
         default_factory=lambda: _xdg("XDG_CACHE_HOME", ".cache"),
-        description="folder for built and downloaded files; unset: in XDG_CACHE_HOME or ~/.cache",
+        description="folder for built and downloaded files; unset: pluto-e2e-harness in XDG_CACHE_HOME or "
+        "~/.cache",
     )
     state_dir: Path = Field(
         default_factory=lambda: _xdg("XDG_STATE_HOME", ".local/state"),
-        description="folder for the state of clusters; unset: in XDG_STATE_HOME or ~/.local/state",
+        description="folder for the state of clusters; unset: pluto-e2e-harness in XDG_STATE_HOME or "
+        "~/.local/state",
     )
     versions_file: Path | None = Field(None, description="file to use instead of harness/versions.toml")
 
@@ -212,11 +228,12 @@ class Settings(BaseSettings):
     )
     share_run_id: bool = Field(
         False,
-        description="allow a run id that another launch on this cluster has used; the verdict then lists the "
-        "points of other writers",
+        description="allow a run id that another launch on this cluster has already used; the verdict then "
+        "lists "
+        "the points that other launches wrote",
     )
     pluto_project: str = Field(
-        "e2e", validation_alias=AliasChoices("PLUTO_PROJECT"), description="project of the run on the tracker"
+        "e2e", validation_alias=AliasChoices("PLUTO_PROJECT"), description="the run's project on the tracker"
     )
     pluto_api_key: SecretStr | None = Field(
         None,
@@ -229,10 +246,10 @@ class Settings(BaseSettings):
     tracker_url: str = Field("", description="base URL of a hosted tracker; empty means Pluto's own server")
 
     wait_seconds: float = Field(
-        600, gt=0, le=MAX_SECONDS, description="maximum seconds from launch to verdict"
+        600, gt=0, le=MAX_SECONDS, description="maximum number of seconds from launch to verdict"
     )
     create_seconds: float = Field(
-        600, gt=0, le=MAX_SECONDS, description="maximum seconds to create a cluster"
+        600, gt=0, le=MAX_SECONDS, description="maximum number of seconds for creating a cluster"
     )
 
     @field_validator("cluster_name")
@@ -240,8 +257,9 @@ class Settings(BaseSettings):
     def _of_kind(cls, name: str) -> str:
         if not re.fullmatch(CLUSTER_NAME, name):
             raise ValueError(
-                "lower-case letters, digits, '-' and '.' are expected, a letter or digit at both ends, at "
-                "most 49 characters: kind appends -control-plane to it"
+                "expected at most 49 lower-case letters, digits, '-' and '.', with a letter or digit at "
+                "both ends "
+                "(kind appends -control-plane to the name)"
             )
         return name
 
@@ -268,9 +286,7 @@ class Settings(BaseSettings):
         try:
             return value.expanduser()
         except RuntimeError:
-            raise ValueError(
-                "the home folder of that user is unknown; an absolute path is expected"
-            ) from None
+            raise ValueError("the home folder of the user after ~ is unknown; use an absolute path") from None
 
     @classmethod
     def settings_customise_sources(
@@ -295,7 +311,7 @@ class _Pyproject(PyprojectTomlConfigSettingsSource):
         for name in ("tool", "harness"):
             table = table.get(name, {})
             if not isinstance(table, dict):
-                raise UsageError(f"settings {file_path}: {name} must be a table, not {shown(table)}")
+                raise UsageError(f"settings {file_path}: expected {name} to be a table, found {shown(table)}")
         return document
 
 
@@ -320,7 +336,7 @@ def load(**flags: Any) -> Settings:
     except SettingsError as error:
         raise UsageError(
             f"the settings are invalid: {error}",
-            hint="HARNESS_EXPECT, HARNESS_ENV and HARNESS_REPLACE are expected to be JSON objects, such as "
+            hint="HARNESS_EXPECT, HARNESS_ENV and HARNESS_REPLACE must be JSON objects, for example "
             """HARNESS_EXPECT='{"ranks": [0]}'""",
         ) from None
     except ValidationError as error:
@@ -331,7 +347,7 @@ def load(**flags: Any) -> Settings:
         ) from None
     if settings.context and not settings.kubeconfig:
         raise UsageError(
-            f"a kubeconfig is expected for context {settings.context}",
+            f"context {settings.context} is set, but no kubeconfig",
             hint="add --kubeconfig FILE (HARNESS_KUBECONFIG), or omit the context to use a kind cluster",
         )
     return settings

@@ -53,7 +53,7 @@ WORKBENCH = (
     Typed("harness doctor", says="ready"),
     Typed("harness doctor --fix", says="ready"),
     Typed("harness faults rank-killed", says="1 of 1 rows are right", nightly=True),
-    Typed("harness faults --undo", says="no fault is left"),
+    Typed("harness faults --undo", says="all faults are undone"),
 )
 """Commands on the cluster that the tutorial leaves."""
 

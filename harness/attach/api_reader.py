@@ -34,8 +34,8 @@ class Forbidden(HarnessError):
 
     def __init__(self, kind: str, namespace: str, option: str = "") -> None:
         super().__init__(
-            f"you need permission to read {kind} in namespace {namespace}, but the API server denies it",
-            hint=f"`harness attach --print-rbac -n {namespace}{option}` prints the Role that is needed",
+            f"you are not permitted to read {kind} in namespace {namespace}",
+            hint=f"ask for the Role that `harness attach --print-rbac -n {namespace}{option}` prints",
             cause="cluster.forbidden",
         )
 
@@ -112,7 +112,7 @@ class Reader:
             if error.status == 404:
                 raise HarnessError(
                     f"there is no Secret {name} in namespace {self.namespace}",
-                    hint="name another Secret with --secret",
+                    hint="use --secret to name another Secret",
                     cause="tracker.unreachable",
                 ) from None
             raise self._problem(error, f"Secret {name}", f" --secret {name}") from error
@@ -156,13 +156,14 @@ class Reader:
                 continue
             except HTTPError as error:
                 raise NotNow(
-                    f"expected the API server to answer, but got {reason_of(error)}",
+                    f"the API server did not respond: {reason_of(error)}",
                     hint="check the kubeconfig and its context with `kubectl get pods`",
                     cause="cluster.unreachable",
                 ) from error
             except ValueError as error:
                 raise HarnessError(
-                    f"expected JSON from the API server at {path}", cause="cluster.unreachable"
+                    f"expected JSON from the API server at {path}, but the response is not valid JSON",
+                    cause="cluster.unreachable",
                 ) from error
             return response
 
@@ -172,7 +173,9 @@ class Reader:
         text = f"{subject} could not be read: {reason_of(error)}"
         if not error.status:  # TLS failed.
             return NotNow(
-                text, hint="check the kubeconfig with `kubectl get pods`", cause="cluster.unreachable"
+                text,
+                hint="check the kubeconfig and its context with `kubectl get pods`",
+                cause="cluster.unreachable",
             )
         if error.status in BUSY:
             return NotNow(text, hint="attach again when the API server is ready", cause="cluster.unhealthy")

@@ -69,10 +69,10 @@ def check(target: Target) -> None:
     if target.word and not _NAME.fullmatch(own):
         raise UsageError(
             f"a job name can contain only lower-case letters, digits, - and .; found {own!r}",
-            hint="`kubectl get jobs,jobsets,statefulsets` lists the names",
+            hint="list the names with `kubectl get jobs,jobsets,statefulsets`",
         )
     if slash and target_of(kind) is None:
-        raise UsageError(f"cannot attach to the kind {kind}", hint=f"kinds: {KINDS}")
+        raise UsageError(f"cannot attach to the kind {kind}", hint=f"use one of these kinds: {KINDS}")
 
 
 def find(
@@ -124,13 +124,13 @@ def _by_selector(target: Target, reader: Reader) -> AttachedJob:
     jobs = {_controller(pod) for pod in pods}
     if len(jobs) > 1:
         raise UsageError(
-            f"the pods with {target.selector} belong to {len(jobs)} jobs: {', '.join(sorted(jobs))}",
-            hint="name one of them as KIND/NAME, or use a selector that matches only its pods",
+            f"the selector {target.selector} matches pods of {len(jobs)} jobs: {', '.join(sorted(jobs))}",
+            hint="name one job as KIND/NAME, or use a selector that matches the pods of only one job",
         )
     return describe(POD, reader.namespace, target.selector, None, pods, container=target.container)
 
 
-_LABELS = "`kubectl get pods --show-labels` shows the pods' labels"
+_LABELS = "check the pods' labels with `kubectl get pods --show-labels`"
 
 
 def _controller(pod: Object) -> str:
@@ -158,7 +158,7 @@ def _by_name(target: Target, reader: Reader, waiting: bool) -> AttachedJob:
         kinds = ", ".join(f"{each.kind.kind.lower()}/{target.word}" for each in resources)
         raise UsageError(
             f"{len(resources)} jobs in namespace {reader.namespace} are named {target.word}: {kinds}",
-            hint="name the kind too",
+            hint="add the kind, as in KIND/NAME",
         )
     if not resources:
         if (jobset := _of_konduktor(target.word, reader, waiting)) is not None:
@@ -188,8 +188,8 @@ def _of_konduktor(name: str, reader: Reader, waiting: bool) -> Object | None:
         newest = sorted(jobsets, key=lambda each: str(mapping(each, "metadata").get("creationTimestamp")))
         names = [f"{mapping(each, 'metadata').get('name')} ({_state(each)})" for each in reversed(newest)]
         raise UsageError(
-            f"konduktor launched {len(jobsets)} jobs with the name {name} in namespace {reader.namespace}",
-            hint=f"name one of the JobSets, newest first: {', '.join(names[:5])}",
+            f"konduktor launched {len(jobsets)} jobs named {name} in namespace {reader.namespace}",
+            hint=f"name one of these JobSets (newest first): {', '.join(names[:5])}",
         )
     return jobsets[0] if jobsets else None
 
@@ -242,9 +242,9 @@ def _check_owner(resource: Resource, job: Object, jobset: Object) -> None:
     creates a new JobSet when the JobSet of a finished TrainJob is deleted (kubeflow/trainer#2981).
     """
     name, kind = mapping(job, "metadata").get("name"), resource.kind.kind
-    instead = f"`harness attach jobset/{name}` judges only the JobSet"
+    instead = f"to judge only the JobSet: `harness attach jobset/{name}`"
     if mapping(job, "metadata").get("uid") not in owners(jobset):
-        raise UsageError(f"JobSet {name} does not belong to the {kind} of the same name", hint=instead)
+        raise UsageError(f"JobSet {name} does not belong to the {kind} with the same name", hint=instead)
     created = seconds(mapping(jobset, "metadata").get("creationTimestamp"))
     for each in items(job, "status", "conditions") if resource is TRAIN_JOB else ():
         at = seconds(each.get("lastTransitionTime"))
@@ -257,7 +257,8 @@ def _check_owner(resource: Resource, job: Object, jobset: Object) -> None:
             and created > at
         ):
             raise UsageError(
-                f"the pods of {kind} {name} are gone: the {kind} was {state} before its JobSet was created",
+                f"the pods in which {kind} {name} ran no longer exist: its current JobSet was created "
+                f"after the {kind} became {state}",
                 hint=instead,
             )
 
@@ -281,7 +282,7 @@ def _without_jobset(resource: Resource, job: Object, reader: Reader) -> _Absent:
     return _Absent(
         f"{resource.kind.kind} {metadata.get('name')} has no JobSet, so it has no pods",
         hint="; ".join(messages)
-        or "it has neither conditions nor Events; check that its controller is running",
+        or "it has no conditions and no Events; check that its controller is running",
     )
 
 
@@ -290,13 +291,15 @@ def _missing(resource: Resource, name: str, reader: Reader) -> UsageError:
     names = ", ".join(existing[:5]) + (f" and {len(existing) - 5} more" if len(existing) > 5 else "")
     kind = resource.kind.kind
     if resource.kind.name in reader.absent:
-        return _Absent(f"the cluster has no {kind} {name}, because it does not serve the kind {kind}")
+        return _Absent(
+            f"the cluster has no {kind} {name}, because the API server does not serve the kind {kind}"
+        )
     hint = f"existing {kind}s: {names or 'none'}"
     if label := _POD_LABELS.get(kind):
         pods = reader.all(POD, f"{label}={name}")
-        hint = f"its pods still exist: `harness attach -l {label}={name}` judges them" if pods else hint
+        hint = f"its pods still exist; to judge them: `harness attach -l {label}={name}`" if pods else hint
     if resource in (TRAIN_JOB, TORCHRUN_JOB) and reader.get(JOBSET, name) is not None:
-        hint = f"there is a JobSet {name}: `harness attach jobset/{name}` judges it"
+        hint = f"there is a JobSet {name}; to judge it: `harness attach jobset/{name}`"
     hint = _no_namespace(reader) or hint
     return _Absent(f"there is no {kind} {name} in namespace {reader.namespace}", hint=hint)
 

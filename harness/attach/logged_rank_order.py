@@ -107,7 +107,10 @@ def _of_variables(bundle: Bundle, pods: Sequence[Object], container: str, expect
     }
     if not by_index:
         if any(pod_variables.has_rank(pod, container) for pod in pods):
-            return RankOrder(text="the pods do not show the value of RANK, so each pod's rank is its index")
+            return RankOrder(
+                text="the value of RANK is not in the pods' specs, so each pod's rank is assumed to be its "
+                "index"
+            )
         return RankOrder()
     nodes, per_pod = expected.num_nodes, expected.ranks // expected.num_nodes
     duplicates = [rank for rank, count in Counter(by_index.values()).items() if count > 1]

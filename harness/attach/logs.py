@@ -126,6 +126,6 @@ def _read(reader: Reader, log: _Log, previous_alone: bool) -> tuple[str, list[st
             gaps.append(f"{log_name}: {text[text.index(_UNAVAILABLE) :].strip()[:200]}")
             continue
         if tail and (text.count("\n") >= tail or len(content) >= MAX_LOG_BYTES):
-            gaps.append(f"{log_name}: only its last {tail} lines were read")
+            gaps.append(f"{log_name}: only the last {tail} lines were read")
         texts.append(text if not text or text.endswith("\n") else f"{text}\n")
     return "".join(texts), gaps

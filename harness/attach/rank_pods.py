@@ -121,14 +121,15 @@ def describe(
     groups = _groups(resource.kind.kind, name, item, pods)
     if not groups:
         raise NoPodsError(
-            f"{resource.kind.kind} {name} requests no pods", hint="scale it up, or attach to another job"
+            f"{resource.kind.kind} {name} requests no pods",
+            hint="scale this object up, or attach to another one",
         )
     templates = [group.template for group in groups]
     names = [str(each.get("name")) for spec in templates for each in items(spec, "containers")]
     if container and container not in names:
         raise UsageError(
             f"{resource.kind.kind} {name} has no container {container}",
-            hint=f"containers of its pods: {', '.join(dict.fromkeys(names)) or 'none'}",
+            hint=f"choose one of the pods' containers: {', '.join(dict.fromkeys(names)) or 'none'}",
         )
     ranks_in = container or _container(templates, [*pods, *([item] if item else [])])
     groups = tuple(g for g in groups if _has(g.template, ranks_in)) or groups
@@ -139,7 +140,9 @@ def describe(
         first_index += group.count
         nodes += group.count
     if nodes > MAX_NODES:
-        raise UsageError(f"{resource.kind.kind} {name} has {nodes} pods; at most {MAX_NODES} can be judged")
+        raise UsageError(
+            f"{resource.kind.kind} {name} has {nodes} pods, but the harness can judge at most {MAX_NODES}"
+        )
     launch = Launch(
         launcher="attach",
         namespace=namespace,
@@ -279,7 +282,7 @@ def _of_job(item: Object, name: str) -> tuple[ReplicaGroup, ...]:
     indexed = spec.get("completionMode") == "Indexed"
     if not indexed and count > 1:
         raise UsageError(
-            f"Job {name} has {count} pods without an index (completionMode NonIndexed), so that a rank's pod "
+            f"Job {name} has {count} pods without an index (completionMode NonIndexed), so a rank's pod "
             "cannot be distinguished from its replacement",
             hint="set completionMode: Indexed, or attach to the pods with -l job-name=…",
         )

@@ -119,7 +119,8 @@ def picture_now(bundle: Bundle, kube: Kube, context: RunContext, folder: Path) -
     job = find(target, reader)
     if kind != "Pod" and job.uid != launch.uid:
         raise UsageError(
-            f"the {kind} {name} recorded in {bundle.path} was deleted, and another {kind} now has its name",
+            f"the {kind} {name} recorded in {bundle.path} was deleted, and another {kind} with the same "
+            "name exists now",
             hint=f"to attach to the new {kind}: harness attach {kind.lower()}/{name} -n {launch.namespace}",
         )
     settings = context.settings.model_copy(update={"runs_dir": folder})
@@ -276,7 +277,7 @@ def _stopped(error: Exception | KeyboardInterrupt, context: RecordedContext) -> 
     writer = context.writer
     if isinstance(error, KeyboardInterrupt):
         name = str(error) or "SIGINT"
-        context.progress(f"stopped by {name}: the evidence is kept")
+        context.progress(f"stopped by {name}; the evidence is kept")
         if writer.current.interrupted is None:
             writer.update(interrupted=name)
         return

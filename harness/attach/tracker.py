@@ -165,13 +165,13 @@ def _tracker_run(
     run = options.run or env.get("PLUTO_RUN_ID", "")
     missing = []
     if not url:
-        missing.append("which tracker the ranks log to (PLUTO_URL_API): specify it with --tracker-url URL")
+        missing.append("which tracker the ranks log to (PLUTO_URL_API; specify it with --tracker-url URL)")
     if not run and not logged.ids:
-        missing.append("which run the ranks log to (PLUTO_RUN_ID): specify it with --run RUN_ID")
+        missing.append("which run the ranks log to (PLUTO_RUN_ID; specify it with --run RUN_ID)")
     if run and not project and not logged.ids:
-        missing.append("the run's project (PLUTO_PROJECT): specify it with --project P")
+        missing.append("the run's project (PLUTO_PROJECT; specify it with --project P)")
     if missing:
-        return f"neither the pods nor their logs show {'; nor '.join(missing)}"
+        return f"neither the pods nor their logs show {', nor '.join(missing)}"
     is_given = bool(options.url or options.project or options.run) or url != of_pods
     return Named(url.rstrip("/"), project, run, is_given)
 
@@ -256,7 +256,7 @@ def _unless_absent(summary: TrackerSummary, expected: Expected, runs: Sequence[T
     if exists or summary.error is not None:
         return summary
     run_names = ", ".join(f"{run.external_id or run.display_id} in project {run.project}" for run in runs[:3])
-    text = f"it has no run {expected.run_id} in project {expected.project}"
+    text = f"the tracker has no run {expected.run_id} in project {expected.project}"
     text += f"; the job's recorders report {run_names}" if run_names else ""
     return summary.model_copy(update={"error": f"{text}\n  → check --run, --project and --tracker-url"})
 
@@ -282,17 +282,19 @@ def _key(
         if url in trusted_urls or any(_has_secret(pod, secret.name) for pod in pods):
             return key
         raise HarnessError(
-            f"only the pods name the tracker {url}, and they do not use Secret {secret.name}, so its key is "
-            "not sent to it",
-            hint=f"add --tracker-url {url} to confirm that the key may be sent there",
+            f"the key in Secret {secret.name} is not sent to the tracker {url}, because only the pods name "
+            "this "
+            "tracker and they do not use the Secret",
+            hint=f"if you trust this tracker, add --tracker-url {url}",
             cause="tracker.unreachable",
         )
     if context.settings.pluto_api_key is not None:
         if url in trusted_urls:
             return context.settings.pluto_api_key.get_secret_value()
         raise HarnessError(
-            f"only the pods name the tracker {url}, so your own PLUTO_API_KEY is not sent to it",
-            hint=f"add --tracker-url {url} to confirm it, or --secret NAME to use the job's own key",
+            f"your PLUTO_API_KEY is not sent to the tracker {url}, because only the pods name this tracker",
+            hint=f"if you trust this tracker, add --tracker-url {url}; or use the job's own key with "
+            "--secret NAME",
             cause="tracker.unreachable",
         )
     names = dict.fromkeys(
@@ -301,10 +303,10 @@ def _key(
         for each in _variables(pod, container)
         if each.get("name") in KEYS and "secretKeyRef" in (each.get("valueFrom") or {})
     )
-    origin = f"; the pods get it from Secret {next(iter(names))}" if names else ""
+    origin = f"; the pods read the key from Secret {next(iter(names))}" if names else ""
     raise HarnessError(
         f"the tracker needs an API key, but none was found{origin}",
-        hint=f"--secret {next(iter(names), 'NAME')} reads it from the Secret, or set PLUTO_API_KEY",
+        hint=f"read the key from a Secret with --secret {next(iter(names), 'NAME')}, or set PLUTO_API_KEY",
         cause="tracker.unreachable",
     )
 
@@ -365,14 +367,17 @@ def _not_proxied(service: service_proxy.Service, reader: Reader, response: httpx
     subject = f"Service {service.name} in namespace {service.namespace}"
     message = str(response.json().get("message"))[:300]
     if response.status_code in (401, 403):
-        role = f"`harness attach --print-rbac -n {reader.namespace} --tracker-url …` prints the Role"
+        role = (
+            f"ask for the Role that `harness attach --print-rbac -n {reader.namespace} --tracker-url …` "
+            "prints"
+        )
         return HarnessError(
-            f"you need permission to reach {subject} through the API server: {message}",
+            f"you are not permitted to reach {subject} through the API server: {message}",
             hint=role,
             cause="tracker.unreachable",
         )
     return HarnessError(
-        f"the tracker is expected at {subject}, but the API server cannot reach it: {message}",
-        hint="check the URL, or name another one with --tracker-url",
+        f"the API server cannot reach the tracker at {subject}: {message}",
+        hint="check the tracker's URL, or set another one with --tracker-url",
         cause="tracker.unreachable",
     )

@@ -46,13 +46,17 @@ def key_in(reader: Reader, secret_key: SecretKey, referred: str = "") -> str:
     subject = f"Secret {secret_key.name} in namespace {reader.namespace}"
     key = secret_key.key or (referred if referred in data else "") or _only(names)
     if not names:
-        raise _problem(f"{subject} is empty", "name another Secret with --secret")
+        raise _problem(f"{subject} is empty", "use --secret to name another Secret")
     if not key:
-        text = f"{subject} has {len(names)} keys ({', '.join(names[:8])}), so it is not known which to use"
-        raise _problem(text, f"name one of them, as in --secret {secret_key.name}/{names[0]}")
+        text = (
+            f"{subject} has {len(names)} keys ({', '.join(names[:8])}), so it is not clear which key is "
+            "the tracker's API key"
+        )
+        raise _problem(text, f"name one of the keys, as in --secret {secret_key.name}/{names[0]}")
     if key not in data:
         raise _problem(
-            f"{subject} has no key {key}. Its keys are {', '.join(names[:8])}", "name one with --secret"
+            f"{subject} has no key {key}. Its keys are {', '.join(names[:8])}",
+            "use --secret to name one of them",
         )
     try:
         value = base64.b64decode(data[key], validate=True).decode("ascii").strip()
@@ -60,8 +64,8 @@ def key_in(reader: Reader, secret_key: SecretKey, referred: str = "") -> str:
         value = ""
     if not value or not value.isprintable() or " " in value:
         raise _problem(
-            f"{key} of {subject} is not a tracker's key, because it is not a single word",
-            "name another entry with --secret",
+            f"the value of {key} in {subject} is not an API key, because it is not a single word",
+            "use --secret NAME/KEY to name another key of the Secret",
         )
     return value
 

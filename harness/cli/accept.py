@@ -24,13 +24,16 @@ def accept(
     nodes: Annotated[
         bool, typer.Option("--nodes", help="test each node on its own, with one pod per node")
     ] = False,
-    ddp: Annotated[bool, typer.Option("--ddp", help="test the collectives across many pods")] = False,
+    ddp: Annotated[bool, typer.Option("--ddp", help="test collectives across many pods")] = False,
     screen: Annotated[
-        bool, typer.Option("--screen", help="search many pods for bad nodes, links and boundaries")
+        bool,
+        typer.Option(
+            "--screen", help="find bad nodes, and bad links between nodes, by testing groups of pods"
+        ),
     ] = False,
     replicas: Annotated[
         int | None,
-        typer.Option(min=1, max=4096, help=f"number of pods, with --ddp and --screen (default: {REPLICAS})"),
+        typer.Option(min=1, max=4096, help=f"with --ddp or --screen: number of pods (default: {REPLICAS})"),
     ] = None,
     gpus: Annotated[
         int | None,
@@ -38,7 +41,7 @@ def accept(
             "--gpus-per-pod",
             min=1,
             max=64,
-            help=f"GPUs per pod (default: all of the node's GPUs with --nodes, otherwise {GPUS})",
+            help=f"GPUs per pod (default with --nodes: all GPUs of the node; otherwise: {GPUS})",
         ),
     ] = None,
     device: Annotated[
@@ -49,7 +52,8 @@ def accept(
         bool,
         typer.Option(
             "--full/--quick",
-            help="test all sizes, with a default --wait of 3600; --quick runs about one minute of tests",
+            help="--full tests all sizes and changes the default of --wait to 3600; --quick takes about "
+            "one minute",
         ),
     ] = False,
     selector: Annotated[
@@ -59,7 +63,8 @@ def accept(
     image: Annotated[
         str | None,
         typer.Option(
-            help="image with PyTorch, and CUDA to test GPUs (default with --device cpu: the worker image)"
+            help="image with PyTorch, built with CUDA if GPUs are tested (default with --device cpu: the "
+            "worker image)"
         ),
     ] = None,
     limits: Annotated[
@@ -70,24 +75,28 @@ def accept(
         float | None,
         typer.Option(
             min=0,
-            help="with --screen: minimum bus bandwidth of each group, in GB/s (default: compare the groups)",
+            help="with --screen: minimum bus bandwidth of each group of nodes, in GB/s (default: compare "
+            "groups with each other)",
         ),
     ] = None,
     print_manifests: options.PrintManifests = False,
     calibrate: Annotated[
         Path | None,
         typer.Option(
-            help="compute limits from this run, whose nodes must be good, and write them to this file"
+            help="compute limits from the measurements of this run, and write them to this file; all nodes "
+            "must be healthy"
         ),
     ] = None,
     label: Annotated[
         bool,
-        typer.Option("--label", help="label each node with its verdict (mark-nodes --undo reverts this)"),
+        typer.Option(
+            "--label", help="label each node with its verdict (to undo: `harness mark-nodes --undo`)"
+        ),
     ] = False,
     taint: Annotated[
         bool,
         typer.Option(
-            "--taint", help="label all nodes, and taint those that are proved to be the cause of a failure"
+            "--taint", help="label all nodes, and taint those that are proven to have caused a failure"
         ),
     ] = False,
     force: Annotated[
@@ -137,8 +146,9 @@ def accept(
     settings = launch.settings(pod=pod, wait_seconds=launch.wait or (FULL_SECONDS if full else None))
     if device != "cpu" and image is None and settings.worker_image is None:
         raise UsageError(
-            "expected an image whose PyTorch has CUDA, but the worker image that is built here has no CUDA",
-            hint="use --image IMAGE or HARNESS_WORKER_IMAGE; --device cpu tests nodes without their GPUs",
+            "GPU tests need an image whose PyTorch supports CUDA, but the default worker image does not",
+            hint="set --image IMAGE or HARNESS_WORKER_IMAGE, or use --device cpu to test the nodes without "
+            "their GPUs",
         )
     of_many = acceptance.ddp if ddp else acceptance.screen
     plain = acceptance.nodes(spec) if nodes else of_many(spec, replicas or REPLICAS)
@@ -148,7 +158,7 @@ def accept(
         return 0
     if (label or taint) and settings.kubeconfig is None and not settings.keep_cluster:
         raise UsageError(
-            "--label and --taint need a cluster that stays after the run",
+            "--label and --taint need a cluster that still exists after the run",
             hint="add --kubeconfig or --keep-cluster",
         )
     outcome = launch.run(workload, settings)
@@ -159,7 +169,7 @@ def accept(
         bundle = Bundle.open(outcome.bundle)
         write_limits(fleet_of(bundle), bundle, calibrate)
     if (label or taint) and outcome.verdict.cause == "image.no_cuda":
-        print("no node is marked, because the image cannot test a GPU", file=sys.stderr)
+        print("no node was marked, because the image cannot test GPUs", file=sys.stderr)
     elif label or taint:
         # The output goes to stderr, because stdout must contain only the verdict.
         with redirect_stdout(sys.stderr):

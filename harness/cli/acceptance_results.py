@@ -22,11 +22,16 @@ def accepted(
     bundle: Annotated[Path, typer.Argument(help="a bundle folder")] = LATEST,
     calibrate: Annotated[
         Path | None,
-        typer.Option(help="compute limits from these nodes and write them to FILE", metavar="FILE"),
+        typer.Option(
+            help="compute limits from the measurements of these nodes and write them to FILE", metavar="FILE"
+        ),
     ] = None,
     share: Annotated[
         float | None,
-        typer.Option(help="limit as a fraction of the nodes' typical value (default: 0.9)", metavar="SHARE"),
+        typer.Option(
+            help="with --calibrate: each limit as a fraction of the nodes' typical value (default: 0.9)",
+            metavar="SHARE",
+        ),
     ] = None,
     as_json: options.Json = False,
 ) -> int:
@@ -56,7 +61,7 @@ def accepted(
 def mark_nodes(
     bundle: Annotated[Path, typer.Argument(help="a bundle folder")] = LATEST,
     taint: Annotated[
-        bool, typer.Option("--taint", help="taint the nodes that are proved to be the cause of a failure")
+        bool, typer.Option("--taint", help="also taint nodes that are proven to have caused a failure")
     ] = False,
     undo: Annotated[
         bool, typer.Option("--undo", help="restore the labels and taints of every marked node")
@@ -92,7 +97,7 @@ def mark_nodes(
     if fleet and (reason := image_at_fault(fleet)) is not None:
         raise HarnessError(
             f"{reason}; no node is marked",
-            hint="test again with `harness accept --image IMAGE`, where IMAGE has CUDA",
+            hint="test again with `harness accept --image IMAGE`, where IMAGE contains PyTorch with CUDA",
         )
     verdicts = {node.node: node.verdict for node in fleet.nodes} if fleet else {}
     doubts = doubtful(fleet, force=force) if fleet and taint else {}
@@ -112,7 +117,7 @@ def mark_nodes(
         for name, reason in doubts.items():
             print(f"{name}: not tainted: {reason}")
         for name in marks.absent:
-            print(f"{name}: not a node of this cluster")
+            print(f"{name}: no such node in this cluster")
     return 2 if marks.absent else 0
 
 
@@ -136,8 +141,9 @@ def write_limits(fleet: "Fleet", bundle: "Bundle", file: Path, share: float | No
 
     if fleet.verdict in ("FAIL", "UNKNOWN"):
         raise HarnessError(
-            f"limits need a fleet that passed, but this fleet's verdict is {fleet.verdict}: {fleet.text}",
-            hint="repair or exclude the nodes that did not pass, and test again",
+            f"limits can be computed only if all nodes passed, but the verdict is {fleet.verdict}: "
+            f"{fleet.text}",
+            hint="repair or exclude the nodes that did not pass, then test again",
         )
     share = SHARE if share is None else share
     manifest = bundle.manifest

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from harness.report.finalize import Outcome
 
 Job = Annotated[
-    str, typer.Argument(metavar="[KIND/NAME]", help="the job, e.g. jobset/train, or only its name")
+    str, typer.Argument(metavar="[KIND/NAME]", help="the job, e.g. jobset/train, or just its name")
 ]
 Selector = Annotated[
     str, typer.Option("--selector", "-l", help="label selector for bare pods, instead of KIND/NAME")
@@ -29,22 +29,26 @@ Container = Annotated[
     ),
 ]
 Probe = Annotated[
-    bool, typer.Option("--probe", help="also inspect running containers with exec; needs more permissions")
+    bool,
+    typer.Option(
+        "--probe", help="also run diagnostics in running containers, which requires permission to exec"
+    ),
 ]
 TrackerUrl = Annotated[
-    str, typer.Option("--tracker-url", help="the job's tracker (default: PLUTO_URL_API in its pods)")
+    str, typer.Option("--tracker-url", help="URL of the job's tracker (default: PLUTO_URL_API from its pods)")
 ]
 Project = Annotated[
-    str, typer.Option("--project", help="project of the job's run (default: PLUTO_PROJECT in its pods)")
+    str, typer.Option("--project", help="project of the job's run (default: PLUTO_PROJECT from its pods)")
 ]
-Run = Annotated[str, typer.Option("--run", help="id of the job's run (default: PLUTO_RUN_ID in its pods)")]
+Run = Annotated[str, typer.Option("--run", help="id of the job's run (default: PLUTO_RUN_ID from its pods)")]
 Secret = Annotated[
     str,
     typer.Option(
         "--secret",
         metavar="NAME[/KEY]",
-        help="read the tracker's key from this Secret in the job's namespace (default: PLUTO_API_KEY in your "
-        "environment, which is sent only to the tracker in --tracker-url or to hosted Pluto)",
+        help="read the tracker's API key from this Secret in the job's namespace (default: PLUTO_API_KEY "
+        "from your "
+        "environment, which is sent only to hosted Pluto or to the --tracker-url)",
     ),
 ]
 
@@ -55,7 +59,7 @@ def attach(
     namespace: Namespace = None,
     container: Container = None,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="follow the job, and judge it when it has ended")
+        bool, typer.Option("--follow", "-f", help="follow the job until it ends, then judge it")
     ] = False,
     wait: Annotated[
         float | None,

@@ -15,7 +15,7 @@ def bisect(
     name: Annotated[str, typer.Argument(help="konduktor, pluto-ml, or another package in the worker image")],
     good: Annotated[
         str | None,
-        typer.Option(help="a version that works (default: search back from the bad one)"),
+        typer.Option(help="a version that works (default: search older versions for one)"),
     ] = None,
     bad: Annotated[
         str | None, typer.Option(help="a version that fails (default: latest; with --repo: HEAD)")
@@ -30,7 +30,8 @@ def bisect(
     cause: Annotated[
         str | None,
         typer.Option(
-            help="the cause of the failure to search for, or any (default: that of the bad version)",
+            help="the cause that marks a version as bad, or any (default: the cause found with the bad "
+            "version)",
             metavar="CAUSE",
         ),
     ] = None,
@@ -39,7 +40,7 @@ def bisect(
         typer.Option(
             min=1e-6,
             max=1,
-            help="accepted probability of a wrong result; with 1, launches are not repeated",
+            help="maximum probability of a wrong result; with 1, launches are never repeated",
         ),
     ] = 0.01,
     launch: Launch = NOTHING,

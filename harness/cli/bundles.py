@@ -18,7 +18,7 @@ def runs(
         typer.Option(
             "--prune",
             metavar="failed|last:N",
-            help="remove all bundles of passed launches (failed), or all but the newest N of them (last:N)",
+            help="failed: remove the bundles of all passed launches; last:N: keep the newest N of them",
         ),
     ] = None,
     as_json: Json = False,
@@ -52,7 +52,8 @@ def diff(
     any_values: Annotated[
         bool,
         typer.Option(
-            "--any-values", help="ignore differences in logged values, for jobs that are not deterministic"
+            "--any-values",
+            help="ignore differences between logged values, for jobs that are not deterministic",
         ),
     ] = False,
     as_json: Json = False,
@@ -99,5 +100,5 @@ def _prune(runs_dir: Path, keep_runs: str, as_json: bool) -> int:
     else:
         for each in removed:
             print(f"removed {each.bundle}  {amount(each.bytes)}")
-        print(f"{len(removed)} bundles removed, {total} bytes ({amount(total)})")
+        print(f"bundles removed: {len(removed)}, {total} bytes ({amount(total)})")
     return 0

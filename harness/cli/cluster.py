@@ -22,7 +22,9 @@ def up(
     images: options.Images = None,
     logs: Annotated[
         bool | None,
-        typer.Option("--logs", help="also start VictoriaLogs, for `konduktor logs` (env: HARNESS_LOGS)"),
+        typer.Option(
+            "--logs", help="also start VictoriaLogs, which `konduktor logs` needs (env: HARNESS_LOGS)"
+        ),
     ] = None,
     fresh: options.Fresh = None,
     runs_dir: options.RunsDir = None,
@@ -61,7 +63,10 @@ def down(
     """Delete the cluster that the harness created. Other clusters are not deleted."""
     kind = _kind(cluster_name)
     return _report(
-        kind.name, kind.down(progress(quiet)), as_json, ("removed", "none that the harness created")
+        kind.name,
+        kind.down(progress(quiet)),
+        as_json,
+        ("removed", "not removed, because the harness did not create it or it does not exist"),
     )
 
 
@@ -120,7 +125,7 @@ def logs(
     ),
     rank: Annotated[int | None, typer.Option(help="print only the log of this rank")] = None,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="print new lines until the launch ends")
+        bool, typer.Option("--follow", "-f", help="keep printing new lines until the launch ends")
     ] = False,
     runs_dir: options.RunsDir = None,
 ) -> int:
@@ -144,7 +149,7 @@ def shell(
     command: Annotated[
         list[str] | None, typer.Argument(help="command to run in the pod, after -- (default: bash)")
     ] = None,
-    rank: Annotated[int, typer.Option(help="the rank whose pod is used")] = 0,
+    rank: Annotated[int, typer.Option(help="the rank whose pod to use")] = 0,
     runs_dir: options.RunsDir = None,
     quiet: options.Quiet = False,
 ) -> int:
@@ -166,7 +171,7 @@ def shell(
 
 def preflight(
     job: Annotated[
-        Path | None, typer.Argument(help="a job file, whose resource requests are also checked")
+        Path | None, typer.Argument(help="a job file; its resource requests are checked, too")
     ] = None,
     kubeconfig: options.Kubeconfig = None,
     context: options.Context = None,

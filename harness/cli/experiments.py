@@ -13,7 +13,7 @@ from harness.core.errors import UsageError
 
 def faults(
     names: Annotated[
-        list[str] | None, typer.Argument(help="names of faults or fault targets (default: all)")
+        list[str] | None, typer.Argument(help="faults or fault targets, by name (default: all)")
     ] = None,
     cluster_name: options.ClusterName = None,
     runs_dir: options.RunsDir = None,
@@ -27,27 +27,38 @@ def faults(
         Path | None, typer.Option("--record", help="write small copies of the bundles to this folder")
     ] = None,
     ledger: Annotated[
-        list[Path] | None, typer.Option(help="report the launches in these ledgers, without injecting faults")
+        list[Path] | None,
+        typer.Option(help="report on the launches recorded in these ledgers, without injecting faults"),
     ] = None,
     only_list: Annotated[
         bool, typer.Option("--list", help="list the faults, each with its expected verdict")
     ] = False,
     random: Annotated[
-        int, typer.Option(min=0, help="inject N random faults instead of those in the catalogue", metavar="N")
+        int,
+        typer.Option(
+            min=0,
+            help="inject N randomly generated faults instead of the faults in the catalogue",
+            metavar="N",
+        ),
     ] = 0,
     generated: Annotated[
-        bool, typer.Option("--programs", help="with --random: run generated programs in the launches")
+        bool,
+        typer.Option("--programs", help="with --random: run generated training programs in the ranks"),
     ] = False,
     programs_ledger: Annotated[
-        Path | None, typer.Option(help="append the results of random faults with programs to this ledger")
+        Path | None, typer.Option(help="with --random and --programs: append the results to this ledger")
     ] = None,
-    seed: Annotated[int, typer.Option(help="seed that determines the random faults")] = 0,
-    skip: Annotated[int, typer.Option(min=0, help="skip this many random faults")] = 0,
+    seed: Annotated[int, typer.Option(help="with --random: the seed from which faults are generated")] = 0,
+    skip: Annotated[int, typer.Option(min=0, help="with --random: skip this many faults")] = 0,
     shard: Annotated[
-        str | None, typer.Option(help="inject only part I of N parts of about equal duration", metavar="I/N")
+        str | None,
+        typer.Option(
+            help="split the faults into N parts of about equal duration, and inject only part I",
+            metavar="I/N",
+        ),
     ] = None,
     undo: Annotated[
-        bool, typer.Option("--undo", help="only undo the faults that a killed run left in place")
+        bool, typer.Option("--undo", help="undo the faults that a killed run left in place, and exit")
     ] = False,
     quiet: options.Quiet = False,
     as_json: options.Json = False,
@@ -63,7 +74,7 @@ def faults(
     settings = load(cluster_name=cluster_name, runs_dir=runs_dir, keep_cluster=keep_cluster)
     context = run_context(settings, progress(quiet))
     if random and names:
-        raise UsageError("names of faults and --random cannot be combined")
+        raise UsageError("--random cannot be combined with names of faults")
     if random and shard:
         raise UsageError("--shard and --random cannot be combined")
     if only_list:
@@ -72,7 +83,7 @@ def faults(
     if undo:
         if not injecting.undo_leftovers(context):
             return 2
-        print("no fault is left in place")
+        print("all faults are undone")
         return 0
     if ledger:
         rows, versions = injecting.recorded(ledger)
@@ -133,14 +144,18 @@ def soak(
 
 def programs(
     seconds: Annotated[
-        float, typer.Option(min=0, help="do not start new programs after this many seconds")
+        float, typer.Option(min=0, help="stop starting new programs after this many seconds")
     ] = 60,
-    seed: Annotated[int, typer.Option(help="seed that determines the programs")] = 0,
+    seed: Annotated[int, typer.Option(help="seed from which the programs are generated")] = 0,
     ledger: Annotated[
-        Path | None, typer.Option(help="continue after the programs in this file, and append to it")
+        Path | None,
+        typer.Option(
+            help="skip the programs that are already in this file, and append the results of the others to it"
+        ),
     ] = None,
     again: Annotated[
-        bool, typer.Option("--again", help="rerun the programs in the ledger whose verdict was not right")
+        bool,
+        typer.Option("--again", help="rerun only the programs in the ledger whose verdict was not right"),
     ] = False,
     only: Annotated[
         list[int] | None, typer.Option(help="run only the program with this number; may be repeated")

@@ -33,7 +33,7 @@ def of_namespace(
     if not objects:
         # The namespace is created before the launched object. It remains if an object that restarts pods,
         # such as a StatefulSet, is deleted at the end of the launch.
-        return LaunchStatus(namespace=name, state="not launched yet, or ended and deleted")
+        return LaunchStatus(namespace=name, state="not launched yet, or already deleted")
     item = objects[-1]
     per_pod = int((namespace["metadata"].get("annotations") or {}).get(RANKS_PER_POD, 1))
     return LaunchStatus(

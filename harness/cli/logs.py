@@ -122,7 +122,7 @@ def _pods(bundle: Bundle, rank: int | None, expected: bool = True) -> list[tuple
         return [(ranks[rank].index, ranks[rank].name)]
     if expected:
         hint = (
-            f"ranks with a pod: {', '.join(map(str, ranks))}"
+            f"ranks that have a pod: {', '.join(map(str, ranks))}"
             if ranks
             else "`harness show` shows why no rank has a pod"
         )

@@ -30,8 +30,8 @@ from harness.core.errors import HarnessError, UsageError
 from harness.core.terminal_text import printable
 
 FOLDERS = (
-    "make it readable and writable, or set HARNESS_RUNS_DIR, HARNESS_CACHE_DIR and HARNESS_STATE_DIR to "
-    "other folders"
+    "make this path readable and writable, or choose other folders with HARNESS_RUNS_DIR, "
+    "HARNESS_CACHE_DIR and HARNESS_STATE_DIR"
 )
 _WrongUsage: Any = typer.BadParameter.__mro__[2]
 """The ClickException class, from which all usage errors derive. It comes from the click package that typer
@@ -41,7 +41,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-images_app = typer.Typer(help="Build or download the stack's images.", no_args_is_help=True)
+images_app = typer.Typer(help="Build or download the images that the harness runs.", no_args_is_help=True)
 app.add_typer(images_app, name="images")
 app.add_typer(recorder_app, name="recorder")
 app.add_typer(torchrun_app, name="torchrun")
@@ -80,12 +80,15 @@ def run(
     ] = None,
     netcheck: Annotated[
         bool | None,
-        typer.Option("--netcheck", help="first check in every pod that the ranks can reach each other"),
+        typer.Option(
+            "--netcheck", help="before the ranks start, check in every pod that they can reach each other"
+        ),
     ] = None,
     expect_ranks: Annotated[
         str | None,
         typer.Option(
-            help="the ranks that log, e.g. 0,4; other ranks must not log anything (default: all ranks)"
+            help="the ranks that must log, e.g. 0,4; all other ranks must log nothing (default: all ranks "
+            "must log)"
         ),
     ] = None,
     launch: Launch = NOTHING,
@@ -131,7 +134,7 @@ def show(
 @app.command()
 def doctor(
     fix: Annotated[
-        bool, typer.Option("--fix", help="install and start what is missing (on Debian, as root)")
+        bool, typer.Option("--fix", help="install and start missing programs (only on Debian, as root)")
     ] = False,
     quiet: options.Quiet = False,
     as_json: options.Json = False,

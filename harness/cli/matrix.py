@@ -28,18 +28,18 @@ def matrix(
         typer.Option(metavar="NAME=SPEC,…", help="versions of any package that --replace accepts"),
     ] = None,
     newest: Annotated[
-        int | None, typer.Option(min=1, help="use only the newest N versions in each range")
+        int | None, typer.Option(min=1, help="use only the newest N versions of each range")
     ] = None,
     each: Annotated[
         bool | None,
         typer.Option(
-            "--each", help="replace one package at a time; the other packages keep their locked versions"
+            "--each", help="replace only one package in each launch; the others keep their locked versions"
         ),
     ] = None,
     repeat: Annotated[
         int | None,
         typer.Option(
-            min=1, help="maximum number of launches for a cell with an unexpected result (default: 1)"
+            min=1, help="maximum number of launches of a combination whose result is unexpected (default: 1)"
         ),
     ] = None,
     parallel: Annotated[int | None, typer.Option(min=1, help="maximum number of concurrent launches")] = None,

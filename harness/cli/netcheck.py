@@ -16,7 +16,7 @@ from harness.core.errors import UsageError
 @launching
 def netcheck(
     bundle: Annotated[
-        Path | None, typer.Argument(metavar="RUN", help="check the running job of this bundle")
+        Path | None, typer.Argument(metavar="RUN", help="check the job of this bundle while it runs")
     ] = None,
     rank: Annotated[
         int | None,
@@ -35,16 +35,15 @@ def netcheck(
         bool,
         typer.Option(
             "--bandwidth",
-            help="also measure the MB/s and latency of each pair, which takes up to 30 s longer",
+            help="also measure the bandwidth (MB/s) and latency of each pair of pods, which takes up to 30 "
+            "s longer",
         ),
     ] = False,
     pod: options.Pod = None,
     env: options.Env = None,
     print_module: Annotated[
         bool,
-        typer.Option(
-            "--print-module", help="print netcheck as a single Python file, without launching anything"
-        ),
+        typer.Option("--print-module", help="print netcheck as a single Python file, and exit"),
     ] = False,
     launch: Launch = NOTHING,
 ) -> int:
@@ -76,7 +75,9 @@ def netcheck(
             )
         return _inside(bundle, rank, launch)
     if rank is not None:
-        raise UsageError("--rank applies only to a running job, RUN", hint="harness netcheck runs/latest")
+        raise UsageError(
+            "--rank requires RUN, the bundle of a running job", hint="harness netcheck runs/latest"
+        )
     from harness.launch.workloads.netcheck_job import job
     from harness.launch.workloads.pod_options import pod_options
 

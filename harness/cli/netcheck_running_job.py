@@ -55,8 +55,10 @@ class NetcheckResults:
         Raises UsageError if the rank has no diagnosis, and HarnessError if no rank has one.
         """
         if not self.results:
-            first, reason = min(self.errors.items(), default=(0, "no pod runs"))
-            raise HarnessError(f"netcheck ran in no pod: rank {first}: {reason}", hint=_hint(reason))
+            first, reason = min(self.errors.items(), default=(0, "no pod is running"))
+            raise HarnessError(
+                f"netcheck could not run in any pod: rank {first}: {reason}", hint=_hint(reason)
+            )
         if rank not in self.results:
             state = self.errors.get(rank) or self.pods.get(rank, "no such rank")
             available = ", ".join(map(str, sorted(self.results))) or "none"
@@ -91,7 +93,7 @@ class NetcheckResults:
             unknown("pods", f"rank {rank}: netcheck failed in its pod: {self.errors[rank]}", [rank])
             for rank in sorted(self.errors)
         ]
-        results = results or [ok("pods", f"{self.nodes} of {self.nodes} pods run")]
+        results = results or [ok("pods", f"{self.nodes} of {self.nodes} pods are running")]
         if isinstance(self.service, str):
             return [*results, ok("service", self.service)]
         if self.service is not None:
@@ -109,8 +111,10 @@ class NetcheckResults:
 
 def _hint(reason: str) -> str:
     if "forbidden" in reason.lower():
-        return "`harness attach --print-rbac --probe` prints the Role that is needed, with pods/exec"
-    return "netcheck needs Python 3.9 or later in the containers"
+        return (
+            "grant permission for pods/exec: `harness attach --print-rbac --probe` prints the necessary Role"
+        )
+    return "check that the containers have Python 3.9 or later, which netcheck needs"
 
 
 def run_netcheck(bundle: Bundle, context: RunContext, deadline: float = DEADLINE) -> NetcheckResults:
@@ -123,8 +127,8 @@ def run_netcheck(bundle: Bundle, context: RunContext, deadline: float = DEADLINE
     launch, expected = (manifest.launch, manifest.expected) if manifest else (None, None)
     if launch is None or expected is None:
         raise UsageError(
-            f"the run {bundle.path} has not launched anything yet",
-            hint="`harness status` shows why the launch waits",
+            f"the run {bundle.path} has not launched its job yet",
+            hint="wait until the job is running; `harness status` shows what the launch is waiting for",
         )
     with TemporaryDirectory() as folder:
         if launch.attached:
@@ -155,7 +159,10 @@ def _run(
     if not running:
         states = "; ".join(f"rank {rank}: {each}" for rank, each in pods.items())
         subject = f"{launch.kind} {launch.object_name}" if launch.attached else bundle.path
-        raise UsageError(f"no pod of {subject} is running: {states}", hint="netcheck needs running pods")
+        raise UsageError(
+            f"no pod of {subject} is running: {states}",
+            hint="start the job again, and run netcheck while it is running",
+        )
     base = [context.settings.kubectl_bin, *target, "-n", namespace, "exec", "-i"]
     commands = {
         rank: [*base, pod["metadata"]["name"], "-c", container_of(pod, launch), "--"]

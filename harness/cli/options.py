@@ -16,14 +16,16 @@ from harness.core.progress import Progress
 from harness.core.terminal_text import printable
 
 ClusterName = Annotated[
-    str | None, typer.Option("--cluster-name", help="the kind cluster to use (default: pluto-e2e)")
+    str | None, typer.Option("--cluster-name", help="name of the kind cluster (default: pluto-e2e)")
 ]
-Workers = Annotated[int | None, typer.Option(help="worker nodes; 0 means a single-node cluster (default: 2)")]
+Workers = Annotated[
+    int | None, typer.Option(help="number of worker nodes; 0 means a single-node cluster (default: 2)")
+]
 Kubernetes = Annotated[
     str | None, typer.Option(help="Kubernetes version for a new cluster, e.g. 1.35 (default: 1.36)")
 ]
 Images = Annotated[
-    str | None, typer.Option(help="origin of the images: auto, registry or source (default: auto)")
+    str | None, typer.Option(help="where the images come from: auto, registry or source (default: auto)")
 ]
 RunsDir = Annotated[Path | None, typer.Option(help="folder for bundles (default: runs)")]
 Json = Annotated[bool, typer.Option("--json", help="print one JSON document on stdout and nothing else")]
@@ -45,14 +47,16 @@ Fresh = Annotated[
 ]
 Pod = Annotated[
     Path | None,
-    typer.Option("--pod", metavar="FILE", help="merge FILE into the pod template: tolerations, resources, …"),
+    typer.Option(
+        "--pod", metavar="FILE", help="merge FILE (tolerations, resources, …) into the pod template"
+    ),
 ]
 Env = Annotated[
     list[str] | None,
     typer.Option(
         "--env",
         metavar="NAME[=VALUE]",
-        help="set an environment variable in the ranks; without VALUE, copy it from this environment",
+        help="set an environment variable in the ranks; without VALUE, copy the value from your environment",
     ),
 ]
 Replace = Annotated[
@@ -60,8 +64,8 @@ Replace = Annotated[
     typer.Option(
         "--replace",
         metavar="NAME=SPEC",
-        help="use another konduktor, pluto-ml or package in the worker image: a version, range, latest, "
-        "wheel, sdist, folder or git+file:///PATH@REF",
+        help="use another version of konduktor, pluto-ml, jobset, kueue or a package in the worker image. "
+        "SPEC is a version, a range, latest, a wheel, an sdist, a folder or git+file:///PATH@REF",
     ),
 ]
 PrintManifests = Annotated[
@@ -70,7 +74,9 @@ PrintManifests = Annotated[
         "--print-manifests", help="print manifests for `kubectl apply -f -`, without launching anything"
     ),
 ]
-KEEP_RUNS = "which bundles of passed launches to keep: all, failed (none of them) or last:N (default: all)"
+KEEP_RUNS = (
+    "bundles of passed launches to keep: all, failed (keep none) or last:N (keep the newest N); default: all"
+)
 KeepRuns = Annotated[str | None, typer.Option(help=KEEP_RUNS)]
 
 

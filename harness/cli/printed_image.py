@@ -29,12 +29,12 @@ def printed_image(settings: Settings, image: str | None) -> str:
     tagged = other_tags(chosen or LOCAL_IMAGE, _nodes(settings))
     if chosen:
         if tagged:
-            _note(f"no node reports the image {chosen}; nodes have {', '.join(tagged)}")
+            _note(f"no node reports having the image {chosen}; the nodes have {', '.join(tagged)}")
         return chosen
     if len(tagged) > 1:
         raise UsageError(
             f"--image is required, because the nodes have several worker images: {', '.join(tagged)}",
-            hint="add --image with the image that the pods should run",
+            hint="use --image to name the image that the pods should run",
         )
     if not tagged:
         _note(f"{LOCAL_IMAGE} is a placeholder for the worker image: use --image to name one on your nodes")
@@ -49,7 +49,7 @@ def _nodes(settings: Settings) -> list[Object]:
     try:
         return Kube(cluster.kubeconfig, cluster.context).objects("v1", "Node")
     except (HarnessError, ApiException, HTTPError, OSError) as error:
-        _note(f"the images on the nodes are not known: {error}")
+        _note(f"the images on the nodes could not be listed: {error}")
         return []
 
 

@@ -9,14 +9,16 @@ from harness.cli import options
 from harness.cli.options import dump
 
 recorder_app = typer.Typer(
-    help="Record what pods from other launchers log, without changing their jobs.", no_args_is_help=True
+    help="Record the points that jobs from other launchers log, without changing the jobs.",
+    no_args_is_help=True,
 )
 Namespaces = Annotated[
     list[str] | None,
     typer.Option(
         "--namespace",
         "-n",
-        help="a namespace that gets the recorder's files (default: all labelled namespaces)",
+        help="install the recorder's files in this namespace; may be repeated (default: all labelled "
+        "namespaces)",
     ),
 ]
 
@@ -47,7 +49,7 @@ def install(
     for name in namespace or ():
         labels = (kube.get("v1", "Namespace", name) or {}).get("metadata", {}).get("labels") or {}
         if labels.get(RECORD) != "true":
-            print(f"  → record all of its new pods: kubectl label namespace {name} {RECORD}=true")
+            print(f"  → to record all new pods in {name}: kubectl label namespace {name} {RECORD}=true")
     return 0
 
 
@@ -73,14 +75,17 @@ def status(
         if recorder_status.installed
         else "policy: not installed → harness recorder install"
     )
-    print(f"files in: {', '.join(recorder_status.with_files) or 'no namespace'}")
+    print(f"namespaces with the recorder's files: {', '.join(recorder_status.with_files) or 'none'}")
     for name in recorder_status.outdated:
-        print(f"files of another version in {name} → harness recorder install --namespace {name}")
+        print(f"the files in {name} are from another version → harness recorder install --namespace {name}")
     for name in recorder_status.without_files:
-        print(f"no files in {name}: its pods start unrecorded → harness recorder install --namespace {name}")
+        print(
+            f"there are no files in {name}, so its pods are not recorded → harness recorder install "
+            f"--namespace {name}"
+        )
     print(f"containers with the recorder: {recorder_status.recorded}")
     for each in recorder_status.unrecorded:
-        print(f"not recorded: {each.namespace}/{each.pod} container {each.container}: {each.why}")
+        print(f"not recorded: {each.namespace}/{each.pod}, container {each.container}: {each.why}")
     return 0 if recorder_status.complete else 1
 
 
@@ -101,7 +106,7 @@ def print_(
     pod: Annotated[
         bool,
         typer.Option(
-            "--pod", help="print the fields that a pod template needs on a cluster without the policy"
+            "--pod", help="print the fields to add to a pod template on a cluster without the policy"
         ),
     ] = False,
 ) -> int:

@@ -51,7 +51,7 @@ def report(
             raise cause
         raise HarnessError(
             f"{target.with_name(name)} could not be written: {cause.strerror}",
-            hint="--output FILE writes the page elsewhere",
+            hint="use --output FILE to write the page to another path",
         ) from cause
     if as_json:
         dump({"report": str(target), "verdict": verdict.verdict, "cause": verdict.cause})

@@ -46,7 +46,7 @@ def shell(bundle: Bundle, rank: int, command: Sequence[str], context: RunContext
     if pod_object is None:
         raise UsageError(
             f"pod {namespace}/{pod.name} of rank {rank} no longer exists",
-            hint="a cluster keeps only the newest few launches; run the job again",
+            hint="run the job again: a cluster keeps only the most recent launches",
         )
     if pod_object["status"].get("phase") == "Running":
         return _exec(settings, target, namespace, pod.name, container_of(pod_object, launch), command)
@@ -109,7 +109,7 @@ def _runs(pods: dict[str, Object], name: str) -> str | None:
     waiting = [
         c["state"]["waiting"] for c in status.get("containerStatuses") or [] if "waiting" in c["state"]
     ]
-    return f"{status.get('phase', 'not there')} {waiting or ''}"
+    return f"{status.get('phase', 'not created')} {waiting or ''}"
 
 
 def cluster_of(bundle: Bundle, settings: Settings) -> tuple[Kube, list[str]]:
@@ -126,11 +126,12 @@ def cluster_of(bundle: Bundle, settings: Settings) -> tuple[Kube, list[str]]:
         if attached:
             raise UsageError(
                 f"kubeconfig {kubeconfig}, which `harness attach` used, no longer exists",
-                hint="attach to the job again, with --kubeconfig",
+                hint="attach to the job again with `harness attach --kubeconfig FILE`",
             )
         raise UsageError(
             f"the cluster of {bundle.path} no longer exists",
-            hint="run again with KEEP_CLUSTER=true, which keeps the cluster, and then use `harness shell`",
+            hint="run the job again with KEEP_CLUSTER=true, which keeps the cluster, and then use `harness "
+            "shell`",
         )
     is_named = settings.kubeconfig is not None and settings.kubeconfig.absolute() == Path(kubeconfig)
     if not is_named and not is_known(settings.state_dir, Path(kubeconfig)):
@@ -141,7 +142,11 @@ def cluster_of(bundle: Bundle, settings: Settings) -> tuple[Kube, list[str]]:
     digest = sha256(f"{kubeconfig} {context}".encode()).hexdigest()[:12]
     kube = Kube(Path(kubeconfig), context or None, settings.state_dir / "shell" / f"{digest}.json")
     if (silence := kube.silence()) is not None:
-        hint = "check with `kubectl get pods`" if attached else "run `harness resume` if it is paused"
+        hint = (
+            "check the connection with `kubectl get pods`"
+            if attached
+            else "if the cluster is paused, run `harness resume`"
+        )
         raise HarnessError(f"the cluster does not respond: {silence}", hint=hint)
     return kube, ["--kubeconfig", str(kubeconfig), *(["--context", str(context)] if context else [])]
 

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 HOME = "/o/harness/projects"
 FORWARD_SECONDS, END_SECONDS = 30.0, 5.0
-tracker_app = typer.Typer(help="The Pluto-compatible tracker, and its pages.", no_args_is_help=True)
+tracker_app = typer.Typer(
+    help="Use the harness's own Pluto-compatible tracker and its web pages.", no_args_is_help=True
+)
 Port = Annotated[int, typer.Option(help="local port; 0 picks a free port")]
 
 
@@ -71,8 +73,9 @@ def open_(
             ) from None
         if response.status_code != 200:
             raise HarnessError(
-                f"the tracker returned HTTP {response.status_code}: it has no pages, or rejects the key",
-                hint="the cluster may run an older tracker: `harness up` installs the current version",
+                f"the tracker returned HTTP {response.status_code}: it has no web pages, or it rejects the "
+                "API key",
+                hint="run `harness up` to install the current tracker: the cluster may run an older version",
                 cause="tracker.unreachable",
             )
         print(f"{address}/login?once={response.json()['once']}&next={quote(path, safe='')}", flush=True)
@@ -89,7 +92,7 @@ def open_(
 
 @tracker_app.command()
 def key(
-    project: Annotated[str, typer.Argument(help="the project to which the key gives access")],
+    project: Annotated[str, typer.Argument(help="the project that the key gives access to")],
     cluster_name: options.ClusterName = None,
     kubeconfig: options.Kubeconfig = None,
     context: options.Context = None,
@@ -104,7 +107,7 @@ def key(
 
     if not project.strip() or len(project.encode()) > MAX_PROJECT_BYTES:
         raise UsageError(
-            f"a project name must have 1 to {MAX_PROJECT_BYTES} bytes and must not be blank",
+            f"a project name must not be blank or longer than {MAX_PROJECT_BYTES} bytes",
             hint="harness tracker key PROJECT",
         )
     cluster = cluster_of(load(cluster_name=cluster_name, kubeconfig=kubeconfig, context=context))
@@ -120,7 +123,7 @@ def page_of(link: str) -> str:
     if not parts.path.startswith(f"{HOME}/") or not parts.path.isprintable():
         raise UsageError(
             f"{link!r} is not a link to a run in the tracker: expected …{HOME}/PROJECT/rNUMBER",
-            hint="use the URL that the client printed, or omit it",
+            hint="use the run URL that the Pluto client printed, or omit the argument",
         )
     return parts.path + (f"?{parts.query}" if parts.query else "")
 
@@ -129,8 +132,9 @@ def reached(cluster: "Cluster") -> "Kube":
     """Return a client for the harness's cluster. Raises HarnessError if the cluster does not respond."""
     if cluster.owns_namespaces and not cluster.kubeconfig.is_file():
         raise HarnessError(
-            f"there is no cluster {cluster.name}",
-            hint="`harness up` creates and keeps one; KEEP_CLUSTER=true keeps the cluster of a run",
+            f"cluster {cluster.name} does not exist",
+            hint="run `harness up` to create a cluster, or set KEEP_CLUSTER=true to keep the cluster of a "
+            "run",
             cause="tracker.unreachable",
         )
     kube = cluster.kube()
@@ -138,7 +142,7 @@ def reached(cluster: "Cluster") -> "Kube":
     if reason is not None:
         raise HarnessError(
             f"the cluster {cluster.name} does not respond: {reason}",
-            hint="`harness up`, or `harness resume` if it is paused",
+            hint="run `harness resume` if the cluster is paused, and otherwise `harness up`",
         )
     return kube
 
@@ -189,7 +193,7 @@ def forwarded(
             output = line.strip() or f"nothing within {FORWARD_SECONDS:g} s"
             raise HarnessError(
                 f"kubectl port-forward to {ports} printed: {output}",
-                hint="use another --port, or 0 for a free one, and check `harness status`",
+                hint="use another --port (0 picks a free port), and check the cluster with `harness status`",
                 cause="tracker.unreachable",
             )
         # kubectl prints a line for each connection, and would block if nothing read these lines.

@@ -25,7 +25,7 @@ def train(
         typer.Option(
             min=1,
             max=4096,
-            help="let `kubectl scale` change the number of pods during training, up to this number",
+            help="allow `kubectl scale` to change the number of pods during training, up to this maximum",
         ),
     ] = None,
     processes: Annotated[
@@ -41,7 +41,9 @@ def train(
     restarts: Annotated[int, typer.Option(min=0, help="maximum number of restarts per rank")] = 3,
     rdzv: Annotated[
         str,
-        typer.Option(help="rendezvous backend: c10d, which runs in node 0, or etcd, started for this launch"),
+        typer.Option(
+            help="rendezvous backend: c10d, which runs in pod 0, or etcd, which is started for this launch"
+        ),
     ] = "c10d",
     rdzv_endpoint: Annotated[
         str | None,
@@ -50,7 +52,7 @@ def train(
     run_name: Annotated[
         str,
         typer.Option(
-            "--run", help="folder of the run under /out; if the folder contains a run, this run is resumed"
+            "--run", help="the run's folder under /out; a run that is already in this folder is resumed"
         ),
     ] = "train",
     smoke: Annotated[
@@ -60,15 +62,16 @@ def train(
         str,
         typer.Option(
             metavar="WORDS",
-            help="the Python module that torchrun runs, and arguments to put before its options",
+            help="the Python module that torchrun runs, optionally followed by arguments to put before the "
+            "trainer's options",
         ),
     ] = "training.train_framework",
     image: Annotated[
-        str | None, typer.Option(help="image with /workspace/training (default: the worker image)")
+        str | None, typer.Option(help="image that contains /workspace/training (default: the worker image)")
     ] = None,
     data: Annotated[
         Path | None,
-        typer.Option(help="on kind: a folder with train.jsonl and val.jsonl (default: generated)"),
+        typer.Option(help="on kind: a folder with train.jsonl and val.jsonl (default: generated text)"),
     ] = None,
     volumes: Annotated[
         str | None, typer.Option(help="on kind: keep data and checkpoints in a folder with this name")
@@ -78,34 +81,41 @@ def train(
     ] = None,
     claims_namespace: Annotated[
         str | None,
-        typer.Option(help="use datasets-pvc, outputs-pvc and, if it exists, models-pvc of this namespace"),
+        typer.Option(
+            help="use the claims datasets-pvc, outputs-pvc and (if it exists) models-pvc in this namespace"
+        ),
     ] = None,
     synthetic: Annotated[
-        bool, typer.Option("--synthetic", help="train on generated text, which needs no datasets-pvc")
+        bool, typer.Option("--synthetic", help="train on generated text, without the claim datasets-pvc")
     ] = False,
     secret: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="a Secret whose keys become environment variables of the ranks: NAME or NAMESPACE/NAME on "
-            "the cluster, or NAME=VARIABLE from this environment; hf-token is for gated models; may be "
-            "repeated",
+            help="set an environment variable in the ranks for each key of a Secret. The Secret is NAME or "
+            "NAMESPACE/NAME on the cluster, or NAME=VARIABLE to create it from a variable of your "
+            "environment. Use hf-token for gated models. May be repeated",
         ),
     ] = None,
     reach: Annotated[
         float | None,
-        typer.Option(min=0, help="maximum excess of the final loss over the known entropy; 0.05 means 5 %"),
+        typer.Option(
+            min=0,
+            help="maximum amount by which the final loss may exceed the known entropy of the text; 0.05 "
+            "means 5 %",
+        ),
     ] = None,
     same_as: Annotated[
         Path | None,
-        typer.Option(metavar="RUN", help="require that the training ends with the same weights as this run"),
+        typer.Option(metavar="RUN", help="require the final weights to equal those of this run"),
     ] = None,
     upload: Annotated[
         str | None,
         typer.Option(
             metavar="s3://BUCKET/PREFIX",
-            help="upload the run after the training and verify each file, with the AWS_… variables of this "
-            "environment or of --secret as credentials",
+            help="upload the run after the training and verify each file. The credentials are the AWS_… "
+            "variables "
+            "from your environment or from --secret",
         ),
     ] = None,
     resume_from: Annotated[
@@ -138,7 +148,7 @@ def train(
     from harness.launch.workloads.training_spec import TrainingSpec
 
     if same_as is not None and smoke:
-        raise UsageError("--same-as compares checkpoints, and the smoke test writes none")
+        raise UsageError("--same-as compares checkpoints, but --smoke writes none")
     spec = TrainingSpec(
         kind=_one_of("--kind", kind, "statefulset", "job"),
         replicas=replicas,
@@ -184,7 +194,7 @@ def _words(trainer: str) -> tuple[str, ...]:
         raise UsageError(f"--trainer {trainer!r}: {error}") from None
     if not words or not all(part.isidentifier() for part in words[0].split(".")):
         raise UsageError(
-            f"--trainer: expected the name of a Python module, as for `python -m`, found {trainer!r}",
+            f"--trainer: expected a module name, as in `python -m NAME`, found {trainer!r}",
             hint="the module must be in the image and accept the options of training.train_framework",
         )
     return words

@@ -26,8 +26,9 @@ class Budget:
     def __post_init__(self) -> None:
         if self.wait < MIN_WAIT:
             raise UsageError(
-                f"expected a wait of at least {MIN_WAIT:g} s, found {self.wait:g} s",
-                hint="raise --wait or HARNESS_WAIT_SECONDS, because the inner deadlines must be shorter",
+                f"--wait: expected at least {MIN_WAIT:g} s, found {self.wait:g} s",
+                hint="raise --wait or HARNESS_WAIT_SECONDS: the deadlines of the launch's parts must fit "
+                "into this time",
             )
 
     @property

@@ -45,7 +45,7 @@ def shown(value: Any) -> str:
     try:
         text = repr(value)
     except ValueError:  # Python refuses to print integers with more than 4300 digits.
-        return "a number of more than 4300 digits"
+        return "a number with more than 4300 digits"
     return text if len(text) <= _MAX_SHOWN else f"{text[: _MAX_SHOWN - 1]}…"
 
 
@@ -74,17 +74,19 @@ def count_problem(field: str, value: Any, limit: int, unit: str) -> str | None:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         return f"{field}: expected a positive whole number, found {shown(value)}"
     if value > limit:
-        return f"{field}: at most {limit} {unit} can be launched; found {shown(value)}"
+        return f"{field}: expected at most {limit} {unit}, found {shown(value)}"
     return None
 
 
 def ranks_problem(nodes: int, per_node: int) -> str | None:
     """Return an error message if a launch has too many ranks per node or in total, and otherwise None."""
     if per_node > MAX_PROCESSES:
-        return f"--nproc_per_node: at most {MAX_PROCESSES} processes per node; found {shown(per_node)}"
+        return (
+            f"--nproc_per_node: expected at most {MAX_PROCESSES} processes per node, found {shown(per_node)}"
+        )
     if nodes * per_node > MAX_RANKS:
         return (
-            f"{nodes} nodes × {per_node} processes: at most {MAX_RANKS} ranks can be launched; "
+            f"{nodes} nodes × {per_node} processes: expected at most {MAX_RANKS} ranks in total, "
             f"found {nodes * per_node}"
         )
     return None
@@ -93,14 +95,14 @@ def ranks_problem(nodes: int, per_node: int) -> str | None:
 def text_problem(field: str, text: str, limit: int) -> str | None:
     """Return an error message if the text is longer than `limit` bytes in UTF-8, and otherwise None."""
     size = len(text.encode(errors="replace"))
-    return f"{field}: at most {limit} bytes; found {size}" if size > limit else None
+    return f"{field}: expected at most {limit} bytes, found {size}" if size > limit else None
 
 
 def image_problem(field: str, image: str) -> str | None:
     """Return an error message if the image name is too long or contains invalid characters, and otherwise
     None."""
     if len(image) > MAX_IMAGE:
-        return f"{field}: at most {MAX_IMAGE} characters; found {len(image)}"
+        return f"{field}: expected at most {MAX_IMAGE} characters, found {len(image)}"
     if not _IMAGE.fullmatch(image):
         return (
             f"{field}: an image name can contain only letters, digits and . _ - + / : @; found {shown(image)}"
@@ -114,9 +116,15 @@ def environment_problems(field: str, variables: list[tuple[str, str]]) -> Iterat
     """
     for name, value in variables:
         if len(name) > MAX_VARIABLE_NAME:
-            yield f"{field}: a name has at most {MAX_VARIABLE_NAME} characters; found {len(name)}"
+            yield (
+                f"{field}: expected variable names of at most {MAX_VARIABLE_NAME} characters, found "
+                f"{len(name)}"
+            )
         elif problem := text_problem(f"{field}.{name}", value, MAX_VARIABLE_BYTES):
             yield problem
     total = sum(len(name) + len(value.encode(errors="replace")) for name, value in variables)
     if total > MAX_ENVIRONMENT_BYTES:
-        yield f"{field}: names and values have at most {MAX_ENVIRONMENT_BYTES} bytes in total; found {total}"
+        yield (
+            f"{field}: expected at most {MAX_ENVIRONMENT_BYTES} bytes of names and values in total, "
+            f"found {total}"
+        )

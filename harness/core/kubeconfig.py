@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 CAUSE: Final = "cluster.kubeconfig"
 MAX_BYTES: Final = 4 << 20
 """The maximum size of a kubeconfig in bytes. A kubeconfig can contain the certificates of many clusters."""
-_ANOTHER_FILE = "use another --kubeconfig FILE; `kubectl config get-contexts` lists the contexts of a file"
+_ANOTHER_FILE = (
+    "use another file with --kubeconfig FILE; `kubectl config get-contexts` lists a file's contexts"
+)
 
 
 def context_of(kubeconfig: Path, requested: str | None = None) -> str:
@@ -37,8 +39,8 @@ def context_of(kubeconfig: Path, requested: str | None = None) -> str:
         return name
     expected = f"context {name}" if name else "a current context"
     raise UsageError(
-        f"expected {expected} in {kubeconfig}, which has the contexts: {', '.join(names) or 'none'}",
-        hint="choose one of them with --context NAME" if names else _ANOTHER_FILE,
+        f"expected {expected} in {kubeconfig}; contexts in this file: {', '.join(names) or 'none'}",
+        hint="choose a context with --context NAME" if names else _ANOTHER_FILE,
         cause=CAUSE,
     )
 

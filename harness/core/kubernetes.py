@@ -90,8 +90,8 @@ class Kube:
         except ValueError:
             server = without_credentials(str(configuration.host))
             raise HarnessError(
-                f"expected the URL of an API server in {self.kubeconfig}, found {server}",
-                hint="correct `server` of the context's cluster, as in https://HOST:6443",
+                f"{self.kubeconfig}: expected the URL of an API server, found {server}",
+                hint="correct the field `server` of the context's cluster, as in https://HOST:6443",
                 cause=CAUSE,
             ) from None
         # Without a configured proxy, WebSockets take the proxy, but not no_proxy, from the environment.
@@ -111,7 +111,8 @@ class Kube:
             return {**direct, "http_no_proxy": [_EVERY_HOST]}
         if self.proxy.scheme != "http":
             raise UsageError(
-                f"a command in a pod needs an http:// proxy, but the API server's proxy is {self.proxy}",
+                "running a command in a pod works only through an http:// proxy, but the API server's "
+                f"proxy is {self.proxy}",
                 hint="set the kubeconfig's proxy-url, or HTTPS_PROXY, to the proxy's HTTP port",
                 cause=CAUSE,
             )
@@ -385,21 +386,21 @@ def request_error(error: Exception) -> HarnessError | None:
     no_response = isinstance(error, HTTPError) or (isinstance(error, ApiException) and not error.status)
     if no_response and "certificate" in str(error).lower():
         return HarnessError(
-            f"expected a connection to the API server, but TLS failed: {reason_of(error)}",
+            f"the TLS connection to the API server failed: {reason_of(error)}",
             hint="compare the kubeconfig's server, tls-server-name and certificate-authority with the "
             "server's certificate",
             cause="cluster.unreachable",
         )
     if no_response:
         return HarnessError(
-            f"expected the API server to answer, but got {reason_of(error)}",
+            f"the API server did not respond: {reason_of(error)}",
             hint="check with `harness status` and `docker ps` that the control plane is running",
             cause="cluster.unreachable",
         )
     if isinstance(error, ApiException):
         return HarnessError(
-            f"expected the API server to accept a request, but got {reason_of(error)}",
-            hint="`harness preflight` shows missing permissions and components",
+            f"a request to the API server failed: {reason_of(error)}",
+            hint="run `harness preflight` to see missing permissions and components",
             cause="cluster.forbidden" if error.status in (401, 403) else "cluster.unhealthy",
         )
     return None

@@ -162,7 +162,9 @@ def _popen(command: Sequence[str], cause: CauseId | None, **options: Any) -> sub
             )
     except FileNotFoundError:
         raise HarnessError(
-            f"`{command[0]}` is not on PATH", hint="`harness doctor` shows how to install it", cause=cause
+            f"`{command[0]}` is not on PATH",
+            hint="run `harness doctor` to see how to install this program",
+            cause=cause,
         ) from None
 
 

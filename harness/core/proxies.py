@@ -63,13 +63,13 @@ class Proxy:
             raise UsageError(
                 f"{source}: expected the URL of a proxy, such as http://proxy:3128, "
                 f"found {without_credentials(text)}",
-                hint="correct it, or remove it if there is no proxy",
+                hint="correct this setting, or remove it if you do not use a proxy",
             )
         if parts.scheme not in _PORTS:
             raise UsageError(
                 f"{source}: expected an http:// or https:// proxy, found a {parts.scheme}:// proxy, which "
                 "the harness's clients do not support",
-                hint="use the HTTP port of the proxy, or an HTTP proxy that forwards to this one",
+                hint="use the proxy's HTTP port, or an HTTP proxy that forwards requests to this proxy",
             )
         user, password = unquote(parts.username or ""), unquote(parts.password or "")
         return cls(parts.scheme, host, port or _PORTS[parts.scheme], user, password)

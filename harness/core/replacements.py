@@ -22,10 +22,10 @@ FORMS: Final = (
     "git+file:///PATH@REF"
 )
 _ELSEWHERE: Final = {
-    "torch": "PyTorch is part of the base image: set torch_base in a copy of harness/versions.toml, and "
-    "HARNESS_VERSIONS_FILE to that file",
+    "torch": "PyTorch is part of the base image: set torch_base in a copy of harness/versions.toml, and set "
+    "HARNESS_VERSIONS_FILE to the path of this copy",
     "python": "Python is part of the base image: set python and torch_base in a copy of "
-    "harness/versions.toml, and HARNESS_VERSIONS_FILE to that file",
+    "harness/versions.toml, and set HARNESS_VERSIONS_FILE to the path of this copy",
     "kubernetes": "choose the version of Kubernetes with --kubernetes",
 }
 CONTROLLERS: Final = ("jobset", "kueue")
@@ -82,7 +82,7 @@ def pairs(texts: Iterable[str], option: str = "--replace") -> dict[str, str]:
             raise UsageError(f"{option}: expected NAME=SPEC, found {shown(text)}", hint=f"SPEC is {FORMS}")
         name, spec = match["name"], match["spec"].strip()
         if specs.setdefault(name, spec) != spec:
-            raise UsageError(f"{option}: {name} is replaced twice, by {specs[name]} and by {spec}")
+            raise UsageError(f"{option}: {name} is set twice, to {specs[name]} and to {spec}")
     return specs
 
 
@@ -103,7 +103,8 @@ def python_package(name: str) -> str:
     if str(canonicalize_name(name)) in CONTROLLERS:
         raise UsageError(
             f"{name} is not a Python package, so its versions cannot be listed",
-            hint=f"use --replace {name}=VERSION to launch with one version; each version needs a new cluster",
+            hint=f"use `harness run --replace {name}=VERSION` for each version; each version needs a new "
+            "cluster",
         )
     return parse(name, "latest").name
 
@@ -135,7 +136,7 @@ def parse(name: str, spec: str) -> Replacement:
     if path.is_dir():
         raise UsageError(
             f"--replace {package}: {path} contains neither pyproject.toml nor setup.py",
-            hint="specify the package's own folder",
+            hint="use the folder that contains the package's pyproject.toml or setup.py",
         )
     raise UsageError(f"--replace {package}: expected {FORMS}; found {shown(spec)}, and no such file exists")
 
@@ -182,8 +183,9 @@ def _git(package: str, spec: str) -> Replacement:
     if match is None:
         raise UsageError(
             f"--replace {package}: expected git+file:///PATH@REF, found {shown(spec)}",
-            hint="clone a remote repository first; REF is a branch, tag or commit, and "
-            "#subdirectory=FOLDER can follow",
+            hint="REF is a branch, tag or commit, and can be followed by #subdirectory=FOLDER. To use a "
+            "remote "
+            "repository, clone it first",
         )
     path = Path(match["path"])
     if not path.is_dir():

@@ -55,8 +55,8 @@ def open_regular(path: Path) -> BinaryIO:
     if stat.S_ISREG(mode):
         return open(descriptor, "rb")
     os.close(descriptor)
-    problem = "a folder; a file" if stat.S_ISDIR(mode) else "a pipe, a socket or a device; a regular file"
-    raise NotRegularError(errno.EINVAL, f"is {problem} is expected")
+    problem = "a folder" if stat.S_ISDIR(mode) else "a pipe, a socket or a device"
+    raise NotRegularError(errno.EINVAL, f"is {problem}, but must be a regular file")
 
 
 def read_bytes(path: Path, kind: str, *, hint: str = "", max_bytes: int = MAX_BYTES) -> bytes:
@@ -75,7 +75,7 @@ def read_bytes(path: Path, kind: str, *, hint: str = "", max_bytes: int = MAX_BY
     except OSError as error:
         raise UsageError(f"{kind} {path} cannot be read: {error.strerror or error}", hint=hint) from None
     if len(data) > max_bytes:
-        raise UsageError(f"{kind} {path} has {size} bytes; expected at most {max_bytes}", hint=hint)
+        raise UsageError(f"{kind} {path}: expected at most {max_bytes} bytes, found {size}", hint=hint)
     return data
 
 
@@ -111,7 +111,7 @@ def toml(path: Path, kind: str, *, hint: str = "", max_bytes: int = MAX_BYTES) -
 def _decoded(data: bytes) -> str:
     for mark, name in _BOMS.items():
         if data.startswith(mark):
-            raise _Wrong(f"is encoded in {name}; UTF-8 is expected")
+            raise _Wrong(f"is encoded in {name}, but must be encoded in UTF-8")
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

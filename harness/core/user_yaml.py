@@ -50,7 +50,7 @@ class _Loader(yaml.CSafeLoader):
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
         number: int = super().construct_yaml_int(node)
         if abs(number) > 2**63 - 1:
-            raise _Wrong(f"{_line(node)}: a whole number is at most 2^63 - 1")
+            raise _Wrong(f"{_line(node)}: expected a whole number between -(2^63 - 1) and 2^63 - 1")
         return number
 
 
@@ -73,7 +73,7 @@ def yaml_document(path: Path, kind: str, *, hint: str = "", max_bytes: int = MAX
     """
     documents = yaml_documents(path, kind, hint=hint, max_bytes=max_bytes)
     if len(documents) > 1:
-        raise UsageError(f"{kind} {path}: expected one document, found {len(documents)}", hint=hint)
+        raise UsageError(f"{kind} {path}: expected one YAML document, found {len(documents)}", hint=hint)
     return documents[0] if documents else None
 
 
@@ -119,10 +119,11 @@ def _events(text: str) -> None:
             raise _Wrong(f"{_line(event)}: lists and mappings can be nested at most {MAX_DEPTH} deep")
         if values > MAX_VALUES:
             raise _Wrong(
-                f"{_line(event)}: at most {MAX_VALUES} values can be read, counting aliased values again"
+                f"{_line(event)}: a file can have at most {MAX_VALUES} values (an aliased value counts "
+                "each time)"
             )
         if aliases > MAX_ALIASES:
-            raise _Wrong(f"{_line(event)}: a file has at most {MAX_ALIASES} aliases")
+            raise _Wrong(f"{_line(event)}: a file can have at most {MAX_ALIASES} aliases")
 
 
 def _documents(text: str) -> Iterator[Any]:
@@ -146,7 +147,9 @@ def _check(loader: _Loader, node: yaml.Node, checked: set[int]) -> None:
     if node.tag not in _PLAIN:
         raise _Wrong(f"{_line(node)}: the tag {_tag(node)} is not supported")
     if node.tag in _NUMBERS and len(node.value) > MAX_NUMBER:
-        raise _Wrong(f"{_line(node)}: a number has at most {MAX_NUMBER} characters; found {len(node.value)}")
+        raise _Wrong(
+            f"{_line(node)}: expected a number of at most {MAX_NUMBER} characters, found {len(node.value)}"
+        )
     if isinstance(node, yaml.SequenceNode):
         for item in node.value:
             _check(loader, item, checked)
@@ -156,15 +159,20 @@ def _check(loader: _Loader, node: yaml.Node, checked: set[int]) -> None:
             _check(loader, key, checked)
             _check(loader, value, checked)
             if not isinstance(key, yaml.ScalarNode):
-                raise _Wrong(f"{_line(key)}: a key must be a string; found a list or a mapping")
+                raise _Wrong(f"{_line(key)}: a key must be a string, not a list or a mapping")
             if len(key.value) > MAX_KEY:
-                raise _Wrong(f"{_line(key)}: a key has at most {MAX_KEY} characters; found {len(key.value)}")
+                raise _Wrong(
+                    f"{_line(key)}: expected a key of at most {MAX_KEY} characters, found {len(key.value)}"
+                )
             # In JSON, a string and a number that look alike, such as `"1"` and `1`, are the same key.
             first = keys.setdefault(
                 "<<" if key.tag.endswith(":merge") else str(loader.construct_object(key)), key
             )
             if first is not key:
-                raise _Wrong(f"{_line(key)}: duplicate key {key.value[:60]!r}, first used in {_line(first)}")
+                raise _Wrong(
+                    f"{_line(key)}: duplicate key {key.value[:60]!r}; its first occurrence is in "
+                    f"{_line(first)}"
+                )
 
 
 def _place(text: str, mark: Any) -> str:

@@ -27,14 +27,14 @@ def check(folder: Path, setting: str) -> None:
     Raises UsageError if a path component is a file, and HarnessError if writing fails. The messages name
     `setting`, the option or variable with which the user can choose another directory.
     """
-    place, hint = folder.absolute(), f"use {setting} to choose another folder"
+    place, hint = folder.absolute(), f"choose another folder with {setting}"
     try:
         while not exists(place):
             place = place.parent
         if not place.is_dir():
-            raise UsageError(f"a folder is expected at {folder}, but {place} is a file", hint=hint)
+            raise UsageError(f"expected a folder at {folder}, but {place} is a file", hint=hint)
         with tempfile.TemporaryFile(dir=place):
             return
     except OSError as error:
         reason = error.strerror or error
-        raise HarnessError(f"{folder} cannot be written: {reason} at {place}", hint=hint) from None
+        raise HarnessError(f"cannot write to {folder}: {reason} at {place}", hint=hint) from None

@@ -157,7 +157,9 @@ class Matrix:
                 row.control, row.control_bundle = control_result.got, control_result.bundle
             if row.control != "PASS":
                 row.right = False
-                row.wrong = "; ".join(filter(None, [row.wrong, f"the control after it: {row.control}"]))
+                row.wrong = "; ".join(
+                    filter(None, [row.wrong, f"the control launch after this fault: {row.control}"])
+                )
             mark = "✓" if row.right else "✗"
             self._progress(f"{mark} {fault.name}: {row.got} in {row.seconds:.0f} s {row.wrong}")
             with (self._injector.out / "ledger.jsonl").open("a") as ledger:

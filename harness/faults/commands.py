@@ -48,7 +48,9 @@ def chosen(names: list[str]) -> list[Fault]:
         if not matches and Path(name).is_file():
             matches = [load(Path(name))]
         if not matches:
-            raise UsageError(f"there is no fault {name!r}", hint="`harness faults --list` lists all faults")
+            raise UsageError(
+                f"there is no fault named {name!r}", hint="list all faults with `harness faults --list`"
+            )
         selected |= {fault.name: fault for fault in matches}
     return list(selected.values())
 
@@ -132,7 +134,7 @@ def recorded(ledgers: list[Path]) -> tuple[list[Row], dict[str, str]]:
                 row = Row.model_validate_json(line)
                 rows[row.fault] = row
         except ValueError as error:
-            raise UsageError(f"{ledger} is not a ledger of faults: {error}") from None
+            raise UsageError(f"{ledger} is not a valid ledger of faults: {error}") from None
     versions: dict[str, str] = {}
     for row in rows.values():
         manifest = Bundle.open(Path(row.bundle)).manifest if row.bundle else None

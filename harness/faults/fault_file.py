@@ -62,8 +62,10 @@ class Step(Strict):
     docker: str | None = None
     kubectl: str | None = None
     sh: str | None = None
-    signal: str | None = Field(None, description="signal for the harness's process group, e.g. INT")
-    sleep: float | None = Field(None, description="seconds that the fault lasts before the next step")
+    signal: str | None = Field(None, description="signal to send to the harness's process group, e.g. INT")
+    sleep: float | None = Field(
+        None, description="seconds to wait before the next step, while the fault lasts"
+    )
     stdin: str | None = None
 
     @model_validator(mode="after")
@@ -89,7 +91,7 @@ class Job(Strict):
         "manifests/NAME, or accept-nodes or accept-ddp for the acceptance tests on CPUs",
     )
     worker: str | None = Field(
-        None, description="replaces multinode.py: a file in /workspace, and its arguments"
+        None, description="file in /workspace to run instead of multinode.py, and its arguments"
     )
     replace: dict[str, str] = Field({}, description="text in the run script → replacement")
     before: str = Field("", description="shell lines to insert before the run script")
@@ -98,7 +100,7 @@ class Job(Strict):
         description="path → value. The parts of a path are joined by /, and a path in a manifest begins with "
         "the object's kind. The index after a list's last item appends to the list",
     )
-    text: str | None = Field(None, description="the whole file, verbatim, which need not be YAML")
+    text: str | None = Field(None, description="the whole file, verbatim; it need not be valid YAML")
 
 
 class Train(Strict):
@@ -142,10 +144,13 @@ class Expect(Strict):
     cause: str | None = None
     ranks: list[int] | None = None
     exit: int | None = None
-    named: str | None = Field(None, description="a regex for the cause or text of a verdict other than PASS")
+    named: str | None = Field(
+        None, description="a regex that the cause or the text of a verdict other than PASS must match"
+    )
     message_pattern: str = Field(
         "",
-        description="a regex for the verdict's explanation (for a PASS, a check's), or for the error message",
+        description="a regex that the verdict's explanation (for a PASS: a check's explanation) or the "
+        "error message must match",
     )
 
     @model_validator(mode="after")
@@ -179,7 +184,8 @@ class Fault(Strict):
     inject: list[Step] = []
     undo: list[Step] = []
     nightly: bool = Field(
-        False, description="only injected by `make faults`, because it is slow or similar to another fault"
+        False,
+        description="inject this fault only in `make faults`, because it is slow or similar to another fault",
     )
     expect: Expect | None = None
     cannot: str | None = None
@@ -191,14 +197,16 @@ class Fault(Strict):
         if self.train is not None and self.job != Job():
             raise ValueError("`job` and `train` cannot be combined")
         if any(not step.is_command for step in self.undo):
-            raise ValueError("undo accepts only commands, because it may have to run without the harness")
+            raise ValueError(
+                "undo accepts only commands, because the harness may not be running when the fault is undone"
+            )
         if (
             self.inject
             and not self.undo
             and any(step.is_command for step in self.inject)
             and self.scope != "launch"
         ):
-            raise ValueError("a fault injected outside its own launch needs an undo")
+            raise ValueError("a fault that is injected outside its own launch needs an undo")
         return self
 
 

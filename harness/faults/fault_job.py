@@ -92,11 +92,11 @@ def _change(document: Any, script_at: list[str] | None, change: Job, source: str
         script = place[last]
         for old, new in replace.items():
             if old not in script:
-                raise UsageError(f"the run script of {source} has no {old!r} to replace")
+                raise UsageError(f"the run script of {source} does not contain the text to replace: {old!r}")
             script = script.replace(old, new)
         place[last] = change.before + script
     elif replace or change.before:
-        raise UsageError(f"{source} has no run script to change; `set` changes its command")
+        raise UsageError(f"{source} has no run script; change its command with `set`")
     for path, value in change.set.items():
         place, last = _place(document, path.split("/"))
         if isinstance(place, list) and last == len(place):

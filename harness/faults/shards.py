@@ -38,8 +38,8 @@ class Shard:
         match = _SHARD.fullmatch(text)
         if match is None or int(match[1]) > int(match[2]):
             raise UsageError(
-                f"--shard: I/N with I from 1 to N is expected, found {text!r}",
-                hint="--shard 2/4 is the second of four shards",
+                f"--shard: expected I/N, with I from 1 to N, found {text!r}",
+                hint="for example, --shard 2/4 is the second of four parts",
             )
         return cls(int(match[1]), int(match[2]))
 

@@ -90,7 +90,7 @@ def undone(commands: list[Command], journal: Path) -> Iterator[None]:
     if failed:
         raise HarnessError(
             "the fault could not be undone: " + "; ".join(failed),
-            hint=f"to retry: `harness faults --undo`; the commands are in {journal}",
+            hint=f"retry with `harness faults --undo`; the commands to undo the fault are in {journal}",
         )
 
 

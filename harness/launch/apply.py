@@ -23,8 +23,8 @@ def apply(kube: Kube, document: Object) -> Object:
         return kube.apply(document)
     except ApiException as error:
         raise HarnessError(
-            f"The API server refused {name} with {reason_of(error)}",
-            hint="launch/ in the bundle contains the applied objects",
+            f"The API server rejected {name}: {reason_of(error)}",
+            hint="correct the object; the bundle's folder launch/ contains all objects as applied",
             cause="launch.rejected",
         ) from None
 

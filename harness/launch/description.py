@@ -70,7 +70,7 @@ def ranks_in(text: str) -> list[int]:
     for part in re.split(r"[,_]", text):
         range_ = re.fullmatch(r"\s*(\d{1,5})(?:-(\d{1,5}))?\s*", part, re.ASCII)
         if range_ is None:
-            raise UsageError(f"{EXPECT_RANKS}: expected ranks, such as 0, 0-3 or 0,4; found {text!r}")
+            raise UsageError(f"{EXPECT_RANKS}: expected rank numbers such as 0, 0-3 or 0,4, found {text!r}")
         ranks |= {*range(int(range_[1]), int(range_[2] or range_[1]) + 1)}
     return sorted(ranks)
 
@@ -79,7 +79,10 @@ def check_ranks_that_log(workload: Workload, settings: Settings) -> None:
     """Raise UsageError if the list of ranks that must log is empty or invalid."""
     ranks = ranks_that_log(workload, settings)
     if ranks is not None and not ranks:
-        raise UsageError("no rank is expected to log", hint="name at least one rank, or omit the list")
+        raise UsageError(
+            "the list of ranks that must log is empty",
+            hint="list at least one rank, or omit the list: then all ranks must log",
+        )
 
 
 def _device(workload: Workload) -> Literal["cpu", "cuda"] | None:

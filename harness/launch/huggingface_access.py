@@ -16,7 +16,7 @@ from harness.core.progress import Progress
 
 SECONDS = 5.0
 _MODEL = re.compile(r"[\w.-]+(/[\w.-]+)?")
-_HINT = "accept the model's license on the hub, and name the token: --secret hf-token"
+_HINT = "accept the model's license on the Hugging Face hub, and pass the token with --secret hf-token"
 
 
 def check(
@@ -26,7 +26,7 @@ def check(
     token."""
     if not _MODEL.fullmatch(model):
         raise UsageError(
-            f"--model: expected the name of a model on the hub, such as OWNER/NAME, found {model!r}"
+            f"--model: expected a model on the Hugging Face hub, such as OWNER/NAME, found {model!r}"
         )
     import httpx  # The import is slow, and few training jobs use a hub model.
 
@@ -39,16 +39,23 @@ def check(
         with client(timeout=SECONDS, follow_redirects=False) as hub:
             response = hub.head(url, headers=headers)
     except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
-        progress(f"--model {model}: cannot check on the hub whether it is gated ({type(error).__name__})")
+        progress(
+            f"--model {model}: could not ask the Hugging Face hub whether the model is gated "
+            f"({type(error).__name__})"
+        )
         return
     reason = response.headers.get("X-Error-Code", "")
     if response.status_code == 404 and reason in ("RepoNotFound", "EntryNotFound"):
-        raise UsageError(f"--model {model}: the hub has no such model", hint="name it as OWNER/NAME")
+        raise UsageError(
+            f"--model {model}: the Hugging Face hub has no such model",
+            hint="write the name as OWNER/NAME, and check its spelling",
+        )
     if response.status_code in (401, 403):
         if token is None:
-            detail = "the model is gated or private, and the ranks have no token"
+            detail = "the model is gated or private, but no token is passed to the ranks"
         else:
             detail = "the token in hf-token is not permitted to read the model"
         raise UsageError(
-            f"--model {model}: the hub refuses access with HTTP {response.status_code}: {detail}", hint=_HINT
+            f"--model {model}: the Hugging Face hub denies access (HTTP {response.status_code}): {detail}",
+            hint=_HINT,
         )

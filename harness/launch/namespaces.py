@@ -95,7 +95,7 @@ def sweep(kube: Kube, leases: NamespaceLeases, progress: Progress) -> None:
         leftovers = [(kind, item["metadata"]) for kind, items in by_kind for item in items]
         for (api_version, kind), metadata in leftovers:
             name, namespace = metadata["name"], metadata["namespace"]
-            progress(f"ending {namespace}/{name}, which a killed harness left behind")
+            progress(f"deleting job {namespace}/{name}, which a killed harness left behind")
             kube.delete(api_version, kind, name, namespace)
         for namespace in {metadata["namespace"] for _, metadata in leftovers}:
             kube.wait(
@@ -107,7 +107,7 @@ def sweep(kube: Kube, leases: NamespaceLeases, progress: Progress) -> None:
                 namespace=namespace,
             )
     except (ApiException, WaitError) as error:
-        progress(f"cannot delete all jobs of killed harnesses: {error}")
+        progress(f"some jobs left behind by killed harnesses could not be deleted: {error}")
 
 
 def launched(kube: Kube, kind: tuple[str, str]) -> list[Object]:

@@ -46,7 +46,7 @@ def rejects_root(kube: Kube, workload: Workload, namespace: Object, image: str, 
         if enforced in ("baseline", "restricted"):
             raise HarnessError(_unsuitable(enforced), hint=pod_admission.ALLOW, cause="launch.pods_refused")
         if dry_run and (message := _refused(kube, name, _with_image(workload.pod_spec, image))):
-            text = f"the API server refuses the pods that {workload.launcher} creates: {message}"
+            text = f"the API server rejects the pods that {workload.launcher} creates: {message}"
             raise HarnessError(text, hint=pod_admission.hint_for(message), cause="launch.pods_refused")
         return False
     if enforced is not None or workload.pod_standard != "baseline" or not dry_run:
@@ -73,7 +73,7 @@ def _pod(image: str, *, root: bool) -> Object:
 def _unsuitable(standard: str) -> str:
     return (
         f"a namespace that enforces the Pod Security Standard {standard} rejects the pods of a konduktor "
-        "job, because konduktor adds the capability IPC_LOCK and its script needs root"
+        "job, because konduktor adds the capability IPC_LOCK and its script must run as root"
     )
 
 

@@ -167,7 +167,9 @@ def _cpu_request(kube: Kube, workload: Workload, nodes: int, context: RecordedCo
     if request is None and workload.cpus is not None:
         request = queues.single_node_request(kube, workload.cpus, nodes)
     if request is not None:
-        context.progress(f"each pod requests {request} CPU instead of {workload.cpus or 'its own request'}")
+        context.progress(
+            f"each pod requests {request} CPU instead of {workload.cpus or 'the request in the file'}"
+        )
         writer = context.writer
         writer.update(cluster={**writer.current.cluster, "cpu_request": request})
     return request
@@ -218,7 +220,7 @@ def _claimed(kube: Kube, context: RecordedContext, expected: Expected, key: str,
     except HarnessError as error:
         if error.cause in {"launch.run_id_taken", "tracker.not_ready"}:
             raise
-        context.progress(f"the run id is not claimed: {error.message}")
+        context.progress(f"the run id could not be reserved in the tracker: {error.message}")
     return launch_key(key, context.nonce, project=expected.project, run=expected.run_id)
 
 

@@ -54,9 +54,10 @@ def require(kube: Kube) -> None:
         kube.resource(policy.API, policy.POLICY)
     except NOT_SERVED:
         raise UsageError(
-            f"expected a cluster that serves {policy.POLICY} in {policy.API}, as Kubernetes {policy.SINCE} "
-            "does, but this cluster does not",
-            hint="`harness recorder print --pod --namespace NAME` prints the settings that pods need instead",
+            f"the recorder needs {policy.POLICY} in {policy.API}, which this cluster does not serve; "
+            "Kubernetes "
+            f"{policy.SINCE} and later serve it",
+            hint="add the fields from `harness recorder print --pod --namespace NAME` to your pods instead",
         ) from None
 
 
@@ -70,7 +71,7 @@ def install(kube: Kube, namespaces: Iterable[str]) -> list[str]:
         existing = {each["metadata"]["name"]: each for each in kube.objects("v1", "Namespace")}
         requested = list(dict.fromkeys(namespaces))
         if unknown := [name for name in requested if name not in existing]:
-            raise UsageError(f"expected names of namespaces, found {', '.join(unknown)}, which do not exist")
+            raise UsageError(f"--namespace: these namespaces do not exist: {', '.join(unknown)}")
         targets = requested or sorted(name for name, each in existing.items() if _labelled(each))
         # Apply the files first, because pods admitted before them would start unrecorded.
         for document in (*map(policy.config_map, targets), *policy.documents()):
@@ -137,7 +138,10 @@ def _unrecorded(pod: Object) -> Iterator[Unrecorded]:
     if any(map(policy.is_recorded, containers)):
         return  # If one container is recorded, the pod's other containers count as sidecars.
     for container in containers:
-        reason = policy.why_not(pod, container) or "it was created before the policy, or the policy failed"
+        reason = (
+            policy.why_not(pod, container)
+            or "the pod was created before the policy was installed, or the policy failed"
+        )
         yield Unrecorded(pod["metadata"]["namespace"], pod["metadata"]["name"], container["name"], reason)
 
 
@@ -155,8 +159,8 @@ class _readable:
             return
         if error.status == FORBIDDEN:
             raise UsageError(
-                f"cannot {self._operation}: this user does not have the permission",
-                hint="a cluster administrator can apply what `harness recorder print` prints",
+                f"cannot {self._operation}: you do not have the necessary permissions",
+                hint="ask a cluster administrator to apply the output of `harness recorder print`",
             ) from None
         message = " ".join(str(error.body or "").split())[:300]
         raise HarnessError(

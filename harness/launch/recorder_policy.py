@@ -277,8 +277,12 @@ def why_not(pod: Object, container: Object) -> str:
         "the pod runs on Windows": (pod["spec"].get("os") or {}).get("name") == "windows",
         f"only the first {MAX_CONTAINERS} containers of a pod are recorded": containers.index(container)
         >= MAX_CONTAINERS,
-        "a launch of the harness records it": any(each["name"].startswith("HARNESS_") for each in env),
-        "it has a volume of its own at /opt/harness": any(path.startswith("/opt/harness") for path in mounts),
+        "the harness launched this pod and already records it": any(
+            each["name"].startswith("HARNESS_") for each in env
+        ),
+        "another volume is already mounted at /opt/harness": any(
+            path.startswith("/opt/harness") for path in mounts
+        ),
     }
     return next((reason for reason, applies in excluded.items() if applies), "") or _obstacle(pod, container)
 
@@ -292,15 +296,16 @@ def _obstacle(pod: Object, container: Object) -> str:
         return ""
     if paths:
         is_literal = len(paths) == 1 and paths[0].get("value")
-        return "" if is_literal else "its PYTHONPATH has no literal value: begin its command with a shell"
-    problem = (
-        f"its command begins with {command[0]}"
-        if command
-        else "it has no command, so the image determines it"
-    )
+        return (
+            ""
+            if is_literal
+            else "its PYTHONPATH does not have a literal value: start the command with a shell"
+        )
+    problem = f"its command begins with {command[0]}" if command else "its command comes from the image"
     return (
-        f"{problem}: begin it with a shell, as in command: [sh, -c, 'exec …'], or, if the image sets no "
-        f"PYTHONPATH, label the pod {RECORD}: env"
+        f"{problem}: start the command with a shell, as in command: [sh, -c, 'exec …']; or, if the image "
+        "does "
+        f"not set PYTHONPATH, label the pod {RECORD}: env"
     )
 
 

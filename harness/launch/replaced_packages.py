@@ -59,7 +59,7 @@ def unusable(workload: Workload, settings: Settings) -> dict[str, UsageError]:
     problems: dict[str, UsageError] = {}
     packages = [name for name in settings.replace if name not in (KONDUKTOR, *CONTROLLERS)]
     if settings.kubeconfig is not None:
-        hint = "install that version on the cluster yourself"
+        hint = "install this version on the cluster yourself, and omit --replace"
         problems |= {
             name: UsageError(f"--replace cannot change {name} on your own cluster", hint=hint)
             for name in CONTROLLERS

@@ -74,7 +74,7 @@ class Launching:
     def upload(self, ranks_ended: bool) -> None:
         """Upload the run to the --upload URL if `ranks_ended` is true. Record the result or the error."""
         assert isinstance(self.workload, Training)
-        document = json.dumps({"error": "the ranks had not ended, so nothing was uploaded"})
+        document = json.dumps({"error": "nothing was uploaded, because the ranks had not ended"})
         if ranks_ended:
             try:
                 document = self.workload.upload(self.surroundings)

@@ -24,7 +24,7 @@ _NAME = r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?"
 _SECRET_OPTION = re.compile(
     rf"(?:(?P<namespace>{_NAME})/)?(?P<name>{_NAME})(?:=(?P<variable>[A-Z_][A-Z0-9_]*))?"
 )
-_SYNTAX = "expected NAME or NAMESPACE/NAME of a Secret, or NAME=VARIABLE of this environment"
+_SYNTAX = "expected NAME or NAMESPACE/NAME of a Secret, or NAME=VARIABLE with a variable in your environment"
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def wanted(text: str) -> Wanted:
     match = _SECRET_OPTION.fullmatch(text)
     if match is None or (match["namespace"] and match["variable"]):
         # The text may be a secret value, so the message does not repeat it.
-        raise UsageError(f"--secret: {_SYNTAX}", hint="the value itself never belongs on a command line")
+        raise UsageError(f"--secret: {_SYNTAX}", hint="never put a secret's value on a command line")
     return Wanted(match["name"], match["namespace"], match["variable"])
 
 
@@ -92,10 +92,10 @@ def _read(kube: Kube, request: Wanted, environment: Mapping[str, str], option: s
         if request.name == HF_TOKEN and request.namespace is None and variable is not None:
             return _of_variable(request, variable, environment)
         raise UsageError(
-            f"{option} {request.name}: namespace {namespace} has no Secret of this name",
-            hint=f"--secret NAMESPACE/{request.name}, or --secret {request.name}=VARIABLE"
+            f"{option} {request.name}: namespace {namespace} has no Secret with this name",
+            hint=f"use --secret NAMESPACE/{request.name}, or --secret {request.name}=VARIABLE"
             if option == "--secret"
-            else "it is read from the kubeconfig's namespace; HARNESS_IMAGE_PULL_SECRET can name another one",
+            else "create it, or set HARNESS_IMAGE_PULL_SECRET to NAMESPACE/NAME",
         )
     data = {str(key): str(value) for key, value in (secret.get("data") or {}).items()}
     missing = [HF_KEY] if request.name == HF_TOKEN and HF_KEY not in data else []
@@ -103,11 +103,13 @@ def _read(kube: Kube, request: Wanted, environment: Mapping[str, str], option: s
         raise UsageError(
             f"--secret {request.name}: expected {f'the key {HF_KEY}' if missing else 'a key'}, but the "
             f"Secret in namespace {namespace} has {', '.join(sorted(data)) or 'no key'}",
-            hint=f"`kubectl create secret generic {request.name} --from-literal` adds a key",
+            hint=f"add the key to the Secret, for example with `kubectl edit secret {request.name} -n "
+            f"{namespace}`",
         )
     if request.name == HF_TOKEN and not UserSecret(HF_TOKEN, {HF_KEY: data[HF_KEY]}).values[0]:
         raise UsageError(
-            f"--secret {HF_TOKEN}: expected a token, but the key {HF_KEY} of the Secret in namespace "
+            f"--secret {HF_TOKEN}: expected a token in the key {HF_KEY}, but this key of the Secret in "
+            "namespace "
             f"{namespace} is empty"
         )
     return UserSecret(request.name, data, str(secret.get("type") or "Opaque"))
@@ -117,7 +119,7 @@ def _of_variable(request: Wanted, variable: str, environment: Mapping[str, str])
     value = environment.get(variable, "")
     if not value.strip():
         raise UsageError(
-            f"--secret {request.name}: expected the variable {variable} in the environment, but it is "
+            f"--secret {request.name}: expected a value in the environment variable {variable}, but it is "
             f"{'empty' if variable in environment else 'not set'}"
         )
     key = HF_KEY if request.name == HF_TOKEN else variable

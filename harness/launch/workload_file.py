@@ -16,7 +16,7 @@ def load(path: Path, konduktor: Konduktor | None = None) -> Workload:
 
     Raises UsageError if the file is missing, is not YAML, or has no workload.
     """
-    hint = "the repository of the harness has working job files in jobs/, and manifests in manifests/"
+    hint = "for working examples, see jobs/ and manifests/ in the harness's repository"
     documents = [each for each in yaml_documents(path, "job file", hint=hint) if each is not None]
     if not any(isinstance(each, dict) and "apiVersion" in each and "kind" in each for each in documents):
         return KonduktorWorkload(JobFile.of_documents(documents, str(path)), konduktor=konduktor)

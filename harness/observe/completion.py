@@ -281,7 +281,7 @@ class CompletionDetector(LaunchState):
         for item in self.all(self.launched):
             refusal = self.refusal()
             if self._lasts(item, "refused", refusal is not None) and refusal is not None:
-                return f"the API server refuses a pod of {refusal.kind} {refusal.name}: {refusal.message}"
+                return f"the API server rejects a pod of {refusal.kind} {refusal.name}: {refusal.message}"
         return None
 
     def refusal(self) -> refusals.Refusal | None:
@@ -339,7 +339,7 @@ class CompletionDetector(LaunchState):
         for pod in self.running():
             name = pod["metadata"]["name"]
             if self._lasts(pod, "node", name in unreachable):
-                return f"{name}: its node {pod['spec']['nodeName']} is not Ready"
+                return f"node {pod['spec']['nodeName']} of {name} is not Ready"
         return None
 
     def _init(self) -> str | None:
@@ -376,7 +376,7 @@ class CompletionDetector(LaunchState):
         locations = ", ".join(
             f"container {names[0]} of {pod}" for pod, names in sorted(containers_by_pod.items())[:NAMED_PODS]
         )
-        return f"every rank has ended, and {locations} still runs"
+        return f"every rank has ended; still running: {locations}"
 
     def _masked(self) -> str | None:
         """Return a sentence if a pod exited with 0 although its ranks failed, otherwise None.
@@ -387,7 +387,7 @@ class CompletionDetector(LaunchState):
             uid, name = str(pod["metadata"]["uid"]), pod["metadata"]["name"]
             failure = self.failed.get(uid)
             if self._lasts(pod, "masked", failure is not None and self._ended_well(pod)):
-                return f"{name} ended with exit code 0 though {failure}, but other pods have not ended"
+                return f"{name} exited with code 0 even though {failure}; other pods are still running"
         return None
 
     def _ended_well(self, pod: Object) -> bool:
@@ -426,7 +426,7 @@ class CompletionDetector(LaunchState):
             shortened = GRACE["doubtful"] + GRACE["refused"] if action in self.hopeless else None
             is_overdue = self._lasts(jobset, "idle", bool(action), shortened)
             if is_overdue or self._lasts(jobset, "controller", bool(action and down)):
-                return f"{action}" + (f"; not available: {', '.join(down)}" if down else "")
+                return f"{action}" + (f"; unavailable components: {', '.join(down)}" if down else "")
         return None
 
     def awaited(self, at_once: bool = False) -> tuple[Awaited, Object] | None:
@@ -457,7 +457,7 @@ class CompletionDetector(LaunchState):
     def _of_jobset(self, item: Object, pods: list[Object]) -> Awaited | None:
         jobs, jobset, user = self.all("job"), self._account("jobset-controller"), f"{_SYSTEM}:job-controller"
         if not jobs:
-            return Awaited("the JobSet was resumed, but it has no Job", item, "Job", jobset)
+            return Awaited("the JobSet is not suspended, but it has no Job", item, "Job", jobset)
         if not pods:
             return Awaited("the Job has no pods", jobs[0], "Pod", user)
         if self.running():
@@ -475,12 +475,11 @@ class CompletionDetector(LaunchState):
     def _of_kueue(self, item: Object) -> Awaited | None:
         workloads, user = self.workloads(), self._account("kueue-controller")
         if not workloads:
-            return Awaited(
-                f"the {self.kind} waits, but Kueue created no Workload for it", item, "Workload", user
-            )
+            text = f"the {self.kind} is waiting for admission, but Kueue has not created a Workload for it"
+            return Awaited(text, item, "Workload", user)
         unreported = [each for each in workloads if not condition(each, "QuotaReserved")]
         return (
-            Awaited("Kueue reports nothing about the Workload", unreported[0], None, user)
+            Awaited("Kueue has not set a condition on the Workload", unreported[0], None, user)
             if unreported
             else None
         )

@@ -156,7 +156,10 @@ def _limited(receive: Callable[..., tuple[int, Any]]) -> Callable[..., tuple[int
         opcode, frame = receive(control_frame)
         remaining -= len(frame.data)
         if remaining < 0 or time.monotonic() > deadline:
-            raise OSError(f"the output exceeds {MAX_OUTPUT >> 20} MiB or {EXEC_SECONDS} s")
+            raise OSError(
+                f"the command's output exceeded {MAX_OUTPUT >> 20} MiB, or the command ran longer than "
+                f"{EXEC_SECONDS} s"
+            )
         return opcode, frame
 
     return limited

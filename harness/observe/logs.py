@@ -137,7 +137,9 @@ class LogFollower:
             no_node = life.pod in unreachable
             thread.join(0 if no_node else deadline.remaining)
             if thread.is_alive():
-                still_reading = f"still being read after {seconds:.0f} s{self._whys.get(life, '')}"
+                still_reading = (
+                    f"the log was still being read after {seconds:.0f} s{self._whys.get(life, '')}"
+                )
                 reason = "its node is lost" if no_node else still_reading
                 self._gap(life, reason)
         self._stop.set()
@@ -158,7 +160,9 @@ class LogFollower:
         try:
             self._follow(namespace, life)
         except Exception as error:
-            self._on_gap(f"{life.pod}-{life.container}: reading it failed: {type(error).__name__}: {error}")
+            self._on_gap(
+                f"{life.pod}-{life.container}: the log could not be read: {type(error).__name__}: {error}"
+            )
 
     def _follow(self, namespace: str, life: Life) -> None:
         known_lines, follow, whole, failures, reason = KnownLines(), True, False, 0, ""
@@ -175,7 +179,7 @@ class LogFollower:
                 reason = self._whys[life] = _reason(error)
                 if error.status == 404 and life in self._leaving:
                     if not whole:  # If `whole` is true, the log was followed until the container ended.
-                        self._gap(life, "the pod was gone before its log was read")
+                        self._gap(life, "the pod was deleted before its log was read")
                     return
                 if error.status == 404 or (error.status or 0) >= 500:
                     # The kubelet cannot be reached, or it was restarted and has not loaded its pods yet.
@@ -193,7 +197,7 @@ class LogFollower:
                 return
             if self._stop.wait(_pause(failures)):
                 return
-        self._gap(life, f"could not be read to the end{reason}")
+        self._gap(life, f"the log could not be read to the end{reason}")
 
     def _gap(self, life: Life, reason: str) -> None:
         if life not in self._whole:

@@ -151,7 +151,7 @@ class LaunchObserver:
             if is_waiting is not (silence > SILENT_SECONDS):
                 is_waiting = not is_waiting
                 limit = min(GONE_SECONDS - silence, deadline.remaining)
-                waiting = f"the API server does not respond: waiting up to {limit:.0f} s"
+                waiting = f"the API server does not respond; waiting up to {limit:.0f} s"
                 progress(waiting if is_waiting else "the API server responds again")
             if deadline.passed:
                 last_summary = self.completion.summary()
@@ -229,7 +229,10 @@ class LaunchObserver:
     def _over(self) -> str | None:
         """Return one sentence that explains why the launch is over, or None if it is not over."""
         if self._end_deadline is not None and self._end_deadline.passed:
-            return f"one pod reported the overall result, but other pods still run {TELL_SECONDS:.0f} s later"
+            return (
+                "one pod reported the overall result, but other pods were still running "
+                f"{TELL_SECONDS:.0f} s later"
+            )
         return self.completion.reason() or self._rendezvous.reason()
 
     @contextmanager
@@ -291,7 +294,8 @@ class LaunchObserver:
             "the API server to answer",
             f"{description}; the last state was: {self.completion.summary()}",
             self._heartbeat.silent,
-            hint=f"the job may still run: try `kubectl get {kind} -A` when the API server is back",
+            hint=f"the job may still be running: check with `kubectl get {kind} -A` when the API server "
+            "responds again",
             cause=UNREACHABLE,
         )
 

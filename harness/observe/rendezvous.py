@@ -83,7 +83,8 @@ class RendezvousMonitor:
         if waiting:
             pod_names = ", ".join(waiting)
             self._reason = (
-                f"the rendezvous did not complete within {self._seconds:.0f} s: torchrun waits in {pod_names}"
+                f"the rendezvous did not complete within {self._seconds:.0f} s: torchrun is "
+                f"still waiting in {pod_names}"
             )
 
     def _due(self) -> list[Object]:

@@ -30,7 +30,7 @@ from harness.provision.konduktor import konduktor_version
 from harness.provision.preflight import JobProperties, Requirement, missing, requirements
 from harness.settings import Settings
 
-HINT = "`harness preflight` shows all requirements, and with --install it installs what is missing"
+HINT = "run `harness preflight` to see all requirements; --install installs the missing components"
 
 
 class ExistingCluster:
@@ -102,7 +102,8 @@ class ExistingCluster:
     def owned(self) -> OwnedCluster:
         """Raise UsageError, because access to the nodes would disturb the user's cluster."""
         raise UsageError(
-            "this needs a kind cluster that the harness created", hint="omit --kubeconfig and --context"
+            "this command works only on a kind cluster that the harness created",
+            hint="omit --kubeconfig and --context",
         )
 
     def ready(self, context: RecordedContext) -> Ready:
@@ -118,7 +119,7 @@ class ExistingCluster:
             if kube.proxy is not None:
                 writer.redactor.add(kube.proxy.password)
             version = _version(kube)
-            progress(f"cluster {self.name}: Kubernetes {version}, used as it is")
+            progress(f"using cluster {self.name} with Kubernetes {version}")
         with writer.stage("preflight"), reached():
             needs = requirements(kube, self.settings)
             for requirement in needs:
@@ -177,7 +178,7 @@ class ExistingCluster:
                 if stack.image_source != "registry":
                     raise UsageError(
                         "JobSet and Kueue can only be installed if container registries can be reached",
-                        hint="set HARNESS_IMAGES=registry, or install them by hand",
+                        hint="set HARNESS_IMAGES=registry, or install JobSet and Kueue yourself",
                     )
                 manifests = {"jobset": stack.jobset_manifest, "kueue": stack.kueue_manifest}
                 controllers.install(
@@ -188,8 +189,9 @@ class ExistingCluster:
             if "tracker" in lacks and settings.tracker == "embedded":
                 if settings.tracker_image is None:
                     raise UsageError(
-                        "the embedded tracker needs an image that the nodes of the cluster can pull",
-                        hint="push harness/tracker to a registry and set HARNESS_TRACKER_IMAGE to it, "
+                        "the embedded tracker needs an image that the cluster's nodes can pull",
+                        hint="push harness/tracker to a registry and set HARNESS_TRACKER_IMAGE to the "
+                        "pushed image, "
                         "or use --tracker hosted",
                     )
                 tracker.install(kube, settings.tracker_image)
@@ -215,10 +217,10 @@ def _refuse_foreign(kube: Kube, lacks: Collection[str], queue: bool) -> None:
     foreign = [f"{each['kind']} {each['metadata']['name']}" for each in components if not applied_by_us(each)]
     if foreign:
         raise UsageError(
-            f"{', '.join(foreign)}: exists on this cluster, but was not created by the harness and does "
-            "not serve",
-            hint="repair it, because --install changes no existing objects; `harness preflight` shows what "
-            "is wrong",
+            f"objects that the harness did not create already exist on this cluster, but do not work: "
+            f"{', '.join(foreign)}",
+            hint="repair these objects yourself, because --install does not change existing objects; "
+            "`harness preflight` shows the problems",
         )
 
 

@@ -37,7 +37,7 @@ def _pods(settings: Settings) -> Iterator[DiskUse]:
     for state in (settings.state_dir / "clusters").glob("*/state.json"):
         kind = KindCluster(settings.model_copy(update={"cluster_name": state.parent.name}))
         for pod in pod_disk_use.pods(kind.kube()):
-            status = "which has ended" if pod.ended else "which still runs"
+            status = "which has ended" if pod.ended else "which is still running"
             yield DiskUse(
                 what=f"pod {pod.namespace}/{pod.name} of cluster {kind.name}, {status}",
                 bytes=pod.bytes,
@@ -48,7 +48,7 @@ def _pods(settings: Settings) -> Iterator[DiskUse]:
 
 def _folders(settings: Settings) -> Iterator[DiskUse]:
     cache, runs = settings.cache_dir.absolute(), settings.runs_dir.absolute()
-    description = f"{cache}, which the harness fills again when needed"
+    description = f"the cache {cache}, which the harness refills when needed"
     yield DiskUse(
         what=description, bytes=disk_use.bytes_used(cache), command=f"rm -r {shlex.quote(str(cache))}"
     )

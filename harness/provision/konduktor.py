@@ -80,7 +80,7 @@ def konduktor_bin(context: RunContext) -> Path:
             if not program.is_file():
                 raise HarnessError(
                     f"{_pinned(LOCK)} has no bin/konduktor",
-                    hint=f"look into {home}, and pin another nightly build",
+                    hint=f"check the content of {home}, and pin another nightly build",
                     cause=MISSING,
                 )
             (home / MARKER).write_text(f"{_pinned(LOCK)}\n")
@@ -160,6 +160,6 @@ def _run(*command: str) -> None:
         output = "\n".join(error.output.strip().splitlines()[-4:])
         raise HarnessError(
             f"{_pinned(LOCK)} is missing and could not be installed: {output}",
-            hint="konduktor is installed from PyPI. Check pip's package index, then run again",
+            hint="check pip's package index, from which konduktor is installed, then try again",
             cause=MISSING,
         ) from None

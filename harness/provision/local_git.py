@@ -45,9 +45,9 @@ def commit(folder: Path, ref: str, option: str) -> str:
     except ToolError:
         raise UsageError(
             f"{option}: {folder} has no branch, tag or commit {ref}",
-            hint="the repository is shallow: fetch its history with `git fetch --unshallow`"
+            hint="fetch the whole history with `git fetch --unshallow`, because the repository is shallow"
             if shallow(folder)
-            else "fetch it first, for example with `git fetch --tags`",
+            else "check the name, or fetch it first, for example with `git fetch --tags`",
         ) from None
 
 

@@ -109,7 +109,7 @@ def restoring(node: Object) -> Object | None:
         name = mapping(node, "metadata").get("name")
         raise HarnessError(
             f"annotation {BEFORE} of node {name} cannot be read: {text!r}",
-            hint=f"remove label {LABEL}, taint {TAINT} and the annotation by hand",
+            hint=f"remove the label {LABEL}, the taint {TAINT} and this annotation yourself",
         ) from error
     other_taints = [one for one in items(node, "spec", "taints") if one.get("key") != TAINT]
     return _patch(node, label, None, [*other_taints, *taints])
@@ -155,7 +155,8 @@ def _change(kube: Kube, name: str, patch_of: PatchOf, marked: Marked) -> None:
         retryer(_change_once, kube, name, patch_of, marked)
     except RetryError as error:
         raise HarnessError(
-            f"node {name} could not be marked: other clients changed it continuously for {PATIENCE_SECONDS} s"
+            f"node {name} could not be marked, because other clients kept changing the node for "
+            f"{PATIENCE_SECONDS} s"
         ) from error
 
 

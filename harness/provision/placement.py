@@ -15,7 +15,7 @@ from harness.evidence.kubernetes.unschedulable import by_reason, exclusions
 from harness.settings import Settings
 
 HINT = (
-    "add a toleration for the taint, or choose other nodes: in the --pod file (accept, train, netcheck), in "
+    "add a toleration for the taint, or select other nodes, in the --pod file (accept, train, netcheck), in "
     "the manifest's pod template, or in HARNESS_KONDUKTOR_CONFIG (konduktor jobs)"
 )
 _NOT_READY = {"node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"}

@@ -55,7 +55,7 @@ def parse(name: str) -> Platform:
         if system == "linux" and architecture in {each.architecture, each.machine}:
             return each
     raise UsageError(
-        f"the images are built for {' and '.join(SUPPORTED)}, not for {name.strip()}",
+        f"expected the platform {' or '.join(SUPPORTED)}, found {name.strip() or 'none'}",
         hint=f"use a Docker server on one of these platforms, and select it with DOCKER_HOST or {DEFAULT}",
         cause=CAUSE,
     )
@@ -80,7 +80,9 @@ def _target(default: str, *_server: str) -> Platform:
     if default:
         return parse(default)
     command = ["docker", "version", "--format", "{{.Server.Os}}/{{.Server.Arch}}"]
-    result = processes.run(command, timeout=30, hint="`harness doctor` shows what to do", cause=CAUSE)
+    result = processes.run(
+        command, timeout=30, hint="run `harness doctor` to find out how to repair Docker", cause=CAUSE
+    )
     return parse(result.stdout)
 
 
@@ -91,8 +93,9 @@ def require_native(target: Platform) -> None:
     """
     if not target.native:
         raise HarnessError(
-            f"node images for {target.docker} can be built from source only on such a machine; this machine "
-            f"is {platform.machine()}",
+            f"node images for {target.docker} can be built from source only on a machine with this "
+            "platform, but "
+            f"this machine is {platform.machine()}",
             hint=f"set HARNESS_IMAGES=registry, or use this machine's own Docker server and unset {DEFAULT}",
             cause=CAUSE,
         )

@@ -18,7 +18,7 @@ from harness.core.pod_security import ENFORCE, Standard
 from harness.evidence.kubernetes import refusals
 from harness.provision.controllers.queues import MANAGED
 
-ALLOW = f"HARNESS_POD_SECURITY=privileged gives the launch's namespace the label {ENFORCE}=privileged"
+ALLOW = f"set HARNESS_POD_SECURITY=privileged, which labels the launch's namespace with {ENFORCE}=privileged"
 NAMESPACE = "e2e-preflight-"
 """The prefix of the temporary namespace's name. The names of launch namespaces begin in the same way, so
 policies that select them by name also apply to the temporary namespace.
@@ -43,7 +43,7 @@ def admitted(kube: Kube, spec: Object, standard: Standard | None = None) -> str:
     finally:
         kube.delete("v1", "Namespace", namespace)
     if message is None:
-        return "the API server admits a pod in a dry run"
+        return "the API server accepts a pod in a dry run"
     raise HarnessError(
         f"the API server rejects the pod: {message}", hint=hint_for(message), cause="launch.pods_refused"
     )
@@ -53,10 +53,10 @@ def hint_for(message: str) -> str:
     """Return a hint about how to make the cluster admit a rejected pod."""
     rule = refusals.rule_of(message)
     if rule is None:
-        return "see the API server's message"
+        return "correct the problem that the API server's message names"
     if rule[0] == refusals.POD_SECURITY:
         return ALLOW
-    return f"the pod was rejected by {' '.join(filter(None, rule))}"
+    return f"change the pod, or the rule that rejects it: {' '.join(filter(None, rule))}"
 
 
 def rejection(kube: Kube, namespace: str, spec: Object) -> str | None:

@@ -100,7 +100,7 @@ def requirements(
         ("image", lambda: _image(kube, settings, job)),
         ("devices", lambda: _devices(kube, job)),
         *([("pods", lambda: _pods(kube, settings, job))] if pods else []),
-        ("storage", lambda: "no volume is needed: evidence is kept on this machine"),
+        ("storage", lambda: "no volume is needed, because the evidence is stored on this machine"),
     ]
     return [_tested(subject, test) for subject, test in tests]
 
@@ -118,7 +118,11 @@ def _tested(subject: str, test: Callable[[], str]) -> Requirement:
         if error.status not in (401, 403):
             raise
         text = f"cannot be read: HTTP {error.status}"
-        return Requirement(subject, text, HarnessError(text, hint="ask for the permission", cause=FORBIDDEN))
+        return Requirement(
+            subject,
+            text,
+            HarnessError(text, hint="ask an administrator for this permission", cause=FORBIDDEN),
+        )
 
 
 def _nodes(kube: Kube, settings: Settings, job: JobProperties | None) -> str:
@@ -126,14 +130,14 @@ def _nodes(kube: Kube, settings: Settings, job: JobProperties | None) -> str:
     open_ = [node for node in ready if not node["spec"].get("unschedulable")]
     if not open_:
         raise HarnessError(
-            f"no node is both Ready and uncordoned; {len(ready)} nodes are Ready",
-            hint="see `kubectl get nodes`",
+            f"no node is both Ready and schedulable; Ready nodes: {len(ready)}",
+            hint="check the nodes with `kubectl get nodes`",
             cause="cluster.unhealthy",
         )
     if job is not None:
-        return f"{len(require_node(kube, job, settings))} nodes accept this job's pods"
+        return f"nodes that accept this job's pods: {len(require_node(kube, job, settings))}"
     tainted = {str(node["metadata"]["name"]): exclusions({}, node) for node in open_ if exclusions({}, node)}
-    free = f"{len(open_) - len(tainted)} nodes accept pods"
+    free = f"nodes that accept pods: {len(open_) - len(tainted)}"
     return (
         (f"{free}; others accept only pods with a toleration: {by_reason(tainted.items())}")
         if tainted
@@ -145,11 +149,11 @@ def _rights(kube: Kube) -> str:
     missing = [f"{right[2]} {right[1]}" for right in _RIGHTS if not _is_allowed(kube, *right)]
     if missing:
         raise HarnessError(
-            f"these credentials may not {', '.join(missing)}",
+            f"these credentials lack permission to {', '.join(missing)}",
             hint="bind a ClusterRole with these permissions, or use other credentials",
             cause=FORBIDDEN,
         )
-    return f"all {len(_RIGHTS)} permissions that a launch needs"
+    return f"these credentials have all {len(_RIGHTS)} permissions that a launch needs"
 
 
 def _is_allowed(kube: Kube, group: str, resource: str, verb: str) -> bool:
@@ -189,7 +193,7 @@ def _queue(kube: Kube, settings: Settings, job: JobProperties | None) -> str:
         raise HarnessError(
             f"ClusterQueue {settings.cluster_queue} has no quota for {', '.join(missing)}, only for "
             f"{', '.join(sorted(covered))}",
-            hint="use another ClusterQueue (HARNESS_CLUSTER_QUEUE), or add quota for it",
+            hint="use another ClusterQueue (HARNESS_CLUSTER_QUEUE), or add quota for these resources",
             cause="admission.resource_not_covered",
         )
     return (
@@ -204,9 +208,9 @@ def _tracker(kube: Kube, settings: Settings) -> str:
     try:
         embedded.check_serving(kube)
     except HarnessError as error:
-        hint = "use --install with HARNESS_TRACKER_IMAGE, or --tracker hosted"
+        hint = "use --install and set HARNESS_TRACKER_IMAGE, or use --tracker hosted"
         raise HarnessError(error.message, hint=hint, cause="tracker.not_ready") from None
-    return f"embedded, serves in {embedded.NAMESPACE}"
+    return f"embedded, running in {embedded.NAMESPACE}"
 
 
 def _image(kube: Kube, settings: Settings, job: JobProperties | None) -> str:
@@ -218,7 +222,7 @@ def _image(kube: Kube, settings: Settings, job: JobProperties | None) -> str:
             error.hint = f"the nodes have {', '.join(tags)}: set HARNESS_WORKER_IMAGE to one of these images"
         raise
     secret = f", with the Secret {settings.image_pull_secret}" if settings.image_pull_secret else ""
-    return f"{reference}{secret}; it is pulled only when the pods start"
+    return f"{reference}{secret}; not checked, because nodes pull the image only when the pods start"
 
 
 def pull_secret(kube: Kube, settings: Settings) -> Object | None:
@@ -248,7 +252,8 @@ def image(job: JobProperties | None, worker: str | None) -> str:
     if not reference:
         raise HarnessError(
             "no node in this cluster has the worker image, because it was built on this machine",
-            hint="push it to a registry that the nodes can use, and set HARNESS_WORKER_IMAGE=…@sha256:…",
+            hint="push the image to a registry that the nodes can use, and set "
+            "HARNESS_WORKER_IMAGE=…@sha256:…",
             cause="image.not_found",
         )
     return reference

@@ -122,7 +122,7 @@ def install(change: Change, options: Sequence[str]) -> None:
         except ToolError as error:
             raise UsageError(
                 f"--replace: {', '.join(change.changed)} cannot be installed: {reason(error.output)}",
-                hint="the wheel must be pure Python or for the image's platform",
+                hint="use a wheel that is pure Python or built for the image's platform",
             ) from None
 
 
@@ -167,8 +167,9 @@ def _resolved(requirements: Sequence[str], options: Sequence[str], text: str) ->
             return processes.run(command, timeout=SECONDS).stdout
         except ToolError as error:
             raise UsageError(
-                f"--replace {text} does not resolve: {reason(error.output)}",
-                hint="choose a version that exists and fits the lock, or replace the conflicting package too",
+                f"--replace {text}: dependencies could not be resolved: {reason(error.output)}",
+                hint="choose an existing version that is compatible with the lock file, or also replace "
+                "the conflicting package",
             ) from None
 
 
@@ -218,11 +219,11 @@ def wheel_of(each: Replacement, context: RunContext) -> Path:
     except InvalidWheelFilename as error:
         raise UsageError(f"--replace {each.name}: {error}") from None
     if name != each.name:
-        raise UsageError(f"--replace {each.name}: {each.spec} is the package {name}, not {each.name}")
+        raise UsageError(f"--replace {each.name}: {each.spec} contains the package {name}, not {each.name}")
     if is_shallow and version.local:
         context.progress(
-            f"{each.name} {version}: the version may be wrong, because {each.path} is a shallow clone, "
-            "which lacks earlier tags"
+            f"{each.name} {version}: this version may be wrong, because {each.path} is a shallow clone "
+            "without earlier tags"
         )
     return wheel
 
@@ -273,8 +274,8 @@ def _copy(each: Replacement, folder: Path) -> Path:
         root = tree
     if root == package and not _fits(package):
         raise UsageError(
-            f"--replace {each.name}: {each.path} contains more than {_MAX_BYTES >> 20} MiB",
-            hint="specify the package's own folder, without data",
+            f"--replace {each.name}: expected at most {_MAX_BYTES >> 20} MiB in {each.path}, found more",
+            hint="use a folder that contains only the package, without data",
         )
     copy = folder / root.name
     shutil.copytree(root, copy, symlinks=True, ignore=_ignored_entries)
@@ -334,7 +335,7 @@ def _built(each: Replacement, source: Path, context: RunContext) -> Path:
         raise UsageError(
             f"--replace {each.name}: {each.spec} cannot be built: "
             f"{reason(error.output.replace(str(source), str(each.path)))}",
-            hint=f"build it by hand to see the whole output: `uv build --wheel {each.path}`",
+            hint=f"to see the whole output, build the package yourself with `uv build --wheel {each.path}`",
         ) from None
     finally:
         shutil.rmtree(out, ignore_errors=True)
@@ -380,7 +381,7 @@ def reason(output: str) -> str:
 def uv_program() -> str:
     program = uv()
     if program is None:
-        raise UsageError("--replace needs uv, which is not on PATH", hint="install it: pip install uv")
+        raise UsageError("--replace needs uv, which is not on PATH", hint="install uv with `pip install uv`")
     return program
 
 
@@ -395,5 +396,5 @@ def module_digest(path: str, version: str) -> str:
     module = json.loads(result.stdout or "{}")
     if "Sum" not in module:
         reason = " ".join(str(module.get("Error") or result.stderr).split())
-        raise UsageError(f"there is no {path} {version}: {reason}")
+        raise UsageError(f"the Go module {path} has no version {version}: {reason}")
     return base64.b64decode(module["Sum"].removeprefix("h1:")).hex()

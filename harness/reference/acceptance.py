@@ -15,12 +15,12 @@ HEAD = f"""# Acceptance tests: limits and causes
 
 {WRITTEN}
 
-[Acceptance](../acceptance.md) describes their use. [acceptance.json](acceptance.json) is the JSON schema of
-the pods' reports.
+[Acceptance](../acceptance.md) explains how to use these tests. [acceptance.json](acceptance.json) is the JSON
+schema of the pods' reports.
 
 ## Limits
 
-If no row matches a measurement, the report still shows it, and its verdict is UNKNOWN. A measurement that
+If no row matches a measurement, the report shows the measurement with the verdict UNKNOWN. A measurement that
 passes but is within {MARGIN:.0%} of its limit gets the verdict WARN. A row that does not specify ranks, nodes
 or a payload applies to any number of ranks, any number of nodes, or any payload.
 """

@@ -18,7 +18,7 @@ HEAD = f"""# The `harness` command
 
 {WRITTEN} `harness COMMAND --help` prints the same text.
 
-Exit codes: 0 for PASS or success; 1 for FAIL; 2 for UNKNOWN or an error of the harness; 64 for bad usage.
+Exit codes: 0 for PASS or success; 1 for FAIL; 2 for UNKNOWN or an error in the harness; 64 for bad usage.
 With `--json`, stdout contains only one JSON document. Progress goes to stderr. An option that is not given
 has the value of its [setting](settings.md). The setting's default is shown in parentheses.
 """

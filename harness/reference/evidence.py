@@ -18,7 +18,7 @@ HEAD = f"""# The evidence bundle
 {WRITTEN}
 
 Every launch writes a bundle in `runs/`; `runs/latest` is the newest. `harness judge`, `show`, `logs` and
-`shell` accept its folder or a part of its name. Your own programs can read it with
+`shell` accept a bundle's folder or a part of its name. Your own programs can read bundles with
 [`harness.judge.users`](../how-to/own-judges.md).
 """
 MODULES = (bundle, netcheck, acceptance, ground_truth, tracker, columns)

@@ -18,7 +18,7 @@ HEAD = f"""# Settings
 {WRITTEN}
 
 Options of a [command](cli.md) or of pytest override environment variables, which override the table
-`[tool.harness]` in the current folder's `pyproject.toml`. An invalid value ends the program with exit code
+`[tool.harness]` in the current folder's `pyproject.toml`. If a value is invalid, the program exits with code
 64. An empty environment variable counts as unset, and a leading `~` in a path is replaced with the home
 folder.
 

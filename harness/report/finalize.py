@@ -84,7 +84,10 @@ def _write_report_files(context: RecordedContext, bundle: Bundle, verdict: Verdi
     if failed:
         reasons = {str(error).partition("\n")[0] or type(error).__name__: None for error in failed.values()}
         message = writer.redactor.text("; ".join(reasons))
-        advice = f"`harness report {writer.path}` tries again; `--output FILE` writes the page elsewhere"
+        advice = (
+            f"to try again, run `harness report {writer.path}`, or add `--output FILE` to write the "
+            "page to another path"
+        )
         context.progress(f"could not write {', '.join(failed)} ({message}): {advice}")
     return failed.keys()
 
@@ -102,5 +105,6 @@ def tidy(context: RunContext, *spare: Path) -> None:
     else:
         for each in removed:
             progress(
-                f"removed {each.bundle}, {each.bytes / 2**20:.1f} MiB: keep_runs is {settings.keep_runs}"
+                f"removed {each.bundle} ({each.bytes / 2**20:.1f} MiB), because keep_runs is "
+                f"{settings.keep_runs}"
             )

@@ -45,8 +45,8 @@ def show(result: Result, console: Console) -> None:
     numbers = result.numbers
     mark = "✓" if result.clean else "✗"
     console.print(
-        f"{mark} {numbers.passed} of {result.asked} launches PASS, {result.parallel} at a time, "
-        f"{result.seconds:.0f} s in all, {numbers.retries} retries",
+        f"{mark} {numbers.passed} of {result.asked} launches passed, {result.parallel} at a time, "
+        f"in {result.seconds:.0f} s; requests retried: {numbers.retries}",
         style="bold green" if result.clean else "bold red",
     )
     for verdict, count in numbers.verdicts.items():

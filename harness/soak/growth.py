@@ -50,7 +50,7 @@ def explained(launches: int, parallel: int, namespaces: int) -> Allowed:
         more={
             "launch namespaces": (
                 namespaces + parallel,
-                f"the newest {namespaces} are kept, and those of the last {parallel} may remain",
+                f"the cluster keeps the newest {namespaces} namespaces, and those of the last launches",
             )
         },
         bytes={

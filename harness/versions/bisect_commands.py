@@ -45,8 +45,8 @@ def bisect(
     """
     if cause not in (None, ANY) and cause not in CAUSES and not str(cause).startswith("user."):
         raise UsageError(
-            f"--cause: expected the id of a cause or {ANY}, found {shown(cause)}",
-            hint="docs/causes.md lists the causes",
+            f"--cause: expected a cause id or {ANY}, found {shown(cause)}",
+            hint="see the cause ids in docs/causes.md",
         )
     probe = Launcher(job, context.settings, Path())
     probe.check([python_package(name)])
@@ -73,8 +73,8 @@ def bisect(
         except KeyboardInterrupt:
             count = len(bisection.ledger.records)
             raise HarnessError(
-                f"interrupted after {count} results, which are in {folder}",
-                hint="the same command continues the search",
+                f"the search was interrupted after {count} results, which are in {folder}",
+                hint="run the same command again to continue the search",
             ) from None
         result = result_of(bisection, end, job, folder, context)
         (folder / "result.json").write_text(result.model_dump_json(indent=2))

@@ -47,13 +47,15 @@ def headline(result: Result) -> str:
             )
         if result.fix:
             return (
-                f"{prefix}{package} {good.label} is the first version without {bad.verdict}, "
-                f"which {bad.label} still has"
+                f"{prefix}{package} {good.label} is the first version without {bad.verdict}; "
+                f"{bad.label} still has this failure"
             )
         return f"{prefix}{package} {bad.label} is the first bad version: {bad.verdict}"
     if result.ending == "newest_good":
         label = good.label if good is not None else "the bad end"
-        return f"nothing to search for: {package} {label}, which should be bad, does not show the failure"
+        return (
+            f"nothing to search for: {package} {label} was expected to be bad, but does not show the failure"
+        )
     if result.ending == "oldest_bad":
         label = bad.label if bad is not None else "the good end"
         return f"no good version: {package} {label} is bad, and no version before it is known to be good"
@@ -65,11 +67,13 @@ def advice(result: Result) -> str:
     if result.ending == "newest_good":
         return "choose another version with --bad; if the failure is rare, run the command again"
     if result.ending == "oldest_bad":
-        return "choose an older version with --good, or leave --good out"
+        return "choose an older version with --good, or omit --good"
     if result.ending == "not_judged":
-        return "see why the other versions were skipped"
+        return "read why the other versions were skipped"
     if result.ending == "unsure":
-        return "launches contradict each other; --max-error sets the accepted probability of a wrong answer"
+        return (
+            "some launches contradict each other; --max-error sets the maximum probability of a wrong answer"
+        )
     return ""
 
 
@@ -90,7 +94,7 @@ def show(result: Result, console: Console) -> None:
         console.print(Text(f"  → {help_text}"))
     if result.changes is not None:
         console.print()
-        console.print(Text("what changed in the package", style="bold"))
+        console.print(Text("changes in the package", style="bold"))
         for line in _changes_lines(result.changes):
             console.print(Text(f"  {line}"), soft_wrap=True)
     if result.diff is not None:
@@ -186,7 +190,7 @@ def _changes(changes: Changes | None) -> list[str]:
         return []
     head = ["file", "before", "after"] if changes.unit == "bytes" else ["file", "deleted", "added"]
     rows = [[code(each.name), *_sizes(each, changes.unit)] for each in changes.files[:_MAX_FILES]]
-    lines = [f"**What changed between the two** ({changes.unit})", "", *table(head, rows)]
+    lines = [f"**What changed in the package** ({changes.unit})", "", *table(head, rows)]
     lines += [f"- {text(line)}" for line in _other_lines(changes)]
     return [*lines, ""]
 
@@ -200,9 +204,9 @@ def _differences(diff: Diff | None) -> list[str]:
             yield [text(each.what), *("–" if side is None else text(side) for side in (each.a, each.b))]
 
     rows = [*cells(diff.verdict), *cells(diff.checks), *cells(diff.versions)]
-    lines = ["**What differs in the launches** (`harness diff`)", "", *table(["", "good", "bad"], rows)]
+    lines = ["**Differences between the launches** (`harness diff`)", "", *table(["", "good", "bad"], rows)]
     if diff.points:
-        lines += [f"Points of {len(diff.points)} metrics and ranks differ.", ""]
+        lines += [f"The points of {len(diff.points)} pairs of rank and metric differ.", ""]
     return lines
 
 

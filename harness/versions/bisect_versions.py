@@ -109,8 +109,8 @@ def with_versions_between(end_versions: Versions, context: RunContext) -> Versio
     ordered = sorted(by_version.values(), key=lambda one: Parsed(one.id))
     for newer, older in _misordered(ordered):
         context.progress(
-            f"{older.id} ({older.date}) is ordered after {newer.id} ({newer.date}), because its number is "
-            "greater. Choose --good and --bad so that it is not between them"
+            f"the search orders versions by number, so {older.id} ({older.date}) comes after {newer.id} "
+            f"({newer.date}). Choose --good and --bad so that {older.id} is not between them"
         )
     return replace(end_versions, versions=tuple(reversed(ordered) if end_versions.fix else ordered))
 
@@ -183,7 +183,7 @@ def check_index(versions: Versions, version: Version, context: RunContext) -> No
             raise UsageError(
                 f"{versions.package} {version.id} is no longer in the package index, or the index cannot be "
                 f"read: {reason(error.output)}",
-                hint="run the same command again when the index can be read: the search continues",
+                hint="when the index can be read again, run the same command to continue the search",
             ) from None
 
 
@@ -197,7 +197,7 @@ def _end(name: str, spec: str, option: str, context: RunContext) -> Candidate:
         if one.kind != "versions" or not (one.spec == "latest" or exact(one.versions) or _is_version(spec)):
             raise UsageError(
                 f"{option}: expected a version, latest or locked, found {shown(spec)}",
-                hint="--repo PATH searches the commits of a checkout",
+                hint="to search the commits of a checkout, use --repo PATH",
             )
     try:
         return candidates(name, spec, context)[-1]

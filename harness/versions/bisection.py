@@ -70,7 +70,7 @@ class Ledger:
         """Read the ledger with `read_records`, which raises UsageError for an invalid line."""
         self.path = path
         self.records = read_records(
-            path, Record, "a record of a search", "remove the line, and that version is launched again"
+            path, Record, "a record of a search", "remove this line; the version is then launched again"
         )
 
     def add(self, record: Record) -> None:
@@ -177,8 +177,9 @@ class Bisection:
                 break
             if number == _MAX_WITHOUT_VERDICT:
                 raise HarnessError(
-                    f"{number} launches of {version.label} ended without a verdict: {outcome.explanation}",
-                    hint=f"see {outcome.log}; the same command continues the search",
+                    f"{number} launches of {version.label} ended without a verdict; the last one: "
+                    f"{outcome.explanation}",
+                    hint=f"read {outcome.log}, then run the same command again to continue the search",
                 )
         self._note(classified(version.id, outcome, self.cause))
 
@@ -196,13 +197,13 @@ class Bisection:
 
     def _purpose(self, step: Next) -> str:
         if step.purpose == "newest":
-            return "the bad end"
+            return "checking the bad version"
         if step.purpose == "oldest":
-            return "the good end" if self.versions.good_known else "looking for a good version"
+            return "checking the good version" if self.versions.good_known else "looking for a good version"
         if step.purpose == "confirm":
-            return "confirming"
+            return "confirming the result"
         launches = bisect_search.remaining(step.between)
-        return f"{step.between} versions left, about {launches} launches"
+        return f"{step.between} versions left, about {launches} more launches"
 
     def _note(self, record: Record) -> None:
         self.ledger.add(record)

@@ -97,7 +97,7 @@ def locked(name: str) -> Candidate:
     lock = konduktor.LOCK if package == KONDUKTOR else WORKER.lock
     version = pins(lock.read_text()).get(package)
     if version is None:
-        raise UsageError(f"{package} is not in the lock file, so it has no version {LOCKED!r}")
+        raise UsageError(f"the lock file does not contain {package}, so there is no version {LOCKED!r}")
     return Candidate(package, "", version, f"{version} ({LOCKED})")
 
 
@@ -116,7 +116,7 @@ def published(package: str, versions: str, context: RunContext, newest: int | No
         "Python and platform",
         hint=_prerelease_hint(package, versions, context)
         or _nearest_hint(package, versions, context)
-        or "check the name and the range; uv reads the index from UV_DEFAULT_INDEX and uv.toml",
+        or "check the name and the range, and the package index that UV_DEFAULT_INDEX or uv.toml sets",
     )
 
 
@@ -208,7 +208,7 @@ def _resolved(package: str, specifiers: Sequence[str], options: Sequence[str]) -
                 return None
             raise UsageError(
                 f"--replace {package}: the package index cannot be read: {reason(error.output)}",
-                hint="uv reads the index from UV_DEFAULT_INDEX and uv.toml, and the proxy from HTTPS_PROXY",
+                hint="check the index in UV_DEFAULT_INDEX or uv.toml, and the proxy in HTTPS_PROXY",
             ) from None
     (package_entry,) = tomllib.loads(lock)["packages"]
     times = [file["upload-time"] for file in package_entry.get("wheels", ()) if "upload-time" in file]

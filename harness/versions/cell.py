@@ -147,7 +147,7 @@ class Ledger:
         self.path = path
         self._lock = threading.Lock()
         self.outcomes = read_records(
-            path, Outcome, "an outcome of a launch", "remove the line, and that launch is repeated"
+            path, Outcome, "an outcome of a launch", "remove this line; the launch is then repeated"
         )
 
     def of(self, key: str) -> list[Outcome]:
@@ -206,8 +206,8 @@ class Launcher:
         """Raise UsageError if the job or the cluster does not allow replacing one of the packages."""
         if conflicts := sorted(set(packages) & set(self._settings.replace)):
             raise UsageError(
-                f"{', '.join(conflicts)} is also replaced in [tool.harness.replace] or HARNESS_REPLACE",
-                hint="remove it there, because each launch chooses its own version",
+                f"[tool.harness.replace] or HARNESS_REPLACE also sets the version of {', '.join(conflicts)}",
+                hint="remove the entry from that setting, because each launch uses a different version",
             )
         replace = self._settings.replace | dict.fromkeys(packages, "latest")
         replaced_packages.check(self._workload, self._settings.model_copy(update={"replace": replace}))
@@ -242,7 +242,7 @@ class Launcher:
                 try:
                     command.end(self._settings.wait_seconds + AFTER_WAIT_SECONDS)
                 except subprocess.TimeoutExpired:
-                    problem = "the harness did not finish in time, and was stopped"
+                    problem = "the harness did not finish in time and was stopped"
         finally:
             log.write_text(self._redactor.text(command.stderr))
             with self._lock:
@@ -313,7 +313,7 @@ def _sentence(stderr: str) -> str:
     lines = [line for line in stderr.strip().splitlines() if line.strip()]
     messages = [number for number, line in enumerate(lines) if line.startswith("harness: ")]
     if not messages:
-        return lines[-1] if lines else "the harness ended without a message"
+        return lines[-1] if lines else "the harness ended without printing a message"
     message = [line for line in lines[messages[-1] :] if not line.startswith("  → ")]
     return " ".join(line.strip() for line in message).removeprefix("harness: ")
 

@@ -44,7 +44,7 @@ def commits(repository: Path, good: str | None, bad: str) -> tuple[Path, list[Co
     """
     path = repository.expanduser().absolute()
     if not path.is_dir():
-        raise UsageError(f"--repo: expected the folder of a Git repository, found nothing at {repository}")
+        raise UsageError(f"--repo: expected the folder of a Git repository, but {repository} is not a folder")
     root = Path(local_git.output(path, "rev-parse", "--path-format=absolute", "--show-toplevel") or path)
     last = local_git.commit(root, bad, "--bad")
     if good is None:
@@ -104,8 +104,8 @@ def _unrelated(root: Path, good: str, bad: str, first: str, last: str) -> tuple[
     try:
         base = local_git.output(root, "merge-base", first, last)
     except ToolError:
-        return f"--good {good} and --bad {bad} have no common commit", "choose two commits of one branch"
+        return f"--good {good} and --bad {bad} have no common commit", "choose two commits on the same branch"
     return (
-        f"--good {good} is not among the first parents of --bad {bad}, nor the other way round",
-        f"choose two commits of one branch, for example their merge base: --good {base[:12]}",
+        f"--good {good} and --bad {bad} are not on one line of first parents",
+        f"choose two commits on the same branch, for example with the merge base: --good {base[:12]}",
     )

@@ -55,7 +55,7 @@ def wheel_files(wheel: Path) -> dict[str, bytes]:
         with ZipFile(wheel) as archive:
             return {name: archive.read(name) for name in archive.namelist() if not name.endswith("/")}
     except (OSError, BadZipFile) as error:
-        raise UsageError(f"expected a wheel at {wheel}: {error}") from None
+        raise UsageError(f"{wheel} is not a readable wheel: {error}") from None
 
 
 def folder_files(folder: Path) -> dict[str, bytes]:

@@ -117,7 +117,10 @@ class Matrix:
         return self._launcher.last_lines()
 
     def _refuse(self) -> None:
-        raise UsageError(f"another process is running the matrix in {self.folder}", hint="wait until it ends")
+        raise UsageError(
+            f"another process is already running the matrix in {self.folder}",
+            hint="wait until the other process ends",
+        )
 
     def _by_cluster(self) -> dict[tuple[tuple[str, str], ...], list[int]]:
         """Return the numbers of the cells to launch, keyed by the replaced versions of JobSet and Kueue."""
@@ -241,8 +244,8 @@ def continued(folder: Path) -> Path:
     """Return the folder of an earlier matrix. Raises UsageError if it has no ledger."""
     if not (folder / LEDGER).is_file():
         raise UsageError(
-            f"--continue: expected the folder of a matrix, but {folder} has no {LEDGER}",
-            hint="the first progress line of a matrix names its folder",
+            f"--continue: expected the results folder of a matrix, but {folder} does not contain {LEDGER}",
+            hint="use the folder that the matrix printed in its first progress line",
         )
     return folder.absolute()
 

@@ -38,7 +38,7 @@ def matrix(
         with view(matrix_run):
             matrix_run.run()
     except KeyboardInterrupt:
-        context.progress(f"interrupted: to continue, repeat the command with --continue {folder}")
+        context.progress(f"interrupted; to continue, repeat the command with --continue {folder}")
         raise
     finally:
         if any(result.outcomes for result in matrix_run.results):

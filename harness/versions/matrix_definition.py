@@ -34,7 +34,7 @@ from harness.core.user_yaml import yaml_document
 from harness.versions.cell import Result
 
 MAX_CELLS: Final = 1_000
-HINT: Final = "docs/how-to/versions.md describes the file; a job file is given by --job"
+HINT: Final = "see docs/how-to/versions.md for the matrix file; use --job to name a job file"
 Text = Annotated[str, StringConstraints(strict=True, min_length=1, strip_whitespace=True)]
 """A non-empty string. Numbers are rejected, because YAML reads 1.10 as 1.1."""
 _OPERATORS: Final = ("<", ">", "=", "!", "~")
@@ -70,7 +70,9 @@ class Expectation(Rule):
     @classmethod
     def _no_pass(cls, result: Result) -> Result:
         if result == "PASS":
-            raise ValueError("every cell is expected to pass unless a rule names another result")
+            raise ValueError(
+                "expected a result other than PASS: cells without a rule are already expected to pass"
+            )
         return result
 
     @property
@@ -133,12 +135,14 @@ def read(
     if not definition.vary:
         raise UsageError(
             f"{source}: expected the versions of at least one package, found none",
-            hint="add --konduktor SPEC,… or --pluto-ml SPEC,… or --vary NAME=SPEC,…, or `vary` to the file",
+            hint="add --konduktor SPEC,…, --pluto-ml SPEC,… or --vary NAME=SPEC,…, or add `vary` to the "
+            "matrix file",
         )
     for rule in (*definition.exclude, *definition.expect):
         if unknown_packages := sorted(set(rule.where) - set(definition.vary)):
             raise UsageError(
-                f"{source}: a rule names {', '.join(unknown_packages)}, which the matrix does not vary"
+                f"{source}: a rule names packages that the matrix does not vary: "
+                f"{', '.join(unknown_packages)}"
             )
     return definition
 

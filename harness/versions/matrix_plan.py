@@ -101,7 +101,7 @@ def _axis(package: str, specs: Sequence[str], newest: int | None, context: RunCo
             values.setdefault(value.identity, value)
     if not any(value.candidate for value in values.values()):
         problems = "; ".join(dict.fromkeys(value.problem for value in values.values()))
-        raise UsageError(f"the matrix has no version of {package}: {problems}")
+        raise UsageError(f"no version of {package} can be used in the matrix: {problems}")
     return Axis(package, tuple(values.values()))
 
 
@@ -121,10 +121,11 @@ def plan(definition: Definition, axes: tuple[Axis, ...]) -> Plan:
         cells.append(PlannedCell(values, expected))
         if len(cells) > MAX_CELLS:
             raise UsageError(
-                f"the matrix has more than {MAX_CELLS} cells", hint="limit the versions with --newest N"
+                f"the matrix has more than {MAX_CELLS} cells",
+                hint="use --newest N to limit the number of versions",
             )
     if not cells:
-        raise UsageError("the matrix has no cells: `exclude` matches all of them")
+        raise UsageError("the matrix has no cells, because `exclude` matches all of them")
     notes = [f"no cell matches the rule {rule.text}" for n, rule in enumerate(rules) if n not in used]
     return Plan(axes, tuple(cells), tuple(excluded_cells), tuple(notes))
 

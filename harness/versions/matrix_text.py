@@ -126,7 +126,9 @@ def show(document: Document, console: Console) -> None:
     for note in document.notes:
         console.print(Text(f"! {note}", style="yellow"))
     for command in document.bisects:
-        console.print(Text(f"→ to find the version: {shlex.join(command)}"), soft_wrap=True)
+        console.print(
+            Text(f"→ to find the version that causes the failure: {shlex.join(command)}"), soft_wrap=True
+        )
     style = "bold red" if document.exit_code else "bold green"
     parts = filter(None, [document.summary, document.others, f"in {document.seconds:.0f} s"])
     console.print(Text(" ".join(parts), style=style))

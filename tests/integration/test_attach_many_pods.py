@@ -95,7 +95,7 @@ def test_logs_beyond_the_limit_of_bytes_are_unknown(
     assert verdict.verdict == "UNKNOWN"
     assert results(verdict)["logs"] == "UNKNOWN"
     explanation = next(each.explanation for each in verdict.checks if each.name == "logs")
-    assert f"only its last {logs.TAIL_LINES} lines were read" in explanation
+    assert f"only the last {logs.TAIL_LINES} lines were read" in explanation
 
 
 def test_end_of_log_without_recorder_is_enough(api: BundleApi, attached: Attach) -> None:

@@ -62,7 +62,7 @@ def test_a_container_that_no_pod_has(api, settings):
     context = RunContext(settings=settings, progress=lambda _: None)
     with pytest.raises(UsageError, match="Job train has no container trainer") as error:
         attach(Target("job/train", container="trainer"), Options(), context)
-    assert error.value.hint == "containers of its pods: main"
+    assert error.value.hint == "choose one of the pods' containers: main"
 
 
 @pytest.mark.parametrize(("namespace", "said"), [("gone", "does not exist"), ("team", "existing Jobs: none")])
@@ -141,7 +141,7 @@ def test_konduktor_job_by_name_in_its_job_file(word, api, attached):
 def test_two_konduktor_jobs_with_one_name_are_listed(api, attached):
     """Contract: none of them is picked, because a verdict about another launch would be wrong."""
     api.objects["jobset"] = [konduktor_jobset("b9d3", **COMPLETED), konduktor_jobset("0a11")]
-    with pytest.raises(UsageError, match="konduktor launched 2 jobs with the name train") as error:
+    with pytest.raises(UsageError, match="konduktor launched 2 jobs named train") as error:
         attached("jobset/train")
     assert "train-b9d3 (Completed)" in error.value.hint
     assert "train-0a11 (not ended)" in error.value.hint
@@ -173,7 +173,7 @@ def test_a_trainjob_without_a_jobset_says_why(api, attached):
     api.objects["trainjob"] = [train_job()]
     with pytest.raises(UsageError, match="TrainJob train has no JobSet") as error:
         attached("trainjob/train")
-    assert "neither conditions nor Events" in error.value.hint
+    assert "no conditions and no Events" in error.value.hint
     event = jobs.event(
         "e", "TrainJob", "train", "TrainJobResourcesCreationFailed", "webhook denied the request"
     )
@@ -221,7 +221,7 @@ def test_a_trainjob_whose_jobset_was_created_again(api, attached):
     again["metadata"]["creationTimestamp"] = jobs.at(120)
     api.objects["jobset"] = [again]
     api.objects["trainjob"] = [train_job(jobs.condition("Failed", "JobsFailed", when=60))]
-    with pytest.raises(UsageError, match="the TrainJob was Failed before its JobSet was created"):
+    with pytest.raises(UsageError, match="was created after the TrainJob became Failed"):
         attached("trainjob/train")
     again["metadata"]["creationTimestamp"] = jobs.at(0)
     assert attached("trainjob/train").verdict.verdict == "UNKNOWN"

@@ -99,7 +99,7 @@ def test_the_completion_index_is_the_rank(api: BundleApi, attached: Attach) -> N
                 {"name": "RANK", "valueFrom": {"configMapKeyRef": {"name": "r", "key": "k"}}},
                 value("WORLD_SIZE", 2),
             ],
-            "the pods do not show the value of RANK, so each pod's rank is its index",
+            "the value of RANK is not in the pods' specs, so each pod's rank is assumed to be its index",
         ),
     ],
 )

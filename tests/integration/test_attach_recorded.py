@@ -307,11 +307,11 @@ def test_tracker_that_cannot_be_read_costs_only_points(logged: Recorded) -> None
     cases: list[tuple[dict[str, Any], str]] = [
         ({"secret": "wrong", "url": logged.server.url}, "does not accept the key"),
         ({"secret": "none"}, "there is no Secret none in namespace team"),
-        ({"secret": "two"}, "Secret two in namespace team has 2 keys (one, other), so it is not known which"),
+        ({"secret": "two"}, "Secret two in namespace team has 2 keys (one, other), so it is not clear which"),
         ({"secret": "two/third"}, "has no key third. Its keys are one, other"),
-        ({"secret": "binary"}, "is not a tracker's key"),
-        ({"url": SERVICE}, "is expected at Service tracker in namespace tools, but the API server cannot"),
-        ({"run": "E2E-9999"}, "it has no run E2E-9999 in project e2e; the job's recorders report shared-"),
+        ({"secret": "binary"}, "is not an API key"),
+        ({"url": SERVICE}, "the API server cannot reach the tracker at Service tracker in namespace tools"),
+        ({"run": "E2E-9999"}, "the tracker has no run E2E-9999 in project e2e; the job's"),
         ({"project": "other"}, "in project other; the job's recorders report shared-"),
     ]
     for options, sentence in cases:
@@ -324,10 +324,10 @@ def test_tracker_that_cannot_be_read_costs_only_points(logged: Recorded) -> None
         assert "mlpi_wrong_key" not in everything(outcome.bundle)
     api.forbidden = {"secret", "services/proxy"}
     for options, sentence in (
-        ({"secret": "wrong"}, "you need permission to read Secret wrong in namespace team"),
+        ({"secret": "wrong"}, "you are not permitted to read Secret wrong in namespace team"),
         (
             {"url": SERVICE, "secret": ""},
-            "you need permission to reach Service tracker in namespace tools through the API server",
+            "you are not permitted to reach Service tracker in namespace tools through the API server",
         ),
     ):
         verdict = logged.attach(**options).verdict
@@ -382,7 +382,7 @@ def test_own_key_is_not_sent_to_pods_tracker(logged: Recorded) -> None:
     """Contract: who writes a pod's variables or log does not get the key of the user who attaches."""
     verdict = logged.attach(secret="").verdict
     assert (verdict.verdict, verdict.cause) == ("UNKNOWN", "tracker.unreachable")
-    assert "so your own PLUTO_API_KEY is not sent to it" in check(verdict, "tracker").explanation
+    assert "PLUTO_API_KEY is not sent to the tracker" in check(verdict, "tracker").explanation
     assert logged.attach(secret="", url=logged.server.url).verdict.verdict == "PASS"
 
 
@@ -395,7 +395,7 @@ def test_unused_secret_is_not_sent_to_pods_tracker(
     logged.api.secrets["team"] = {"api-key": encoded(KEY)}
     verdict = logged.attach(secret="team").verdict
     assert (verdict.verdict, verdict.cause) == ("UNKNOWN", "tracker.unreachable")
-    assert "they do not use Secret team, so its key is not sent" in check(verdict, "tracker").explanation
+    assert "key in Secret team is not sent to the tracker" in check(verdict, "tracker").explanation
     assert logged.attach(secret="team", url=logged.server.url).verdict.verdict == "PASS"
 
 
@@ -420,7 +420,7 @@ def test_job_with_unknown_tracker_is_unknown_with_options(logged: Recorded) -> N
     logged.serve()
     verdict = logged.attach().verdict
     assert (verdict.verdict, verdict.cause) == ("UNKNOWN", "unification.not_recorded")
-    assert "which tracker the ranks log to (PLUTO_URL_API)" in verdict.explanation
+    assert "which tracker the ranks log to (PLUTO_URL_API" in verdict.explanation
     assert any("--tracker-url URL" in line for line in verdict.next)
 
 

@@ -205,7 +205,7 @@ def test_runs_of_any_state_are_listed_and_pruned(env: dict[str, str], tmp_path: 
     assert sorted((tmp_path / "runs").iterdir()) == [good[2], damaged]
     again = harness("runs", "--prune", "failed", env=env)
     assert again.stdout.startswith(f"removed runs/{good[2].name}  ")
-    assert "1 bundles removed" in again.stdout
+    assert "bundles removed: 1" in again.stdout
 
 
 def test_run_keeps_of_past_what_it_is_told(env: dict[str, str], tmp_path: Path) -> None:

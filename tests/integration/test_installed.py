@@ -91,9 +91,9 @@ def test_a_bundle_is_judged(bin_: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "expected"),
     [
-        (["run", "jobs/multinode.yaml"], 64, "the repository of the harness has working job files in jobs/"),
-        (["soak", "1"], 64, "the repository of the harness has working job files in jobs/"),
-        (["faults", "rank-killed"], 64, "in the harness's repository is a working job file"),
+        (["run", "jobs/multinode.yaml"], 64, "see jobs/ and manifests/ in the harness's repository"),
+        (["soak", "1"], 64, "see jobs/ and manifests/ in the harness's repository"),
+        (["faults", "rank-killed"], 64, "see jobs/multinode.yaml in the harness's repository"),
         (["faults", "--list"], 0, "rank-killed"),
         (["accept"], 64, "harness accept --nodes"),
         (["runs"], 0, ""),

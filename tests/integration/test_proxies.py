@@ -209,10 +209,10 @@ def test_an_invalid_server_is_an_error_of_the_kubeconfig(tmp_path: Path, host: s
 def test_an_exec_through_a_tls_proxy_is_refused(server: int, tmp_path: Path) -> None:
     """The WebSocket client would send its request to the proxy's TLS port without encryption."""
     kube = Kube(kubeconfig(tmp_path, server, **{"proxy-url": "https://127.0.0.1:1"}))
-    with pytest.raises(UsageError, match="needs an http:// proxy"):
+    with pytest.raises(UsageError, match="works only through an http:// proxy"):
         opening(kube, "n", "p", "c", "/root", "/control")("session", Deadline.after(60))
     [inspected] = inspect_pods(kube, [POD], network=False)
-    assert "needs an http:// proxy" in inspected.error
+    assert "works only through an http:// proxy" in inspected.error
 
 
 @pytest.mark.parametrize(

@@ -368,13 +368,13 @@ def test_a_manifest_that_leaves_its_folder_is_refused(
             "--upload",
             f"s3://{BUCKET}/a",
             {"AWS_SECRET_ACCESS_KEY": "another"},
-            "refuses these keys with HTTP 403",
+            "rejects these keys with HTTP 403",
         ),
         (
             "--upload",
             f"s3://{BUCKET}/a",
             {"AWS_ENDPOINT_URL": "http://127.0.0.1:9"},
-            "cannot be reached from here",
+            "cannot be reached from this machine",
         ),
         (
             "--upload",

@@ -71,9 +71,9 @@ def test_the_results_of_an_earlier_matrix_are_continued(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--pluto-ml", ">=2"), "the matrix has no version of pluto-ml"),
+        (("--pluto-ml", ">=2"), "no version of pluto-ml can be used in the matrix"),
         (("--pluto-ml", "1.0", "--job", "absent.yaml"), "absent.yaml does not exist"),
-        (("--pluto-ml", "1.0", "--continue", "."), "expected the folder of a matrix"),
+        (("--pluto-ml", "1.0", "--continue", "."), "expected the results folder of a matrix"),
         (("--pluto-ml", "./absent"), "no such file exists"),
         (("--vary", "torch=2.0"), "cannot replace torch"),
         (("--konduktor", "latest", "--job", "manifests/indexed-job.yaml"), "konduktor"),
@@ -93,6 +93,6 @@ def test_process_that_cannot_install_cell_has_one_sentence(folder: Path) -> None
     launcher = Launcher(Path("jobs/multinode.yaml"), load(), folder / "runs" / "matrix")
     outcome = launcher.launch(Cell((Candidate("pluto-ml", "9.9", "9.9", "9.9"),)))
     assert (outcome.result, outcome.exit_code, outcome.bundle) == ("not installable", 64, None)
-    assert outcome.explanation.startswith("--replace pluto-ml==9.9 does not resolve: ")
+    assert outcome.explanation.startswith("--replace pluto-ml==9.9 dependencies could not be resolved: ")
     assert "\n" not in outcome.explanation
     assert "replacing: pluto-ml with 9.9" in Path(outcome.log).read_text()

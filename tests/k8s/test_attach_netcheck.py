@@ -55,7 +55,7 @@ def test_service_without_pods_and_deleted_job(foreign: ForeignJobs) -> None:
     with pytest.raises(UsageError, match="there is no Job cut"):
         checked(foreign, bundle)
     foreign.job("cut", **LONG)
-    with pytest.raises(UsageError, match="was deleted, and another Job now has its name"):
+    with pytest.raises(UsageError, match="was deleted, and another Job with the same name exists now"):
         checked(foreign, bundle)
 
 
@@ -69,7 +69,7 @@ def test_an_account_without_the_right_to_exec(
         own.job("read-only", **LONG)
         own.until_logged("app=read-only", 1, "step 1")
         bundle = own.attach("job/read-only").bundle
-        with pytest.raises(HarnessError, match="netcheck ran in no pod") as error:
+        with pytest.raises(HarnessError, match="netcheck could not run in any pod") as error:
             checked(own, bundle)
         assert error.value.exit_code == 2
         assert "--print-rbac --probe" in (error.value.hint or "")

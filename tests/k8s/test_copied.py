@@ -94,7 +94,7 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Made, Made
 def test_which_was_copied(three: tuple[Made, Made, Made]) -> None:
     created, *copies = three
     assert "no template is used (as asked)" in created.said
-    assert all("copying 1 control plane and 1 workers" in copy.said for copy in copies)
+    assert all("starting 1 control plane and 1 worker from the template" in copy.said for copy in copies)
     assert not any("could not be started from its template" in copy.said for copy in copies)
 
 
@@ -433,5 +433,5 @@ def test_a_template_that_is_cut_off_is_replaced(three: tuple[Made, Made, Made], 
         removed(name, tmp_path / "first")
     second = made(name, tmp_path / "second")
     removed(name, tmp_path / "second")
-    assert "copying 1 control plane" in second.said
+    assert "starting 1 control plane" in second.said
     assert "could not be started from its template" not in second.said

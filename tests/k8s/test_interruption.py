@@ -60,7 +60,7 @@ def test_interrupted_again_and_again_the_cluster_is_still_known(env: dict[str, s
     with Harness("run", JOB, *arguments(cluster), "--fresh", env=env) as run:
         run.until_stage("cluster")
         until_container(cluster)
-        for said in ("keeping its logs", "deleting cluster", "interrupt again"):
+        for said in ("keeping the nodes' logs", "deleting cluster", "interrupt again"):
             run.interrupt()
             run.until(said)
         run.interrupt()
@@ -85,7 +85,7 @@ def test_what_sigkill_left_does_not_stop_next_run(env: dict[str, str]) -> None:
     subprocess.run(["docker", "kill", *containers(cluster)], check=True, capture_output=True)
     again = harness("run", JOB, *arguments(cluster), env=env)
     assert again.process.returncode == 0, again.stderr + again.stdout
-    assert "left by a killed run" in again.stderr
+    assert "a killed run left it behind" in again.stderr
     gone(again, cluster)
 
 
@@ -120,7 +120,7 @@ def test_cluster_of_somebody_else_is_neither_used_nor_deleted(env: dict[str, str
         up = harness("up", *arguments(cluster), env=env)
         assert up.process.returncode == 64, up.stderr
         down = harness("down", "--cluster-name", cluster, env=env)
-        assert "none that the harness created" in down.stdout
+        assert "not removed, because the harness did not create it or it does not exist" in down.stdout
         assert theirs.startswith(containers(cluster)[0])
     finally:
         subprocess.run(["docker", "rm", "-f", theirs], capture_output=True, check=True)
@@ -166,7 +166,7 @@ def test_one_node_is_enough_and_kept_cluster_is_reused(kept: dict[str, str]) -> 
     assert not done & {"controller images to nodes", "queues", "delete cluster"}, done
     for said in (": reused", "images are already loaded"):
         assert said in run.stderr
-    for said in ("building", "saving", "creating 1 control plane", "copying 1 control plane"):
+    for said in ("building", "saving", "creating 1 control plane", "starting 1 control plane"):
         assert said not in run.stderr
     assert created_at(kept) == since
     request = run.manifest.cluster.get("cpu_request")

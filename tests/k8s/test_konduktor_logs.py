@@ -36,7 +36,7 @@ def test_a_namespace_that_somebody_else_made_is_left_alone(
     kube.resource("v1", "Namespace").create(body=body, field_manager="somebody")
     try:
         with (
-            pytest.raises(UsageError, match="the cluster has one that somebody else created"),
+            pytest.raises(UsageError, match="but this namespace already exists"),
             logging_cluster(cluster, harness_settings),
         ):
             pytest.fail("it was applied")

@@ -221,7 +221,7 @@ def test_a_failed_job_s_code_is_passed_on(team: Team, here: Path) -> None:
     code, said = submit(team, here, "bad").ends()
     assert (code, "TorchrunJob bad already exists" in said) == (64, True), said
     code, said = submit(team, here, "Not_A_Name").ends()
-    assert (code, "the cluster refuses the job" in said) == (64, True), said
+    assert (code, "the cluster rejected the job" in said) == (64, True), said
 
 
 @pytest.mark.nightly

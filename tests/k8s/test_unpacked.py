@@ -118,7 +118,7 @@ def test_what_cannot_be_linked_is_imported(
     before = links(node)
     monkeypatch.setattr(unpacked, "script", lambda _image: f"{unpacked.MOUNT}/images/not-there.sh")
     load_images([tag], [node], context)
-    assert "is imported, because it could not be linked" in capfd.readouterr().out
+    assert "because its unpacked layers could not be linked" in capfd.readouterr().out
     assert links(node) <= before
     assert seen(node, tag) == "imported\nremoved\nbase\n"
 

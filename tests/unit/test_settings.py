@@ -38,8 +38,8 @@ def test_a_cluster_name_that_kind_refuses_is_refused_first(folder: Path, name: s
     ("text", "message"),
     [
         ("[tool.harness\n", "pyproject.toml is not valid TOML"),
-        ("[tool]\nharness = 7\n", "harness must be a table, not 7"),
-        ("tool = 'x'\n", "tool must be a table, not 'x'"),
+        ("[tool]\nharness = 7\n", "expected harness to be a table, found 7"),
+        ("tool = 'x'\n", "expected tool to be a table, found 'x'"),
         ("[tool.harness]\nworkers = 99999999999999999999\n", "workers: "),
         ("[tool.harness]\nwait_seconds = inf\n", "wait_seconds: .*less than or equal"),
         ("[tool.harness]\nruns_dir = ['x']\n", "runs_dir: "),
@@ -140,7 +140,7 @@ def test_a_variable_that_is_nearly_a_setting(
 
 def test_a_context_needs_a_kubeconfig(tmp_path: Path) -> None:
     """Contract: nothing is launched on a kind cluster when another was named."""
-    with pytest.raises(UsageError, match="a kubeconfig is expected for context mine"):
+    with pytest.raises(UsageError, match="context mine is set, but no kubeconfig"):
         load(context="mine")
     assert load(context="mine", kubeconfig=tmp_path / "k").context == "mine"
 

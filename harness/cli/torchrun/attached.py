@@ -81,7 +81,7 @@ class Attached:
                 except HarnessError as error:
                     if error.cause != "cluster.unreachable":
                         raise
-                    self.progress(f"{error.message}; the job continues, retrying")
+                    self.progress(f"{error.message}; retrying while the job continues")
                     code = None
                 if code is not None:
                     return code
@@ -142,7 +142,7 @@ class Attached:
         self.uid = self.uid or uid
         if uid != self.uid:
             raise HarnessError(
-                f"TorchrunJob {self.name} was deleted, and another one of this name was created since then"
+                f"TorchrunJob {self.name} was deleted, and another TorchrunJob with this name was created"
             )
 
     def _report(self, job: Object) -> None:
@@ -150,7 +150,7 @@ class Attached:
         if not job.get("status") and time.monotonic() - self._began > STATUS_SECONDS:
             status += (
                 f": no controller has set a status for {STATUS_SECONDS:g} s; "
-                "check that one runs for its namespace"
+                "check that a controller runs and watches this namespace"
             )
         self._unobserved_since = (self._unobserved_since or time.monotonic()) if unobserved(job) else None
         if self._unobserved_since and time.monotonic() - self._unobserved_since > STATUS_SECONDS:
@@ -253,7 +253,7 @@ class Attached:
                 raise
             if error.message != self._cut:
                 self._cut = error.message
-                self.progress(f"{error.message}; the job continues, retrying")
+                self.progress(f"{error.message}; retrying while the job continues")
             time.sleep(RETRY_SECONDS)
             return None
         self._cut_since, self._cut = None, ""
@@ -283,7 +283,7 @@ class Attached:
         )
         self._store(job, synced)
         for path in synced.skipped:
-            self.progress(f"{path} was skipped: it has no content to send")
+            self.progress(f"{path} was not sent, because it is not a file, folder or symbolic link")
         return synced
 
     def _follow_logs(self, pods: Sequence[Object]) -> None:

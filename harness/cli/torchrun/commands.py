@@ -20,12 +20,22 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="name of the TorchrunJ
 Namespace = Annotated[
     str | None, typer.Option("--namespace", "-n", help="the job's namespace (default: the context's)")
 ]
-Folder = Annotated[Path, typer.Option("--dir", help="the folder whose code the job runs")]
-Watch = Annotated[bool, typer.Option("--watch", help="run new code in the same pods whenever a file changes")]
-Follow = Annotated[
-    bool, typer.Option("--follow", "-f", help="follow until the job ends, and exit with its exit code")
+Folder = Annotated[Path, typer.Option("--dir", help="the folder that contains the job's code")]
+Watch = Annotated[
+    bool,
+    typer.Option(
+        "--watch", help="whenever a file changes, send the code and restart the ranks in the same pods"
+    ),
 ]
-torchrun_app = typer.Typer(help="Train on a cluster with the code in this folder.", no_args_is_help=True)
+Follow = Annotated[
+    bool,
+    typer.Option(
+        "--follow", "-f", help="follow the logs until the job ends, and exit with the job's exit code"
+    ),
+]
+torchrun_app = typer.Typer(
+    help="Run the code in this folder as a distributed job on a cluster.", no_args_is_help=True
+)
 
 
 def _jobs(namespace: str | None, kubeconfig: Path | None, context: str | None) -> "Jobs":
@@ -48,13 +58,13 @@ def submit(
         str | None, typer.Option(help="name of the job (default: the folder's name and a random suffix)")
     ] = None,
     gpus: Annotated[int | None, typer.Option(min=0, help="total number of GPUs on all nodes")] = None,
-    nodes: Annotated[int | None, typer.Option(min=1, help="number of pods, one on each node")] = None,
+    nodes: Annotated[int | None, typer.Option(min=1, help="number of pods, each on its own node")] = None,
     min_nodes: Annotated[
         int | None,
-        typer.Option(min=1, help="minimum number of pods in an elastic job, with --max-nodes"),
+        typer.Option(min=1, help="minimum number of pods of an elastic job; requires --max-nodes"),
     ] = None,
     max_nodes: Annotated[
-        int | None, typer.Option(min=1, help="maximum number of pods in an elastic job")
+        int | None, typer.Option(min=1, help="maximum number of pods of an elastic job; requires --min-nodes")
     ] = None,
     processes: Annotated[
         int | None, typer.Option(min=1, help="ranks per pod, for a job without GPUs")
@@ -64,7 +74,8 @@ def submit(
         str | None, typer.Option(help="a command that each pod runs before its ranks start")
     ] = None,
     env: Annotated[
-        list[str] | None, typer.Option(help="NAME=VALUE, set in every rank; may be repeated")
+        list[str] | None,
+        typer.Option(help="NAME=VALUE of an environment variable for every rank; may be repeated"),
     ] = None,
     priority: Annotated[str | None, typer.Option(help="PriorityClass to use instead of the queue's")] = None,
     rdzv_backend: Annotated[
@@ -75,24 +86,27 @@ def submit(
         int | None, typer.Option(min=0, help="maximum number of restarts of a failed job (default: 3)")
     ] = None,
     deadline: Annotated[
-        int | None, typer.Option(min=1, help="seconds from the job's admission until it is stopped")
+        int | None, typer.Option(min=1, help="stop the job this many seconds after its admission")
     ] = None,
     ttl: Annotated[
         int | None,
-        typer.Option(min=0, help="seconds after the job's end until its pods are deleted (default: 3600)"),
+        typer.Option(
+            min=0, help="delete the job's pods this many seconds after the job has ended (default: 3600)"
+        ),
     ] = None,
     folder: Folder = Path(),
     sync: Annotated[bool, typer.Option("--sync/--no-sync", help="send the code in this folder")] = True,
     watch: Watch = False,
     detach: Annotated[
-        bool, typer.Option("--detach", help="exit as soon as the cluster has the code")
+        bool, typer.Option("--detach", help="exit as soon as the cluster has received the code")
     ] = False,
     suspended: Annotated[bool, typer.Option("--suspend", help="create the job suspended, and exit")] = False,
     dry_run: Annotated[
         bool,
         typer.Option(
             "--dry-run",
-            help="print the validated job and the files that are not sent, without creating anything",
+            help="validate and print the job, and list the files that would not be sent, without creating "
+            "anything",
         ),
     ] = False,
     namespace: Namespace = None,
@@ -201,7 +215,7 @@ def _dry_run(
         configured = kubeconfig or context or os.environ.get("KUBECONFIG")
         if error.cause != "cluster.unreachable" and configured:
             raise
-        print(f"{error.message}: the job was not checked by a cluster", file=sys.stderr)
+        print(f"{error.message}: the job was not validated by a cluster", file=sys.stderr)
     else:
         jobs = Jobs(kube, namespace_of(kube, namespace))
         document["metadata"]["namespace"] = jobs.namespace
@@ -269,7 +283,8 @@ def status(
 def logs(
     name: Name,
     rank: Annotated[
-        int | None, typer.Option("--node-rank", min=0, help="print only the log of this pod")
+        int | None,
+        typer.Option("--node-rank", min=0, help="print only the log of the pod with this node rank"),
     ] = None,
     follow: Follow = False,
     namespace: Namespace = None,
@@ -323,7 +338,7 @@ def resume(
     job = _jobs(namespace, kubeconfig, context).change(name, suspend=False)
     print(f"{name} is queued again")
     if names.WORKSPACE_ANNOTATION in (job["metadata"].get("annotations") or {}) and not is_stored(job):
-        print(f"its new pods may wait for their code; to send it: {PROGRAM} sync {name}")
+        print(f"new pods may wait for the code; to send it: {PROGRAM} sync {name}")
     return 0
 
 
@@ -365,7 +380,8 @@ def sync(
     job = jobs.get(name)
     if names.WORKSPACE_ANNOTATION not in (job["metadata"].get("annotations") or {}):
         raise UsageError(
-            f"{name} was created without code, so its pods accept none", hint=f"{PROGRAM} submit"
+            f"{name} was created without code, so its pods do not accept any code",
+            hint=f"use `{PROGRAM} submit` to create a job with code",
         )
     report = progress(quiet)
     if line := notes.summary(walker.scan().excluded):

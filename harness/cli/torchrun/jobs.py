@@ -67,7 +67,7 @@ class Jobs:
         if job is None:
             existing = ", ".join(each["metadata"]["name"] for each in self.all()[:5]) or "none"
             raise UsageError(
-                f"there is no TorchrunJob {name} in namespace {self.namespace}; jobs there: {existing}",
+                f"there is no TorchrunJob {name} in namespace {self.namespace}; existing jobs: {existing}",
                 hint=f"run `{PROGRAM} list`, or use --namespace NAME",
             )
         return job
@@ -80,8 +80,8 @@ class Jobs:
             jobs = call_api(lambda: self.kube.objects(names.API, names.JOB_KIND, self.namespace))
         except NOT_SERVED:
             raise UsageError(
-                "expected the TorchrunJob CRD in the cluster, but it is not installed",
-                hint="install the controller: docs/torchrun-controller.md",
+                "the TorchrunJob CRD is not installed in the cluster",
+                hint="install the controller as described in docs/torchrun-controller.md",
             ) from None
         return sorted(jobs, key=lambda job: str(job["metadata"]["creationTimestamp"]))
 
@@ -182,7 +182,7 @@ class Jobs:
             return dict(_repeated(write))
         except ApiException as error:
             if error.status in (400, 403, 404, 422):
-                raise UsageError(f"the cluster refuses the job: {_message(error)}") from None
+                raise UsageError(f"the cluster rejected the job: {_message(error)}") from None
             raise _rejected(error) from None
 
 
@@ -252,8 +252,8 @@ def unobserved(job: Object) -> str:
     if observed is None or generation is None or observed >= generation:
         return ""
     return (
-        f"the controller has not observed the last change of the spec (generation {generation}, observed "
-        f"{observed}): check that it is running"
+        f"the controller has not observed the latest change to the spec (generation {generation}, observed "
+        f"{observed}): check that the controller is running"
     )
 
 

@@ -113,7 +113,9 @@ class CodeStore:
         Return "", or the reason why the code could not be sent.
         """
         limit = PART_BYTES * names.MAX_PARTS // 1_000_000
-        large = f"it is over {limit} MB when compressed ({_largest(packed.tree)})"
+        large = (
+            f"the compressed code is larger than {limit} MB; its largest files are {_largest(packed.tree)}"
+        )
         kube, namespace, name = self.jobs.kube, self.jobs.namespace, _archive_pod(job)
         start, announced = time.monotonic(), False
         while True:
@@ -124,13 +126,14 @@ class CodeStore:
             waited = time.monotonic() - start
             if pod is None and (waited > POD_CREATED_SECONDS or self._has_none(job)):
                 return (
-                    f"{large}: list data in .torchrunignore, or move it to a claim; if the queue sets "
+                    f"{large}. List data files in .torchrunignore, or move them to a volume claim. If the "
+                    "queue sets "
                     "storage.workspace.enabled, a pod stores the code of a job with several nodes"
                 )
             if waited > POD_RUNNING_SECONDS:
                 phase = (pod or {}).get("status", {}).get("phase")
                 return (
-                    f"{large}, and the pod {name} that should store it is {phase} "
+                    f"{large}. The pod {name}, which should store the code, is {phase} "
                     f"after {POD_RUNNING_SECONDS:g} s"
                 )
             if pod is not None and not announced:
@@ -142,7 +145,7 @@ class CodeStore:
             {name: archive_target.open(kube, namespace)}, progress=self.progress, ready=ready
         ) as fleet:
             synced = fleet.sync(walker, generation=generation)
-        return "" if synced.tree == packed.tree.digest else "a file changed during the upload: sync again"
+        return "" if synced.tree == packed.tree.digest else "a file changed during the upload; sync again"
 
     def _has_none(self, job: Object) -> bool:
         """Return whether the controller has reconciled the job without creating a pod to store its code."""
@@ -157,7 +160,8 @@ class CodeStore:
         owner_uid = _job_uid(existing)
         if existing is not None and owner_uid is None:
             raise UsageError(
-                f"Secret {name} already exists, but belongs to no job: rename the Secret or the job"
+                f"Secret {name} already exists, but does not belong to a TorchrunJob; rename the Secret or "
+                "the job"
             )
         # This Secret was left behind by a deleted job with the same name.
         if existing is not None and owner_uid != metadata["uid"]:

@@ -97,7 +97,9 @@ class Bundle:
     def open(cls, path: Path) -> Bundle:
         """Open a bundle. Raises UsageError if `path` is not a directory."""
         if not path.is_dir():
-            raise UsageError(f"no evidence bundle at {path}", hint="`harness runs` lists the bundles")
+            raise UsageError(
+                f"there is no evidence bundle at {path}", hint="list the bundles with `harness runs`"
+            )
         return cls(path.resolve())
 
     @property
@@ -153,7 +155,7 @@ class Bundle:
             try:
                 yield number, adapter.validate_json(line)
             except ValidationError:
-                self._damage(f"{relative_path}:{number}", "not a record of this file")
+                self._damage(f"{relative_path}:{number}", "is not a valid record")
 
     def _document(self, relative_path: str, model: type[_M]) -> _M | None:
         try:
@@ -162,7 +164,8 @@ class Bundle:
             version = document.get("schema_version") if isinstance(document, dict) else None
             if isinstance(version, int) and version > SCHEMA_VERSION:
                 reason = (
-                    f"has schema version {version}, of a newer harness; this harness reads up to "
+                    f"was written by a newer harness: its schema version is {version}, but this harness "
+                    "supports versions up to "
                     f"{SCHEMA_VERSION}"
                 )
                 self._damage(relative_path, reason)
@@ -384,7 +387,7 @@ class Bundle:
             try:
                 record = column_files.point_record(line)
             except ValidationError:
-                self._damage(f"{path}:{number}", "not a record of this file")
+                self._damage(f"{path}:{number}", "is not a valid record")
                 continue
             if isinstance(record, Point):
                 yield number, record

@@ -204,7 +204,7 @@ class Keep(BaseModel):
         Raises UsageError for any other text.
         """
         if not re.fullmatch(KEEP_RUNS, text, re.ASCII):
-            raise UsageError(f"the bundles to keep must be all, failed or last:N, not {text!r}")
+            raise UsageError(f"bundles to keep: expected all, failed or last:N, found {text!r}")
         if text == "all":
             return cls(last=None)
         return cls(last=int(text.partition(":")[2] or 0))
@@ -265,6 +265,6 @@ def opened(path: Path, runs_dir: Path = Path("runs")) -> Bundle:
     message = (
         f"{path} is not a bundle: it has no {MANIFEST}"
         if path.exists() or len(path.parts) > 1
-        else f"no bundle in {runs_dir} has {path} in its name"
+        else f"no bundle in {runs_dir} has a name that contains {path}"
     )
-    raise UsageError(message, hint="`harness runs` lists the bundles")
+    raise UsageError(message, hint="list the bundles with `harness runs`")

@@ -48,7 +48,7 @@ class Report:
     @property
     def text(self) -> str:
         """Return a clause that quotes the report."""
-        verbs = {"adding": "is adding", "failed": "could not add", "refused": "does not add"}
+        verbs = {"adding": "is adding", "failed": "could not add", "refused": "did not add"}
         return f"{self.autoscaler} {verbs[self.outcome]} a node for it: {self.message.rstrip('.')}"
 
     @property
@@ -62,11 +62,13 @@ class Report:
                 "other jobs release its nodes"
             )
         if any(part in self.message for part in _NO_CAPACITY):
-            return "the cloud has no such machine at the moment: use another zone, type or reservation"
+            return (
+                "use another zone, machine type or reservation: the cloud has no such machine at the moment"
+            )
         if self.outcome == "failed" and any(part in self.message for part in _QUOTA):
             return "raise the cloud account's quota for this type of machine"
         if _IN_BACKOFF in self.message:
-            return "see in the status of the node group or NodeClaim why the last scale-up failed"
+            return "check the status of the node group or NodeClaim to see why the last scale-up failed"
         return ""
 
 

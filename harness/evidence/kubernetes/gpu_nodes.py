@@ -313,7 +313,7 @@ def requested_by(container: Mapping[str, Any]) -> list[str]:
 def _unhealthy(resource: str, capacity: int, allocatable: int) -> str:
     reason = f"the device plugin reports {capacity - allocatable} as unhealthy"
     return f"has {capacity} {resource}, of which {allocatable} are allocatable: {reason}" + (
-        "" if allocatable else ", or does not run"
+        "" if allocatable else ", or is not running"
     )
 
 
@@ -342,7 +342,7 @@ def _shared(node: Mapping[str, Any]) -> Parts | None:
     strategy = labels.get(_STRATEGY) or labels.get(_GKE_STRATEGY) or ""
     replicas = max(replicas, _number(labels, _GKE_CLIENTS) or 0)
     if any(str(key).endswith(_HAMI) for key in mapping(node, "metadata", "annotations")):
-        return Parts("gpu.shared", f"has GPUs that HAMi shares: it offers {capacity} {GPU}")
+        return Parts("gpu.shared", f"has GPUs that HAMi shares: its device plugin offers {capacity} {GPU}")
     is_labelled = strategy.lower() not in ("", "none") or labels.get(_PRODUCT, "").endswith("-SHARED")
     is_oversubscribed = count is not None and 0 < count < capacity
     # The device plugin may not yet use the configuration in the labels.

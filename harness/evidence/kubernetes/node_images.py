@@ -64,13 +64,13 @@ def instead(image: str, node: str | None, nodes: Sequence[dict[str, Any]]) -> tu
             f"load {image} into every node that can run the pods, or push it to a registry"
         )
     if tags := other_tags(image, nodes):
-        description = f"the nodes have it under other tags: {in_words(tags, 'tags')}"
-        return description, f"use one of the tags that the nodes have, or load {image} into the nodes"
+        description = f"the nodes have this image only with other tags: {in_words(tags, 'tags')}"
+        return description, f"use a tag that the nodes have, or load {image} into the nodes"
     if similar := same_name(image, nodes):
         description = (
             f"the nodes have {in_words(similar, 'images')}, which Kubernetes treats as a different image"
         )
-        return description, f"use the name that the nodes have: {similar[0]}"
+        return description, f"use the image name that the nodes have: {similar[0]}"
     return "", ""
 
 

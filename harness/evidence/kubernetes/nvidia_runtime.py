@@ -30,8 +30,8 @@ _FAULTS: tuple[tuple[str, Fault], ...] = (
         rf"{_UNKNOWN_DEVICE}no-gpu-has-",
         Fault(
             "scheduling.not_started",
-            "no GPU of this node has as much free memory as the pod requests. See whether the scheduler of "
-            "the GPU sharing plugin placed the pod, and whether each GPU pod of the node uses this plugin",
+            "no GPU of this node has as much free memory as the pod requests. Check whether the scheduler of "
+            "the GPU sharing plugin placed the pod, and whether all GPU pods on the node use this plugin",
         ),
     ),
     (
@@ -48,7 +48,8 @@ _FAULTS: tuple[tuple[str, Fault], ...] = (
         Fault(
             "scheduling.not_started",
             "the node has no GPU with this name or index: compare NVIDIA_VISIBLE_DEVICES in the pod and the "
-            "image with `nvidia-smi -L` on the node, where a GPU may be lost if neither of them sets it",
+            "image with `nvidia-smi -L` on the node. If neither sets this variable, the node may have lost "
+            "a GPU",
         ),
     ),
     (
@@ -64,14 +65,14 @@ _FAULTS: tuple[tuple[str, Fault], ...] = (
         Fault(
             "image.config",
             "the image or a volume already contains this socket: build the image from a Dockerfile, and do "
-            "not mount the /run of the node",
+            "not mount the node's /run",
         ),
     ),
     (
         r"cgroup subsystem devices not found",
         Fault(
             "scheduling.not_started",
-            "the NVIDIA Container Toolkit of this node does not support cgroup v2: update it",
+            "the NVIDIA Container Toolkit of this node does not support cgroup v2: update the toolkit",
         ),
     ),
     (
@@ -86,8 +87,9 @@ _FAULTS: tuple[tuple[str, Fault], ...] = (
         r"load library failed: libnvidia-ml",
         Fault(
             "gpu.driver",
-            "the toolkit finds no driver on this node: run `nvidia-smi` there; with the GPU operator, see "
-            "whether its driver pod runs on the node",
+            "the NVIDIA Container Toolkit does not find a driver on this node: run `nvidia-smi` on the "
+            "node. If you use the GPU operator, "
+            "check whether its driver pod is running on the node",
         ),
     ),
     (
@@ -95,23 +97,27 @@ _FAULTS: tuple[tuple[str, Fault], ...] = (
         Fault(
             "gpu.driver",
             "the driver of this node is too old for the image: update the driver, or use an image with an "
-            "older CUDA",
+            "older CUDA version",
         ),
     ),
     (
         r"nvidia-container-runtime\S*: (no such file|.{0,40}not found)",
         Fault(
             "scheduling.not_started",
-            "NVIDIA's container runtime is not at the path in the configuration of containerd or CRI-O: with "
-            "the GPU operator, see its toolkit pod on this node; else install the NVIDIA Container Toolkit",
+            "NVIDIA's container runtime is not at the path that containerd or CRI-O is configured to use. "
+            "If you use "
+            "the GPU operator, check its toolkit pod on this node; otherwise, install the NVIDIA Container "
+            "Toolkit",
         ),
     ),
     (
         r"unresolvable cdi devices \S*nvidia\.com/",
         Fault(
             "gpu.driver",
-            "the CDI specifications on this node lack the device: compare `nvidia-ctk cdi list` there with "
-            "the message, and restart the pod that writes them (toolkit, device plugin or DRA driver)",
+            "the CDI specifications on this node do not contain the device: compare the output of "
+            "`nvidia-ctk cdi list` on the node with "
+            "the message, and restart the pod that writes the specifications (toolkit, device plugin or "
+            "DRA driver)",
         ),
     ),
 )

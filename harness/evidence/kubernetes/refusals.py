@@ -131,7 +131,7 @@ class Refusal:
     def advice(self) -> str:
         """Return how to make the API server accept the pods, or "" if the message does not show this."""
         if "has expired or is not yet valid" in self.message:
-            return "compare the clock of the control plane with the dates of the webhook's certificate"
+            return "compare the control plane's clock with the validity period of the webhook's certificate"
         if name := self.of_another_webhook:
             return (
                 f"check whether the pods behind webhook {name} are running, or remove the webhook from this "

@@ -123,7 +123,7 @@ class Pods:
             for pod in pods:
                 self._read_outcome(pod)
         except ToolError as error:
-            raise HarnessError(f"the pods of {self.nonce} did not run to their end: {error}") from None
+            raise HarnessError(f"the pods of {self.nonce} did not run to completion: {error}") from None
         finally:
             _docker("rm", "--force", "--volumes", *(pod.name for pod in pods), check=False)
         return pods

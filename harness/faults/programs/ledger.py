@@ -64,7 +64,7 @@ class Ledger(BaseModel):
         try:
             return cls.model_validate_json(read_text(path, "ledger", max_bytes=MAX_RECORD_BYTES))
         except ValueError as error:
-            raise UsageError(f"{path} is not a ledger of programs: {error}") from None
+            raise UsageError(f"{path} is not a valid ledger of programs: {error}") from None
 
     def add(self, outcome: Outcome) -> None:
         """Add the result of the next program for a seed."""

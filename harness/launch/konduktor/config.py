@@ -61,7 +61,7 @@ def users_config(path: Path | None) -> Object:
     except (AttributeError, TypeError) as error:
         raise UsageError(f"HARNESS_KONDUKTOR_CONFIG {path} is not a konduktor config: {error}") from None
     if not all(isinstance(value, dict) for value in copied.values()):
-        raise UsageError(f"HARNESS_KONDUKTOR_CONFIG {path}: expected mappings in {' and '.join(_COPIED)}")
+        raise UsageError(f"HARNESS_KONDUKTOR_CONFIG {path}: {' and '.join(_COPIED)} must be mappings")
     return copied
 
 

@@ -25,7 +25,7 @@ def command(kind: KindNodes, namespace: str | None, context: RunContext) -> tupl
     """
     if kind.state() is None:
         raise UsageError(
-            f"expected a harness cluster {kind.name}, but it does not exist",
+            f"the harness has no cluster {kind.name}",
             hint="create it with `harness up --logs`, or select another cluster with --cluster-name",
         )
     home = kind.dir / "konduktor"
@@ -58,7 +58,7 @@ def _namespace(kube: Kube, requested: str | None) -> str:
         return str(launches[-1]["metadata"]["name"]) if launches else "default"
     if kube.get("v1", "Namespace", requested) is None:
         raise UsageError(
-            f"expected namespace {requested} on the cluster, but it does not exist",
+            f"the cluster has no namespace {requested}",
             hint="`harness status` shows the namespace of each launch",
         )
     return requested

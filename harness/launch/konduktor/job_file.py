@@ -19,7 +19,7 @@ from harness.launch.konduktor.job_file_mistakes import DURATION_LABEL, mistakes
 from harness.launch.labels import LOCAL_IMAGE, QUEUE_LABEL
 from harness.launch.workloads import nproc_per_node
 
-_ONE_THAT_WORKS = "jobs/multinode.yaml in the harness's repository is a working job file"
+_ONE_THAT_WORKS = "for a working example, see jobs/multinode.yaml in the harness's repository"
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class JobFile:
         """
         contents = [document for document in documents if document is not None]
         if len(contents) > 1:
-            raise UsageError(f"job file {source}: expected one document, found {len(contents)}")
+            raise UsageError(f"job file {source}: expected one YAML document, found {len(contents)}")
         return cls.of(contents[0] if contents else None, source)
 
     @classmethod

@@ -29,9 +29,9 @@ _FIELDS = (
     *("event_callback", "service", "inputs", "outputs"),
 )
 _UNUSED = {
-    "setup": "konduktor reads it and never runs it: put its commands into run",
-    "experimental": "konduktor reads it and never uses it: put kubernetes.pod_config into a konduktor config "
-    "and name that with HARNESS_KONDUKTOR_CONFIG",
+    "setup": "konduktor never runs these commands: move them to run",
+    "experimental": "konduktor ignores this field: put kubernetes.pod_config into a konduktor config file, "
+    "and set HARNESS_KONDUKTOR_CONFIG to its path",
 }
 _RESOURCES = ("cpus", "memory", "image_id", "labels", "accelerators", "job_config", "disk_size")
 _NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
@@ -45,7 +45,7 @@ _LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?", r
 def mistakes(document: Any) -> Iterator[str]:
     """Yield a message for each mistake, in the form "field: expected …, found …"."""
     if document is None:
-        yield "it is empty; expected name, run and resources"
+        yield "the file is empty; expected name, run and resources"
         return
     if not isinstance(document, dict):
         yield f"expected a mapping of fields, found {_kind(document)}"
@@ -56,14 +56,14 @@ def mistakes(document: Any) -> Iterator[str]:
         length = f" ({len(name)} characters)" if isinstance(name, str) and len(name) > MAX_NAME else ""
         yield (
             f"name: expected at most {MAX_NAME} lower-case letters, digits and '-', beginning with a letter "
-            f"(konduktor and JobSet append to it), found {shown(name)}{length}"
+            f"(konduktor and JobSet append suffixes to the name), found {shown(name)}{length}"
         )
     nodes = count_problem("num_nodes", document.get("num_nodes", 1), MAX_KONDUKTOR_NODES, "nodes")
     if nodes is not None:
         yield nodes
     run = document.get("run")
     if not isinstance(run, str) or not run.strip():
-        yield f"run: expected the commands of every node as text, found {_kind(run)}"
+        yield f"run: expected the commands for every node, as text, found {_kind(run)}"
     elif problem := text_problem("run", run, MAX_SCRIPT_BYTES):
         yield problem
     yield from _envs(document.get("envs"))
@@ -86,7 +86,7 @@ def _unknown(mapping: dict[Any, Any], fields: Iterable[str], prefix: str) -> Ite
             yield f"{field}: {_UNUSED[field]}"
             continue
         close = get_close_matches(str(field)[:64], fields, 1)
-        suggestion = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(fields)}"
+        suggestion = f"did you mean {close[0]!r}?" if close else f"konduktor's fields are {', '.join(fields)}"
         yield f"{prefix}{str(field)[:64]}: konduktor has no such field; {suggestion}"
 
 
@@ -98,9 +98,12 @@ def _envs(envs: Any) -> Iterator[str]:
         return
     for name, value in envs.items():
         if not isinstance(name, str) or not _VARIABLE.fullmatch(name):
-            yield f"envs: expected a name of letters, digits and '_', no digit first, found {shown(name)}"
+            yield (
+                "envs: expected a name of letters, digits and '_' that does not begin with a digit, "
+                f"found {shown(name)}"
+            )
         elif value is None or isinstance(value, dict | list):
-            yield f'envs.{name}: expected a string ("" for an empty one) or a number, found {_kind(value)}'
+            yield f'envs.{name}: expected a string ("" for an empty value) or a number, found {_kind(value)}'
     yield from environment_problems("envs", [(str(name), str(value)) for name, value in envs.items()])
 
 
@@ -128,14 +131,17 @@ def _image(image: Any) -> Iterator[str]:
     elif problem := image_problem("resources.image_id", image):
         yield problem
     elif image.endswith(":latest") or ("@" not in image and ":" not in image.rsplit("/", 1)[-1]):
-        yield f"resources.image_id: expected a tag other than latest, or a digest, found {image!r}"
+        yield (
+            "resources.image_id: expected an image with a digest, or with a tag other than latest, "
+            f"found {image!r}"
+        )
 
 
 def _labels(labels: Any) -> Iterator[str]:
     if labels is None:
         return
     if not isinstance(labels, dict) or not all(isinstance(value, str) for value in labels.values()):
-        yield "resources.labels: expected a mapping of strings to strings (quote the numbers)"
+        yield "resources.labels: expected a mapping of strings to strings (put numbers in quotes)"
         return
     for key, value in labels.items():
         if not isinstance(key, str) or not _LABEL_KEY.fullmatch(key):
@@ -147,4 +153,6 @@ def _labels(labels: Any) -> Iterator[str]:
             )
     duration = labels.get(DURATION_LABEL, "1")
     if not re.fullmatch(r"\d{1,9}", duration, re.ASCII):
-        yield f"resources.labels.{DURATION_LABEL}: expected whole seconds, found {shown(duration)}"
+        yield (
+            f"resources.labels.{DURATION_LABEL}: expected a whole number of seconds, found {shown(duration)}"
+        )

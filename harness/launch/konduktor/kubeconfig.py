@@ -61,8 +61,8 @@ def _token(kube: Kube) -> str:
     header = str(keys.get("BearerToken") or keys.get("authorization") or "")
     if not header.startswith("Bearer "):
         raise HarnessError(
-            f"the credential program of {kube.kubeconfig} returned no token",
-            hint="`kubectl get nodes` with the same kubeconfig shows the program's error",
+            f"the credential plugin of {kube.kubeconfig} returned no token",
+            hint="run `kubectl get nodes` with the same kubeconfig to see the plugin's error",
             cause=CAUSE,
         )
     return header.removeprefix("Bearer ")

@@ -56,7 +56,7 @@ class KonduktorLauncher:
             self._record_output(record, error.output)
             cause, message = reason(error.returncode, error.output)
             raise HarnessError(
-                message, hint="launch/konduktor.log in the bundle contains the whole output", cause=cause
+                message, hint="read the whole output in the bundle's launch/konduktor.log", cause=cause
             ) from None
         self._record_output(record, result.stdout + result.stderr)
         match = _JOB_ID.search(result.stdout)
@@ -66,9 +66,10 @@ class KonduktorLauncher:
         if len(jobs) != 1 or match is None or jobs[0]["metadata"]["name"] != match.group(1):
             names = [item["metadata"]["name"] for item in jobs]
             raise HarnessError(
-                f"konduktor launch ended with exit code 0 and printed {match and match.group(0)!r}, "
-                f"but the JobSets of this launch are {names}",
-                hint="check that the JobSet CRD is installed; launch/konduktor.log has konduktor's output",
+                f"konduktor launch ended with exit code 0, but expected one JobSet with the printed job id "
+                f"({match and match.group(1)}), found {names}",
+                hint="check that the JobSet CRD is installed, and read konduktor's output in "
+                "launch/konduktor.log",
                 cause="launch.jobset_not_found",
             )
         metadata = jobs[0]["metadata"]
@@ -113,5 +114,5 @@ def reason(returncode: int, output: str) -> tuple[CauseId, str]:
             message = str(json.loads(refusal[2])["message"])
         except (ValueError, KeyError, TypeError):
             message = refusal[2].strip()
-        return "launch.rejected", f"The API server refused the job with HTTP {refusal[1]}: {message}"
+        return "launch.rejected", f"The API server rejected the job with HTTP {refusal[1]}: {message}"
     return "launch.konduktor_failed", f"konduktor launch ended with exit code {returncode}: {last}"

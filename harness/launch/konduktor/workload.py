@@ -92,7 +92,8 @@ class KonduktorWorkload:
 
     @property
     def pod_standard(self) -> Standard:
-        """Return "privileged", because konduktor adds the capability IPC_LOCK and its script needs root."""
+        """Return "privileged", because konduktor adds the capability IPC_LOCK and its script
+        must run as root."""
         return "privileged"
 
     def placed(self, settings: Settings, /) -> dict[str, Any]:

@@ -63,6 +63,6 @@ def _field_problems(value: Any, model: Any, path: str, newer: bool) -> Iterator[
             close_matches = difflib.get_close_matches(str(name), kinds, n=1)
             if close_matches or not newer:
                 hint = f"; did you mean {close_matches[0]}?" if close_matches else ""
-                yield f"{path}.{name} is not a field of Kubernetes{hint}"
+                yield f"{path}.{name}: Kubernetes has no such field{hint}"
         elif each is not None:
             yield from problems(each, kinds[name], f"{path}.{name}", newer=newer)

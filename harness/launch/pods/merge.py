@@ -19,7 +19,7 @@ from harness.core.kubernetes import Object
 from harness.core.user_yaml import yaml_document
 from harness.launch.pods import fields as pod_fields
 
-EXAMPLE = "expected metadata and spec of a pod, as in `spec: {tolerations: [{operator: Exists}]}`"
+EXAMPLE = "write a pod's metadata and spec, for example `spec: {tolerations: [{operator: Exists}]}`"
 GPU = "nvidia.com/gpu"
 _HEAD = {"apiVersion": "v1", "kind": "Pod"}
 _MERGE = (*("--kubeconfig=/dev/null", "patch", "--local", "--type=strategic"), *("-f", "-", "-o", "json"))
@@ -41,10 +41,12 @@ def check(file: Path, container: str) -> None:
     document = yaml_document(file, "--pod", hint=EXAMPLE)
     if not isinstance(document, dict) or not set(document) <= {*_HEAD, "metadata", "spec"}:
         content = shown(sorted(map(str, document)) if isinstance(document, dict) else document)
-        raise UsageError(f"{option}: expected part of a pod, found {content}", hint=EXAMPLE)
+        raise UsageError(f"{option}: expected the metadata and spec of a pod, found {content}", hint=EXAMPLE)
     if (kind := document.get("kind", "Pod")) != "Pod" or document.get("apiVersion", "v1") != "v1":
         raise UsageError(
-            f"{option}: expected a Pod of v1, found {shown(kind)}", hint="keep only its pod template"
+            f"{option}: expected apiVersion v1 and kind Pod, found "
+            f"{shown(document.get('apiVersion', 'v1'))} and {shown(kind)}",
+            hint="remove everything except the pod template",
         )
     patch = {part: document[part] for part in ("metadata", "spec") if document.get(part) is not None}
     spec = patch.get("spec", {})
@@ -57,7 +59,7 @@ def check(file: Path, container: str) -> None:
         raise UsageError(f"{option}: {problems}", hint=EXAMPLE)
     if problems := listed(_container_problems(patch, container)):
         raise UsageError(
-            f"{option}: {problems}", hint="the file can change that container, but cannot add containers"
+            f"{option}: {problems}", hint="the file can change this container, but it cannot add containers"
         )
 
 
@@ -72,17 +74,18 @@ def merged(template: Object, file: Path, kubectl: str) -> Object:
         stdin=json.dumps(base),
         timeout=_SECONDS,
         check=False,
-        hint="--pod needs kubectl: `harness doctor` shows what is missing",
+        hint="--pod requires kubectl; run `harness doctor` to see which programs are missing",
     )
     if completed.returncode:
         raise UsageError(f"--pod {file} cannot be merged: {completed.stderr.strip()}", hint=EXAMPLE)
     pod = json.loads(completed.stdout)
     result: Object = {"metadata": pod.get("metadata") or {}, "spec": pod.get("spec") or {}}
     result["metadata"].pop("name", None)
-    if changes := listed(f"{path} is gone or changed" for path in _differences(template, result, ())):
+    if changes := listed(f"{path}" for path in _differences(template, result, ())):
         raise UsageError(
-            f"--pod {file}: the launch sets {changes}",
-            hint="remove it from the file; image, GPUs and command have their own options",
+            f"--pod {file} changes or removes fields that the launch sets: {changes}",
+            hint="remove these fields from the file; use the command's options for the image, the GPUs and "
+            "the command",
         )
     if problem := _gpus(template, result):
         raise UsageError(f"--pod {file}: {problem}", hint="use --gpus-per-pod to set a pod's number of GPUs")
@@ -105,12 +108,12 @@ def _head_problems(patch: Object) -> Iterator[str]:
     metadata = patch.get("metadata") or {}
     for name, value in metadata.items() if isinstance(metadata, dict) else ():
         if name not in ("labels", "annotations"):
-            yield f"metadata.{name}: a file can only add labels and annotations"
+            yield f"metadata.{name}: the file can set only labels and annotations in metadata"
         elif not isinstance(value, dict) or not all(isinstance(each, str) for each in value.values()):
             yield f"metadata.{name}: expected a mapping of strings, found {shown(value)}"
     spec = patch.get("spec") or {}
     if isinstance(spec, dict) and "template" in spec:
-        yield "spec.template: expected only the content of the template, its metadata and spec"
+        yield "spec.template: move the template's metadata and spec to the top level of the file"
 
 
 def _container_problems(patch: Object, container: str) -> Iterator[str]:
@@ -147,7 +150,7 @@ def _gpus(template: Object, result: Object) -> str | None:
     before, after = (_amounts(each["spec"]) for each in (template, result))
     if before == after:
         return None
-    return f"{GPU} is set by the launch: {before or 'none'}; found {after or 'none'}"
+    return f"the launch requests {GPU}: {before or 'none'}, but the file changes this to {after or 'none'}"
 
 
 def _amounts(spec: Object) -> list[str]:

@@ -31,15 +31,16 @@ def check(kube: Kube, pod: Object, other_objects: Iterable[Object]) -> None:
         name = pod.get(field)
         if name and (existing := _missing(kube, version, kind, str(name))) is not None:
             raise UsageError(
-                f"{field} {name}: the cluster has no such {kind}; it has {', '.join(existing) or 'none'}"
+                f"{field} {name}: the cluster has no such {kind}; existing ones: "
+                f"{', '.join(existing) or 'none'}"
             )
     account = str(pod.get("serviceAccountName") or "default")
     accounts = {str(each["metadata"]["name"]) for each in other_objects if each["kind"] == "ServiceAccount"}
     if account not in accounts | {"default"}:
         raise UsageError(
-            f"serviceAccountName {account}: a launch has its own namespace, whose only service account is "
-            "`default`",
-            hint="leave the field out, or put the ServiceAccount into the manifest beside the workload",
+            f"serviceAccountName {account}: each launch runs in a new namespace, which has only the service "
+            "account `default`",
+            hint="omit the field, or add the ServiceAccount to the manifest",
         )
 
 

@@ -82,8 +82,9 @@ _GPU_NODES = [
     for key, values in _LABELLED.items()
 ]
 _OF_GPU_NODES = (
-    "# One pod on each node that GPU feature discovery, node feature discovery, GKE, EKS or AKS labels.\n"
-    "# For others: kubectl label node NODE nvidia.com/gpu.present=true, or --selector LABEL=VALUE.\n"
+    "# Runs one pod on each node that has a GPU label from GPU feature discovery, NFD, GKE, EKS or AKS.\n"
+    "# To add other nodes: kubectl label node NODE nvidia.com/gpu.present=true, or use --selector "
+    "LABEL=VALUE.\n"
 )
 _FILES = Path(__file__).parents[1] / "files"
 _PACKAGE = Path(str(resources.files("harness"))) / "workers" / "acceptance"
@@ -111,13 +112,13 @@ class AcceptanceSpec:
     """
 
     def __post_init__(self) -> None:
-        hint = "`harness accept --calibrate FILE` writes such a file"
+        hint = "`harness accept --calibrate FILE` writes a valid limits file"
         if self.limits is not None:
             toml(self.limits, "limits", hint=hint, max_bytes=MAX_BYTES)
         try:
             Limits.load(self.limits)
         except (OSError, ValueError) as error:
-            raise UsageError(f"limits {self.limits} cannot be used: {error}", hint=hint) from error
+            raise UsageError(f"limits file {self.limits} cannot be used: {error}", hint=hint) from error
 
     def words(self) -> list[str]:
         """Return the tests' command-line options."""
@@ -165,7 +166,8 @@ class NodesWorkload(DaemonSetWorkload):
         if GPU in self.resources:
             raise gpu_request.no_gpus(kube.objects("v1", "Node"), selector)
         raise UsageError(
-            f"no node has the labels {selector}", hint="`kubectl describe nodes` shows labels and capacity"
+            f"no node has the labels {selector}",
+            hint="compare with the output of `kubectl get nodes --show-labels`",
         )
 
     @property
@@ -288,7 +290,7 @@ def manifests(workload: PlainWorkload, settings: Settings | None = None) -> str:
     if settings is not None and settings.image_pull_secret:
         namespace, _, name = settings.image_pull_secret.partition("/")
         pod["imagePullSecrets"] = [*(pod.get("imagePullSecrets") or []), {"name": name}]
-        comment += f"# The namespace of the pods needs the Secret {name}, as {namespace} has it.\n"
+        comment += f"# Copy the Secret {name} from namespace {namespace} to the pods' namespace.\n"
     if isinstance(workload, NodesWorkload) and GPU in workload.resources and not pod.get("nodeSelector"):
         required = pod.setdefault("affinity", {}).setdefault("nodeAffinity", {})
         required.setdefault(

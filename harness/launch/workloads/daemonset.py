@@ -28,8 +28,9 @@ class DaemonSetWorkload(PlainWorkload):
         count = sum(accepts(self.template, node) for node in nodes)
         if count == 0:
             raise UsageError(
-                f"manifest {self.source}: none of {len(nodes)} nodes accepts a pod of DaemonSet {self.name}",
-                hint="compare its nodeSelector and tolerations with `kubectl describe nodes`",
+                f"manifest {self.source}: none of the {len(nodes)} nodes in the cluster accepts a pod of "
+                f"DaemonSet {self.name}",
+                hint="compare the DaemonSet's nodeSelector and tolerations with `kubectl describe nodes`",
             )
         return count
 
@@ -37,5 +38,5 @@ class DaemonSetWorkload(PlainWorkload):
         if self.queue:
             yield (
                 f"metadata.labels: Kueue does not manage a DaemonSet, so {QUEUE_LABEL} has no effect; "
-                "remove it, or use a StatefulSet or an Indexed Job"
+                "remove this label, or use a StatefulSet or an Indexed Job"
             )

@@ -14,7 +14,7 @@ from harness.evidence.kubernetes import gpu_nodes
 from harness.evidence.kubernetes.gpu_nodes import GPU, SHARED
 from harness.evidence.kubernetes.unschedulable import by_reason
 
-_OTHERS = "test them separately: --selector LABEL=VALUE selects nodes"
+_OTHERS = "test these nodes separately, by selecting them with --selector LABEL=VALUE"
 
 
 @dataclass(frozen=True)
@@ -47,20 +47,22 @@ def of(nodes: Sequence[Object], requested: int | None) -> Request:
         return Request(GPU, requested or _equal(nodes), all_whole)
     if (requested or 1) > 1:
         raise UsageError(
-            f"{requested} GPUs per pod are requested, but {by_reason(shared)}: several requests can get the "
-            "same GPU, or are refused",
-            hint="--gpus-per-pod 1 tests one of the GPUs; disable sharing to accept all of them",
+            f"expected {requested} whole GPUs per pod, but {by_reason(shared)}: a pod that requests several "
+            "shared GPUs can get the same GPU twice, or is rejected",
+            hint="use --gpus-per-pod 1 to test one GPU of each node, or disable sharing to test all of them",
         )
     if len(shared) < len(nodes) and requested is None:
         raise UsageError(
-            f"all GPUs on each node are to be tested, but {by_reason(shared)}",
-            hint="leave these nodes out, for example with --selector nvidia.com/gpu.sharing-strategy=none, "
-            "or test one GPU of each node: --gpus-per-pod 1",
+            f"all GPUs of each node can be tested only if they are not shared, but {by_reason(shared)}",
+            hint="exclude these nodes, for example with --selector nvidia.com/gpu.sharing-strategy=none, "
+            "or test one GPU of each node with --gpus-per-pod 1",
         )
     resources = {_name(node): _resource(node) for node in nodes}
     if len(set(resources.values())) > 1:
-        each = [(name, [f"has its GPUs as {resource}"]) for name, resource in resources.items()]
-        raise UsageError(f"the nodes offer their GPUs under different names: {by_reason(each)}", hint=_OTHERS)
+        each = [(name, [f"offers its GPUs as {resource}"]) for name, resource in resources.items()]
+        raise UsageError(
+            f"the nodes offer their GPUs under different resource names: {by_reason(each)}", hint=_OTHERS
+        )
     return Request(next(iter(resources.values())), 1, whole=False)
 
 
@@ -75,7 +77,8 @@ def no_gpus(nodes: Iterable[Object], selector: object) -> UsageError:
     return UsageError(
         f"expected a node with {GPU}, but there is none{scope}"
         + (f": {by_reason(other_nodes)}" if other_nodes else ""),
-        hint="`kubectl describe nodes` shows labels and capacity; --device cpu tests nodes without GPUs",
+        hint="check the labels and capacity with `kubectl describe nodes`, or test nodes without GPUs with "
+        "--device cpu",
     )
 
 
@@ -100,7 +103,8 @@ def _equal(nodes: Sequence[Object]) -> int:
         reasons = by_reason((name, [f"has {count}"]) for name, count in sorted(counts.items()) if count)
         raise UsageError(
             f"the nodes have different numbers of GPUs: {reasons}",
-            hint="test nodes with the same number together: --selector LABEL=VALUE, or --gpus-per-pod 1",
+            hint="select nodes with the same number of GPUs with --selector LABEL=VALUE, or use "
+            "--gpus-per-pod 1",
         )
     return max(gpu_counts, default=1)
 

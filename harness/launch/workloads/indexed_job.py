@@ -41,12 +41,16 @@ class IndexedJobWorkload(PlainWorkload):
             mode = shown(spec.get("completionMode"))
             yield f"spec.completionMode: expected Indexed, so that each pod has a rank, found {mode}"
         if spec.get("suspend") is True and not self.queue:
-            yield "spec.suspend: nothing resumes a Job without a queue; remove it, or name a queue"
+            yield (
+                "spec.suspend: without a queue label, nothing resumes this Job; remove the field, or add "
+                "the label"
+            )
         count = spec.get("completions")
         if problem := count_problem("spec.completions", count, MAX_NODES, "pods"):
             yield problem
         elif spec.get("parallelism") != count:
             yield (
-                f"spec.parallelism: expected {count}, as in completions, because ranks wait for each other, "
+                f"spec.parallelism: expected {count}, the same as completions, because all ranks must run "
+                "at the same time, "
                 f"found {shown(spec.get('parallelism'))}"
             )

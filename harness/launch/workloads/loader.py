@@ -50,12 +50,12 @@ def of_manifest(documents: list[Any], source: str) -> PlainWorkload:
         contents = listed(f"{each['apiVersion']} {each['kind']}" for each in documents)
         raise UsageError(
             f"manifest {source}: expected exactly one of {kinds}, found {contents}",
-            hint="manifests/ has a working example of each kind",
+            hint="for a working example of each kind, see manifests/ in the harness's repository",
         )
     for each in documents:
         metadata = each.get("metadata")
         if not isinstance(metadata, dict) or not isinstance(metadata.get("name"), str):
-            raise UsageError(f"manifest {source}: {each.get('kind')}: expected metadata.name, found nothing")
+            raise UsageError(f"manifest {source}: {each.get('kind')}: metadata.name is missing")
     workload, workload_class = workloads[0]
     if problems := listed(workload_problems(workload)):
         raise UsageError(f"manifest {source}: {problems}")

@@ -32,8 +32,8 @@ def mistakes_in(document: Object, other_objects: Sequence[Object]) -> Iterable[s
     labels = (template.get("metadata") or {}).get("labels") or {} if isinstance(template, dict) else {}
     if QUEUE_LABEL in labels:
         yield (
-            f"spec.template.metadata.labels: expected {QUEUE_LABEL} in metadata.labels of the "
-            f"{document['kind']}, so that Kueue admits all its pods together"
+            f"spec.template.metadata.labels: move {QUEUE_LABEL} to metadata.labels of the "
+            f"{document['kind']}, so that Kueue admits all of its pods together"
         )
     if not isinstance(containers, list) or not containers or not isinstance(containers[0], dict):
         yield "spec.template.spec.containers: expected at least one container"
@@ -53,8 +53,8 @@ def mistakes_in(document: Object, other_objects: Sequence[Object]) -> Iterable[s
     if not _TORCHRUN.search(runs[0]) and (other := next(filter(_TORCHRUN.search, runs[1:]), None)):
         ranks = next(each.get("name") for each in containers if _text(each) == other)
         yield (
-            f"containers[0]: the first container must run the ranks: {worker.get('name')} runs no "
-            f"torchrun, and {ranks} does; put {ranks} first"
+            f"containers[0]: the first container must run the ranks, but torchrun runs in {ranks} and "
+            f"not in {worker.get('name')}; put {ranks} first"
         )
     processes = nproc_per_node.read(shlex.join(map(str, [*command, *(worker.get("args") or [])])), {})
     if processes.wrong:
@@ -63,4 +63,7 @@ def mistakes_in(document: Object, other_objects: Sequence[Object]) -> Iterable[s
         yield problem
     for each in other_objects:
         if each.get("kind") not in OTHER_KINDS:
-            yield f"{each.get('kind')}: only {', '.join(sorted(OTHER_KINDS))} can accompany the workload"
+            yield (
+                f"{each.get('kind')}: besides the workload, only these kinds are supported: "
+                f"{', '.join(sorted(OTHER_KINDS))}"
+            )

@@ -85,15 +85,16 @@ def variables(words: Iterable[str]) -> dict[str, str]:
     for word in words:
         name, separator, value = word.partition("=")
         if name in values:
-            raise UsageError(f"--env: {name} is given twice")
+            raise UsageError(f"--env {name} is set twice; set it only once")
         if not separator and name not in os.environ:
             raise UsageError(
-                f"--env {name}: this variable is not set", hint="give --env NAME=VALUE, or export it first"
+                f"--env {name}: your environment does not contain this variable",
+                hint="use --env NAME=VALUE, or export the variable first",
             )
         if separator and (is_secret_name(name) or secrets_in(value.replace("$", "_"))):
             raise UsageError(
-                f"--env {name}=…: other users of this machine can see secrets on a command line",
-                hint=f"export {name}, and give `--env {name}`",
+                f"--env {name}=…: other users of this machine can read secrets from a command line",
+                hint=f"export {name}, and use `--env {name}` without a value",
             )
         values[name] = value if separator else os.environ[name]
     return values
@@ -136,8 +137,9 @@ def _check_names(names: set[str], own: set[str]) -> None:
     value."""
     if reserved := sorted(name for name in names if name in TAKEN | own or name.startswith(TAKEN_PREFIXES)):
         raise UsageError(
-            f"{', '.join(reserved)}: the launch sets this variable itself",
-            hint="remove it from --env, --pod and the settings; use options and HARNESS_… settings instead",
+            f"the launch itself sets {', '.join(reserved)}",
+            hint="do not set this with --env, --pod or HARNESS_ENV; use the command's options and "
+            "HARNESS_… settings instead",
         )
 
 
@@ -145,7 +147,7 @@ def _check_host_network(spec: Object, workload: PlainWorkload, file: Path) -> No
     policy = spec.get("dnsPolicy")
     if spec.get("hostNetwork") and workload.first_host is not None and policy != "ClusterFirstWithHostNet":
         raise UsageError(
-            f"--pod {file}: with hostNetwork, pods find each other's names only with dnsPolicy "
-            f"ClusterFirstWithHostNet; found {policy or 'none'}",
-            hint="add `dnsPolicy: ClusterFirstWithHostNet` to its spec",
+            f"--pod {file}: with hostNetwork, pods can resolve each other's names only if dnsPolicy is "
+            f"ClusterFirstWithHostNet; found {policy or 'no dnsPolicy'}",
+            hint="add `dnsPolicy: ClusterFirstWithHostNet` to the spec in this file",
         )

@@ -75,7 +75,7 @@ class PlainWorkload(ABC):
         if problems:
             raise UsageError(
                 f"manifest {self.source}: {problems}",
-                hint="manifests/ has a working example of each kind",
+                hint="for a working example of each kind, see manifests/ in the harness's repository",
             )
 
     @abstractmethod
@@ -225,13 +225,14 @@ class PlainWorkload(ABC):
         """Raise UsageError if a konduktor config is set, or if netcheck is set but pods lack DNS names."""
         if settings.netcheck and self.first_host is None and self.purpose != "nodes":
             raise UsageError(
-                f"manifest {self.source}: netcheck needs DNS names for pods, but this {self.kind} has none",
-                hint="add a headless Service, and spec.template.spec.subdomain in an Indexed Job",
+                f"manifest {self.source}: netcheck needs pods with DNS names, but the pods of this "
+                f"{self.kind} have none",
+                hint="add a headless Service; in an Indexed Job, also set spec.template.spec.subdomain",
             )
         if settings.konduktor_config is not None:
             raise UsageError(
-                f"manifest {self.source} is not launched by konduktor, but HARNESS_KONDUKTOR_CONFIG is set",
-                hint="unset it, and put node selectors and tolerations into the manifest",
+                f"HARNESS_KONDUKTOR_CONFIG is set, but konduktor does not launch manifest {self.source}",
+                hint="unset the variable, and put node selectors and tolerations into the manifest",
             )
 
     def begun(self, context: RunContext) -> AbstractContextManager[None]:

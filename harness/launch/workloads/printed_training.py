@@ -79,9 +79,9 @@ class PrintedTraining(Training):
         unknown = sorted(set(names) - training_volumes.CLAIMS.keys())
         if unknown or settings.kubeconfig is not None:
             raise UsageError(
-                f"the pods mount {', '.join(unknown or names)}: expected the claims in the file, or their "
-                "namespace in metadata.namespace of the workload; found neither",
-                hint="print the manifests again with --storage-class or --claims-namespace",
+                f"the pods mount claims that are not in the file ({', '.join(unknown or names)}); expected "
+                "the claims in the file, or their namespace in the workload's metadata.namespace",
+                hint="print the manifests again, with --storage-class or --claims-namespace",
             )
 
     def install(self, kube: Kube, context: RunContext) -> None:

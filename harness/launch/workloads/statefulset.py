@@ -44,4 +44,6 @@ class StatefulSetWorkload(PlainWorkload):
         if problem := count_problem("spec.replicas", replicas, MAX_NODES, "pods"):
             yield problem
         elif replicas > 1 and not spec.get("serviceName"):
-            yield "spec.serviceName: expected the headless Service that names the pods, found nothing"
+            yield (
+                "spec.serviceName: expected the headless Service that gives the pods DNS names, found nothing"
+            )

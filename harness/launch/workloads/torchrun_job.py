@@ -70,7 +70,10 @@ class TorchrunJobWorkload(PlainWorkload):
     def mistakes(self) -> Iterable[str]:
         for each in self.other_objects:
             if each.get("kind") not in OTHER_KINDS:
-                yield f"{each.get('kind')}: only {', '.join(sorted(OTHER_KINDS))} can accompany a TorchrunJob"
+                yield (
+                    f"{each.get('kind')}: besides the TorchrunJob, only these kinds are supported: "
+                    f"{', '.join(sorted(OTHER_KINDS))}"
+                )
 
     def __post_init__(self) -> None:
         problems = [*self.mistakes()]
@@ -81,7 +84,7 @@ class TorchrunJobWorkload(PlainWorkload):
         if problems:
             raise UsageError(
                 f"manifest {self.source}: " + "; ".join(problems),
-                hint="manifests/torchrun-job.yaml is a working example",
+                hint="for a working example, see manifests/torchrun-job.yaml in the harness's repository",
             )
 
     @cached_property
@@ -108,7 +111,10 @@ class TorchrunJobWorkload(PlainWorkload):
     def _resolved(self) -> Resolved:
         storage = self._spec.workspace_storage
         if storage is not None and storage.source == "zip":
-            raise _Wrong("spec.workspaceStorage.source: only `harness torchrun submit` uploads a zip")
+            raise _Wrong(
+                "spec.workspaceStorage.source: zip requires an upload; use `harness torchrun submit` or "
+                "another source"
+            )
         return resolve(self.name, self._spec, {}, _valid(QueueSpec, self._queue))
 
     @cached_property
@@ -282,8 +288,8 @@ def _pending(job: Object) -> str | None:
     status = job.get("status") or {}
     if status.get("phase") == "Failed":
         raise HarnessError(
-            f"the torchrun controller refused the job: {status.get('message')}",
-            hint="launch/manifest.yaml in the bundle contains the applied objects",
+            f"the torchrun controller rejected the job: {status.get('message')}",
+            hint="correct the manifest; the bundle's launch/manifest.yaml contains the objects as applied",
             cause="launch.rejected",
         )
     is_created = status.get("jobID") or status.get("phase") == "Queued"
@@ -296,7 +302,7 @@ def raise_if_rejected(queue: Object) -> None:
     if checked is None or checked.status != "False" or not refusals.final(message := checked.message or ""):
         return
     cause: CauseId = "launch.rejected"
-    hint = "launch/manifest.yaml in the bundle contains the applied objects"
+    hint = "correct the manifest; the bundle's launch/manifest.yaml contains the objects as applied"
     if refusals.rule_of(message) is not None:
         hint, cause = pod_admission.hint_for(message), "launch.pods_refused"
     raise HarnessError(f"TorchrunQueue {queue['metadata']['name']}: {message}", hint=hint, cause=cause)

@@ -77,7 +77,9 @@ class Training:
         if not spec.smoke:
             training_volumes.check(spec.volumes, spec.storage_class, spec.claims_namespace, existing)
         if existing and spec.data is not None:
-            raise UsageError("--data applies only to kind: copy the texts to the cluster's datasets-pvc")
+            raise UsageError(
+                "--data applies only to kind; on your own cluster, copy the texts to the claim datasets-pvc"
+            )
         if not spec.secrets:  # Otherwise, the S3 keys may come from a Secret in the cluster.
             for option, url in spec.transfers():
                 training_transfer.check(option, url, training_transfer.keys_of((), option))
@@ -228,7 +230,7 @@ class Training:
         record("launch/volumes.yaml", yaml.safe_dump_all(documents, sort_keys=False))
         if shared.one_node:
             surroundings.context.progress(
-                "all pods run on one node, because a volume can be attached to only one node"
+                "all pods will run on one node, because one of their volumes can be attached to only one node"
             )
         if surroundings.shared_folder is not None and self.spec.volumes is None:
             training_volumes.make_folders(surroundings.shared_folder, surroundings.namespace)
@@ -270,8 +272,8 @@ def shared_folder(surroundings: Surroundings) -> SharedFolder:
     none."""
     if surroundings.shared_folder is None:
         raise HarnessError(
-            "expected a folder that all nodes share, but this kind cluster was created without one",
-            hint="run `harness down`; the next launch creates a cluster with such a folder",
+            "training needs a folder that all nodes share, but this kind cluster was created without one",
+            hint="run `harness down`; the next launch then creates a cluster with a shared folder",
             cause="cluster.mismatch",
         )
     return surroundings.shared_folder
@@ -319,7 +321,7 @@ def weights_of(run: Path, runs_dir: Path) -> tuple[str, str]:
     if weights is None:
         raise UsageError(
             f"--same-as {run}: expected the bundle of a training job whose checkpoints were audited",
-            hint="`harness runs` shows bundles; `harness train` creates such a bundle",
+            hint="choose a bundle of `harness train`; `harness runs` lists bundles",
         )
     return bundle.path.name, weights
 
@@ -334,7 +336,8 @@ def check_gloo(envs: Mapping[str, str]) -> None:
     """Raise UsageError if gloo's variable GLOO_SOCKET_IFNAME does not name a valid interface."""
     if (value := envs.get(GLOO)) and (problem := gloo.problem(value)):
         raise UsageError(
-            f"{GLOO}: {problem}", hint="omit it: gloo uses the interface that has the pod's IP address"
+            f"{GLOO}: {problem}",
+            hint="omit the variable: gloo then uses the interface that has the pod's IP address",
         )
 
 
@@ -357,13 +360,13 @@ def manifests(
     for option, _ in spec.transfers():
         raise UsageError(
             f"{option} needs a helper pod, which printed manifests do not contain",
-            hint="omit this option, or use `harness train` without --print-manifests",
+            hint="omit this option, or omit --print-manifests",
         )
     for on_kind, folder in (("--data", spec.data), ("--volumes", spec.volumes)):
         if folder is not None:
             raise UsageError(
-                f"{on_kind} applies only to a launch on kind; printed manifests mount claims",
-                hint="copy the texts to datasets-pvc, or print with --synthetic",
+                f"{on_kind} applies only to a launch on kind, but printed manifests use volume claims",
+                hint="copy the texts to the claim datasets-pvc, or use --synthetic",
             )
     printed_workload = (of_pods or PodOptions()).applied(workload(spec))
     check_tracking(printed_workload.envs)

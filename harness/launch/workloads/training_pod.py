@@ -77,7 +77,10 @@ def printed(program: Program, volumes: Volumes, surroundings: Surroundings, prog
     try:
         json.loads(document)
     except ValueError:
-        return _failed(f"its pod has {phase.lower()} and printed {text.strip()[-300:]!r}")
+        return _failed(
+            f"expected a JSON document from the pod, but the pod {phase.lower()} and its log ends with "
+            f"{text.strip()[-300:]!r}"
+        )
     return document + "\n"
 
 

@@ -33,7 +33,7 @@ class _Refusing(argparse.ArgumentParser):
     """An argument parser that raises UsageError instead of exiting."""
 
     def error(self, message: str) -> NoReturn:
-        hint = "`harness train -- --help` lists the trainer's options"
+        hint = "list the trainer's options with `harness train -- --help`"
         raise UsageError(f"invalid trainer option after `--`: {message}", hint=hint)
 
 
@@ -101,12 +101,14 @@ class TrainingSpec:
         for name in ("run", "volumes"):
             value = getattr(self, name)
             if value is not None and (not value or "/" in value or value.startswith(".")):
-                raise UsageError(f"--{name}: expected the name of one folder, found {value!r}")
+                raise UsageError(
+                    f"--{name}: expected a folder name without slashes or a leading dot, found {value!r}"
+                )
         if self.rdzv_endpoint is not None:
             host, _, port = self.rdzv_endpoint.rpartition(":")
             if self.rdzv != "etcd" or not host or not port.isdecimal():
                 raise UsageError(
-                    f"--rdzv-endpoint: expected HOST:PORT of an etcd, with --rdzv etcd; found "
+                    f"--rdzv-endpoint: expected HOST:PORT of an etcd, together with --rdzv etcd; found "
                     f"{self.rdzv_endpoint!r} with --rdzv {self.rdzv}"
                 )
         self._check_range()
@@ -115,13 +117,15 @@ class TrainingSpec:
         reserved = sorted({option.partition("=")[0] for option in self.options} & {"--run", *_OWN})
         if reserved:
             raise UsageError(
-                f"{', '.join(reserved)}: the launch sets it",
-                hint="use --run and --gpus-per-pod before `--`; /data and /out are volumes",
+                f"options after `--` must not include {', '.join(reserved)}, because the launch sets them",
+                hint="use --run and --gpus-per-pod before `--`; data and outputs are always in /data and "
+                "/out",
             )
         names = [one.name for one in self.secrets]
         if duplicates := sorted({name for name in names if names.count(name) > 1}):
             raise UsageError(
-                f"--secret {duplicates[0]}: expected once, found {names.count(duplicates[0])} times"
+                f"--secret {duplicates[0]} must be given only once, but it is given "
+                f"{names.count(duplicates[0])} times"
             )
         if not self.smoke:
             self._check_options()
@@ -131,9 +135,11 @@ class TrainingSpec:
     def _data_fits(self, data: Path) -> None:
         """Raise UsageError if --data conflicts with another option, or if a required file is missing."""
         if self.smoke:
-            raise UsageError("--data does not apply to --smoke: the smoke test generates its own data")
+            raise UsageError("--data cannot be combined with --smoke: the smoke test generates its own data")
         if self.storage_class or self.claims_namespace:
-            raise UsageError("--data applies only to kind: copy the texts to the cluster's datasets-pvc")
+            raise UsageError(
+                "--data applies only to kind; on your own cluster, copy the texts to the claim datasets-pvc"
+            )
         if self.synthetic:
             raise UsageError(
                 "--data and --synthetic cannot be combined: --data copies your texts, and --synthetic "
@@ -150,7 +156,7 @@ class TrainingSpec:
         if self.reach is not None and not entropy:
             raise UsageError(
                 f"--reach requires texts with a known entropy, but --data {data} has no source.json",
-                hint="leave out --reach, or generate the texts with `python -m training.source`",
+                hint="omit --reach, or generate the texts with `python -m training.source`",
             )
 
     def examine_data(self) -> None:
@@ -176,7 +182,7 @@ class TrainingSpec:
             raise UsageError(f"--data: {path} cannot be read: {error.strerror}") from None
         if problems:
             rest = [*problems[1:], *([f"… and {omitted} more"] if omitted else [])]
-            hint = "\n  → ".join(rest) or "correct the file, or leave the line out"
+            hint = "\n  → ".join(rest) or "correct the file, or remove the line"
             raise UsageError(f"--data: {problems[0]}", hint=hint)
         self._fits_memory(tokens if bytes_ else 0)
 
@@ -198,24 +204,28 @@ class TrainingSpec:
         if self.kind != "statefulset":
             raise UsageError("--max-replicas applies only to --kind statefulset: a Job is not scaled")
         if self.smoke:
-            raise UsageError("--max-replicas needs checkpoints to resume from; the smoke test writes none")
+            raise UsageError("--max-replicas needs checkpoints to resume from, but --smoke writes none")
         if self.same_as is not None:
-            raise UsageError("--same-as compares every bit of weights that depend on the number of ranks")
+            raise UsageError(
+                "--same-as cannot be combined with --max-replicas: the exact weights depend on the number "
+                "of ranks"
+            )
         if maximum < self.replicas:
             raise UsageError(
-                f"--max-replicas: expected at least {self.replicas}, the number of --replicas; "
-                f"found {maximum}"
+                f"--max-replicas: expected at least {self.replicas}, as in --replicas; found {maximum}"
             )
 
     def _transferable(self) -> None:
         """Raise UsageError if a transfer's URL is invalid, or if the training writes no checkpoints."""
         for option, url in self.transfers():
             if self.smoke:
-                raise UsageError(f"{option} transfers checkpoints, and the smoke test writes none")
+                raise UsageError(f"{option} transfers checkpoints, but --smoke writes none")
             try:
                 located(url)
             except ValueError as error:
-                raise UsageError(f"{option}: {error}", hint="the prefix is the folder of one run") from None
+                raise UsageError(
+                    f"{option}: {error}", hint="use s3://BUCKET/PREFIX, where PREFIX is the folder of one run"
+                ) from None
 
     def _check_options(self) -> None:
         """Raise UsageError for trainer options that the trainer would reject in every pod."""
@@ -224,7 +234,9 @@ class TrainingSpec:
         # The trainer also accepts abbreviated options, and the last value applies: --dat=/x sets --data-dir.
         for name, value in zip(own[::2], own[1::2], strict=True):
             if str(getattr(parsed, _OWN[name])) != value:
-                raise UsageError(f"the launch sets {name}, but the options after `--` change it")
+                raise UsageError(
+                    f"remove {name} from the options after `--`, because the launch sets this option"
+                )
 
     def _parsed(self) -> argparse.Namespace:
         return options.sensible(options.parser(_Refusing), [*self._own_options(), *self.options])

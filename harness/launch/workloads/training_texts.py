@@ -29,7 +29,7 @@ def copy_texts(data: Path, destination: Path) -> None:
         raise HarnessError(
             f"--data {data}: expected {size / 2**30:.1f} GiB of free disk space for the copy in "
             f"{destination}, found {free / 2**30:.1f} GiB",
-            hint="free some space, or train on fewer texts",
+            hint="free some disk space, or use fewer texts",
         )
     if Path(SOURCE) not in relative_paths:
         # Otherwise, the loss would be compared with the entropy of the replaced texts.
@@ -46,6 +46,7 @@ def copy_texts(data: Path, destination: Path) -> None:
             existing, problem = [], f"{error}"
         if existing != paths:
             raise HarnessError(
-                f"--data {data}: the volume {destination} has other texts of an earlier launch: {problem}",
-                hint="remove them there, or keep the volumes under another name (--volumes)",
+                f"--data {data}: the volume {destination} has different texts from an earlier launch: "
+                f"{problem}",
+                hint="remove the old texts from the volume, or choose another volume name with --volumes",
             )

@@ -61,9 +61,9 @@ def keys_of(
         keys = {name: environment[name] for name in VARIABLES if environment.get(name)}
         if missing := [name for name in (KEY_ID, SECRET_KEY) if name not in keys]:
             raise UsageError(
-                f"{option} needs keys: expected {KEY_ID} and {SECRET_KEY} in the environment or in a "
+                f"{option} needs S3 keys: expected {KEY_ID} and {SECRET_KEY} in the environment or in a "
                 f"Secret, but {' and '.join(missing)} {'are' if missing[1:] else 'is'} not set",
-                hint="export them, or name a Secret that has both: --secret NAME",
+                hint="export both variables, or use --secret NAME with a Secret that contains both",
             )
         return keys
     place = {name: environment[name] for name in PLACE if environment.get(name)}
@@ -101,7 +101,7 @@ def check(option: Option, url: str, keys: Keys) -> None:
             raise UsageError(
                 f"--resume-from {url}: expected a prefix with a complete checkpoint, but it has none"
                 + f" ({'; '.join(problems)})" * bool(problems),
-                hint="use the prefix of `harness train --upload`, which writes each manifest.json last",
+                hint="use the same prefix as in `harness train --upload`, after that upload has finished",
             )
     except Failed as error:
         raise UsageError(f"{option} {url}: {_reason(error, bucket)}", hint=_hint(error)) from None
@@ -111,16 +111,16 @@ def _reason(error: Failed, bucket: Bucket) -> str:
     if error.code == "NoSuchBucket" or error.status == 404:
         return f"there is no bucket {bucket.name} at {bucket.endpoint}"
     if error.status in (401, 403):
-        return f"{bucket.endpoint} refuses these keys with HTTP {error.status} {error.code}"
+        return f"{bucket.endpoint} rejects these keys with HTTP {error.status} {error.code}"
     if error.status:
         return f"{bucket.endpoint} responds with HTTP {error.status} {error.code}"
-    return f"{bucket.endpoint} cannot be reached from here: {error}"
+    return f"{bucket.endpoint} cannot be reached from this machine: {error}"
 
 
 def _hint(error: Failed) -> str:
     if error.status in (401, 403):
-        return "the keys need permission to list the bucket, and to read and write below the prefix"
-    return "AWS_ENDPOINT_URL and AWS_REGION determine where the bucket is"
+        return "use keys that are allowed to list the bucket, and to read and write below the prefix"
+    return "check AWS_ENDPOINT_URL and AWS_REGION, which determine where the bucket is"
 
 
 def upload(

@@ -141,8 +141,8 @@ def read(kube: Kube, namespace: str, pod_mounts: Sequence[Mount], pods: int) -> 
         volume = kube.get("v1", "PersistentVolume", name) if name else None
         if volume is None:
             raise UsageError(
-                f"--claims-namespace {namespace}: expected a bound claim {mount.claim}, but "
-                f"{'it is not bound' if claim else 'there is none'}",
+                f"--claims-namespace {namespace}: expected a bound claim {mount.claim}, but this claim "
+                f"{'is not bound' if claim else 'does not exist'}",
                 hint=_hint(mount, namespace),
             )
         writes = any(not one.read_only for one in pod_mounts if one.claim == mount.claim)
@@ -152,10 +152,13 @@ def read(kube: Kube, namespace: str, pod_mounts: Sequence[Mount], pods: int) -> 
 
 def _hint(mount: Mount, namespace: str) -> str:
     if mount.claim == DATASETS:
-        return "--synthetic trains on generated text and does not need datasets-pvc"
+        return "create or bind this claim, or use --synthetic, which trains on generated text"
     if mount.claim == MODELS:
-        return "a trainer option names a folder in /models"
-    return f"`kubectl get pvc -n {namespace}` lists the claims; checkpoints are written to this one"
+        return "create or bind this claim: a trainer option names a folder in /models, which is on this claim"
+    return (
+        "create or bind this claim, which stores the checkpoints; list claims with `kubectl get pvc -n "
+        f"{namespace}`"
+    )
 
 
 def _mode(namespace: str, mount: Mount, volume: Object, writers: int) -> str:
@@ -175,9 +178,9 @@ def _mode(namespace: str, mount: Mount, volume: Object, writers: int) -> str:
     )
     raise UsageError(
         f"--claims-namespace {namespace}: {mount.claim} needs the access mode "
-        f"{' or '.join(accepted_modes)}, because {reason}; it has {', '.join(modes) or 'none'}",
-        hint="create a claim of this name with that access mode"
-        + (", or --replicas 1" if writers > 1 and ONE_NODE in modes else ""),
+        f"{' or '.join(accepted_modes)}, because {reason}; found {', '.join(modes) or 'none'}",
+        hint="create a claim with this name and the needed access mode"
+        + (", or use --replicas 1" if writers > 1 and ONE_NODE in modes else ""),
     )
 
 
@@ -191,8 +194,9 @@ def prove_class(kube: Kube, name: str) -> None:
     if kube.get(*_CLASS, name) is None:
         classes = sorted(each["metadata"]["name"] for each in kube.objects(*_CLASS))
         raise UsageError(
-            f"--storage-class {name}: the cluster has no such class; it has {', '.join(classes) or 'none'}",
-            hint="name a class whose volumes support ReadWriteMany",
+            f"--storage-class {name}: the cluster has no such StorageClass; existing ones: "
+            f"{', '.join(classes) or 'none'}",
+            hint="use a StorageClass whose volumes support ReadWriteMany",
         )
 
 
@@ -200,16 +204,18 @@ def check(folder: str | None, storage_class: str | None, namespace: str | None, 
     """Raise UsageError if the options are incompatible with each other or with the cluster."""
     if storage_class and namespace:
         raise UsageError(
-            "--storage-class creates claims, and --claims-namespace names existing ones: give only one option"
+            "use only one of --storage-class, which creates claims, and --claims-namespace, which names "
+            "existing claims"
         )
     if existing and not (storage_class or namespace):
         raise UsageError(
-            "on your own cluster, a volume for all pods' checkpoints is required, but no option names one",
-            hint=f"use --storage-class NAME ({MANY}), or --claims-namespace with a namespace that has "
+            "on your own cluster, training needs a volume that all pods share, but no option names one",
+            hint=f"use --storage-class NAME (with {MANY}), or --claims-namespace with a namespace that has "
+            "the claims "
             f"{OUTPUTS} and {DATASETS}",
         )
     if folder and (existing or storage_class or namespace):
-        raise UsageError("--volumes names a folder on a kind cluster, but this launch uses claims")
+        raise UsageError("--volumes applies only to kind, but this launch uses volume claims")
 
 
 def remove(kube: Kube, nonce: str) -> None:

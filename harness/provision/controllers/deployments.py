@@ -29,7 +29,7 @@ def wait_available(
         return (
             None
             if deployments and not unavailable
-            else f"Deployments not Available: {unavailable or 'none exists'}"
+            else f"Deployments that are not Available: {unavailable or 'there is no Deployment'}"
         )
 
     def filled(slices: dict[str, Object]) -> str | None:
@@ -37,14 +37,14 @@ def wait_available(
         return (
             None
             if slices and not empty
-            else f"EndpointSlices without a ready endpoint: {empty or 'none exists'}"
+            else f"EndpointSlices without a ready endpoint: {empty or 'there is no EndpointSlice'}"
         )
 
     deadline, unpulled = Deadline.after(seconds), set[str]()
     while True:
         try:
             kube.wait(
-                f"Deployments in {namespace} to be Available",
+                f"Deployments in {namespace} to become Available",
                 "apps/v1",
                 "Deployment",
                 available,
@@ -57,7 +57,7 @@ def wait_available(
             before, unpulled = unpulled, set(_waiting(kube, namespace, PULL_REASONS))
             if before and unpulled:
                 raise HarnessError(
-                    f"a controller cannot get its image: {'; '.join(sorted(unpulled))}",
+                    f"the nodes cannot pull a controller's image: {'; '.join(sorted(unpulled))}",
                     hint="run `harness images build`, or check the registry that the nodes use",
                     cause="controllers.image_failed",
                 ) from None
@@ -95,11 +95,11 @@ def _waiting(kube: Kube, namespace: str, reasons: tuple[str, ...] = ()) -> list[
 def _why_not_available(deployment: Object) -> str:
     status = deployment.get("status") or {}
     if status.get("observedGeneration", 0) < deployment["metadata"].get("generation", 1):
-        return "the latest generation has not been observed yet"
+        return "the Deployment controller has not observed the latest generation yet"
     desired, updated = deployment.get("spec", {}).get("replicas", 1), status.get("updatedReplicas", 0)
     if updated < desired or status.get("replicas", 0) > updated:
         outdated = status.get("replicas", 0) - updated
-        return f"{updated} of {desired} pods have the latest generation, {outdated} older pods still exist"
+        return f"{updated} of {desired} pods are up to date; outdated pods: {outdated}"
     available = condition(deployment, "Available")
     if not available:
         return "no Available condition yet"

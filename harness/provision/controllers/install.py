@@ -93,7 +93,7 @@ def complete(kube: Kube, manifests: Sequence[Path], progress: Progress, seconds:
         wait_available(kube, namespace, seconds, NOT_READY[name])
         progress(f"{name}: Available")
     check_serving(kube)
-    progress("jobset, kueue: every webhook accepts a dry-run create request")
+    progress("jobset, kueue: all webhooks respond to dry-run requests")
 
 
 def deferred(manifests: Sequence[Path]) -> Iterator[Object]:
@@ -157,7 +157,7 @@ def _wait_created(kube: Kube, namespace: str, seconds: float, cause: CauseId) ->
         return (
             None
             if deployments and not missing
-            else f"Deployments without a pod: {missing or 'no Deployment exists'}"
+            else f"Deployments without a pod: {missing or 'there is no Deployment'}"
         )
 
     kube.wait(

@@ -163,15 +163,15 @@ def admits(kube: Kube, name: str) -> None:
     if queue is None:
         raise HarnessError(
             f"ClusterQueue {name} does not exist",
-            hint="run `harness down`: the next run creates a cluster with this ClusterQueue",
+            hint="run `harness down`; the next run then creates a cluster with this ClusterQueue",
             cause="queue.cluster_queue_missing",
         )
     active, policy = condition(queue, "Active"), queue["spec"].get("stopPolicy") or "None"
     if active.get("status") == "False" or policy != "None":
         reason = f"{active['reason']}: {active['message']}" if active.get("status") == "False" else "stopped"
         raise HarnessError(
-            f"ClusterQueue {name} admits nothing: {reason} (stopPolicy {policy})",
-            hint=f"`kubectl describe clusterqueue {name}`",
+            f"ClusterQueue {name} does not admit workloads: {reason} (stopPolicy {policy})",
+            hint=f"run `kubectl describe clusterqueue {name}` for details",
             cause="queue.inactive",
         )
 
@@ -203,7 +203,8 @@ def check_configuration(config_map: Object, kind: str) -> None:
     enabled = (configuration.get("integrations") or {}).get("frameworks") or ["batch/job"]
     if FRAMEWORKS[kind] not in enabled:
         raise HarnessError(
-            f"Kueue does not manage a {kind} here: its integrations are {', '.join(enabled)}",
+            f"Kueue on this cluster does not manage a {kind}: its enabled integrations are "
+            f"{', '.join(enabled)}",
             hint=f"add {FRAMEWORKS[kind]} to integrations.frameworks in ConfigMap kueue-manager-config and "
             "restart Kueue, or remove the queue name",
             cause="queue.kind_not_managed",

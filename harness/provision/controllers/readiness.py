@@ -77,10 +77,13 @@ def explain(kube: Kube, error: Exception) -> HarnessError | None:
     except (ApiException, HTTPError, OSError):
         return None
     if _WEBHOOK in message:
-        hint = "read the logs in the bundle's controllers/ folder, and run `kubectl get endpointslices -A`"
+        hint = (
+            "read the controllers' logs in the bundle's folder controllers/, and run `kubectl get "
+            "endpointslices -A`"
+        )
         return HarnessError(message, hint=hint, cause="controllers.webhook_not_serving")
     if isinstance(error, NOT_SERVED):
-        text = f"the API server does not know the kind: {error}"
+        text = f"the API server does not serve this kind: {error}"
         return HarnessError(text, cause="controllers.crd_missing")
     return None
 
@@ -148,13 +151,14 @@ def _api(kube: Kube, name: str) -> None:
     if crd is None or crd["metadata"].get("deletionTimestamp"):
         raise HarnessError(
             f"the cluster has no CustomResourceDefinition {name}",
-            hint="install it again, or run `harness down` to get a new cluster",
+            hint="install the CustomResourceDefinition again, or run `harness down` to get a new cluster",
             cause="controllers.crd_missing",
         )
     served = [v["name"] for v in crd["spec"]["versions"] if v["served"]]
     if version not in served:
         raise HarnessError(
-            f"expected {name} in version {version}, but the cluster serves {', '.join(served) or 'none'}",
+            f"expected version {version} of {name}, but the cluster serves "
+            f"{', '.join(served) or 'no version'}",
             hint="install the versions in harness/versions.toml, or run `harness down` to get a new cluster",
             cause="controllers.version_unsupported",
         )
@@ -179,8 +183,8 @@ def _deployments(kube: Kube, name: Controller) -> None:
     if stopped or not deployments:
         problem = f"Deployment {', '.join(stopped)} is scaled to 0" if stopped else "there is no Deployment"
         raise HarnessError(
-            f"the controller {name} is down: {problem} in {namespace}",
-            hint=f"`kubectl -n {namespace} scale deployment --all --replicas=1`",
+            f"the controller {name} is not running: {problem} in {namespace}",
+            hint=f"run `kubectl -n {namespace} scale deployment --all --replicas=1`",
             cause=NOT_READY[name],
         )
 
@@ -197,9 +201,9 @@ def _endpoints(kube: Kube, name: Controller) -> None:
     if unselected and any(_ready(pod) for pod in pods):
         services = ", ".join(s["metadata"]["name"] for s in unselected)
         raise HarnessError(
-            f"Service {services} in {namespace} has no endpoint, because its selector matches no pod, so "
-            "none of its webhooks can be called",
-            hint="compare its selector with the pods' labels: "
+            f"the webhooks behind Service {services} in {namespace} cannot be called, because the Service's "
+            "selector does not match any pod",
+            hint="compare the Service's selector with the pods' labels: "
             f"`kubectl -n {namespace} get pods --show-labels`",
             cause="controllers.webhook_not_serving",
         )

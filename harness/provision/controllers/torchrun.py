@@ -39,7 +39,8 @@ def require(kube: Kube) -> None:
         raise HarnessError(
             f"the torchrun controller is not running (Deployment {manifests.NAMESPACE}/{manifests.NAME}): "
             f"{missing}",
-            hint="run `kubectl apply --server-side -k manifests/torchrun-controller` with your image",
+            hint="set your controller image, and run `kubectl apply --server-side -k "
+            "manifests/torchrun-controller`",
         )
 
 
@@ -56,11 +57,11 @@ def _unavailable(deployment: Object) -> str | None:
         return "it does not exist"
     status = deployment.get("status") or {}
     if status.get("observedGeneration") != deployment["metadata"].get("generation"):
-        return "the latest generation has not been observed yet"
+        return "the Deployment controller has not observed the latest generation yet"
     ready, updated = status.get("readyReplicas") or 0, status.get("updatedReplicas") or 0
     replicas = deployment["spec"].get("replicas", 1)
     return (
         None
         if ready >= replicas <= updated
-        else f"{ready} of {replicas} pods are ready, {updated} have the latest generation"
+        else f"{ready} of {replicas} pods are ready, and {updated} of {replicas} are up to date"
     )

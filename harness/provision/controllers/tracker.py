@@ -54,8 +54,8 @@ def check_serving(kube: Kube, seconds: float = 20) -> None:
     """Check that an installed tracker is ready. Raises HarnessError (cause tracker.not_ready)."""
     fault = permanent_fault(kube)
     if fault is not None:
-        hint = f"`kubectl -n {NAMESPACE} scale deployment {NAME} --replicas=1`, or `harness down`"
-        raise HarnessError(f"the tracker is down: {fault}", hint=hint, cause="tracker.not_ready")
+        hint = f"run `kubectl -n {NAMESPACE} scale deployment {NAME} --replicas=1`, or `harness down`"
+        raise HarnessError(f"the tracker is not running: {fault}", hint=hint, cause="tracker.not_ready")
     wait_available(kube, NAMESPACE, seconds, "tracker.not_ready")
 
 
@@ -90,7 +90,7 @@ def find(kube: Kube) -> EmbeddedTracker:
     secret = kube.get("v1", "Secret", NAME, NAMESPACE)
     if secret is None:
         raise HarnessError(
-            "the cluster has no embedded tracker", hint="harness up", cause="tracker.not_ready"
+            "the cluster has no embedded tracker", hint="run `harness up`", cause="tracker.not_ready"
         )
     return EmbeddedTracker(URL, base64.b64decode(secret["data"]["api-key"]).decode())
 

@@ -45,7 +45,7 @@ def install(kube: Kube, images: LogImages, tracker_image: str, seconds: float = 
     existing = kube.get("v1", "Namespace", NAMESPACE)
     if existing is not None and not applied_by_us(existing):
         raise UsageError(
-            f"--logs creates the namespace {NAMESPACE}, but the cluster has one that somebody else created",
+            f"--logs needs to create the namespace {NAMESPACE}, but this namespace already exists",
             hint="omit --logs (HARNESS_LOGS) to use the existing VictoriaLogs",
             cause=_CAUSE,
         )

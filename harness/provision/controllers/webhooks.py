@@ -33,7 +33,7 @@ def check_serving(kube: Kube, seconds: float = 60) -> None:
         except RetryError as error:
             last_error = error.last_attempt.exception()
             raise WaitError(
-                f"a dry-run create of a {probe['kind']} to pass its webhooks",
+                f"the webhooks to accept a dry-run request for a {probe['kind']}",
                 reason_of(last_error) if isinstance(last_error, ApiException) else str(last_error),
                 seconds,
                 cause="controllers.webhook_not_serving",

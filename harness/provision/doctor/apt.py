@@ -125,8 +125,9 @@ def specs(packages: Iterable[str], release: str) -> list[str]:
     but `docker.io` on trixie."""
     if release not in _RELEASES:
         raise HarnessError(
-            f"Debian {release} is older than bookworm, or unknown to the harness",
-            hint="install Docker ≥ 23 with buildx and kind ≥ 0.33 yourself, then run `harness doctor`",
+            f"the harness cannot install programs on Debian {release}: expected bookworm or a newer known "
+            "release",
+            hint="install Docker 23 or later with buildx, and kind 0.33 or later, then run `harness doctor`",
         )
     age = _RELEASES.index(release)
     newer = {name: suite for name, suite in _NEWER.items() if _RELEASES.index(suite) > age}
@@ -149,8 +150,8 @@ def our_source(suites: Sequence[str], sources: Iterable[Source], release: str, r
     base = next((s for s in sources if s.is_archive and release in s.suites), None)
     if base is None:
         raise HarnessError(
-            f"no source of Debian {release}'s main archive in /etc/apt/sources.list or sources.list.d",
-            hint="add one, run `apt-get update`, then run `harness doctor --fix` again",
+            f"/etc/apt/sources.list and sources.list.d contain no source for Debian {release}'s main archive",
+            hint="add such a source, run `apt-get update`, then run `harness doctor --fix` again",
         )
     fields = {"Types": "deb", "URIs": " ".join(base.uris), "Suites": " ".join(suites), "Components": "main"}
     options = {name: value for name, value in base.options.items() if name in COPIED}

@@ -75,6 +75,8 @@ def render(checks: Sequence[Check]) -> RenderableType:
     lines = [Text.from_markup(f"[bold]{escape(c.name)}[/] → {escape(c.fix)}") for c in fixable]
     failed = sum(check.failed for check in checks)
     last = (
-        Text(f"{failed} of {len(checks)} checks fail", "bold red") if failed else Text("ready", "bold green")
+        Text(f"{failed} of {len(checks)} checks failed", "bold red")
+        if failed
+        else Text("ready", "bold green")
     )
     return Group(table, "", *lines, last)

@@ -71,7 +71,7 @@ def _client() -> Check:
     result = probe.run("docker", "--version")
     state = result.last_line
     if not result.ok and probe.which("podman"):
-        state += "; Podman cannot replace it"
+        state += "; Podman cannot replace Docker"
     return Check("Docker client", result.ok, state, "docker on PATH", advice("docker"))
 
 
@@ -84,13 +84,14 @@ def _daemon(info: dict[str, Any], problem: str) -> Check:
         return Check("Docker daemon", True, state, "answers")
     if host := os.environ.get("DOCKER_HOST"):
         fix = (
-            f"DOCKER_HOST is {host}: start the daemon there, or unset DOCKER_HOST to use this machine's "
+            f"DOCKER_HOST is {host}: start the Docker daemon at this address, or unset DOCKER_HOST to use "
+            "this machine's "
             "daemon"
         )
     elif "permission denied" in problem.lower():
         fix = "add yourself to the docker group (`sudo usermod -aG docker $USER`, then log in again)"
     else:
-        fix = f"{advice('docker')}, then `sudo systemctl start docker`, or start Docker Desktop"
+        fix = f"{advice('docker')}, then run `sudo systemctl start docker`, or start Docker Desktop"
     return Check("Docker daemon", False, problem, "answers `docker info`", fix)
 
 
@@ -122,17 +123,18 @@ def _privileged(info: dict[str, Any]) -> Check:
         worked = at_least(version_of(info["ServerVersion"]), DOCKER_BOUNDED) or not withheld
         text = f"{info['ServerVersion']}, {text}"
         if withheld:
-            text += f"; this machine withholds capabilities {', '.join(map(str, withheld))}"
+            text += f"; capabilities that this machine does not grant: {', '.join(map(str, withheld))}"
     return Check(
         "privileged containers",
         worked,
         text,
         (
-            "privileged containers can run, as kind's nodes must; Docker ≥ 23 if the machine withholds "
-            "capabilities"
+            "privileged containers can run, which kind's nodes require; Docker ≥ 23 if the machine does "
+            "not grant "
+            "all capabilities"
         ),
-        "stop Docker's containers and its daemon yourself, then install a newer version: "
-        f"{advice('docker')}. Inside a container without privileges, use another machine instead",
+        "stop all containers and the Docker daemon, then install a newer Docker version: "
+        f"{advice('docker')}. If this machine is itself a container without privileges, use another machine",
     )
 
 
@@ -149,7 +151,7 @@ def _cgroup(info: dict[str, Any]) -> Check:
         )
     text = f"v{version}, {info.get('CgroupDriver', '?')}"
     if version == "1":
-        text += ": the kubelet gets failCgroupV1: false, and nodes need systemd < 257"
+        text += ": the kubelet runs with failCgroupV1: false, and the nodes need systemd < 257"
     return Check("cgroups", version in {"1", "2"}, text, "v2, or v1", "boot with cgroups v2")
 
 
@@ -207,7 +209,7 @@ def _disk(settings: Settings, info: dict[str, Any], source: bool) -> list[Check]
         free = shutil.disk_usage(place).free
         text = f"{free / GIB:.1f} GiB free at {place}"
         other = (
-            "`docker system prune`, or move Docker's `data-root`"
+            "run `docker system prune`, or move Docker's `data-root` to a larger disk"
             if place == root
             else "delete files, or set HARNESS_CACHE_DIR to a folder on a larger disk"
         )
@@ -250,7 +252,7 @@ def _images(image_origin: Origin) -> Check:
     state = "; ".join(
         filter(None, (f"from {image_origin.image_source}", *image_origin.missing, image_origin.obstacle))
     )
-    fix = "give this machine access to the hosts, or set HTTPS_PROXY; or build the images on Debian as root"
+    fix = "give this machine access to these hosts, or set HTTPS_PROXY; or build the images as root on Debian"
     if image_origin.image_source == "source" and not image_origin.missing:
         fix = "unset HARNESS_IMAGES, or use a Debian machine on which you are root"
     expected = "registries and manifest hosts can be reached, or images can be built from source"
@@ -270,7 +272,7 @@ def _proxy(info: dict[str, Any], image_origin: Origin) -> list[Check]:
     variables = [name for name in proxies.names(os.environ) if name.upper() in proxies.VARIABLES]
     if not variables:
         return []
-    expected = "an http:// or https:// proxy, also for Docker and for nodes that pull images"
+    expected = "an http:// or https:// proxy that Docker and the nodes can use, too"
     try:
         state = ", ".join(f"{name} is {Proxy.parse(os.environ[name], name)}" for name in variables)
     except UsageError as error:
@@ -283,9 +285,13 @@ def _proxy(info: dict[str, Any], image_origin: Origin) -> list[Check]:
     ):
         state += "; Docker has none"
         fix = (
-            "set `proxies` in Docker's daemon.json and restart Docker, unless it reaches registries directly"
+            "if Docker cannot reach registries directly, set `proxies` in Docker's daemon.json and "
+            "restart Docker"
         )
     elif image_origin.image_source == "registry" and proxies.unreachable_from_containers(os.environ):
-        state += "; nodes cannot reach a loopback address, so they get no proxy"
-        fix = "set the address at which containers reach the proxy, unless nodes reach registries directly"
+        state += "; the nodes do not use this proxy, because they cannot reach a loopback address"
+        fix = (
+            "if the nodes cannot reach registries directly, set the proxy's address as containers can "
+            "reach it"
+        )
     return [Check("HTTP proxy", not fix, state, expected, fix, required=False)]

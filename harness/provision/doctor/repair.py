@@ -53,13 +53,14 @@ def fix(context: RunContext) -> list[Check]:
     """
     settings, progress = context.settings, context.progress
     with locked(
-        settings.state_dir / "doctor.lock", lambda: progress("waiting for another `harness doctor --fix`")
+        settings.state_dir / "doctor.lock",
+        lambda: progress("waiting for another `harness doctor --fix` to end"),
     ):
         before = checks(settings)
         failed = [check for check in before if check.failed]
         if os.geteuid() != 0:
             if failed:
-                progress("not root: nothing was changed")
+                progress("nothing was changed, because you are not root")
             return before
         dockerd = probe.run("dockerd", "--version").text if probe.which("dockerd") else None
         packages = needed_packages(failed, settings, dockerd)
@@ -69,7 +70,7 @@ def fix(context: RunContext) -> list[Check]:
                 install(packages, release, progress)
             _link_go(packages, progress)
         elif packages:
-            progress("not Debian: nothing was installed")
+            progress("nothing was installed, because this machine does not run Debian")
         if not probe.docker_info()[0] and not os.environ.get("DOCKER_HOST") and probe.which("dockerd"):
             start_daemon(context)
         _raise_inotify(before, progress)
@@ -168,7 +169,7 @@ def start_daemon(context: RunContext) -> None:
 
     def ended() -> None:
         if daemon.poll() is not None:
-            hint = f"the whole log is in {log}"
+            hint = f"read the whole log in {log}"
             raise ToolError(["dockerd"], daemon.returncode, apt.text_of(log), hint=hint, cause=DOWN)
 
     _wait_for_daemon(ended)
@@ -205,8 +206,8 @@ def _link_go(packages: Sequence[str], progress: Progress) -> None:
     if "golang-1.26-go" in packages and GO_LINK.resolve() != GO_HOME:
         if GO_LINK.exists():
             raise HarnessError(
-                f"{GO_LINK} is an older version of Go",
-                hint=f"remove it, or put {GO_HOME.parent} first on PATH",
+                f"{GO_LINK} exists, but is an older version of Go",
+                hint=f"remove this file, or put {GO_HOME.parent} first on PATH",
             )
         GO_LINK.symlink_to(GO_HOME)
         progress(f"linked {GO_LINK} to {GO_HOME}")
@@ -221,6 +222,6 @@ def _raise_inotify(before: Sequence[Check], progress: Progress) -> None:
     for name in low & INOTIFY.keys():
         try:
             (Path("/proc/sys/fs/inotify") / name).write_text(str(INOTIFY[name]))
-            progress(f"fs.inotify.{name} = {INOTIFY[name]} until the next boot")
+            progress(f"set fs.inotify.{name} to {INOTIFY[name]} until the next boot")
         except OSError as error:
             progress(f"fs.inotify.{name} cannot be raised: {error.strerror}")

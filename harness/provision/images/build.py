@@ -142,7 +142,7 @@ def build_worker(bases: Stack | Bases, context: RunContext, exact: bool = False)
         near_image = scripts.near(WORKER.repository, making, files)
         if near_image is not None:
             context.progress(
-                f"{near_image.tag}: reused; changed scripts are mounted over it: "
+                f"{near_image.tag}: reusing this image, with changed scripts mounted over its own: "
                 f"{', '.join(near_image.changed)}"
             )
             return ImageRef(
@@ -205,8 +205,8 @@ def built(
     built_id = image_id(tag)
     if built_id is None:
         raise HarnessError(
-            f"{tag} was built, but Docker does not have it",
-            hint="another process may have removed it: try again",
+            f"{tag} was built, but Docker no longer has this image",
+            hint="try again: another process may have removed the image",
             cause=CAUSE,
         )
     return built_id

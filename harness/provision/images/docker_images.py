@@ -29,7 +29,12 @@ def image_id(tag: str) -> str | None:
         return None
     # Docker does not respond, or it rejected the request. The next command raises an error with Docker's
     # message.
-    processes.run(["docker", "version"], timeout=30, hint="`harness doctor` shows what to do", cause=CAUSE)
+    processes.run(
+        ["docker", "version"],
+        timeout=30,
+        hint="run `harness doctor` to find out how to repair Docker",
+        cause=CAUSE,
+    )
     return None
 
 
@@ -55,7 +60,8 @@ def making(tag: str, context: RunContext) -> Iterator[Shell | None]:
     logs = context.settings.cache_dir / "images-logs"
     logs.mkdir(parents=True, exist_ok=True)
     with locked(
-        logs / f"{name}.lock", lambda: context.progress(f"{tag}: waiting for another process that builds it")
+        logs / f"{name}.lock",
+        lambda: context.progress(f"{tag}: waiting for another process that is building this image"),
     ):
         if image_id(tag) is not None:
             yield None

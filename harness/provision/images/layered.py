@@ -62,7 +62,7 @@ def add(base: str, tag: str, command: Sequence[str], context: RunContext) -> Non
             os.replace(image_tar, archive(image, context))
         except HarnessError as error:
             context.progress(
-                f"{tag}: the image is built by Docker, because adding a layer failed: {error.message}"
+                f"{tag}: building the image with Docker, because adding a layer failed: {error.message}"
             )
 
 
@@ -87,7 +87,9 @@ def _inspected(base: str) -> dict[str, Any]:
         processes.run(["docker", "image", "inspect", base], timeout=60, cause=CAUSE).stdout
     )[0]
     if not (base_image.get("GraphDriver") or {}).get("Data"):
-        raise HarnessError("Docker keeps its images in containerd's image store", cause=CAUSE)
+        raise HarnessError(
+            "Docker uses containerd's image store, whose layers the harness cannot read", cause=CAUSE
+        )
     return dict(base_image)
 
 

@@ -128,7 +128,8 @@ def _link(node: str, images: Sequence[LocalImage], context: RunContext) -> list[
         result = processes.run(command, timeout=SECONDS, check=False)
         if result.returncode:
             context.progress(
-                f"{node}: {image.tag} is imported, because it could not be linked: {_last(result.stdout)}"
+                f"{node}: importing {image.tag}, because its unpacked layers could not be linked: "
+                f"{_last(result.stdout)}"
             )
             unlinked.append(image)
     return unlinked

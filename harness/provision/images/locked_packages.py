@@ -32,7 +32,9 @@ GLIBC = (28, 27, 17, 5)
 """The minor versions of glibc 2 for which pip may install wheels. pip needs a platform tag for each of them,
 whereas uv accepts wheels for older versions without one. The images have glibc 2.28 or newer."""
 _SECONDS = 600
-_INDEX = "check the package index: UV_DEFAULT_INDEX for uv, or PIP_INDEX_URL for pip if uv is not installed"
+_INDEX = (
+    "check the package index, which is set with UV_DEFAULT_INDEX (or PIP_INDEX_URL if uv is not installed)"
+)
 _HASHED = ("--quiet", "--require-hashes", "--no-deps", "--only-binary=:all:")
 
 
@@ -66,7 +68,7 @@ def packages(lock: Path, python: str, platform: Platform, context: RunContext) -
         return target
     with locked(
         root / f"{target.name}.lock",
-        lambda: context.progress(f"packages of {lock.name}: waiting for another process"),
+        lambda: context.progress(f"waiting for another process that installs the packages of {lock.name}"),
     ):
         if target.is_dir():
             return target
@@ -112,8 +114,9 @@ def _require_pure(folder: Path, sources: list[str]) -> None:
         (wheel,) = folder.glob(f"{name.replace('-', '_')}-*.dist-info/WHEEL")
         if "Root-Is-Purelib: true" not in wheel.read_text():
             raise HarnessError(
-                f"{name} is built from source, and its wheel works only on this machine's platform",
-                hint="use a version with published wheels",
+                f"{name} has no published wheel, and a wheel built here works only on this machine's "
+                "platform",
+                hint="use a version with a published wheel",
                 cause=CAUSE,
             )
 

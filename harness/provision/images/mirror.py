@@ -64,7 +64,7 @@ def teach(nodes: Sequence[str], mirrors: Mapping[str, str], progress: Progress) 
 
     with ThreadPoolExecutor(len(nodes)) as pool:
         list(pool.map(one, nodes))
-    progress(f"nodes pull {', '.join(mirrors)} from this machine")
+    progress(f"the nodes pull images of {', '.join(mirrors)} through this machine")
 
 
 def _gateway(node: str) -> str:

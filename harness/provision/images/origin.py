@@ -65,7 +65,7 @@ def require_usable(image_origin: Origin) -> None:
         )
         raise HarnessError(
             f"{requirement}, but {image_origin.obstacle}",
-            hint="`harness doctor` lists the hosts; give this machine access to them, or set HTTPS_PROXY",
+            hint="give this machine access to the hosts that `harness doctor` lists, or set HTTPS_PROXY",
             cause=CAUSE,
         )
 

@@ -26,5 +26,7 @@ def program_image(program: Path, version: str, dockerfile: str, context: RunCont
                 shutil.copy2(program, Path(folder) / program.name)
                 shell.run([*build_command(), "-t", tag, folder])
     if image_id(tag) is None:
-        raise HarnessError(f"{tag} was built, but Docker does not have it", hint="try again", cause=CAUSE)
+        raise HarnessError(
+            f"{tag} was built, but Docker no longer has this image", hint="try again", cause=CAUSE
+        )
     return tag

@@ -102,9 +102,10 @@ def users(settings: Settings) -> dict[str, bytes]:
     if not 0 < len(sizes) <= MAX_FILES or sum(sizes) > MAX_BYTES:
         bound = "at least " if len(sizes) > MAX_FILES else ""
         raise UsageError(
-            f"HARNESS_SCRIPTS {settings.scripts} has {bound}{len(sizes)} files with {sum(sizes)} bytes in "
-            f"total; expected 1 to {MAX_FILES} files with at most {MAX_BYTES} bytes in total",
-            hint="put data into an image or a volume",
+            f"HARNESS_SCRIPTS {settings.scripts}: expected 1 to {MAX_FILES} files with at most {MAX_BYTES} "
+            "bytes in "
+            f"total, found {bound}{len(sizes)} files with {sum(sizes)} bytes",
+            hint="use this folder only for scripts, and put data into an image or a volume",
         )
     return read(settings.scripts)
 

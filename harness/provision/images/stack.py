@@ -82,15 +82,16 @@ def resolve(context: RunContext, then: Own = lambda _bases: ()) -> Stack:
     locked = versions.load(settings)
     if settings.kubernetes and settings.node_image:
         raise UsageError(
-            f"both Kubernetes {settings.kubernetes} and the node image {settings.node_image} are set",
-            hint="unset HARNESS_KUBERNETES, because the image determines the version",
+            f"a Kubernetes version ({settings.kubernetes}) and a node image ({settings.node_image}) are "
+            "both set",
+            hint="unset HARNESS_KUBERNETES, because the node image determines the version",
         )
     # HARNESS_IMAGES=registry needs no check: if a host does not respond, the download or pull fails.
     if settings.images == "registry":
         image_origin, reason = Origin("registry"), "set by HARNESS_IMAGES"
     else:
         image_origin = origin(locked, context)
-        reason = image_origin.reason or "registries and manifest hosts respond"
+        reason = image_origin.reason or "the registries and manifest hosts respond"
         reason = reason if settings.images == "auto" else "set by HARNESS_IMAGES"
     progress(f"images: {image_origin.image_source} ({reason})")
     if image_origin.image_source == "source":
@@ -111,7 +112,7 @@ def _require_version(context: RunContext) -> None:
     requested, available = context.settings.kubernetes, source_versions.load(context.settings).kubernetes
     if not versions.is_of(available, requested):
         raise UsageError(
-            f"only Kubernetes {available} can be built from source, not {requested}",
+            f"only Kubernetes {available} can be built from source, but {requested} was requested",
             hint="use HARNESS_IMAGES=registry if a registry responds, or change [source] in versions.toml",
         )
 
@@ -208,7 +209,8 @@ def verified(content: bytes, controller: Controller) -> bytes:
         raise HarnessError(
             f"{controller.manifest}: expected sha256 {controller.sha256}, found {digest} "
             f"({len(content)} bytes)",
-            hint="a proxy may have responded instead; if the release really changed, review it, then set "
+            hint="check whether a proxy responded instead; if the release was really changed, review the "
+            "new manifest, then set "
             "its sha256 in versions.toml",
             cause=_MANIFEST_CAUSE,
         )

@@ -122,7 +122,9 @@ def mountable(node_image: str, context: RunContext) -> Path | None:
     if result.returncode == 0:
         return path
     reason = ((result.stdout + result.stderr).strip().splitlines() or ["no output"])[-1]
-    context.progress(f"nodes: images are imported into each node, because layers cannot be shared: {reason}")
+    context.progress(
+        f"nodes: importing the images into each node, because the nodes cannot share layers: {reason}"
+    )
     return None
 
 
@@ -149,7 +151,9 @@ def attempt(images: Sequence[LocalImage], node_image: str, context: RunContext) 
     try:
         add(images, node_image, context)
     except HarnessError as error:
-        context.progress(f"nodes: images are imported, because unpacking them failed: {error.message}")
+        context.progress(
+            f"nodes: importing the images into each node, because unpacking them once failed: {error.message}"
+        )
 
 
 def add(images: Sequence[LocalImage], node_image: str, context: RunContext) -> None:
@@ -168,7 +172,7 @@ def add(images: Sequence[LocalImage], node_image: str, context: RunContext) -> N
                     _add(container, image, context)
         if not is_full:
             return
-        context.progress(f"{name}: emptied, because it was full and no cluster uses it")
+        context.progress(f"the volume {name} was emptied, because it was full and no cluster uses it")
         _docker("volume", "rm", name)
         with _containerd(name, node_image) as container:
             for image in images:
@@ -182,7 +186,7 @@ def _used(container: str) -> bool:
 
 
 def _add(container: str, image: LocalImage, context: RunContext) -> None:
-    context.progress(f"{image.tag}: unpacking, once for all clusters")
+    context.progress(f"{image.tag}: unpacking the image once for all clusters")
     name = node_name(image.tag)
     command = ["docker", "exec", "-i", container, *import_command(), "--discard-unpacked-layers", "-"]
     present = _present(container, image)
@@ -192,7 +196,8 @@ def _add(container: str, image: LocalImage, context: RunContext) -> None:
         if not present:
             raise
         context.progress(
-            f"{image.tag}: unpacking all layers, because unpacking only the new ones failed: {error.message}"
+            f"{image.tag}: unpacking all layers, because unpacking only the new layers failed: "
+            f"{error.message}"
         )
         pipe(image, command)
     # If another image took this name, containerd would delete this image's layers, although pods might still

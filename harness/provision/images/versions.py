@@ -71,8 +71,8 @@ class Registry(_Table):
             if is_of(version, requested):
                 return version, image
         raise UsageError(
-            f"there is no known node image for Kubernetes {requested}, only for {', '.join(images)}",
-            hint="add it to [registry.nodes] in versions.toml, or set HARNESS_NODE_IMAGE",
+            f"versions.toml has no node image for Kubernetes {requested}, only for {', '.join(images)}",
+            hint="add an image to [registry.nodes] in versions.toml, or set HARNESS_NODE_IMAGE",
         )
 
     def images(self) -> list[str]:

@@ -37,16 +37,16 @@ def daemon() -> None:
     docker.unsupported).
     """
     if shutil.which("docker") is None:
-        podman_note = ", and Podman cannot replace it" if shutil.which("podman") else ""
+        podman_note = ", and Podman cannot replace Docker" if shutil.which("podman") else ""
         raise HarnessError(
             f"`docker` is not on PATH{podman_note}",
-            hint="run `harness doctor --fix` to install it",
+            hint="run `harness doctor --fix` to install Docker",
             cause="docker.not_installed",
         )
     if (provider := os.environ.get(PROVIDER) or "docker") != "docker":
         raise HarnessError(
             f"expected kind to use Docker, but {PROVIDER} is {provider}",
-            hint=f"unset {PROVIDER}: the harness builds and loads images with `docker`",
+            hint=f"unset {PROVIDER}, because the harness builds and loads images with `docker`",
             cause="docker.unsupported",
         )
     try:
@@ -57,7 +57,7 @@ def daemon() -> None:
         causes = [cause for text, cause in _CAUSES if text in last_line]
         raise HarnessError(
             f"the Docker daemon does not answer{host_note}: {last_line}",
-            hint="`harness doctor` shows what is wrong with Docker",
+            hint="run `harness doctor` to find out what is wrong with Docker",
             cause=causes[0] if causes else "docker.daemon_down",
         ) from None
     if is_podman(version):
@@ -74,7 +74,7 @@ def tools(settings: Settings) -> None:
     if shutil.which(settings.kind_bin) is None:
         raise HarnessError(
             f"creating a cluster needs kind, but `{settings.kind_bin}` cannot be run",
-            hint="`harness doctor --fix` installs it, or set HARNESS_KIND_BIN to its path",
+            hint="run `harness doctor --fix` to install kind, or set HARNESS_KIND_BIN to its path",
             cause="cluster.tool_missing",
         )
 
@@ -92,9 +92,11 @@ def check_disk_space(settings: Settings) -> None:
     free = shutil.disk_usage(root).free / GIB
     if free < needed:
         raise HarnessError(
-            f"{root}, where Docker keeps containers, has {free:.1f} GiB free; "
-            f"a cluster with {settings.workers} workers needs {needed:.1f} GiB",
-            hint="`docker system df` shows what uses the space, and `docker system prune` frees unused data",
+            f"a cluster with {settings.workers} worker nodes needs {needed:.1f} GiB, but {root}, where "
+            "Docker "
+            f"stores containers, has only {free:.1f} GiB free",
+            hint="find out what uses the space with `docker system df`, and free space with `docker system "
+            "prune`",
             cause="docker.disk_full",
         )
 
@@ -113,6 +115,7 @@ def port(settings: Settings) -> None:
         except OSError as error:
             raise HarnessError(
                 f"the API server cannot use port {settings.api_port} on 127.0.0.1: {error.strerror}",
-                hint="free the port, set HARNESS_API_PORT to another port, or unset it to use any free port",
+                hint="free this port, set HARNESS_API_PORT to another port, or unset HARNESS_API_PORT to "
+                "use any free port",
                 cause="docker.port_taken",
             ) from None

@@ -88,7 +88,7 @@ def _unsupported_docker(info: str) -> str | None:
     """
     driver, options, system = [*info.splitlines(), "", "", ""][:3]
     if driver not in ("overlay2", "overlayfs") or "rootless" in options or "userns" in options:
-        return f"Docker's storage is {driver}, its security options are {options}"
+        return f"Docker's storage driver is {driver}, and its security options are {options}"
     return f"Docker is {system}" if system == DESKTOP else None
 
 
@@ -115,14 +115,15 @@ def attempt(
         completed = _Copy(kind, template, stack, own, context).start()
     except _START_ERRORS as error:
         context.progress(
-            f"cluster {kind.name}: could not be started from its template ({reason(error)}); kind creates it"
+            f"cluster {kind.name}: creating it with kind, because it could not be started from its "
+            f"template ({reason(error)})"
         )
         kind.export_logs(context.writer.path / "kind-copy")
         kind.delete()
         templates.record_result(template.image, context, well=False)
         return None
     except BaseException:
-        context.progress(f"cluster {kind.name}: creation ended early")
+        context.progress(f"cluster {kind.name}: the creation ended early")
         if not kind.settings.keep_cluster:
             kind.delete()
         raise
@@ -265,7 +266,7 @@ class _Copy:
             except (ApiException, HTTPError) as error:
                 if deadline.passed:
                     raise HarnessError(
-                        f"the API server does not serve after {SERVE_SECONDS} s: {error}"
+                        f"the API server was not ready after {SERVE_SECONDS} s: {error}"
                     ) from None
             time.sleep(POLL_SECONDS)
 
@@ -275,7 +276,11 @@ def _placed(pods: dict[str, Object]) -> str | None:
     of assigned pods."""
     dns = [pod for name, pod in pods.items() if name.startswith("coredns-")]
     placed = [pod for pod in dns if pod["spec"].get("nodeName")]
-    return None if len(placed) >= DNS_PODS else f"{len(placed)} of {DNS_PODS} pods have a node"
+    return (
+        None
+        if len(placed) >= DNS_PODS
+        else f"{len(placed)} of {DNS_PODS} CoreDNS pods are assigned to a node"
+    )
 
 
 def wait_dns(kube: Kube, seconds: float = 60) -> None:

@@ -10,7 +10,7 @@ from kubernetes.client.exceptions import ApiException
 from harness.core.errors import HarnessError
 from harness.core.kubernetes import Kube
 
-HINT = "`harness status` shows more; `harness down` removes it, and the next run creates a new one"
+HINT = "run `harness status` for details, or `harness down`; the next run then creates a new cluster"
 
 
 def trouble(kubeconfig: Path, context: str, nodes: Sequence[str], expected: int) -> HarnessError | None:
@@ -43,5 +43,5 @@ def trouble(kubeconfig: Path, context: str, nodes: Sequence[str], expected: int)
         return None
     node_list = ", ".join(missing) or f"expected {expected} nodes, found {len(ready)}"
     return HarnessError(
-        f"nodes of the cluster are not Ready: {node_list}", hint=HINT, cause="cluster.unhealthy"
+        f"some of the cluster's nodes are not Ready: {node_list}", hint=HINT, cause="cluster.unhealthy"
     )

@@ -102,21 +102,25 @@ def create_or_reuse(kind: KindNodes, images: Images, context: RecordedContext) -
         # the webhooks of a controller that is not ready would reject them.
         is_complete = state.phase == "ready"
         if kind.abandoned() and (required != actual or not is_complete or not kind.healthy()):
-            progress(f"cluster {kind.name} was left by a killed run and is unusable")
+            progress(
+                f"deleting cluster {kind.name}, because a killed run left it behind in an unusable state"
+            )
             kind.delete()
             return create_or_reuse(kind, images, context)
         if required != actual:
             _require_same(kind.name, state.versions, images.stack.versions)
             raise HarnessError(
-                f"cluster {kind.name} has node image and workers {actual}, but {required} are required",
-                hint=f"`harness down --cluster-name {kind.name}` removes it, or choose another name",
+                f"cluster {kind.name}: expected the node image and number of workers {required}, found "
+                f"{actual}",
+                hint=f"remove the cluster with `harness down --cluster-name {kind.name}`, or choose "
+                "another --cluster-name",
                 cause="cluster.mismatch",
             )
         if not any(nodes.values()):
             start(kind, progress)
         trouble = kind.trouble(list(nodes))
         if trouble is not None and all(nodes.values()) and (restarted_at := pause_resume.restarted(kind)):
-            progress(f"cluster {kind.name}: its nodes were restarted; waiting until it is ready")
+            progress(f"cluster {kind.name}: the nodes were restarted; waiting until the cluster is ready")
             _until_served(kind, restarted_at)
             trouble = kind.trouble(list(nodes))
         if trouble is not None:
@@ -125,12 +129,14 @@ def create_or_reuse(kind: KindNodes, images: Images, context: RecordedContext) -
         return None
     own = (images.worker.local, images.tracker.local)
     usable_template = usable(kind, images, context)
+    count = kind.settings.workers
+    node_counts = f"1 control plane and {count} worker{'' if count == 1 else 's'}"
     if usable_template is not None:
-        progress(f"cluster {kind.name}: copying 1 control plane and {kind.settings.workers} workers")
+        progress(f"cluster {kind.name}: starting {node_counts} from the template")
         copy = from_template.attempt(kind, usable_template, stack, own, context)
         if copy is not None:
             return copy
-    progress(f"cluster {kind.name}: creating 1 control plane and {kind.settings.workers} workers")
+    progress(f"cluster {kind.name}: creating {node_counts}")
     with preload.filling(kind, stack, own, context) as completed:
         kind.create(stack.node_image, stack.containerd_patches, context)
     return completed
@@ -144,19 +150,21 @@ def usable(kind: KindNodes, images: Images, context: RunContext) -> template.Tem
     reason = from_template.rejection(kind, images.stack)
     if reason is not None:
         if reason:
-            context.progress(f"cluster {kind.name}: kind creates it without a template ({reason})")
+            context.progress(f"cluster {kind.name}: creating it with kind, without a template ({reason})")
         return None
     name = template.tag(kind.settings, images.stack, images.own, context)
     if template.attempts_exhausted(name, context):
         failures_path = context.settings.cache_dir / template.FAILURES
         context.progress(
-            f"cluster {kind.name}: kind creates it, because its template failed "
+            f"cluster {kind.name}: creating it with kind, because starting from the template failed "
             f"{template.MAX_FAILURES} times ({failures_path})"
         )
         return None
     own_template = template.find(name)
     if own_template is not None and not own_template.fresh:
-        context.progress(f"cluster {kind.name}: its template, created at {own_template.made}, is too old")
+        context.progress(
+            f"cluster {kind.name}: the template, which was created at {own_template.made}, is too old"
+        )
         return None
     return own_template
 
@@ -232,8 +240,8 @@ def _require_same(cluster: str, installed: Mapping[str, str], required: Mapping[
     for name in installed.keys() & required.keys():
         if (release := _release(installed[name])) != _release(required[name]):
             raise UsageError(
-                f"cluster {cluster} has {name} {release}, but {_release(required[name])} is required",
-                hint="another version needs a new cluster: run `harness down`, or set HARNESS_CLUSTER_NAME",
+                f"cluster {cluster}: expected {name} {_release(required[name])}, found {release}",
+                hint="run `harness down`, or set HARNESS_CLUSTER_NAME: another version needs a new cluster",
             )
 
 
@@ -305,14 +313,14 @@ def _install_logs(kind: KindNodes, kube: Kube, images: Images, context: Recorded
     if logs.local:
         load_images([logs.server, logs.agent], kind.nodes(), context)
     if victoria_logs.install(kube, logs, images.tracker.tag):
-        context.progress("logs: VictoriaLogs serves `konduktor logs`")
+        context.progress("logs: VictoriaLogs is running, so `konduktor logs` can be used")
 
 
 def start(kind: KindNodes, progress: Progress) -> bool:
     """Start a paused cluster and wait until it is ready. Return False if the cluster was not paused."""
     if not pause_resume.paused(kind):
         return False
-    progress(f"cluster {kind.name}: was paused; starting its nodes")
+    progress(f"cluster {kind.name} was paused; starting its nodes")
     started_at = CLOCK.utc()
     pause_resume.resume(kind)
     _until_served(kind, started_at)

@@ -89,7 +89,7 @@ class KindNodes:
                 "{{.Names}} {{.State}}",
             ],
             timeout=30,
-            hint="`harness doctor` shows what is wrong with Docker",
+            hint="run `harness doctor` to find out what is wrong with Docker",
             cause="docker.daemon_down",
         )
         states = dict(line.split() for line in result.stdout.splitlines())
@@ -112,11 +112,11 @@ class KindNodes:
         except HarnessError:
             return None  # Docker does not respond.
         if not any("control-plane" in node for node in nodes):
-            remaining = f" (left: {', '.join(nodes)})" if nodes else ""
+            remaining = f" (remaining containers: {', '.join(nodes)})" if nodes else ""
             return f"Docker has no container for the control plane of cluster {self.name}{remaining}"
         state = self.state()
         if state is not None and self._created_at not in ("", state.created_at):
-            return f"cluster {self.name} was created again at {state.created_at}"
+            return f"cluster {self.name} was replaced by a new cluster at {state.created_at}"
         return None
 
     def stopped(self) -> str | None:
@@ -163,8 +163,8 @@ class KindNodes:
         """Raise UsageError if a cluster with this name exists that the harness did not create."""
         if self.state() is None and self.exists():
             raise UsageError(
-                f"a kind cluster named {self.name!r} exists and was not created by the harness",
-                hint="choose another name with --cluster-name, or delete it yourself: "
+                f"a kind cluster named {self.name!r} already exists, but the harness did not create it",
+                hint="choose another name with --cluster-name, or delete this cluster: "
                 f"kind delete cluster --name {self.name}",
                 cause="cluster.name_taken",
             )
@@ -184,7 +184,9 @@ class KindNodes:
         progress, logs = context.progress, context.writer.path / "kind"
         if removed := proxies.unreachable_from_containers(processes.environment()):
             names = ", ".join(removed)
-            progress(f"the nodes get no proxy, because they cannot reach the loopback address in {names}")
+            progress(
+                f"the nodes do not use a proxy, because they cannot reach the loopback address in {names}"
+            )
         self.begin(node_image, context)
         images = unpacked.mountable(node_image, context)
         config = self.dir / "kind.yaml"
@@ -197,7 +199,7 @@ class KindNodes:
             self._kind(command, timeout=self.settings.create_seconds)
             self.wait_ready(seconds=120)
         except BaseException as error:
-            progress(f"cluster {self.name}: creation ended early, keeping its logs")
+            progress(f"cluster {self.name}: the creation ended early; keeping the nodes' logs")
             self.export_logs(logs)
             if isinstance(error, ToolError):
                 (logs / "create.log").write_text(error.output)
@@ -207,9 +209,9 @@ class KindNodes:
             if isinstance(error, ToolError):
                 causes = [cause for text, cause in _CREATE_CAUSES if text in error.output]
                 cause = causes[0] if causes else "cluster.create_failed"
-                hint = f"kind's logs are in {logs}"
+                hint = f"read kind's logs in {logs}"
                 if "too many open files" in error.output:
-                    hint = f"`harness doctor` shows the inotify limits to raise; {hint}"
+                    hint = f"raise the inotify limits that `harness doctor` shows; {hint}"
                 raise HarnessError(_failure_message(error), hint=hint, cause=cause) from None
             raise
         self.created()

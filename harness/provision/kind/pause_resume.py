@@ -50,7 +50,8 @@ def pause(kind: KindNodes) -> bool:
     owned(kind)
     if kind.used():
         raise UsageError(
-            f"cluster {kind.name} is in use by another harness process", hint="wait until it ends"
+            f"cluster {kind.name} is in use by another harness process",
+            hint="wait until the other process ends",
         )
     if paused(kind):
         return False
@@ -85,7 +86,7 @@ def resume(kind: KindNodes) -> None:
 
     def done(nodes: dict[str, Object]) -> str | None:
         not_ready = [name for name, node in nodes.items() if not _ready_since(node, started_at)]
-        return f"nodes that are not Ready again: {', '.join(not_ready)}" if not_ready else None
+        return f"nodes that are not Ready yet: {', '.join(not_ready)}" if not_ready else None
 
     kind.kube().wait(
         "nodes Ready again", "v1", "Node", done, seconds=SERVE_SECONDS, cause="cluster.nodes_not_ready"
@@ -96,7 +97,7 @@ def owned(kind: KindNodes) -> None:
     """Raise UsageError if the harness created no cluster with this name."""
     if kind.state() is None or not kind.exists():
         raise UsageError(
-            f"there is no cluster {kind.name} that the harness created", hint="`harness up` creates one"
+            f"the harness has no cluster {kind.name}", hint="create the cluster with `harness up`"
         )
 
 

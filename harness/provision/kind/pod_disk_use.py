@@ -61,7 +61,9 @@ def remove_large(kube: Kube, namespace: str, progress: Progress) -> None:
         if pod.ended and pod.bytes > KEEP_BYTES:
             kube.delete("v1", "Pod", pod.name, namespace)
             size = f"{pod.bytes / 2**30:.1f} GiB on node {pod.node}"
-            progress(f"removed pod {pod.name}, which had ended and used {size}; the bundle has its evidence")
+            progress(
+                f"deleted pod {pod.name}, which had ended and used {size}; its evidence is in the bundle"
+            )
 
 
 def _written(node: str) -> dict[str, int]:

@@ -226,7 +226,8 @@ def keys(entries: Sequence[dict[str, str]], deferred: Sequence[str]) -> list[dic
             copied.append({"key": each["key"], "value": each["value"]})
         elif not relative_path.startswith(_OMITTED_PREFIXES):
             raise HarnessError(
-                f"etcd contains {path}, and it is not known whether a template needs this kind of object"
+                f"etcd contains {path}, a kind of object that the harness does not know how to handle in a "
+                "template"
             )
     return copied
 
@@ -239,7 +240,7 @@ def eager(dns: Object | None) -> Object:
     by default. Raises HarnessError if the cluster has no CoreDNS Deployment.
     """
     if dns is None:
-        raise HarnessError("the cluster has no Deployment coredns")
+        raise HarnessError("the cluster has no Deployment named coredns")
     metadata = {key: dns["metadata"][key] for key in ("name", "namespace", "labels")}
     spec = copy.deepcopy(dns["spec"])
     for container in spec["template"]["spec"]["containers"]:

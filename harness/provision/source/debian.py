@@ -39,8 +39,9 @@ def mirror(etc: Path = Path("/etc/apt")) -> str:
             if urls:
                 return urls[0]
     raise HarnessError(
-        f"no source of Debian packages in {etc}: none of {', '.join(sorted(SUITES))} with component main",
-        hint="building the node image needs a Debian mirror; with internet use HARNESS_IMAGES=registry",
+        f"{etc} has no Debian package source for {', '.join(sorted(SUITES))} with the component main",
+        hint="add a Debian mirror, which building the node image needs; or, with internet access, set "
+        "HARNESS_IMAGES=registry",
         cause=CAUSE,
     )
 

@@ -164,10 +164,13 @@ class _Making:
             raise HarnessError(
                 "building the node image needs root privileges, because mmdebstrap creates its Debian "
                 "root file system",
-                hint="run it once as root, or use HARNESS_IMAGES=registry if registries can be reached",
+                hint="run the command once as root, or set HARNESS_IMAGES=registry if registries can be "
+                "reached",
                 cause=CAUSE,
             )
-        with self._step(f"debian {self.plan.versions.debian}: root from the machine's mirror") as work:
+        with self._step(
+            f"debian {self.plan.versions.debian}: creating the root file system from this machine's mirror"
+        ) as work:
             plan = self.plan
             debian.import_root(self.shell, plan.versions.debian, plan.root_image, work, plan.platform)
 

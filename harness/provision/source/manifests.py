@@ -51,8 +51,9 @@ def adapt(
     for name, image in images.items():
         if name not in deployments:
             raise HarnessError(
-                f"expected Deployment {name} in the manifests, found: {', '.join(deployments) or 'none'}",
-                hint="another version may have renamed it; compare versions.toml",
+                f"expected Deployment {name} in the manifests, found "
+                f"{', '.join(deployments) or 'no Deployment'}",
+                hint="check the version in versions.toml: another version may use a different name",
                 cause="controllers.install_failed",
             )
         _adapt_manager(deployments[name], image, cpu_request)
@@ -63,9 +64,9 @@ def _adapt_manager(deployment: Document, image: str | None, cpu_request: str) ->
     containers = {c["name"]: c for c in deployment["spec"]["template"]["spec"]["containers"]}
     if CONTAINER not in containers:
         raise HarnessError(
-            f"Deployment {deployment['metadata']['name']} has no container {CONTAINER}, "
-            f"found: {', '.join(containers)}",
-            hint="another version may have renamed it; compare versions.toml",
+            f"Deployment {deployment['metadata']['name']}: expected a container {CONTAINER}, "
+            f"found {', '.join(containers)}",
+            hint="check the version in versions.toml: another version may use a different name",
             cause="controllers.install_failed",
         )
     manager = containers[CONTAINER]

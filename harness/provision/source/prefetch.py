@@ -38,4 +38,4 @@ def download_modules(context: RunContext) -> None:
             go.require(plan.modules.values(), Path(folder))
             go.packages(plan.modules.values(), Path(folder))
     except HarnessError as error:
-        progress(f"Go modules: the build will download them ({error})")
+        progress(f"Go modules: the download failed, so the build will download them ({error})")

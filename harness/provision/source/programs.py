@@ -69,5 +69,7 @@ def building(name: str, store: Store, context: RunContext) -> Iterator[Shell]:
 
     It yields a shell that logs to a new file.
     """
-    with locked(store.root / f"{name}-lock", lambda: context.progress(f"{name}: waiting for another build")):
+    with locked(
+        store.root / f"{name}-lock", lambda: context.progress(f"{name}: waiting for another build to end")
+    ):
         yield Shell(store.logs() / time.strftime(f"{name}-%Y%m%d-%H%M%S.log", time.gmtime()))

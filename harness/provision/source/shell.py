@@ -73,7 +73,7 @@ class Shell:
             with self.log.open("rb") as log_file:
                 log_file.seek(start)
                 output = log_file.read().decode(errors="replace")
-            hint = f"the whole output is in {self.log}"
+            hint = f"read the whole output in {self.log}"
             raise ToolError(words, process.returncode, output, hint=hint, cause=self.cause)
         return out
 

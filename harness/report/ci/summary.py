@@ -32,7 +32,7 @@ def launches(rows: Sequence[Row]) -> str:
     head = ["", *(["test"] if tests else []), "verdict", "ranks", "explanation", "report"]
     lines = markdown.table(head, [_cells(row, tests) for row in ordered[:MAX_ROWS]])
     if len(ordered) > MAX_ROWS:
-        lines += [f"{len(ordered) - MAX_ROWS} more launches are left out.", ""]
+        lines += [f"{len(ordered) - MAX_ROWS} more launches are not shown.", ""]
     for row in ordered[:MAX_ROWS]:
         if row.launch.matrix:
             name = text(row.test or row.launch.bundle)
@@ -72,7 +72,7 @@ def session(tests: Sequence[Test], rows: Sequence[Row]) -> str:
     counts += [f"{len(flaky)} flaky"] if flaky else []
     lines = ["## Tests", "", f"**{', '.join(counts) or 'none ran'}**", ""]
     failed = [test for test in tests if test.status == "failed"]
-    for title, group in (("Failed", failed), ("Flaky: passed, but not at the first attempt", flaky)):
+    for title, group in (("Failed", failed), ("Flaky: passed, but not on the first attempt", flaky)):
         if group:
             lines += [f"### {title}", ""]
             lines += [f"- {text(test.name)}{_attempts(test)}" for test in group[:MAX_ROWS]] + [""]
@@ -99,7 +99,8 @@ def of_test(test: Test) -> Iterator[str]:
     elif test.flaky:
         first = next(a for a in test.retry_attempts or [] if a.status == "failed")
         message = (
-            f"passed at attempt {test.retries + 1}; an earlier attempt failed: {first.message or 'failed'}"
+            f"passed on attempt {test.retries + 1}; an earlier attempt failed: "
+            f"{first.message or 'no message'}"
         )
         yield annotation("warning", message, title=f"flaky: {test.name}", **location)
 

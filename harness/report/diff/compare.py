@@ -191,7 +191,9 @@ def _point_counts(own: Series | None, other: Series | None) -> PointCounts | Non
     if own is None:
         return None
     missing = [steps(own.missing)] if own.missing else []
-    missing += [f"{own.missing_in_blocks} of the rows known only by digest"] if own.missing_in_blocks else []
+    missing += (
+        [f"{own.missing_in_blocks} of the rows recorded only as a digest"] if own.missing_in_blocks else []
+    )
     exclusive_steps = (
         [] if other is None or _same_steps(own, other) else sorted(set(own.values) - set(other.values))
     )

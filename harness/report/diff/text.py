@@ -27,13 +27,13 @@ def render(diff: Diff, console: Console) -> None:
     for title, changes in (
         ("verdict", diff.verdict),
         ("checks", diff.checks),
-        ("causes, and the checks that name them", diff.causes),
+        ("causes, and the checks that found them", diff.causes),
         ("versions", diff.versions),
     ):
         _section(console, title, ["", "A", "B"], map(_change, changes))
     _section(
         console,
-        "points: how many of the logged points are in the run, and which steps differ",
+        "points: how many logged points are in the run, and which steps differ",
         ["rank", "metric", "A", "B"],
         ([str(each.rank), each.metric, _counts_text(each.a), _counts_text(each.b)] for each in diff.points),
     )
@@ -41,8 +41,8 @@ def render(diff: Diff, console: Console) -> None:
         scope = f"the first {len(diff.values)} of {diff.values_differ}"
         _section(
             console,
-            f"values logged for the same rank, metric and step: {scope}"
-            + (", which may differ" if diff.any_values else ""),
+            f"different values for the same rank, metric and step: {scope}"
+            + (" (ignored)" if diff.any_values else ""),
             ["rank", "metric", "step", "A", "B"],
             ([str(v.rank), v.metric, str(v.step), repr(v.a), repr(v.b)] for v in diff.values),
         )

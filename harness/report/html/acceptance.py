@@ -200,9 +200,7 @@ def lines(fleet: Fleet) -> list[str]:
     ]
     output = [f"**Acceptance: {fleet.verdict}** ({fleet.text})", ""]
     output += markdown.table(["", "node", "verdict", "cause", "what failed first"], rows)
-    output += (
-        [f"{len(not_passed) - MOST} more nodes are in the report.", ""] if len(not_passed) > MOST else []
-    )
+    output += [f"The report lists {len(not_passed) - MOST} more nodes.", ""] if len(not_passed) > MOST else []
     failed_checks = [cell for cell in fleet.checks if cell.verdict != "PASS"]
     return output + [
         f"- {cell.verdict} {markdown.code(cell.id)}: {markdown.text(cell.text)}" for cell in failed_checks

@@ -173,7 +173,7 @@ def _not_finite(rows: Iterable[series.Series]) -> str:
     if not longest:
         return ""
     first = min(min(one) for one in steps_of_rows if one)
-    return f"{len(longest)} value{'s' if len(longest) > 1 else ''} not finite, from step {first}"
+    return f"{len(longest)} non-finite value{'s' if len(longest) > 1 else ''}, from step {first}"
 
 
 def _drawn(metric: Metric) -> list[int]:

@@ -144,7 +144,7 @@ def accepted_table(fleet: Fleet) -> Table:
         if cell.verdict != "PASS":
             _accepted_row(table, cell.verdict, "all nodes", cell.cause, f"{cell.id}: {cell.text}")
     if len(not_passed) > acceptance.MOST:
-        table.add_row("", f"{len(not_passed) - acceptance.MOST} more", "", "", "the report lists all of them")
+        table.add_row("", f"{len(not_passed) - acceptance.MOST} more", "", "", "see the report for all nodes")
     _accepted_row(table, fleet.verdict, "acceptance", None, fleet.text)
     return table
 

@@ -69,4 +69,4 @@ def test_limits_are_made_from_a_good_fleet_alone(
     bad = written(tmp_path / "bad", nodes)
     assert called(monkeypatch, "accepted", bad, "--calibrate", str(file)) == 2
     assert not file.exists()
-    assert "this fleet's verdict is FAIL" in capsys.readouterr().err
+    assert "but the verdict is FAIL" in capsys.readouterr().err

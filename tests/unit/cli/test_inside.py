@@ -78,7 +78,7 @@ def test_when_all_pods_run_the_step_is_proved():
     """Contract: what netcheck found in the pods stays as it is. Rank 0's word is every rank's own."""
     found = seen({0, 1, 2, 3}, {2: diagnosis(0)}).diagnosis(2)
     assert (found.verdict, found.cause, found.rank) == ("ok", None, 2)
-    assert [each for each in found.findings if each.step == "pods"] == [ok("pods", "4 of 4 pods run")]
+    assert [each for each in found.findings if each.step == "pods"] == [ok("pods", "4 of 4 pods are running")]
 
 
 def test_rank_without_diagnosis_is_refused_with_reason():
@@ -91,7 +91,7 @@ def test_rank_without_diagnosis_is_refused_with_reason():
 
 def test_no_pod_had_a_diagnosis():
     """Contract: that is no wrong usage of --rank, but a check that could not be done."""
-    with pytest.raises(HarnessError, match=r"ran in no pod: rank 1: .* forbidden") as error:
+    with pytest.raises(HarnessError, match=r"could not run in any pod: rank 1: .* forbidden") as error:
         seen({1}, {}, {1: 'pods "job-1" is forbidden'}).diagnosis(0)
     assert (error.value.exit_code, "--print-rbac" in (error.value.hint or "")) == (2, True)
 

@@ -34,5 +34,5 @@ def test_without_a_cluster_it_is_one_sentence(
     with pytest.raises(SystemExit) as end:
         main(["konduktor", "--cluster-name", "mine", "logs", "job"])
     assert end.value.code == 64
-    assert "expected a harness cluster mine, but it does not exist" in capsys.readouterr().err
+    assert "the harness has no cluster mine" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == [], "nothing was made"

@@ -78,7 +78,7 @@ def test_a_launch_without_an_object() -> None:
     """Contract: a namespace whose object is gone, or has not come, is shown as that and not left out."""
     found = of_namespace(NAMESPACE, [], [], [pod("p", {})])
     assert (found.kind, found.name, found.pods) == (None, None, [])
-    assert found.lines() == ["launch       e2e-1  not launched yet, or ended and deleted"]
+    assert found.lines() == ["launch       e2e-1  not launched yet, or already deleted"]
 
 
 def test_a_stray_pod_is_shown_without_a_rank() -> None:

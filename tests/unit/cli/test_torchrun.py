@@ -139,7 +139,7 @@ def test_the_table_includes_a_job_without_status() -> None:
     [
         (["list", "--kubeconfig", "none"], 64, "kubeconfig none does not exist"),
         (["list", "--kubeconfig", "config", "--context", "x"], 64, "has the contexts: one, two"),
-        (["list", "--kubeconfig", "config"], 2, "expected the API server to answer"),
+        (["list", "--kubeconfig", "config"], 2, "the API server did not respond"),
         (["submit", "--queue", "cpu", "--watch", "--detach", "x"], 64, "--watch cannot be combined with"),
         (["submit", "--queue", "cpu", "--watch", "--suspend", "x"], 64, "cannot be combined with"),
         (["submit", "--queue", "cpu", "--min-nodes", "1", "x"], 64, "both --min-nodes and --max-nodes"),
@@ -205,7 +205,7 @@ def test_a_dry_run_without_a_cluster_prints_the_job(
             ]
         )
     said = capsys.readouterr()
-    assert (ended.value.code, "was not checked by a cluster" in said.err) == (0, True), said.err
+    assert (ended.value.code, "was not validated by a cluster" in said.err) == (0, True), said.err
     assert all(
         f"value: {text}" in said.out.replace("'", '"') for text in ('"1e3"', '"y"', '"true"', '"1:30"')
     )

@@ -52,7 +52,7 @@ def test_success_of_namesake_is_not_this_job_s(uid: str) -> None:
     answers = [job("mine"), job("other", "Succeeded")]
     jobs = Jobs(answers if not uid else answers[1:])
     follower = Attached(jobs, "demo", None, lambda line: None, uid=uid)  # type: ignore[arg-type]
-    with pytest.raises(HarnessError, match="another one of this name was created"):
+    with pytest.raises(HarnessError, match="another TorchrunJob with this name was created"):
         follower.follow()
 
 
@@ -60,7 +60,7 @@ def test_code_is_not_sent_to_namesake() -> None:
     """Contract: `sync` ends before it reads the other job's pods."""
     jobs = Jobs([job("other")])
     sender = Attached(jobs, "demo", None, lambda line: None, uid="mine")  # type: ignore[arg-type]
-    with pytest.raises(HarnessError, match="another one of this name was created"):
+    with pytest.raises(HarnessError, match="another TorchrunJob with this name was created"):
         sender.sync_code(10)
     assert jobs.asked_pods == []
 
@@ -83,5 +83,5 @@ def test_a_change_that_no_controller_reads_is_reported(monkeypatch: pytest.Monke
         lines.clear()
         jobs = Jobs([late, late, job("mine", "Succeeded", 3, 3)])
         assert Attached(jobs, "demo", None, lines.append).follow() == 0  # type: ignore[arg-type]
-        assert any("has not observed the last change" in line for line in lines) == expected
+        assert any("has not observed the latest change" in line for line in lines) == expected
         assert "observed" not in lines[-1]

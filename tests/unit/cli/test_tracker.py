@@ -42,7 +42,7 @@ def test_without_a_cluster_it_says_how_to_make_one(
         main(["tracker", *arguments, "--cluster-name", "e2e-none"])
     said = capsys.readouterr()
     assert (ended.value.code, said.out) == (2, "")
-    assert "there is no cluster e2e-none" in said.err
+    assert "cluster e2e-none does not exist" in said.err
     assert "harness up" in said.err
 
 

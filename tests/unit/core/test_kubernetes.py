@@ -42,7 +42,7 @@ def test_a_frozen_server_is_told_in_time(serve: Serve) -> None:
     """A paused control plane accepts connections and answers nothing."""
     server, kube = serve(lambda asked: "frozen")
     with (
-        pytest.raises(HarnessError, match=r"server to answer, but got ReadTimeoutError") as raised,
+        pytest.raises(HarnessError, match=r"the API server did not respond: ReadTimeoutError") as raised,
         reached(),
     ):
         kube.fetch("/api/v1/nodes")
@@ -53,7 +53,10 @@ def test_a_frozen_server_is_told_in_time(serve: Serve) -> None:
 def test_a_server_with_another_certificate_is_one_sentence(serve: Serve) -> None:
     """The Kubernetes client turns urllib3's SSLError into an ApiException with status 0."""
     text = "SSLError\n[SSL: CERTIFICATE_VERIFY_FAILED] Hostname mismatch, not valid for '10.0.0.1'"
-    with pytest.raises(HarnessError, match="TLS failed: SSLError") as raised, reached():
+    with (
+        pytest.raises(HarnessError, match="TLS connection to the API server failed: SSLError") as raised,
+        reached(),
+    ):
         raise ApiException(status=0, reason=text)
     assert raised.value.cause == "cluster.unreachable"
     assert "tls-server-name" in raised.value.hint

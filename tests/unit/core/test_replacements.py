@@ -36,7 +36,7 @@ def test_a_text_without_name_or_spec_is_refused(text: str) -> None:
 
 def test_a_package_is_replaced_once() -> None:
     assert pairs(["a=1", "a=1"]) == {"a": "1"}
-    with pytest.raises(UsageError, match="a is replaced twice, by 1 and by 2"):
+    with pytest.raises(UsageError, match="a is set twice, to 1 and to 2"):
         pairs(["a=1", "a=2"])
 
 

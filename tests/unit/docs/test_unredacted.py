@@ -62,7 +62,7 @@ def test_no_command_of_the_documents_is_hidden() -> None:
     [
         "harness train --secret hf-token --model OWNER/NAME",
         "harness attach job/train -n team-a --secret pluto/KEY",
-        "--secret aws-s3-keys: expected the variable X",
+        "--secret aws-s3-keys: expected a value in the environment variable X",
         "`--secret NAMESPACE/NAME=VARIABLE`",
         "HARNESS_IMAGE_PULL_SECRET=ml-team/registry-login harness run job.yaml",
         "imagePullSecret: regcred",

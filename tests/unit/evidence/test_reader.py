@@ -56,7 +56,7 @@ def test_pods_and_exits_are_read_once(bundle):
         (bundle.path / path).unlink()
     assert (bundle.pod_attempts(), bundle.exits()) == before
     assert before[0]
-    assert bundle.damaged == ["exits.jsonl:1 not a record of this file"]
+    assert bundle.damaged == ["exits.jsonl:1 is not a valid record"]
 
 
 @pytest.mark.parametrize(
@@ -82,8 +82,8 @@ def test_a_bundle_of_a_newer_schema_is_not_read(bundle):
     newer = Bundle.open(bundle.path)
     assert newer.manifest is None
     assert newer.damaged == [
-        f"manifest.json has schema version {SCHEMA_VERSION + 1}, of a newer harness; "
-        f"this harness reads up to {SCHEMA_VERSION}"
+        f"manifest.json was written by a newer harness: its schema version is {SCHEMA_VERSION + 1}, "
+        f"but this harness supports versions up to {SCHEMA_VERSION}"
     ]
     assert judge(newer).verdict == "UNKNOWN"
 

@@ -102,7 +102,7 @@ def test_a_job_differs_only_where_its_fault_says_so():
     assert made["resources"]["memory"] == JOB.document["resources"]["memory"]
     assert yaml.safe_load(variant(JOB, Job())) == JOB.document
     assert variant(JOB, Job(text=": no yaml")) == ": no yaml"
-    with pytest.raises(UsageError, match="no 'nothing'"):
+    with pytest.raises(UsageError, match="to replace: 'nothing'"):
         variant(JOB, Job(replace={"nothing": "x"}))
 
 
@@ -141,7 +141,7 @@ def test_user_manifest_gets_container_and_no_script():
         "TorchrunQueue",
         "TorchrunJob",
     ]
-    with pytest.raises(UsageError, match="no run script to change"):
+    with pytest.raises(UsageError, match="no run script; change"):
         variant(JOB, Job(manifest="manifests/torchrun-job.yaml", before="GATE=1\n"))
 
 

@@ -639,7 +639,7 @@ def test_a_harness_that_stopped_early_knows_nothing(judged, change, cause):
 def test_a_log_with_a_gap_is_no_pass(judged):
     """Contract: a log known to be incomplete leaves the verdict UNKNOWN."""
     job = bundles.healthy()
-    gap = f"{job.pod_name(1)}-{bundles.CONTAINER}: could not be read to the end"
+    gap = f"{job.pod_name(1)}-{bundles.CONTAINER}: the log could not be read to the end"
     job.manifest = job.manifest.model_copy(update={"log_gaps": [gap]})
     verdict = judged(job)
     assert (verdict.verdict, verdict.cause, verdict.ranks) == ("UNKNOWN", "run.log_incomplete", [1])

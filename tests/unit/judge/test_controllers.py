@@ -229,7 +229,7 @@ def test_pods_that_a_policy_refuses(tmp_path: Path, kind: str, reason: str) -> N
             "FailedCreate",
             'failed calling webhook "mpod.kb.io": x509: certificate has expired or is not yet valid: current',
             "controllers.webhook_not_serving",
-            "clock of the control plane",
+            "control plane's clock",
         ),
         (
             "Job",

@@ -39,9 +39,9 @@ def test_other_tags_that_the_nodes_have_are_named(judged: Any, said: tuple[str, 
     tags = ["docker.io/library/worker:1", "docker.io/library/worker:2", "docker.io/library/other:9"]
     verdict = judged(starting(said, {"e2e-worker1": tags, "e2e-worker2": tags[:1]}))
     assert verdict.cause in {"image.not_found", "image.pull_failed"}
-    assert "The nodes have it under other tags: worker:1 and worker:2" in verdict.explanation
+    assert "The nodes have this image only with other tags: worker:1 and worker:2" in verdict.explanation
     assert "other:9" not in verdict.explanation
-    assert any("use one of the tags" in step for step in verdict.next)
+    assert any("use a tag that the nodes have" in step for step in verdict.next)
 
 
 def test_many_tags_are_counted(judged: Any) -> None:

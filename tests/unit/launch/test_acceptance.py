@@ -259,7 +259,7 @@ def test_image_and_pull_secret_of_settings_are_printed() -> None:
     spec = list(yaml.safe_load_all(text))[-1]["spec"]["template"]["spec"]
     assert spec["containers"][0]["image"] == "registry/worker@sha256:0"
     assert spec["imagePullSecrets"] == [{"name": "regcred"}]
-    assert "needs the Secret regcred, as team has it" in text
+    assert "Copy the Secret regcred from namespace team" in text
     named = acceptance.manifests(acceptance.ddp(AcceptanceSpec(device="cpu", image="mine:1"), 2), settings)
     assert (
         list(yaml.safe_load_all(named))[-1]["spec"]["template"]["spec"]["containers"][0]["image"] == "mine:1"

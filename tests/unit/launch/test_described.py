@@ -34,7 +34,7 @@ def test_a_text_that_names_ranks(text: str, ranks: list[int]) -> None:
 
 @pytest.mark.parametrize("text", ["", "all", "-1", "0;1", "1.5", "0,", "²"])
 def test_a_text_that_names_none(text: str) -> None:
-    with pytest.raises(UsageError, match="expected ranks"):
+    with pytest.raises(UsageError, match="expected rank numbers"):
         ranks_in(text)
 
 
@@ -58,5 +58,5 @@ def test_nonsense_is_refused() -> None:
     for given in ("x", "-1", "0,,1"):
         with pytest.raises(UsageError, match="the settings are invalid"):
             settings.load(expect=options.expect(given))
-    with pytest.raises(UsageError, match="no rank is expected to log"):
+    with pytest.raises(UsageError, match="the list of ranks that must log is empty"):
         check_ranks_that_log(job(), settings.load(expect={"ranks": []}))

@@ -84,7 +84,7 @@ def test_a_renamed_resource_is_requested(shared: dict[str, Any]) -> None:
         ([sliced("a", 4, 4)], 2, r"a has 4 GPUs, shared by 4 each \(time-slicing\)"),
         ([node("a", {GPU: 10}, gpu_sharing__strategy="mps")], 10, r"a has GPUs that are shared \(mps\)"),
         ([node("a", {GPU: 16}, gpu_count="4")], 2, "a has 4 GPUs, shared by 4 each"),
-        ([sliced("a"), node("b", {SHARED: 4})], None, "b has its GPUs as nvidia.com/gpu.shared"),
+        ([sliced("a"), node("b", {SHARED: 4})], None, "b offers its GPUs as nvidia.com/gpu.shared"),
         ([node("a", {GPU: 8}), node("b", {GPU: 4}), node("c", {GPU: 8})], None, "a and c have 8; b has 4"),
     ],
 )

@@ -192,20 +192,20 @@ def test_a_secret_in_a_manifest_is_applied_by_reference() -> None:
             "statefulset",
             "spec/replicas",
             1_000_000_000,
-            "at most 10000 pods can be launched; found 1000000000",
+            "expected at most 10000 pods, found 1000000000",
         ),
-        ("indexed-job", "spec/completions", 99_999, "spec.completions: at most 10000 pods"),
+        ("indexed-job", "spec/completions", 99_999, "spec.completions: expected at most 10000 pods"),
         (
             "statefulset",
             "spec/template/spec/containers/0/args/0",
             "torchrun --nproc-per-node=4096 x.py",
-            "--nproc_per_node: at most 1024 processes per node; found 4096",
+            "--nproc_per_node: expected at most 1024 processes per node, found 4096",
         ),
         (
             "statefulset",
             "spec/template/spec/containers/0/args/0",
             "x" * 200_000,
-            "args[0]: at most 122880 bytes",
+            "args[0]: expected at most 122880 bytes",
         ),
         (
             "statefulset",
@@ -235,7 +235,7 @@ def test_a_secret_in_a_manifest_is_applied_by_reference() -> None:
             "indexed-job",
             "spec/template/spec/toleration",
             [{"operator": "Exists"}],
-            "spec.template.spec.toleration is not a field of Kubernetes; did you mean tolerations?",
+            "spec.template.spec.toleration: Kubernetes has no such field; did you mean tolerations?",
         ),
         (
             "daemonset",
@@ -258,22 +258,27 @@ def test_a_secret_in_a_manifest_is_applied_by_reference() -> None:
         ("indexed-job", "spec/completionMode", "NonIndexed", "spec.completionMode: expected Indexed"),
         ("indexed-job", "spec/parallelism", 1, "spec.parallelism: expected 2"),
         ("indexed-job", "spec/completions", None, "spec.completions: expected a positive whole number"),
-        ("indexed-job", "spec/suspend", True, "spec.suspend: nothing resumes a Job without a queue"),
+        (
+            "indexed-job",
+            "spec/suspend",
+            True,
+            "spec.suspend: without a queue label, nothing resumes this Job",
+        ),
         ("daemonset", "metadata/labels", QUEUED, "Kueue does not manage a DaemonSet"),
         (
             "daemonset",
             "spec/template/metadata/labels",
             QUEUED,
-            "in metadata.labels of the DaemonSet",
+            "to metadata.labels of the DaemonSet",
         ),
         (
             "statefulset",
             "spec/template/metadata/labels",
             QUEUED,
-            "so that Kueue admits all its pods together",
+            "so that Kueue admits all of its pods together",
         ),
         ("daemonset", "kind", "Deployment", "exactly one of"),
-        ("daemonset", "metadata", {}, "expected metadata.name"),
+        ("daemonset", "metadata", {}, "metadata.name is missing"),
     ],
 )
 def test_what_cannot_work_is_refused(name: str, path: str, value: Any, said: str) -> None:
@@ -296,7 +301,9 @@ def test_a_helper_before_the_worker_is_refused() -> None:
     changed = documents(ROOT / "manifests/indexed-job.yaml")
     containers = changed[1]["spec"]["template"]["spec"]["containers"]
     containers.insert(0, {"name": "proxy", "image": "proxy:1", "command": ["sleep", "infinity"]})
-    with pytest.raises(UsageError, match="the first container must run the ranks: proxy runs no torchr"):
+    with pytest.raises(
+        UsageError, match=r"the first container must run the ranks, but torchrun runs in .* and not in proxy"
+    ):
         of_manifest(changed, "x.yaml")
     containers.reverse()
     of_manifest(changed, "x.yaml")
@@ -331,7 +338,7 @@ def test_a_queue_name_makes_kueue_watched(name: str) -> None:
 def test_objects_that_are_not_expected_beside_it() -> None:
     changed = documents(ROOT / "manifests/daemonset.yaml")
     changed[0]["kind"] = "Namespace"
-    with pytest.raises(UsageError, match="Namespace: only"):
+    with pytest.raises(UsageError, match="Namespace: besides the workload, only"):
         of_manifest(changed, "x.yaml")
 
 

@@ -132,7 +132,7 @@ def test_a_workload_whose_pods_have_no_names_is_refused(kind: str) -> None:
     workload = load(Path(f"manifests/{kind}.yaml"))
     workload.check(Settings())
     if kind == "daemonset":
-        with pytest.raises(UsageError, match="netcheck needs DNS names for pods"):
+        with pytest.raises(UsageError, match="netcheck needs pods with DNS names"):
             workload.check(Settings(netcheck=True))
     else:
         workload.check(Settings(netcheck=True))
@@ -141,5 +141,5 @@ def test_a_workload_whose_pods_have_no_names_is_refused(kind: str) -> None:
 def test_an_indexed_job_without_a_subdomain_is_refused() -> None:
     service, document = yaml.safe_load_all(Path("manifests/indexed-job.yaml").read_text())
     del document["spec"]["template"]["spec"]["subdomain"]
-    with pytest.raises(UsageError, match="netcheck needs DNS names for pods"):
+    with pytest.raises(UsageError, match="netcheck needs pods with DNS names"):
         of_manifest([service, document], "x").check(Settings(netcheck=True))

@@ -62,11 +62,17 @@ def test_what_the_cluster_or_the_file_has_is_taken(cluster: Any, pod: dict[str, 
 @pytest.mark.parametrize(
     ("pod", "message"),
     [
-        ({"priorityClassName": "higher"}, "priorityClassName higher: the cluster has no .*; it has high"),
-        ({"runtimeClassName": "nvidai"}, "runtimeClassName nvidai: the cluster has no .*; it has nvidia"),
+        (
+            {"priorityClassName": "higher"},
+            "priorityClassName higher: the cluster has no .*; existing ones: high",
+        ),
+        (
+            {"runtimeClassName": "nvidai"},
+            "runtimeClassName nvidai: the cluster has no .*; existing ones: nvidia",
+        ),
         (
             {"serviceAccountName": "trainer"},
-            "serviceAccountName trainer: a launch has its own namespace",
+            "serviceAccountName trainer: each launch runs in a new namespace",
         ),
     ],
 )

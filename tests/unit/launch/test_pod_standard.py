@@ -63,7 +63,7 @@ def test_konduktor_job_is_refused_before_anything_is_created(level: Any) -> None
         pod_standard.check(KONDUKTOR, load(pod_security=level))
     assert error.value.message == (
         f"a namespace that enforces the Pod Security Standard {level} rejects the pods of a konduktor job, "
-        "because konduktor adds the capability IPC_LOCK and its script needs root"
+        "because konduktor adds the capability IPC_LOCK and its script must run as root"
     )
     assert "HARNESS_POD_SECURITY=privileged" in error.value.hint
     assert "pod-security.kubernetes.io/enforce=privileged" in error.value.hint
@@ -97,7 +97,7 @@ def test_label_that_somebody_else_sets_refuses_konduktor_job(level: str) -> None
 
 def test_the_default_of_a_cluster_refuses_a_konduktor_job() -> None:
     """Contract: only a dry run finds it, because the configuration of the API server cannot be read."""
-    with pytest.raises(HarnessError, match=r"refuses the pods that konduktor creates: .*violates") as error:
+    with pytest.raises(HarnessError, match=r"rejects the pods that konduktor creates: .*violates") as error:
         rejects(KONDUKTOR, Namespace(SECURITY))
     assert "pod-security.kubernetes.io/enforce=privileged" in error.value.hint
     assert not rejects(KONDUKTOR, Namespace(""))

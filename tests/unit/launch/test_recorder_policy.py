@@ -77,18 +77,21 @@ def pod(labels: dict[str, str] | None = None, **container: Any) -> Object:
     [
         (pod(command=["/usr/bin/bash", "-c", "x"]), ""),
         (pod(command=["/opt/conda/bin/python3.11", "x.py"]), ""),
-        (pod(command=["torchrun"]), "its command begins with torchrun: begin it with a shell"),
+        (pod(command=["torchrun"]), "its command begins with torchrun: start the command with a shell"),
         (pod(command=["./python-wrapper"]), "its command begins with ./python-wrapper"),
-        (pod(), "it has no command, so the image determines it"),
+        (pod(), "its command comes from the image"),
         (pod({policy.RECORD: "env"}), ""),
-        (pod({policy.RECORD: "env"}, envFrom=[{}]), "it has no command"),
+        (pod({policy.RECORD: "env"}, envFrom=[{}]), "its command comes from the image"),
         (pod(env=[{"name": "PYTHONPATH", "value": "/x"}]), ""),
-        (pod(env=[{"name": "PYTHONPATH", "valueFrom": {}}]), "its PYTHONPATH has no literal value"),
+        (pod(env=[{"name": "PYTHONPATH", "valueFrom": {}}]), "its PYTHONPATH does not have a literal value"),
         (
             pod(command=["sh"], env=[{"name": "HARNESS_NONCE", "value": "1"}]),
-            "a launch of the harness records",
+            "the harness launched this pod and already records",
         ),
-        (pod(command=["sh"], volumeMounts=[{"mountPath": "/opt/harness"}]), "it has a volume of its own"),
+        (
+            pod(command=["sh"], volumeMounts=[{"mountPath": "/opt/harness"}]),
+            "another volume is already mounted at /opt/harness",
+        ),
     ],
 )
 def test_the_reason_why_a_container_is_not_recorded(found: Object, why: str) -> None:

@@ -170,25 +170,25 @@ def test_memory_limits_a_pod() -> None:
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        ({"run": "a/b"}, "--run: expected the name of one folder"),
-        ({"volumes": ".."}, "--volumes: expected the name of one folder"),
-        ({"options": ("--run", "x")}, "--run: the launch sets it"),
-        ({"options": ("--run-name=x",)}, "--run-name: the launch sets it"),
-        ({"options": ("--dat=/x",)}, "the launch sets --data-dir"),
+        ({"run": "a/b"}, "--run: expected a folder name without slashes or a leading dot"),
+        ({"volumes": ".."}, "--volumes: expected a folder name without slashes or a leading dot"),
+        ({"options": ("--run", "x")}, "must not include --run, because"),
+        ({"options": ("--run-name=x",)}, "must not include --run-name, because"),
+        ({"options": ("--dat=/x",)}, "remove --data-dir from the options"),
         ({"options": ("--no-such", "1")}, "after `--`: unrecognized arguments: --no-such 1"),
         ({"options": ("--epochs", "many")}, "argument --epochs: invalid int value: 'many'"),
         ({"options": ("--width", "30")}, "--width must be a multiple of --heads"),
-        ({"options": ("--out-dir=/x",)}, "--out-dir: the launch sets it"),
-        ({"storage_class": "a", "claims_namespace": "b"}, "give only one option"),
-        ({"storage_class": "a", "volumes": "b"}, "--volumes names a folder"),
+        ({"options": ("--out-dir=/x",)}, "must not include --out-dir, because"),
+        ({"storage_class": "a", "claims_namespace": "b"}, "use only one of --storage-class"),
+        ({"storage_class": "a", "volumes": "b"}, "--volumes applies only to kind"),
         ({"memory": "much"}, "--memory: expected a quantity such as 8Gi"),
         ({"memory": "0"}, "--memory: expected a quantity such as 8Gi"),
         ({"rdzv": "etcd", "rdzv_endpoint": "etcd"}, "expected HOST:PORT of an etcd"),
         ({"rdzv_endpoint": "etcd:2379"}, "with --rdzv c10d"),
-        ({"max_replicas": 3}, "expected at least 4, the number of --replicas; found 3"),
+        ({"max_replicas": 3}, "expected at least 4, as in --replicas; found 3"),
         ({"max_replicas": 8, "kind": "job"}, "applies only to --kind statefulset"),
-        ({"max_replicas": 8, "smoke": True}, "the smoke test writes none"),
-        ({"max_replicas": 8, "same_as": ("x", "y")}, "--same-as compares every bit"),
+        ({"max_replicas": 8, "smoke": True}, "--smoke writes none"),
+        ({"max_replicas": 8, "same_as": ("x", "y")}, "--same-as cannot be combined with --max-replicas"),
     ],
 )
 def test_what_makes_no_sense_is_refused(asked: dict[str, Any], message: str) -> None:
@@ -307,7 +307,9 @@ def test_other_texts_on_kept_volume_are_not_mixed(other: str, tmp_path: Path) ->
         (tmp_path / "data/train.jsonl").rename(tmp_path / "data/train/part-0.jsonl")
     (tmp_path / "volume" / other).parent.mkdir(parents=True)
     (tmp_path / "volume" / other).write_text(GOOD)
-    with pytest.raises(HarnessError, match=f"has other texts of an earlier launch: .*{Path(other).name}"):
+    with pytest.raises(
+        HarnessError, match=f"has different texts from an earlier launch: .*{Path(other).name}"
+    ):
         copy_texts(tmp_path / "data", tmp_path / "volume")
 
 
@@ -341,7 +343,8 @@ def test_reaching_an_entropy_that_nobody_knows_is_refused(tmp_path: Path) -> Non
 def test_manifests_do_not_leave_out_folders_of_kind_silently(option: str, value: str, tmp_path: Path) -> None:
     given = {"data": texts_in(tmp_path)} if option == "data" else {"volumes": value}
     with pytest.raises(
-        UsageError, match=f"--{option} applies only to a launch on kind; printed manifests mount claims"
+        UsageError,
+        match=f"--{option} applies only to a launch on kind, but printed manifests use volume claims",
     ):
         training.manifests(TrainingSpec(**given))
 
@@ -366,7 +369,7 @@ def test_an_interface_that_gloo_cannot_have_is_refused(
 
 
 def test_data_of_a_smoke_test_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="--data does not apply to --smoke"):
+    with pytest.raises(UsageError, match="--data cannot be combined with --smoke"):
         TrainingSpec(data=texts_in(tmp_path), smoke=True)
 
 
@@ -375,7 +378,7 @@ def test_a_cluster_of_ones_own_needs_volumes(tmp_path: Path) -> None:
     config = tmp_path / "kubeconfig"
     config.write_text("{}")
     settings = load(kubeconfig=config)
-    with pytest.raises(UsageError, match="a volume for all pods' checkpoints is required") as refused:
+    with pytest.raises(UsageError, match="training needs a volume that all pods share") as refused:
         training.workload(TrainingSpec()).check(settings)
     assert "--storage-class" in str(refused.value.hint)
     training.workload(TrainingSpec(storage_class="nfs")).check(settings)
@@ -533,11 +536,15 @@ def test_readers_need_no_volume_for_many_writers(
 @pytest.mark.parametrize(
     ("modes", "asked", "message"),
     [
-        ({"outputs": "ReadWriteMany"}, {}, "expected a bound claim datasets-pvc, but there is none"),
+        (
+            {"outputs": "ReadWriteMany"},
+            {},
+            "expected a bound claim datasets-pvc, but this claim does not exist",
+        ),
         (
             {"datasets": "ReadOnlyMany", "outputs": "ReadWriteOnce"},
             {},
-            "needs the access mode ReadWriteMany, because 2 pods write to it; it has ReadWriteOnce",
+            "needs the access mode ReadWriteMany, because 2 pods write to it; found ReadWriteOnce",
         ),
         (
             {"datasets": "ReadOnlyMany", "outputs": "ReadOnlyMany"},
@@ -552,7 +559,7 @@ def test_readers_need_no_volume_for_many_writers(
         (
             {"datasets": "ReadOnlyMany", "outputs": "ReadWriteMany"},
             {"options": ("--model-local-dir", "/models/gpt2")},
-            "expected a bound claim models-pvc, but there is none",
+            "expected a bound claim models-pvc, but this claim does not exist",
         ),
     ],
 )
@@ -564,7 +571,7 @@ def test_claim_that_cannot_serve_is_named_with_its_mode(
 
 
 def test_an_unknown_storage_class_is_refused() -> None:
-    with pytest.raises(UsageError, match="no such class; it has local-path"):
+    with pytest.raises(UsageError, match="no such StorageClass; existing ones: local-path"):
         training_volumes.prove_class(Claims(), "nfs")  # type: ignore[arg-type] # all that it asks
 
 

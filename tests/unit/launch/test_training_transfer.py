@@ -49,7 +49,7 @@ def secret(name: str, **data: str) -> UserSecret:
         ({"upload": "s3://runs/a//b"}, r"--upload: s3://BUCKET/PREFIX is expected"),
         ({"resume_from": "https://runs/a"}, r"--resume-from: s3://BUCKET/PREFIX is expected"),
         ({"resume_from": "s3://runs/../a"}, r"--resume-from: s3://BUCKET/PREFIX is expected"),
-        ({"upload": URL, "smoke": True}, "--upload transfers checkpoints, and the smoke test writes none"),
+        ({"upload": URL, "smoke": True}, "--upload transfers checkpoints, but --smoke writes none"),
         ({"resume_from": URL, "smoke": True}, "--resume-from transfers checkpoints"),
     ],
 )
@@ -73,7 +73,7 @@ def test_without_keys_nothing_is_begun(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ENVIRONMENT:
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(
-        UsageError, match="--upload needs keys: expected AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+        UsageError, match="--upload needs S3 keys: expected AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
     ):
         training.workload(TrainingSpec(upload=URL)).check(load())
 

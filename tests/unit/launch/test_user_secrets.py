@@ -73,13 +73,13 @@ def test_a_secret_is_made_of_a_variable(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("hf-token", "namespace team has no Secret of this name"),
+        ("hf-token", "namespace team has no Secret with this name"),
         ("wandb", "the Secret in namespace team has no key"),
         ("team/hf-token", "namespace team has no Secret"),
-        ("hf-token=HF_TOKEN", "expected the variable HF_TOKEN in the environment, but it is not set"),
+        ("hf-token=HF_TOKEN", "expected a value in the environment variable HF_TOKEN, but it is not set"),
         ("hf-token=EMPTY", "it is empty"),
         ("hf-token=BLANK", "it is empty"),
-        ("blank/hf-token", f"the key {HF_KEY} of the Secret in namespace blank is empty"),
+        ("blank/hf-token", f"in the key {HF_KEY}, but this key of the Secret in namespace blank is empty"),
         ("other/hf-token", f"expected the key {HF_KEY}, but the Secret in namespace other has token"),
     ],
 )
@@ -92,7 +92,7 @@ def test_what_is_missing_is_named(tmp_path: Path, text: str, message: str) -> No
 
 @pytest.mark.parametrize("text", ["hf-token=hf_aValueByMistake", "a/b=C", "A_B", "", "a b"])
 def test_a_refused_secret_option_does_not_repeat_the_value(text: str) -> None:
-    with pytest.raises(UsageError, match="NAME=VARIABLE of this environment") as refused:
+    with pytest.raises(UsageError, match="NAME=VARIABLE with a variable in your environment") as refused:
         user_secrets.wanted(text)
     assert "aValueByMistake" not in str(refused.value)
 
@@ -104,7 +104,7 @@ def test_the_ranks_get_the_keys_as_variables() -> None:
     token = next(one for one in spec["env"] if one["name"] == HF_KEY)
     assert token["valueFrom"]["secretKeyRef"] == {"name": "hf-token", "key": HF_KEY, "optional": False}
     assert spec["envFrom"] == [{"secretRef": {"name": "wandb"}}]
-    with pytest.raises(UsageError, match="--secret hf-token: expected once"):
+    with pytest.raises(UsageError, match="--secret hf-token must be given only once"):
         TrainingSpec(secrets=(Wanted("hf-token"), Wanted("hf-token", variable="HF_TOKEN")))
 
 
@@ -144,11 +144,11 @@ def hub_url() -> Iterator[str]:
         (
             "gated/llama",
             None,
-            "refuses access with HTTP 401: the model is gated or private, and the ranks have no token",
+            "denies access .HTTP 401.: the model is gated or private, but no token is passed to the ranks",
         ),
-        ("gated/llama", "another", "HTTP 403: the token in hf-token is not permitted to read the model"),
-        ("no/such", None, "the hub has no such model"),
-        ("a/b/../c", None, "expected the name of a model on the hub"),
+        ("gated/llama", "another", "HTTP 403.: the token in hf-token is not permitted to read the model"),
+        ("no/such", None, "the Hugging Face hub has no such model"),
+        ("a/b/../c", None, "expected a model on the Hugging Face hub"),
     ],
 )
 def test_a_model_that_the_hub_refuses_is_not_launched(
@@ -168,7 +168,7 @@ def test_an_unreachable_hub_does_not_refuse_the_launch() -> None:
     """Contract: the ranks may reach it; one line says that nobody asked."""
     told: list[str] = []
     huggingface_access.check("gated/llama", None, told.append, {"HF_ENDPOINT": "http://127.0.0.1:9"})
-    assert "cannot check on the hub whether it is gated" in told[0]
+    assert "could not ask the Hugging Face hub whether the model is gated" in told[0]
 
 
 def test_only_a_model_of_the_hub_is_asked_for() -> None:

@@ -182,8 +182,8 @@ def test_a_node_that_comes_back_at_once(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_controllers_that_follow_nothing_up(end: CompletionDetector) -> None:
     """Each step that JobSet and Kueue should take at once is awaited."""
-    assert "no Workload" in (told(end, "jobset", {}, suspend=True) or "")
-    assert "reports nothing" in (told(end, "workload", {}) or "")
+    assert "has not created a Workload" in (told(end, "jobset", {}, suspend=True) or "")
+    assert "has not set a condition on the Workload" in (told(end, "workload", {}) or "")
     reserved = condition("QuotaReserved", "True")
     assert told(end, "workload", {"conditions": [reserved, condition("Admitted", "True")]}) is None
     assert "no Job" in (told(end, "jobset", {}, suspend=False) or "")
@@ -196,8 +196,11 @@ def test_controllers_that_follow_nothing_up(end: CompletionDetector) -> None:
 def test_a_queued_job_waits_for_kueue_before_its_pods(end: CompletionDetector) -> None:
     """Contract: a suspended Job whose Workload waits is not idle; without a Workload it is."""
     end.launched, end.kind = "job", "Job"
-    assert told(end, "job", {}, suspend=True) == "the Job waits, but Kueue created no Workload for it"
-    assert "reports nothing" in (told(end, "workload", {}, name="job-x-1") or "")
+    assert (
+        told(end, "job", {}, suspend=True)
+        == "the Job is waiting for admission, but Kueue has not created a Workload for it"
+    )
+    assert "has not set a condition on the Workload" in (told(end, "workload", {}, name="job-x-1") or "")
     pending = condition("QuotaReserved", "False", "Pending", "insufficient unused quota")
     end.admission_seconds = 300
     assert told(end, "workload", {"conditions": [pending]}, name="job-x-1") is None
@@ -215,7 +218,7 @@ def test_the_gated_pods_of_a_statefulset_wait_for_kueue(end: CompletionDetector)
     assert told(end, "statefulset", {}) == "the StatefulSet has no pods"
     gate = [{"name": "kueue.x-k8s.io/admission"}]
     said = told(end, "pod", {"phase": "Pending"}, schedulingGates=gate)
-    assert said == "the StatefulSet waits, but Kueue created no Workload for it"
+    assert said == "the StatefulSet is waiting for admission, but Kueue has not created a Workload for it"
     end.admission_seconds = 300
     refused = condition("QuotaReserved", "False", "Pending", "insufficient unused quota")
     assert told(end, "workload", {"conditions": [refused]}, name="statefulset-x-1") is None
@@ -359,7 +362,7 @@ def test_a_helper_that_does_not_end(end: CompletionDetector) -> None:
     assert told(end, "pod", both) is None, "the other rank runs"
     assert told(end, "pod", containers(("rank", runs), phase="Running"), name="x-1") is None
     said = told(end, "pod", containers(("rank", ended), phase="Succeeded"), name="x-1")
-    assert said == "every rank has ended, and container proxy of x-0 still runs"
+    assert said == "every rank has ended; still running: container proxy of x-0"
 
 
 def test_a_helper_is_given_time_to_end() -> None:
@@ -470,7 +473,7 @@ def test_a_failure_hidden_by_the_script_ends_the_launch(
     told(end, "pod", {"phase": "Running"}, name="x-1")
     process(end, "result", state="FAILED")
     assert told(end, "pod", {"phase": "Running"}) is None
-    assert "x-0 ended with exit code 0 though torchrun failed" in (told(end, "pod", ENDED_WELL) or "")
+    assert "x-0 exited with code 0 even though torchrun failed" in (told(end, "pod", ENDED_WELL) or "")
 
 
 def test_a_rank_without_torchrun_that_failed_counts_too(end: CompletionDetector) -> None:

@@ -155,27 +155,27 @@ def test_a_kubelet_restart_does_not_end_the_log(follow: Start) -> None:
 @pytest.mark.parametrize("answer", [body(GONE), "reset"])
 def test_a_log_that_cannot_be_read_is_a_gap(follow: Start, answer: bytes | str) -> None:
     why = ": ProtocolError" if answer == "reset" else ""
-    assert follow(answer).finish() == ([], [f"p-c: could not be read to the end{why}"])
+    assert follow(answer).finish() == ([], [f"p-c: the log could not be read to the end{why}"])
 
 
 def test_a_kubelet_that_is_not_reached_is_named(follow: Start) -> None:
     """Contract: the gap repeats what the API server says of the kubelet."""
     rows, gaps = follow(refused(b"502 Bad Gateway")).finish()
     assert rows == []
-    assert gaps[0].startswith("p-c: could not be read to the end: HTTP 502: ")
+    assert gaps[0].startswith("p-c: the log could not be read to the end: HTTP 502: ")
 
 
 def test_a_follower_that_fails_leaves_a_gap(follow: Start) -> None:
     """Contract: a log whose lines could not be kept never looks whole."""
     (gap,) = follow(body(b"2026-11-22T01:57:31.2Z cannot be written\n")).finish()[1]
-    assert gap.startswith("p-c: reading it failed: ValueError: ")
+    assert gap.startswith("p-c: the log could not be read: ValueError: ")
 
 
 @pytest.mark.parametrize("broken", [cut(ONE), body(ONE + GONE)], ids=["reset", "removed"])
 def test_deleted_pod_whose_log_broke_off_is_gap(follow: Start, broken: bytes) -> None:
     """Contract: nobody knows what the container wrote after the last line that was read."""
     log = follow(broken, refused(b"404 Not Found"), deleted=True)
-    assert log.finish() == (["one"], ["p-c: the pod was gone before its log was read"])
+    assert log.finish() == (["one"], ["p-c: the pod was deleted before its log was read"])
 
 
 @pytest.mark.parametrize("after", [cut, lambda text: body(text + GONE)], ids=["reset", "removed"])

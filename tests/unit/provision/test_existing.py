@@ -56,14 +56,14 @@ def test_unknown_context_is_told_with_those_that_there_are(
     """Contract: what was expected, what was seen, what to do."""
     error = refused(kubeconfig(tmp_path, current, "production", "staging"), asked)
     assert "expected context prod" in error.message
-    assert error.message.endswith("which has the contexts: production, staging")
+    assert error.message.endswith("contexts in this file: production, staging")
     assert "--context NAME" in error.hint
 
 
 def test_no_current_context_and_no_contexts(tmp_path: Path) -> None:
     assert "expected a current context" in refused(kubeconfig(tmp_path, None, "production")).message
     none = refused(kubeconfig(tmp_path, None))
-    assert none.message.endswith("which has the contexts: none")
+    assert none.message.endswith("contexts in this file: none")
     assert "--kubeconfig FILE" in none.hint
 
 
@@ -74,9 +74,9 @@ def test_no_current_context_and_no_contexts(tmp_path: Path) -> None:
         (b"", "is empty"),
         (b"just words", "holds no kubeconfig"),
         (b"a: [", "is not valid YAML, line 1, column 5: did not find expected node content"),
-        (b"\xff\xfe\x00", "is encoded in UTF-16; UTF-8 is expected"),
-        (b"contexts: 5", "which has the contexts: none"),
-        (b"contexts: [null]", "which has the contexts: none"),
+        (b"\xff\xfe\x00", "is encoded in UTF-16, but must be encoded in UTF-8"),
+        (b"contexts: 5", "contexts in this file: none"),
+        (b"contexts: [null]", "contexts in this file: none"),
     ],
 )
 def test_a_file_that_is_no_kubeconfig(tmp_path: Path, content: bytes | None, seen: str) -> None:
@@ -89,7 +89,7 @@ def test_a_file_that_is_no_kubeconfig(tmp_path: Path, content: bytes | None, see
 
 
 def test_a_folder_as_kubeconfig_is_refused(tmp_path: Path) -> None:
-    assert "is a folder; a file is expected" in refused(tmp_path).message
+    assert "is a folder, but must be a regular file" in refused(tmp_path).message
 
 
 def test_a_run_leaves_no_bundle(tmp_path: Path) -> None:
@@ -116,6 +116,6 @@ def test_no_fault_is_injected_into_a_users_cluster(tmp_path: Path) -> None:
     there = ExistingCluster(load(kubeconfig=kubeconfig(tmp_path, "a", "a")))
     image = ImageRef("worker:1", "sha256:0")
     use = acquire(tmp_path / "use")
-    with pytest.raises(UsageError, match="this needs a kind cluster that the harness created"):
+    with pytest.raises(UsageError, match="works only on a kind cluster that the harness created"):
         of_cluster(Ready(there, there.kube(), image, 1, {}, use), tmp_path)
     use.release()

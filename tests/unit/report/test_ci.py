@@ -116,7 +116,7 @@ def test_a_flaky_test_is_told_as_one():
     assert "**2 passed, 1 flaky**" in text
     assert "- t.py::t (2 attempts): lost: 3" in text
     assert list(summary.of_test(flaky)) == [
-        "::warning title=flaky%3A t.py%3A%3At,file=t.py,line=4::passed at attempt 2; "
+        "::warning title=flaky%3A t.py%3A%3At,file=t.py,line=4::passed on attempt 2; "
         "an earlier attempt failed: lost: 3"
     ]
     assert list(summary.of_test(a_test())) == []

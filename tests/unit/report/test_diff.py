@@ -277,7 +277,7 @@ def test_blocks_known_by_digest(tmp_path: Path) -> None:
     assert points.a is not None
     assert points.b is not None
     assert (points.a.logged, points.a.kept, points.b.kept) == (10, 10, 9)
-    assert points.b.missing == "1 of the rows known only by digest"
+    assert points.b.missing == "1 of the rows recorded only as a digest"
     assert (found.values_differ, found.values) == (1, [])
 
 

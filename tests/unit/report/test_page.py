@@ -174,7 +174,7 @@ def test_curves_of_extreme_values_have_finite_places() -> None:
     nan = [(4, 0.5), (5, math.nan), (6, -math.inf)]
     diverged = plot(Metric("a", truth={3: Series(nan)}, recorded=Series(nan[:2])))
     assert diverged is not None
-    assert diverged.not_finite == "2 values not finite, from step 5"
+    assert diverged.not_finite == "2 non-finite values, from step 5"
 
 
 def test_values_that_cannot_be_drawn_are_left_out(tmp_path):

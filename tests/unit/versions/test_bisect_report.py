@@ -35,7 +35,10 @@ def result(**more: object) -> Result:
     ("more", "sentence"),
     [
         ({}, "client 1.1 is the first bad version: FAIL rank.crashed"),
-        ({"fix": True}, "client 1.0 is the first version without FAIL rank.crashed, which 1.1 still has"),
+        (
+            {"fix": True},
+            "client 1.0 is the first version without FAIL rank.crashed; 1.1 still has this failure",
+        ),
         (
             {"suspects": ["1.0.1", "1.1"]},
             "FAIL rank.crashed begins in one of 2 versions of client after 1.0, up to 1.1: the versions "

@@ -113,5 +113,5 @@ def test_cell_is_another_one_if_what_is_launched_differs(tmp_path: Path) -> None
 
 def test_a_package_of_the_settings_cannot_be_varied(tmp_path: Path) -> None:
     launcher = Launcher(JOB, Settings(replace={"pluto-ml": "0.0.28"}), tmp_path)
-    with pytest.raises(UsageError, match="pluto-ml is also replaced"):
+    with pytest.raises(UsageError, match="also sets the version of pluto-ml"):
         launcher.check(["pluto-ml"])

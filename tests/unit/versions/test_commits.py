@@ -69,7 +69,7 @@ def test_good_commit_that_is_newer_turns_search_around(history: tuple[Path, list
 def test_unordered_refs_are_refused_in_one_sentence(history: tuple[Path, list[str]]) -> None:
     """Contract: the message names what to use instead."""
     folder, shas = history
-    with pytest.raises(UsageError, match="side is not among the first parents of --bad main") as error:
+    with pytest.raises(UsageError, match="side and --bad main are not on one line of first parents") as error:
         commits(folder, "side", "main")
     assert shas[6][:12] in error.value.hint or shas[1][:12] in error.value.hint
     with pytest.raises(UsageError, match="has no branch, tag or commit v9"):

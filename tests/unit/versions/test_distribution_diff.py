@@ -49,5 +49,5 @@ def test_only_what_differs_is_listed(tmp_path: Path) -> None:
 
 def test_a_file_that_is_not_a_wheel_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.whl").write_text("text")
-    with pytest.raises(UsageError, match=r"expected a wheel at .*a\.whl"):
+    with pytest.raises(UsageError, match=r"a\.whl is not a readable wheel"):
         of_wheels(tmp_path / "a.whl", tmp_path / "a.whl")

@@ -58,7 +58,10 @@ def test_lists_and_repeated_options_add_up() -> None:
         ("vary: {'a b': ['2.0']}", "name of a package"),
         ("vary: {pluto-ml: [latest]}\nrepeat: 0", "repeat"),
         ("vary: {pluto-ml: [latest]}\nrows: 1", "rows: Extra inputs"),
-        ("vary: {pluto-ml: [latest]}\nexpect: [{where: {konduktor: latest}}]", "names konduktor-nightly"),
+        (
+            "vary: {pluto-ml: [latest]}\nexpect: [{where: {konduktor: latest}}]",
+            "does not vary: konduktor-nightly",
+        ),
         ("vary: {pluto-ml: [latest]}\nexpect: [{where: {}}]", "expect.0.where"),
         ("vary: {pluto-ml: [latest]}\nexpect: [{where: {pluto-ml: latest}, result: PASS}]", "result"),
         ("name: job\nrun: python train.py\n", "Extra inputs"),

@@ -34,26 +34,26 @@ def test_the_main_job_is_what_it_says(job: JobFile) -> None:
         ({"num_nodes": 0}, "num_nodes"),
         ({"num_nodes": True}, "num_nodes"),
         ({"num_nodes": "two"}, "found 'two'"),
-        ({"num_nodes": 1_000_000_000}, "num_nodes: at most 1000 nodes can be launched; found 1000000000"),
-        ({"num_nodes": 99_999}, "num_nodes: at most 1000 nodes can be launched; found 99999"),
-        ({"num_nodes": 10**5000}, "found a number of more than 4300 digits"),
+        ({"num_nodes": 1_000_000_000}, "num_nodes: expected at most 1000 nodes, found 1000000000"),
+        ({"num_nodes": 99_999}, "num_nodes: expected at most 1000 nodes, found 99999"),
+        ({"num_nodes": 10**5000}, "found a number with more than 4300 digits"),
         ({"name": "x" * 10**6}, r"found 'x+… \(1000000 characters\)"),
-        ({"run": "#" * 200_000}, "run: at most 122880 bytes; found 200000"),
-        ({"envs": {"A" * 300: "1"}}, "envs: a name has at most 255 characters; found 300"),
-        ({"envs": {"A": "x" * 200_000}}, r"envs\.A: at most 122880 bytes; found 200000"),
-        ({"envs": {f"A{n}": "x" * 100_000 for n in range(9)}}, "names and values have at most 524288 bytes"),
+        ({"run": "#" * 200_000}, "run: expected at most 122880 bytes, found 200000"),
+        ({"envs": {"A" * 300: "1"}}, "envs: expected variable names of at most 255 characters, found 300"),
+        ({"envs": {"A": "x" * 200_000}}, r"envs\.A: expected at most 122880 bytes, found 200000"),
+        ({"envs": {f"A{n}": "x" * 100_000 for n in range(9)}}, "at most 524288 bytes of names and values"),
         ({f"field{n}": 1 for n in range(10_000)}, "; and more"),
         ({"resources": {"image_id": "foo: {{ bar }}"}}, r"resources\.image_id: .* found 'foo: \{\{ bar"),
         (
             {"resources": {"image_id": "a" * 600 + ":1"}},
-            r"resources\.image_id: at most 512 characters; found 602",
+            r"resources\.image_id: expected at most 512 characters, found 602",
         ),
         ({"run": "  "}, "run"),
         ({"run": ["torchrun"]}, "found a list"),
         ({"run": None}, "run: .*found nothing"),
         ({"num_node": 2}, "did you mean 'num_nodes'"),
-        ({"schedule": "daily"}, "known are name, num_nodes"),
-        ({"setup": "pip install x"}, "never runs it"),
+        ({"schedule": "daily"}, "fields are name, num_nodes"),
+        ({"setup": "pip install x"}, "never runs these commands"),
         ({"experimental": {"config_overrides": {}}}, "HARNESS_KONDUKTOR_CONFIG"),
         ({"envs": {"2FAST": "1"}}, "found '2FAST'"),
         ({"envs": {"FAST": None}}, r"envs\.FAST: .*found nothing"),
@@ -69,8 +69,8 @@ def test_the_main_job_is_what_it_says(job: JobFile) -> None:
         ({"resources": {"image_id": "busybox:latest"}}, "other than latest"),
         ({"resources": {"image_id": "busybox"}}, "other than latest"),
         ({"resources": {"cpus": None}}, r"resources\.cpus"),
-        ({"resources": {"labels": {"a": 1}}}, "quote the numbers"),
-        ({"resources": {"labels": {DURATION_LABEL: "1h"}}}, "whole seconds"),
+        ({"resources": {"labels": {"a": 1}}}, "put numbers in quotes"),
+        ({"resources": {"labels": {DURATION_LABEL: "1h"}}}, "whole number of seconds"),
     ],
 )
 def test_each_mistake_is_told(job: JobFile, change: dict[str, Any], told: str) -> None:
@@ -90,7 +90,7 @@ def test_all_mistakes_are_told_at_once(job: JobFile) -> None:
         ("a:\n\tb: 1", r"job\.yaml is not valid YAML, line 2, column 1"),
         ("just text", r"job\.yaml: expected a mapping of fields, found text"),
         ("- 1", "found a list"),
-        ("", r"job\.yaml: it is empty"),
+        ("", r"job\.yaml: the file is empty"),
     ],
 )
 def test_a_file_that_is_no_job(tmp_path: Path, text: str, told: str) -> None:
@@ -103,9 +103,9 @@ def test_a_file_that_is_no_job(tmp_path: Path, text: str, told: str) -> None:
 
 def test_world_size_counts_processes_per_node(job: JobFile) -> None:
     assert job.with_(num_nodes=3, run="torchrun --nproc-per-node=4 x.py").ranks == 12
-    with pytest.raises(UsageError, match="at most 1024 processes per node; found 1025"):
+    with pytest.raises(UsageError, match="expected at most 1024 processes per node, found 1025"):
         job.with_(run="torchrun --nproc_per_node=1025 x.py").ranks  # noqa: B018
-    with pytest.raises(UsageError, match="at most 100000 ranks can be launched; found 1024000"):
+    with pytest.raises(UsageError, match="expected at most 100000 ranks in total, found 1024000"):
         job.with_(num_nodes=1000, run="torchrun --nproc_per_node=1024 x.py").ranks  # noqa: B018
     with pytest.raises(UsageError, match="at most 1024 processes"):
         job.with_(run=f"torchrun --nproc_per_node={'9' * 5000} x.py").ranks  # noqa: B018

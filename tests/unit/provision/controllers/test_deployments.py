@@ -24,9 +24,9 @@ def test_one_that_runs() -> None:
 @pytest.mark.parametrize(
     ("status", "told"),
     [
-        ({"observedGeneration": 1}, "not been observed"),
-        ({"updatedReplicas": 0}, "0 of 1 pods have the latest generation, 1 older pods still exist"),
-        ({"replicas": 2}, "1 older pods still exist"),
+        ({"observedGeneration": 1}, "not observed"),
+        ({"updatedReplicas": 0}, "0 of 1 pods are up to date; outdated pods: 1"),
+        ({"replicas": 2}, "outdated pods: 1"),
         ({"available": "False"}, "too few"),
     ],
 )

@@ -163,7 +163,7 @@ class TestWrittenSources:
         assert apt.parse_deb822(source.read_text())[0].suites == ("sid", "trixie")
 
     def test_without_debian_s_archive_say_so(self, tmp_path: Path) -> None:
-        with pytest.raises(HarnessError, match="no source of Debian bookworm"):
+        with pytest.raises(HarnessError, match="contain no source for Debian bookworm"):
             apt.write_sources(["sid"], "bookworm", tmp_path)
 
 
@@ -175,9 +175,9 @@ class TestPackages:
         assert apt.specs(names, "sid") == names
 
     def test_an_older_debian_is_refused_with_what_to_do(self) -> None:
-        with pytest.raises(HarnessError, match="bullseye is older") as refused:
+        with pytest.raises(HarnessError, match="Debian bullseye: expected bookworm") as refused:
             apt.specs(["kind"], "bullseye")
-        assert "kind ≥ 0.33" in refused.value.hint
+        assert "kind 0.33 or later" in refused.value.hint
 
     def test_debian_is_told_from_its_descendants(self) -> None:
         assert apt.codename('ID=debian\nVERSION_CODENAME=bookworm\nPRETTY_NAME="x"\n') == "bookworm"
@@ -266,7 +266,7 @@ class TestReport:
         assert "no  kind" in text
         assert "ok  cores  [2]" in text
         assert text.index("kind → do z") < text.index("tea → do z")
-        assert text.rstrip().endswith("1 of 3 checks fail")
+        assert text.rstrip().endswith("1 of 3 checks failed")
 
     def test_terminal_says_ready(self) -> None:
         assert _terminal([Check("cores", True, "2", "≥ 2")]).rstrip().endswith("ready")

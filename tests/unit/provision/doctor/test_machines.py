@@ -70,8 +70,8 @@ def test_podman_alone_is_no_docker(path: Path, tmp_path: Path, monkeypatch: pyte
     (path / "podman").chmod(0o755)
     monkeypatch.setenv("PATH", str(path))
     monkeypatch.setattr(probe, "SEARCH_PATH", str(path))
-    assert "Podman cannot replace it" in checked(tmp_path)["Docker client"].seen
-    with pytest.raises(HarnessError, match="Podman cannot replace it"):
+    assert "Podman cannot replace Docker" in checked(tmp_path)["Docker client"].seen
+    with pytest.raises(HarnessError, match="Podman cannot replace Docker"):
         docker_check.daemon()
 
 
@@ -158,7 +158,7 @@ def test_a_kind_that_go_installed_off_path_is_found(tmp_path: Path, variable: st
             {"https_proxy": "http://me:secret@127.0.0.1:1"},
             {"HttpsProxy": "http://p"},
             False,
-            "nodes cannot reach",
+            "nodes do not use this proxy, because they cannot reach",
         ),
         ({"ALL_PROXY": "socks5://me:secret@proxy"}, {}, False, "found a socks5:// proxy"),
     ],

@@ -103,7 +103,7 @@ def test_auto_takes_the_registry_that_answers(settings: Settings, server: Server
     assert stack.image_source == "registry"
     assert stack.node_images == ()
     assert stack.node_image == f"{host}/node@sha256:{'0' * 64}"
-    assert said[0] == "images: registry (registries and manifest hosts respond)"
+    assert said[0] == "images: registry (the registries and manifest hosts respond)"
     manager = yaml.safe_load(stack.kueue_manifest.read_text())["spec"]["template"]["spec"]["containers"][0]
     assert manager["image"] == f"{host}/kueue@sha256:{'0' * 64}"
     assert manager["imagePullPolicy"] == "IfNotPresent"

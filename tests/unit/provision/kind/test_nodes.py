@@ -59,7 +59,7 @@ def test_kind_cluster_that_harness_did_not_create_stays(
     kind = docker(tmp_path, monkeypatch, ["running", "running"])
     kind.settings = kind.settings.model_copy(update={"kind_bin": str(tmp_path / "no-kind")})
     assert kind.delete() is False
-    with pytest.raises(UsageError, match="was not created by the harness") as refused:
+    with pytest.raises(UsageError, match="but the harness did not create it") as refused:
         kind.refuse_foreign()
     assert (refused.value.exit_code, refused.value.cause) == (64, "cluster.name_taken")
 
@@ -103,7 +103,7 @@ def test_a_recreated_cluster_counts_as_deleted(tmp_path: Path, monkeypatch: pyte
     kind.used_from_now_on()
     assert kind.deleted() is None
     save(kind.dir, State("k", "ready", "image", 1, "2026-01-01T00:09:00Z"))
-    assert "created again at 2026-01-01T00:09:00Z" in (kind.deleted() or "")
+    assert "replaced by a new cluster at 2026-01-01T00:09:00Z" in (kind.deleted() or "")
 
 
 @pytest.mark.parametrize(
@@ -112,8 +112,12 @@ def test_a_recreated_cluster_counts_as_deleted(tmp_path: Path, monkeypatch: pyte
         ("harness/jobset:v0.12.0-0123456789ab", "v0.12.0-ba9876543210", ""),
         ("registry.k8s.io/jobset/jobset:v0.12.0@sha256:01", "v0.12.0", ""),
         ("localhost:5000/jobset:v0.12.0-rc.1", "v0.12.0-rc.1", ""),
-        ("harness/jobset:v0.12.0-0123456789ab", "v0.11.1-ba9876543210", "has jobset v0.12.0, but v0.11.1 is"),
-        ("localhost:5000/jobset:v0.12.0-rc.1", "v0.12.0", "has jobset v0.12.0-rc.1, but v0.12.0 is"),
+        (
+            "harness/jobset:v0.12.0-0123456789ab",
+            "v0.11.1-ba9876543210",
+            "expected jobset v0.11.1, found v0.12.0",
+        ),
+        ("localhost:5000/jobset:v0.12.0-rc.1", "v0.12.0", "expected jobset v0.12.0, found v0.12.0-rc.1"),
     ],
 )
 def test_a_kept_cluster_keeps_its_versions_of_the_controllers(image: str, wanted: str, message: str) -> None:
@@ -135,9 +139,9 @@ def test_kept_cluster_with_another_jobset_is_refused(tmp_path: Path, monkeypatch
     stack = SimpleNamespace(node_image="node:b", versions={**installed, "jobset": "v0.12.0-0123456789ab"})
     images: Any = SimpleNamespace(stack=stack)
     context: Any = SimpleNamespace(progress=print)
-    with pytest.raises(UsageError, match=r"has jobset v0\.11\.1, but v0\.12\.0 is required"):
+    with pytest.raises(UsageError, match=r"expected jobset v0\.12\.0, found v0\.11\.1"):
         create_or_reuse(kind, images, context)
     stack.versions = installed
-    with pytest.raises(HarnessError, match="has node image and workers") as refused:
+    with pytest.raises(HarnessError, match="expected the node image and number of workers") as refused:
         create_or_reuse(kind, images, context)
     assert refused.value.cause == "cluster.mismatch"

@@ -143,7 +143,7 @@ def test_coredns_is_asked_every_second() -> None:
 
 
 def test_no_coredns_no_template() -> None:
-    with pytest.raises(HarnessError, match="no Deployment coredns"):
+    with pytest.raises(HarnessError, match="no Deployment named coredns"):
         eager(None)
 
 

@@ -33,7 +33,7 @@ def test_what_fails_is_told_and_the_log_is_kept(tmp_path: Path, said: list[str])
     download(tmp_path, said)
     assert [line.partition(" (")[0] for line in said] == [
         "Go modules: downloading in the background …",
-        "Go modules: the build will download them",
+        "Go modules: the download failed, so the build will download them",
     ]
     assert "GOPROXY=off" in (tmp_path / "source/logs/modules.log").read_text()
 
