@@ -13,6 +13,7 @@ from harness.judge.context import Facts
 from harness.judge.finding import Finding, counted, not_passed, passed, unknown
 from harness.judge.points.elastic import RANKS
 from harness.judge.points.series import NONE, Series
+from harness.judge.training.checkpoints import VAL_LOSS, VAL_PERPLEXITY, texts_changed
 from harness.workers.training import data_order
 
 MOSTLY = 0.75
@@ -125,8 +126,12 @@ def resume(facts: Facts) -> Finding:
         and facts.bundle.training_audit.options.get("device") == "cuda"
     )
     repeated_count, differs = 0, []
+    is_changed = _texts_changed(facts)
+    remark = ", except for validation losses, because the validation texts changed" if is_changed else ""
     for rank in range(len(facts.truths)):
         for metric, step, values in _repeated(facts, rank):
+            if is_changed and metric in (VAL_LOSS, VAL_PERPLEXITY):
+                continue
             repeated_count += 1
             if len(set(map(repr, values))) > 1:
                 differs.append((step, rank, f"{metric} at step {step}: {' then '.join(map(repr, values))}"))
@@ -149,7 +154,15 @@ def resume(facts: Facts) -> Finding:
         return passed("training-resume", text)
     if not repeated_count:
         return passed("training-resume", "no step ran twice")
-    return passed("training-resume", f"{repeated_count} values from repeated steps are the same bit for bit")
+    text = f"{repeated_count} values from repeated steps are the same bit for bit{remark}"
+    return passed("training-resume", text)
+
+
+def _texts_changed(facts: Facts) -> bool:
+    """Return whether the validation texts changed during this launch, so that repeated losses may differ."""
+    audit, steps = facts.bundle.training_audit, facts.truths[0].rows.get(RANKS, NONE)
+    since = texts_changed(audit) if audit is not None else 0
+    return bool(since and steps and since >= min(steps))
 
 
 def _not_resumed(facts: Facts) -> Finding | None:
