@@ -25,7 +25,7 @@ from harness.torchrun_controller.decide.decisions import (
     QueueSnapshot,
     ending,
 )
-from harness.torchrun_controller.decide.reconcile_state import spec_error
+from harness.torchrun_controller.decide.reconcile_state import read_status, spec_error
 from harness.torchrun_controller.objects.jobset import owner
 from harness.torchrun_controller.objects.pod_template import kai_queue
 
@@ -37,7 +37,7 @@ def desired(
 
     `cluster_queue` is the ClusterQueue for LocalQueues if the spec does not name one.
     """
-    old = QueueStatus.model_validate(queue.get("status") or {})
+    old = read_status(QueueStatus, queue.get("status") or {})
     status = old.model_copy(update={"observed_generation": queue["metadata"].get("generation")})
     if found(old.conditions, "Reconciled"):
         recovered = Condition(type="Reconciled", status="True", reason="Reconciled")
@@ -136,7 +136,7 @@ def jobs_may_use_kai(queue: Object) -> bool:
 
     Returns False until the TorchrunQueue's current generation has been reconciled.
     """
-    ready = found(QueueStatus.model_validate(queue.get("status") or {}).conditions, "Ready")
+    ready = found(read_status(QueueStatus, queue.get("status") or {}).conditions, "Ready")
     current = ready is not None and ready.observed_generation == queue["metadata"].get("generation")
     return ready is not None and current and ready.reason != KAI_QUEUE_NOT_OPEN
 
@@ -219,7 +219,7 @@ UNCHECKED = "its pod template is being checked"
 def template_condition(queue: Object) -> Condition | None:
     """Return the PodTemplateValid condition for the queue's current generation, or None if this generation
     was not checked."""
-    return _current(QueueStatus.model_validate(queue.get("status") or {}), queue)
+    return _current(read_status(QueueStatus, queue.get("status") or {}), queue)
 
 
 def _current(status: QueueStatus, queue: Object) -> Condition | None:

@@ -28,7 +28,7 @@ from harness.torchrun_controller.decide import events
 from harness.torchrun_controller.decide import job as desired
 from harness.torchrun_controller.decide import queue as queues
 from harness.torchrun_controller.decide.decisions import Action, Check, Create, Decision, Snapshot
-from harness.torchrun_controller.decide.reconcile_state import UNEXPLAINED
+from harness.torchrun_controller.decide.reconcile_state import UNEXPLAINED, ended_otherwise, read_status
 from harness.torchrun_controller.decide.silence import Silence
 from harness.torchrun_controller.objects import dry_run_pods, etcd
 from harness.torchrun_controller.objects.permission_check import check_pod
@@ -204,8 +204,11 @@ class Reconciler:
             self._rejected_at.pop(key, None)
             self._written.pop(key, None)
             return None
+        if phase := ended_otherwise(job):
+            log.warning("a newer version of the controller ended this job: %s", phase, extra=about(*key))
+            return None
         now = self.now()
-        before = JobStatus.model_validate(job.get("status") or {})
+        before = read_status(JobStatus, job.get("status") or {})
         decision = self._decision(job, before, now)
         due = self._written.get(key, now - UNEXPLAINED) + patience(before, decision.status)
         if now < due and not decision.actions:
@@ -238,7 +241,7 @@ class Reconciler:
         job = self.caches.one(JOBS, key.namespace, key.name)
         if job is None:
             return None
-        now, before = self.now(), JobStatus.model_validate(job.get("status") or {})
+        now, before = self.now(), read_status(JobStatus, job.get("status") or {})
         decision = self._decision(job, before, now, rejected)
         if not self._write(job, before, decision):
             return REQUEUE_SECONDS

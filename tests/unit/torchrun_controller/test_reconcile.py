@@ -328,3 +328,12 @@ def test_cause_from_event_replaces_scheduler_message_immediately(api: Api) -> No
     found.reconciler.now = lambda: later
     found.look()
     assert 'ProvisioningFailed: storageclass.storage.k8s.io "fast" not found' in status(api)["message"]
+
+
+def test_status_of_job_that_newer_version_ended_is_not_written(api: Api) -> None:
+    """Contract: a rollback of the controller loses no result."""
+    ended = {"phase": "Archived", "completionTime": "2026-11-23T11:00:00Z", "message": "kept"}
+    api.put({**the(api, names.JOB_KIND), "status": ended})
+    controller(api).look()
+    assert status(api) == ended
+    assert api.there("JobSet") is None
