@@ -44,7 +44,7 @@ def desired(
         status.conditions = with_condition(old.conditions, recovered, now)
     finalizers = list(queue["metadata"].get("finalizers") or [])
     if ending(queue):
-        return _end(queue, snapshot, status, finalizers)
+        return _end(queue, snapshot, status, finalizers, now)
     try:
         spec = QueueSpec.model_validate(queue["spec"])
     except ValidationError as error:
@@ -208,6 +208,11 @@ def kai_document(queue: Object, spec: QueueSpec) -> Object:
 
 
 KAI_QUEUE_NOT_OPEN = "KaiQueueNotOpen"
+KAI_QUEUE_REMAINS = (
+    "this controller runs with --gang kueue and has no permission to delete the kai-scheduler Queue that it "
+    "created with --gang kai: run it with --gang kai until the TorchrunQueue is deleted, or delete the Queue "
+    f"and the finalizer {names.FINALIZER} yourself"
+)
 DEFAULT_PARENT = "default"
 """The kai-scheduler Queue that every TorchrunQueue may use as the parent of its own Queue."""
 TEMPLATE = "PodTemplateValid"
@@ -248,9 +253,21 @@ UNLIMITED = {"quota": -1, "limit": -1, "overQuotaWeight": 1}
 MISSING = "is being created"
 
 
-def _end(queue: Object, snapshot: QueueSnapshot, status: QueueStatus, finalizers: list[str]) -> QueueDecision:
+def _end(
+    queue: Object, snapshot: QueueSnapshot, status: QueueStatus, finalizers: list[str], now: datetime
+) -> QueueDecision:
     status.phase = "Terminating"
     if names.FINALIZER not in finalizers:
+        return QueueDecision(status)
+    if snapshot.kai_forbidden:
+        not_ready = Condition(
+            type="Ready",
+            status="False",
+            reason="KaiQueueRemains",
+            message=KAI_QUEUE_REMAINS,
+            observed_generation=queue["metadata"].get("generation"),
+        )
+        status.conditions = with_condition(status.conditions, not_ready, now)
         return QueueDecision(status)
     if snapshot.kai_queue is not None and not ending(snapshot.kai_queue):
         kai = snapshot.kai_queue["metadata"]

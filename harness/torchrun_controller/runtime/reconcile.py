@@ -15,6 +15,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Literal, NamedTuple
 
 from kubernetes.client.exceptions import ApiException
+from kubernetes.dynamic.exceptions import ForbiddenError
 from pydantic import ValidationError
 from urllib3.exceptions import HTTPError, ReadTimeoutError
 
@@ -27,7 +28,7 @@ from harness.torchrun_controller.api.rejected import TRANSIENT, Rejected
 from harness.torchrun_controller.decide import events
 from harness.torchrun_controller.decide import job as desired
 from harness.torchrun_controller.decide import queue as queues
-from harness.torchrun_controller.decide.decisions import Action, Check, Create, Decision, Snapshot
+from harness.torchrun_controller.decide.decisions import Action, Check, Create, Decision, Snapshot, ending
 from harness.torchrun_controller.decide.reconcile_state import UNEXPLAINED, ended_otherwise, read_status
 from harness.torchrun_controller.decide.silence import Silence
 from harness.torchrun_controller.objects import dry_run_pods, etcd
@@ -338,11 +339,16 @@ class Reconciler:
             return REQUEUE_SECONDS
         try:
             self._act(key, queue, decision.actions)
-        except Rejected as rejected:
+        except (Rejected, ForbiddenError) as error:
+            if isinstance(error, Rejected):
+                snapshot = replace(snapshot, rejected=error)
+            elif ending(queue) and not kai:
+                snapshot = replace(snapshot, kai_forbidden=True)
+            else:
+                raise
             queue = self.caches.one(QUEUES, key.namespace, key.name)
             if queue is None:
                 return None
-            snapshot = replace(snapshot, rejected=rejected)
             decision = queues.desired(queue, snapshot, now, self.cluster_queue, kai=kai)
             if not self.cluster.write_status(queue, decision.status, acting=False):
                 return REQUEUE_SECONDS
