@@ -16,6 +16,8 @@ from harness.judge.logs import ranks_outside_collectives
 
 ENDING_SECONDS = 20.0
 """Maximum time, in seconds, that ranks, the Pluto client and torchrun need to exit after the last point."""
+_MULTIKUEUE = "kueue.x-k8s.io/multikueue"
+"""Value of the managedBy field of jobs that MultiKueue runs in a worker cluster."""
 _MANAGED = "kueue.x-k8s.io/managed"
 """Label that Kueue sets on the pods that it manages."""
 
@@ -51,7 +53,7 @@ def queue_and_admission(case: Case) -> list[Finding]:
         return [unknown("queue", "no Workload for the job was recorded"), _no_workload(case)]
     last = case.workload[-1]
     if cluster := worker_cluster(case):
-        text = f"MultiKueue runs the job in cluster {cluster}, and none of its pods are in this cluster"
+        text = f"MultiKueue runs the job in {cluster}, and none of its pods are in this cluster"
         elsewhere = (
             not_passed("admission", "admission.other_cluster", text, evidence=[last.ref])
             if case.timed_out and case.terminal is None
@@ -187,15 +189,20 @@ def _advice(cause: CauseId, message: str) -> str:
 
 
 def worker_cluster(case: Case) -> str:
-    """Return the name of the worker cluster in which MultiKueue runs the job, or "" if there is none."""
+    """Return the worker cluster in which MultiKueue runs the job, such as "cluster a", or "" for none.
+
+    The Workload may not name the cluster. Then the job's managedBy field shows that MultiKueue runs it.
+    """
     last = case.workload[-1] if case.workload else None
     if case.pods or last is None or not _is(last, "QuotaReserved"):
         return ""
     if name := mapping(last.object, "status").get("clusterName"):
-        return str(name)
+        return f"cluster {name}"
     texts = [str(each.get("message")) for each in items(last.object, "status", "admissionChecks")]
-    reservation = next(filter(None, map(_RESERVATION.search, texts)), None)
-    return reservation[1] if reservation else ""
+    if reservation := next(filter(None, map(_RESERVATION.search, texts)), None):
+        return f"cluster {reservation[1]}"
+    manager = controllers.foreign_manager(case.jobset) if case.jobset is not None else ""
+    return "another cluster" if manager == _MULTIKUEUE and _is(last, "Admitted") else ""
 
 
 def _inactive(case: Case, message: str) -> list[str]:

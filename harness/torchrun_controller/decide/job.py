@@ -428,6 +428,12 @@ class _Job(KueueAdmission):
 
         The explanation comes from `reason` or from Events.
         """
+        manager = ((self.ours or {}).get("spec") or {}).get("managedBy") or names.JOBSET_MANAGER
+        if not pods and manager != names.JOBSET_MANAGER:
+            message = (
+                f"{progress} in this cluster: {manager} manages its JobSet, and may run it in another one"
+            )
+            return self._decision("Pending", message, requeue_at=self._deadline())
         since = self._late_since()
         warnings = self.snapshot.warnings
         if warnings is not None:

@@ -141,6 +141,28 @@ def test_a_job_that_multikueue_runs_elsewhere_says_where(judged) -> None:
     assert any("MultiKueue runs the job in cluster worker1" in each.explanation for each in verdict.checks)
 
 
+@pytest.mark.parametrize(
+    ("manager", "outcome"),
+    [
+        ("kueue.x-k8s.io/multikueue", ("FAIL", "admission.other_cluster")),
+        ("example.com/fleet", ("FAIL", "run.timed_out")),
+        ("jobset.sigs.k8s.io/jobset-controller", ("FAIL", "controllers.jobset_not_reconciling")),
+        (None, ("FAIL", "controllers.jobset_not_reconciling")),
+    ],
+)
+def test_jobset_of_other_manager_is_not_neglected_by_jobset(judged, manager, outcome) -> None:
+    """Contract: no controller of this cluster is accused of a job that it must not reconcile."""
+    job = pending(RESERVED, cond("Admitted", "True", "Admitted"))
+    job.objects = [pair for pair in job.objects if pair[0] not in ("jobset", "job")]
+    job.jobset(1, type_="ADDED")
+    if manager is not None:
+        job.objects[-1][1].object["spec"]["managedBy"] = manager
+    verdict = judged(job)
+    assert (verdict.verdict, verdict.cause) == outcome, verdict.explanation
+    explained = " ".join(check.explanation for check in verdict.checks)
+    assert ("spec.managedBy is example.com/fleet" in explained) == (manager == "example.com/fleet")
+
+
 def test_job_waiting_again_does_not_run_on_other_cluster(judged) -> None:
     """Contract: only the last state of a Workload shows where its job runs."""
     checks = [{"name": "mk", "state": "Ready", "message": 'The workload got reservation on "worker1"'}]

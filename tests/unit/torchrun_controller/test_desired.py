@@ -457,3 +457,21 @@ def test_old_job_with_unknown_phase_and_unreadable_spec_is_not_failed() -> None:
     found = look(one)
     assert found.status.phase == "Pending"
     assert reason(found, "Reconciled") == ("False", "InvalidSpec")
+
+
+@pytest.mark.parametrize("manager", [None, "kueue.x-k8s.io/multikueue"])
+def test_jobset_of_other_cluster_is_not_reported_as_neglected(manager: str | None) -> None:
+    """Contract: the JobSet controller is not accused, and the job's end comes from the JobSet's status."""
+    elsewhere = jobset()
+    if manager:
+        elsewhere["spec"]["managedBy"] = manager
+    begun = then(job(), look(then(job(), look(job())), jobset=elsewhere))
+    found = look(begun, NOW + timedelta(minutes=10), jobset=elsewhere, warnings=[])
+    assert found.status.phase == "Pending"
+    assert found.actions == []
+    message = str(found.status.message)
+    assert ("kueue.x-k8s.io/multikueue manages its JobSet" in message) == (manager is not None)
+    assert ("check that JobSet's controller" in message) == (manager is None), message
+    ended = jobset(Completed={})
+    ended["spec"] = elsewhere["spec"]
+    assert look(begun, jobset=ended).status.phase == "Succeeded"
