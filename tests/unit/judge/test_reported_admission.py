@@ -163,6 +163,28 @@ def test_jobset_of_other_manager_is_not_neglected_by_jobset(judged, manager, out
     assert ("spec.managedBy is example.com/fleet" in explained) == (manager == "example.com/fleet")
 
 
+@pytest.mark.parametrize(
+    ("owner", "outcome", "says"),
+    [
+        (None, "controllers.kueue_not_reconciling", "is still suspended"),
+        ("TrainJob", "run.timed_out", "or the owner's controller did not resume it"),
+    ],
+)
+def test_admitted_job_that_stays_suspended_is_named(judged, owner, outcome, says) -> None:
+    """kueue #11931, kubeflow/trainer #3008: quota is used, no pod exists, and nothing else says why."""
+    job = pending(RESERVED, cond("Admitted", "True", "Admitted", when=2))
+    if owner is not None:
+        for kind, seen in job.objects:
+            if kind == "jobset":
+                seen.object["metadata"]["ownerReferences"] = [{"kind": owner, "name": "yolo"}]
+    verdict = judged(job)
+    assert (verdict.verdict, verdict.cause) == ("FAIL", outcome), verdict.explanation
+    assert says in verdict.explanation
+    # An admission just before the deadline is not a neglected one.
+    late = pending(RESERVED, cond("Admitted", "True", "Admitted", when=39))
+    assert "still suspended" not in judged(late).explanation
+
+
 def test_job_waiting_again_does_not_run_on_other_cluster(judged) -> None:
     """Contract: only the last state of a Workload shows where its job runs."""
     checks = [{"name": "mk", "state": "Ready", "message": 'The workload got reservation on "worker1"'}]
