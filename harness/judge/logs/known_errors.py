@@ -250,8 +250,29 @@ _ADVICE = (
         "and the number of ranks with which it was saved",
     ),
     (
+        r"(FileNotFoundError|OSError|FileExistsError): \[Errno (2|17|39)\] .*' -> '",
+        "another rank has probably renamed the same path: on a shared volume, let only one rank of the job "
+        "rename it, not one rank of each node, and the others wait in torch.distributed.barrier()",
+    ),
+    (
+        r"FileExistsError: ",
+        "another rank created this path at the same time, or an earlier attempt left it there: let one rank "
+        "create it, with exist_ok=True, and remove an incomplete checkpoint before it is saved again",
+    ),
+    (
+        r"(No such file|not found|does not exist).*"
+        r"(world_size_\d+_rank_\d+|mp_rank_\d+|zero_pp_rank_\d+|__\d+_\d+\.distcp)",
+        "the checkpoint may have been saved by another number of ranks, or on volumes that not every node "
+        "has: resume with that number, or convert it, and save to a volume that all nodes share",
+    ),
+    (
+        r"invalid load key, 'v'",
+        "the file is a Git LFS pointer instead of the checkpoint: run `git lfs pull` before it is copied",
+    ),
+    (
         r"MetadataIncompleteBuffer|InvalidHeaderDeserialization|failed finding central directory"
-        r"|EOFError: Ran out of input",
+        r"|EOFError: Ran out of input"
+        r"|UnpicklingError: (pickle data was truncated|unpickling stack underflow)",
         "the file is incomplete: another rank may still be writing it, or an earlier save or download was "
         "cut off. Let one rank write it and the others wait in torch.distributed.barrier(); delete it if it "
         "stays incomplete",
