@@ -22,6 +22,9 @@ The other steps can match by chance."""
 LOOKED = 3
 """Number of deviating steps per rank that are compared with the sequences expected for other ranks and for
 earlier steps."""
+_KINDS = ("rank", "steps", "later")
+"""Explanations for wrong sequences, in order of preference: those of another rank, of an earlier step, and of
+a later step."""
 Sums = tuple[float, float, float]
 """The number of sequences that a rank used in a step, the sum of their indexes, and the sum of the indexes'
 squares."""
@@ -276,10 +279,19 @@ def _instead(
             for s in worlds
             if s < step and rank < worlds[s] and reported == plan.expected(s, rank, int(worlds[s]))
         }
-        candidates = of_ranks | earlier if candidates is None else candidates & (of_ranks | earlier)
+        later = {
+            ("later", ahead)
+            for ahead in range(1, plan.per_epoch + 1)
+            if reported == plan.expected(step + ahead, rank, world)
+        }
+        own = of_ranks | earlier | later
+        candidates = own if candidates is None else candidates & own
     if not candidates:
         return []
-    kind, number = min(candidates)
+    kind, number = min(candidates, key=lambda each: (_KINDS.index(each[0]), each[1]))
+    if kind == "later":
+        text = f"these are the sequences of {counted(number, 'step')} later"
+        return [f"{text}: a resumed training job must not skip data that it has not used"]
     if kind == "rank":
         return [f"these are the sequences of rank {number}: give each rank its own share of each batch"]
     epochs, remainder = divmod(number, plan.per_epoch)

@@ -239,7 +239,16 @@ PER_EPOCH = data_order.steps(SEQUENCES, BATCH)
         (lambda s, r: mine(s % PER_EPOCH, r), "data_repeated", "1 epoch earlier.*set_epoch"),
         # pocket-tts #287, sparse-to-dense.pytorch #19
         (lambda s, r: mine(s if s < 4 else s - 1, r), "data_repeated", "1 step earlier.*resumed"),
+        # paiml/entrenar #294
         (lambda s, r: mine(s if s < 4 else s - 4, r), "data_repeated", "4 steps earlier.*resumed"),
+        # huggingface/accelerate #2016: after a resume in the second epoch, the order of the first
+        (lambda s, r: mine(s if s < 4 else s - PER_EPOCH, r), "data_repeated", "1 epoch earlier"),
+        # A loader that skips a batch which was not used.
+        (
+            lambda s, r: mine(s if s < 4 else min(s + 1, STEPS - 1), r),
+            "data_missed",
+            "1 step later.*not skip",
+        ),
         (lambda s, r: mine(s, 0), "rank_with_other_seed", "of rank 0.*own share"),
         (lambda s, r: mine(s, r, seed=8), "data_repeated", "than those of the seed: "),
     ],
