@@ -15,15 +15,12 @@ import base64
 import html
 import json
 import re
-from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 from urllib.parse import quote, quote_plus
 
 from harness.core.secret_rules import (
-    FIRST,
     FULL_LINE_END,
     LINE_END,
     PREFIX,
@@ -33,6 +30,7 @@ from harness.core.secret_rules import (
     merged,
     without,
 )
+from harness.evidence.io.decoded_text import ESCAPE, ONE_LEVEL, View, decodings, unescape
 
 MIN_LENGTH = 4
 """The minimum length of a secret, in characters. Shorter secrets would match ordinary text."""
@@ -86,18 +84,6 @@ removes more of the surrounding text than the previous one. Removing too much wo
 so all patterns are tried. All alternatives begin with a literal character, which makes Python's search
 several times faster."""
 _TAIL = re.compile(rf"(?:{FULL_LINE_END}{PREFIX}{_SEAMS})+$")
-_ESCAPE = re.compile(
-    r"%[0-7][0-9A-Fa-f]|%[89A-Fa-f][0-9A-Fa-f](?:%[89A-Fa-f][0-9A-Fa-f]){1,3}"
-    r"|&#[0-9]{1,7};|&#[xX][0-9A-Fa-f]{1,6};|&[A-Za-z]{2,8};"
-    rf"|{FIRST}u[dD][89abAB][0-9A-Fa-f]{{2}}{FIRST}u[dD][c-fC-F][0-9A-Fa-f]{{2}}"
-    rf"|{FIRST}u[0-9A-Fa-f]{{4}}|{FIRST}x[0-7][0-9A-Fa-f]"
-    rf"|{FIRST}x[89A-Fa-f][0-9A-Fa-f](?:{FIRST}x[89A-Fa-f][0-9A-Fa-f]){{1,3}}"
-    r"|'\\''|'\"'\"'|\\[^\sA-Za-z0-9]"
-)
-_ONE_LEVEL = re.compile(_ESCAPE.pattern.replace(FIRST, r"\\"))
-"""Like `_ESCAPE`, except that `\\\\` is a backslash rather than another level of escapes."""
-_RUN, _HEX_RUN = re.compile(r"[A-Za-z0-9+/_-]{16,}"), re.compile(r"[0-9A-Fa-f]{16,}")
-_STANDARD = str.maketrans("-_", "+/")
 _WRAPPED = re.compile(r"[A-Za-z0-9+/_=-]\r?\n[A-Za-z0-9+/_-]")
 """Matches a line ending inside base64 or hex."""
 _JSON_SPECIAL = '"\\ \r\n'
@@ -105,69 +91,6 @@ _JSON_SPECIAL = '"\\ \r\n'
 search. `_quoted` yields the forms of secrets that contain these characters."""
 _ESCAPED_END = re.compile(r"%[0-9A-Fa-f]{2}|&#?\w+;|\\[ux][0-9A-Fa-f]{2}")
 _ESCAPED = r"%[0-9A-Fa-f]{2}|&#?[0-9A-Za-z]{2,8};|\\[ux][0-9A-Fa-f]{2}"
-
-
-def _decoded(match: re.Match[str]) -> str:
-    """Return the character for an escape sequence, or the sequence itself if it is not valid."""
-    text = match[0]
-    body = text.lstrip("\\")
-    if text[0] in "&'":
-        return html.unescape(text) if text[0] == "&" else "'"
-    if text[0] == "\\" and body[:1] not in ("u", "x"):
-        return text[1:]
-    try:
-        if body[0] in "%x":
-            return bytes.fromhex(re.sub(r"\\*x|%", "", body)).decode()
-        units = [int(unit, 16) for unit in re.findall(r"u([0-9A-Fa-f]{4})", body)]
-        return b"".join(unit.to_bytes(2, "big") for unit in units).decode("utf-16-be", "surrogatepass")
-    except ValueError:
-        return text
-
-
-@dataclass(frozen=True)
-class _View:
-    """A modified copy of a string that maps its positions back to the original string."""
-
-    text: str
-    source: _View | None = None
-    at: list[int] = field(default_factory=list)
-    """The position 0, followed by the start and end of each replacement in `text`."""
-    origin: list[int] = field(default_factory=list)
-    """For each position in `at`, the corresponding position in the text of `source`."""
-
-    def replaced(self, pattern: re.Pattern[str], replacement: Any, before: str = "") -> _View:
-        """Return a view with the pattern's matches replaced, or this view if there are none.
-
-        The characters in `before` are removed if they precede a match.
-        """
-        parts: list[str] = []
-        at, origin = [0], [0]
-        low = length = 0
-        for match in pattern.finditer(self.text):
-            new = replacement(match)
-            if new == match[0]:
-                continue
-            unchanged = self.text[low : match.start()]
-            unchanged = unchanged.rstrip(before) if before else unchanged
-            parts += [unchanged, new]
-            length += len(unchanged)
-            at += [length, length + len(new)]
-            origin += [low + len(unchanged), match.end()]
-            length, low = length + len(new), match.end()
-        return _View("".join([*parts, self.text[low:]]), self, at, origin) if parts else self
-
-    def place(self, start: int, end: int) -> Span:
-        """Return the (start, end) in the original string that corresponds to a range in this view."""
-        view = self
-        while view.source is not None:
-            before = bisect_right(view.at, start) - 1
-            after = bisect_left(view.at, end)
-            if after == len(view.at) or view.at[after] != end:
-                after -= 1
-            start = view.origin[before] + start - view.at[before]
-            end = view.origin[after] + end - view.at[after]
-            view = view.source
-        return start, end
 
 
 def _encodings(raw: bytes) -> Iterator[str]:
@@ -323,7 +246,7 @@ class KnownSecrets:
             spans = without((match.span() for match in short_pattern.finditer(text)), frames(text))
         if not self._plain or self._hint.search(text.encode("utf-8", "surrogatepass")) is None:
             return merged(spans)
-        stack, seen_texts = [(_View(text), 0)], {text}
+        stack, seen_texts = [(View(text), 0)], {text}
         while stack:
             view, depth = stack.pop()
             spans += [view.place(*span) for span in self._in(view.text)]
@@ -331,7 +254,7 @@ class KnownSecrets:
                 spans += [view.place(*span) for span in self._in_decoded(view.text)]
             views = [(view.replaced(joint, _nothing, seams), depth) for joint, seams in _JOINTS]
             if depth < _DEPTH:
-                views += [(view.replaced(escape, _decoded), depth + 1) for escape in (_ESCAPE, _ONE_LEVEL)]
+                views += [(view.replaced(escape, unescape), depth + 1) for escape in (ESCAPE, ONE_LEVEL)]
             for each in views:
                 if each[0].text not in seen_texts:
                     seen_texts.add(each[0].text)
@@ -346,10 +269,10 @@ class KnownSecrets:
 
     def _in_decoded(self, text: str) -> Iterator[Span]:
         """Yield the (start, end) of secrets that were encoded, split across lines and encoded again."""
-        for start, characters, size, decoded in _decodings(text):
+        for start, characters, size, decoded in decodings(text):
             if _WRAPPED.search(decoded) is None:
                 continue
-            view = _View(decoded).replaced(_JOINTS[0][0], _nothing)
+            view = View(decoded).replaced(_JOINTS[0][0], _nothing)
             for low, high in (view.place(*span) for span in self._in(view.text)):
                 yield (
                     start + low // size * characters,
@@ -500,26 +423,6 @@ def _cuts(form: str, length: int) -> Iterator[str]:
     """
     for at in range(1, len(form)):
         yield from _encodings(f"{form[max(0, at - length) : at]}\n{form[at : at + length]}".encode())
-
-
-def _decodings(text: str) -> Iterator[tuple[int, int, int, str]]:
-    """Decode all base64 and hex in a string, at every alignment.
-
-    Yield (start position in the string, number of characters per group, number of bytes that a group encodes,
-    decoded bytes as Latin-1 text).
-    """
-    for run in _RUN.finditer(text):
-        encoded = run[0].translate(_STANDARD)
-        for skipped in range(4):
-            length = (len(encoded) - skipped) // 4 * 4 + skipped
-            remainder = encoded[length:] if len(encoded) - length > 1 else ""
-            padded = encoded[skipped:length] + (remainder and remainder.ljust(4, "="))
-            yield run.start() + skipped, 4, 3, base64.b64decode(padded).decode("latin-1")
-    for run in _HEX_RUN.finditer(text):
-        for skipped in range(2):
-            length = (len(run[0]) - skipped) // 2 * 2
-            decoded = bytes.fromhex(run[0][skipped : skipped + length]).decode("latin-1")
-            yield run.start() + skipped, 2, 1, decoded
 
 
 def _any_of(forms: Iterable[str]) -> re.Pattern[str]:

@@ -181,6 +181,12 @@ _ADVICE = (
         "such as cpu or the rank's own device",
     ),
     (
+        r"unable to lock file, errno|HDF5_USE_FILE_LOCKING",
+        "another rank has the HDF5 file open, or its file system does not support locks: let one rank write "
+        "it and the others open it for reading after that; for a file that no rank writes, set "
+        "HDF5_USE_FILE_LOCKING=FALSE",
+    ),
+    (
         r"can't start new thread|blas_thread_init: pthread_create failed|pthread_create.*Resource temporarily"
         r"|fork: (retry: )?Resource temporarily unavailable|BlockingIOError: \[Errno 11\]",
         "the pod cannot create more threads: raise the kubelet's podPidsLimit, or set OMP_NUM_THREADS and "
@@ -272,7 +278,8 @@ _ADVICE = (
     (
         r"MetadataIncompleteBuffer|InvalidHeaderDeserialization|failed finding central directory"
         r"|EOFError: Ran out of input"
-        r"|UnpicklingError: (pickle data was truncated|unpickling stack underflow)",
+        r"|UnpicklingError: (pickle data was truncated|unpickling stack underflow)"
+        r"|tarfile\.ReadError: unexpected end of data|Parquet magic bytes not found",
         "the file is incomplete: another rank may still be writing it, or an earlier save or download was "
         "cut off. Let one rank write it and the others wait in torch.distributed.barrier(); delete it if it "
         "stays incomplete",

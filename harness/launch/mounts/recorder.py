@@ -24,6 +24,7 @@ _MODULES = (
     "recorder/__init__",
     "recorder/hooks",
     "recorder/client_calls",
+    "recorder/logged_values",
     "recorder/queued_values",
     "recorder/process_events",
     "recorder/exit_status",

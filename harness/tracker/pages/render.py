@@ -20,6 +20,7 @@ HEADERS = {
     "Cache-Control": "no-store",
 }
 STATIC = {
+    "axes.js": "text/javascript; charset=utf-8",
     "pages.css": "text/css; charset=utf-8",
     "pages.js": "text/javascript; charset=utf-8",
     "icon.svg": "image/svg+xml",

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .messages import HEADER, Stream, header, parse_header
-from .reach import cause_of
+from .reach import cause_of, connect
 
 PATIENCE = 2.0
 """Seconds to wait for a response on an open connection."""
@@ -318,3 +318,20 @@ def _listen(port: int) -> socket.socket:
             if "in use" in str(error):
                 raise
     return socket.create_server(("", port), backlog=512)
+
+
+def exchange(address: str, port: int, kind: bytes, data: Any, seconds: float = PATIENCE) -> Any:
+    """Send one message to a rank. Return its response, decoded from JSON, or None if there is none.
+
+    If `data` is bytes, it is already encoded as JSON.
+    """
+    body = data if isinstance(data, bytes) else json.dumps(data).encode()
+    # Small segments get through even where full-size packets are dropped.
+    reached = connect(address, port, 1.0, segment=536)
+    if reached.connection is None:
+        return None
+    with reached.connection as connection:
+        try:
+            return json.loads(Stream(connection).call(kind, body, seconds)[1])
+        except (OSError, ValueError):
+            return None

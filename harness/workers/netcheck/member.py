@@ -15,26 +15,23 @@ import socket
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
-from . import bandwidth, first_round, interfaces, socket_ifname, torchrun_names
+from . import bandwidth, first_round, interfaces
 from .conclude import Conclusion, conclude
 from .cpu_delay import WINDOW, CpuDelay
 from .diagnosis import Diagnosis
 from .finding import OK, Finding, failed, unknown
-from .greeting import PATIENCE, Hello, Server
-from .messages import Stream
+from .greeting import PATIENCE, Hello, Server, exchange
 from .name_resolution import AGREE, AGREE_IN_MANY, MANY, Configuration, Names
+from .own_name import OwnName
 from .peers import Peer
 from .pool import Pool
 from .probe import PENDING, RESPONDED, Cell, FirstProbe, MasterProbe, Probe, alternatives
 from .proof import withheld
 from .rank_report import Report
-from .reach import connect
 from .report_collection import ReportCollection, is_incomplete
 from .surroundings import facts
-from .torchrun_options import gpus
 from .variables import Environment
 
 GRACE, NO_GRACE = 10.0, 0.5
@@ -45,8 +42,6 @@ FINAL = ("dns.no_server", "dns.search_path")
 INFORM, INFORM_EACH = 5.0, 0.1
 """Rank 0 waits up to INFORM seconds plus INFORM_EACH seconds per rank until all ranks that reported have the
 verdict. A rank that rank 0 cannot reach gets it in response to its next report."""
-OWN_NAME = 2.0
-"""Timeout in seconds for resolving this host's own name."""
 RESEND, PARTIAL = 0.5, 0.016
 """A rank whose row has not changed waits at least RESEND seconds before it reports again. As long as cells
 are pending, it waits at least PARTIAL seconds per rank of the job, because rank 0 reads the reports of all
@@ -81,13 +76,19 @@ class Member:
         self._port = port
         rank = -1 if known.node_rank is None else known.node_rank
         instance = os.urandom(8).hex()
-        self._hello = Hello(known.run_id, rank, nodes or 0, socket.gethostname(), instance)
-        self._own = [*known.findings, *socket_ifname.check_names(variables, alone=nodes == 1)]
-        self._facts = {**facts(), "rdzv_id": known.rdzv_id}
-        if nodes != 1:
-            if len(self._own) == len(known.findings):
-                self._bind(variables)
-            self._name(known)
+        own = OwnName.read(known, variables, alone=nodes == 1)
+        self._hello = Hello(
+            known.run_id,
+            rank,
+            nodes or 0,
+            socket.gethostname(),
+            instance,
+            bound=own.bound,
+            why=own.why,
+            published=own.published,
+        )
+        self._own = [*known.findings, *own.findings]
+        self._facts = {**facts(), "rdzv_id": known.rdzv_id, **own.torchrun}
         self._stop = threading.Event()
         self._news = threading.Event()
         """An event that is set when this rank may have something to send, or rank 0 may have a verdict."""
@@ -154,36 +155,6 @@ class Member:
         probe.delayed = self._delay.since
         self._pool.add(probe.attempt)
         return probe
-
-    def _bind(self, variables: Mapping[str, str]) -> None:
-        """Set the greeting's `bound` to the address on which NCCL (with GPUs) or gloo would listen."""
-        library, own = socket_ifname.nccl if gpus() else socket_ifname.gloo, interfaces.with_link_local()
-        found: list[socket_ifname.Binding | None] = []
-        thread = threading.Thread(target=lambda: found.append(library(variables, own)), daemon=True)
-        thread.start()
-        thread.join(OWN_NAME)
-        if not found:
-            text = f"this host's own name, which gloo uses, did not resolve within {OWN_NAME:.0f} s"
-            self._own.append(unknown("interface", text))
-        elif found[0] is not None:
-            where = f"{found[0].library} would listen on {found[0].address}, because {found[0].reason}"
-            self._hello = replace(self._hello, bound=found[0].address, why=where)
-            if found[0].loopback:
-                self._own.append(failed("address.advertised", where))
-
-    def _name(self, known: Environment) -> None:
-        """Add the settings that torchrun derives from this host's own name to the report and the greeting."""
-        found: list[dict[str, Any]] = []
-        asked = known.torchrun, known.master_addr
-        thread = threading.Thread(target=lambda: found.append(torchrun_names.own(*asked)), daemon=True)
-        thread.start()
-        thread.join(OWN_NAME)
-        if not found:
-            text = f"this host's own name, which torchrun uses, did not resolve within {OWN_NAME:.0f} s"
-            self._own.append(unknown("dns", text))
-            return
-        self._facts.update(found[0])
-        self._hello = replace(self._hello, published=found[0].get("published", ""))
 
     def _listening(self) -> Server | None:
         """Return this rank's server on the first free port, or None if it cannot listen on any port."""
@@ -377,7 +348,7 @@ class Member:
     def _fetch(self, place: int, probe: Probe) -> None:
         """Fetch and store a rank's report."""
         try:
-            data = self._exchange(probe, b"TELL", self._no_verdict)
+            data = exchange(*probe.socket_address, b"TELL", self._no_verdict)
             if data:
                 self._store(Report.of(data))
         finally:
@@ -403,7 +374,7 @@ class Member:
             port = self._probes[receiver].port
             asked = {"address": there[receiver], "port": port, "seconds": seconds}
             patience = 2 * seconds + 8 * PATIENCE
-            said = self._exchange(self._probes[sender], b"MEAS", asked, patience)
+            said = exchange(*self._probes[sender].socket_address, b"MEAS", asked, patience)
             return bandwidth.Measured.of(said)
 
         machines = {place: str(report.facts.get("machine", "")) for place, report in reports.items()}
@@ -440,7 +411,7 @@ class Member:
 
     def _inform(self, probe: Probe, verdict: bytes) -> None:
         instance = probe.cell.instance
-        report = self._exchange(probe, b"TELL", verdict)
+        report = exchange(*probe.socket_address, b"TELL", verdict)
         if isinstance(report, dict):  # The rank may have restarted since it was probed.
             self._informed.update((instance, str(report.get("instance"))))
 
@@ -457,7 +428,7 @@ class Member:
         if first.cell.outcome not in RESPONDED or (own and early):
             return
         if self._learning:
-            self._learn(self._exchange(first, b"PEER", None) or {})
+            self._learn(exchange(*first.socket_address, b"PEER", None) or {})
         row = tuple(
             (place, cell.outcome, cell.at, cell.instance)
             for place, probe in list(self._probes.items())
@@ -470,7 +441,7 @@ class Member:
         if now - self._sent[1] < least:
             return
         self._sent = row, now
-        data = self._exchange(first, b"REPT", self._report_data())
+        data = exchange(*first.socket_address, b"REPT", self._report_data())
         if data:
             self._receive_verdict(data)
 
@@ -490,39 +461,13 @@ class Member:
         self._apply_listening()
 
     def _addresses(self) -> dict[str, str]:
-        """Return an address for each rank that has reported, preferably its greeting's source address."""
-        greetings = list(self._server.greetings.values()) if self._server else []
-        spoke = {hello.instance: address for hello, address in greetings}
-        reports = [report for report in self._reports.newest() if report.addresses]
-        return {
-            str(report.place): spoke[report.instance]
-            if spoke.get(report.instance) in report.addresses
-            else report.addresses[0]
-            for report in reports
-        }
+        return self._reports.addresses(list(self._server.greetings.values()) if self._server else [])
 
     def _connected(self) -> bool:
         """Return whether this rank can reach rank 0 or has been reached by it."""
         greetings = self._server.greetings.values() if self._server else ()
         first = self._probes[0].cell.outcome in RESPONDED
         return first or any(hello.rank == 0 and self._mine(hello) for hello, _ in list(greetings))
-
-    def _exchange(self, probe: Probe, kind: bytes, data: Any, seconds: float = PATIENCE) -> Any:
-        """Send a message. Return the response, or None if there is none.
-
-        If `data` is bytes, it is already encoded as JSON.
-        """
-        body = data if isinstance(data, bytes) else json.dumps(data).encode()
-        reached = connect(
-            probe.cell.address, probe.port, 1.0, segment=536
-        )  # Small segments get through even where full-size packets are dropped.
-        if reached.connection is None:
-            return None
-        with reached.connection as connection:
-            try:
-                return json.loads(Stream(connection).call(kind, body, seconds)[1])
-            except (OSError, ValueError):
-                return None
 
     def _row_alone(self) -> Diagnosis:
         """Return a diagnosis based only on this rank's row, for a rank without a verdict from rank 0."""

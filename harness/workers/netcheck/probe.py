@@ -169,6 +169,11 @@ class Probe:
         return self._cell.port or self._port
 
     @property
+    def socket_address(self) -> tuple[str, int]:
+        """The (address, port) at which the peer responded. Until it has responded, the address is ""."""
+        return self.cell.address, self.port
+
+    @property
     def cell(self) -> Cell:
         """The current result. If a connection attempt gets no response, it counts as filtered.
 

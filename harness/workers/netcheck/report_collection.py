@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from dataclasses import replace
 
 from .finding import OK
+from .greeting import Hello
 from .probe import PENDING, Cell
 from .proof import withheld
 from .rank_report import Report
@@ -94,6 +95,17 @@ class ReportCollection:
             delay = replace(report.delay, late=round(max(report.delay.late, silent), 3))
             found.append(replace(report, row=row, delay=delay))
         return withheld(found)
+
+    def addresses(self, greetings: Sequence[tuple[Hello, str]]) -> dict[str, str]:
+        """Return an address for each rank that has reported, preferably its greeting's source address."""
+        spoke = {hello.instance: address for hello, address in greetings}
+        reports = [report for report in self.newest() if report.addresses]
+        return {
+            str(report.place): spoke[report.instance]
+            if spoke.get(report.instance) in report.addresses
+            else report.addresses[0]
+            for report in reports
+        }
 
     def settled(self, expected: Set[int] | None, learning: bool) -> bool:
         """Return whether all ranks have reported and all failures are final.

@@ -13,7 +13,6 @@ import functools
 import os
 import sys
 import threading
-import time
 import weakref
 from collections.abc import Mapping
 from contextlib import nullcontext
@@ -23,7 +22,7 @@ from typing import Any, Callable, ClassVar  # noqa: UP035 - Python 3.9
 
 from ..ground_truth import client_rules, client_state
 from ..ground_truth.point_recorder import Recorder
-from . import hooks, process_events, queued_values
+from . import hooks, logged_values, process_events, queued_values
 from .queued_values import Account, Leaf, Queue, Queued
 
 
@@ -119,17 +118,6 @@ class Stream(Recorder):
         return not self._in_call and super()._may_write_at_once()
 
 
-class ClientData(dict):  # type: ignore[type-arg]
-    """The data that the client receives: the caller's entries, in which numbers replace the tensors."""
-
-    def __init__(self, entries: list[tuple[Any, Any]]) -> None:
-        super().__init__(entries)
-        self._entries = entries
-
-    def items(self) -> Any:
-        return self._entries  # Unlike a dict, this list of entries can contain duplicate keys.
-
-
 class Call:
     """One call to `log`: the data and step for the client, and the values that the caller passed."""
 
@@ -208,30 +196,34 @@ class Recording:
         )
         whole_step = client_rules.whole(step)
         rows: list[tuple[str, int, float]] = []
-        if type(data) is dict and manager is not None and _plain(data):
+        if type(data) is dict and manager is not None and logged_values.all_exact(data):
             rows = (
                 [(name, whole_step, value) for name, value in data.items()] if whole_step is not None else []
             )
         else:
             call.passed = []
             read: dict[int, Any] = {}
-            entries = _entries(data)
+            entries = logged_values.entries_of(data)
             for name, value in entries or ():
-                call.passed += queued_values.leaves(name, value, functools.partial(_number, read))
+                call.passed += queued_values.leaves(
+                    name, value, functools.partial(logged_values.number_of, read)
+                )
                 if not isinstance(name, str) or whole_step is None or mode == "noop":
                     continue
-                delivery = client_rules.sent(_read(value, read))
+                delivery = client_rules.sent(logged_values.with_numbers(value, read))
                 rows += [(name, whole_step, point) for point in delivery.values]
                 if delivery.why and delivery.kept and not isinstance(value, list):
                     self.stream.rounded(name, whole_step, value, delivery)
             if entries is None:
-                call.passed += queued_values.leaves("", data, _no_number)
+                call.passed += queued_values.leaves("", data, logged_values.no_number)
             elif manager is not None and (read or type(data) is not dict):
-                call.data = ClientData([(name, _read(value, read)) for name, value in entries])
+                call.data = logged_values.ClientData(
+                    [(name, logged_values.with_numbers(value, read)) for name, value in entries]
+                )
         with self._lock:
             if self._ended and (rows or call.passed):
                 raise RuntimeError("points were logged after the process's own code had ended")
-            self.stream.call(rows, _milliseconds(timestamp), number, same_run)
+            self.stream.call(rows, logged_values.milliseconds(timestamp), number, same_run)
         call.queued = queue.begin() if queue is not None else None
         return call
 
@@ -467,58 +459,3 @@ def _unsent_reason(mode: str, finished: bool) -> str:
     if mode == "noop":
         return "the mode of the run is noop, so the client sends nothing"
     return "sync_process_enabled is False, so the client sends nothing"
-
-
-def _plain(data: dict[Any, Any]) -> bool:
-    """Return whether `data` has only string keys, and only numbers that a double represents exactly."""
-    for name, value in data.items():
-        kind = type(value)
-        if type(name) is not str or not (
-            kind is float or (kind is int and -client_rules.EXACT <= value <= client_rules.EXACT)
-        ):
-            return False
-    return True
-
-
-def _entries(data: Any) -> list[tuple[Any, Any]] | None:
-    """Return the entries that the client will iterate over, or None if it rejects the data.
-
-    Calls the data's `items` method only once.
-    """
-    items = getattr(data, "items", None)
-    return [(name, value) for name, value in items()] if callable(items) else None
-
-
-def _number(read: dict[int, Any], value: Any) -> Any:
-    """Return the number that the client reads from a value, or None. `read` maps object ids to numbers."""
-    if isinstance(value, (int, float)):
-        return value
-    if id(value) in read:
-        return read[id(value)]
-    try:
-        number = value.item()
-    except Exception:  # The value is not a tensor or contains several numbers. The client also drops it.
-        return None
-    if isinstance(number, (int, float)):
-        if not isinstance(number, bool):  # The client queues a bool in a tensor, but not a plain bool.
-            read[id(value)] = number
-        return number
-    return None
-
-
-def _no_number(_: Any) -> None:
-    return None
-
-
-def _read(value: Any, read: dict[int, Any]) -> Any:
-    """Return a value with each tensor replaced by the number in `read`."""
-    if isinstance(value, list):
-        return [read.get(id(item), item) for item in value]
-    return read.get(id(value), value)
-
-
-def _milliseconds(timestamp: Any) -> int:
-    """Return the caller's timestamp in ms if the client would accept it, otherwise the current time."""
-    is_valid = isinstance(timestamp, (int, float)) and not isinstance(timestamp, bool)
-    seconds = timestamp if is_valid and 0 < timestamp < float("inf") else time.time()
-    return int(seconds * 1000)

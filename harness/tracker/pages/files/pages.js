@@ -1,17 +1,12 @@
 // Draws curves, keeps pages up to date and follows logs. Without it, pages show tables with the latest values.
 "use strict";
 (() => {
+  const { figure, labelled, logTicks, part, place, placeTicks, precise, ticks, widened } = Axes; // axes.js
   const SVG = "http://www.w3.org/2000/svg";
   const PAD = { left: 54, right: 10, top: 10, bottom: 22 };
   const HEIGHT = 220;
   const SLOWEST = 15000;
   const BUCKETS = 700; // a series with up to 700 points is drawn point by point
-  const DAY = 86400000;
-  const INTERVALS = [ // between ticks on a time axis, in milliseconds
-    ...[1, 2, 5, 10, 20, 50, 100, 200, 500], ...[1, 2, 5, 10, 15, 30].map((n) => n * 1000),
-    ...[1, 2, 5, 10, 15, 30].map((n) => n * 60000), ...[1, 2, 3, 6, 12].map((n) => n * 3600000),
-    ...[1, 2, 7, 14, 30, 91, 365].map((n) => n * DAY),
-  ];
   const state = { axis: "step", log: false, smooth: 0, first: null, last: null, all: false };
   const MOST = 2 ** 63 - 1024; // the largest step that a number can represent and the tracker accepts
   const charts = [];
@@ -24,95 +19,11 @@
     return made;
   }
 
-  function figure(value) {
-    if (value === null || value === undefined) return "–";
-    const size = Math.abs(value);
-    const rounded = Number(value.toPrecision(size >= 1e6 || size < 1e-3 ? 3 : 5));
-    if (!Number.isFinite(rounded)) return String(value).replace("e+", "e"); // the largest numbers
-    if (value !== 0 && (size >= 1e6 || size < 1e-3)) return rounded.toExponential().replace("e+", "e");
-    return String(rounded);
-  }
-
-  // A value with as many digits as are necessary to distinguish it from values at the distance `gap`.
-  function precise(value, gap) {
-    let text = figure(value);
-    for (let digits = 4; digits <= 17 && Math.abs(Number(text) - value) > gap / 100; digits += 1) text = String(Number(value.toPrecision(digits))).replace("e+", "e");
-    return text;
-  }
-
-  // The labels of an axis: values that differ have different labels.
-  function labelled(values) {
-    const gaps = values.slice(1).map((value, at) => value - values[at]);
-    return values.map((value, at) => precise(value, Math.min(...gaps.slice(Math.max(0, at - 1), at + 1))));
-  }
-
   async function ask(path, pairs) {
     const answer = await fetch(`${path}?${new URLSearchParams(pairs)}`, { credentials: "same-origin" });
     if (answer.status === 401) location.reload();
     if (!answer.ok) throw new Error(`${answer.status}`);
     return answer.json();
-  }
-
-  // Round numbers between two values: 1, 2 or 5 times a power of ten. The difference between the values can overflow.
-  function ticks(low, high, count) {
-    const raw = high / count - low / count || Math.abs(high) || 1;
-    const exponent = Math.max(-323, Math.min(308, Math.floor(Math.log10(raw)))), power = Number(`1e${exponent}`);
-    const step = [1, 2, 5, 10].map((n) => n * power).find((n) => n >= raw && Number.isFinite(n)) || raw;
-    const found = [], begin = Math.ceil(low / step);
-    for (let at = 0; at < 12; at += 1) {
-      const value = (begin + at) * step;
-      if (!(value <= high + step * 1e-9) || value === found[found.length - 1]) break;
-      if (Number.isFinite(value)) found.push(value);
-    }
-    return found;
-  }
-
-  // The relative position of a value in a range, even if the difference between the ends overflows. Infinite values count as the ends.
-  function part(value, low, high) {
-    const span = high - low;
-    if (Number.isFinite(span)) return span ? (value - low) / span : 0.5;
-    return (value / 2 - low / 2) / (high / 2 - low / 2);
-  }
-
-  // A range around equal values, or slightly more than the range of different values. Its ends are always finite and different.
-  function widened(low, high) {
-    const most = Number.MAX_VALUE, size = Math.max(Math.abs(low), Math.abs(high));
-    const spare = low === high ? size * 0.05 || 0.5 : (high / 2 - low / 2) * 0.1;
-    const wide = [Math.max(-most, low - spare), Math.min(most, high + spare)];
-    return wide[0] < wide[1] ? wide : [low - Math.max(size * 1e-9, Number.MIN_VALUE), high + Math.max(size * 1e-9, Number.MIN_VALUE)];
-  }
-
-  // A client's time in UTC. A time outside the range of dates is shown as a number.
-  function moment(time, from = 0, to = 23) {
-    return Math.abs(time) <= 8.64e15 ? new Date(time).toISOString().replace("T", " ").slice(from, to) : String(time);
-  }
-
-  // [position, text] for each tick on the step axis or time axis.
-  function placeTicks(low, high, count) {
-    if (state.axis === "step") {
-      const steps = ticks(low, high, count).filter((at) => at % 1 === 0), texts = labelled(steps);
-      return steps.map((at, index) => [at, texts[index]]);
-    }
-    const raw = Math.max(1, (high - low) / count), step = INTERVALS.find((n) => n >= raw) || 365 * DAY * Math.ceil(raw / (365 * DAY));
-    const chosen = step >= DAY ? [0, 10] : step >= 60000 ? [high - low > DAY ? 5 : 11, 16] : step >= 1000 ? [11, 19] : [11, 23];
-    const found = [];
-    for (let at = Math.ceil(low / step), n = 0; at * step <= high && n < 12; at += 1, n += 1) found.push([at * step, moment(at * step, ...chosen)]);
-    return found;
-  }
-
-  function place(first, last) {
-    const told = state.axis === "step" ? String : (at) => moment(at, 0, 23);
-    const name = state.axis === "step" ? "step" : "time";
-    return first === last ? `${name} ${told(first)}` : `${name}s ${told(first)}–${told(last)}`;
-  }
-
-  // At most about six powers of ten within the range. If there are fewer than two, round numbers instead.
-  function logTicks(low, high) {
-    const found = [];
-    for (let at = Math.ceil(low - 1e-9); at <= high + 1e-9; at += 1) found.push(at);
-    if (found.length < 2) return ticks(10 ** low, 10 ** high, 4).filter((n) => n > 0).map(Math.log10);
-    const known = found.filter((at) => 10 ** at > 0 && Number.isFinite(10 ** at)), every = Math.ceil(known.length / 6);
-    return known.filter((_, index) => index % every === 0);
   }
 
   // An exponential moving average, corrected for its initial bias towards zero.
@@ -252,7 +163,7 @@
         svg.append(element("line", { class: "grid", x1: this.left, x2: width - PAD.right, y1: y(mark), y2: y(mark) }));
         svg.append(element("text", { x: this.left - 6, y: y(mark) + 4, "text-anchor": "end" }, texts[at]));
       });
-      const places = placeTicks(begin, end, Math.max(2, Math.floor(width / 80)));
+      const places = placeTicks(state.axis, begin, end, Math.max(2, Math.floor(width / 80)));
       const every = Math.ceil((places.length * 7 * Math.max(...places.map(([, text]) => text.length))) / width);
       for (const [mark, text] of places.filter((_, index) => index % every === 0)) {
         const anchor = x(mark) > width - 40 ? "end" : "middle";
@@ -263,14 +174,14 @@
       const far = shown.filter(([one]) => one.data.far).map(([one]) => one.data.far);
       if (far.length) {
         const count = far.reduce((sum, one) => sum + one[0], 0), whole = byId("whole").textContent;
-        told.push(`${count} point${count > 1 ? "s" : ""} far from the others, at ${place(far[0][1], far[0][2])}; “${whole}” shows ${count > 1 ? "them" : "it"}`);
+        told.push(`${count} point${count > 1 ? "s" : ""} far from the others, at ${place(state.axis, far[0][1], far[0][2])}; “${whole}” shows ${count > 1 ? "them" : "it"}`);
       }
       if (older) told.push(`${older.toLocaleString("en")} older value${older > 1 ? "s" : ""} of the same steps not shown, as after a resume; the API returns all`);
       if (!exact) told.push(`${points.toLocaleString("en")} points; the band goes from the lowest to the highest`);
       if (odd) told.push(`${odd} not finite (red marks)`);
       if (below) told.push("values of 0 and less have no place on a log scale");
       this.note = told.join("; ");
-      svg.setAttribute("aria-label", `${this.root.querySelector("figcaption").textContent}: ${points} points, ${place(begin, end)}, ${none ? "no finite value" : `values ${labelled((state.log ? [10 ** least, 10 ** most] : [least, most])).join(" to ")}`}. ${this.note}`);
+      svg.setAttribute("aria-label", `${this.root.querySelector("figcaption").textContent}: ${points} points, ${place(state.axis, begin, end)}, ${none ? "no finite value" : `values ${labelled((state.log ? [10 ** least, 10 ** most] : [least, most])).join(" to ")}`}. ${this.note}`);
       if (this.cursor === null) this.readout.textContent = this.note; else this.point(this.cursor);
     }
 
@@ -331,11 +242,11 @@
         svg.append(element("rect", { class: "brush", x: from, y: PAD.top, width: Math.max(1, to - from), height: HEIGHT - PAD.top - PAD.bottom }));
       }
       const told = [];
-      let where = place(at, at);
+      let where = place(state.axis, at, at);
       for (const one of this.series) {
         if (!one.shown || !one.data || !one.data.buckets.length) continue;
         const near = one.data.buckets.reduce((best, b) => (Math.abs((b[0] + b[1]) / 2 - at) < Math.abs((best[0] + best[1]) / 2 - at) ? b : best));
-        where = place(near[0], near[1]);
+        where = place(state.axis, near[0], near[1]);
         const odd = near[5] ? near[4] === null ? "not finite" : ` and ${near[5]} not finite` : "";
         const [mean, least, most] = [near[4], near[2], near[3]].map((value) => (value === null ? "" : precise(value, this.scale.gap)));
         const value = (least === most ? mean : `${least} … ${most}`) + odd;

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from harness.workers.netcheck import member
 from harness.workers.netcheck.member import Member
 from harness.workers.netcheck.peers import Peer
 from harness.workers.netcheck.rank_report import Report
@@ -37,7 +38,7 @@ def test_only_rank_that_receives_response_has_verdict(
 ) -> None:
     """Contract: rank 0 does not end before a rank has the verdict, even if it fetched a report."""
     data = report_of_rank_1(rank_0)
-    monkeypatch.setattr(rank_0, "_exchange", lambda *_: data)
+    monkeypatch.setattr(member, "exchange", lambda *_: data)
     rank_0._store(rank_0._report())
     rank_0._result, rank_0._verdict = rank_0._row_alone(), b"{}"
     rank_0._fetch(1, rank_0._probes[1])
@@ -47,7 +48,7 @@ def test_only_rank_that_receives_response_has_verdict(
 
 
 def test_rank_0_asks_again_after_invalid_response(rank_0: Member, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rank_0, "_exchange", lambda *_: {"row": None})
+    monkeypatch.setattr(member, "exchange", lambda *_: {"row": None})
     rank_0._fetching.add(1)
     with contextlib.suppress(Exception):
         rank_0._fetch(1, rank_0._probes[1])
@@ -80,6 +81,6 @@ def test_two_processes_that_claim_one_rank_both_count(rank_0: Member, change: di
 def test_a_rank_that_restarted_is_informed(rank_0: Member, monkeypatch: pytest.MonkeyPatch) -> None:
     """Contract: rank 0 probed the earlier process, but the later one has the verdict."""
     data = report_of_rank_1(rank_0)
-    monkeypatch.setattr(rank_0, "_exchange", lambda *_: data)
+    monkeypatch.setattr(member, "exchange", lambda *_: data)
     rank_0._inform(rank_0._probes[1], b"{}")
     assert "peer" in rank_0._informed
