@@ -108,7 +108,7 @@ def git_files(folder: Path) -> GitFiles:
     links = {path for path, mode in modes.items() if mode == LINK}
     files = (tracked, untracked, submodules, repositories, ignored_folders, unmerged, links)
     executable = {} if _has_file_modes(folder) else _executable(folder, modes)
-    return GitFiles(*map(frozenset, files), executable)
+    return GitFiles(*map(frozenset, files), executable=executable)
 
 
 def _executable(folder: Path, modes: dict[str, str]) -> dict[str, bool]:
