@@ -51,7 +51,7 @@ class GitFiles:
     """Tracked files with a merge conflict that was not marked as resolved in git."""
     links: frozenset[str] = frozenset()
     """Tracked symbolic links."""
-    executable: dict[str, bool] = field(default_factory=dict)
+    executable: dict[str, bool] = field(default_factory=dict, kw_only=True)
     """Whether tracked files are executable, if git ignores the permission bits on the disk (core.fileMode is
     false). Files that are not in the mapping have the permission bits on the disk."""
     _tracked_folders: frozenset[str] = field(init=False)
