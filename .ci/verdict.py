@@ -1,9 +1,9 @@
-"""Write the answer of `harness run --json` as outputs of action.yml and on the run's page.
+"""Write the result of `harness run --json` to the outputs of action.yml and to the summary page of the run.
 
-    verdict.py ANSWER RUNS        ANSWER: what was printed, or nothing; RUNS: the runs folder
+    verdict.py ANSWER RUNS        ANSWER: the file with the printed JSON; RUNS: the runs folder
 
-Use the standard library alone: this also runs where the harness could not be installed. Without an answer
-the verdict is UNKNOWN.
+This script uses only the standard library, so that it runs even if the harness could not be installed.
+Without a result, the verdict is UNKNOWN.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ NO_ANSWER = "the harness ended before there was a verdict; the log of the step b
 
 
 def answer(path: Path) -> dict[str, Any]:
-    """Return the verdict as printed, or an UNKNOWN for anything else."""
+    """Return the printed verdict, or an UNKNOWN verdict if the file has no JSON object."""
     try:
         found = json.loads(path.read_text())
     except (OSError, ValueError):
@@ -27,9 +27,10 @@ def answer(path: Path) -> dict[str, Any]:
 
 
 def outputs(said: dict[str, Any], runs: Path) -> dict[str, str]:
-    """Return the outputs by name. Paths are absolute, and empty for what is not there.
+    """Return the outputs by name. Paths are absolute, and empty if the file or folder does not exist.
 
-    A harness that was killed has not said where its bundle is; then it is the newest of the runs folder.
+    If the harness was killed before it printed the bundle's path, the newest bundle in the runs folder is
+    used.
     """
     named = said.get("bundle")
     folder = Path(str(named)) if named else runs / "latest"
@@ -44,7 +45,7 @@ def outputs(said: dict[str, Any], runs: Path) -> dict[str, str]:
 
 
 def page(said: dict[str, Any], seen: dict[str, str]) -> str:
-    """Return Markdown. The explanation is indented, so that text out of logs is not read as markup."""
+    """Return the page as Markdown. The explanation is indented, so that logs are not rendered as markup."""
     lines = [f"### {seen['verdict']}" + (f": `{seen['cause']}`" if seen["cause"] else ""), ""]
     explanation = str(said.get("explanation") or "")
     lines += [f"    {line}" for line in explanation.splitlines()] + [""]

@@ -1,11 +1,12 @@
 #!/bin/bash
-# What a machine with one GPU, Python and PyTorch can show of acceptance and training, without Kubernetes: about 4 minutes.
+# Run the acceptance tests and the training program on a machine with one GPU, Python and PyTorch, without Kubernetes. This
+# takes about 4 minutes.
 #
-#   bash bench/on_one_gpu.sh FOLDER      (DEVICE=cpu: the trainings alone, to try this script)
+#   bash bench/on_one_gpu.sh FOLDER      (with DEVICE=cpu: only the training, to try out this script)
 #
-# The acceptance tests as they are, and beside a program that keeps the GPU busy, which must fail. Then trainings
-# in each precision, undisturbed and with ranks that are killed: both must end with the same weights. Logs and
-# reports go into FOLDER. Exit code 1 where one of these is not so.
+# The acceptance tests run on an idle GPU, where they must pass, and next to a program that keeps the GPU busy, where they
+# must fail. Then the training program runs in each precision, once undisturbed and once with ranks that are killed. Both
+# runs must end with the same weights. Logs and reports are written to FOLDER. If a result is wrong, the exit code is 1.
 set -u
 out=$(realpath -m "${1:?FOLDER is missing}") device=${DEVICE:-cuda} bad=0
 mkdir -p "$out"
@@ -19,14 +20,14 @@ size=(--width 256 --layers 4 --max-steps 160 --save-every 20) runs="float32 bf16
 shopt -s nullglob
 say() { echo "[${SECONDS} s] $*"; }
 
-accept() { # NAME CODE: with which exit code it must end
+accept() { # NAME CODE: run the acceptance tests, which must exit with CODE
   timeout 120 python3 -m acceptance.run_all_tests --quick --gpus 1 --report-dir "$out/$1" >"$out/$1.log" 2>&1
   local code=$?
   say "accept, $1: exit code $code; $(grep -h RESULT "$out/$1.log" | tail -1)"
   [ $code = "$2" ] || bad=1
 }
 
-kill_at() { # NAME COUNT…: kill the rank of a training each time it has so many checkpoints
+kill_at() { # NAME COUNT…: kill the rank of run NAME each time the run has COUNT checkpoints
   local name=$1 count folders process
   shift
   for count; do
@@ -42,7 +43,7 @@ kill_at() { # NAME COUNT…: kill the rank of a training each time it has so man
   done
 }
 
-train() { # NAME OPTIONS…
+train() { # NAME OPTIONS…: run the training program as run NAME
   local name=$1
   shift
   mkdir -p "$work/$name"

@@ -94,11 +94,9 @@ class Settings(BaseSettings):
     kubeconfig: Path | None = Field(
         None, description="kubeconfig of your own cluster, used instead of a kind cluster"
     )
-    context: str | None = Field(
-        None, description="context in that kubeconfig; unset means its current context"
-    )
+    context: str | None = Field(None, description="context in `kubeconfig`; unset means its current context")
     worker_image: str | None = Field(
-        None, description="on your own cluster: the worker image, in a registry that its nodes can pull from"
+        None, description="on your own cluster: the worker image, in a registry from which the nodes can pull"
     )
     tracker_image: str | None = Field(
         None, description="on your own cluster: the tracker's image, for `harness preflight --install`"
@@ -134,7 +132,7 @@ class Settings(BaseSettings):
         None,
         description="Pod Security Standard that the namespace of every launch enforces: privileged, baseline "
         "or restricted; konduktor's jobs need privileged. Unset: restricted for pods of `accept`, `train` "
-        "and `netcheck` that pass it, otherwise the cluster's default",
+        "and `netcheck` that comply with it, otherwise the cluster's default",
     )
     konduktor_config: Path | None = Field(
         None,
@@ -162,7 +160,7 @@ class Settings(BaseSettings):
     netcheck: bool = Field(
         False,
         description="run netcheck in every pod before the command; if the ranks cannot reach each other, "
-        "the ranks exit at once, with the cause; see docs/networking.md",
+        "they report the cause and exit at once; see docs/networking.md",
     )
     pod: Path | None = Field(
         None,
@@ -209,8 +207,8 @@ class Settings(BaseSettings):
     pluto_run_id: str | None = Field(
         None,
         validation_alias=AliasChoices("PLUTO_RUN_ID"),
-        description="the shared run id; unset: a new id with the nonce. An id that Pluto's client would read "
-        "as a resume id (123, JOB-77) is rejected",
+        description="the shared run id; unset: a new id that contains the nonce. An id that Pluto's client "
+        "would read as a resume id (123, JOB-77) is rejected",
     )
     share_run_id: bool = Field(
         False,
@@ -228,7 +226,7 @@ class Settings(BaseSettings):
     tracker: Literal["embedded", "hosted"] = Field(
         "embedded", description="embedded: the harness's tracker in the cluster; hosted: hosted Pluto"
     )
-    tracker_url: str = Field("", description="base URL of a hosted tracker; empty means Pluto's own")
+    tracker_url: str = Field("", description="base URL of a hosted tracker; empty means Pluto's own server")
 
     wait_seconds: float = Field(
         600, gt=0, le=MAX_SECONDS, description="maximum seconds from launch to verdict"

@@ -1,4 +1,4 @@
-"""What must be true of this repository's training beside what the harness proves of every job."""
+"""Check this repository's training, in addition to the checks that the harness makes for every job."""
 
 from collections.abc import Iterator
 
@@ -8,7 +8,7 @@ METRIC = "loss/mean"
 
 
 def loss_falls(bundle: Bundle) -> Iterator[Check]:
-    """The mean loss of the last step is below that of the first, as rank 0 says it."""
+    """Check that the mean loss that rank 0 logged at the last step is lower than at the first step."""
     rows = [(n, row) for n, row in bundle.truth(0) if isinstance(row, TruthRow) and row.metric == METRIC]
     if len(rows) < 2:
         yield unknown("loss-falls", f"rank 0 logged {METRIC} {len(rows)} times", ranks=[0])

@@ -1,4 +1,4 @@
-"""A small data-parallel training for every example: each rank has its own data, and all have one model."""
+"""A small data-parallel training program for all examples. Each rank has its own data."""
 
 import os
 
@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-# The controller sets it: what `distributed.backend` names, else nccl for a job with GPUs and gloo without.
+# The controller sets this variable to `distributed.backend`, which is nccl by default, or gloo without GPUs.
 dist.init_process_group(os.environ.get("TORCHRUN_BACKEND", "gloo"))
 rank, world = dist.get_rank(), dist.get_world_size()
 device = torch.device("cpu")

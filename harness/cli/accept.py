@@ -43,7 +43,7 @@ def accept(
     ] = None,
     device: Annotated[
         str,
-        typer.Option(help="auto, cuda or cpu; cpu does not use the nodes' GPUs, and never accepts a GPU"),
+        typer.Option(help="auto, cuda or cpu; with cpu, the tests neither use nor accept GPUs"),
     ] = "auto",
     full: Annotated[
         bool,

@@ -66,8 +66,8 @@ def diff(
 
     Differences in names, times and events are shown, but do not affect the exit
     code. A stage's duration is marked if it differs by more than 1 s and by more
-    than a factor of 1.25. The nonce that the main job logs differs in each launch,
-    so it is ignored.
+    than a factor of 1.25. The harness's own worker logs its
+    launch's nonce, which always differs and is ignored.
     """
     from harness.report.diff.compare import compare
     from harness.report.diff.facts import facts

@@ -63,7 +63,7 @@ def matrix(
 ) -> int:
     """Launch a job with every combination of versions of konduktor, the Pluto client and other packages.
 
-    One cluster serves all launches with the same versions of JobSet and Kueue. A SPEC
+    Launches with the same versions of JobSet and Kueue share one cluster. A SPEC
     is a version, a range, latest, locked (the version that the harness pins), a
     wheel, an sdist, a folder with a checkout, or git+file:///PATH@REF. For JobSet
     and Kueue, a SPEC is a version or locked. A range stands for all versions in it.

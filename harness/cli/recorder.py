@@ -30,9 +30,9 @@ def install(
     """Install the admission policy, and the recorder's files in namespaces.
 
     A pod is recorded if it has the label `pluto-e2e-harness/record: "true"`, or if
-    its namespace has it. A pod with the value "false" is not recorded. Pods that
-    are already running are not changed. This requires the permissions of a cluster
-    administrator.
+    its namespace has this label. A pod with the value "false" is not recorded.
+    Pods that are already running are not changed. The command requires the
+    permissions of a cluster administrator.
     """
     from harness.cli.torchrun.jobs import cluster
     from harness.launch import recorder_admission as admission

@@ -20,7 +20,9 @@ def report(
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output", "-o", help="write only the page, to this file (default: report.html in the bundle)"
+            "--output",
+            "-o",
+            help="write only the HTML report, to this file (default: report.html in the bundle)",
         ),
     ] = None,
     as_json: Json = False,

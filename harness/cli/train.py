@@ -53,7 +53,9 @@ def train(
             "--run", help="folder of the run under /out; if the folder contains a run, this run is resumed"
         ),
     ] = "train",
-    smoke: Annotated[bool, typer.Option("--smoke", help="run train.py, the guide's smoke test")] = False,
+    smoke: Annotated[
+        bool, typer.Option("--smoke", help="run train.py, the training guide's smoke test")
+    ] = False,
     trainer: Annotated[
         str,
         typer.Option(

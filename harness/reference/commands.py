@@ -41,7 +41,7 @@ def markdown() -> str:
     parts = [HEAD]
     for name, command in commands().items():
         rows = _tracker() if name == "tracker serve" else [_row(param) for param in command.params]
-        arguments = [param.name.upper() for param in command.params if param.param_type_name == "argument"]
+        arguments = [_argument(param) for param in command.params if param.param_type_name == "argument"]
         parts += [f"## harness {' '.join([name, *arguments])}", inspect.cleandoc(command.help or ""), ""]
         parts += table(["", "meaning", "default"], rows)
     return "\n".join(parts).rstrip() + "\n"
@@ -54,8 +54,14 @@ def _subcommands(command: Any, name: str) -> Iterator[tuple[str, Any]]:
         yield name, command
 
 
+def _argument(param: Any) -> str:
+    """Return the name of an argument, as in its help if that is a single word."""
+    metavar = param.metavar or ""
+    return metavar if metavar.isalpha() else param.name.upper()
+
+
 def _row(param: Any) -> tuple[str, str, str]:
-    names = param.name.upper() if param.param_type_name == "argument" else ", ".join(param.opts)
+    names = _argument(param) if param.param_type_name == "argument" else ", ".join(param.opts)
     has_default = param.default not in (None, False, ()) and not callable(param.default)
     return code(names), param.help or "", code(str(param.default)) if has_default else ""
 
@@ -68,7 +74,7 @@ def _tracker() -> list[tuple[str, str, str]]:
     rows = []
     for action in parser()._actions:
         if not isinstance(action, argparse._HelpAction):
-            text = (action.help or "").replace(" (%(default)s)", "")
+            text = (action.help or "").replace(" (default: %(default)s)", "")
             default = code(str(action.default)) if action.default else ""
             rows.append((code(", ".join(action.option_strings)), text, default))
     return rows

@@ -50,14 +50,14 @@ def explained(launches: int, parallel: int, namespaces: int) -> Allowed:
         more={
             "launch namespaces": (
                 namespaces + parallel,
-                f"the newest {namespaces} namespaces, and those of the last launches",
+                f"the newest {namespaces} are kept, and those of the last {parallel} may remain",
             )
         },
         bytes={
-            "memory of node": (384 * MIB, 0.25, "the API server's and etcd's caches fill up"),
+            "memory of node": (384 * MIB, 0.25, "the caches of the API server and etcd fill up"),
             "memory of pod": (48 * MIB, 0.25, "caches fill up with the first launches"),
-            "disk of node": (disk, 0, "logs, etcd and the tracker's rows: 2 MiB per launch"),
-            "disk of state": (MIB, 0, "only the discovery cache"),
+            "disk of node": (disk, 0, "logs, etcd and the tracker's rows, 2 MiB per launch"),
+            "disk of state": (MIB, 0, "the discovery cache"),
         },
     )
 
@@ -68,7 +68,7 @@ def compare(before: Snapshot, after: Snapshot, allowed: Allowed) -> list[Growth]
     for kind, names in after.things.items():
         names_before = before.things.get(kind, [])
         new = sorted(set(names) - set(names_before))
-        limit, reason = allowed.more.get(kind, (None, "no new ones"))
+        limit, reason = allowed.more.get(kind, (None, "none"))
         has_leak = len(names) > max(limit, len(names_before)) if limit is not None else bool(new)
         rest = f" and {len(new) - 5} more" if len(new) > 5 else ""
         growth.append(
@@ -76,7 +76,7 @@ def compare(before: Snapshot, after: Snapshot, allowed: Allowed) -> list[Growth]
                 what=kind,
                 before=str(len(names_before)),
                 after=str(len(names)),
-                allowed=reason if limit is None else f"{limit}: {reason}",
+                allowed=reason if limit is None else f"at most {limit}: {reason}",
                 leak=f"{kind}: {', '.join(new[:5])}{rest}" if has_leak else "",
             )
         )

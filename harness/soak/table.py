@@ -17,8 +17,8 @@ Measurements before the first launch are compared with measurements after the la
 
 Stack: {versions}.
 
-**{passed} of {asked} launches passed; {leaks}.** {parallel} ran at a time, for {seconds:.0f} s in total.
-{retries} requests were retried.
+**{passed} of {asked} launches passed; {leaks}.** {parallel} launches ran at a time, and the
+soak took {seconds:.0f} s in total. {retries} requests were retried.
 """
 
 
@@ -45,7 +45,7 @@ def write(path: Path, result: Result, entries: Sequence[Entry], versions: Mappin
         ),
         "\n## What grew\n\n",
         _rows(
-            ["", "", "before", "after", "explained"],
+            ["", "measurement", "before", "after", "allowed growth, or the leak"],
             [["✗" if g.leak else "✓", g.what, g.before, g.after, g.leak or g.allowed] for g in result.growth],
         ),
         "\n## The ledger\n\n",

@@ -134,7 +134,7 @@ def _socket(
     try:
         socket.connect(url, **options)
     except WebSocketBadStatusException as error:
-        text = f"{pod}: the API server refuses an exec: HTTP {error.status_code} {_message(error)}"
+        text = f"{pod}: the API server refused the exec request: HTTP {error.status_code} {_message(error)}"
         if error.status_code == HTTPStatus.NOT_FOUND or NOT_RUNNING.search(text):
             raise ContainerGone(text) from None
         if error.status_code >= 500:

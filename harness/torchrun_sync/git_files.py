@@ -203,7 +203,7 @@ def _run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[bytes]:
     except subprocess.TimeoutExpired:
         raise UsageError(
             f"git did not list the files of {folder} within {SECONDS:g} s",
-            hint=f"find out why `git -C {folder} ls-files --others --exclude-standard` does not end",
+            hint=f"find out why `git -C {folder} ls-files --others --exclude-standard` does not finish",
         ) from None
 
 

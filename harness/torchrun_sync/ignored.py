@@ -122,7 +122,7 @@ def _spec(file: Path) -> GitIgnoreSpec | None:
     lines = read_text(file, "ignore file", hint=_HINT).splitlines()
     if len(lines) > MAX_RULES:
         raise UsageError(
-            f"ignore file {file} has {len(lines)} lines; at most {MAX_RULES} are read",
+            f"ignore file {file} has {len(lines)} lines; at most {MAX_RULES} are supported",
             hint="list folders instead of their files",
         )
     try:

@@ -185,7 +185,7 @@ class Fleet:
 def always_changes(path: str) -> HarnessError:
     """Return the error for a file that was written to during each of MAX_SCANS scans."""
     return HarnessError(
-        f"{path} was written to while it was being read, {MAX_SCANS} times",
+        f"{path} was written to while it was being read, in each of {MAX_SCANS} attempts",
         hint=f"a file that keeps changing is probably not code: add it to {OWN}",
     )
 

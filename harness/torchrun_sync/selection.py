@@ -105,7 +105,7 @@ class Selection:
         if mistaken := self._own_rules.mistaken:
             self.notices.append(
                 f"{OWN} has rules that match nothing: {', '.join(map(escaped_path, mistaken))}; a rule is "
-                "relative to the folder, without ./, and has forward slashes"
+                "relative to the folder, without ./, and uses forward slashes"
             )
         yield from self._folder("", self._rules(""), "")
 
@@ -184,7 +184,8 @@ class Selection:
                 raise UsageError(error.message, hint=hint) from None
             except NoWorkTree as no:
                 self.notices.append(
-                    f"{repository} does not decide which files are sent ({no}); the {GIT} files do"
+                    f"{repository} does not decide which files are sent ({no}); the {GIT} "
+                    "files decide instead"
                 )
             else:
                 self._notice_differences(path, files)
@@ -201,7 +202,7 @@ class Selection:
             return escaped_path(f"{path}/{each}".lstrip("/"))
 
         self.notices += [
-            f"{shown(each)} is sent with the markers of a merge conflict"
+            f"{shown(each)} is sent with merge conflict markers"
             for each in sorted(files.unmerged)
             if _has_markers(folder / each)
         ]

@@ -135,9 +135,10 @@ class Walker:
             )
         if leaving:
             raise UsageError(
-                f"expected links relative to files in {self.top}, because a pod has its files in another "
+                f"expected relative links to files in {self.top}, "
+                "because a pod keeps the files in a different "
                 f"folder: {links}{suffix}",
-                hint=f"`ln -sfnr TARGET LINK` makes a link relative; or add them to {OWN}",
+                hint=f"make the links relative with `ln -sfnr TARGET LINK`, or add them to {OWN}",
             )
 
     def _entry(self, path: str, status: os.stat_result, executable: bool | None) -> Entry:

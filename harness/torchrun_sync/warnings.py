@@ -79,7 +79,7 @@ def warnings(top: Path, entries: Sequence[Entry]) -> Iterator[str]:
         )
     ignore_files = [e["path"] for e in files if e["path"].rpartition("/")[2] == GIT]
     if ignored := [path for path in ignore_files if _starts_with(top / path, _UTF_16)]:
-        yield f"warning: git cannot read {_sample(ignored)}, which is in UTF-16: save it as UTF-8"
+        yield f"warning: git cannot read ignore files in UTF-16: {_sample(ignored)}; save them as UTF-8"
     if not files:
         yield f"warning: no files in {top} are sent; `--dry-run` lists the excluded files"
 

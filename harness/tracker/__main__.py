@@ -34,24 +34,32 @@ def parser() -> argparse.ArgumentParser:
         prog="harness tracker serve", description="A Pluto-compatible tracker that stores every raw row."
     )
     result.add_argument("--host", default="127.0.0.1", help="address to listen on")
-    result.add_argument("--port", type=int, default=8080, help="0 chooses a free port and prints it")
+    result.add_argument(
+        "--port", type=int, default=8080, help="port to listen on; 0 chooses a free port and prints it"
+    )
     result.add_argument("--db", type=Path, default=Path("tracker.db"), help="SQLite file, created if missing")
     result.add_argument("--key-file", type=Path, help="file with the API key (default: env TRACKER_API_KEY)")
     result.add_argument(
         "--public-url", default="", help="base URL of links in responses (default: from the Host header)"
     )
     result.add_argument(
-        "--max-file-mib", type=int, default=LARGEST_FILE_MIB, help="maximum file size (%(default)s)"
+        "--max-file-mib",
+        type=int,
+        default=LARGEST_FILE_MIB,
+        help="maximum size of a file, in MiB (default: %(default)s)",
     )
     result.add_argument(
         "--stale-seconds",
         type=float,
         default=HEARTBEAT_SECONDS,
-        help="show a running run as FAILED after this many seconds without a sign of life; 0: never"
-        " (%(default)s)",
+        help="show a run as FAILED if it sends nothing for this many seconds; 0 means never"
+        " (default: %(default)s)",
     )
     result.add_argument(
-        "--max-files-mib", type=int, default=ALL_FILES_MIB, help="maximum total file size (%(default)s)"
+        "--max-files-mib",
+        type=int,
+        default=ALL_FILES_MIB,
+        help="maximum total size of all files, in MiB (default: %(default)s)",
     )
     return result
 

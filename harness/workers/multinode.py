@@ -89,7 +89,8 @@ def init_distributed() -> tuple[int, int, Any]:
     name = torch.cuda.get_device_name(device) if cuda else "cpu"
     say(
         rank,
-        f"{socket.gethostname()}: joining {world} ranks over {backend} on {name}, at most {seconds:.0f} s",
+        f"{socket.gethostname()}: joining {world} ranks over {backend} on {name}, "
+        f"for at most {seconds:.0f} s",
     )
     dist.init_process_group(backend, timeout=datetime.timedelta(seconds=seconds))
     total = torch.tensor([rank + 1.0], device=device)
@@ -153,7 +154,7 @@ def wait_for_sync(rank: int, seconds: float) -> None:
         time.sleep(0.05)
     else:
         if (client_state.read(os.environ["PLUTO_DIR"]) or {}).get("unsent"):
-            say(rank, "pluto.sync has ended and left rows unsent: they will be missing")
+            say(rank, "pluto.sync has ended and left rows unsent: these rows will be missing")
 
 
 def uploaders() -> list[Path]:
@@ -207,7 +208,7 @@ def main(log: Log = plain_log) -> int:
     stacks_on_sigterm()
     ids: list[Any] = [None] * world
     dist.all_gather_object(ids, run.id)
-    say(rank, f"Pluto run {run.id}; the ranks see {ids}")
+    say(rank, f"Pluto run {run.id}; run ids of all ranks: {ids}")
 
     def on_step(step: int, own: float, mean: float) -> None:
         at_most(STALL_SECONDS)

@@ -21,8 +21,8 @@ own_has() {
   done 2>/dev/null <"/proc/$1/cgroup" || return 1
   [ -z "$rest" ]
 }
-# In the node's root cgroup, every process would appear to belong to the container. If process 1 appears to,
-# but has a different mount namespace, own_has returns false for all processes.
+# In the node's root cgroup, every process would appear to belong to the container. If process 1 appears to
+# belong to it, but has a different mount namespace, own_has returns false for all processes.
 case $own_cgroups in *:/[!"|"]*) ;; *)
   [ "$own" = 1 ] || ! own_has 1 || [ /proc/1/ns/mnt -ef /proc/self/ns/mnt ] || own_cgroups='' ;;
 esac

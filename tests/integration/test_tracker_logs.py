@@ -59,7 +59,7 @@ def test_bars_colours_and_cursor_movements(served: Server, page: Page) -> None:
     assert lines[1].startswith("[rank0] epoch 1 100.0%|####################| 20000/20000 (")
     assert "updates left out" in lines[1]
     assert lines[2] == "[rank0] done"
-    assert lines[3] == f"{'x' * 10_000} (2,000 more characters; the API has them)"
+    assert lines[3] == f"{'x' * 10_000} (2,000 more characters are available through the API)"
     page.go(f"{served.url}{BASE}/r{run}/logs?search=epoch+1+100")
     assert [line[:17] for line in page.ask(LINES)] == ["[rank0] epoch 1 1"]
     write(served, run, ["outer 1", "inner 1", "\x1b[2Aouter 2", "inner 2"], "node2")

@@ -256,7 +256,7 @@ def test_what_others_wrote_is_not_replaced(
     found = transferred(server, "up", run, f"s3://{BUCKET}/{prefix}")
     assert says in found["error"]
     assert f"s3://{BUCKET}/{prefix}" in found["error"]
-    assert "name another prefix" in found["error"]
+    assert "use another prefix" in found["error"]
     assert objects(client, prefix) == {name: text}
 
 

@@ -1,9 +1,9 @@
-"""The commands and promises of published guides, and what each does with the harness.
+"""The commands and promises of published guides, and what each of them does with the harness.
 
     python tests/k8s/guide_table.py >docs/guides.md
 
-Each guide is a TOML file in guides/. test_guide_commands.py types its rows in their order, in one shell, with
-`kubectl` and `harness` pointed at a cluster by a kubeconfig. A row has one line of the guide, unchanged.
+Each guide is a TOML file in guides/. test_guide_commands.py types the commands of its rows in order, in one
+shell, with a kubeconfig that `kubectl` and `harness` use. A row quotes a command of the guide, unchanged.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class _Table(BaseModel):
 
 
 class Replaced(_Table):
-    """A part of the guide's commands for which the test types something else."""
+    """A part of the guide's commands that the test replaces."""
 
     written: str
     here: str
@@ -41,23 +41,23 @@ class Row(_Table):
 
     section: str
     written: str = ""
-    """The command as the guide has it."""
+    """The command, as in the guide."""
     promise: str = ""
-    """What the guide promises, where it has no command for it."""
+    """A promise for which the guide has no command."""
     typed: str = ""
-    """What is typed in place of `written`, without what `replaced` says."""
+    """The command that the test types instead of `written`, before the parts in `replaced` are replaced."""
     does: str
-    """What it does here, for docs/guides.md."""
+    """What the command does with the harness, for docs/guides.md."""
     before: list[str] = Field(default_factory=list)
-    """Commands that the test types first, such as one that waits."""
+    """Commands that the test types first, such as `kubectl wait`."""
     expect: str = ""
-    """A regex that its output has to match."""
+    """A regex that the command's output must match."""
     code: int = 0
     follows: bool = False
-    """It does not end by itself. The test ends it once its output matches `expect`."""
+    """Whether the command runs until it is stopped. The test stops it once its output matches `expect`."""
     seconds: float = 60
     test: str = ""
-    """The test that shows it, where test_guide_commands.py does not."""
+    """The test that covers the row, if test_guide_commands.py does not."""
 
     @model_validator(mode="after")
     def _one_of_both(self) -> Row:
@@ -71,19 +71,19 @@ class Row(_Table):
 
     @property
     def command(self) -> str:
-        """Return the command to type, before parts are replaced. "" where another test shows the row."""
+        """Return the command to type, before parts are replaced. Return "" if another test covers the row."""
         return "" if self.test else self.typed or self.written
 
 
 class Guide(_Table):
-    """One guide, by its title."""
+    """A published guide."""
 
     title: str
     replaced: list[Replaced] = Field(default_factory=list)
     rows: list[Row]
 
     def typed(self, row: Row) -> str:
-        """Return the command of a row with each replaced part."""
+        """Return the command of a row, with the parts in `replaced` replaced."""
         text = row.command
         for part in self.replaced:
             text = text.replace(part.written, part.here)
@@ -109,7 +109,7 @@ def _cell(text: str) -> str:
 
 
 def _code(text: str) -> str:
-    """Return a command as code in a table cell, one line of it after the other."""
+    """Return a command as code in a table cell, with a line break after each of its lines."""
     return "<br>".join(f"`{_cell(line)}`" for line in text.strip().splitlines())
 
 

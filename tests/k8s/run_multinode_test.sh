@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The command that people know for this test. PLUTO_RUN_ID, KEEP_CLUSTER and PLUTO_API_TOKEN work as they did: with a
-# token, the ranks log to hosted Pluto. Everything else is `harness run`, which this calls with the options given here.
+# The command from konduktor's guide for this test. It supports the guide's variables PLUTO_RUN_ID, KEEP_CLUSTER and
+# PLUTO_API_TOKEN. With a token, the ranks log to hosted Pluto. `harness run`, which gets all options, does the rest.
 set -euo pipefail
 unset CDPATH
 cd "$(dirname "$0")/../.."

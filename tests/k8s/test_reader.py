@@ -147,7 +147,7 @@ def test_the_tutorial_commands_print_the_promised_verdicts(tutorial: dict[tuple[
     for text in (said[(run, True)], said[("harness show", True)], said[("harness judge runs/latest", True)]):
         assert promised in text
         assert "step 3" in text
-        assert "never given to the client" in text
+        assert "never passed to the client" in text
     assert {"PASS", "FAIL"} <= set(said[("harness runs", False)].split())
 
 

@@ -81,7 +81,10 @@ def test_best_fit_splits_a_job_that_packing_queues(team: Team) -> None:
     asked = {"numNodes": None, "numGPUs": 4}
     team.job("whole", jobQueue="packed", command="true", **asked)
     said = until_says(team, "whole", "4 GPUs are free on this queue's nodes now")
-    assert "2 x 2 would fit: submit a job with numNodes 2, or set the queue's distribution to BestFit" in said
+    assert (
+        "2 x 2 GPUs would fit: submit a job with numNodes 2, or set the queue's distribution to BestFit"
+        in said
+    )
     team.change("whole", cancel=True)
     team.job("split", jobQueue="best", command="true", **asked)
     ended = team.until("split", "Succeeded")

@@ -241,9 +241,9 @@ def test_a_webhook_that_does_not_answer(team: Team) -> None:
 
 
 def test_a_scheduler_that_is_not_there(team: Team) -> None:
-    """Contract: the job names the scheduler that has not reported on its pods."""
+    """Contract: the job names the scheduler that has not processed the pods pods."""
     team.job("scheduler", scheduling={"scheduler": "late"})
-    until_said(team, "scheduler", "scheduler late has not reported on it", seconds=60)
+    until_said(team, "scheduler", "scheduler late has not processed the pod", seconds=60)
 
 
 def mounted(source: dict[str, Any]) -> dict[str, Any]:

@@ -1,9 +1,9 @@
-"""Wrong TorchrunQueues and TorchrunJobs, and what the API server or `kubectl describe` says of each.
+"""Wrong TorchrunQueues and TorchrunJobs, and the response of the API server or the controller to each.
 
     python tests/k8s/wrong_objects.py >docs/torchrun-wrong-objects.md
 
-The answers are those of a real cluster: test_torchrun_wrong.py compares them, and writes them to
-files/torchrun_wrong_answers.json with RECORD_ANSWERS=1.
+The answers come from a real cluster. test_torchrun_wrong.py compares them with
+files/torchrun_wrong_answers.json, or writes this file if RECORD_ANSWERS=1.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Case(BaseModel):
     wrong: str
     """The mistake, in Markdown."""
     spec: dict[str, Any]
-    """Fields of the spec in place of those of a right object."""
+    """Fields that replace those in the spec of a valid object."""
     name: str = ""
 
     @property
@@ -46,12 +46,12 @@ class Case(BaseModel):
 
 
 class Answer(BaseModel):
-    """What a user reads about a wrong object."""
+    """The message that a user sees about a wrong object."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     by: str
-    """`kubectl apply` where the API server refuses the object, else `kubectl describe`."""
+    """`kubectl apply` if the API server rejects the object, otherwise `kubectl describe`."""
     says: str
 
 
@@ -62,18 +62,21 @@ def cases() -> dict[str, list[Case]]:
 
 
 def answers() -> dict[str, Answer]:
-    """Return the recorded answer of each case, by its name."""
+    """Return the recorded answer for each case, keyed by the case's name."""
     return {case: Answer.model_validate(found) for case, found in json.loads(ANSWERS.read_text()).items()}
 
 
 def record(found: dict[str, Answer]) -> None:
-    """Write the answers of a cluster."""
+    """Record the answers from a cluster."""
     documents = {case: found[case].model_dump() for case in sorted(found)}
     ANSWERS.write_text(json.dumps(documents, indent=1, ensure_ascii=False) + "\n")
 
 
 def described(text: str) -> dict[str, str]:
-    """Return object → its message in the output of `kubectl describe`: of a queue, that of Ready."""
+    """Return a mapping of each object to its message in the output of `kubectl describe`.
+
+    For a queue, this is the message of the condition Ready.
+    """
     found: dict[str, str] = {}
     name = message = ""
     for line in text.splitlines():
@@ -91,12 +94,12 @@ def described(text: str) -> dict[str, str]:
 
 
 def sentence(error: ApiException) -> str:
-    """Return the API server's sentence of a refusal."""
+    """Return the API server's message from a rejected request."""
     return str(json.loads(error.body)["message"])
 
 
 def normal(text: str, namespace: str) -> str:
-    """Return a message without the names that each run chooses anew."""
+    """Return a message without the names that differ in each run."""
     return re.sub(r"\s+", " ", text.replace(namespace, "NAMESPACE")).strip()
 
 
@@ -113,7 +116,7 @@ def markdown() -> str:
             "",
             f"## Torchrun{kind.capitalize()}",
             "",
-            "| mistake | refused by | answer |",
+            "| mistake | rejected by | answer |",
             "|---|---|---|",
         ]
         for case in found:

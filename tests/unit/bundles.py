@@ -160,7 +160,7 @@ class Job:
         terminated = {
             "exitCode": code,
             "reason": more.pop("reason", "Completed" if code == 0 else "Error"),
-            "startedAt": at(5),
+            "startedAt": at(more.pop("started", 5)),
             "finishedAt": at(when),
             "message": more.pop("message", self.message(index, code)),
         }

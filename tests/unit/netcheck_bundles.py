@@ -41,27 +41,30 @@ def diagnosis(cause: str | None = None, *ranks: int, whole: bool = True, **cells
     )
 
 
-def job(said: dict[int, NetcheckDiagnosis], mode: str = "alone", service: bool = True) -> bundles.Job:
-    """Return a launch of four pods that passed but for what these pods' netcheck said."""
+def job(
+    said: dict[int, NetcheckDiagnosis], mode: str = "alone", service: bool = True, at_second: float = 7
+) -> bundles.Job:
+    """Return a launch of four pods that passed except for their netcheck, which ended at `at_second`."""
     made = bundles.healthy(NODES)
     assert made.manifest.launch is not None
     launch = made.manifest.launch.model_copy(update={"netcheck": mode})
     made.manifest = made.manifest.model_copy(update={"launch": launch})
     made.netchecks = [
-        NetcheckRecord(at=at(7, True), pod=made.pod_name(index), diagnosis=one) for index, one in said.items()
+        NetcheckRecord(at=at(at_second, True), pod=made.pod_name(index), diagnosis=one)
+        for index, one in said.items()
     ]
     if service:
         services(made, LABELS)
     return made
 
 
-def ended(made: bundles.Job, *indexes: int, code: int = 1) -> None:
+def ended(made: bundles.Job, *indexes: int, code: int = 1, started: float = 5) -> None:
     """Let these pods' commands have failed."""
     made.drop("jobset", 2)
     for index in indexes:
-        made.drop_pod(index, after=10)
+        made.drop_pod(index, after=10 if started == 5 else 4.6)
         made.logs[made.pod_name(index)] = [f"{at(8, True)} netcheck: FAILED"]
-        made.ended(index, 9, code, message="")
+        made.ended(index, max(9, started), code, message="", started=started)
     made.jobset(32, "Failed")
 
 

@@ -1,4 +1,4 @@
-"""This repository's job on a real cluster: good as it is, and found out when it does not learn."""
+"""Launch this repository's job on a real cluster. It passes, and it fails if it does not learn."""
 
 from pathlib import Path
 
@@ -24,6 +24,6 @@ def test_training_that_learns_nothing(launch, job):
 
 
 def test_the_queue_is_active(kind_cluster):
-    """pytest-kind's fixture, on the same cluster."""
+    """Use pytest-kind's fixture, which accesses the same cluster."""
     status = '{.status.conditions[?(@.type=="Active")].status}'
     assert kind_cluster.kubectl("get", "clusterqueue", "cluster-queue", "-o", f"jsonpath={status}") == "True"

@@ -1,13 +1,13 @@
-"""Every rank fits a line to data of its own, averages gradients with the others, and logs to one Pluto run.
+"""Fit a linear model. Each rank has its own data. The ranks average gradients and log to one Pluto run.
 
-ground_truth and multinode.py are the harness's, in /workspace of its worker image.
+The modules ground_truth and multinode are part of the harness, in /workspace of its worker image.
 """
 
 import os
 import sys
 from pathlib import Path
 
-from ground_truth import Recorder, client_state  # before Pluto's client, which captures stdout
+from ground_truth import Recorder, client_state  # import before Pluto's client captures stdout
 from multinode import init_distributed, wait_for_sync, wait_for_uploader
 
 STEPS = 10
@@ -44,9 +44,9 @@ def main() -> int:
         run.log(metrics, step=step)
 
     truth.flush()
-    wait_for_uploader(rank, 40.0)  # finish() kills one that is still starting
+    wait_for_uploader(rank, 40.0)  # finish() would kill an uploader that is still starting
     run.finish()
-    wait_for_sync(rank, 40.0)  # with WORLD_SIZE above 1 finish() does not
+    wait_for_sync(rank, 40.0)  # finish() does not wait if WORLD_SIZE > 1
     truth.client(client_state.read(os.environ["PLUTO_DIR"]))
     truth.end()
     dist.barrier()

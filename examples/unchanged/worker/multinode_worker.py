@@ -1,6 +1,6 @@
 """Run on each node of a distributed job: log this node's metrics to the run that all nodes share.
 
-An ordinary worker: it knows Pluto's client, and nothing of the harness.
+This is an ordinary worker. It uses Pluto's client, but nothing from the harness.
 """
 
 import os

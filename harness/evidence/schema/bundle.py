@@ -22,8 +22,8 @@
                            then TruthEnd
       truth/<rank>.columns, tracker/points.columns
                            large numbers of rows; a line of kind "columns" refers to them (columns.py)
-      truth/<rank>.outside.jsonl   the same, written by the recorder around the Pluto client, if the worker
-                           also writes its own record
+      truth/<rank>.outside.jsonl   the record by the recorder around the Pluto client, if the worker also
+                           writes its own record to truth/<rank>.jsonl
       tracker/runs.jsonl, attachments.jsonl, points.jsonl, writers.jsonl, digests.jsonl
                            TrackerRun, Attachment, Point, RunWriter, DigestReport
       tracker/summary.json TrackerSummary: record counts, to detect truncated files

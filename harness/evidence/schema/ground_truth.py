@@ -205,9 +205,9 @@ class TruthRewrite(Record):
 
 
 class TruthBatching(Record):
-    """The point from which the rank writes rows to the log in batches.
+    """A record after which the rank writes its rows to the log in batches.
 
-    If the rank is killed after this point, the log may lack its last rows.
+    If the rank is killed after this record, the log may lack its last rows.
     """
 
     kind: Literal["batching"] = "batching"

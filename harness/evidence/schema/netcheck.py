@@ -14,6 +14,8 @@ class NetcheckCell(Record):
 
     outcome: str
     """The result: "ok", "pending" or a cause."""
+    withheld: str = ""
+    """The cause of a failure that is not proved, if `outcome` is "pending", otherwise ""."""
     host: str
     text: str = ""
     address: str = ""

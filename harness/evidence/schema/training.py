@@ -58,7 +58,8 @@ class KnownEntropy(Record):
 
     entropy: float
     val: float
-    """The lowest possible expected loss on val.jsonl: that of the distribution that generated the texts."""
+    """The lowest possible expected loss on val.jsonl, which is the loss of the distribution that generated
+    the texts."""
 
 
 class TrainingAudit(Record):

@@ -1,5 +1,5 @@
 # Run stranger.py in the cluster, as a job in another namespace, and wait until it ends.
-#   KUBECTL=… IMAGE=… bash stranger.sh NAMESPACE RUN_ID WHAT
+#   KUBECTL=… IMAGE=… bash stranger.sh NAMESPACE RUN_ID rows|file|status
 set -eu
 here=$(dirname "$0")
 namespace=$1 run_id=$2 what=$3

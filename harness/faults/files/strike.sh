@@ -57,7 +57,7 @@ scale() { # NAMESPACE REPLICAS: scale every Deployment in the namespace
   k scale -n "$1" deployment --all --replicas="$2"
 }
 
-anew() { # NAMESPACE: recreate its pods, because a controller that keeps losing its lease backs off for minutes
+anew() { # NAMESPACE: recreate the pods, because a controller that keeps losing its lease backs off for minutes
   k delete pods -n "$1" --all --wait=false
 }
 
@@ -102,7 +102,7 @@ deselect() { # NAMESPACE POD: remove the pod from the Service, and wait until it
   while k get endpointslices -n "$1" -o jsonpath='{..targetRef.name}' | grep -qw "$2"; do sleep 0.2; done
 }
 
-publish() { # NAMESPACE FAMILY ENDPOINTS: create an EndpointSlice for the Service without a controller
+publish() { # NAMESPACE FAMILY ENDPOINTS: create an EndpointSlice that no controller manages
   k apply -f - <<END
 apiVersion: discovery.k8s.io/v1
 kind: EndpointSlice
@@ -113,7 +113,7 @@ ports: [{name: rendezvous, port: 29500}]
 END
 }
 
-forbid() { # NODE CHAIN OWN RULE...: add an iptables rule to the new chain OWN, to which CHAIN jumps first
+forbid() { # NODE CHAIN OWN RULE...: add an iptables rule to the chain OWN, which is created if needed and to which CHAIN jumps first
   docker exec "$1" iptables -N "$3" 2>/dev/null || true # it may exist
   docker exec "$1" iptables -C "$2" -j "$3" 2>/dev/null || docker exec "$1" iptables -I "$2" -j "$3"
   docker exec "$1" iptables -A "$3" "${@:4}"

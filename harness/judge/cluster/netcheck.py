@@ -12,6 +12,8 @@ from harness.judge.case import Case, names
 from harness.judge.catalogue import CAUSES, RUNNING
 from harness.judge.cluster import connections, headless_service, pod_network
 from harness.judge.finding import LATE, Finding, counted, not_passed, passed, unknown
+from harness.workers.netcheck.conclude import PLACED
+from harness.workers.netcheck.proof import RECORD, YOUNG
 
 ABSENT = "peer.never_came"
 """The cause that netcheck reports for a rank that contacted no other rank. The rank's pod may show why."""
@@ -59,6 +61,8 @@ def check(case: Case) -> Finding:
     """Run the `netcheck` check: every pod's diagnosis covers all pairs of pods, and every pair passed."""
     pod_diagnoses = diagnoses(case)
     first = best(pod_diagnoses.values())
+    if first is not None and first.diagnosis.cause == ABSENT:
+        first = next(filter(_blames_itself, pod_diagnoses.values()), first)
     if first is not None and first.diagnosis.verdict == "failed":
         return _failed(case, first, pod_diagnoses)
     absent = [index for index in range(case.expected.num_nodes) if index not in pod_diagnoses]
@@ -142,7 +146,9 @@ def _failed(case: Case, first: PodDiagnosis, pod_diagnoses: Mapping[int, PodDiag
         text = f"{names(case.ranks_of(*nodes))}: {text}"
     cause, refs = diagnosis.cause, [first.ref]
     of_all = {one.index: one.diagnosis for one in pod_diagnoses.values()}
-    if (culprit := connections.culprit(case, cause, of_all)) is not None:
+    if (late := _late(case, first, pod_diagnoses)) is not None:
+        cause, (nodes, text) = ABSENT, late
+    elif (culprit := connections.culprit(case, cause, of_all)) is not None:
         if culprit.nodes != accused:
             text = f"{names(case.ranks_of(*culprit.nodes))}: {failed_steps[0].text}"
         nodes, reasons = culprit.nodes, [culprit.text] if culprit.text else []
@@ -150,6 +156,7 @@ def _failed(case: Case, first: PodDiagnosis, pod_diagnoses: Mapping[int, PodDiag
     elif (policy := pod_network.dns_policy(case, _blind(of_all))) is not None and cause.startswith("dns."):
         refs = [*refs, *policy.evidence]
         if cause == "dns.search_path":  # The DNS server has the names, so dns.search_path remains the cause.
+            nodes = sorted({*nodes, *(set(policy.nodes) & _with(cause, of_all))})
             reasons = [policy.text]
         else:
             cause, nodes, text, reasons = "dns.policy", policy.nodes, policy.text, [f"in the pods: {text}"]
@@ -178,6 +185,73 @@ def _failed(case: Case, first: PodDiagnosis, pod_diagnoses: Mapping[int, PodDiag
         phase=RUNNING if cause == ABSENT else None,
         at=None if cause == ABSENT else seconds(first.record.at),
     )
+
+
+def _with(outcome: str, diagnoses: Mapping[int, NetcheckDiagnosis]) -> set[int]:
+    """Return the node indexes of the pods in whose own results the outcome occurs."""
+    return {
+        index
+        for index, one in diagnoses.items()
+        if any(cell.outcome == outcome for cell in one.rows.get(index, {}).values())
+    }
+
+
+def _blames_itself(one: PodDiagnosis) -> bool:
+    """Return whether a pod without a verdict from rank 0 found a problem in its own settings, such as DNS.
+
+    Such a problem explains why the other ranks did not hear from the pod.
+    """
+    diagnosis = one.diagnosis
+    return (
+        diagnosis.verdict == "failed"
+        and not diagnosis.whole
+        and diagnosis.ranks == [one.index]
+        and diagnosis.cause not in (ABSENT, *PLACED)
+    )
+
+
+def _late(
+    case: Case, first: PodDiagnosis, pod_diagnoses: Mapping[int, PodDiagnosis]
+) -> tuple[list[int], str] | None:
+    """Return the ranks that started too late, and a sentence about them, if this explains all failures.
+
+    A pod that netcheck has ended no longer responds, so a rank whose check starts afterwards cannot connect
+    to it.
+    """
+    if first.diagnosis.cause not in PLACED:
+        return None
+    pairs = {
+        (sender, receiver)
+        for sender, row in first.diagnosis.rows.items()
+        for receiver, cell in row.items()
+        if cell.outcome in PLACED
+    }
+    if not pairs or not all(_too_late(case, first, pod_diagnoses, *pair) for pair in pairs):
+        return None
+    late, early = ({pair[side] for pair in pairs} for side in (0, 1))
+    late_ranks, early_ranks = names(case.ranks_of(*late)), names(case.ranks_of(*early))
+    return sorted(late), f"{late_ranks} started when netcheck had already ended on {early_ranks}"
+
+
+def _too_late(
+    case: Case, first: PodDiagnosis, pod_diagnoses: Mapping[int, PodDiagnosis], sender: int, receiver: int
+) -> bool:
+    """Return whether the sender's check began after the receiver's check had ended, or just before its end.
+
+    It did if the receiver's last connection to the sender was refused, because the sender did not listen yet.
+    """
+    cell, there = first.diagnosis.rows[sender][receiver], pod_diagnoses.get(receiver)
+    if there is None or there.diagnosis.whole or not (cell.outcome == "tcp.filtered" or cell.sender):
+        return False
+    back = there.diagnosis.rows.get(receiver, {}).get(sender)
+    if back is not None and "tcp.refused" in (back.outcome, back.withheld):
+        return True
+    own = pod_diagnoses.get(sender)
+    if own is not None and own.diagnosis.rank == sender:
+        started = (seconds(own.record.at) or 0.0) - own.diagnosis.seconds
+    else:
+        started = case.container_started(sender) or 0.0
+    return (seconds(there.record.at) or LATE) - started < YOUNG
 
 
 def _blind(diagnoses: Mapping[int, NetcheckDiagnosis]) -> set[int]:
@@ -218,17 +292,19 @@ def _unscheduled(case: Case, index: int, until: float) -> tuple[str, str] | None
 def _unreached(case: Case, first: PodDiagnosis, nodes: list[int]) -> tuple[str, str] | None:
     """Return (cause, sentence) if pods started in time but no other pod reached them, or None.
 
-    Returns None if any of these pods has no diagnosis or started only after the other pods had ended.
+    Returns None if any of these pods has no diagnosis, or if the other pods ended soon after it had started.
     """
     pod_diagnoses, until = diagnoses(case), seconds(first.record.at) or 0.0
-    started_at = {
-        index: (seconds(one.record.at) or LATE) - one.diagnosis.seconds
-        for index, one in pod_diagnoses.items()
-    }
-    if not nodes or not all(started_at.get(index, LATE) < until for index in nodes):
+    started = [case.container_started(index) if index in pod_diagnoses else None for index in nodes]
+    if not nodes or None in started:
         return None
+    overlap = until - max(time for time in started if time is not None)
     cells = [row[nodes[0]] for row in first.diagnosis.rows.values() if nodes[0] in row]
-    failed_cells = [cell for cell in cells if cell.outcome in CAUSES]
+    failed_cells = [
+        cell
+        for cell in cells
+        if cell.outcome in CAUSES and overlap >= (RECORD if cell.outcome.startswith("dns.") else YOUNG)
+    ]
     rank_names = names(case.ranks_of(*nodes))
     return (
         (

@@ -9,15 +9,15 @@ export PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}" ACCEPT_REPORTS="${ACCEPT_REP
 mkdir -p "$ACCEPT_REPORTS"
 ended="$ACCEPT_REPORTS/ended.txt"
 rm -f "$ended"
-# With more threads than cores, threads wait for each other. On a node with busy cores, a test then takes
+# If there are more threads than cores, the threads wait for each other, and a test on a busy node takes
 # minutes.
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
 python=$(command -v python3 || command -v python)
 [ -n "$python" ] || echo "acceptance: this image has no Python that user $(id -u) may run;" \
   "--pod FILE can set spec.securityContext.runAsUser" >&2
 # After a plain `kubectl apply`, nobody collects the reports, and a controller would restart the container. So
-# the container keeps running until the pod is deleted, whatever the result. In a launch, the harness's init
-# does this.
+# the container keeps running until the pod is deleted, regardless of the result. In a launch, the harness's
+# init keeps it running.
 if [ "${ACCEPT_HOLD:-0}" = 1 ] && [ -z "$HARNESS_NONCE" ]; then
   code=127
   if [ -n "$python" ]; then
@@ -30,7 +30,7 @@ if [ "${ACCEPT_HOLD:-0}" = 1 ] && [ -z "$HARNESS_NONCE" ]; then
   fi
   found=$(find "$ACCEPT_REPORTS" -name '*.json' -exec sed -n 's/^ "verdict": "\([A-Z]*\)".*/\1/p' {} +)
   for worst in FAIL UNKNOWN WARN PASS ''; do case $found in *$worst*) break ;; esac; done
-  # torchrun exits with 1 whatever its ranks' exit codes, and only one pod has a report about the collectives.
+  # torchrun exits with 1 regardless of its ranks' exit codes, and only one pod has a report on the collectives.
   case $code-$worst in
     *-FAIL) word=FAIL ;;
     [012]-UNKNOWN) word=UNKNOWN ;;

@@ -4,9 +4,9 @@ terminate() { kill -TERM "$1" 2>/dev/null; }
 terminate_own() {
   if [ -n "$own_cgroups" ]; then own_each terminate; elif [ -n "$!" ]; then terminate $!; fi
 }
-# Run the command in the background, in place of this shell. A shell without job control makes its background
-# processes ignore SIGINT and SIGQUIT, but the command must handle them as it would without this init. If the
-# image's env lacks the option, the command runs without this change.
+# Replace this background shell with the command. A shell without job control makes its background processes
+# ignore SIGINT and SIGQUIT, but the command must handle them as it would without this init. If the image's
+# `env` does not support --default-signal, the command ignores both signals.
 become() {
   if env --default-signal=INT,QUIT true 2>/dev/null; then
     exec env --default-signal=INT,QUIT sh -c 'exec "$@"' sh "$@"
@@ -24,7 +24,8 @@ wait_for_own() {
   done
 }
 # The recorder around Pluto's client (harness/launch/mounts/recorder.py). Python imports it at startup. Its
-# frames go to this shell's stdout, which is the container's. Process 1 may belong to another container.
+# frames go to this shell's stdout, which is the container's. Process 1's stdout is not used, because process 1
+# may belong to another container.
 if [ -d /opt/harness/recorder ]; then
   export PYTHONPATH="/opt/harness/recorder${PYTHONPATH:+:$PYTHONPATH}" HARNESS_LOG="/proc/$own/fd/1"
   if [ -f /opt/harness/recorder/setup.sh ]; then . /opt/harness/recorder/setup.sh; fi

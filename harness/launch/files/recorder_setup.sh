@@ -1,8 +1,8 @@
-# Sourced by the init in a rank's container. PYTHONPATH makes Python find the recorder, except in programs
-# that are started with a clean environment or with -I or -E. So each of the image's interpreters gets a .pth
-# file, if its folder is writable. The .pth file does nothing if the recorder's folder is not mounted. Only
-# globs are used, and no interpreter is started. Folders on a volume are not changed: only the container's own
-# file system is written to.
+# The init in a rank's container sources this script. PYTHONPATH makes Python find the recorder, except in
+# programs that are started with a clean environment or with -I or -E. The script therefore writes a .pth file
+# for each of the image's interpreters whose folder is writable. The .pth file does nothing if the recorder's
+# folder is not mounted. The script finds the folders by globs, without starting an interpreter. It writes only
+# to the container's own file system, not to volumes.
 harness_root=$(stat -c %d / 2>/dev/null) || :
 harness_pth() {
   for folder in "$@"; do

@@ -27,7 +27,7 @@ case $code in 0 | 3) run "$@" ;; 1 | 2) code=90 ;; esac
 value=$(cat "$KONDUKTOR_OUTPUT_DIR/result.json" 2>/dev/null || echo null)
 printf '{"exit":%d,"value":%s}' $code "$value" >"${TERMINATION_LOG:-/dev/termination-log}" 2>/dev/null
 echo "@exit1 $HARNESS_NONCE $code"
-# `wait` ends immediately on the signal, but `sleep` alone would not. A `sleep` that was forked a moment ago
-# may miss the signal that the trap forwards to it, so it is short.
+# A signal ends `wait` immediately, but it would not end `sleep` in the foreground. A `sleep` that was forked a
+# moment ago may miss the signal that the trap forwards to it, so each `sleep` is short.
 while [ "$HARNESS_HOLD" = 1 ] && [ -z "$ended" ]; do sleep 5 & wait $!; done
 exit $code

@@ -30,7 +30,7 @@ DISRUPTIONS = {
     "PreemptionByScheduler": "was preempted on node {} by a pod of higher priority",
     "DeletionByTaintManager": "was evicted from node {} because of a taint",
     "DeletionByPodGC": "was lost with node {}",
-    "TerminationByKubelet": "was ended by the kubelet of node {}",
+    "TerminationByKubelet": "was terminated by the kubelet of node {}",
 }
 """The message for each reason of a pod's DisruptionTarget condition. {} is replaced with the name of the
 node."""
@@ -94,7 +94,10 @@ def _waiting(pod: Object, container: Object) -> str:
         return f"{description}: {waiting.get('message', '')}".rstrip(": ")
     text = f"{description} after {_exit(container['name'], last)}"
     if _endless(pod, container["name"]) and last.get("exitCode") == 0:
-        text += "; Kubernetes restarts a sidecar that ends, so make it an init container"
+        text += (
+            "; Kubernetes restarts a sidecar whenever it ends: make it a "
+            "regular init container if it is to end"
+        )
     return text
 
 

@@ -155,7 +155,7 @@ def _of_attempts(before: JobStatus, status: JobStatus) -> list[Event]:
             message = pods.message[:LONGEST]
             events.append(Event("RankFailed", message, status.restarts + 1, warning=True, scope=scope))
     if same_job and status.restarts > before.restarts:
-        message = f"all ranks start again: restart {status.restarts}"
+        message = f"all ranks start again (restart {status.restarts})"
         events.append(Event("Restarted", message, status.restarts, scope=scope))
     return events
 

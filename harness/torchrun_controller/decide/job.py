@@ -58,7 +58,7 @@ OF_GARBAGE_COLLECTOR = ("foregroundDeletion", "orphan")
 ETCD_RECHECK = timedelta(seconds=10)
 """The interval at which the controller checks whether etcd's Service exists. Services are not watched."""
 
-STARTS = "the job starts when the API server accepts it"
+STARTS = "the job starts once the API server accepts this object"
 
 
 def desired(job: Object, snapshot: Snapshot, now: datetime, *, kai: bool = False) -> Decision:
@@ -104,10 +104,10 @@ class _Job(KueueAdmission):
         finalizers = self.job["metadata"].get("finalizers") or []
         others = [each for each in finalizers if each not in OF_GARBAGE_COLLECTOR]
         if not others:
-            return "the garbage collector deletes what the job owns"
+            return "the garbage collector is deleting the job's objects"
         return (
-            f"its finalizers {', '.join(others)} prevent the deletion, and its pods run until then: check "
-            "the controllers that set these finalizers"
+            f"its finalizers {', '.join(others)} block the deletion, and its pods keep running until the "
+            "finalizers are removed: check the controllers that set them"
         )
 
     def _go_on(self) -> Decision:
@@ -338,7 +338,8 @@ class _Job(KueueAdmission):
         if len(set(versions.values())) > 1:
             descriptions = ", ".join(f"{pod} has {version}" for pod, version in sorted(versions.items()))
             message = (
-                f"the pods fetched different code: {descriptions}; use a tag or a commit, which does not move"
+                f"the pods fetched different code: {descriptions}; set ref to a "
+                "commit or to a tag that does not move"
             )
             return self._reject("WorkspaceDiffers", message)
         failed = self._attempt_failed(pods)
@@ -353,9 +354,11 @@ class _Job(KueueAdmission):
             return self._running(pods, ready=ready)
         self._condition("PodsReady", False, "PodsNotReady")
         if syncing(pods):
-            self._condition("WorkspaceReady", False, "Syncing", "pods wait for their workspace")
-            return self._decision("Syncing", "pods wait for their workspace", requeue_at=self._deadline())
-        progress = f"{counts.running + counts.succeeded} of {self.status.num_nodes} pods run"
+            self._condition("WorkspaceReady", False, "Syncing", "pods are waiting for their workspace")
+            return self._decision(
+                "Syncing", "pods are waiting for their workspace", requeue_at=self._deadline()
+            )
+        progress = f"{counts.running + counts.succeeded} of {self.status.num_nodes} pods running"
         problem = hindrance(pods, self.now)
         if not problem and counts.pending == 0:
             # A missing pod is created only once the pod that it replaces is gone.

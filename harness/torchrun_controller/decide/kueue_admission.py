@@ -21,7 +21,7 @@ from harness.torchrun_controller.plan.capacity import Capacity, explained
 RENEW = timedelta(seconds=60)
 """A waiting job's message contains the number of free GPUs. The number is updated at most once in this
 interval."""
-DEACTIVATED = "Kueue does not admit the job again: suspend and resume the job to queue it again"
+DEACTIVATED = "Kueue will not readmit the job: suspend and resume it to queue it again"
 
 
 class KueueAdmission(JobEnd):
@@ -108,7 +108,7 @@ class KueueAdmission(JobEnd):
         self._condition("Admitted", False, "Preempted", message)
         waits = str(condition(workload, "QuotaReserved").get("message", ""))
         if waits and waits not in message and message not in waits:
-            message = f"{message}; it is queued again: {waits}"
+            message = f"{message}; the job is queued again: {waits}"
         return self._decision("Preempted", message)
 
     def _why_queued(self, workload: Object) -> tuple[str, str, datetime | None]:
@@ -131,7 +131,7 @@ class KueueAdmission(JobEnd):
                 message = f"{message}; {details[0]}"
             return reason, message or WAITS, None
         if details:
-            return "AdmissionCheck", f"quota is reserved, and {details[0]}", None
+            return "AdmissionCheck", f"quota is reserved, but {details[0]}", None
         # Without admission checks, Kueue resumes the JobSet right after it has reserved quota.
         since = reserved.get("lastTransitionTime")
         overdue_at = parsed(since) + UNEXPLAINED if since else self.now

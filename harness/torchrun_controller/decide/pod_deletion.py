@@ -32,9 +32,9 @@ def terminating(pods: list[Object], now: datetime) -> Problem:
     until, name, node = found[0]
     subject, time = f"{name} on node {node}" if node else name, f"{until:%Y-%m-%dT%H:%M:%SZ}"
     if now < until + OVERDUE:
-        return Problem(f"{subject} is terminating, and has until {time}", until + OVERDUE)
+        return Problem(f"{subject} is terminating, and must end by {time}", until + OVERDUE)
     advice = (
-        f"check node {node}; if it is off for good, run `kubectl delete pod {name} --force`"
+        f"check node {node}; if the node is gone for good, run `kubectl delete pod {name} --force`"
         if node
         else "check the pod's finalizers"
     )

@@ -184,8 +184,8 @@ def _no_scheduler(pods: list[Object], now: datetime) -> str:
         if created_at and not condition(pod, "PodScheduled") and now - parsed(created_at) >= UNSCHEDULED:
             scheduler = (pod.get("spec") or {}).get("schedulerName") or "default-scheduler"
             return (
-                f"{pod['metadata']['name']}: scheduler {scheduler} has not reported on it for "
-                f"{UNSCHEDULED.seconds} s: install it, or name another one in scheduling.scheduler"
+                f"{pod['metadata']['name']}: scheduler {scheduler} has not processed the pod for "
+                f"{UNSCHEDULED.seconds} s: install this scheduler, or set scheduling.scheduler to another one"
             )
     return ""
 
@@ -207,7 +207,7 @@ def no_workload(since: datetime, now: datetime) -> str:
         return ""
     return (
         f"Kueue has created no Workload for the JobSet for {IDLE.seconds} s, and no Event explains why: "
-        "check that its controller is running, and that it manages jobs in this namespace"
+        "check that Kueue's controller is running, and that Kueue manages jobs in this namespace"
     )
 
 

@@ -96,7 +96,7 @@ def _open(
     if snapshot.rejected is not None:
         reason, message = (
             "Rejected",
-            f"{snapshot.rejected}; change the queue, or what the API server asks for",
+            f"{snapshot.rejected}; change the queue, or the API server's rule that rejects it",
         )
         actions = []
     elif actions and (before := found(status.conditions, "Ready")) and before.reason == "Rejected":

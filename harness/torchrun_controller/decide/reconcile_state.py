@@ -23,7 +23,7 @@ from harness.torchrun_controller.decide.decisions import (
 )
 from harness.torchrun_controller.decide.pod_deletion import deleted
 
-WAITS = "waits for Kueue to admit it"
+WAITS = "waiting for Kueue to admit the job"
 """The message of a queued job before Kueue has given a reason why the job waits."""
 UNEXPLAINED = timedelta(minutes=5)
 """If Kueue gives no reason within this time why a job is queued, the status and an Event report this. Most
@@ -107,7 +107,8 @@ class ReconcileState:
             return text
         name = self.job["metadata"]["name"]
         return (
-            f"{text}; Service {name} does not belong to the job, so its pods' names may not resolve: delete "
+            f"{text}; Service {name} does not belong to the job, so the "
+            "names of the job's pods may not resolve: delete "
             "the Service, or rename the job"
         )
 
@@ -228,8 +229,8 @@ def spec_error(error: ValidationError) -> str:
         return first_error(error)
     field = ".".join(map(str, first["loc"]))
     return (
-        f"expected a field that this version of the controller supports, found {field}: the CRDs are newer, "
-        "so update the controller"
+        f"expected a field that this version of the controller supports, found {field}: the CRDs are newer "
+        "than the controller, so update the controller"
     )
 
 

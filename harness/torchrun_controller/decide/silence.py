@@ -87,6 +87,7 @@ def sentence(since: datetime, ready: str) -> str:
     `ready` is the number of ready pods, such as "3/3 ready".
     """
     return (
-        f"no rank has written to its log since {since:%Y-%m-%dT%H:%M:%SZ}, with {ready}: they may wait for "
-        "each other or for a node that is lost; `kubectl torchrun logs` shows what they wrote last"
+        f"no rank has written to its log since {since:%Y-%m-%dT%H:%M:%SZ} ({ready}): "
+        "the ranks may be waiting "
+        "for each other or for a lost node; `kubectl torchrun logs` shows their last output"
     )

@@ -111,8 +111,8 @@ _COMMENTS = {
     "imagePullSecrets": "Secrets for a private registry, such as [{name: mine}].",
     "replicas": "One replica leads; the others wait for its Lease.",
     "gang": (
-        "The component that admits a job's pods together: kueue or kai. kai needs more rights for "
-        "the controller."
+        "The component that admits a job's pods together: kueue or kai. With kai, the controller "
+        "needs more permissions."
     ),
     "crds": "The CRDs are upgraded with the chart. `helm uninstall` keeps them, with all jobs and queues.",
 }

@@ -219,7 +219,7 @@ def _program(command: str) -> list[str]:
     try:
         words = shlex.split(text)
     except ValueError as error:
-        raise Refused("CommandSyntax", f"expected a shell command, seen {text!r}: {error}") from None
+        raise Refused("CommandSyntax", f"expected a shell command, found {text!r}: {error}") from None
     if not words:
         raise Refused("CommandSyntax", "expected a command, seen blanks")
     if words[0] == "torchrun":

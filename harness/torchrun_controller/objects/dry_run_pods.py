@@ -59,7 +59,7 @@ def _check_label(queue: Object, spec: QueueSpec, *, kai: bool) -> None:
         field = "kaiQueue" if kai else "localQueue"
         raise Refused(
             "QueueName",
-            f"{kind} {name} has {len(name)} characters, and jobs name it in a label of at most "
+            f"{kind} {name} has {len(name)} characters, but the label in which jobs name it can have at most "
             f"{names.LONGEST_LABEL}: create a TorchrunQueue with a shorter name, or set {field}",
         )
 

@@ -121,7 +121,8 @@ def _claim(name: str, claim: Claim, plan: Plan, access_mode: str | None = None) 
     if access_mode is None and plan.nodes > 1 and mode in ("ReadWriteOnce", "ReadWriteOncePod"):
         raise Refused(
             "AccessMode",
-            f"claim {name} is {mode}, which holds {plan.nodes} pods on one node: expected ReadWriteMany",
+            f"claim {name} is {mode}, which would put the job's {plan.nodes} "
+            "pods on one node: expected ReadWriteMany",
         )
     if claim.size is not None:
         size = bytes_of(claim.size, 1)

@@ -86,7 +86,7 @@ def check_job(spec: JobSpec, queue: QueueSpec) -> None:
     if refused:
         raise Refused(
             "OverrideNotAllowed",
-            f"the queue does not permit its jobs to set {', '.join(refused)}: leave this out, or add the "
+            f"the queue does not permit its jobs to set {', '.join(refused)}: remove them, or add the "
             "entries in parentheses to the queue's overrides",
         )
     volume_names = OWN_VOLUMES | {volume["name"] for volume in queue.pod_template.spec.get("volumes") or []}
@@ -94,8 +94,9 @@ def check_job(spec: JobSpec, queue: QueueSpec) -> None:
         if volume["name"] in volume_names:
             raise Refused(
                 "VolumeNameTaken",
-                f"expected another name for the volume {volume['name']}: the queue or the controller has a "
-                "volume of that name, which other containers of the pod can mount",
+                f"expected a different name for the volume {volume['name']}: "
+                "the queue or the controller already has "
+                "a volume with this name",
             )
 
 

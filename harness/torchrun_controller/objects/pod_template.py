@@ -108,7 +108,8 @@ def _permitted(spec: JobSpec, queue: QueueSpec) -> None:
     reserved = [variable["name"] for variable in spec.env if command.RESERVED.fullmatch(variable["name"])]
     if reserved:
         raise Refused(
-            "ReservedEnv", f"the controller and torchrun use {', '.join(reserved)}: leave it out of env"
+            "ReservedEnv",
+            f"expected env without {', '.join(reserved)}, which the controller and torchrun set",
         )
 
 
@@ -143,7 +144,7 @@ def pod(job: Resolved, *, kai: bool) -> Object:
         raise Refused(
             "HostName",
             "the ranks find each other by host names that Kubernetes gives to their pods, but the pod "
-            f"template sets {', '.join(host_fields)}: leave it out",
+            f"template sets {', '.join(host_fields)}: remove the setting",
         )
     helpers = [*map(_with_last_lines, (spec.get("containers") or [{}])[1:])]
     trainer = _container(job)

@@ -147,10 +147,11 @@ def explained(
         f" ({in_words(free_texts)})" if free_texts else ""
     )
     if fitting(free, queue, whole, share) >= pods:
-        text += f", and its {pods} x {share} would fit"
+        text += f", and the job's {pods} x {share} GPUs would fit"
     elif (split := best_fit(pods * share, free, queue, whole)) is not None:
         text += (
-            f"; {split} x {pods * share // split} would fit: submit a job with numNodes {split}, or set the "
+            f"; {split} x {pods * share // split} GPUs would fit: submit a job with numNodes {split}, "
+            "or set the "
             "queue's distribution to BestFit"
         )
     else:

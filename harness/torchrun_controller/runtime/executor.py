@@ -56,7 +56,9 @@ def _locks(number: int) -> tuple[threading.Lock, ...]:
 def _with_request(error: Exception, verb: str, document: Object) -> Exception:
     """Return the error, with a note about the request that failed."""
     kind, name = document["kind"], document["metadata"]["name"]
-    error.add_note(f"the request was to {verb} {kind} {name}: check the admission webhooks for {kind}s")
+    error.add_note(
+        f"the failed request was to {verb} {kind} {name}: check the admission webhooks for {kind}s"
+    )
     return error
 
 

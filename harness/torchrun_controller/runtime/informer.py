@@ -94,8 +94,8 @@ class Informer(threading.Thread):
         if not isinstance(error, ApiException) or error.status != NOT_FOUND:
             return ""
         return (
-            f"the API server does not serve {self.kind.kind} in {self.kind.api}: install its CRD in a "
-            "release that serves this version"
+            f"the API server does not serve {self.kind.kind} in {self.kind.api}: install a release "
+            "of its CRD that serves this version"
         )
 
     def _list(self) -> None:

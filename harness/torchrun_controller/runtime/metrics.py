@@ -47,7 +47,7 @@ class Metrics:
         self.errors = Counter("torchrun_reconcile_errors", "Failed reconciles", ["kind"], registry=own)
         self.requests = Counter(
             "torchrun_api_requests",
-            "Responses of the API server",
+            "Responses from the API server",
             ["verb", "resource", "code"],
             registry=own,
         )

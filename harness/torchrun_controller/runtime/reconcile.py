@@ -58,7 +58,7 @@ PROGRESS = timedelta(seconds=60)
 PERSISTENT = timedelta(seconds=60)
 """The time after which repeated transient errors are reported. Otherwise, a job could wait for a webhook that
 never responds, and its status would not contain the reason."""
-MEND = "change the queue, or create what it names"
+MEND = "change the queue, or create the objects that it refers to"
 REQUEUE_SECONDS = 0.2
 """The delay, in seconds, before the next reconcile after a write failed because the cache was outdated."""
 
@@ -370,7 +370,7 @@ class Reconciler:
             pod = dry_run_pods.of_queue(queue, spec, kai=self.cluster.kai)
             for field, name in dry_run_pods.storage_classes(spec):
                 if self.cluster.kube.get("storage.k8s.io/v1", "StorageClass", name) is None:
-                    return f"StorageClass {name} of {field} does not exist: create it, or name another one"
+                    return f"StorageClass {name} of {field} does not exist: create it, or choose another one"
             self._check_pod(pod)
             check_pod(pod, spec)
         except Refused as refused:
@@ -401,7 +401,7 @@ class Reconciler:
         if current is None:
             return
         request = "".join(f"; {note}" for note in getattr(error, "__notes__", []))  # from executor.py
-        message = f"the controller failed on this object and retries: {short(error)}{request}"
+        message = f"the controller could not process this object and will retry: {short(error)}{request}"
         status = {**(current.get("status") or {})}
         condition = Condition(type="Reconciled", status="False", reason=type(error).__name__, message=message)
         try:

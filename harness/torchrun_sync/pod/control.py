@@ -97,7 +97,7 @@ class Control:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             file.close()
-            raise Refused(f"another supervisor is running with {self.folder}") from None
+            raise Refused(f"another supervisor is already using {self.folder}") from None
         return file
 
     def write_status(self, **status: Any) -> None:

@@ -37,7 +37,7 @@ def check(entries: Sequence[Entry]) -> None:
     for entry in entries:
         path, kind = entry["path"], entry["kind"]
         if kind not in KINDS:
-            raise Refused(f"{path!r} is a {kind!r}; expected one of {', '.join(KINDS)}")
+            raise Refused(f"{path!r} has the kind {kind!r}; expected one of {', '.join(KINDS)}")
         if "\0" in path or any(part in ("", ".", "..") for part in path.split("/")):
             raise Refused(f"the path {path!r} leaves the tree")
         if path in kinds:
@@ -46,7 +46,9 @@ def check(entries: Sequence[Entry]) -> None:
         if kind == "link" and leaves(path, entry["target"]):
             raise Refused(f"the link {path!r} leaves the tree: {entry['target']!r}")
         if kind == "file" and not (is_sha256(entry["sha256"]) and entry["size"] >= 0):
-            raise Refused(f"the file {path!r} has no digest and size: {entry['sha256']!r}, {entry['size']!r}")
+            raise Refused(
+                f"the file {path!r} has no valid digest and size: {entry['sha256']!r}, {entry['size']!r}"
+            )
     for path in kinds:
         parent = path.rpartition("/")[0]
         if parent and kinds.get(parent) != "dir":

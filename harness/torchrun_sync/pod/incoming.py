@@ -47,7 +47,7 @@ class Incoming:
         self._file.close()
         if self._hash.hexdigest() != self.sha:
             os.unlink(self.part)
-            raise Dropped(f"the content received as {self.sha[:12]} has another digest and was deleted")
+            raise Dropped(f"the content received as {self.sha[:12]} has a different digest and was deleted")
         os.rename(self.part, self.path)
 
     def drop(self) -> None:

@@ -69,7 +69,7 @@ class Store:
             if len(identifier) == 32:
                 return identifier
             time.sleep(0.01)
-        raise Refused(f"{path} contains {identifier!r}; expected 32 characters: delete it")
+        raise Refused(f"{path} contains {identifier!r}; expected 32 characters: delete this file")
 
     # -- read the current tree -------------------------------------------------------------------------
     def current(self) -> dict[str, Any]:
@@ -130,7 +130,10 @@ class Store:
             if top == store_name:
                 raise Refused(f"{store_name} is the store's own folder, and cannot be part of a tree")
             if os.path.lexists(path) and not _is_ours(path, store_name):
-                raise Refused(f"{path} conflicts with the workspace's {top}: remove it, or ignore {top}")
+                raise Refused(
+                    f"{path} conflicts with {top} in the workspace: remove {path}, or exclude {top} "
+                    "from the sync"
+                )
         self._entries = entries
         self._staged = self._built(tree_digest(entries))
         if self._staged:

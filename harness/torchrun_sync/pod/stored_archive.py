@@ -93,7 +93,7 @@ class ArchiveReader:
             line += b"".join(self._read_unpacked(1))
         length = int(line)
         if length > MAX_HEAD:
-            raise Refused(f"the head of the stored code has {length} bytes; expected at most {MAX_HEAD}")
+            raise Refused(f"the header of the stored code has {length} bytes; expected at most {MAX_HEAD}")
         self.head: dict[str, Any] = json.loads(b"".join(self._read_unpacked(length)))
 
     def contents(self) -> Iterator[tuple[str, int, Iterator[bytes]]]:

@@ -243,7 +243,7 @@ class _Headers:
 
     def read(self, size: int = -1) -> bytes:
         if not 0 <= size <= MAX_HEADER:
-            raise Failed(f"expected headers of at most {MAX_HEADER} bytes, found one of {size}")
+            raise Failed(f"expected headers of at most {MAX_HEADER} bytes, found one of {size} bytes")
         if self.remaining is not None:
             self.remaining -= size
             if self.remaining < 0:

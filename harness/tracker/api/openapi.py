@@ -30,7 +30,7 @@ ERRORS = {
     403: "the key belongs to another project, or a link is invalid or has expired",
     404: "no such run, file or upload",
     405: "the method is not allowed",
-    408: "the body was not completed in time",
+    408: "the body did not arrive completely in time",
     409: "several projects have this display id, or other content is already stored",
     413: "the body or a file is too large",
     422: "a line is invalid; the lines before it are stored",

@@ -33,7 +33,7 @@ def claim(
     params = {"externalId": external_id, "projectName": project}
     if not ask(client, "api/audit/runs", params, SECONDS, gone_reason).get("sealedKeys"):
         raise HarnessError(
-            "the cluster's tracker is an earlier version, which does not accept keys for a single launch",
+            "the cluster's tracker is an older version that does not accept keys for a single launch",
             hint="install this version: `harness up`, or `harness preflight --install` on your own cluster",
             cause="tracker.not_ready",
         )
@@ -46,7 +46,7 @@ def claim(
     parts += [f"its run {run['displayId']} was created at {run['createdAt']}"] if run else []
     raise HarnessError(
         f"the run id {external_id} in project {project} is already in use: {', '.join(parts)}",
-        hint="choose a run id that was not used on this cluster, or unset PLUTO_RUN_ID. "
+        hint="choose a run id that has not been used on this cluster, or unset PLUTO_RUN_ID. "
         "HARNESS_SHARE_RUN_ID=true launches anyway, and the verdict lists writes by other launches",
         cause="launch.run_id_taken",
     )

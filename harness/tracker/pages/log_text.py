@@ -130,7 +130,9 @@ def _split(message: str) -> tuple[str, str]:
 def _note(row: Row[Message]) -> str:
     omitted = max(0, len(row.text) - MAX_SHOWN_LENGTH) + row.last.cut
     return "; ".join(
-        filter(None, [row.note, f"{omitted:,} more characters; the API has them" if omitted else ""])
+        filter(
+            None, [row.note, f"{omitted:,} more characters are available through the API" if omitted else ""]
+        )
     )
 
 

@@ -56,7 +56,7 @@ async def login(request: Request) -> Response:
             response = _go(request)
             sessions.open_session(request, response, Session())
             return response
-        reason = "This link was already used or has expired. `harness tracker open` prints a new one."
+        reason = "This link has already been used or has expired. `harness tracker open` prints a new one."
         return render.page("login", 403, why=reason, next=_next(request))
     return render.page("login", why="", next=_next(request))
 

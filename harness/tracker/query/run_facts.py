@@ -88,7 +88,7 @@ class Facts:
 
 def check_path(path: str) -> None:
     if len(path) > MAX_PATH_LENGTH or path.count(".") >= MAX_PARTS:
-        raise Refused(400, f"a path has at most {MAX_PATH_LENGTH} characters and {MAX_PARTS} parts")
+        raise Refused(400, f"a path can have at most {MAX_PATH_LENGTH} characters and {MAX_PARTS} parts")
 
 
 def number_of(value: Any) -> float | None:

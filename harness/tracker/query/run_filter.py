@@ -181,7 +181,7 @@ def _pattern(text: str) -> Any:
     Raises Refused 400 if the expression is invalid.
     """
     if len(text) > MAX_PATTERN:
-        raise Refused(400, f"filter: $regex: a pattern has at most {MAX_PATTERN} characters")
+        raise Refused(400, f"filter: $regex: a pattern can have at most {MAX_PATTERN} characters")
     options = re2.Options()
     options.log_errors = False
     options.dot_nl = True

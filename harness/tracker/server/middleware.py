@@ -89,7 +89,7 @@ class Guard:
         except HTTPException as error:
             await (await on_refused(request, error))(scope, receive, noting)
         except Full:
-            response = await on_refused(request, Busy("the tracker's queue of writes is full"))
+            response = await on_refused(request, Busy("the tracker's write queue is full: try again later"))
             await response(scope, receive, noting)
         except Slow:
             response = refusal(scope["path"], 503, f"the query took longer than {QUERY_SECONDS:g} s")

@@ -46,7 +46,7 @@ def find(db: sqlite3.Connection, display_id: str, project: str | None, grant: Gr
     rows = [row for row in db.execute(query, (display_id.upper(), project)) if opens(db, grant, row)]
     if len(rows) > 1:
         projects = ", ".join(sorted(row["project"] for row in rows))
-        raise Refused(409, f"several projects have {display_id}: {projects}; choose one by projectName")
+        raise Refused(409, f"several projects have {display_id}: {projects}; choose one with projectName")
     if not rows:
         raise Refused(404, "Run not found")
     run: sqlite3.Row = rows[0]

@@ -89,7 +89,7 @@ def tags(value: object) -> list[str]:
     if not isinstance(value, list) or not all(isinstance(tag, str) for tag in value):
         raise Refused(400, "tags: expected a list of strings")
     if len(value) > MAX_TAGS:
-        raise Refused(400, f"tags: a run has at most {MAX_TAGS} tags")
+        raise Refused(400, f"tags: a run can have at most {MAX_TAGS} tags")
     return value
 
 

@@ -73,7 +73,7 @@ def parsed(text: bytes) -> Report:
 
 def _non_negative(value: object, name: str) -> int:
     if not isinstance(value, int) or integer(value, name) < 0:
-        raise Refused(400, f"{name}: expected an integer that is not negative")
+        raise Refused(400, f"{name}: expected a non-negative integer")
     return value
 
 
@@ -106,7 +106,7 @@ def append(db: sqlite3.Connection, sender: Sender, report: Report) -> int:
         query = "SELECT packed FROM digests WHERE run_id = ? AND process = ? AND number = ?"
         stored = db.execute(query, (*key, report.number)).fetchone()["packed"]
         if zlib.decompress(stored) != zlib.decompress(report.packed):
-            raise Refused(409, f"another report is stored under number {report.number}")
+            raise Refused(409, f"another report is already stored under number {report.number}")
         return int(count)
     if report.number > count:
         raise Refused(409, f"expected report {count}, but this is report {report.number}")

@@ -119,7 +119,7 @@ def read(body: bytes, rows_of: Callable[[bytes], list[Row]]) -> Lines:
         try:
             result.rows.extend(rows_of(line))
             if len(result.rows) > MAX_ROWS:
-                raise ValueError(f"a request has at most {MAX_ROWS} rows")
+                raise ValueError(f"a request can have at most {MAX_ROWS} rows")
         except (ValueError, OverflowError, RecursionError) as error:
             result.error = f"line {at}: {error}"
             break

@@ -77,14 +77,15 @@ def peers(devices: Sequence[Device], mode: str, limits: Limits) -> Iterator[Chec
         if failed:
             yield _wrong(
                 "copy.peer",
-                f"GPUs {failed} received data that differs from the data that this GPU sent",
+                "the data copied from this GPU is wrong on " + ", ".join(f"GPU {index}" for index in failed),
                 device,
             )
             continue
         slowest = min(((rate, index) for rate, index in rates if rate is not None), default=None)
         if slowest:
             row = limits.row(model=device.name, check="copy.peer")
-            text = f"{slowest[0]:.4g} GB/s to GPU {slowest[1]}, the slowest of {len(rates)} copies"
+            text = f"{slowest[0]:.4g} GB/s to GPU {slowest[1]}"
+            text += f", the slowest of {len(rates)} copies" if len(rates) > 1 else ""
             yield judged("copy.peer", TAG, slowest[0], "GB/s", row, "copy.slow", text, **device.where)
 
 

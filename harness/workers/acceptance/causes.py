@@ -4,7 +4,7 @@ from __future__ import annotations
 
 ADVICE: dict[str, str] = {
     "image.no_cuda": (
-        "This image's PyTorch is built without CUDA: use an image with CUDA. The node was not judged."
+        "This image's PyTorch is built without CUDA: use an image with CUDA. The node was not tested."
     ),
     "gpu.absent": (
         "No GPU is visible: check the driver on the node, the device plugin, and the pod's "
@@ -14,29 +14,29 @@ ADVICE: dict[str, str] = {
         "Fewer GPUs are visible than were requested: search the node's kernel log for a GPU that fell "
         "off the bus (Xid 79), and check NVIDIA_VISIBLE_DEVICES."
     ),
-    "gpu.not_tested": "The tests ran on the CPU, as --device cpu requests: run them with --device cuda.",
+    "gpu.not_tested": "The tests ran on the CPU because of --device cpu: run them with --device cuda.",
     "gpu.driver": (
-        "The driver does not support this PyTorch, or does not respond: update the driver, or use an "
-        "image with an older CUDA."
+        "The driver does not support this PyTorch build, or does not respond: update the driver, or use "
+        "an image with an older CUDA version."
     ),
     "gpu.ecc": (
         "The GPU's memory has errors, or its ECC is disabled: drain the node, reset the GPU, and replace it "
         "if the errors return. To enable ECC, run nvidia-smi -e 1 before the reset."
     ),
     "gpu.remapped_rows": (
-        "The remapping of a memory row is pending or failed: reset the GPU if it is pending, replace "
-        "the GPU if it failed."
+        "A memory row remap is pending or has failed: reset the GPU if the remap is pending, and replace "
+        "the GPU if the remap has failed."
     ),
     "gpu.lost": (
         "The driver cannot use a GPU: search the node's kernel log for Xid 79, drain the node, and reset the "
         "GPU. Reseat or replace it if this happens again."
     ),
     "gpu.inforom": (
-        "The infoROM of the GPU is corrupted, so the GPU loses its error counters: drain the node, power it "
-        "off and on, and replace the GPU if the warning persists."
+        "The infoROM of the GPU is corrupted, so the GPU loses its error counters: drain and "
+        "power-cycle the node, and replace the GPU if the warning persists."
     ),
     "gpu.smi_warning": (
-        "nvidia-smi reported a warning or an error that no other check covers: read the check's text, "
+        "nvidia-smi reported a warning or an error that no other check covers: read the check's message, "
         "and run nvidia-smi -q on the node."
     ),
     "gpu.shared": (
@@ -49,30 +49,31 @@ ADVICE: dict[str, str] = {
         "-rgc) and the power limit."
     ),
     "gpu.pcie": (
-        "The PCIe link is below its maximum width or generation: reseat the GPU or its riser, and "
+        "The PCIe link runs below its maximum width or generation: reseat the GPU or its riser, and "
         "check the firmware settings."
     ),
     "gpu.nvlink": (
-        "An NVLink is down or slower than its neighbours: check nvidia-smi nvlink -s, the fabric "
+        "An NVLink is down or slower than other links: check nvidia-smi nvlink -s, the fabric "
         "manager, and the NVSwitches."
     ),
     "gpu.mig": "MIG is enabled on the GPU: disable it (nvidia-smi -mig 0) to test the whole GPU.",
     "gpu.persistence": "The driver is unloaded between jobs: start nvidia-persistenced on the node.",
     "shm.small": (
-        "The pod's /dev/shm is too small for NCCL and data loaders: mount an emptyDir of medium Memory there."
+        "The pod's /dev/shm is too small for NCCL and data loaders: "
+        "mount a larger emptyDir there (medium: Memory)."
     ),
     "shm.full": "The pod's /dev/shm is full: delete the files left there, or increase its size.",
     "memlock.low": (
-        "The limit of locked memory is too low for RDMA: set memlock to unlimited in the container runtime."
+        "The locked-memory limit is too low for RDMA: set memlock to unlimited in the container runtime."
     ),
     "clock.wrong": "The node's clock is wrong or not synchronised: check chrony or systemd-timesyncd.",
     "compute.wrong": "The GPU computes wrong numbers: drain the node and replace the GPU.",
     "compute.slow": (
-        "Matrix products are slower than this GPU should be: check throttling, power limits, and "
+        "Matrix products are slower than they should be on this GPU: check throttling, power limits, and "
         "other processes on the GPU."
     ),
     "compute.unequal": (
-        "For the same work, one GPU computes a different result than the other GPUs: drain the node and "
+        "Given the same work, one GPU computed a different result from the other GPUs: drain the node and "
         "replace that GPU."
     ),
     "memory.slow": "The GPU's memory is slower than it should be: check memory clocks and remapped rows.",
@@ -85,19 +86,21 @@ ADVICE: dict[str, str] = {
     "training.not_reproducible": (
         "The same training, run twice, gave different results: the GPU or its memory is unreliable."
     ),
-    "training.failed": "The training could not run: the check's text contains the error.",
+    "training.failed": "The training could not run: see the error in the check's message.",
     "collective.wrong": "A collective returned wrong data: test the named ranks' GPUs and links separately.",
     "collective.slow": (
-        "A collective is slower than this hardware should be: check NVLink, NCCL's choice of "
+        "A collective is slower than it should be on this hardware: check NVLink, NCCL's choice of "
         "network (NCCL_DEBUG=INFO) and GPUDirect."
     ),
     "collective.hung": (
-        "A collective did not complete: inspect the named rank first, because the others wait for it."
+        "A collective did not complete: inspect the named rank first, because the others are waiting for it."
     ),
     "collective.failed": (
-        "A collective ended with an error: a rank died or its connection broke. Read its log."
+        "A collective ended with an error: a rank died or its connection broke. Read the log of that rank."
     ),
-    "straggler.rank": "The other ranks wait for this one: check its GPU's clocks and its host's load.",
+    "straggler.rank": (
+        "The other ranks have to wait for this slow rank: check its GPU's clocks and its host's load."
+    ),
     "link.slow": "Two nodes are slow together, but fast with other nodes: check the path between them.",
     "link.bad": "Two nodes fail together, but each works with other nodes: check the path between them.",
     "link.boundary": (

@@ -135,7 +135,8 @@ class Exchanges(OneRank):
         note = "; emulated with another collective, because the backend lacks this one" if emulated else ""
         if wrong_count:
             text = (
-                f"{listed(bad)} received {wrong_count} wrong elements of {name} over {self.ranks} ranks{note}"
+                f"{listed(bad)} received wrong data from {name} over {self.ranks} ranks "
+                f"(number of wrong elements: {wrong_count}){note}"
             )
         else:
             text = f"all elements are correct on all {self.ranks} ranks for each of {len(rows)} sizes{note}"
@@ -161,7 +162,7 @@ class Exchanges(OneRank):
         if seconds_of is None:
             return
         if self.ranks < MIN_RANKS:
-            text = f"{self.ranks} ranks are too few to compare; at least {MIN_RANKS} are needed"
+            text = f"at least {MIN_RANKS} ranks are needed for a comparison; found {self.ranks}"
             self._say("ddp.stragglers", "PASS", text, "", ())
             return
         usual, share = median(seconds_of.values()), STRAGGLER[self.device.kind]
@@ -169,8 +170,8 @@ class Exchanges(OneRank):
         worst = max(seconds_of, key=lambda rank: seconds_of[rank])
         times = seconds_of[worst] / usual
         text = (
-            f"rank {worst} takes {times:.2f} × the median time for the same work; "
-            f"a rank above {share:g} × is slow"
+            f"rank {worst}, the slowest, takes {times:.2f} × the median time for the same work; "
+            f"a rank that takes more than {share:g} × is slow"
         )
         self._say("ddp.stragglers", "FAIL" if slow else "PASS", text, "straggler.rank", slow)
 

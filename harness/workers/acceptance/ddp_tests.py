@@ -185,9 +185,13 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     )
     mode = parser.add_mutually_exclusive_group()
     mode.add_argument(
-        "--quick", dest="mode", action="store_const", const="quick", help="small sizes, about a minute"
+        "--quick",
+        dest="mode",
+        action="store_const",
+        const="quick",
+        help="test only small sizes, in about a minute",
     )
-    mode.add_argument("--full", dest="mode", action="store_const", const="full", help="all sizes")
+    mode.add_argument("--full", dest="mode", action="store_const", const="full", help="test all sizes")
     parser.set_defaults(mode="quick")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--report-dir", type=Path, default=Path("reports"))
@@ -197,7 +201,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
         "--hang-seconds",
         type=float,
         default=0.0,
-        help="seconds without progress after which a rank counts as hung (default: 30, with --full 120)",
+        help="seconds without progress after which a rank counts as hung (default: 30, or 120 with --full)",
     )
     options = parser.parse_args(arguments)
     try:

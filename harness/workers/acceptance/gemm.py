@@ -45,7 +45,7 @@ def right(precision: Precision, device: Device) -> Check:
     # Replace NaN by infinity, because a NaN error must not be ignored.
     share = float(torch.nan_to_num(shares, nan=float("inf")).max())
     wrong_count = int((~(shares <= 1)).sum())
-    text = f"{m}×{n}×{k}: the largest error is {share:.3g} of its bound"
+    text = f"{m}×{n}×{k}: the largest error is {share:.3g} × its bound"
     return Check(
         id=f"compute.gemm.{precision.name}.correct",
         tag=TAG,

@@ -27,7 +27,7 @@ def count(
         measurement["limit"] = float(expected)
     lost = lost_gpus(reading.smi)
     if shared is not None and not lost and (visible or shared.cause == "gpu.mig"):
-        note = f" for {expected} requested" if expected is not None and visible < expected else ""
+        note = f" ({expected} requested)" if expected is not None and visible < expected else ""
         text = (
             f"{_gpus(visible)} visible{note}: {shared.text}. Only a whole GPU that is not shared is accepted"
         )
@@ -40,7 +40,7 @@ def count(
         text += f"; nvidia-smi: {'; '.join(lost)}" if lost else ""
         return Check(id=ID, tag=TAG, verdict="FAIL", text=text, cause=cause, **measurement)
     if expected is None:
-        text = f"{visible} GPUs are visible, but the expected number is not set (--gpus N or ACCEPT_GPUS)"
+        text = f"{visible} GPUs are visible, but the expected number is unknown: set --gpus or ACCEPT_GPUS"
         return Check(id=ID, tag=TAG, verdict="UNKNOWN", text=text, **measurement)
     names = ", ".join(sorted({device.name for device in devices}))
     return Check(id=ID, tag=TAG, verdict="PASS", text=f"{visible} GPUs are visible: {names}", **measurement)

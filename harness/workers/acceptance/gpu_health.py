@@ -23,10 +23,10 @@ FAILING_REASONS = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdow
 """Throttle reasons that mean that the hardware protects itself from overheating or from a weak power
 supply."""
 WARNING_REASONS = ("sw_thermal_slowdown", "applications_clocks_setting", "sync_boost")
-_ECC_ADVICE = "This is a setting: run `nvidia-smi -e 1` on the node and reset the GPU"
+_ECC_ADVICE = "ECC is a setting, so this is not a defect: run `nvidia-smi -e 1` on the node and reset the GPU"
 _NO_BRIDGE = (
-    ". PCIe cards without an NVLink bridge have no active links: if none is expected, add a row for "
-    "env.nvlink with the value 0 to --limits. Otherwise, check the fabric manager"
+    ". PCIe cards without an NVLink bridge have no active links: if this is such a card, add a row for "
+    "env.nvlink with the value 0 to the --limits file. Otherwise, check the fabric manager"
 )
 AT_REST = (
     "env.ecc.mode",
@@ -85,19 +85,15 @@ def _rows(gpu: Gpu, limits: Limits, /, **location: Unpack[Where]) -> Iterator[Ch
         yield _count(
             f"{family}.uncorrectable", count, "pages", cause, words, limit_id, gpu, limits, **location
         )
-        words = "the retirement of a memory page is pending"
+        words = "memory page retirement pending"
         yield _word(f"{family}.pending", gpu.pages_pending, words, "No", "FAIL", cause, **location)
         text = "this GPU retires pages and cannot remap rows"
         yield Check(id=f"{family}.failed", tag=TAG, verdict="PASS", text=text, **location)
         return
     words, id = "memory rows remapped after uncorrectable errors", f"{family}.uncorrectable"
     yield _count(id, gpu.rows_uncorrectable, "rows", cause, words, id, gpu, limits, **location)
-    yield _word(
-        f"{family}.pending", gpu.rows_pending, "a row remap is pending", "No", "FAIL", cause, **location
-    )
-    failed = _word(
-        f"{family}.failed", gpu.rows_failed, "a row remap has failed", "No", "FAIL", cause, **location
-    )
+    yield _word(f"{family}.pending", gpu.rows_pending, "row remap pending", "No", "FAIL", cause, **location)
+    failed = _word(f"{family}.failed", gpu.rows_failed, "row remap failed", "No", "FAIL", cause, **location)
     if failed.verdict == "PASS" and isinstance(gpu.banks_exhausted, float) and gpu.banks_exhausted > 0:
         text = f"{gpu.banks_exhausted:.0f} memory banks have no spare rows for another remap"
         failed = Check(id=failed.id, tag=TAG, verdict="WARN", text=text, cause=cause, **location)
@@ -134,7 +130,7 @@ def links(
     """
     id, own = "env.nvlink", all_links.get(gpu.uuid)
     if own is None and gpus < 2:
-        text = "nvidia-smi reports no NVLink, but a single GPU does not use NVLinks"
+        text = "nvidia-smi reports no NVLink, but a single GPU does not need any"
         return Check(id=id, tag=TAG, verdict="PASS", text=text, **location)
     if own is None:
         return _missing(id, "NVLink", None, **location)
@@ -159,7 +155,7 @@ def links(
     elif len(active) < most_links:
         verdict, text = "FAIL", f"{text}; another GPU on this node has {most_links} active links"
     else:
-        verdict, text = "UNKNOWN", f"{text}; the expected number of links for a {gpu.name} is unknown"
+        verdict, text = "UNKNOWN", f"{text}; the expected number of links for {gpu.name} is unknown"
         text += "" if most_links else _NO_BRIDGE
     cause = "gpu.nvlink" if verdict == "FAIL" else None
     return Check(id=id, tag=TAG, verdict=verdict, text=text, cause=cause, **measurement)
@@ -243,7 +239,7 @@ def _clock(gpu: Gpu, limits: Limits, /, **location: Unpack[Where]) -> Check:
         values = [value for value in (gpu.sm_clock, gpu.sm_clock_max) if not isinstance(value, float)]
         return _missing("env.clocks", "the SM clock", (values or [None])[0], **location)
     if isinstance(gpu.reasons, frozenset) and "gpu_idle" in gpu.reasons:
-        words = "the GPU was idle when its clock was read under load"
+        words = "the GPU was idle when its clock was read, although the test put it under load"
         return Check(id="env.clocks", tag=TAG, verdict="UNKNOWN", text=words, **location)
     share = gpu.sm_clock / gpu.sm_clock_max
     text = f"SM clock {gpu.sm_clock:.0f} of {gpu.sm_clock_max:.0f} MHz under load"

@@ -70,8 +70,8 @@ def _offered_several_times(
     """Return an explanation if sharing may be why fewer GPUs are visible than requested, otherwise None."""
     if 0 < assigned == visible:
         return (
-            f"{expected} GPUs were requested, and the device plugin assigned {assigned} ({VISIBLE}): each "
-            "GPU is offered several times, as with time slicing"
+            f"{expected} GPUs were requested, but the device plugin assigned only {assigned} ({VISIBLE}): it "
+            "offers each GPU several times, as with time slicing"
         )
     # Only Kubernetes device plugins offer a GPU several times. They do so for all GPUs on a node.
     in_kubernetes = "KUBERNETES_SERVICE_HOST" in environ
@@ -81,7 +81,8 @@ def _offered_several_times(
         return None
     return (
         f"{visible} of {expected} requested GPUs are visible. Either the device plugin offers each GPU "
-        f"{expected // visible} times, or GPUs are missing; the node has no label nvidia.com/gpu.count"
+        f"{expected // visible} times, or GPUs are missing. The node has no "
+        "label nvidia.com/gpu.count, which would decide this"
     )
 
 

@@ -74,7 +74,7 @@ def judge(
         without_result = [
             node for node in result.group if result.responses.get(node, {}).get("state") != "ok"
         ]
-        return "unknown", f"no result from {', '.join(map(str, without_result))}"
+        return "unknown", "no result from " + ", ".join(f"node {node}" for node in without_result)
     if limit is not None and figure < limit:
         return "bad", f"{figure:.3f} GB/s is below the limit of {limit:.3f} GB/s"
     if usual is not None and figure < share * usual:

@@ -74,11 +74,11 @@ def diagnose(before: Mapping[int, Position], now: Mapping[int, Position], ranks:
         return Diagnosis(
             "collective.hung",
             late_ranks,
-            f"{listed(late_ranks)} never entered {furthest.doing}, where the others wait",
+            f"{listed(late_ranks)} never entered {furthest.doing}, where the others are waiting",
         )
     if not failed and (apart := _elsewhere(positions)):
         place = positions[apart[0]].where
-        text = f"{listed(apart)} remained in {place} during {furthest.doing}, where the others wait"
+        text = f"{listed(apart)} remained in {place}, but the others are waiting in {furthest.doing}"
         return Diagnosis("collective.hung", apart, text)
     if failed:
         rank, error = next(iter(sorted(failed.items())))

@@ -53,7 +53,10 @@ def judge_space(total: int, free: int) -> Check:
         id="env.shm",
         tag=TAG,
         verdict="FAIL" if cause else "PASS",
-        text=f"{free / _GIB:.3g} GiB of {total / _GIB:.3g} GiB of shared memory are free; 64 MiB are needed",
+        text=(
+            f"{free / _GIB:.3g} of {total / _GIB:.3g} GiB of shared memory "
+            "are free; at least 64 MiB are needed"
+        ),
         cause=cause,
         measured=float(free),
         unit="bytes",
@@ -76,7 +79,7 @@ def locked_memory(limit: int, rdma_devices: int) -> Check:
     unlimited = limit == resource.RLIM_INFINITY
     size = "unlimited" if unlimited else f"{limit / 2**20:.3g} MiB"
     devices = (
-        f"{rdma_devices} RDMA devices" if rdma_devices else "there is no RDMA device, which would need more"
+        f"{rdma_devices} RDMA devices" if rdma_devices else "no minimum is required without RDMA devices"
     )
     too_low = not unlimited and rdma_devices > 0
     return Check(
@@ -109,7 +112,10 @@ def judge_clock(status: int | None, error: float, build_time: float, reason: str
     """Judge the clock. `status` is adjtimex's return value, and `error` is the maximum error in seconds."""
     id, now = "env.clock", time.time()
     if now < build_time - 86400:
-        words = f"the clock is {(build_time - now) / 86400:.0f} days before this image was built"
+        words = (
+            f"the clock is {(build_time - now) / 86400:.0f} days behind the "
+            "time at which this image was built"
+        )
         return Check(id=id, tag=TAG, verdict="FAIL", text=words, cause="clock.wrong")
     if status is None or status < 0:
         return Check(
@@ -125,7 +131,7 @@ def judge_clock(status: int | None, error: float, build_time: float, reason: str
     if status == _TIME_ERROR or error > CLOCK_ERROR_SECONDS:
         words = f"the clock is not synchronised; it may be off by {error:.3g} s"
         return Check(id=id, tag=TAG, verdict="WARN", text=words, cause="clock.wrong", **measurement)
-    words = f"the clock is synchronised to {error:.3g} s"
+    words = f"the clock is synchronised to within {error:.3g} s"
     return Check(id=id, tag=TAG, verdict="PASS", text=words, **measurement)
 
 

@@ -166,7 +166,7 @@ def judged(
     measurement: dict[str, Any] = {"measured": measured, "unit": unit, **location}
     if row is None:
         return Check(
-            id=id, tag=tag, verdict="UNKNOWN", text=f"{text}; no limit is known for it", **measurement
+            id=id, tag=tag, verdict="UNKNOWN", text=f"{text}; no limit is known for this check", **measurement
         )
     if row.unit != unit:
         words = f"{text}; the limit's unit is {row.unit or 'none'}, but the measurement's is {unit or 'none'}"
@@ -245,9 +245,12 @@ def _row(table: Mapping[str, Any]) -> Row:
     names = {field.name for field in fields(Row)}
     if not set(table) <= names:
         raise ValueError(
-            f"unknown key {sorted(set(table) - names)}; the allowed keys are {', '.join(sorted(names))}"
+            f"unknown keys {sorted(set(table) - names)}; the allowed keys are {', '.join(sorted(names))}"
         )
     for name, value in table.items():
         if not isinstance(value, _TYPES[name]) or isinstance(value, bool):
-            raise ValueError(f"{name} is {value!r}, which has the wrong type")
+            expected = (
+                "a string" if _TYPES[name] == (str,) else " or ".join(one.__name__ for one in _TYPES[name])
+            )
+            raise ValueError(f"{name} must be {expected}; found {value!r}")
     return Row(**table)

@@ -161,22 +161,23 @@ def judge(report: dict[str, Any] | None, ranks: int, process_end: Ended) -> Iter
     exit_text = (
         "torchrun was stopped at its time limit"
         if process_end.code is None
-        else f"torchrun ended with code {process_end.code}"
+        else f"torchrun ended with exit code {process_end.code}"
     )
+    defect = "has no checks"
     try:
         checks = [_check(document) for document in (report or {}).get("checks", ())]
     except (TypeError, ValueError, AttributeError) as error:
-        checks, exit_text = [], f"its report contains an invalid check ({error}); {exit_text}"
+        checks, defect = [], f"contains an invalid check ({error})"
     yield from checks
     verdict = worst(check.verdict for check in checks)
     if report is None:
         yield _unknown(f"ddp_tests left no report; {exit_text}; last lines: {tail}")
     elif not checks:
-        yield _unknown(f"the report of ddp_tests has no checks; {exit_text}; last lines: {tail}")
+        yield _unknown(f"the report of ddp_tests {defect}; {exit_text}; last lines: {tail}")
     elif report.get("ranks") != ranks:
         yield _unknown(f"the report of ddp_tests has world size {report.get('ranks')}; expected {ranks}")
     elif process_end.code != 0 and verdict not in ("FAIL", "UNKNOWN"):
-        yield _unknown(f"{exit_text}, although all checks in ddp_tests passed; last lines of output: {tail}")
+        yield _unknown(f"{exit_text}, but no check in ddp_tests failed; last lines of output: {tail}")
 
 
 def _check(entry: Mapping[str, Any]) -> Check:

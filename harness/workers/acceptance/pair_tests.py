@@ -90,19 +90,22 @@ class Pairs(OneRank):
             self.rows.append({"a": a, "b": b, "busbw": rate, "verdict": verdict, "round": number})
         local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         slowest = min(rates, key=lambda pair: rates[pair])
-        text = f"{len(rates)} pairs of nodes; the slowest, {slowest}, reaches {rates[slowest]:.4g} GB/s"
+        text = f"pairs of nodes: {len(rates)}; the slowest, {slowest}, reaches {rates[slowest]:.4g} GB/s"
         if suspicion is None:
             self._say("ddp.pairs", "PASS", f"{text}; {self._nodes} nodes are too few to compare", "", ())
             return
         text += (
-            f", the median of the faster half is {suspicion.usual:.4g}; a pair below {share:g} of it is slow"
+            f"; the median of the faster half is {suspicion.usual:.4g} GB/s, and a pair below {share:g} "
+            "of "
+            "it is slow"
         )
         if suspicion.nodes:
             ranks = tuple(node * local for node in suspicion.nodes)
+            subject = f"{'the node' if len(ranks) == 1 else 'each node'} of {listed(ranks)}"
             self._say(
                 "ddp.pairs",
                 "FAIL",
-                f"the node of {listed(ranks)} is slow with all other nodes; {text}",
+                f"{subject} is slow with all other nodes; {text}",
                 "straggler.rank",
                 ranks,
             )

@@ -152,7 +152,7 @@ class Runner:
             state = "not finished" if number == 0 else "not run"
             self.emitter.say(step.unknown(f"{state}: {reason} after {elapsed:.0f} s"))
         if not steps:
-            words = f"{reason} after {elapsed:.0f} s, when all checks had been run"
+            words = f"{reason} after {elapsed:.0f} s, when all checks had already run"
             self.emitter.say(Check(id="run.ended", tag="RESULT", verdict="UNKNOWN", text=words))
         code = self.emitter.finish(**self.extra)
         for call in list(self.at_end):

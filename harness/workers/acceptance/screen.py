@@ -53,7 +53,7 @@ def coordinate(options: argparse.Namespace, emitter: Emitter) -> int:
             verdict="UNKNOWN" if missing or coordinator.doubled else "PASS",
             text=text
             + (
-                f"; two agents connected from {named(sorted(coordinator.doubled))}"
+                f"; more than one agent connected from {named(sorted(coordinator.doubled))}"
                 if coordinator.doubled
                 else ""
             ),
@@ -130,7 +130,7 @@ def parser() -> argparse.ArgumentParser:
         type=float,
         default=120,
         metavar="S",
-        help="timeout in seconds for joining, and again for exchanging data",
+        help="maximum seconds for a test's processes to join, and then to exchange data",
     )
     result.add_argument(
         "--limit", type=float, metavar="GB/S", help="minimum bus bandwidth of a group, in GB/s"

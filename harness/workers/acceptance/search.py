@@ -141,7 +141,9 @@ def search(
         yield from state.seek()
         yield from state.pursue()
     except Exhausted:
-        state.unknown.append(Unknown(nodes, f"the search used up its {len(state.tested.outcomes)} tests"))
+        state.unknown.append(
+            Unknown(nodes, f"the search reached its limit after {len(state.tested.outcomes)} tests")
+        )
     return state.conclusion()
 
 
@@ -167,7 +169,8 @@ class _SearchState:
         unknown_sets += [Unknown(nodes, reason) for nodes in self.unproved if not accused_nodes & {*nodes}]
         if len(accused) > self.bound:
             reason = (
-                f"{len(accused)} nodes fail, but at most {self.bound} can be bad: look for a common cause"
+                f"{len(accused)} nodes fail, more than the maximum number of bad nodes ({self.bound}, see "
+                "--bound): look for a common cause"
             )
             unknown_sets.append(Unknown(tuple(sorted(one.node for one in accused)), reason))
             accused = ()
@@ -193,7 +196,10 @@ class _SearchState:
             remaining = _without(remaining, blocks)
         if not blocks:
             self.unknown.append(
-                Unknown(self.nodes, "no two nodes passed together, so there is no known-good witness")
+                Unknown(
+                    self.nodes,
+                    "no two nodes passed together, so there is no known-good node to test others with",
+                )
             )
             return
         classes = yield from join(self.tested, blocks)
@@ -317,7 +323,9 @@ class _SearchState:
         )
         for node, witnesses in failed.items():
             if len(witnesses) >= needed:
-                reason = f"fails intermittently with {len(witnesses)} different nodes, more than can be bad"
+                reason = (
+                    f"fails intermittently with {len(witnesses)} different nodes, which cannot all be bad"
+                )
                 self.accused.append(Accused(node, witnesses, reason))
         for group in self._unexplained():
             unsteady = tuple(node for node in group if failed.get(node))

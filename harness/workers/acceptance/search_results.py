@@ -126,7 +126,10 @@ def bandwidth(coordinator: Coordinator, limit: float | None, share: float) -> Ch
     if compared and limit is None:
         text += f"; a group is slow below {share:.2f} of the median for its size"
     elif figures and not compared:
-        text += f"; there is no limit (--limit), and fewer than {FIGURES} groups of the same size to compare"
+        text += (
+            f"; there is no limit (--limit), and there are fewer than {FIGURES} "
+            "groups of the same size to compare"
+        )
     return Check(
         id="screen.bandwidth",
         tag="DDP",

@@ -45,7 +45,7 @@ _HINTS = (
     ),
     (
         re.compile(r"version mismatch", re.IGNORECASE),
-        "the driver was updated while its old kernel module is loaded: drain and reboot the node",
+        "the driver was updated, but its old kernel module is still loaded: drain and reboot the node",
     ),
     (
         re.compile(r"insufficient permissions", re.IGNORECASE),
@@ -139,7 +139,7 @@ def under_load(at_rest: Reading, loaded: Reading, devices: Sequence[Device]) -> 
     order = ("FAIL", "UNKNOWN", "WARN")
     if new:
         return replace(min(new, key=lambda one: order.index(one.verdict)), id=UNDER_LOAD)
-    text = "nvidia-smi reports no other problem while the GPUs compute"
+    text = "nvidia-smi reports no further problem while the GPUs are under load"
     return Check(id=UNDER_LOAD, tag=TAG, verdict="PASS", text=text)
 
 
@@ -166,7 +166,7 @@ def _of_node(smi: Smi, general: Sequence[str]) -> Check:
         return Check(id=SMI, tag=TAG, verdict="FAIL", text=_quoted([n for _, n in causes]), cause=cause)
     if smi.code in _CODES and not any(map(cause_of, smi.notes)):
         cause, meaning = _CODES[smi.code]
-        text = f"nvidia-smi ended with exit code {smi.code}: {meaning}, but it does not name the GPU"
+        text = f"nvidia-smi ended with exit code {smi.code} and did not name the GPU: {meaning}"
         return Check(id=SMI, tag=TAG, verdict="FAIL", text=text, cause=cause)
     if smi.damage:
         text = f"nvidia-smi's XML output is damaged ({smi.damage}); {len(smi.gpus)} GPUs could be read"
@@ -209,14 +209,14 @@ def _of_gpu(gpu: Gpu, own: Sequence[str], device: Device) -> Check:
     doubts = list(own)
     if gpu.errors:
         first = ", ".join(f"{field}: {text}" for field, text in list(gpu.errors.items())[:3])
-        doubts.append(f"nvidia-smi could not read {len(gpu.errors)} values ({first})")
+        doubts.append(f"number of values that nvidia-smi could not read: {len(gpu.errors)} ({first})")
     doubts += [f"{name.replace('_', ' ')}: {state}" for name, state in gpu.repairs.items()]
     if doubts:
         text, warning = _quoted(doubts), "gpu.smi_warning"
         return Check(id=HEALTH, tag=TAG, verdict="WARN", text=text, cause=warning, **device.where)
     text = "nvidia-smi reports no error for this GPU"
     if gpu.recovery and gpu.recovery != NOT_SUPPORTED:
-        text += ", and the driver recommends no recovery"
+        text += ", and the driver recommends no recovery action"
     return Check(id=HEALTH, tag=TAG, verdict="PASS", text=text, **device.where)
 
 

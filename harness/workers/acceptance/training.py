@@ -51,7 +51,7 @@ def checks(device: Device, mode: str) -> Iterator[Check]:
         id="train.reproducible",
         tag=TAG,
         verdict="PASS" if same else "FAIL",
-        text="two training runs ended with the same bits"
+        text="two training runs ended with bit-identical results"
         if same
         else f"two training runs ended with different digests, {digest} and {second[2]}",
         cause=None if same else "training.not_reproducible",

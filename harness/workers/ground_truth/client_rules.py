@@ -101,7 +101,7 @@ def _scalar(value: Any) -> Sent:
             number = value.item()
         except Exception as error:
             return Sent(
-                kept=False, why=f"the client leaves out a {kind} that is not a single number ({error})"
+                kept=False, why=f"the client leaves out values that are not a single number ({kind}: {error})"
             )
     if isinstance(number, bool):
         return Sent((float(number),), kept=False, why=f"the client leaves out booleans ({kind})")

@@ -75,7 +75,8 @@ class Recorder:
         nonce = os.environ.get("HARNESS_NONCE", "")
         if not nonce:
             raise RuntimeError(
-                "HARNESS_NONCE is not set, so no ground truth can be recorded. Launch this with harness run."
+                "HARNESS_NONCE is not set, so no ground truth can be "
+                "recorded. Launch this script with `harness run`."
             )
         recorder = cls(nonce, rank, row_limit=int(os.environ.get("HARNESS_TRUTH_ROWS", "200000")))
         recorder.code()

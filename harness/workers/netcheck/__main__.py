@@ -30,7 +30,7 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument(
         "--frames",
         action="store_true",
-        help="print the table, and the JSON as lines authenticated with HARNESS_NONCE, for the harness",
+        help="after the table, print the JSON for the harness, in lines authenticated with HARNESS_NONCE",
     )
     result.add_argument(
         "--nodes", type=_number, metavar="N", help="number of pods (default: from NNODES or WORLD_SIZE)"
@@ -40,7 +40,10 @@ def parser() -> argparse.ArgumentParser:
         type=peers.parse,
         default=os.environ.get("NETCHECK_PEERS") or [],
         metavar="HOSTS",
-        help="all ranks in order: host,host or job-{0..3}.service (default: NETCHECK_PEERS or pod names)",
+        help=(
+            "hosts of all ranks, in order: host,host or job-{0..3}.service (default: NETCHECK_PEERS or pod "
+            "names)"
+        ),
     )
     result.add_argument(
         "--port",
@@ -59,7 +62,9 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument(
         "--bandwidth",
         action="store_true",
-        help="also measure each pair's bandwidth and latency, in at most 30 s. Set this on all ranks or none",
+        help=(
+            "also measure each pair's bandwidth and latency, in at most 30 s. Set it on all ranks or on none"
+        ),
     )
     result.add_argument(
         "--strict", action="store_true", help="exit with code 3 if no check failed but a result is unknown"

@@ -28,7 +28,7 @@ def ask(host: str, port: int) -> dict[str, str]:
     if lookup.cause in SILENT and lookup.waited < FACTOR * delay.late:
         return {
             "outcome": PENDING,
-            "text": f"{lookup.text}; the node is too busy to judge: netcheck {delay.text}",
+            "text": f"{lookup.text}; the node is too busy for a reliable result: netcheck {delay.text}",
         }
     if lookup.cause:
         return {"outcome": lookup.cause, "text": lookup.text}

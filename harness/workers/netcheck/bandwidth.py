@@ -216,7 +216,7 @@ def judge(measurements: Mapping[Pair, Measured], machines: Mapping[int, str]) ->
     For each pair without a measurement, there is an unknown finding.
     """
     findings = [
-        unknown("bandwidth", f"{sender} → {receiver} was not measured: {each.error}", [sender])
+        unknown("bandwidth", f"the link {sender} → {receiver} was not measured: {each.error}", [sender])
         for (sender, receiver), each in measurements.items()
         if each.error
     ]
@@ -234,14 +234,14 @@ def judge(measurements: Mapping[Pair, Measured], machines: Mapping[int, str]) ->
         }
         text = words.get(pattern.kind, f"the link {pattern} is slow")
         rate_text = f"{worst[0]} → {worst[1]} carries {megabytes(measurements[worst].rate)}"
-        message = f"{text}: {rate_text}, other links carry {megabytes(bad[worst])}"
+        message = f"{text}: {rate_text}, but other links carry {megabytes(bad[worst])}"
         findings.append(failed("tcp.slow", message, pattern.accused, pattern.kind))
     if not bad and measurements and not findings:
         rates, trips = (
             [each.rate for each in measurements.values()],
             [each.p99 for each in measurements.values()],
         )
-        text = f"{len(measurements)} pairs carry {megabytes(min(rates))} to {megabytes(max(rates))}"
+        text = f"{len(measurements)} pairs carry between {megabytes(min(rates))} and {megabytes(max(rates))}"
         findings.append(
             ok("bandwidth", f"{text}; 99 % of the round trips take at most {max(trips) * 1e3:.2f} ms")
         )

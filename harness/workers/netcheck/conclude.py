@@ -114,7 +114,9 @@ def conclude(
         }
         found += compare({place: report.facts for place, report in at.items()}, offsets, processes)
     if measured is not None:
-        not_measured = [unknown("bandwidth", "not measured, because not all pairs are ok", at)]
+        not_measured = [
+            unknown("bandwidth", "not measured, because not all pairs of ranks passed the earlier steps", at)
+        ]
         found += bandwidth.judge(measured, machines) or (not_measured if nodes > 1 else [])
     found += _proved(cells, reports, nodes if certain else max(nodes, 2), found, slow)
     findings = in_order(found)
@@ -166,13 +168,12 @@ def _places(reports: Sequence[Report], cells: Mapping[tuple[int, int], Cell]) ->
     for rank, hosts in sorted(claims.items()):
         if len(hosts) > 1:
             who = " and ".join(sorted(hosts.values()))
-            twice.append(failed("variables.node_rank_twice", f"{who} both claim to be rank {rank}", [rank]))
+            claim = "both claim" if len(hosts) == 2 else "all claim"
+            twice.append(failed("variables.node_rank_twice", f"{who} {claim} to be rank {rank}", [rank]))
             continue
         for instance, host in hosts.items():
             if rank >= 0 and place[instance] != rank:
-                text = (
-                    f"{host} is number {place[instance]} in the list of peers, but claims to be rank {rank}"
-                )
+                text = f"{host} is rank {place[instance]} in the list of peers, but claims to be rank {rank}"
                 other.append(failed("variables.node_rank", text, [place[instance]]))
     return twice + sorted(other, key=lambda finding: finding.ranks)
 
@@ -217,8 +218,8 @@ def _bad(
             continue
         if cause in BEHIND_A_PROXY and bad.keys() == _between_ranks(cells) and _both_ways(bad):
             first = bad[min(bad)]
-            text = "no rank reaches another rank's own process: see whether a service mesh's proxy accepts "
-            text += f"the connections; {first.host}: {first.text}"
+            text = "no rank reaches the process of another rank: check whether the proxy of a service mesh "
+            text += f"accepts the connections instead; {first.host}: {first.text}"
             found.append(failed(cause, text, {rank for pair in bad for rank in pair}, seconds=first.at))
             continue
         side = 0 if cause in ASKER else 1
@@ -292,7 +293,7 @@ def _withheld(cells: Mapping[tuple[int, int], Cell]) -> list[Finding]:
         doubtful = {pair: cell for pair, cell in cells.items() if cell.withheld == cause}
         for rank in sorted({pair[side] for pair in doubtful}):
             first = min(pair for pair in doubtful if pair[side] == rank)
-            text = f"too early or too slow to judge: {doubtful[first].host}: {doubtful[first].text}"
+            text = f"inconclusive: {doubtful[first].host}: {doubtful[first].text}"
             found.append(unknown(CAUSES[cause], text, [rank]))
     return found
 
@@ -324,9 +325,9 @@ def _pattern_finding(
     who = f"{listed(accused)}{pattern.where}"
     words = {
         "row": f"{listed(pattern.senders)} → {listed(pattern.receivers)}; the other direction is unknown",
-        "unheard": f"{who} {'answers' if one else 'answer'} no rank, and no rank heard from {_it(one)}",
+        "unheard": f"{who} {'answers' if one else 'answer'} no other rank, and no rank heard from {_it(one)}",
         "everywhere": "no rank can reach any other rank",
-        "isolated": f"{who} {'reaches' if one else 'reach'} no rank, and no rank reaches {_it(one)}",
+        "isolated": f"{who} {'reaches' if one else 'reach'} no other rank, and no rank reaches {_it(one)}",
         "egress": f"outgoing traffic from {who} reaches no rank (egress)",
         "ingress": f"incoming traffic does not reach {who} (ingress)",
         "boundary": f"a boundary: {pattern}",
@@ -405,7 +406,8 @@ def _proved(
                 proved.append(
                     unknown(
                         step,
-                        "no run id is set (NETCHECK_RUN_ID, RDZV_ID): ranks may belong to another job",
+                        "no run id is set, so ranks may belong to "
+                        "another job: set NETCHECK_RUN_ID or RDZV_ID",
                     )
                 )
             elif passed == pairs:

@@ -40,7 +40,7 @@ class Delay:
         """A description of the delay, for use as the predicate of a sentence about the process."""
         text = f"woke up {self.late:.1f} s late"
         if self.throttled >= 0.01:
-            text += f", and its CPU limit stopped it {self.throttled:.0%} of the time"
+            text += f", and its CPU limit throttled it {self.throttled:.0%} of the time"
         elif self.waiting >= 0.01:
             text += f", and processes on its node waited for a CPU {self.waiting:.0%} of the time"
         return text

@@ -40,17 +40,18 @@ _ADVICE = {
         "variables.master_port": "Set MASTER_PORT to a number from 1 to 65535, the same in every pod.",
         "variables.world_size": "Set WORLD_SIZE to nodes × processes per node.",
         "variables.world_of_one": (
-            "Pass --nnodes and rank 0's address to torchrun, not --standalone, or set NNODES and WORLD_SIZE."
+            "Pass --nnodes and rank 0's address to torchrun, without "
+            "--standalone, or set NNODES and WORLD_SIZE."
         ),
-        "variables.node_rank": "Set NODE_RANK from the pod's index, from 0 to nodes - 1.",
-        "variables.node_rank_twice": "Give each pod its own NODE_RANK, taken from the pod's index.",
+        "variables.node_rank": "Set NODE_RANK to the pod's index, which must be from 0 to nodes - 1.",
+        "variables.node_rank_twice": "Give each pod a different NODE_RANK, such as the pod's index.",
         "variables.nodes": "Set the number of nodes to a whole number of 1 or more.",
         "variables.nproc_per_node": "Set the processes per node to a whole number of 1 or more.",
         "variables.rank": "Let torchrun set RANK and LOCAL_RANK.",
         "variables.torchrun": "Put a space between torchrun's options, give every pod the same --rdzv_id, "
         "and set --rdzv_endpoint to the pod of rank 0.",
-        "variables.interface": "Remove the variable, or name the pod's own interface; only NCCL "
-        "accepts ^NAME.",
+        "variables.interface": "Remove the variable, or set it to the name of an interface of the pod; "
+        "only NCCL accepts ^NAME.",
     },
     "pods": {
         "peer.never_came": "Check this pod: is it Pending, pulling its image, or has it terminated?",
@@ -58,7 +59,9 @@ _ADVICE = {
     "interface": {
         "address.none": "Check the pod's network: the pod has only loopback addresses.",
         "address.family": "Give the pods and the Service addresses of the same IP family.",
-        "address.loopback": "Make the name of rank 0 resolve to the pod's own address.",
+        "address.loopback": (
+            "Make the name of rank 0 resolve to the pod's own address, not to a loopback address."
+        ),
     },
     "dns": {
         "dns.no_server": "Check the pod's dnsPolicy: /etc/resolv.conf lists no DNS server.",
@@ -78,13 +81,15 @@ _ADVICE = {
         "tcp.filtered": "Check NetworkPolicies, security groups and host firewalls.",
         "tcp.rejected": "Check firewalld, iptables or nftables (REJECT) and the policies on the node. "
         "For the address of a Service, check its endpoints and ports.",
-        "tcp.no_route": "Check the pod network: there is no route to the address, or no machine has it.",
+        "tcp.no_route": (
+            "Check the pod network: there is no route to the address, or no machine has this address."
+        ),
         "tcp.denied": "Check the policies on this node: one of them blocks the connection at its source.",
     },
     "greeting": {
         "port.taken": "Stop the process that still uses the port, or choose another port. "
         "With hostNetwork, all pods on a node share its ports.",
-        "tcp.reset": "Look for a sidecar or service mesh that closes connections with an unknown protocol.",
+        "tcp.reset": "Look for a sidecar or service mesh that closes connections of unknown protocols.",
         "peer.silent": "Check which process is listening on this port.",
         "peer.not_netcheck": "Choose another port with --port: another program is listening on this one.",
         "peer.other_job": "Give each job its own name, Service and run id.",

@@ -232,7 +232,7 @@ class Server:
                 self._in_thread(incoming)
                 return False
             elif length > _HELLO:
-                raise ValueError(f"a greeting has at most {_HELLO} bytes, not {length}")
+                raise ValueError(f"a greeting can have at most {_HELLO} bytes; found {length}")
             elif end < HEADER.size + length:
                 return True
             else:

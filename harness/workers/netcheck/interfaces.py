@@ -90,7 +90,7 @@ def check(address: str, alone: bool = False) -> Finding:
     if version not in own_families and not alone:
         versions = " and ".join(f"IPv{family}" for family in sorted(own_families))
         return failed(
-            "address.family", f"rank 0 is at {address}, but this host has {versions} addresses only"
+            "address.family", f"rank 0 is at {address}, but this host has only {versions} addresses"
         )
     try:
         route = route_to(address)
@@ -137,7 +137,8 @@ def setup_networking(
                 f"={route.interface}" if name.startswith("NCCL") else route.interface
             )
             reasons.append(
-                f"{name}={new_variables[name]}: its address {route.address} is on the route to {route.target}"
+                f"{name}={new_variables[name]}: the interface ({route.address}) "
+                f"is on the route to {route.target}"
             )
     devices = infiniband(folder)
     if devices and environ.get("NCCL_IB_DISABLE") == "1":

@@ -43,13 +43,11 @@ def wait_for_rank_0(seconds: float) -> None:
             raise failure(finding.cause or "", finding.text)
     if os.environ.get("MASTER_ADDR", "").startswith("["):
         address = os.environ["MASTER_ADDR"]
-        text = (
-            f"MASTER_ADDR={address} has brackets, and PyTorch would look up the name with them: remove them"
-        )
-        raise failure("variables.master_addr", f"{text}: write {address.strip('[]')}")
+        text = f"MASTER_ADDR={address} has brackets, and PyTorch would look up the name with them"
+        raise failure("variables.master_addr", f"{text}: set MASTER_ADDR={address.strip('[]')}")
     missing = [name for name in NEEDED if not os.environ.get(name)]
     if missing:
-        text = f"{', '.join(missing)} not set: start this script with torchrun, which sets them"
+        text = f"expected {', '.join(missing)} to be set: start this script with torchrun, which sets them"
         raise failure("variables.rank", text)
     if os.environ["RANK"] != "0" or _agent_listens():
         result = wait_for_master(deadline=seconds, greeting=False)
@@ -119,7 +117,7 @@ def _wait_for_name(environment: Environment, seconds: float) -> None:
             return
         if time.monotonic() >= deadline:
             message = (
-                f"MASTER_ADDR {environment.master_addr} does not resolve after {seconds:.0f} s: {lookup.text}"
+                f"MASTER_ADDR {environment.master_addr} did not resolve within {seconds:.0f} s: {lookup.text}"
             )
             raise failure(lookup.cause, message)
         time.sleep(0.2)

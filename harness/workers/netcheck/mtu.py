@@ -64,7 +64,10 @@ def fill(
         return Filled(None, rate=PAYLOAD / max(duration, 1e-6))
     segments = [segment for segment in durations if segment]
     if not segments:
-        return Filled("peer.silent", f"responds to greetings, but not to {PAYLOAD} bytes in any packet size")
+        return Filled(
+            "peer.silent",
+            f"responds to greetings, but not to {PAYLOAD} bytes of data, whatever the packet size",
+        )
     largest = max(segments)
     header = 60 if ":" in address else 40
     text = f"packets of {largest + header} bytes pass, but full-size packets are silently dropped"

@@ -194,7 +194,10 @@ class Names:
         old = [answer.ttl or 0 for answer in answers if answer.kind == "nxdomain"]
         if old and exists.kind == "nodata":
             left = max(old)
-            text = f"{candidate} exists, but the DNS server caches an old 'no such name' for another {left} s"
+            text = (
+                f"{candidate} exists, but the DNS server caches an old 'no "
+                f"such name' response for another {left} s"
+            )
             return Lookup(name, cause="dns.negative_cached", text=text, again=self.clock() + left)
         for answer in answers:
             if not answer.negative:
@@ -274,14 +277,17 @@ class Names:
         tried = f"tried {candidates[0]}" + f" and {len(candidates) - 1} more" * (len(candidates) > 1)
         for other in self._elsewhere(name, candidates):
             if (found := self._try(name, other)) is not None and found.addresses:
-                text = f"{name} is {found.found}, which the search path does not reach: {tried}"
+                text = (
+                    f"the full name of {name} is {found.found}, which the search path does not reach: {tried}"
+                )
                 return Lookup(name, cause="dns.search_path", text=text)
         kept = [absent for each in candidates if (absent := self._absent[each]).kept]
         if kept:
             until = min(absent.until for absent in kept)
             left = max(0, until - self.clock())
             text = (
-                f"{name} may exist, but the DNS server caches an old 'no such name' for another {left:.0f} s"
+                f"{name} may exist, but the DNS server caches an old 'no "
+                f"such name' response for another {left:.0f} s"
             )
             return Lookup(name, cause="dns.negative_cached", text=text, again=until)
         text = f"no such name: {tried}"

@@ -246,7 +246,7 @@ class Probe:
         own = families(recent_addresses())
         fit = [address for address in found.addresses if ipaddress.ip_address(address).version in own]
         if not fit:
-            has = " and ".join(f"IPv{version}" for version in sorted(own)) or "no"
+            has = " and ".join(f"IPv{version}" for version in sorted(own)) or "loopback"
             text = f"its addresses are {', '.join(found.addresses)}; this host has only {has} addresses"
             self._cell = self._of("address.family", text, found.addresses[0])
             return 0.0
@@ -391,7 +391,7 @@ class Probe:
             if greeted.hello is not None and greeted.hello.instance == there.instance:
                 return cell
             said = greeted.text or "another process responds there"
-        text = f"{there.why} of {there.host}, but the rank does not respond there: {said}"
+        text = f"on {there.host}, {there.why}, but the rank does not respond there: {said}"
         return replace(cell, outcome="address.advertised", text=text)
 
     def _judged(self, cell: Cell) -> Cell:

@@ -52,7 +52,9 @@ def busy(at: Mapping[int, Report]) -> str:
     If it is, a missing response does not prove a failure.
     """
     rank, delay = busiest(at)
-    return f"too busy to judge: netcheck on rank {rank} {delay.text}" if delay.late >= BUSY else ""
+    return (
+        f"too busy for a reliable result: netcheck on rank {rank} {delay.text}" if delay.late >= BUSY else ""
+    )
 
 
 def withheld(reports: Sequence[Report]) -> list[Report]:
@@ -105,7 +107,7 @@ def _doubt(  # noqa: PLR0911 - one return per reason
         min_age, age = max(RECORD, STEPS_TO_A_RECORD * job.delay.late), min(report.age for report in reports)
         if age >= min_age:
             return ""
-        return f"its rank started {age:.1f} s ago, and on rank {job.rank} netcheck {job.delay.text}"
+        return f"the rank started only {age:.1f} s ago, and on rank {job.rank} netcheck {job.delay.text}"
     if (
         cell.outcome in ("tcp.refused", "tcp.reset")
         and receiver is not None
@@ -135,7 +137,7 @@ def _silence(cell: Cell, reports: list[Report], job: _Job) -> str:
     if cell.waited >= max(minimum, FACTOR * slowest):
         return ""
     explanation = explanation or f"the node of rank {rank} was too busy: netcheck {delay.text}"
-    return f"{cell.waited:.1f} s is too short to prove silence, because {explanation}"
+    return f"waiting {cell.waited:.1f} s for an answer was too short, because {explanation}"
 
 
 def _was_listening(cell: Cell, receiver: Report) -> bool:

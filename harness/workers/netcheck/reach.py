@@ -145,14 +145,14 @@ def connect(address: str, port: int, seconds: float = CONNECT_SECONDS, segment: 
 
 def _by_icmp(icmp: Icmp, address: str, error: OSError, duration: float) -> Reached:
     """Return the cause based on the ICMP message's code and sender, and on whether the machine exists."""
-    message = f"{error.strerror or error}: {icmp.sender} responds {icmp.text!r}"
+    message = f"{error.strerror or error}: {icmp.sender} responds with {icmp.text!r}"
     if _own(icmp.sender):
         # A pod's own kernel generates "host unreachable" if no machine on its link has the address.
         is_denied = bool(icmp.rejected)
         text = (
-            f"{message}, so a firewall in this pod rejects it"
+            f"{message}, so a firewall in this pod rejects the connection"
             if is_denied
-            else f"{message}, which is this pod"
+            else f"{message}, and {icmp.sender} is this pod"
         )
         return Reached(None, "tcp.denied" if is_denied else "tcp.no_route", text, duration, icmp.sender)
     place = "the machine itself" if icmp.sender == address else "a machine on the path"

@@ -118,8 +118,8 @@ def check_names(
     if value := variables.get(GLOO, ""):
         missing = [name for name in value.split(",") if name not in names]
         if missing:
-            syntax = "gloo expects exact names without = or ^, and " if missing[0][:1] in ("=", "^") else ""
-            text = f"{GLOO}={value} names no interface of this host: {syntax}this host has {present}"
+            text = f"{GLOO}={value}: {missing[0]!r} names no interface of this host, which has {present}"
+            text += "; gloo expects exact names without = or ^" if missing[0][:1] in ("=", "^") else ""
             yield failed("variables.interface", text)
         elif not alone and LOOPBACK in value.split(","):
             text = f"{GLOO}={value} names {LOOPBACK}, which other hosts cannot reach; this host has {present}"

@@ -202,7 +202,10 @@ class _Reader:
         for name in OWN_HOST:
             value = self._option(name)
             if is_own_host(value):
-                text = f"{TORCHRUN[name]}={value} refers to the pod itself in every pod, so ranks cannot meet"
+                text = (
+                    f"{TORCHRUN[name]}={value} refers to the pod itself in "
+                    "every pod, so the ranks cannot meet"
+                )
                 self._fail("variables.torchrun", text)
 
     def _option(self, name: str) -> str:
@@ -274,7 +277,9 @@ class _Reader:
                 f"numbered 0 to {nodes - 1}",
             )
         if None not in (rank, world) and rank >= world > 1:  # type: ignore[operator]
-            self._fail("variables.rank", f"RANK={rank}, but WORLD_SIZE={world}: 0 to {world - 1}")  # type: ignore[operator]
+            self._fail(
+                "variables.rank", f"RANK={rank}, but WORLD_SIZE={world}: ranks are from 0 to {world - 1}"
+            )  # type: ignore[operator]
         if None not in (local, numbers.per_node) and local >= numbers.per_node:  # type: ignore[operator]
             self._fail("variables.rank", f"LOCAL_RANK={local}, but a node has {numbers.per_node} processes")
 

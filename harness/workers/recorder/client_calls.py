@@ -455,7 +455,7 @@ def _around_log(original: Callable[..., Any]) -> Callable[..., Any]:
 def _unsent_reason(mode: str, finished: bool) -> str:
     """Return the reason why a run without an upload process sends nothing."""
     if finished:
-        return "it was logged after run.finish(), so the client sends nothing"
+        return "run.log() was called after run.finish(), so the client sends nothing"
     if mode == "noop":
         return "the mode of the run is noop, so the client sends nothing"
     return "sync_process_enabled is False, so the client sends nothing"

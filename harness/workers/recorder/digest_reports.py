@@ -224,7 +224,7 @@ class Reports:
         import urllib.request
 
         if not self._url.startswith(("http://", "https://")):
-            raise UnexpectedError("the tracker's URL has no scheme")
+            raise UnexpectedError("the tracker's URL does not begin with http:// or https://")
 
         class NoRedirect(urllib.request.HTTPRedirectHandler):
             def redirect_request(self, *_: Any, **__: Any) -> None:

@@ -276,7 +276,11 @@ class Account:
         if leaf.number is not None and not isinstance(leaf.number, bool):
             sent_name = client_rules.sent_name(leaf.name)
             is_merged = sent_name in merged
-            return f"this and another name became one metric, {sent_name!r}" if is_merged else NOT_QUEUED
+            return (
+                f"the client gives this metric and another one the same name, {sent_name!r}"
+                if is_merged
+                else NOT_QUEUED
+            )
         return client_rules.sent(leaf.value).why or NOT_QUEUED
 
     def _drop(self, key: str, kind: str, reason: str, step: Any) -> None:

@@ -149,7 +149,7 @@ def newest(run: Path, say: Callable[[str], None]) -> tuple[Path, Manifest] | Non
         except Unreadable:
             raise
         except Torn as error:
-            say(f"{error}: it is not used")
+            say(f"{error}; this checkpoint is not used")
     return None
 
 

@@ -312,8 +312,8 @@ def _decompressed(file: io.BufferedReader) -> io.BufferedReader:
             import zstandard  # type: ignore[import-not-found,unused-ignore]
         except ImportError:
             raise _Unsupported(
-                "compressed by zstd, which this Python cannot read: `pip install zstandard`, "
-                "or `zstd -d` the file"
+                "compressed by zstd, which this Python cannot read: run `pip install zstandard`, "
+                "or decompress the file with `zstd -d`"
             ) from None
         return io.BufferedReader(_ZstdFrames(file, zstandard.ZstdDecompressor()))
     return io.BufferedReader(zstd.ZstdFile(file))
@@ -371,10 +371,12 @@ def _text(line: bytes | str, field: str, number: int) -> str:
         raise ValueError(f"{expected}; found {_excerpt(line)}{position}")
     if field not in document:
         keys = f"has {', '.join(map(json.dumps, [*document][:6]))}" if document else "is empty"
-        raise ValueError(f'"{field}" is expected; the object {keys}. --text-field names another')
+        raise ValueError(
+            f'the key "{field}" is expected; the object {keys}. Use --text-field to read another key'
+        )
     text = document[field]
     if not isinstance(text, str):
-        raise ValueError(f'"{field}" is a string; found {_TYPES.get(type(text), "another value")}')
+        raise ValueError(f'"{field}" must be a string; found {_TYPES.get(type(text), "another value")}')
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -385,7 +387,7 @@ def _text(line: bytes | str, field: str, number: int) -> str:
 
 _OBJECT = "one JSON object per line is expected"
 _CONVERT = (
-    f"{_OBJECT}, and not an array or an object over several lines, which `jq -c .[]` or `jq -c .` converts"
+    f"{_OBJECT}, not an array (convert it with `jq -c .[]`) or an object over several lines (`jq -c .`)"
 )
 
 
@@ -399,7 +401,7 @@ def _expected(line: bytes | str, error: Exception, number: int) -> str:
     if isinstance(error, UnicodeDecodeError):
         byte = error.object[error.start]
         return (
-            f"UTF-8 is expected, and byte 0x{byte:02x} at offset {error.start} is not; "
+            f"UTF-8 is expected, but byte 0x{byte:02x} at offset {error.start} is not valid UTF-8; "
             "`iconv -f LATIN1 -t UTF-8` converts Latin-1"
         )
     return _CONVERT if number == 1 and text.strip() in ("[", "{") else _OBJECT

@@ -25,7 +25,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--to", type=Path, required=True, help="a new folder")
     args = parser.parse_args(arguments)
     if args.to.exists():
-        parser.error(f"--to must be a new folder; {args.to} exists")
+        parser.error(f"--to must be a new folder; {args.to} already exists")
     folder = checkpoint.named(args.checkpoint)
     try:
         manifest = checkpoint.verified(folder)

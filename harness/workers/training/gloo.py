@@ -18,7 +18,7 @@ def problem(value: str) -> str:
     for name in value.split(","):
         if name.startswith(("^", "=")):
             expected = "the name of an interface is expected"
-            return f"{expected}; found {name!r}, which NCCL accepts and gloo does not"
+            return f"{expected}; found {name!r}, which NCCL accepts but gloo does not"
         try:
             ipaddress.ip_address(name)
         except ValueError:
@@ -40,4 +40,4 @@ def missing(environment: Mapping[str, str] = os.environ, interfaces: Iterable[st
     if not missing_names:
         return ""
     reason = problem(value) or f"the pod has no interface {missing_names[0]!r}"
-    return f"{GLOO}={value}: {reason}. The pod has {', '.join(names)}"
+    return f"{GLOO}={value}: {reason}. The pod has the interfaces {', '.join(names)}"

@@ -40,7 +40,7 @@ def parser(kind: type[argparse.ArgumentParser] = argparse.ArgumentParser) -> arg
     """
     result = kind(
         "python -m training.train_framework",
-        description="Train a causal language model on JSONL with DDP. Run it again to resume.",
+        description="Train a causal language model on JSONL with DDP. Run the command again to resume.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     data = result.add_argument_group("data")
@@ -54,7 +54,7 @@ def parser(kind: type[argparse.ArgumentParser] = argparse.ArgumentParser) -> arg
     data.add_argument("--context", type=int, default=128, help="sequence length in tokens")
     model = result.add_argument_group("model")
     model.add_argument(
-        "--model", help="name on the Hugging Face hub (a gated one needs HUGGINGFACE_HUB_TOKEN)"
+        "--model", help="model name on the Hugging Face hub (a gated model needs HUGGINGFACE_HUB_TOKEN)"
     )
     model.add_argument("--model-local-dir", help="folder with a Hugging Face model; default: a small GPT")
     model.add_argument(
@@ -62,8 +62,8 @@ def parser(kind: type[argparse.ArgumentParser] = argparse.ArgumentParser) -> arg
         help="folder with the tokenizer; default: the model's tokenizer, or bytes for the small GPT",
     )
     model.add_argument("--local-files-only", action="store_true", help="do not download anything")
-    model.add_argument("--layers", type=int, default=2, help="layers of the small GPT")
-    model.add_argument("--heads", type=int, default=4, help="attention heads of the small GPT")
+    model.add_argument("--layers", type=int, default=2, help="number of layers of the small GPT")
+    model.add_argument("--heads", type=int, default=4, help="number of attention heads of the small GPT")
     model.add_argument("--width", type=int, default=64, help="width of the small GPT")
     model.add_argument("--dropout", type=float, default=0.0, help="dropout of the small GPT")
     model.add_argument("--recompute", action="store_true", help="use activation checkpointing to save memory")
@@ -155,7 +155,7 @@ def sensible(command_parser: argparse.ArgumentParser, arguments: Sequence[str] |
     for name, (expected, is_valid) in _RANGES.items():
         value = getattr(options, name)
         if value is not None and not is_valid(value):
-            hint = ". Leave it out for no limit" if name == "max_steps" else ""
+            hint = ". Omit the option for no limit" if name == "max_steps" else ""
             command_parser.error(f"--{name.replace('_', '-')} must be {expected}; found {value}{hint}")
     if options.width % options.heads:
         command_parser.error(

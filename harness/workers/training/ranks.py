@@ -107,7 +107,7 @@ def meet(device: str, meeting: float, timeout: float) -> Ranks:
     restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     ranks.say(
         "DDP",
-        f"{socket.gethostname()} met {ranks.world} ranks on {name} in {time.monotonic() - start:.1f} s "
+        f"{socket.gethostname()} joined {ranks.world} ranks on {name} in {time.monotonic() - start:.1f} s "
         f"(restart {restarts})",
     )
     return ranks

@@ -77,7 +77,12 @@ def _not_writable(path: Path, error: OSError | None) -> str:
         parent = next((each for each in path.parents if each.is_dir()), path)
         link_error = f"{path} is a broken link" if path.is_symlink() else ""
         reason = link_error or f"{error.strerror if error else 'it cannot be read'} in {parent}"
-        return f"{expected}; found: {reason}. Remove it, or use another run name"
+        action = (
+            "Remove the link, or use another run name"
+            if link_error
+            else "Correct the path or its permissions"
+        )
+        return f"{expected}; found: {reason}. {action}"
     if not stat.S_ISDIR(status.st_mode):
         return f"{expected}; found a file. Remove it, or use another run name"
     if error is not None and error.errno == errno.EROFS:
@@ -115,10 +120,10 @@ def resumable(run: Path, say: Say, val_texts: int | None = None) -> Resumed | No
     except Unreadable as error:
         raise Unusable(f"{error}. Run as the file's owner, or change the owner with `chown -R`") from error
     if newest is None and defects:
-        defect = defects[0].removesuffix(": it is not used")
+        defect = defects[0].removesuffix("; this checkpoint is not used")
         raise Unusable(
-            f"{run} has {len(defects)} checkpoints, and none can be used ({defect}): "
-            "restore one from a copy, or remove the run to start over"
+            f"{run} has {len(defects)} checkpoints, and none can be used ({defect}): restore a checkpoint "
+            "from a copy, or remove the run to start over"
         )
     for defect in defects:
         say(defect)
@@ -214,7 +219,9 @@ def _replace_best(run: Path, say: Say) -> None:
             return
         raise Unusable(f"{path}: expected a link to a checkpoint, found another file. Remove or rename it")
     if not path.is_dir():
-        raise Unusable(f"{path}: expected a link to a checkpoint, found no file or folder. Remove it")
+        raise Unusable(
+            f"{path}: expected a link to a checkpoint, found neither a file nor a folder. Remove it"
+        )
     try:
         manifest = checkpoint.verified(path)
     except Unreadable:

@@ -103,7 +103,7 @@ class RunLock:
             return ""
         if owner.launch and owner.launch == self._own.launch:
             return f"{owner}"
-        raise Unusable(f"{self._path.parent} was taken over by {owner}: this training exits")
+        raise Unusable(f"{self._path.parent} was taken over by {owner}, so this training exits")
 
     def release(self) -> None:
         """Stop the heartbeat, and remove the lock if it still belongs to this attempt."""
@@ -137,7 +137,7 @@ class RunLock:
         partial.write_bytes(self._record())
         partial.replace(self._path)
         if not isinstance(owner, Owner):
-            self._say(f"the lock of {self._path.parent} is taken over: {owner}")
+            self._say(f"the lock of {self._path.parent} is taken over, because {owner}")
         elif owner.launch != self._own.launch or not owner.launch:
             self._say(
                 f"the lock of {self._path.parent} is taken over from {owner}, which has stopped writing"
@@ -180,12 +180,12 @@ class RunLock:
             if polls * POLL_SECONDS > 2 * BEAT_SECONDS and not has_reported:
                 self._say(
                     f"{self._path.parent} is locked by {first or 'an unknown writer'}; waiting up to "
-                    f"{STALE_SECONDS:.0f} s for its heartbeat"
+                    f"{STALE_SECONDS:.0f} s for a heartbeat"
                 )
                 has_reported = True
             time.sleep(POLL_SECONDS)
             polls += 1
-        return first or f"the lock file names no owner, and did not change for {STALE_SECONDS:.0f} s"
+        return first or f"the lock file names no owner and has not changed for {STALE_SECONDS:.0f} s"
 
     def _beat(self) -> None:
         """Update the heartbeat until the lock is released or belongs to another writer."""

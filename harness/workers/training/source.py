@@ -112,7 +112,8 @@ def main(arguments: list[str] | None = None) -> int:
     figures = {"entropy": source.entropy(), "val": source.loss(texts["val"])}
     (options.out_dir / "source.json").write_text(json.dumps(figures))
     print(
-        f"{options.out_dir}: entropy {figures['entropy']:.4f} nats per byte; val.jsonl: {figures['val']:.4f}"
+        f"{options.out_dir}: entropy {figures['entropy']:.4f} "
+        f"nats per byte; loss on val.jsonl {figures['val']:.4f}"
     )
     return 0
 

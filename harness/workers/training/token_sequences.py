@@ -148,7 +148,7 @@ def other_texts(splits: Sequence[Sequence[tuple[int, int]]], folder: Path) -> st
     for rank, own in enumerate(splits):
         for split, first, other in zip(SPLITS, splits[0], own, strict=True):
             if first != other:
-                found = f"{other[0]} tokens" if first[0] != other[0] else f"{other[0]} other tokens"
+                found = f"{other[0]} tokens" if first[0] != other[0] else f"{other[0]} different tokens"
                 return (
                     f"{folder}: every rank needs the same {split} texts; rank 0 has {first[0]} tokens, rank "
                     f"{rank} has {found}. Use one volume for all nodes, or copy the texts to each node again"
@@ -198,4 +198,4 @@ def _require_tokens(paths: Sequence[Path], tokens: int, context: int | None) -> 
     reason = "" if context is None else f" (--context {context}, plus the next token)"
     empty = "has no document" if any(each.stat().st_size for each in paths) else "is empty"
     content = f"has {tokens}" if tokens else empty
-    raise ValueError(f"{path}: at least {minimum} tokens are expected{reason}; it {content}")
+    raise ValueError(f"{path}: at least {minimum} tokens are expected{reason}; the data {content}")

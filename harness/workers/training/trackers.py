@@ -179,7 +179,7 @@ def _identity(folder: Path, run: str, say: Callable[[str], None]) -> str:
     folder.mkdir(parents=True, exist_ok=True)
     identity, name = _read(folder / checkpoint.IDENTITY), _read(folder / checkpoint.RUN_NAME)
     if identity and name and name != run:
-        say(f"the run {run} was copied from {name}: it gets its own run in the trackers")
+        say(f"the run {run} was copied from {name}, so it gets its own run in the trackers")
         identity = ""
     if not identity:
         identity = secrets.token_hex(8)

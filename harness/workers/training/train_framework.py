@@ -30,7 +30,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.deterministic and ranks.device.type == "cuda":
         same_bits()
     if options.compile and (reason := model_setup.cannot_compile(ranks.device)):
-        requirements = "a C++ compiler, PyTorch's headers and networkx, and for a GPU Triton"
+        requirements = "a C++ compiler, PyTorch's headers and networkx, and on a GPU also Triton"
         raise Refused(f"--compile does not work in this image: it needs {requirements}. {reason}")
     if (uri := os.environ.get("MLFLOW_TRACKING_URI")) and (reason := mlflow_client.problem(uri)):
         raise Refused(reason)
@@ -85,11 +85,9 @@ def _inputs(options: argparse.Namespace) -> tuple[Stream, Stream, nn.Module]:
         raise Refused(f"{error}") from error
     except OSError as error:
         if options.model and model_setup.gated(error):
-            hint = (
-                "`harness train --secret hf-token` provides the token; the model's license must be accepted"
-            )
+            hint = "accept the model's license, and pass the token with `harness train --secret hf-token`"
             raise Refused(
-                f"--model {options.model} is gated, and this token does not have access to it: {hint}"
+                f"--model {options.model} is gated, and no token with access to it was found: {hint}"
             ) from error
         if error.errno is None and (options.local_files_only or not options.model):
             # transformers raises this error if a file in the folder is missing.

@@ -293,7 +293,7 @@ class Trainer:
             torch.manual_seed(self._seed(self.step))
             text += f", which {manifest.world} ranks wrote"
         if self.step >= self.steps:
-            text += "; no step is left to train"
+            text += "; no steps are left to train"
         if changed := changes(manifest.options, plain(self.options)):
             text += f"; options that changed since then: {changed}"
         self.ranks.tell("TRAIN", text)

@@ -10,7 +10,7 @@
 # NNODES may be a range, MIN:MAX. The training then runs on the available nodes. When a node joins or leaves, for
 # example after `kubectl scale`, torchrun restarts the ranks, and they resume from the last checkpoint.
 set -u
-# Without a trap, process 1 ignores SIGTERM, so the whole script runs with one, also while it waits.
+# Process 1 ignores SIGTERM unless it has a trap, so the trap is set for the whole script, including its waits.
 pid='' watcher=''
 trap 'kill $pid $watcher 2>/dev/null; [ -z "$pid" ] || wait "$pid"; exit 143' TERM INT
 . "${0%/*}/../own_processes.sh"
@@ -28,12 +28,13 @@ id=${HARNESS_NONCE:-$(echo "$*" | cksum | cut -d' ' -f1)}
 export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 TORCH_NCCL_ASYNC_ERROR_HANDLING=1
 # Rank 0 creates this file after the last barrier. A node that starts later exits immediately.
 export TRAINING_ENDED="$OUT_DIR/.ended-$RUN_ID-$id"
-# A line is added each time the ranks have joined. The lines count the restarts by torchrun and by this script.
+# A line is added to this file each time the ranks have joined. The number of lines shows how often torchrun and this
+# script restarted them.
 export TRAINING_MET=${TMPDIR:-/tmp}/training-met
 : >"$TRAINING_MET"
-# A rank that refuses its options or data writes the reason into this file, because a restart would not help. A copy on
-# the shared disk makes the other nodes exit, which would otherwise wait for this one. Its name must be unique to this
-# launch: after `kubectl apply` of the same manifests, a file from an earlier launch would end the next one.
+# A rank that refuses its options or data writes the reason into this file, because a restart would not help. The
+# other nodes would wait for this one, so a copy on the shared disk makes them exit. The copy's name must be unique to
+# this launch: after `kubectl apply` of the same manifests, a file from an earlier launch would end the next one.
 export TRAINING_REFUSED=${TMPDIR:-/tmp}/training-refused
 rm -f "$TRAINING_REFUSED"
 everywhere=${HARNESS_NONCE:+$OUT_DIR/.refused-$RUN_ID-$HARNESS_NONCE}
@@ -87,7 +88,7 @@ fi
 # torchrun orders ranks by the nodes' addresses as strings, in which 10 comes before 2. Connections use only node 0's
 # address. The other nodes' addresses are therefore node 0's address with a six-digit suffix.
 [ "$NODE_RANK" = 0 ] && host=true address=$MASTER_ADDR || host=false address=$(printf '%s-%06d' "$MASTER_ADDR" "$NODE_RANK")
-# With c10d, node 0 hosts the rendezvous. With etcd-v2, a server hosts it that does not depend on any node.
+# With c10d, node 0 hosts the rendezvous. With etcd-v2, a server that does not depend on any node hosts it.
 : "${RDZV_BACKEND:=c10d}"
 : "${RDZV_ENDPOINT:=$MASTER_ADDR:$MASTER_PORT}"
 [ "$RDZV_BACKEND" = c10d ] && conf="is_host=$host," || conf=
@@ -115,7 +116,7 @@ while :; do
     --rdzv-backend="$RDZV_BACKEND" --rdzv-endpoint="$RDZV_ENDPOINT" \
     --rdzv-conf="${conf}join_timeout=${TRAINING_JOIN:-300},read_timeout=30" "$@" &
   pid=$!
-  # A node that waits for nodes that have exited would wait until torchrun's timeout. A signal to this subshell is lost
+  # If other nodes have exited, torchrun would wait for them until its timeout. A signal to this subshell is lost
   # if the subshell has not yet reset the trap above, so the subshell also exits by itself.
   (while sleep 1 && kill -0 $pid; do
     ! refused || kill $pid

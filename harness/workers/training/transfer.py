@@ -177,7 +177,7 @@ class Target:
         if owner is None or hashlib.sha256(stored_owner).hexdigest() != owner.sha256:
             raise Failed(
                 f"s3://{self._bucket.name}/{self._prefix} holds another run (trackers/id is "
-                f"{stored_owner.decode(errors='replace')[:40]!r}), which is not replaced: name another prefix"
+                f"{stored_owner.decode(errors='replace')[:40]!r}), which is not replaced: use another prefix"
             )
         return True
 
@@ -220,9 +220,7 @@ class Target:
             other = (
                 "other content" if size == file.size else f"{size} bytes in the bucket, {file.size} on disk"
             )
-            end = (
-                "and is not replaced: name another prefix" if item else "although it was sent: send it again"
-            )
+            end = "and is not replaced: use another prefix" if item else "although it was sent: send it again"
             raise Failed(f"{self.at(file.name)} is not the file of this run ({other}), {end}")
         self._verified.add(file.name)
 
@@ -253,7 +251,7 @@ def stored(bucket: Bucket, prefix: str, say: Say) -> Iterator[Stored]:
             text = bucket.read(f"{prefix}/{name}/{MANIFEST}", MANIFEST_BYTES)
             yield Stored(_manifest(name, text, {key: item.size for key, item in items.items()}), text)
         except Torn as error:
-            say(f"{error}: it is not used")
+            say(f"{error}; this checkpoint is not used")
 
 
 def _manifest(name: str, text: bytes, sizes: Mapping[str, int]) -> Manifest:
@@ -338,7 +336,7 @@ def _download_checkpoints(
     intact_count = 0
 
     def note(text: str) -> None:
-        defects.append(text.removesuffix(": it is not used"))
+        defects.append(text.removesuffix("; this checkpoint is not used"))
         say(text)
 
     for one in stored(bucket, prefix, note):
@@ -349,7 +347,7 @@ def _download_checkpoints(
         try:
             _download_checkpoint(bucket, f"{prefix}/{name}", one, folder / name)
         except Torn as error:
-            note(f"{error}: it is not used")
+            note(f"{error}; this checkpoint is not used")
             shutil.rmtree(folder / name, ignore_errors=True)
             continue
         downloaded.append(one)

@@ -28,9 +28,14 @@ INCOMPLETE = {"MissingParameter", "BadOptionUsage", "Exit"}
 """Errors for --help, and for a text that names an option without its value or the command's arguments."""
 
 
-def texts(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the strings of a Python file with their lines."""
-    yield from strings(ast.parse(path.read_text()))
+@cache
+def syntax_tree(path: Path) -> ast.AST:
+    return ast.parse(path.read_text())
+
+
+@cache
+def command_line() -> Any:
+    return typer.main.get_command(app)
 
 
 def strings(tree: ast.AST) -> Iterator[tuple[int, str]]:
@@ -52,7 +57,7 @@ def every_text() -> list[tuple[str, str]]:
         for path in sorted((ROOT / folder).rglob("*.py")):
             where = path.relative_to(ROOT)
             if not str(where).startswith("harness/fixtures"):  # a link to fixtures/
-                found += [(f"{where}:{line}", text) for line, text in texts(path)]
+                found += [(f"{where}:{line}", text) for line, text in strings(syntax_tree(path))]
     for name in ("causes", "checks"):
         document = tomllib.loads((ROOT / f"harness/judge/{name}.toml").read_text())
         found += [(f"{name}.toml", text) for text in _leaves(document)]
@@ -67,6 +72,7 @@ def _leaves(value: Any) -> Iterator[str]:
         yield value
 
 
+@cache
 def commands() -> list[tuple[str, str]]:
     """Return (file:line, command) for commands in backticks, and for messages that are a command."""
     found = {
@@ -89,7 +95,7 @@ def words_of(command: str) -> list[str]:
 
 def parse(words: list[str]) -> None:
     """Parse words with the parser of the command line, without running the command."""
-    command: Any = typer.main.get_command(app)
+    command = command_line()
     while hasattr(command, "commands"):
         if not words or words[0].startswith("--"):
             break
@@ -132,7 +138,7 @@ def test_commands_are_found() -> None:
 def options() -> frozenset[str]:
     """Return all options of all commands."""
     found: set[str] = {"--help"}
-    left: list[Any] = [typer.main.get_command(app)]
+    left: list[Any] = [command_line()]
     while left:
         command = left.pop()
         left += getattr(command, "commands", {}).values()
@@ -141,25 +147,27 @@ def options() -> frozenset[str]:
     return frozenset(option for option in found if option.startswith("--"))
 
 
-def messages() -> Iterator[tuple[str, str]]:
-    """Yield (file:line, text) for the arguments of errors, and for every text of doctor."""
+@cache
+def messages() -> list[tuple[str, str]]:
+    """Return (file:line, text) for the arguments of errors, and for every text of doctor."""
+    found = []
     for folder in FOLDERS:
         for path in sorted((ROOT / folder).rglob("*.py")):
             where = str(path.relative_to(ROOT))
             if where.startswith(("harness/fixtures", "harness/workers")):
                 continue
-            tree = ast.parse(path.read_text())
+            tree = syntax_tree(path)
             if where.startswith("harness/provision/doctor"):
-                yield from ((f"{where}:{line}", text) for line, text in strings(tree) if " " in text)
+                found += [(f"{where}:{line}", text) for line, text in strings(tree) if " " in text]
             for node in ast.walk(tree):
                 if not isinstance(node, ast.Call):
                     continue
                 name = getattr(node.func, "id", getattr(node.func, "attr", ""))
                 if not re.fullmatch(r"\w*Error|Check|Requirement|Problem", name):
                     continue
-                for line, text in strings(node):
-                    if " " in text:  # a message, and not a word of a command
-                        yield f"{where}:{line}", text
+                # A text without a space is a word of a command, not a message.
+                found += [(f"{where}:{line}", text) for line, text in strings(node) if " " in text]
+    return found
 
 
 def test_an_option_in_a_message_exists() -> None:

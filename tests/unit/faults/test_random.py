@@ -170,9 +170,9 @@ def test_the_page_lists_every_miss():
         _row("random-1-002", "not struck"),
     ]
     page = oracle_table.markdown(rows)
-    assert "2 faults struck" in page
+    assert "2 faults took effect" in page
     assert "- **random-1-001**" in page
-    assert "1 more did not strike" in page
+    assert "1 more had no effect" in page
 
 
 def test_json_is_one_document(capsys):
@@ -182,7 +182,7 @@ def test_json_is_one_document(capsys):
     assert [row["fault"] for row in json.loads(capsys.readouterr().out)] == ["random-1-000", "random-1-001"]
     assert commands.report(rows, {}, load(), None, None, None, as_json=False) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert said.count("2 faults struck") == 1
+    assert said.count("2 faults took effect") == 1
     assert "rows are right" not in said
 
 

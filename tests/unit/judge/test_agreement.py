@@ -278,4 +278,4 @@ def test_a_lost_point_is_blamed_on_the_client_queue(judged: Judged) -> None:
     verdict = judged(job)
     assert (verdict.verdict, verdict.cause) == ("FAIL", "unification.lost_points")
     assert "handed 1 of them to the client, but its queue never had them" in verdict.explanation
-    assert "never given" not in verdict.explanation
+    assert "never gave" not in verdict.explanation

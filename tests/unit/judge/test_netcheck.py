@@ -127,10 +127,68 @@ def test_a_pod_that_crashed_before_its_netcheck(tmp_path: Path) -> None:
 
 def test_pods_that_spoke_are_not_missing(tmp_path: Path) -> None:
     """Contract: rank 2 has a diagnosis, so it came: what others saw of it is the cause."""
-    made = job(everywhere(diagnosis("peer.never_came", 2, c02="dns.no_record")))
+    made = job(everywhere(diagnosis("peer.never_came", 2, c02="dns.no_record")), at_second=12)
     ended(made, 0, 1, 2, 3)
     seen = verdict(made, tmp_path)
     assert (seen.cause, seen.ranks) == ("dns.no_record", [2]), seen.explanation
+
+
+def test_name_of_rank_that_started_late_is_not_missing(tmp_path: Path) -> None:
+    """Contract: 2 s after a pod's start, its name may not exist yet. The rank was late."""
+    made = job(everywhere(diagnosis("peer.never_came", 2, c02="dns.no_record")))
+    ended(made, 0, 1, 2, 3)
+    seen = verdict(made, tmp_path)
+    assert (seen.cause, seen.ranks) == ("peer.never_came", [2]), seen.explanation
+
+
+def test_own_problem_of_an_absent_rank_is_the_cause(tmp_path: Path) -> None:
+    """Contract: rank 2 contacted nobody because its pod has no DNS server, as rank 2 itself reports."""
+    absent = diagnosis("peer.never_came", 1)
+    own = diagnosis("dns.no_server", 2, whole=False)
+    silent = diagnosis("tcp.filtered", whole=False)
+    made = job({0: absent, 1: silent, 2: own, 3: silent})
+    ended(made, 0, 1, 2, 3)
+    seen = verdict(made, tmp_path)
+    assert (seen.cause, seen.ranks) == ("dns.no_server", [2]), seen.explanation
+
+
+def test_rank_whose_check_had_ended_is_not_filtered(tmp_path: Path) -> None:
+    """Contract: pods do not respond once they have ended. The ranks that started afterwards are the cause."""
+    whole = diagnosis("tcp.filtered", 0, 1, c01="tcp.filtered", c21="tcp.filtered")
+    del whole.rows[1]
+    early = diagnosis(whole=False).model_copy(update={"verdict": "unknown"})
+    made = job({**everywhere(whole), 1: early})
+    made.netchecks[1] = made.netchecks[1].model_copy(update={"at": at(7, True)})
+    ended(made, 0, 2, started=10)
+    ended(made, 3)
+    seen = verdict(made, tmp_path)
+    assert (seen.verdict, seen.cause, seen.ranks) == ("FAIL", "peer.never_came", [0, 2]), seen.explanation
+    assert "ranks 0 and 2 started when netcheck had already ended on rank 1" in seen.explanation
+
+
+def test_rank_that_did_not_listen_before_others_ended_is_late(tmp_path: Path) -> None:
+    """Contract: a container can start long before its check. Then, the early rank's own result shows it."""
+    whole = diagnosis("tcp.filtered", 0, 1, c01="tcp.filtered", c21="tcp.filtered")
+    del whole.rows[1]
+    early = diagnosis(whole=False, c10="pending", c12="pending").model_copy(update={"verdict": "unknown"})
+    for sender in (0, 2):
+        early.rows[1][sender] = early.rows[1][sender].model_copy(update={"withheld": "tcp.refused"})
+    made = job({**everywhere(whole), 1: early}, at_second=25)
+    made.netchecks[1] = made.netchecks[1].model_copy(update={"at": at(17, True)})
+    ended(made, 0, 2, 3)
+    seen = verdict(made, tmp_path)
+    assert (seen.verdict, seen.cause, seen.ranks) == ("FAIL", "peer.never_came", [0, 2]), seen.explanation
+
+
+def test_rank_that_was_there_is_filtered(tmp_path: Path) -> None:
+    """Contract: all checks ran at the same time, so the missing response is the network's."""
+    whole = diagnosis("tcp.filtered", 0, 1, c01="tcp.filtered", c21="tcp.filtered")
+    del whole.rows[1]
+    early = diagnosis(whole=False).model_copy(update={"verdict": "unknown"})
+    made = job({**everywhere(whole), 1: early}, at_second=12)
+    ended(made, 0, 1, 2, 3)
+    seen = verdict(made, tmp_path)
+    assert (seen.verdict, seen.cause) == ("FAIL", "tcp.filtered"), seen.explanation
 
 
 @pytest.mark.parametrize(

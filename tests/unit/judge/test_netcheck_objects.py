@@ -12,7 +12,7 @@ from bundles import cond
 from netcheck_bundles import NODES, SERVICE, diagnosis, ended, everywhere, job
 
 from harness.evidence.schema.bundle import Check, RendezvousSnapshot, Verdict
-from harness.evidence.schema.netcheck import NetcheckDiagnosis
+from harness.evidence.schema.netcheck import NetcheckDiagnosis, NetcheckStep
 from harness.judge import judge
 
 REJECTED = "tcp.rejected"
@@ -117,7 +117,7 @@ def test_rows_that_rank_0_did_not_get_count(tmp_path: Path, cause: str) -> None:
             if s != r and (s % 2 == 0 or r % 2 == 0)
         }
         one = diagnosis(cause, whole=index == 0, **bad)
-        said[index] = one.model_copy(update={"rows": {index: one.rows[index]}, "rank": index})
+        said[index] = one.model_copy(update={"rows": {index: one.rows[index]}, "rank": index, "seconds": 2.0})
     made = job(said)
     ended(made, 0, 1, 2, 3)
     on_two_nodes(made)
@@ -191,6 +191,21 @@ def test_a_search_path_that_netcheck_found_stays_the_cause(tmp_path: Path) -> No
     seen = verdict(made, tmp_path)
     assert (seen.cause, seen.ranks) == ("dns.search_path", [0, 1, 2, 3])
     assert "searches corp.example" in seen.explanation
+
+
+def test_late_rank_with_the_same_search_path_is_named(tmp_path: Path) -> None:
+    """Contract: the other ranks had ended before rank 3's check, so it could compare only its own name."""
+    said = {}
+    for index in range(NODES):
+        one = diagnosis("dns.search_path", index, whole=False, c31="dns.no_record", c32="dns.search_path")
+        said[index] = one.model_copy(update={"rows": {index: one.rows[index]}, "rank": index})
+    step = NetcheckStep(step="pods", status="failed", text="no contact", cause="peer.never_came", ranks=[0])
+    said[3] = said[3].model_copy(update={"cause": "peer.never_came", "ranks": [0], "findings": [step]})
+    made = job(said)
+    ended(made, 0, 1, 2, 3)
+    change(made, lambda _, pod: pod["spec"].update({"dnsPolicy": "None", "dnsConfig": CUSTOM}))
+    seen = verdict(made, tmp_path)
+    assert (seen.cause, seen.ranks) == ("dns.search_path", [0, 1, 2, 3]), seen.explanation
 
 
 def test_dns_settings_are_not_cause_if_all_pods_fail(tmp_path: Path) -> None:

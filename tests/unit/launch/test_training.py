@@ -218,11 +218,15 @@ def texts_in(folder: Path, train: str = GOOD, val: str = GOOD) -> Path:
 @pytest.mark.parametrize(
     ("files", "options", "message"),
     [
-        ({"train": ""}, (), r"train\.jsonl: at least 129 tokens are expected .*; it is empty"),
-        ({"val": ""}, (), r"val\.jsonl: at least 2 tokens are expected; it is empty"),
+        ({"train": ""}, (), r"train\.jsonl: at least 129 tokens are expected .*; the data is empty"),
+        ({"val": ""}, (), r"val\.jsonl: at least 2 tokens are expected; the data is empty"),
         ({"val": GOOD + GOOD[:40]}, (), r"val\.jsonl:2: the last line is cut off; found"),
         ({"train": GOOD + "no json\n"}, (), r"train\.jsonl:2: one JSON object per line is expected; found"),
-        ({}, ("--text-field", "content"), r'train\.jsonl:1: "content" is expected; the object has "text"'),
+        (
+            {},
+            ("--text-field", "content"),
+            r'train\.jsonl:1: the key "content" is expected; the object has "text"',
+        ),
         ({}, ("--context", "4096"), r"at least 4097 tokens are expected \(--context 4096"),
     ],
 )
@@ -259,7 +263,7 @@ def test_half_emoji_is_refused_and_windows_file_read(tmp_path: Path) -> None:
     assert (
         f'{tmp_path}/train.jsonl:300: "text" has \\ud83d, half of a surrogate pair' in refused.value.message
     )
-    assert f'{tmp_path}/train.jsonl:311: "text" is a string; found null' in refused.value.hint
+    assert f'{tmp_path}/train.jsonl:311: "text" must be a string; found null' in refused.value.hint
 
 
 def test_gap_among_shards_is_a_warning_before_the_launch(tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ def test_no_evidence_of_the_disk_breaks_no_page(killed: Bundle, tmp_path: Path, 
     (bundle.path / AUDIT).write_text(content)
     page = render(bundle, judge(bundle))
     said = content.startswith("{") and "error" in content
-    assert ("Its checkpoints were not read: no pod" in page) == said
+    assert ("The checkpoints were not read: no pod" in page) == said
     assert ('id="training"' in page) == said
 
 

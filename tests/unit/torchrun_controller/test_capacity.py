@@ -115,7 +115,7 @@ def test_a_queued_job_reports_free_capacity_and_gpu_holders() -> None:
     said = str(waits(one, HALF).status.message)
     assert said.startswith("no quota; at 20")
     assert "8 GPUs are free on this queue's nodes now (4 on a and 4 on b)" in said
-    assert "2 x 4 would fit: submit a job with numNodes 2" in said
+    assert "2 x 4 GPUs would fit: submit a job with numNodes 2" in said
     assert "8 are held by TorchrunJob team/other (4), pod team/y (3) and pod team/z (1)" in said
     nothing = Capacity([node("a")], [pod("x", "a", 8)])
     assert "0 GPUs are free on this queue's nodes now; no equal split of 8 GPUs fits" in str(

@@ -112,7 +112,7 @@ def test_a_container_without_its_image_is_named(field: str) -> None:
     role = "init container" if field.startswith("init") else "container"
     text = f"demo-node-0-0-x0: {role} warm-cache: ErrImagePull: not found"
     pending = look([pod(0, "Pending", **{field: [waiting]}), pod(1, "Pending")])
-    assert pending.status.message == f"0 of 2 pods run: {text}"
+    assert pending.status.message == f"0 of 2 pods running: {text}"
     assert posted(pending) == {"PodsNotStarting": text}
 
 
@@ -123,7 +123,8 @@ def test_a_container_without_its_image_is_named(field: str) -> None:
         (
             0,
             "Completed",
-            ": no licence; Kubernetes restarts a sidecar that ends, so make it an init container",
+            ": no licence; Kubernetes restarts a sidecar whenever it ends: make it a regular init "
+            "container if it is to end",
         ),
     ],
 )
@@ -251,7 +252,7 @@ def test_an_elastic_job_runs_on_without_an_evicted_pod() -> None:
         ("PreemptionByScheduler", "was preempted on node a by a pod of higher priority"),
         ("DeletionByTaintManager", "was evicted from node a because of a taint"),
         ("DeletionByPodGC", "was lost with node a"),
-        ("TerminationByKubelet", "was ended by the kubelet of node a"),
+        ("TerminationByKubelet", "was terminated by the kubelet of node a"),
         ("OfALaterVersion", "was disrupted on node a"),
     ],
 )

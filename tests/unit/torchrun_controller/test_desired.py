@@ -346,7 +346,7 @@ def test_ranks_that_write_nothing_are_said() -> None:
     since, again = NOW - timedelta(minutes=6), NOW + timedelta(minutes=1)
     silent = look(job(status=CREATED), jobset=jobset(), pods=pods, silent=(since, again))
     assert silent.status.phase == "Running"
-    assert "no rank has written to its log since 2026-11-23T11:54:00Z, with 2/2 ready" in str(
+    assert "no rank has written to its log since 2026-11-23T11:54:00Z (2/2 ready)" in str(
         silent.status.message
     )
     assert silent.requeue_at == again

@@ -127,7 +127,7 @@ def test_a_version_that_is_not_served_is_named(
     server.lists = [404, (10, [item("a", 1)])]
     followed.start()
     assert followed.names() == {"a"}
-    assert "does not serve PriorityClass in scheduling.k8s.io/v1: install its CRD" in caplog.text
+    assert "does not serve PriorityClass in scheduling.k8s.io/v1: install a release of its CRD" in caplog.text
 
 
 def test_line_that_was_cut(server: WatchServer, followed: Followed) -> None:

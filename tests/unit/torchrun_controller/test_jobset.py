@@ -384,7 +384,7 @@ def test_disruptions_do_not_count(reliability: Object, size: Object, action: str
 def test_a_template_cannot_name_the_hosts(field: str) -> None:
     """Contract: with one name for all pods no rank would find another, for five minutes."""
     of = queue(podTemplate={"spec": {field: True if field.startswith("set") else "x"}})
-    with pytest.raises(Refused, match=f"the pod template sets {field}: leave it out") as refused:
+    with pytest.raises(Refused, match=f"the pod template sets {field}: remove the setting") as refused:
         made(job(), of)
     assert refused.value.reason == "HostName"
 

@@ -110,7 +110,9 @@ def test_old_events_and_those_of_others_explain_nothing() -> None:
         event("PersistentVolumeClaim", "data", "ProvisioningFailed", "bound"),
     ]
     pods = [pending(claims=["data"]), pending(1, scheduled=False, claims=["data"])]
-    assert look(pods, others, claims=[BOUND]).status.message == "0 of 2 pods run: demo-node-0-1-x0: None: "
+    assert (
+        look(pods, others, claims=[BOUND]).status.message == "0 of 2 pods running: demo-node-0-1-x0: None: "
+    )
 
 
 @pytest.mark.parametrize("reason", ["BackoffLimitExceeded", "DeadlineExceeded", "PodFailurePolicy"])
@@ -118,7 +120,7 @@ def test_the_end_of_the_attempt_before_is_no_reason(reason: str) -> None:
     """Contract: the Jobs of all attempts have one name; that one failed does not keep the next from its
     pods."""
     failed = event("Job", "demo-node-0", reason, "Job has reached the specified backoff limit")
-    assert look([], [failed]).status.message == "0 of 2 pods run"
+    assert look([], [failed]).status.message == "0 of 2 pods running"
     quota = event("Job", "demo-node-0", "FailedCreate", "exceeded quota")
     assert "exceeded quota" in str(look([], [quota, failed]).status.message)
 
@@ -131,10 +133,10 @@ def test_what_a_pod_has_left_behind_is_not_repeated() -> None:
         event("Pod", name, "FailedMount", NO_CONFIG),
     ]
     pods = [pending(), pending(1)]
-    assert look(pods, before[:1]).status.message == "0 of 2 pods run"
+    assert look(pods, before[:1]).status.message == "0 of 2 pods running"
     pulling = event("Pod", name, "Pulling", 'Pulling image "torch:1"', "2026-11-23T11:59:40Z")
     message = look(pods, [*before, pulling]).status.message
-    assert message == f'0 of 2 pods run: Pod {name}: Pulling: Pulling image "torch:1"'
+    assert message == f'0 of 2 pods running: Pod {name}: Pulling: Pulling image "torch:1"'
 
 
 def test_a_message_with_a_reason_is_preferred() -> None:
@@ -144,7 +146,7 @@ def test_a_message_with_a_reason_is_preferred() -> None:
     told = [
         event("Pod", each, "FailedMount", text) for each, text in zip(names, (NO_CONFIG, vague), strict=True)
     ]
-    text = f"0 of 2 pods run: Pod {names[0]}: FailedMount: {NO_CONFIG}"
+    text = f"0 of 2 pods running: Pod {names[0]}: FailedMount: {NO_CONFIG}"
     assert look([pending(), pending(1)], told).status.message == text
     assert vague in str(look([pending(), pending(1)], told[1:]).status.message)
 
@@ -167,7 +169,7 @@ def test_a_scheduler_that_does_not_report() -> None:
         pending(scheduled=None, schedulerName="volcano"),
         pending(1, scheduled=None, schedulerName="volcano"),
     ]
-    assert "scheduler volcano has not reported on it" in str(look(pods, []).status.message)
+    assert "scheduler volcano has not processed the pod" in str(look(pods, []).status.message)
     assert "volcano" not in str(look(pods, [], NOW - timedelta(seconds=1)).status.message)
 
 
@@ -192,12 +194,12 @@ def test_a_controller_that_does_nothing() -> None:
     Contract: after a minute the message says who should have acted.
     """
     later = NOW + timedelta(seconds=30)
-    assert look([], [], later - timedelta(seconds=1)).status.message == "0 of 2 pods run"
+    assert look([], [], later - timedelta(seconds=1)).status.message == "0 of 2 pods running"
     assert "check that JobSet's controller" in str(look([], [], later).status.message)
     suspended = jobset(suspend=True)
     suspended["metadata"]["creationTimestamp"] = ADMITTED
     seen = Snapshot(jobset=suspended, warnings=[])
-    assert desired(job(status=CREATED), seen, NOW).status.message == "waits for Kueue to admit it"
+    assert desired(job(status=CREATED), seen, NOW).status.message == "waiting for Kueue to admit the job"
     said = desired(job(status=CREATED), seen, later).status
     assert (said.phase, "no Workload" in str(said.message)) == ("Queued", True)
 

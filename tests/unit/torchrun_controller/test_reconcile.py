@@ -276,7 +276,7 @@ def test_the_number_of_pods_is_written_once_a_minute(api: Api) -> None:
             written.append((second, status(api)["message"]))
         elif second == 3:
             assert again == 2.0
-    assert written == [(60, "1 of 2 pods run")]
+    assert written == [(60, "1 of 2 pods running")]
     pods(api, "Running", "Running")
     found.hear_all()
     found.look()
@@ -290,7 +290,7 @@ def test_a_pod_without_a_node_is_said_at_once(api: Api) -> None:
     jobset(api)
     found.hear_all()
     found.look()
-    assert status(api)["message"] == "0 of 2 pods run"
+    assert status(api)["message"] == "0 of 2 pods running"
     scheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no node"}
     one = pod(0, "Pending", conditions=[scheduled])
     one["metadata"]["labels"][names.JOBSET_LABEL] = "demo"

@@ -133,7 +133,7 @@ def test_a_busy_api_server_says_nothing_about_the_job() -> None:
         cluster.api.refuse = refusing("JobSet", answer(status, "Busy", "later"))
         with pytest.raises(ApiException):
             cluster.look()
-        assert cluster.status()["message"] == "waits for Kueue to admit it"
+        assert cluster.status()["message"] == "waiting for Kueue to admit the job"
         types = {each["type"] for each in cluster.status()["conditions"]}
         assert types == {"Suspended", "QueueReady", "Admitted"}
 
@@ -162,9 +162,11 @@ def test_a_webhook_that_never_responds_is_reported(error: Callable[[], Exception
         with pytest.raises(type(error())):
             cluster.look()
         is_due = cluster.now - START >= timedelta(seconds=60)
-        assert ("the controller failed" in str(cluster.status().get("message"))) == is_due
+        assert (
+            "the controller could not process this object" in str(cluster.status().get("message"))
+        ) == is_due
     message = cluster.status()["message"]
-    assert f"the request was to {'check' if kind == 'Pod' else 'create'} {kind} demo" in message
+    assert f"the failed request was to {'check' if kind == 'Pod' else 'create'} {kind} demo" in message
     assert f"check the admission webhooks for {kind}s" in message
     assert cluster.status()["phase"] == ("Pending" if kind == "Pod" else "Queued")
     assert len(cluster.events("ReconcileError")) == 1

@@ -52,8 +52,8 @@ def test_a_deactivated_workload_says_how_to_go_on() -> None:
     story.look(jobset=jobset(suspend=True), workload=deactivated)
     assert story.status["phase"] == "Queued"
     assert "exceeded the number of re-queuing retries" in story.status["message"]
-    assert "Kueue does not admit the job again" in story.status["message"]
-    assert "suspend and resume the job" in story.status["message"]
+    assert "Kueue will not readmit the job" in story.status["message"]
+    assert "suspend and resume it" in story.status["message"]
     assert story.reasons == ["Queued"]
     reserved = ("False", "Pending", "insufficient quota")
     reactivated = {**workload(Evicted=evicted, QuotaReserved=reserved), "spec": {"active": True}}
@@ -72,7 +72,7 @@ def test_preempted_and_deactivated_job_says_how_to_continue() -> None:
     story.look(jobset=jobset(suspend=True), workload=deactivated)
     assert story.condition("Admitted") == ("False", "Deactivated")
     assert "Preempted to accommodate a workload" in story.status["message"]
-    assert "suspend and resume the job" in story.status["message"]
+    assert "suspend and resume it" in story.status["message"]
 
 
 def test_preempted_job_says_why_it_is_not_admitted_again() -> None:
@@ -86,7 +86,7 @@ def test_preempted_job_says_why_it_is_not_admitted_again() -> None:
         found = workload(Evicted=evicted, QuotaReserved=("False", "Pending", reserved))
         story.look(jobset=jobset(suspend=True), workload=found)
         assert story.status["phase"] == "Preempted"
-    message = "Preempted to accommodate a workload; it is queued again: LocalQueue cpu is stopped"
+    message = "Preempted to accommodate a workload; the job is queued again: LocalQueue cpu is stopped"
     assert story.status["message"] == message
     assert story.reasons.count("Preempted") == 1
 
@@ -105,7 +105,7 @@ def test_eviction_of_late_pods_keeps_their_reason() -> None:
     story.look(jobset=jobset(), pods=[pod(0, "Running"), late])
     for _ in range(3):
         story.look(jobset=jobset(suspend=True), workload=evicted)
-        assert story.status["message"].startswith(f"{timeout}; before that, 1 of 2 pods run: ")
+        assert story.status["message"].startswith(f"{timeout}; before that, 1 of 2 pods running: ")
         assert "ImagePullBackOff: Back-off pulling image x" in story.status["message"]
     assert story.reasons.count("PodsNotStarting") == 1
     story.look(jobset=jobset(), pods=RUNNING)
@@ -137,7 +137,7 @@ def test_finished_workload_of_suspended_jobset_is_no_wait() -> None:
     story = Story().created()
     story.look(jobset=jobset(suspend=True), workload=WORKLOADS.trim(finished))
     assert "out of sync with its parent job" in story.status["message"]
-    assert "suspend and resume the job" in story.status["message"]
+    assert "suspend and resume it" in story.status["message"]
 
 
 def test_a_newer_crd_does_not_end_a_job() -> None:

@@ -66,7 +66,7 @@ def test_restart_waiting_for_grace_period_says_how_long() -> None:
     for _ in range(3):
         story.now += timedelta(minutes=2)
         story.look(jobset=jobset(restarts=1), pods=[terminating(1, "2026-11-23T12:10:00Z")], warnings=[])
-        assert "has until 2026-11-23T12:10:00Z" in story.status["message"]
+        assert "must end by 2026-11-23T12:10:00Z" in story.status["message"]
         assert "check that" not in story.status["message"]
     assert "PodsNotStarting" not in story.reasons
 
@@ -211,8 +211,8 @@ def test_a_deletion_that_a_finalizer_prevents_says_so() -> None:
     one["metadata"]["deletionTimestamp"] = "2026-11-23T12:00:00Z"
     seen = Snapshot(queue=queue(), jobset=jobset(), pods=RUNNING)
     for finalizers, expected in (
-        (["foregroundDeletion"], "the garbage collector deletes what the job owns"),
-        (["example.com/audit"], "its finalizers example.com/audit prevent the deletion"),
+        (["foregroundDeletion"], "the garbage collector is deleting the job's objects"),
+        (["example.com/audit"], "its finalizers example.com/audit block the deletion"),
     ):
         one["metadata"]["finalizers"] = finalizers
         decision = desired(one, seen, Story().now)

@@ -125,7 +125,7 @@ def test_a_job_whose_phases_all_last() -> None:
     ran.look()
     ran.admit()
     ran.look()
-    assert (ran.status["phase"], ran.status["message"]) == ("Pending", "0 of 2 pods run")
+    assert (ran.status["phase"], ran.status["message"]) == ("Pending", "0 of 2 pods running")
     ran.pods("Running", "Running")
     ran.look()
     ran.complete()
@@ -193,7 +193,7 @@ def test_a_long_wait_without_a_reason_is_told() -> None:
     assert ran.events == {}
     ran.look(241)
     assert ran.status["jobID"] == ran.the("JobSet")["metadata"]["uid"]
-    assert ran.events == {"Queued": "waits for Kueue to admit it"}
+    assert ran.events == {"Queued": "waiting for Kueue to admit the job"}
 
 
 def test_an_admission_check_is_told() -> None:
@@ -204,7 +204,7 @@ def test_an_admission_check_is_told() -> None:
     ran.kueue_reserves(ready, {"name": "nodes", "state": "Pending", "message": "no capacity yet"})
     ran.look(1)
     assert ran.status["message"] == (
-        "quota is reserved, and admission check nodes is Pending: no capacity yet"
+        "quota is reserved, but admission check nodes is Pending: no capacity yet"
     )
     assert ran.events == {"Queued": ran.status["message"]}
 
@@ -215,7 +215,7 @@ def test_a_reservation_that_lasts_is_told() -> None:
     ran.look(0)
     ran.kueue_reserves()
     ran.look(1)
-    assert ran.status["message"] == "waits for Kueue to admit it"
+    assert ran.status["message"] == "waiting for Kueue to admit the job"
     ran.look(300)
     assert ran.status["message"] == "Quota reserved in ClusterQueue cluster-queue"
 

@@ -43,7 +43,7 @@ def test_nothing_written_is_said_and_taken_back() -> None:
     assert logs.asked == 0
     since, again = silence.since("a", pods, START + QUIET)
     assert (since, again) == (START, START + QUIET + READ_INTERVAL)
-    assert "2026-11-23T12:00:00Z, with 2/2 ready" in sentence(START, "2/2 ready")
+    assert "2026-11-23T12:00:00Z (2/2 ready)" in sentence(START, "2/2 ready")
     assert silence.since("a", pods, START + QUIET + SECOND)[0] == START
     assert logs.asked == 2
     logs.last["demo-node-0-1-x0"] = START + QUIET + READ_INTERVAL

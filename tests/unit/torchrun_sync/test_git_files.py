@@ -253,7 +253,7 @@ def test_file_with_markers_of_conflict_is_named(proj: Path, git: Git) -> None:
         git(proj, "commit", "-qam", branch)
     subprocess.run(["git", "-C", str(proj), "merge", "other"], capture_output=True, check=False)
     files, _, said = scan(proj)
-    assert (files, said) == (ALL, ["note: train.py is sent with the markers of a merge conflict"])
+    assert (files, said) == (ALL, ["note: train.py is sent with merge conflict markers"])
     (proj / "train.py").write_text("resolved")
     assert scan(proj)[2] == []
 
@@ -264,7 +264,7 @@ def test_a_gitignore_that_git_cannot_read_is_named(proj: Path) -> None:
     (proj / "tool/sub.py").write_text("")
     files, _, [said] = scan(proj)
     assert "tool/sub.py" in files
-    assert said == "warning: git cannot read tool/.gitignore, which is in UTF-16: save it as UTF-8"
+    assert said == "warning: git cannot read ignore files in UTF-16: tool/.gitignore; save them as UTF-8"
 
 
 def test_a_folder_that_git_ignores_itself(proj: Path) -> None:

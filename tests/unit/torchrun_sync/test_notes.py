@@ -177,7 +177,7 @@ def test_absolute_link_into_folder_does_not_leave_it(tmp_path: Path) -> None:
     (tmp_path / "b.py").symlink_to(tmp_path / "a.py")
     (tmp_path / "c.py").symlink_to(f"../{tmp_path.name}/a.py")
     links = f"b.py → {tmp_path}/a.py, c.py → ../{tmp_path.name}/a.py"
-    with pytest.raises(UsageError, match=f"expected links relative to files in .*: {links}") as refused:
+    with pytest.raises(UsageError, match=f"expected relative links to files in .*: {links}") as refused:
         Walker(tmp_path).scan()
     assert "ln -sfnr" in refused.value.hint
     (tmp_path / "e\x1b[31m").symlink_to("/etc")

@@ -140,5 +140,5 @@ def test_an_ignore_file_is_read_with_bounds(tmp_path: Path) -> None:
         Walker(tmp_path).scan()
     (tmp_path / ".torchrunignore").unlink()
     (tmp_path / ".torchrunignore").write_text("*.pyc\n" * 2001)
-    with pytest.raises(UsageError, match="has 2001 lines; at most 2000 are read"):
+    with pytest.raises(UsageError, match="has 2001 lines; at most 2000 are supported"):
         Walker(tmp_path).scan()

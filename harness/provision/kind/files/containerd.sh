@@ -1,5 +1,6 @@
-# Run by bash in a container from the node image. Creates containerd's records for the linked images, whose
-# scripts are the arguments, and puts the etcd program at /freeze/etcd-program.
+# bash runs this script in a container from the node image. The arguments are scripts that link images. This
+# script runs them to create containerd's records of the images, and copies the etcd program to
+# /freeze/etcd-program.
 set -eu
 cp -a /var/lib/containerd /freeze/containerd
 containerd --root /freeze/containerd --log-level warn >/freeze/log 2>&1 &

@@ -1,4 +1,5 @@
-# Run by bash on the control plane of a copy, as soon as the API server serves. Sets up what pods wait for.
+# bash runs this script on the control plane of a copied cluster as soon as the API server responds. It sets
+# up what pods wait for.
 set -eu
 phase() { kubeadm init phase "$@" --config /kind/kubeadm.conf >&2; }
 # Pods reach the API server through its Service. Until kube-proxy has written its rules, this rule replaces

@@ -1,6 +1,6 @@
-# Run by bash on the control plane of a copy, before kubelet.sh. stdin is a base64-encoded tar archive with
-# one folder for each node, which contains its kubeadm.conf and its kubelet's flags. Creates the cluster's
-# keys, and prints a tar archive of the same form with each worker's files.
+# bash runs this script on the control plane of a copied cluster, before kubelet.sh. stdin is a base64-encoded
+# tar archive with one folder for each node, which contains its kubeadm.conf and its kubelet's flags. The
+# script creates the cluster's keys, and prints a tar archive of the same form with each worker's files.
 set -euo pipefail
 here=/run/harness-identities self=$(hostname)
 install -d -m 700 $here /var/lib/kubelet /var/lib/etcd

@@ -1,5 +1,5 @@
-# Run by bash on a node of a copy, once its identity is in place. Starts the kubelet once systemd and
-# containerd respond.
+# bash runs this script on a node of a copied cluster, once the node has its keys. It starts the kubelet as
+# soon as systemd and containerd respond.
 set -eu
 for try in $(seq 600); do
   if [ -S /run/systemd/private ] && [ -S /run/containerd/containerd.sock ]; then break; fi

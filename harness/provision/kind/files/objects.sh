@@ -1,5 +1,5 @@
-# Run by bash on the control plane of a copy, once the API server serves. Creates the objects that name the
-# cluster.
+# bash runs this script on the control plane of a copied cluster once the API server responds. It creates the
+# objects that contain the cluster's name.
 set -eu
 phase() { kubeadm init phase "$@" --config /kind/kubeadm.conf >&2; }
 phase upload-config kubeadm

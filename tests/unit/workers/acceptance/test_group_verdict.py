@@ -33,9 +33,9 @@ def test_one_failed_node_makes_the_group_bad(state: str) -> None:
 
 def test_no_answer_is_unknown() -> None:
     """Neither good nor bad, also when all others were right."""
-    assert judge(result(None, None), None) == ("unknown", "no result from 0, 1")
-    assert judge(result(10.0, None), 1.0) == ("unknown", "no result from 1")
-    assert judge(result(10.0, "unknown"), 1.0) == ("unknown", "no result from 1")
+    assert judge(result(None, None), None) == ("unknown", "no result from node 0, node 1")
+    assert judge(result(10.0, None), 1.0) == ("unknown", "no result from node 1")
+    assert judge(result(10.0, "unknown"), 1.0) == ("unknown", "no result from node 1")
 
 
 @pytest.mark.parametrize(("figure", "outcome"), [(6.6, "bad"), (6.7, "good"), (10.0, "good")])

@@ -65,7 +65,7 @@ def test_what_is_slow_is_named(
     (finding,) = judge(found(ranks, slow), {})
     assert (finding.cause, finding.ranks) == ("tcp.slow", accused)
     assert text in finding.text
-    assert "10 MB/s, other links carry 1000 MB/s" in finding.text
+    assert "10 MB/s, but other links carry 1000 MB/s" in finding.text
 
 
 def test_pairs_on_one_node_are_compared_separately() -> None:

@@ -24,8 +24,16 @@ def dropped(passed: dict[str, Any], metrics: dict[str, Any]) -> dict[str, str]:
     ("passed", "metrics", "reasons"),
     [
         ({"x": 1.0}, {"x": 1.0}, {}),
-        ({"xé": 1.0, "xè": 2.0}, {"x-": 2.0}, {"xé": "this and another name became one metric, 'x-'"}),
-        ({"x-": 1.0, "xè": 2.0}, {"x-": 2.0}, {"x-": "this and another name became one metric, 'x-'"}),
+        (
+            {"xé": 1.0, "xè": 2.0},
+            {"x-": 2.0},
+            {"xé": "the client gives this metric and another one the same name, 'x-'"},
+        ),
+        (
+            {"x-": 1.0, "xè": 2.0},
+            {"x-": 2.0},
+            {"x-": "the client gives this metric and another one the same name, 'x-'"},
+        ),
         ({"x": 1.0, "y": 2.0}, {"y": 2.0}, {"x": NOT_QUEUED}),
     ],
 )

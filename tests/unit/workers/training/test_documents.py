@@ -102,8 +102,8 @@ def test_zstd_without_a_module_is_refused_with_the_remedy(
     path = tmp_path / "train.jsonl.zst"
     path.write_bytes(b"\x28\xb5\x2f\xfd rest")
     assert problems(path) == [
-        f"{path}: compressed by zstd, which this Python cannot read: `pip install zstandard`, "
-        "or `zstd -d` the file"
+        f"{path}: compressed by zstd, which this Python cannot read: run `pip install zstandard`, "
+        "or decompress the file with `zstd -d`"
     ]
 
 
@@ -112,11 +112,11 @@ def test_zstd_without_a_module_is_refused_with_the_remedy(
     [
         (
             b'{"text": "caf\xe9"}\n',
-            ":1: UTF-8 is expected, and byte 0xe9 at offset 13 is not; `iconv -f LATIN1",
+            ":1: UTF-8 is expected, but byte 0xe9 at offset 13 is not valid UTF-8; `iconv -f LATIN1",
         ),
         (
             b'{"text": "caf\xe9"}',
-            ":1: UTF-8 is expected, and byte 0xe9 at offset 13 is not; `iconv -f LATIN1",
+            ":1: UTF-8 is expected, but byte 0xe9 at offset 13 is not valid UTF-8; `iconv -f LATIN1",
         ),
         (LINES.encode("utf-16") + b"\x00", ":4: UTF-16 is expected, as in the first line"),
         (gz(PLAIN * 99)[:-9], "the compressed data is damaged or cut off after line"),
@@ -130,22 +130,22 @@ def test_zstd_without_a_module_is_refused_with_the_remedy(
         (b"BZh91AY", "found compressed by bzip2"),
         (
             b'[\n{"text": "a"},\n{"text": "b"}\n]\n',
-            ":1: one JSON object per line is expected, and not an array",
+            ":1: one JSON object per line is expected, not an array",
         ),
-        (b'[{"text": "a"}, {"text": "b"}]\n', ":1: one JSON object per line is expected, and not an array"),
+        (b'[{"text": "a"}, {"text": "b"}]\n', ":1: one JSON object per line is expected, not an array"),
         (
             b'{\n  "text": "a"\n}\n',
-            ":1: one JSON object per line is expected, and not an array or an object over",
+            ":1: one JSON object per line is expected, not an array (convert it with",
         ),
         (b'text\n"a"\n', ":1: one JSON object per line is expected; found 'text'"),
         (b"\x00\x00\x00\x18ftyp", ":1: one JSON object per line is expected; found"),
-        (b'{"text": null}\n', ':1: "text" is a string; found null'),
-        (b'{"text": ["a"]}\n', ':1: "text" is a string; found an array'),
-        (b'{"text": {"a": 1}}\n', ':1: "text" is a string; found an object'),
-        (b'{"text": true}\n', ':1: "text" is a string; found a boolean'),
+        (b'{"text": null}\n', ':1: "text" must be a string; found null'),
+        (b'{"text": ["a"]}\n', ':1: "text" must be a string; found an array'),
+        (b'{"text": {"a": 1}}\n', ':1: "text" must be a string; found an object'),
+        (b'{"text": true}\n', ':1: "text" must be a string; found a boolean'),
         (
             b'{"content": "a"}\n',
-            ':1: "text" is expected; the object has "content". --text-field names another',
+            ':1: the key "text" is expected; the object has "content". Use --text-field to read another',
         ),
         (b'{"text": "\\ud83d"}\n', ':1: "text" has \\ud83d, half of a surrogate pair, which is not text'),
         (b'{"text": "a"}\n{"text": "b"}{"text": "c"}\n', ":2: one JSON object per line is expected; found"),

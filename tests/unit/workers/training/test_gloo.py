@@ -11,7 +11,7 @@ from harness.workers.training import gloo
         ("eth0", ""),
         ("eth0,ens5", ""),
         ("eth0.100", ""),
-        ("^lo,docker", "found '^lo', which NCCL accepts and gloo does not"),
+        ("^lo,docker", "found '^lo', which NCCL accepts but gloo does not"),
         ("eth0,=ens5", "found '=ens5', which NCCL accepts"),
         ("10.244.1.7", "as eth0; found the address 10.244.1.7"),
         ("fd00::7", "found the address fd00::7"),
@@ -32,7 +32,7 @@ def test_what_cannot_be_a_name_is_told(value: str, told: str) -> None:
         ({gloo.GLOO: "eth0:1"}, ""),
         (
             {gloo.GLOO: "ens5"},
-            "GLOO_SOCKET_IFNAME=ens5: the pod has no interface 'ens5'. The pod has eth0, lo",
+            "GLOO_SOCKET_IFNAME=ens5: the pod has no interface 'ens5'. The pod has the interfaces eth0, lo",
         ),
         (
             {gloo.GLOO: "^lo"},

@@ -64,7 +64,7 @@ def test_a_launch_gives_what_torchrun_takes() -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--max-steps", "-1"], "--max-steps must be 1 or more; found -1. Leave it out for no limit"),
+        (["--max-steps", "-1"], "--max-steps must be 1 or more; found -1. Omit the option for no limit"),
         (["--max-steps", "0"], "--max-steps must be 1 or more; found 0"),
         (["--log-every", "0"], "--log-every must be 1 or more; found 0"),
         (["--threads", "0"], "--threads must be 1 or more"),

@@ -293,7 +293,7 @@ def links_as_text(run: Path) -> None:
         (torn_folder, "found a folder that is not a complete checkpoint"),
         (folder_with_notes, "is a copy of epoch-0002-step-00000002, but notes is not part of it"),
         (other_file, "expected a link to a checkpoint, found another file"),
-        (pipe, "expected a link to a checkpoint, found no file or folder"),
+        (pipe, "expected a link to a checkpoint, found neither a file nor a folder"),
         (folder_of_the_name, "best.txt: expected a file with the name of a checkpoint"),
         (all_torn, "has 3 checkpoints, and none can be used"),
     ],
@@ -416,7 +416,7 @@ def test_copy_with_another_name_gets_its_own_identity(run: Path) -> None:
     shutil.copytree(run, run.with_name("b"), symlinks=True)
     copied = trackers._identity(run.with_name("b") / "trackers", "b", said.append)
     assert copied != identity
-    assert said == ["the run b was copied from a: it gets its own run in the trackers"]
+    assert said == ["the run b was copied from a, so it gets its own run in the trackers"]
     assert trackers._identity(run.with_name("b") / "trackers", "b", said.append) == copied
     assert trackers._identity(run / "trackers", "a", said.append) == identity
 

@@ -40,9 +40,12 @@ def test_documents_end_with_a_mark(tmp_path: Path) -> None:
         ("[1]", "one JSON object per line is expected; found '[1]'"),
         ("7", "one JSON object per line is expected; found '7'"),
         ("[" * 100_000, "one JSON object per line is expected; found '[[["),
-        ('{"other": "x", "id": 1}', '"text" is expected; the object has "other", "id". --text-field names'),
-        ("{}", '"text" is expected; the object is empty'),
-        ('{"text": 5}', '"text" is a string; found a number'),
+        (
+            '{"other": "x", "id": 1}',
+            'the key "text" is expected; the object has "other", "id". Use --text-field',
+        ),
+        ("{}", 'the key "text" is expected; the object is empty'),
+        ('{"text": 5}', '"text" must be a string; found a number'),
         ('{"text": "half \\ud83d"}', '"text" has \\ud83d, half of a surrogate pair, which is not text'),
     ],
 )
@@ -56,9 +59,9 @@ def test_a_bad_line_is_named(line: str, message: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "at least 2 tokens are expected; it is empty"),
-        (b"\n \n", "at least 2 tokens are expected; it has no document"),
-        (b'{"text": ""}\n', "at least 2 tokens are expected; it has 1"),
+        (b"", "at least 2 tokens are expected; the data is empty"),
+        (b"\n \n", "at least 2 tokens are expected; the data has no document"),
+        (b'{"text": ""}\n', "at least 2 tokens are expected; the data has 1"),
         (b'{"text": "a"}\n{"text": "b', ':2: the last line is cut off; found \'{"text": "b\''),
         (b'{"text": "a"}\n{"text": "\xc3', ":2: the last line is cut off; found"),
         (b'{"text": "a"} {"text": "b"}', ':1: one JSON object per line is expected; found \'{"text": "a"} {'),
@@ -93,7 +96,7 @@ def test_file_to_train_on_has_one_sequence_at_least(letters: int, whole: bool, t
         assert token_sequences.read([path], Bytes(), 8, whole=True).whole
         assert not token_sequences.examine([path], "text", 8).problems
         return
-    message = "at least 9 tokens are expected (--context 8, plus the next token); it has 8"
+    message = "at least 9 tokens are expected (--context 8, plus the next token); the data has 8"
     with pytest.raises(ValueError, match=re.escape(message)):
         token_sequences.read([path], Bytes(), 8, whole=True)
     assert token_sequences.examine([path], "text", 8).problems == [f"{path}: {message}"]
@@ -126,4 +129,4 @@ def test_a_rank_with_other_texts_is_named() -> None:
         "Use one volume for all nodes, or copy the texts to each node again"
     )
     said = token_sequences.other_texts([own, [(100, 7), (10, 2)]], folder)
-    assert "same train texts; rank 0 has 100 tokens, rank 1 has 100 other tokens." in said
+    assert "same train texts; rank 0 has 100 tokens, rank 1 has 100 different tokens." in said
