@@ -21,6 +21,8 @@ SECONDS = 120.0
 """The timeout of a git command in seconds. It is long, because network file systems are slow."""
 GITLINK = "160000"
 """The file mode of a submodule in git's index."""
+EXECUTABLE, LINK = "100755", "120000"
+"""The file modes of an executable file and a symbolic link in git's index."""
 IGNORED = "git ignores it"
 _REFUSAL = re.compile(r"^(?:fatal|error): (.*)$", re.M)
 _TRUST = re.compile(r"git config --global --add safe\.directory .*")
@@ -47,6 +49,11 @@ class GitFiles:
     ignored_folders: frozenset[str]
     unmerged: frozenset[str] = frozenset()
     """Tracked files with a merge conflict that was not marked as resolved in git."""
+    links: frozenset[str] = frozenset()
+    """Tracked symbolic links."""
+    executable: dict[str, bool] = field(default_factory=dict, kw_only=True)
+    """Whether tracked files are executable, if git ignores the permission bits on the disk (core.fileMode is
+    false). Files that are not in the mapping have the permission bits on the disk."""
     _tracked_folders: frozenset[str] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -76,6 +83,7 @@ def git_files(folder: Path) -> GitFiles:
     submodules: set[str] = set()
     repositories: set[str] = set()
     unmerged: set[str] = set()
+    modes: dict[str, str] = {}
     for record in indexed:
         tag, rest = record[0], record[2:]
         if tag == "?":
@@ -83,6 +91,7 @@ def git_files(folder: Path) -> GitFiles:
             continue
         entry, _, path = rest.partition("\t")
         (submodules if entry.startswith(GITLINK) else tracked).add(path)
+        modes[path] = entry.partition(" ")[0]
         if tag == "M":
             unmerged.add(path)
     known_paths = tracked or untracked or submodules or repositories
@@ -96,9 +105,45 @@ def git_files(folder: Path) -> GitFiles:
     # lists these files too.
     parents = _parents(ignored)
     ignored_folders = {path[:-1] for path in ignored if path.endswith("/") and path[:-1] not in parents}
-    return GitFiles(
-        *map(frozenset, (tracked, untracked, submodules, repositories, ignored_folders, unmerged))
-    )
+    links = {path for path, mode in modes.items() if mode == LINK}
+    files = (tracked, untracked, submodules, repositories, ignored_folders, unmerged, links)
+    executable = {} if _has_file_modes(folder) else _executable(folder, modes)
+    return GitFiles(*map(frozenset, files), executable=executable)
+
+
+def _executable(folder: Path, modes: dict[str, str]) -> dict[str, bool]:
+    """Return whether files are executable, for a disk whose permission bits git ignores.
+
+    A file that git stores as executable is executable. The bit of any other file counts, unless the disk
+    shows it for all files, as the disks of Windows do.
+    """
+    tracked = {path for path, mode in modes.items() if mode not in (LINK, GITLINK)}
+    existing = [folder / path for path in tracked if (folder / path).is_file()]
+    is_shown_for_all = all(path.stat().st_mode & 0o111 for path in existing)
+    return {
+        path: modes[path] == EXECUTABLE for path in tracked if modes[path] == EXECUTABLE or is_shown_for_all
+    }
+
+
+def _has_file_modes(folder: Path) -> bool:
+    """Return whether git trusts the permission bits on the disk.
+
+    It does not on file systems of Windows and on some network file systems, where all files may seem to be
+    executable, or none.
+    """
+    result = _run(folder, "config", "--type=bool", "--get", "core.fileMode")
+    return result.stdout.strip() != b"false"
+
+
+def linked_work_tree_of(folder: Path) -> Path | None:
+    """Return the repository whose linked work tree (`git worktree add`) a folder is, or None."""
+    try:
+        text = (folder / ".git").read_text(errors="replace")
+    except OSError:
+        return None
+    # The path of a submodule's repository has no `worktrees` before its last component.
+    repository = Path(text.removeprefix("gitdir:").strip())
+    return repository.parent.parent if repository.parent.name == "worktrees" else None
 
 
 def is_in_repository(folder: Path) -> Path | None:

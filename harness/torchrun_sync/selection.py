@@ -19,7 +19,14 @@ from pathlib import Path
 from typing import Protocol
 
 from harness.core.errors import UsageError
-from harness.torchrun_sync.git_files import IGNORED, GitFiles, NoWorkTree, git_files, is_in_repository
+from harness.torchrun_sync.git_files import (
+    IGNORED,
+    GitFiles,
+    NoWorkTree,
+    git_files,
+    is_in_repository,
+    linked_work_tree_of,
+)
 from harness.torchrun_sync.ignored import GIT, OWN, Ignored, OwnRules, is_never_meant
 
 BUILT_IN = "a built-in rule excludes it"
@@ -84,6 +91,8 @@ class Selection:
     """A (path, reason) pair for each path that is not sent. Folder paths end with a slash."""
     skipped: list[str] = field(default_factory=list)
     """The paths of sockets, pipes and devices, which have no content to send."""
+    executable: dict[str, bool] = field(default_factory=dict)
+    """Whether each of these files is executable. The permission bits on the disk do not show it."""
     notices: list[str] = field(default_factory=list)
     """A sentence for each effect of the rules that users might not expect."""
 
@@ -148,6 +157,11 @@ class Selection:
         """Return the rules for the content of a folder, and the folder to which the paths in these rules are
         relative."""
         if os.path.lexists(self.top / path / ".git"):
+            if (repository := linked_work_tree_of(self.top / path)) is not None:
+                self.notices.append(
+                    f"{escaped_path(path)} is a work tree of {repository.parent} and is sent too; to keep it "
+                    f"here, add {escaped_path(path)}/ to {OWN}"
+                )
             return self._rules(path), path
         if isinstance(rules, _ByGit) and _below(path, base) in rules.files.submodules:
             if not any(os.scandir(self.top / path)):
@@ -174,13 +188,36 @@ class Selection:
                     "files decide instead"
                 )
             else:
-                self.notices += [
-                    f"{escaped_path(f'{path}/{each}'.lstrip('/'))} is sent with merge conflict markers"
-                    for each in sorted(files.unmerged)
-                    if _has_markers(folder / each)
-                ]
+                self._notice_differences(path, files)
+                below = f"{path}/" if path else ""
+                self.executable |= {f"{below}{each}": is_set for each, is_set in files.executable.items()}
                 return _ByGit(files)
         return _ByFiles(Ignored(folder))
+
+    def _notice_differences(self, path: str, files: GitFiles) -> None:
+        """Add notices about files in a work tree whose content here differs from what git stores."""
+        folder = self.top / path
+
+        def shown(each: str) -> str:
+            return escaped_path(f"{path}/{each}".lstrip("/"))
+
+        self.notices += [
+            f"{shown(each)} is sent with merge conflict markers"
+            for each in sorted(files.unmerged)
+            if _has_markers(folder / each)
+        ]
+        self.notices += [
+            f"the submodule {shown(each)} does not exist here and is not sent; run `git submodule update "
+            "--init`"
+            for each in sorted(files.submodules)
+            if not os.path.lexists(folder / each)
+        ]
+        self.notices += [
+            f"{shown(each)} is a symbolic link in git, but a file here, and is sent as a file; check it out "
+            "again with core.symlinks=true"
+            for each in sorted(files.links)
+            if (folder / each).is_file() and not (folder / each).is_symlink()
+        ]
 
 
 def _is_environment(folder: Path) -> bool:

@@ -82,7 +82,7 @@ class Walker:
         entries: list[Entry] = []
         for path, status in selection.walk():
             try:
-                entries.append(self._entry(path, status))
+                entries.append(self._entry(path, status, selection.executable.get(path)))
             except FileNotFoundError:
                 continue
             except OSError as error:
@@ -141,13 +141,16 @@ class Walker:
                 hint=f"make the links relative with `ln -sfnr TARGET LINK`, or add them to {OWN}",
             )
 
-    def _entry(self, path: str, status: os.stat_result) -> Entry:
+    def _entry(self, path: str, status: os.stat_result, executable: bool | None) -> Entry:
+        """Return a path's entry. `executable` is None if the permission bits on the disk decide."""
         mode = stat.S_IMODE(status.st_mode) & 0o777
         if stat.S_ISDIR(status.st_mode):
             return {"path": path, "kind": "dir", "mode": mode | 0o700}
         if stat.S_ISLNK(status.st_mode):
             return {"path": path, "kind": "link", "target": os.readlink(self.top / path)}
         size, digest = self._digest(path)
+        if executable is not None:
+            mode = mode & ~0o111 | (mode & 0o444) >> 2 if executable else mode & ~0o111
         return {"path": path, "kind": "file", "mode": mode, "size": size, "sha256": digest}
 
     def _digest(self, path: str) -> tuple[int, str]:

@@ -110,7 +110,8 @@ def _list(values: list[Any], name: str, path: str) -> Iterator[str]:
     types: tuple[type, ...] | None = (
         _MAPPING if name in _OF_MAPPINGS else _TEXT if name in _OF_TEXTS else None
     )
-    if path.endswith("onExitCodes.values"):  # The `values` in a Job's podFailurePolicy are exit codes.
+    # The `values` in a Job's podFailurePolicy and in a container's restartPolicyRules are exit codes.
+    if path.endswith((".onExitCodes.values", ".exitCodes.values")):
         types = _NUMBER
     invalid: list[int] = []
     for at, item in enumerate(values):

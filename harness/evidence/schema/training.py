@@ -30,6 +30,8 @@ class TrainedCheckpoint(Record):
     """The number of training steps so far, across all epochs."""
     world: int = 0
     losses: dict[str, float] = {}
+    """The losses listed in the checkpoint's manifest, with the fingerprint of the validation texts
+    (`val/texts`) and the step since which they have been used (`val/since`)."""
     weights: str | None = None
     """The SHA-256 of the weights, or None if the checkpoint could not be loaded."""
     not_finite: list[str] = []
@@ -45,6 +47,8 @@ class BestCheckpoint(Record):
     """The losses listed in the checkpoint's manifest."""
     loss: float | None = None
     tokens: int | None = None
+    texts: int | None = None
+    """The fingerprint of the validation texts with which the audit computed the loss."""
     why: str | None = None
     """Why the checkpoint could not be evaluated."""
 

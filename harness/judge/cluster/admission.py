@@ -16,6 +16,10 @@ from harness.judge.logs import ranks_outside_collectives
 
 ENDING_SECONDS = 20.0
 """Maximum time, in seconds, that ranks, the Pluto client and torchrun need to exit after the last point."""
+RESUME_SECONDS = 10.0
+"""Minimum time, in seconds, after which an admitted job counts as not resumed."""
+_MULTIKUEUE = "kueue.x-k8s.io/multikueue"
+"""Value of the managedBy field of jobs that MultiKueue runs in a worker cluster."""
 _MANAGED = "kueue.x-k8s.io/managed"
 """Label that Kueue sets on the pods that it manages."""
 
@@ -51,7 +55,7 @@ def queue_and_admission(case: Case) -> list[Finding]:
         return [unknown("queue", "no Workload for the job was recorded"), _no_workload(case)]
     last = case.workload[-1]
     if cluster := worker_cluster(case):
-        text = f"MultiKueue runs the job in cluster {cluster}, so none of the job's pods are in this cluster"
+        text = f"MultiKueue runs the job in {cluster}, so none of its pods are in this cluster"
         elsewhere = (
             not_passed("admission", "admission.other_cluster", text, evidence=[last.ref])
             if case.timed_out and case.terminal is None
@@ -61,13 +65,42 @@ def queue_and_admission(case: Case) -> list[Finding]:
     if ever_admitted(case):
         return [
             passed("queue", f"queue {case.queue} accepted the job", [last.ref]),
-            passed("admission", f"Workload {last.name} was admitted", [last.ref]),
+            _not_resumed(case, last) or passed("admission", f"Workload {last.name} was admitted", [last.ref]),
         ]
     if case.pods:
         text = f"pods ran, but no recorded state of Workload {last.name} is Admitted"
         missing = not_passed("admission", "run.evidence_missing", text, evidence=[last.ref])
         return [unknown("queue", "the last states of the Workload are missing"), missing]
     return _refused(case, last)
+
+
+def _not_resumed(case: Case, workload: ObjectState) -> Finding | None:
+    """Return a finding if Kueue admitted the job, and the job remained suspended, or None.
+
+    Kueue resumes the object that the Workload belongs to. If this is the JobSet's owner, such as a TrainJob,
+    either Kueue did not resume the owner, or the owner's controller did not resume the JobSet.
+    """
+    job, until = case.jobset, case.stopped_at
+    if job is None or until is None or case.pods or not controllers.waited(case):
+        return None
+    since = seconds(str(condition(workload, "Admitted").get("lastTransitionTime") or ""))
+    is_admitted = _is(workload, "Admitted") and not _is(workload, "Evicted")
+    if not is_admitted or since is None or until - since < RESUME_SECONDS:
+        return None
+    if mapping(job.object, "spec").get("suspend") is not True:
+        return None
+    text = f"Kueue admitted Workload {workload.name}, but {case.launch.kind} {job.name} is still suspended"
+    refs = [workload.ref, job.ref]
+    owner = next(
+        (each for each in items(job.object, "metadata", "ownerReferences") if each.get("kind")), None
+    )
+    if owner is None:
+        return controllers.not_followed(case, "admission", "kueue", text, refs)
+    name = f"{owner['kind']} {owner.get('name')}"
+    text = (
+        f"{text}: either Kueue did not resume its owner, {name}, or the owner's controller did not resume it"
+    )
+    return not_passed("admission", "run.timed_out", text, evidence=refs)
 
 
 def _without_queue(case: Case) -> list[Finding]:
@@ -187,15 +220,20 @@ def _advice(cause: CauseId, message: str) -> str:
 
 
 def worker_cluster(case: Case) -> str:
-    """Return the name of the worker cluster in which MultiKueue runs the job, or "" if there is none."""
+    """Return the worker cluster in which MultiKueue runs the job, such as "cluster a", or "" for none.
+
+    The Workload may not name the cluster. Then the job's managedBy field shows that MultiKueue runs it.
+    """
     last = case.workload[-1] if case.workload else None
     if case.pods or last is None or not _is(last, "QuotaReserved"):
         return ""
     if name := mapping(last.object, "status").get("clusterName"):
-        return str(name)
+        return f"cluster {name}"
     texts = [str(each.get("message")) for each in items(last.object, "status", "admissionChecks")]
-    reservation = next(filter(None, map(_RESERVATION.search, texts)), None)
-    return reservation[1] if reservation else ""
+    if reservation := next(filter(None, map(_RESERVATION.search, texts)), None):
+        return f"cluster {reservation[1]}"
+    manager = controllers.foreign_manager(case.jobset) if case.jobset is not None else ""
+    return "another cluster" if manager == _MULTIKUEUE and _is(last, "Admitted") else ""
 
 
 def _inactive(case: Case, message: str) -> list[str]:

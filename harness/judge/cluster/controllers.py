@@ -12,9 +12,18 @@ from harness.evidence.kubernetes.objects import ObjectState, items, mapping
 from harness.evidence.schema.bundle import DryRun
 from harness.judge.case import Case, names
 from harness.judge.catalogue import PROVISION
-from harness.judge.finding import Finding, not_passed
+from harness.judge.finding import Finding, not_passed, unknown
 
 _WEBHOOK = "failed calling webhook"
+_LOCAL_MANAGERS = (
+    "",
+    "jobset.sigs.k8s.io/jobset-controller",
+    "kubernetes.io/job-controller",
+    "kubeflow.org/training-operator",
+    "trainer.kubeflow.org/trainjob-controller",
+    "ray.io/kuberay-operator",
+)
+"""Values of a job's managedBy field with which the job's own controller reconciles it in this cluster."""
 _TITLES: dict[Controller, str] = {"jobset": "JobSet", "kueue": "Kueue"}
 
 
@@ -170,7 +179,19 @@ def no_job(case: Case) -> Finding | None:
     if not resumed or case.bundle.history("job") or case.broken("objects/workload.jsonl"):
         return None
     text = f"JobSet {jobset.name} was resumed, but no Job was created for {names(case.ranks)}"
+    if manager := foreign_manager(jobset):
+        return unknown("rank-pods", f"{text}: its spec.managedBy is {manager}", evidence=[jobset.ref])
     return not_followed(case, "rank-pods", "jobset", text, [jobset.ref])
+
+
+def foreign_manager(job: ObjectState) -> str:
+    """Return the value of a job's managedBy field if the controller in this cluster ignores the job, or "".
+
+    MultiKueue and other controllers set the field, and run the job elsewhere or by other means.
+    """
+    spec = mapping(job.object, "spec")
+    manager = str(spec.get("managedBy") or mapping(spec, "runPolicy").get("managedBy") or "")
+    return "" if manager in _LOCAL_MANAGERS else manager
 
 
 def _at(state: ObjectState) -> float:

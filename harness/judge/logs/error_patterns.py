@@ -79,7 +79,8 @@ _CLUES: tuple[tuple[CauseId, str], ...] = (
         r".*(DataLoader worker .* killed by signal: Bus error|Unexpected bus error encountered in worker"
         r"|unable to (allocate|resize|write|open) .*(shared memory|</torch_)"
         r"|Error while (creating|attaching to) shared memory segment|failed to extend /dev/shm/"
-        r"|posix_fallocate failed ?: No space left)",
+        r"|posix_fallocate failed ?: No space left"
+        r"|No space left on device: '/dev/shm/)",
     ),
     (
         "rank.write_failed",

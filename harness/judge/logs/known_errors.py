@@ -189,6 +189,12 @@ _ADVICE = (
         "such as cpu or the rank's own device",
     ),
     (
+        r"unable to lock file, errno|HDF5_USE_FILE_LOCKING",
+        "another rank has the HDF5 file open, or its file system does not support locks: let one rank write "
+        "it and the others open it for reading after that; for a file that no rank writes, set "
+        "HDF5_USE_FILE_LOCKING=FALSE",
+    ),
+    (
         r"can't start new thread|blas_thread_init: pthread_create failed|pthread_create.*Resource temporarily"
         r"|fork: (retry: )?Resource temporarily unavailable|BlockingIOError: \[Errno 11\]",
         "the pod cannot create more threads: raise the kubelet's podPidsLimit, or set OMP_NUM_THREADS and "
@@ -259,8 +265,30 @@ _ADVICE = (
         "and the number of ranks with which the checkpoint was saved",
     ),
     (
+        r"(FileNotFoundError|OSError|FileExistsError): \[Errno (2|17|39)\] .*' -> '",
+        "another rank has probably renamed the same path: on a shared volume, let only one rank of the job "
+        "rename it, not one rank of each node, and the others wait in torch.distributed.barrier()",
+    ),
+    (
+        r"FileExistsError: ",
+        "another rank created this path at the same time, or an earlier attempt left it there: let one rank "
+        "create it, with exist_ok=True, and remove an incomplete checkpoint before it is saved again",
+    ),
+    (
+        r"(No such file|not found|does not exist).*"
+        r"(world_size_\d+_rank_\d+|mp_rank_\d+|zero_pp_rank_\d+|__\d+_\d+\.distcp)",
+        "the checkpoint may have been saved by another number of ranks, or on volumes that not every node "
+        "has: resume with that number, or convert it, and save to a volume that all nodes share",
+    ),
+    (
+        r"invalid load key, 'v'",
+        "the file is a Git LFS pointer instead of the checkpoint: run `git lfs pull` before it is copied",
+    ),
+    (
         r"MetadataIncompleteBuffer|InvalidHeaderDeserialization|failed finding central directory"
-        r"|EOFError: Ran out of input",
+        r"|EOFError: Ran out of input"
+        r"|UnpicklingError: (pickle data was truncated|unpickling stack underflow)"
+        r"|tarfile\.ReadError: unexpected end of data|Parquet magic bytes not found",
         "the file is incomplete: another rank may still be writing it, or an earlier save or download was "
         "cut off. Let one rank write it and the others wait in torch.distributed.barrier(); delete it if it "
         "stays incomplete",

@@ -24,6 +24,10 @@ _SAME = ("image", "python", "packages", "torch", "torch_loaded", "pluto", "pluto
 """Properties of the code that must be the same on all ranks, most general first."""
 _NAMES = {"pluto": "pluto-ml", "pluto_files": "files of pluto-ml", "torch_loaded": "loaded torch"}
 
+_WORKSPACE, _FETCHES = "workspace", "SHARED"
+"""The init container that fetches a TorchrunJob's code, and a variable that it has only if the code comes
+from git or S3 (torchrun_controller/objects/workspace.py)."""
+
 
 @dataclass
 class Ran:
@@ -62,6 +66,8 @@ def check(case: Case, truths: list[Truth], second_truths: Iterable[Truth] = ()) 
     report the code that was sent.
     """
     sent_code = case.manifest.code
+    if (finding := _fetched(case)) is not None:
+        return finding
     if sent_code is None:
         return passed(CHECK, "the harness that wrote this bundle did not record which code it sent")
     all_truths = [*truths, *second_truths]
@@ -147,6 +153,46 @@ def _of_stack(sent_code: SentCode, report: Ran) -> Iterator[tuple[str, bool]]:
     for name, expected in {"image": sent_code.image, **sent_code.versions}.items():
         if expected and (actual := report.stack.get(name, expected)) != expected:
             yield f"{_NAMES.get(name, name)} was sent as {expected}, but is {actual or 'missing'}", False
+
+
+def _fetched(case: Case) -> Finding | None:
+    """Return a finding if the pods of a TorchrunJob fetched different commits or S3 objects, or None.
+
+    Each new pod fetches its code again, so the pods of a later attempt may get a later commit of a branch.
+    Code that a user uploads and syncs is not compared, because a sync is meant to change it.
+    """
+    versions: dict[str, tuple[set[int], str]] = {}
+    branches: set[str] = set()
+    for index, pods in case.pod_attempts.items():
+        for state in (state for pod in pods for state in pod.history):
+            variables = {
+                str(variable.get("name")): str(variable.get("value") or "")
+                for container in items(state.object, "spec", "initContainers")
+                if container.get("name") == _WORKSPACE
+                for variable in items(container, "env")
+            }
+            if _FETCHES not in variables:
+                continue
+            branches.update(filter(None, [variables.get("REF")]))
+            for status in items(state.object, "status", "initContainerStatuses"):
+                end = (status.get("state") or {}).get("terminated") or {}
+                version = str(end.get("message") or "").strip()
+                if status.get("name") == _WORKSPACE and end.get("exitCode") == 0 and version:
+                    ranks, _ = versions.setdefault(version, (set(), state.ref))
+                    ranks.update(case.ranks_of(index))
+    if len(versions) < 2:
+        return None
+    parts = [f"{names(ranks)}: {version[:12]}" for version, (ranks, _) in versions.items()]
+    source = f" of {', '.join(sorted(branches))}" if branches else ""
+    text = f"the pods fetched different versions of the code{source} ({', '.join(parts)})"
+    return not_passed(
+        CHECK,
+        "launch.code_mismatch",
+        f"{text}; use a commit, which does not move" if branches else text,
+        ranks=set().union(*(ranks for ranks, _ in versions.values())),
+        evidence=[ref for _, ref in versions.values()],
+        phase=START,
+    )
 
 
 def _of_pods(case: Case, sent_code: SentCode) -> Iterator[tuple[str, list[int], list[str]]]:

@@ -35,12 +35,35 @@ def restarts(case: Case) -> Iterator[Restart]:
     restart_count = last or _restarts(case.jobset)
     unseen = min(first, restart_count) if pods else restart_count
     if unseen and case.jobset is not None:
-        limit = mapping(case.jobset.object, "spec", "failurePolicy").get("maxRestarts", 0)
-        text = f"the {case.launch.kind} was restarted {unseen} of at most {limit} times: {_GONE}"
-        allowed = case.launch.kind != "JobSet" or (isinstance(limit, int) and unseen <= limit)
+        which, is_allowed = jobset_restart(case, unseen)
+        text = f"the {case.launch.kind} was restarted {which} times: {_GONE}"
+        allowed = case.launch.kind != "JobSet" or is_allowed
         yield Restart(0.0, list(case.ranks), text, allowed, [case.jobset.ref])
     for job in case.bundle.last("job").values():
         yield from _replaced(case, job)
+
+
+def max_restarts(case: Case) -> int:
+    """Return the maxRestarts of the JobSet's failurePolicy."""
+    limit = mapping(case.jobset.object, "spec", "failurePolicy").get("maxRestarts") if case.jobset else 0
+    return limit if isinstance(limit, int) else 0
+
+
+def jobset_restart(case: Case, number: int) -> tuple[str, bool]:
+    """Return a clause about a JobSet's restart, such as "1 of at most 2", and whether the job allows it.
+
+    A rule of the failurePolicy may exclude restarts from maxRestarts, for example after a disruption. The
+    status counts the other restarts separately.
+    """
+    limit = max_restarts(case)
+    statuses = [mapping(state.object, "status") for state in case.jobsets]
+    own = next(
+        (each for each in statuses if each.get("restarts") == number), statuses[-1] if statuses else {}
+    )
+    counted = own.get("restartsCountTowardsMax")
+    if not isinstance(counted, int) or counted >= number:
+        return f"{number} of at most {limit}", number <= limit
+    return f"{number}, of which {counted} of at most {limit} count", counted <= limit
 
 
 def _restarts(launched: ObjectState | None) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 from harness.core.causes import CauseId
@@ -41,6 +42,8 @@ OF_ALL = (
     "address.advertised",
 )
 """Causes that can affect several ranks at once. The finding names all affected ranks, not only the first."""
+_BEFORE_ERROR = re.compile(r"^its last log line: (\[rank\d+\]: ?)?")
+_NUMBER = re.compile(r"\d+")
 _WITHOUT_STATUS = ("rank.evicted", "rank.killed", "run.timed_out")
 """Causes for which a pod may lack a container status, because the kubelet removed it or never wrote it."""
 
@@ -241,7 +244,9 @@ def rank_ends(
         return [unknown("rendezvous", "see completed"), unknown("rank-exit", cause.text)]
     if id_.startswith("rendezvous."):
         return [_never_met(case, ends, failures, cause, consequences), unknown("rank-exit", "see rendezvous")]
-    ranks, absences = sorted({*cause.ranks, *(rank for end in at_once for rank in end.ranks)}), list[str]()
+    common = _with_same_error(case, cause, failures)
+    also_first = [rank for end in (*at_once, *common) for rank in end.ranks]
+    ranks, absences = sorted({*cause.ranks, *also_first}), list[str]()
     if id_.startswith("image."):
         ranks = [rank for end in failures if end.cause == id_ for rank in end.ranks]
     if id_ in OF_ALL:
@@ -261,6 +266,11 @@ def rank_ends(
     faults = gpu_conditions.of_failure(case, cause)
     reasons = [
         cause.log_quote,
+        *(
+            ["every pod of the job ended with this error, so it is not an error of one rank"]
+            if common
+            else []
+        ),
         *restart_texts,
         *faults.texts,
         *peers,
@@ -325,6 +335,23 @@ def _in_the_same_second(case: Case, cause: End, failures: list[End]) -> list[End
         return []
     signature = (cause.cause, cause.follows, cause.at // 1)
     return [end for end in failures if end != cause and (end.cause, end.follows, end.at // 1) == signature]
+
+
+def _with_same_error(case: Case, cause: End, failures: list[End]) -> list[End]:
+    """Return all failures if every pod of the job failed by itself with the same error, or [].
+
+    The errors may differ in numbers, such as the rank in the name of a file. Which pod ended first is then
+    only a matter of time.
+    """
+
+    def error(end: End) -> str:
+        is_own = end.cause == "rank.crashed" and not end.follows and not end.unexplained
+        text = _BEFORE_ERROR.sub("", end.log_quote)
+        return _NUMBER.sub("0", text) if is_own and error_patterns.is_error(text) else ""
+
+    is_complete = len({end.index for end in failures}) == case.expected.num_nodes > 1
+    is_same = is_complete and error(cause) and {error(end) for end in failures} == {error(cause)}
+    return failures if is_same else []
 
 
 def _no_bad_end(case: Case, ends: dict[int, End], recorded: tuple[bool | None, str] | None) -> list[Finding]:

@@ -20,6 +20,8 @@ from harness.judge.points.ground_truth import Truth
 from harness.judge.ranks import earlier_attempts, pod_failure_policy
 from harness.judge.ranks.torchrun_restarts import by_torchrun, unrestarted_processes
 
+JOB_RESTART = "jobset.sigs.k8s.io/job-restart-attempt"
+"""The label with the number of times that JobSet has restarted a single Job."""
 RESTARTS = "pluto-e2e-harness/restarts"
 """The annotation that limits restarts. This value is also defined in harness/launch/labels.py."""
 
@@ -139,16 +141,19 @@ def _replaced(case: Case, index: int, before: Pod, after: Pod) -> Restart:
         )
 
     if after.attempt > before.attempt:
-        limit = (
-            mapping(case.jobset.object, "spec", "failurePolicy").get("maxRestarts", 0) if case.jobset else 0
-        )
-        text = (
-            f"JobSet restarted the job (restart {after.attempt} of at most {limit}){_exit_text(case, before)}"
-        )
-        return restart(text, isinstance(limit, int) and after.attempt <= limit)
+        which, is_allowed = earlier_attempts.jobset_restart(case, after.attempt)
+        return restart(f"JobSet restarted the job (restart {which}){_exit_text(case, before)}", is_allowed)
     if (suspended := _suspended(case, before, after)) is not None:
         return restart(*suspended)
     jobs = [_owner(pod) for pod in (before, after)]
+    if _job_restart(after) > _job_restart(before):
+        # JobSet counts restarts of single Jobs towards maxRestarts unless their rule excludes them.
+        limit = earlier_attempts.max_restarts(case)
+        text = (
+            f"JobSet restarted its Job (restart {_job_restart(after)} of the Job){_exit_text(case, before)}"
+        )
+        is_excluded = _has_rule(case, "RestartJobAndIgnoreMaxRestarts")
+        return restart(text, is_excluded or _job_restart(after) <= limit)
     if jobs[0] != jobs[1]:
         deleted_job = next(
             (s for s in case.bundle.objects("job").get(jobs[0], []) if pod_deletion.leaving(s)), None
@@ -257,10 +262,56 @@ def _of_containers(case: Case) -> Iterator[Restart]:
                     else ""
                 )
                 repetition = f"{times} times, the last time before" if times > 1 else "at"
+                allowed = policy == "OnFailure" and last_state.get("exitCode") != 0
+                rule = _restart_rule(case, after, last_state.get("exitCode"))
+                if rule is not None:
+                    allowed, policy = rule
                 text = f"the container of pod {pod.name} was started again {repetition} {timestamp(at)} "
                 text += f"(restartPolicy {policy}{code})"
-                allowed = policy == "OnFailure" and last_state.get("exitCode") != 0
                 yield Restart(at, case.ranks_of(index), text, allowed, [after.ref])
+
+
+def _restart_rule(case: Case, state: ObjectState, code: object) -> tuple[bool, str] | None:
+    """Return whether the containers' own rules allow a restart after an exit code, and the policy in words.
+
+    A container may have a restartPolicy and rules for exit codes, which take precedence over the pod's. A
+    rule of any container may restart all containers, as the in-place restarts of JobSet do. Returns None if
+    no container has a policy of its own.
+    """
+    spec = mapping(state.object, "spec")
+    containers = [*items(spec, "initContainers"), *items(spec, "containers")]
+    own = next((each for each in containers if each.get("name") == case.launch.container), {})
+    for rule in items(own, "restartPolicyRules"):
+        if _matches(rule, code):
+            return True, f"{own.get('restartPolicy')}, with the rule {rule.get('action')} for this exit code"
+    if any(
+        rule.get("action") == "RestartAllContainers"
+        for each in containers
+        for rule in items(each, "restartPolicyRules")
+    ):
+        return True, "of a container that restarts all containers"
+    policy = own.get("restartPolicy")
+    return None if policy is None else (policy == "OnFailure" and code != 0, f"{policy} of the container")
+
+
+def _matches(rule: dict[str, object], code: object) -> bool:
+    """Return whether a rule in a container's restartPolicyRules applies to an exit code."""
+    exit_codes = mapping(rule, "exitCodes")
+    values = exit_codes.get("values")
+    is_listed = isinstance(values, list) and code in values
+    return isinstance(code, int) and is_listed == (exit_codes.get("operator") == "In")
+
+
+def _job_restart(pod: Pod) -> int:
+    """Return how often JobSet had restarted the pod's Job alone when it created the pod."""
+    labels = [mapping(state.object, "metadata", "labels").get(JOB_RESTART) for state in pod.history]
+    text = str(next(filter(None, reversed(labels)), "0"))
+    return int(text) if text.isdecimal() else 0
+
+
+def _has_rule(case: Case, action: str) -> bool:
+    policy = mapping(case.jobset.object, "spec", "failurePolicy") if case.jobset else {}
+    return any(rule.get("action") == action for rule in items(policy, "rules"))
 
 
 def _started_at(case: Case, state: ObjectState) -> float | None:

@@ -8,13 +8,16 @@ from typing import NamedTuple
 
 from harness.core.causes import CauseId
 from harness.evidence.schema.bundle import Launch
-from harness.evidence.schema.training import AUDIT, TrainingAudit
+from harness.evidence.schema.training import AUDIT, BestCheckpoint, TrainingAudit
 from harness.judge.context import Facts
 from harness.judge.finding import Finding, counted, not_passed, passed, unknown
 from harness.judge.points.series import NONE, Series
 from harness.workers.training import data_order
 
 VAL_LOSS, VAL_PERPLEXITY = "val/loss", "val/perplexity"
+VAL_TEXTS, VAL_SINCE = "val/texts", "val/since"
+"""Entries among a checkpoint's losses: the fingerprint of the validation texts, and the step since which the
+run has used them."""
 EXACT = 1e-9
 """Maximum difference, in nats, between two evaluations on the same kind of machine. It allows for a different
 order of summation."""
@@ -86,15 +89,20 @@ def best(facts: Facts) -> Finding:
     audit = _audit(facts)
     if isinstance(audit, str):
         return unknown("training-best", audit)
-    losses = _of_rank_0(facts, VAL_LOSS)
-    problems = (*_curves(facts, audit, losses), *_other_than_logged(audit, losses), *_stale(audit, losses))
+    logged = _of_rank_0(facts, VAL_LOSS)
+    losses, since = _on_current_texts(audit, logged)
+    problems = (*_curves(facts, audit, logged), *_other_than_logged(audit, logged), *_stale(audit, losses))
     for cause, head, details in problems:
         return not_passed("training-best", cause, head, details=details, evidence=[AUDIT])
     audited = audit.best
+    if audited is not None and _has_other_texts(audited):
+        text = f"`best` is {audited.target}, which was measured on other validation texts than those that"
+        return unknown("training-best", f"{text} exist now, so its loss cannot be computed again")
     if audited is None or audited.loss is None:
         return unknown("training-best", f"`best` could not be evaluated again: {audited and audited.why}")
     has_several = len(losses) > 1
     which = f"the lowest of {len(losses)} validation losses" if has_several else "the only validation loss"
+    which += f" since step {since}, when the validation texts changed" if len(logged) > len(losses) else ""
     text = f"`best` is {audited.target}, with {which}: {audited.loss:.9f} nats over {audited.tokens} tokens"
     return passed("training-best", f"{text}; evaluated again, it has the same loss", [AUDIT])
 
@@ -139,7 +147,7 @@ def _stale(audit: TrainingAudit, losses: Series) -> Iterator[Problem]:
         )
         text = f"`best` {target_text}; the lowest loss in the tracker is {lowest!r}, after step {step}"
         yield Problem("training.best_is_stale", text, [])
-    if audited.loss is None or recorded is None:
+    if audited.loss is None or recorded is None or _has_other_texts(audited):
         return
     limit = EXACT if audit.options.get("device") != "cuda" else OTHER_MACHINE
     tokens = audited.told.get("val/tokens", audited.tokens)
@@ -151,13 +159,37 @@ def _stale(audit: TrainingAudit, losses: Series) -> Iterator[Problem]:
         yield Problem("training.evaluation_wrong", text, [])
 
 
+def _has_other_texts(best: BestCheckpoint) -> bool:
+    """Return whether `best` was measured on other validation texts than those that the audit has read."""
+    recorded = best.told.get(VAL_TEXTS)
+    return recorded is not None and best.texts is not None and recorded != best.texts
+
+
+def _on_current_texts(audit: TrainingAudit, losses: Series) -> tuple[Series, int]:
+    """Return the losses that were logged since the validation texts last changed, and that step.
+
+    Losses over different texts are not comparable: a worse model has a lower loss on easier texts.
+    """
+    since = texts_changed(audit)
+    return {step: loss for step, loss in losses.items() if step >= since}, since
+
+
+def texts_changed(audit: TrainingAudit) -> int:
+    """Return the step after which the validation texts last changed, or 0 if they never changed.
+
+    The steps in a run are counted from 0, so the step with this number was the first with the new texts.
+    """
+    return max((int(one.losses.get(VAL_SINCE, 0)) for one in audit.checkpoints), default=0)
+
+
 def curve(facts: Facts) -> Finding:
     """Run the `training-curve` check: the validation loss is plausible and low enough.
 
     It must not be below the data's entropy, and it must reach the --reach target.
     """
     audit = _audit(facts)
-    losses, reach = _of_rank_0(facts, VAL_LOSS), facts.case.launch.reach
+    logged, reach = _of_rank_0(facts, VAL_LOSS), facts.case.launch.reach
+    losses = logged if isinstance(audit, str) else _on_current_texts(audit, logged)[0]
     if isinstance(audit, str) or not losses:
         return unknown("training-curve", audit if isinstance(audit, str) else "no validation loss was logged")
     lowest, entropy = min(losses.values()), audit.entropy

@@ -13,6 +13,7 @@ from harness.judge.context import Facts
 from harness.judge.finding import Finding, counted, not_passed, passed, unknown
 from harness.judge.points.elastic import RANKS
 from harness.judge.points.series import NONE, Series
+from harness.judge.training.checkpoints import VAL_LOSS, VAL_PERPLEXITY, texts_changed
 from harness.workers.training import data_order
 
 MOSTLY = 0.75
@@ -21,6 +22,9 @@ The other steps can match by chance."""
 LOOKED = 3
 """Number of deviating steps per rank that are compared with the sequences expected for other ranks and for
 earlier steps."""
+_KINDS = ("rank", "steps", "later")
+"""Explanations for wrong sequences, in order of preference: those of another rank, of an earlier step, and of
+a later step."""
 Sums = tuple[float, float, float]
 """The number of sequences that a rank used in a step, the sum of their indexes, and the sum of the indexes'
 squares."""
@@ -126,8 +130,12 @@ def resume(facts: Facts) -> Finding:
         and facts.bundle.training_audit.options.get("device") == "cuda"
     )
     repeated_count, differs = 0, []
+    is_changed = _texts_changed(facts)
+    remark = ", except for validation losses, because the validation texts changed" if is_changed else ""
     for rank in range(len(facts.truths)):
         for metric, step, values in _repeated(facts, rank):
+            if is_changed and metric in (VAL_LOSS, VAL_PERPLEXITY):
+                continue
             repeated_count += 1
             if len(set(map(repr, values))) > 1:
                 differs.append((step, rank, f"{metric} at step {step}: {' then '.join(map(repr, values))}"))
@@ -151,7 +159,15 @@ def resume(facts: Facts) -> Finding:
         return passed("training-resume", text)
     if not repeated_count:
         return passed("training-resume", "no step ran twice")
-    return passed("training-resume", f"{repeated_count} values from repeated steps are the same bit for bit")
+    text = f"{repeated_count} values from repeated steps are the same bit for bit{remark}"
+    return passed("training-resume", text)
+
+
+def _texts_changed(facts: Facts) -> bool:
+    """Return whether the validation texts changed during this launch, so that repeated losses may differ."""
+    audit, steps = facts.bundle.training_audit, facts.truths[0].rows.get(RANKS, NONE)
+    since = texts_changed(audit) if audit is not None else 0
+    return bool(since and steps and since >= min(steps))
 
 
 def _not_resumed(facts: Facts) -> Finding | None:
@@ -265,10 +281,19 @@ def _instead(
             for s in worlds
             if s < step and rank < worlds[s] and reported == plan.expected(s, rank, int(worlds[s]))
         }
-        candidates = of_ranks | earlier if candidates is None else candidates & (of_ranks | earlier)
+        later = {
+            ("later", ahead)
+            for ahead in range(1, plan.per_epoch + 1)
+            if reported == plan.expected(step + ahead, rank, world)
+        }
+        own = of_ranks | earlier | later
+        candidates = own if candidates is None else candidates & own
     if not candidates:
         return []
-    kind, number = min(candidates)
+    kind, number = min(candidates, key=lambda each: (_KINDS.index(each[0]), each[1]))
+    if kind == "later":
+        text = f"these are the sequences of {counted(number, 'step')} later"
+        return [f"{text}: a resumed training job must not skip data that it has not used"]
     if kind == "rank":
         return [f"these are the sequences of rank {number}: give each rank its own share of each batch"]
     epochs, remainder = divmod(number, plan.per_epoch)

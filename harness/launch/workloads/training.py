@@ -96,6 +96,8 @@ class Training:
         """
         super().install(kube, context)  # type: ignore[misc] # of PlainWorkload
         spec, secrets = self.spec, self._secrets(kube, context)
+        for warning in spec.data_warnings():
+            context.progress(f"warning: --data {warning}")
         if (model := spec.hub_model) is not None:
             tokens = [value for one in secrets if one.name == HF_TOKEN for value in one.values]
             huggingface_access.check(model, next(iter(tokens), None), context.progress)

@@ -186,6 +186,13 @@ class TrainingSpec:
             raise UsageError(f"--data: {problems[0]}", hint=hint)
         self._fits_memory(tokens if bytes_ else 0)
 
+    def data_warnings(self) -> list[str]:
+        """Return the warnings about the texts in --data that examine_data has accepted."""
+        if self.data is None:
+            return []
+        gaps = (documents.gap(documents.files(self.data, split)) for split in documents.SPLITS)
+        return [text for text in gaps if text]
+
     def _fits_memory(self, tokens: int) -> None:
         """Raise UsageError if the tokens of a pod's ranks do not fit into the pod's memory, with the byte
         tokenizer."""

@@ -22,7 +22,9 @@ NO_PODMAN = (
 )
 CONTROL_PLANE_GIB, WORKER_GIB, SPARE_GIB = 1.2, 3.0, 1.0
 """The disk space, in GiB, that a new cluster requires: for its control plane, for each worker, and as a
-reserve that stays free. The values were measured after a run. Each node has its own copy of the images.
+reserve that stays free. The values were measured after a run in which each node had imported its own copy of
+the images. Normally, the nodes share one unpacked copy (images/unpacked.py) and need less, but they import
+the images if the copy cannot be linked, which is known only after the cluster has started.
 """
 _CAUSES: tuple[tuple[str, CauseId], ...] = (
     ("permission denied", "docker.permission"),

@@ -10,6 +10,8 @@ API = f"{GROUP}/{VERSION}"
 JOB_KIND = "TorchrunJob"
 QUEUE_KIND = "TorchrunQueue"
 JOBSET_API = "jobset.x-k8s.io/v1alpha2"
+JOBSET_MANAGER = "jobset.sigs.k8s.io/jobset-controller"
+"""The value of a JobSet's field managedBy with which the JobSet controller of this cluster reconciles it."""
 KUEUE_API = "kueue.x-k8s.io/v1beta2"
 KAI_API = "scheduling.run.ai/v2"
 

@@ -43,6 +43,7 @@ from harness.torchrun_controller.decide.queue import jobs_may_use_kai, template_
 from harness.torchrun_controller.decide.reconcile_state import (
     WAITS,
     delete,
+    ended_otherwise,
     read_spec,
     spec_error,
 )
@@ -73,6 +74,8 @@ class _Job(KueueAdmission):
             return self._decision("Deleted", self._deletion())
         if self.old.phase in FINISHED:
             return self._clean_up()
+        if ended_otherwise(self.job):
+            return Decision(self.old)
         has_jobset = self.old.job_id is not None
         try:
             self.spec, self.version_skew = read_spec(self.job["spec"], has_jobset=has_jobset)
@@ -89,12 +92,12 @@ class _Job(KueueAdmission):
         Only a new job fails. An older job keeps its phase, because another version of the controller has read
         its spec, and its ranks may have been training for days.
         """
-        if self.old.phase is None:
+        if not (self.job.get("status") or {}).get("phase"):
             return self._reject("InvalidSpec", message)
         if self.job["spec"].get("cancel") is True:
             return self._finish("Cancelled", "Cancelled", "spec.cancel was set")
         self._not_reconciled("InvalidSpec", message)
-        return self._decision(self.old.phase, message)
+        return self._decision(self.old.phase or "Pending", message)
 
     def _deletion(self) -> str:
         """Return a message that explains why a job that is being deleted still exists."""
@@ -428,6 +431,12 @@ class _Job(KueueAdmission):
 
         The explanation comes from `reason` or from Events.
         """
+        manager = ((self.ours or {}).get("spec") or {}).get("managedBy") or names.JOBSET_MANAGER
+        if not pods and manager != names.JOBSET_MANAGER:
+            message = (
+                f"{progress} in this cluster: {manager} manages its JobSet, and may run it in another one"
+            )
+            return self._decision("Pending", message, requeue_at=self._deadline())
         since = self._late_since()
         warnings = self.snapshot.warnings
         if warnings is not None:

@@ -25,7 +25,7 @@ from harness.torchrun_controller.decide.decisions import (
     QueueSnapshot,
     ending,
 )
-from harness.torchrun_controller.decide.reconcile_state import spec_error
+from harness.torchrun_controller.decide.reconcile_state import read_status, spec_error
 from harness.torchrun_controller.objects.jobset import owner
 from harness.torchrun_controller.objects.pod_template import kai_queue
 
@@ -37,14 +37,14 @@ def desired(
 
     `cluster_queue` is the ClusterQueue for LocalQueues if the spec does not name one.
     """
-    old = QueueStatus.model_validate(queue.get("status") or {})
+    old = read_status(QueueStatus, queue.get("status") or {})
     status = old.model_copy(update={"observed_generation": queue["metadata"].get("generation")})
     if found(old.conditions, "Reconciled"):
         recovered = Condition(type="Reconciled", status="True", reason="Reconciled")
         status.conditions = with_condition(old.conditions, recovered, now)
     finalizers = list(queue["metadata"].get("finalizers") or [])
     if ending(queue):
-        return _end(queue, snapshot, status, finalizers)
+        return _end(queue, snapshot, status, finalizers, now)
     try:
         spec = QueueSpec.model_validate(queue["spec"])
     except ValidationError as error:
@@ -136,7 +136,7 @@ def jobs_may_use_kai(queue: Object) -> bool:
 
     Returns False until the TorchrunQueue's current generation has been reconciled.
     """
-    ready = found(QueueStatus.model_validate(queue.get("status") or {}).conditions, "Ready")
+    ready = found(read_status(QueueStatus, queue.get("status") or {}).conditions, "Ready")
     current = ready is not None and ready.observed_generation == queue["metadata"].get("generation")
     return ready is not None and current and ready.reason != KAI_QUEUE_NOT_OPEN
 
@@ -208,6 +208,11 @@ def kai_document(queue: Object, spec: QueueSpec) -> Object:
 
 
 KAI_QUEUE_NOT_OPEN = "KaiQueueNotOpen"
+KAI_QUEUE_REMAINS = (
+    "this controller runs with --gang kueue and has no permission to delete the kai-scheduler Queue that it "
+    "created with --gang kai: run it with --gang kai until the TorchrunQueue is deleted, or delete the Queue "
+    f"and the finalizer {names.FINALIZER} yourself"
+)
 DEFAULT_PARENT = "default"
 """The kai-scheduler Queue that every TorchrunQueue may use as the parent of its own Queue."""
 TEMPLATE = "PodTemplateValid"
@@ -219,7 +224,7 @@ UNCHECKED = "its pod template is being checked"
 def template_condition(queue: Object) -> Condition | None:
     """Return the PodTemplateValid condition for the queue's current generation, or None if this generation
     was not checked."""
-    return _current(QueueStatus.model_validate(queue.get("status") or {}), queue)
+    return _current(read_status(QueueStatus, queue.get("status") or {}), queue)
 
 
 def _current(status: QueueStatus, queue: Object) -> Condition | None:
@@ -248,9 +253,21 @@ UNLIMITED = {"quota": -1, "limit": -1, "overQuotaWeight": 1}
 MISSING = "is being created"
 
 
-def _end(queue: Object, snapshot: QueueSnapshot, status: QueueStatus, finalizers: list[str]) -> QueueDecision:
+def _end(
+    queue: Object, snapshot: QueueSnapshot, status: QueueStatus, finalizers: list[str], now: datetime
+) -> QueueDecision:
     status.phase = "Terminating"
     if names.FINALIZER not in finalizers:
+        return QueueDecision(status)
+    if snapshot.kai_forbidden:
+        not_ready = Condition(
+            type="Ready",
+            status="False",
+            reason="KaiQueueRemains",
+            message=KAI_QUEUE_REMAINS,
+            observed_generation=queue["metadata"].get("generation"),
+        )
+        status.conditions = with_condition(status.conditions, not_ready, now)
         return QueueDecision(status)
     if snapshot.kai_queue is not None and not ending(snapshot.kai_queue):
         kai = snapshot.kai_queue["metadata"]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import copy
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar, get_args
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from harness.core.kubernetes import Object
 from harness.torchrun_controller.api.condition_type import Condition, found, parsed, true, with_condition
@@ -36,6 +36,8 @@ UNKNOWN_FIELD = "extra_forbidden"
 MAX_SHOWN = 200
 """The maximum length of an invalid value in a message, in characters."""
 
+Model = TypeVar("Model", bound=BaseModel)
+
 
 class ReconcileState:
     """A job with its snapshot, and the status that will be written.
@@ -50,7 +52,7 @@ class ReconcileState:
     def __init__(self, job: Object, snapshot: Snapshot, now: datetime, kai: bool) -> None:
         self.job, self.snapshot, self.now, self.kai = job, snapshot, now, kai
         self.uid = job["metadata"]["uid"]
-        self.old = JobStatus.model_validate(job.get("status") or {})
+        self.old = read_status(JobStatus, job.get("status") or {})
         self.status = self.old.model_copy(
             update={
                 "observed_generation": job["metadata"].get("generation"),
@@ -164,6 +166,39 @@ def delete(item: Object, *, unchanged: bool = False) -> Delete:
     metadata = item["metadata"]
     version = metadata.get("resourceVersion") if unchanged else None
     return Delete(item["apiVersion"], item["kind"], metadata["name"], metadata["uid"], version)
+
+
+def read_status(model: type[Model], status: Object) -> Model:
+    """Return a status without the values that this version does not support.
+
+    A newer version of the controller may have written them before it was replaced with this one. Otherwise,
+    each reconcile of such an object would fail.
+    """
+    try:
+        return model.model_validate(status)
+    except ValidationError as error:
+        unsupported = {each["loc"][:2] for each in error.errors()}
+    supported = copy.deepcopy(status)
+    for field, *rest in unsupported:
+        value = supported.get(str(field))
+        if isinstance(value, list) and rest and isinstance(rest[0], int):
+            value[rest[0]] = None  # A condition with an unsupported value is left out as a whole.
+        else:
+            supported.pop(str(field), None)
+    for field, value in supported.items():
+        if isinstance(value, list):
+            supported[field] = [each for each in value if each is not None]
+    return model.model_validate(supported)
+
+
+def ended_otherwise(job: Object) -> str:
+    """Return the phase in which a newer version of the controller ended a job, or "".
+
+    This version does not support the phase. It leaves the job alone, because it would start the job again.
+    """
+    status = job.get("status") or {}
+    phase = str(status.get("phase") or "")
+    return phase if status.get("completionTime") and phase not in get_args(Phase) else ""
 
 
 def read_spec(spec: Object, *, has_jobset: bool) -> tuple[JobSpec, str]:

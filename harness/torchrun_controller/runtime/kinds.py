@@ -76,7 +76,7 @@ def _jobset(item: Object) -> Object:
     status = item.get("status") or {}
     return {
         "metadata": _part(item["metadata"], (*METADATA, "creationTimestamp")),
-        "spec": _part(item["spec"], ("suspend",)),
+        "spec": _part(item["spec"], ("suspend", "managedBy")),
         "status": {
             **_part(status, ("restarts",)),
             "conditions": _conditions(status, ("Completed", "Failed"), "lastTransitionTime"),

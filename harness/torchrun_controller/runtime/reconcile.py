@@ -15,6 +15,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Literal, NamedTuple
 
 from kubernetes.client.exceptions import ApiException
+from kubernetes.dynamic.exceptions import ForbiddenError
 from pydantic import ValidationError
 from urllib3.exceptions import HTTPError, ReadTimeoutError
 
@@ -27,8 +28,8 @@ from harness.torchrun_controller.api.rejected import TRANSIENT, Rejected
 from harness.torchrun_controller.decide import events
 from harness.torchrun_controller.decide import job as desired
 from harness.torchrun_controller.decide import queue as queues
-from harness.torchrun_controller.decide.decisions import Action, Check, Create, Decision, Snapshot
-from harness.torchrun_controller.decide.reconcile_state import UNEXPLAINED
+from harness.torchrun_controller.decide.decisions import Action, Check, Create, Decision, Snapshot, ending
+from harness.torchrun_controller.decide.reconcile_state import UNEXPLAINED, ended_otherwise, read_status
 from harness.torchrun_controller.decide.silence import Silence
 from harness.torchrun_controller.objects import dry_run_pods, etcd
 from harness.torchrun_controller.objects.permission_check import check_pod
@@ -204,8 +205,11 @@ class Reconciler:
             self._rejected_at.pop(key, None)
             self._written.pop(key, None)
             return None
+        if phase := ended_otherwise(job):
+            log.warning("a newer version of the controller ended this job: %s", phase, extra=about(*key))
+            return None
         now = self.now()
-        before = JobStatus.model_validate(job.get("status") or {})
+        before = read_status(JobStatus, job.get("status") or {})
         decision = self._decision(job, before, now)
         due = self._written.get(key, now - UNEXPLAINED) + patience(before, decision.status)
         if now < due and not decision.actions:
@@ -238,7 +242,7 @@ class Reconciler:
         job = self.caches.one(JOBS, key.namespace, key.name)
         if job is None:
             return None
-        now, before = self.now(), JobStatus.model_validate(job.get("status") or {})
+        now, before = self.now(), read_status(JobStatus, job.get("status") or {})
         decision = self._decision(job, before, now, rejected)
         if not self._write(job, before, decision):
             return REQUEUE_SECONDS
@@ -335,11 +339,16 @@ class Reconciler:
             return REQUEUE_SECONDS
         try:
             self._act(key, queue, decision.actions)
-        except Rejected as rejected:
+        except (Rejected, ForbiddenError) as error:
+            if isinstance(error, Rejected):
+                snapshot = replace(snapshot, rejected=error)
+            elif ending(queue) and not kai:
+                snapshot = replace(snapshot, kai_forbidden=True)
+            else:
+                raise
             queue = self.caches.one(QUEUES, key.namespace, key.name)
             if queue is None:
                 return None
-            snapshot = replace(snapshot, rejected=rejected)
             decision = queues.desired(queue, snapshot, now, self.cluster_queue, kai=kai)
             if not self.cluster.write_status(queue, decision.status, acting=False):
                 return REQUEUE_SECONDS

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from kubernetes.dynamic.exceptions import ForbiddenError
 from pydantic import ValidationError
 
 from harness.core.kubernetes import Kube, Object
 from harness.torchrun_controller.api import names
 from harness.torchrun_controller.api.models import QueueSpec
 from harness.torchrun_controller.api.names import PERMITTED
-from harness.torchrun_controller.decide.decisions import QueueSnapshot, Snapshot
+from harness.torchrun_controller.decide.decisions import QueueSnapshot, Snapshot, ending
 from harness.torchrun_controller.decide.queue import DEFAULT_PARENT, kai_parent, resource_name
 from harness.torchrun_controller.objects.pod_template import kai_queue
 from harness.torchrun_controller.runtime.kinds import (
@@ -71,6 +72,8 @@ def queue_snapshot(source: Source, kube: Kube, queue: Object, *, kai: bool) -> Q
     """
     metadata = queue["metadata"]
     namespace, name = metadata["namespace"], metadata["name"]
+    if ending(queue) and names.FINALIZER in (metadata.get("finalizers") or []):
+        return _last_snapshot(kube, queue, kai=kai)
     try:
         spec = QueueSpec.model_validate(queue["spec"])
     except ValidationError:
@@ -98,3 +101,19 @@ def queue_snapshot(source: Source, kube: Kube, queue: Object, *, kai: bool) -> Q
         kai_parent=parent,
         cluster_queue=cluster_one,
     )
+
+
+def _last_snapshot(kube: Kube, queue: Object, *, kai: bool) -> QueueSnapshot:
+    """Return the snapshot of a queue that is being deleted: its kai-scheduler Queue.
+
+    The Queue is also read if the controller now runs with `--gang kueue`, or if it cannot read the spec.
+    Otherwise, the Queue would remain.
+    """
+    spec = queue.get("spec") or {}
+    name = spec.get("kaiQueue") or (spec.get("queue") or {}).get("name") or queue["metadata"]["name"]
+    try:
+        return QueueSnapshot(kai_queue=kube.get(names.KAI_API, "Queue", str(name)))
+    except ForbiddenError:
+        if kai:
+            raise
+        return QueueSnapshot(kai_forbidden=True)

@@ -129,7 +129,7 @@ def _best(run: Path, data: Path) -> Found | None:
             documents.files(data, "val"), tokenizer, options.context, options.text_field
         )
         loss, tokens = evaluated(_model(folder, manifest), stream, options.micro_batch)
-        properties |= {"loss": loss, "tokens": tokens}
+        properties |= {"loss": loss, "tokens": tokens, "texts": token_sequences.fingerprint(stream)}
     except Exception as error:  # torch raises various exceptions, and val.jsonl may be missing.
         properties["why"] = f"{type(error).__name__}: {error}"[:500]
     return properties

@@ -70,7 +70,8 @@ class Manifest:
     files: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Maps the path of each file in the folder to its `size` in bytes and its `sha256`."""
     losses: dict[str, float] = field(default_factory=dict)
-    """The losses that were known at this step, keyed by name, such as `val/loss`."""
+    """The losses that were known at this step, keyed by name, such as `val/loss`, and the fingerprint of the
+    validation texts on which they were measured (resume.py)."""
     version: int = VERSION
 
     @property

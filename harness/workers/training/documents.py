@@ -37,6 +37,9 @@ _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _ZSTD_SKIPPABLE = b"\x2a\x4d\x18"
 """The last 3 bytes of the magic number of a skippable zstd frame. The first byte is 0x50 to 0x5f. Files from
 pzstd begin with such a frame."""
+_OF_COUNT = re.compile(r"(.*?)[-_.]?(\d+)[-_.]of[-_.](\d+)(?:[-_.][0-9a-f]{8,})?")
+_PLAIN_NUMBER = re.compile(r"(|.*?\D)(?<!\d[-_.])(\d+)")
+"""Match the stem of a shard's name. They capture the prefix, the shard's number and the number of shards."""
 _OTHER_FORMATS = {
     b"PK\x03\x04": "a zip archive",
     b"BZh": "compressed by bzip2",
@@ -98,37 +101,71 @@ def files(folder: Path, split: str) -> list[Path]:
 
 
 def _require_all(shards: Sequence[Path]) -> None:
-    """Raise ValueError if a shard exists twice, or if there are fewer shards than their names state.
+    """Raise ValueError if a shard exists twice, or if there are fewer or more shards than their names state.
 
     `gzip -dk` and `zstd -d` keep the compressed file. If a dataset is written again with a different number
     of shards, as in `train-00001-of-00004`, the old shards remain. The trainer would read such texts twice.
     """
-    sets: dict[str, dict[int, list[Path]]] = {}
+    sets: dict[str, dict[int, dict[int, Path]]] = {}
     firsts: dict[tuple[str, int | str], Path] = {}
     for path in shards:
         stem = _stem(path) or path.name
-        number = re.fullmatch(r"(.*?)-(\d+)(?:-of-(\d+))?", stem)
+        of_count = _OF_COUNT.fullmatch(stem)
+        number = of_count or re.fullmatch(r"(.*?)-(\d+)", stem)
         prefix, key = (number[1], int(number[2])) if number else (stem, "")
-        first = firsts.setdefault((f"{prefix}-of-{number[3]}" if number and number[3] else prefix, key), path)
+        total = of_count[3] if of_count else ""
+        first = firsts.setdefault((f"{prefix}-of-{total}" if total else prefix, key), path)
         if first != path:
             raise ValueError(
                 f"{path.parent}: expected each shard once; found {first.name} and {path.name}. Remove one of "
                 "them, or rename one if their texts differ"
             )
         if number:
-            sets.setdefault(prefix, {}).setdefault(int(number[3] or 0), []).append(path)
+            sets.setdefault(prefix, {}).setdefault(int(total or 0), {})[int(number[2])] = path
     for counts in sets.values():
         if len(counts) > 1:
-            names = " and ".join(paths[0].name for paths in counts.values())
+            names = " and ".join(next(iter(paths.values())).name for paths in counts.values())
             raise ValueError(
                 f"{shards[0].parent}: expected shards of one set; found {names}. Remove the shards of the "
                 "old set, or rename one set if their texts differ"
             )
         for count, paths in counts.items():
-            if len(paths) < count:
+            numbers = range(count) if 0 in paths else range(1, count + 1)
+            if count and set(paths) != set(numbers):
+                name, missing = next(iter(paths.values())).name, sorted(set(numbers) - set(paths))
+                # Without the first and the last number, it is not known with which number the set begins.
+                is_known = bool(missing) and (0 in paths or count in paths)
+                which = f", without number {missing[0]}" if is_known else ""
                 raise ValueError(
-                    f"{shards[0].parent}: expected {count} shards, as {paths[0].name}; found {len(paths)}"
+                    f"{shards[0].parent}: expected {count} shards, as {name}; found {len(paths)}{which}"
                 )
+
+
+def gap(shards: Sequence[Path]) -> str:
+    """Return a warning that names the numbers missing among shards such as part-0, part-1, part-3, or "".
+
+    Only a name such as `part-00000-of-00004` states how many shards exist, so this may be intended: the texts
+    may be a sample, or a shard was removed on purpose. If more numbers are missing than exist, the numbers
+    are not consecutive, such as timestamps or a random sample, and there is no warning. The same applies to
+    dates, in which another number precedes the last one.
+    """
+    numbered: dict[str, dict[int, str]] = {}
+    for path in shards:
+        stem = _stem(path) or path.name
+        if not _OF_COUNT.fullmatch(stem) and (number := _PLAIN_NUMBER.fullmatch(stem)):
+            numbered.setdefault(number[1], {})[int(number[2])] = path.name
+    for found in numbered.values():
+        first, last = min(found), max(found)
+        count = last - first + 1 - len(found)
+        if 0 < count <= len(found):
+            missing = [number for number in range(first, last) if number not in found]
+            names = ", ".join(map(str, missing[:5])) + (f" and {count - 5} more" if count > 5 else "")
+            return (
+                f"{shards[0].parent}: the numbers of the shards {found[first]} to {found[last]} have a gap: "
+                f"{names} {'is' if count == 1 else 'are'} missing. If that is not intended, copy the shards "
+                "again"
+            )
+    return ""
 
 
 def _entries(folder: Path) -> list[Path]:

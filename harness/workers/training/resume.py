@@ -14,6 +14,7 @@ import os
 import stat
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 from . import checkpoint
 from .checkpoint import BEST, BEST_NAME, MANIFEST, TRACKERS, Manifest, Torn, Unreadable, Unusable
@@ -29,6 +30,21 @@ _LASTING = {
 }
 """Errors that a restart does not resolve. Other errors, such as a full disk, may be temporary."""
 Say = Callable[[str], None]
+VAL_LOSS, VAL_BEST = "val/loss", "val/best"
+VAL_TEXTS, VAL_SINCE = "val/texts", "val/since"
+"""Entries of Manifest.losses: the fingerprint of the validation texts on which the losses were measured, and
+the step since which the run has used these texts."""
+
+
+class Resumed(NamedTuple):
+    """The checkpoint from which a run resumes."""
+
+    folder: Path
+    manifest: Manifest
+    best: float
+    """The lowest validation loss so far on the current validation texts. Infinity if there is none."""
+    best_since: int
+    """The step since which the run has used these texts."""
 
 
 def open_run(run: Path) -> None:
@@ -90,11 +106,12 @@ def _no_folder(path: Path) -> str:
     )
 
 
-def resumable(run: Path, say: Say) -> tuple[Path, Manifest] | None:
+def resumable(run: Path, say: Say, val_texts: int | None = None) -> Resumed | None:
     """Return the checkpoint from which a run resumes, or None for a new run. Repair `best` and best.txt.
 
-    Call this on only one rank, while no other attempt is writing. Raises Unusable if no checkpoint can be
-    used.
+    `val_texts` is the fingerprint of the current validation texts. Losses that were measured on other texts
+    are not compared with later ones. Call this on only one rank, while no other attempt is writing. Raises
+    Unusable if no checkpoint can be used.
     """
     try:
         _replace_best(run, say)
@@ -111,9 +128,49 @@ def resumable(run: Path, say: Say) -> tuple[Path, Manifest] | None:
     for defect in defects:
         say(defect)
     _report_nested(run, newest and newest[1].step, say)
-    if newest is not None:
-        _repair_pointers(run, newest, say)
-    return newest
+    if newest is None:
+        return None
+    _repair_pointers(run, newest, say, val_texts)
+    return Resumed(*newest, *_lowest_loss(run, newest[1], say, val_texts))
+
+
+def _lowest_loss(run: Path, newest: Manifest, say: Say, val_texts: int | None) -> tuple[float, int]:
+    """Return the lowest loss on the current validation texts, and the step since which they have been used.
+
+    A loss over easier texts is lower, whichever model it was measured for. If the texts have changed since
+    the newest checkpoint, only other checkpoints that were measured on the current texts count.
+    """
+    if not _is_of(newest, val_texts):
+        say(
+            f"the validation texts have changed since step {newest.step}: losses of other texts are not "
+            "compared, and `best` becomes the checkpoint with the lowest loss on the current texts"
+        )
+        losses = (loss for loss, _, _, manifest in _measured(run, newest.step) if _is_of(manifest, val_texts))
+        return min(losses, default=math.inf), newest.step
+    return newest.losses.get(VAL_BEST, math.inf), int(newest.losses.get(VAL_SINCE, 0))
+
+
+def _is_of(manifest: Manifest, val_texts: float | None) -> bool:
+    """Return whether a checkpoint's losses were measured on the validation texts with this fingerprint.
+
+    A checkpoint without a fingerprint is assumed to be, because earlier versions did not record one.
+    """
+    known = manifest.losses.get(VAL_TEXTS)
+    return known is None or val_texts is None or known == val_texts
+
+
+def _measured(run: Path, last_step: int) -> list[tuple[float, int, Path, Manifest]]:
+    """Return loss, step, folder and manifest of each checkpoint with a validation loss, lowest loss first."""
+    measured: list[tuple[float, int, Path, Manifest]] = []
+    for folder in checkpoint.all_of(run):
+        try:
+            manifest = checkpoint.manifest_of(folder)
+        except Torn:
+            continue
+        loss = manifest.losses.get(VAL_LOSS, math.nan)
+        if math.isfinite(loss) and manifest.step <= last_step:
+            measured.append((loss, manifest.step, folder, manifest))
+    return sorted(measured, key=lambda one: one[:3])
 
 
 def _report_nested(run: Path, newest: int | None, say: Say) -> None:
@@ -205,23 +262,23 @@ def _intact(folder: Path) -> bool:
     return True
 
 
-def _repair_pointers(run: Path, newest: tuple[Path, Manifest], say: Say) -> None:
-    """Point `best` to the intact checkpoint with the lowest loss.
+def _repair_pointers(run: Path, newest: tuple[Path, Manifest], say: Say, val_texts: int | None) -> None:
+    """Point `best` to the intact checkpoint with the lowest loss on the current validation texts.
 
-    The losses are read from the manifests, because a copy may have lost the pointers, and an attempt may have
-    been killed before it updated the pointers.
+    If no checkpoint was measured on them, use the texts of the last measured checkpoint. The losses are read
+    from the manifests, because a copy may have lost the pointers, and an attempt may have been killed before
+    it updated the pointers.
     """
-    losses: list[tuple[float, int, Path]] = []
-    for folder in checkpoint.all_of(run):
-        try:
-            manifest = checkpoint.manifest_of(folder)
-        except Torn:
-            continue
-        loss = manifest.losses.get("val/loss", math.nan)
-        if math.isfinite(loss) and manifest.step <= newest[1].step:
-            losses.append((loss, manifest.step, folder))
+    measured = _measured(run, newest[1].step)
+    if measured and not any(_is_of(manifest, val_texts) for *_, manifest in measured):
+        last = max(measured, key=lambda one: one[1])[3]
+        texts: float | None = last.losses[VAL_TEXTS]
+    else:
+        texts = val_texts
     pointers = checkpoint.pointers(run)
-    for _, _, folder in sorted(losses):
+    for _, _, folder, manifest in measured:
+        if not _is_of(manifest, texts):
+            continue
         complete = pointers == {BEST: folder, BEST_NAME: folder} and folder.is_dir()
         if complete and not Path(os.readlink(run / BEST)).is_absolute():
             return

@@ -97,6 +97,9 @@ def _inputs(options: argparse.Namespace) -> tuple[Stream, Stream, nn.Module]:
 
 
 def _tell(trainer: Trainer, train: Stream, val: Stream) -> None:
+    for split in documents.SPLITS if trainer.ranks.rank == 0 else ():
+        if warning := documents.gap(documents.files(trainer.options.data_dir, split)):
+            trainer.ranks.tell("TRAIN", f"warning: {warning}")
     parameters = sum(value.numel() for value in trainer.model.parameters())
     trainer.ranks.tell(
         "TRAIN",

@@ -45,7 +45,7 @@ class Trainer:
         self.options, self.ranks, self.train, self.val = options, ranks, train, val
         self.run: Path = options.out_dir / options.run
         self._lock: RunLock | None = None
-        self._texts = fingerprint(train)
+        self._texts, self._val_texts = fingerprint(train), fingerprint(val)
         self.per_epoch = data_order.steps(train.whole, options.batch)
         self.steps = self.per_epoch * options.epochs
         if options.max_steps is not None:
@@ -53,7 +53,7 @@ class Trainer:
         self.model = model.to(ranks.device)
         self.optimizer = torch.optim.AdamW(_groups(self.model, options.weight_decay), lr=options.lr)
         self.scaler = torch.amp.GradScaler(ranks.device.type, enabled=options.amp == "fp16")
-        self.step, self.best = 0, math.inf
+        self.step, self.best, self.best_since = 0, math.inf, 0
         compiled: Any = torch.compile(self.model) if options.compile else self.model
         local = [ranks.device.index] if ranks.device.type == "cuda" else None
         self.parallel = DistributedDataParallel(compiled, device_ids=local) if ranks.world > 1 else compiled
@@ -98,7 +98,9 @@ class Trainer:
         manifest = Manifest(
             *(epoch, self.step, place * self.options.batch, self.ranks.world, self._order()),
             options=plain(self.options),
-            losses=losses | {"val/best": self.best},
+            losses=losses
+            | {resume.VAL_BEST: self.best, resume.VAL_TEXTS: self._val_texts}
+            | {resume.VAL_SINCE: self.best_since},
         )
         folder = state.save(self.run, manifest, self.model, self.optimizer, self.scaler, self.ranks)
         if self.ranks.rank == 0:
@@ -261,14 +263,14 @@ class Trainer:
     def _resume(self) -> None:
         """Restore the newest intact checkpoint, if there is one. Raises Refused if it cannot be used."""
 
-        def found() -> tuple[Path, Manifest] | None:
+        def found() -> resume.Resumed | None:
             checkpoint.tidy(self.run)
-            return resume.resumable(self.run, lambda text: self.ranks.tell("TRAIN", text))
+            return resume.resumable(self.run, lambda text: self.ranks.tell("TRAIN", text), self._val_texts)
 
         newest = self._on_rank_0(found)
         if newest is None:
             return
-        folder, manifest = newest
+        folder, manifest, self.best, self.best_since = newest
         order = self._order()
         if other := [name for name, value in manifest.order.items() if order.get(name) != value]:
             before, now = ({name: values.get(name) for name in other} for values in (manifest.order, order))
@@ -285,7 +287,7 @@ class Trainer:
             state.restore(folder, manifest, self.model, self.optimizer, self.scaler, self.ranks)
         except Unusable as error:
             raise Refused(f"{error}. Use another --run-name to start over") from error
-        self.step, self.best = manifest.step, manifest.losses.get("val/best", math.inf)
+        self.step = manifest.step
         text = f"resumed at step {self.step} of {self.steps} from {folder}"
         if manifest.world != self.ranks.world:
             torch.manual_seed(self._seed(self.step))

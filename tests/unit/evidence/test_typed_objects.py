@@ -48,6 +48,15 @@ def test_exit_codes_of_a_pod_failure_policy_are_numbers() -> None:
     assert list(typed({"spec": {"matchExpressions": [{"key": "a", "values": [2]}]}}))
 
 
+def test_exit_codes_in_restart_rules_of_container_are_numbers() -> None:
+    """Contract: a pod with container restart rules (Kubernetes 1.34) is whole evidence."""
+    rule = {"action": "Restart", "exitCodes": {"operator": "In", "values": [42]}}
+    pod: dict[str, Any] = {"spec": {"containers": [{"name": "c", "restartPolicyRules": [rule]}]}}
+    whole = copy.deepcopy(pod)
+    assert list(typed(pod)) == []
+    assert pod == whole
+
+
 @pytest.mark.parametrize(
     ("path", "value", "problem"),
     [

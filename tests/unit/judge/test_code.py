@@ -198,6 +198,42 @@ def test_pods_of_one_launch_with_different_images(ids: tuple[str, str], tmp_path
     assert "the pods got different images under worker:1" in verdict.explanation
 
 
+def fetched(pod: dict[str, Any], commit: str, source: str = "git") -> None:
+    """Add the init container with which a TorchrunJob's pod fetches its code, and the commit it fetched."""
+    env = {"git": [{"name": "SHARED"}, {"name": "REF", "value": "main"}], "s3": [{"name": "SHARED"}]}
+    init = {"name": "workspace", "env": env.get(source, [])}
+    pod["spec"]["initContainers"] = [init]
+    ended = {"terminated": {"exitCode": 0, "message": f"{commit}\n"}}
+    pod["status"]["initContainerStatuses"] = [{"name": "workspace", "state": ended}]
+
+
+@pytest.mark.parametrize("source", ["git", "s3"])
+@pytest.mark.parametrize("sent", [SENT, None])
+def test_branch_that_moved_between_attempts(sent: SentCode | None, source: str, tmp_path: Path) -> None:
+    """Contract: each new pod fetches the branch again. There is no PASS about two commits."""
+    made = job()
+    made.manifest = made.manifest.model_copy(update={"code": sent})
+    for kind, seen in made.objects:
+        if kind == "pod":
+            again = seen.object["metadata"]["name"] == made.pod_name(1)
+            fetched(seen.object, "a" * 40 if again else "b" * 40, source)
+    verdict = judge(made.write(tmp_path))
+    assert (verdict.cause, verdict.ranks) == ("launch.code_mismatch", [0, 1])
+    assert f"(rank 0: {'b' * 12}, rank 1: {'a' * 12})" in check(verdict).explanation
+    assert ("main" in check(verdict).explanation) == (source == "git")
+
+
+@pytest.mark.parametrize(("source", "commits"), [("git", "aa"), ("zip", "ab")])
+def test_same_commit_and_code_that_user_synced_pass(source: str, commits: str, tmp_path: Path) -> None:
+    """Contract: a user who syncs new code means to change it."""
+    made = job()
+    for kind, seen in made.objects:
+        if kind == "pod":
+            again = seen.object["metadata"]["name"] == made.pod_name(1)
+            fetched(seen.object, commits[again] * 40, source)
+    assert judge(made.write(tmp_path)).verdict == "PASS"
+
+
 def test_image_that_one_node_had_and_other_pulled(tmp_path: Path) -> None:
     """Contract: a registry's digest is no other image than a local id, as far as anybody knows."""
     made = job(SENT.model_copy(update={"image_id": None, "ours": False}))

@@ -333,6 +333,35 @@ def test_rank_ended_by_watchdog_was_not_killed(judged) -> None:
         ("FileNotFoundError: [Errno 2] Failed to open local file '/c/huggingface/a.arrow'", "same cache"),
         ("FileNotFoundError: [Errno 2] No such file or directory: '/data/train.bin'", ""),
         ("SafetensorError: Error while deserializing header: MetadataIncompleteBuffer", "incomplete"),
+        # ROCm/pytorch #3659: a rank loads the file that another one is still writing.
+        ("_pickle.UnpicklingError: pickle data was truncated", "incomplete"),
+        ("_pickle.UnpicklingError: invalid load key, 'v'.", "git lfs pull"),
+        ("tarfile.ReadError: unexpected end of data", "incomplete"),
+        # open-mpi/ompi #6535, tomgoldstein/loss-landscape #4, h5py/h5py #1101
+        (
+            "BlockingIOError: [Errno 11] Unable to open file (unable to lock file, errno = 11, error message "
+            "= 'Resource temporarily unavailable')",
+            "HDF5_USE_FILE_LOCKING",
+        ),
+        (
+            "OSError: Unable to open file (unable to lock file, errno = 37, error message = 'No locks "
+            "available')",
+            "HDF5_USE_FILE_LOCKING",
+        ),
+        # NVIDIA-NeMo/Automodel #3254 and #3686
+        ("FileExistsError: Checkpoint directory /out/epoch_0_step_300 already exists", "earlier attempt"),
+        ("FileExistsError: [Errno 17] File exists: '/out/epoch_0_step_297/model'", "exist_ok=True"),
+        # huggingface/transformers #27925, allenai/OLMo #894
+        (
+            "FileNotFoundError: [Errno 2] No such file or directory: '/out/tmp-checkpoint-5' -> '/out/5'",
+            "has probably renamed the same path",
+        ),
+        ("OSError: [Errno 39] Directory not empty: '/out/5-tmp' -> '/out/5'", "has probably renamed"),
+        # verl-project/verl #2265
+        (
+            "FileNotFoundError: [Errno 2] No such file or directory: '/out/model_world_size_16_rank_3.pt'",
+            "another number of ranks",
+        ),
         ("huggingface_hub.errors.GatedRepoError: 401 Client Error.", "HF_TOKEN"),
         ("HfHubHTTPError: 429 Client Error: Too Many Requests for url", "HF_HUB_OFFLINE"),
         (

@@ -141,6 +141,50 @@ def test_a_job_that_multikueue_runs_elsewhere_says_where(judged) -> None:
     assert any("MultiKueue runs the job in cluster worker1" in each.explanation for each in verdict.checks)
 
 
+@pytest.mark.parametrize(
+    ("manager", "outcome"),
+    [
+        ("kueue.x-k8s.io/multikueue", ("FAIL", "admission.other_cluster")),
+        ("example.com/fleet", ("FAIL", "run.timed_out")),
+        ("jobset.sigs.k8s.io/jobset-controller", ("FAIL", "controllers.jobset_not_reconciling")),
+        (None, ("FAIL", "controllers.jobset_not_reconciling")),
+    ],
+)
+def test_jobset_of_other_manager_is_not_neglected_by_jobset(judged, manager, outcome) -> None:
+    """Contract: no controller of this cluster is accused of a job that it must not reconcile."""
+    job = pending(RESERVED, cond("Admitted", "True", "Admitted"))
+    job.objects = [pair for pair in job.objects if pair[0] not in ("jobset", "job")]
+    job.jobset(1, type_="ADDED")
+    if manager is not None:
+        job.objects[-1][1].object["spec"]["managedBy"] = manager
+    verdict = judged(job)
+    assert (verdict.verdict, verdict.cause) == outcome, verdict.explanation
+    explained = " ".join(check.explanation for check in verdict.checks)
+    assert ("spec.managedBy is example.com/fleet" in explained) == (manager == "example.com/fleet")
+
+
+@pytest.mark.parametrize(
+    ("owner", "outcome", "says"),
+    [
+        (None, "controllers.kueue_not_reconciling", "is still suspended"),
+        ("TrainJob", "run.timed_out", "or the owner's controller did not resume it"),
+    ],
+)
+def test_admitted_job_that_stays_suspended_is_named(judged, owner, outcome, says) -> None:
+    """kueue #11931, kubeflow/trainer #3008: quota is used, no pod exists, and nothing else says why."""
+    job = pending(RESERVED, cond("Admitted", "True", "Admitted", when=2))
+    if owner is not None:
+        for kind, seen in job.objects:
+            if kind == "jobset":
+                seen.object["metadata"]["ownerReferences"] = [{"kind": owner, "name": "yolo"}]
+    verdict = judged(job)
+    assert (verdict.verdict, verdict.cause) == ("FAIL", outcome), verdict.explanation
+    assert says in verdict.explanation
+    # An admission just before the deadline is not a neglected one.
+    late = pending(RESERVED, cond("Admitted", "True", "Admitted", when=39))
+    assert "still suspended" not in judged(late).explanation
+
+
 def test_job_waiting_again_does_not_run_on_other_cluster(judged) -> None:
     """Contract: only the last state of a Workload shows where its job runs."""
     checks = [{"name": "mk", "state": "Ready", "message": 'The workload got reservation on "worker1"'}]

@@ -47,6 +47,13 @@ CASES = {
         "CUDA out of memory",
         "not that of the pod",
     ),
+    "/dev/shm is full, not the disk (Megatron-LM #878)": Case(
+        of(1, "OSError: [Errno 28] No space left on device: '/dev/shm/torch_123'"),
+        "shm.small",
+        [1],
+        "No space left on device: '/dev/shm/torch_123'",
+        "/dev/shm",
+    ),
     "one process killed by the kernel (kubernetes #50632, #78973)": Case(
         ["step 5"], "rank.killed", [1], "SIGKILL", "memory ran out.*does not show OOMKilled", code=-9
     ),
@@ -187,6 +194,29 @@ def test_reported_log_names_rank_and_its_own_error(judged, name: str) -> None:
     )
     assert re.search(case.says, verdict.explanation.partition("After it")[0]), verdict.explanation
     assert re.search(case.advice, verdict.next[-1]), verdict.next
+
+
+WORLD = "FileNotFoundError: [Errno 2] No such file or directory: '/out/model_world_size_2_rank_{}.pt'"
+
+
+@pytest.mark.parametrize(
+    ("errors", "ranks"),
+    [
+        # verl-project/verl #2265: resumed with another number of nodes
+        ((WORLD.format(0), WORLD.format(1)), [0, 1]),
+        # facebookresearch/metaseq #709
+        (("RuntimeError: trying to restart a job that already wrote checkpoint_last",) * 2, [0, 1]),
+        ((WORLD.format(0), "KeyError: 'text'"), [0]),
+        ((PEER, WORLD.format(1)), [1]),
+    ],
+)
+def test_error_of_every_rank_is_not_attributed_to_first(judged, errors, ranks) -> None:
+    """Contract: the ranks that ended later raised it by themselves, and the explanation says so."""
+    job = job_of(Case(of(1, errors[1]), "", [], ""))
+    job.logs[job.pod_name(0)] = stamped(of(0, errors[0])) + stamped(REPORT, rank=0, code=1, shell=1)
+    verdict = judged(job)
+    assert (verdict.cause, verdict.ranks) == ("rank.crashed", ranks), verdict.explanation
+    assert ("it is not an error of one rank" in verdict.explanation) == (len(ranks) > 1)
 
 
 CAUSED = [

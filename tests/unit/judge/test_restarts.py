@@ -435,6 +435,78 @@ def test_a_jobset_restarts_as_often_as_it_may(judged: Judged, limit: int, expect
     assert f"(restart 1 of at most {limit})" in restarts(verdict).explanation
 
 
+@pytest.mark.parametrize(("counted", "expected"), [(1, "PASS"), (2, "FAIL"), (None, "FAIL")])
+def test_restart_after_disruption_does_not_count(judged: Judged, counted: int | None, expected: str) -> None:
+    """Contract: RestartJobSetAndIgnoreMaxRestarts allows more restarts than maxRestarts."""
+    job = bundles.healthy()
+    first_pods(job)
+    for kind, seen in job.objects:
+        if kind == "jobset":
+            seen.object["spec"]["failurePolicy"] = {"maxRestarts": 1}
+            seen.object["status"] |= {"restarts": 2}
+            if counted is not None:
+                seen.object["status"] |= {"restartsCountTowardsMax": counted}
+        if kind == "pod" and not seen.object["metadata"]["name"].startswith("old-"):
+            seen.object["metadata"]["labels"]["jobset.sigs.k8s.io/restart-attempt"] = "2"
+    verdict = judged(job)
+    assert verdict.verdict == expected, verdict.explanation
+    if counted == 1:
+        assert "(restart 2, of which 1 of at most 1 count)" in restarts(verdict).explanation
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"), [({"maxRestarts": 1}, "PASS"), ({"maxRestarts": 0}, "FAIL"), ({}, "FAIL")]
+)
+def test_jobset_that_restarts_one_job(judged: Judged, policy: dict[str, Any], expected: str) -> None:
+    """kubernetes-sigs/jobset #1152: the action RestartJob deletes one Job, and creates it again."""
+    job = bundles.healthy()
+    first_pods(job)
+    for kind, seen in job.objects:
+        if kind == "jobset":
+            seen.object["spec"]["failurePolicy"] = policy
+        if kind == "pod" and not seen.object["metadata"]["name"].startswith("old-"):
+            seen.object["metadata"]["labels"]["jobset.sigs.k8s.io/job-restart-attempt"] = "1"
+    verdict = judged(job)
+    assert verdict.verdict == expected, verdict.explanation
+    assert "JobSet restarted its Job (restart 1 of the Job)" in restarts(verdict).explanation
+
+
+RULE = {"action": "Restart", "exitCodes": {"operator": "In", "values": [42]}}
+ALL = {"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [7]}}
+
+
+@pytest.mark.parametrize(
+    ("own", "agent", "code", "expected"),
+    [
+        ({"restartPolicy": "Never", "restartPolicyRules": [RULE]}, {}, 42, "PASS"),
+        ({"restartPolicy": "Never", "restartPolicyRules": [RULE]}, {}, 1, "FAIL"),
+        ({"restartPolicy": "OnFailure"}, {}, 1, "PASS"),
+        ({"restartPolicy": "OnFailure"}, {}, 0, "FAIL"),
+        ({}, {"restartPolicyRules": [ALL]}, 137, "PASS"),
+        ({}, {"restartPolicyRules": [RULE]}, 42, "FAIL"),
+        ({}, {}, 42, "FAIL"),
+    ],
+)
+def test_container_with_restart_rules_of_its_own(
+    judged: Judged, own: dict[str, Any], agent: dict[str, Any], code: int, expected: str
+) -> None:
+    """kubernetes-sigs/jobset #1099: containers restart in place, although the pod has restartPolicy Never."""
+    job = bundles.healthy()
+    twice(job)
+    for kind, seen in job.objects:
+        if kind != "pod":
+            continue
+        seen.object["spec"] |= {"restartPolicy": "Never", "initContainers": [{"name": "agent", **agent}]}
+        for status in seen.object["status"].get("containerStatuses", []):
+            rank_container = {"name": status["name"], **own}
+            seen.object["spec"]["containers"] = [rank_container]
+            if "terminated" in status["state"]:
+                status |= {"restartCount": 1, "lastState": {"terminated": {"exitCode": code}}}
+    verdict = judged(job)
+    found = restarts(verdict)
+    assert found.result == expected, found.explanation
+
+
 def test_a_kubelet_that_starts_a_container_again(judged: Judged) -> None:
     """Contract: restartPolicy Always runs a rank twice, which nothing in a training job asks for."""
     job = bundles.healthy()

@@ -239,7 +239,16 @@ PER_EPOCH = data_order.steps(SEQUENCES, BATCH)
         (lambda s, r: mine(s % PER_EPOCH, r), "data_repeated", "1 epoch earlier.*set_epoch"),
         # pocket-tts #287, sparse-to-dense.pytorch #19
         (lambda s, r: mine(s if s < 4 else s - 1, r), "data_repeated", "1 step earlier.*resumed"),
+        # paiml/entrenar #294
         (lambda s, r: mine(s if s < 4 else s - 4, r), "data_repeated", "4 steps earlier.*resumed"),
+        # huggingface/accelerate #2016: after a resume in the second epoch, the order of the first
+        (lambda s, r: mine(s if s < 4 else s - PER_EPOCH, r), "data_repeated", "1 epoch earlier"),
+        # A loader that skips a batch which was not used.
+        (
+            lambda s, r: mine(s if s < 4 else min(s + 1, STEPS - 1), r),
+            "data_missed",
+            "1 step later.*not skip",
+        ),
         (lambda s, r: mine(s, 0), "rank_with_other_seed", "of rank 0.*own share"),
         (lambda s, r: mine(s, r, seed=8), "data_repeated", "than those of the seed: "),
     ],
@@ -493,3 +502,56 @@ def test_resumed_training_must_continue_the_restored_run(
     beside = {} if brought is None else {RESUMED_FROM: brought}
     found = checked(truth, audit(), beside, resume_from=URL)["training-resume"]
     assert (found.result, found.cause) == (result, cause)
+
+
+# The validation texts changed: losses over different texts are not compared.
+
+
+def changed_texts(since: int) -> dict[str, Any]:
+    """Return the audit of a training whose validation texts changed after step 3."""
+    said = audit()
+    said["checkpoints"][0]["losses"] = {"val/texts": 11, "val/since": 0}
+    said["checkpoints"][1]["losses"] = {"val/texts": 22, "val/since": since}
+    said["best"]["told"] |= {"val/texts": 22, "val/since": since}
+    said["best"]["texts"] = 22
+    return said
+
+
+def test_lower_loss_on_other_validation_texts_is_not_the_lowest(checked: Any) -> None:
+    """Contract: no stale `best` and no loss below the entropy because of texts that are gone."""
+    truth = {0: rows(0, lambda step: mine(step, 0), {2: 0.7, 5: 1.3})}
+    found = checked(truth, changed_texts(since=3))
+    assert found["training-best"].result == "PASS", found["training-best"].explanation
+    assert "since step 3" in found["training-best"].explanation
+    assert found["training-curve"].result == "PASS", found["training-curve"].explanation
+    stale = checked(truth, changed_texts(since=2))["training-best"]
+    assert stale.cause == "training.best_is_stale", stale.explanation
+
+
+def test_best_of_validation_texts_that_are_gone_proves_nothing(checked: Any) -> None:
+    """Contract: another loss on other texts is no wrong evaluation."""
+    said = audit()
+    said["best"] |= {"texts": 22, "loss": 9.0, "tokens": 50}
+    said["best"]["told"] |= {"val/texts": 11}
+    found = checked(said=said)["training-best"]
+    assert found.result == "UNKNOWN", found.explanation
+    assert "other validation texts" in found.explanation
+
+
+def test_repeated_evaluation_of_other_validation_texts_may_differ(checked: Any) -> None:
+    """Contract: only the validation losses, and only if the texts changed during this launch."""
+    again = [
+        row.model_copy(update={"value": row.value * 2, "time_ms": BEGAN + 100})
+        if row.metric.startswith("val/")
+        else row.model_copy(update={"time_ms": BEGAN + 100 + row.step})
+        for row in rows(0, lambda step: mine(step, 0), LOSSES)
+    ]
+    starts = [
+        TruthStart(attempt=f"{n}", time_ms=BEGAN - 10 + 50 * n, pod="p", restart=n, max_restarts=1)
+        for n in range(2)
+    ]
+    own = [starts[0], *rows(0, lambda step: mine(step, 0), LOSSES), starts[1], *again]
+    assert checked({0: own}, audit())["training-resume"].cause == "training.resume_differs"
+    found = checked({0: own}, changed_texts(since=1))["training-resume"]
+    assert found.result == "PASS", found.explanation
+    assert "validation texts changed" in found.explanation

@@ -266,6 +266,18 @@ def test_half_emoji_is_refused_and_windows_file_read(tmp_path: Path) -> None:
     assert f'{tmp_path}/train.jsonl:311: "text" must be a string; found null' in refused.value.hint
 
 
+def test_gap_among_shards_is_a_warning_before_the_launch(tmp_path: Path) -> None:
+    texts_in(tmp_path)
+    (tmp_path / "train.jsonl").rename(tmp_path / "train-0.jsonl")
+    for number in (1, 3):
+        (tmp_path / f"train-{number}.jsonl").write_text((tmp_path / "train-0.jsonl").read_text())
+    spec = TrainingSpec(data=tmp_path)
+    spec.examine_data()
+    [warning] = spec.data_warnings()
+    assert "train-0.jsonl to train-3.jsonl have a gap: 2 is missing" in warning
+    assert TrainingSpec().data_warnings() == []
+
+
 def test_texts_larger_than_pod_memory_are_refused(tmp_path: Path) -> None:
     """Contract: each rank holds all tokens, two bytes each. Otherwise the kernel would kill each attempt."""
     texts_in(tmp_path, train=GOOD * 100)

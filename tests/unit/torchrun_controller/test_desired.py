@@ -414,3 +414,64 @@ def test_transition_time_changes_with_the_status_alone() -> None:
 def test_status_of_another_version_is_read() -> None:
     """Contract: fields that this version does not know do not stop it."""
     JobStatus.model_validate({"phase": "Running", "lastReconcileTime": EARLIER, "x": 1})
+
+
+# A status that a newer version of the controller wrote before it was replaced with this one.
+
+
+def newer(phase: str, **more: Any) -> Object:
+    """Return the status of a running job, with values that this version does not support."""
+    conditions = [
+        {"type": "PodsReady", "status": "True", "reason": "Ready", "lastTransitionTime": EARLIER},
+        {"type": "Paused", "status": "Sometimes", "reason": "New"},
+    ]
+    fields = {"jobName": "demo", "jobID": "jobset-uid", "numNodes": 2, "newField": {"a": 1}}
+    return {"phase": phase, "conditions": conditions, "workers": {"running": "many"}, **fields, **more}
+
+
+def test_status_of_newer_version_does_not_stop_reconcile() -> None:
+    """Contract: the job goes on with the values that this version knows, and gets no second JobSet."""
+    begun = then(job(), look(job()))
+    one = {**begun, "status": newer("Warming", startTime=EARLIER)}
+    found = look(one, jobset=jobset(), pods=[pod(0, "Running"), pod(1, "Running")])
+    assert found.status.phase == "Running"
+    assert kinds(found) == []
+    assert {each.type for each in found.status.conditions} >= {"PodsReady"}
+    assert "Paused" not in {each.type for each in found.status.conditions}
+
+
+def test_job_that_newer_version_ended_is_not_started_again() -> None:
+    """Contract: no JobSet, no deletion and no other status, whatever its spec says."""
+    one = {**job(), "status": newer("Archived", completionTime=EARLIER)}
+    for seen in ({}, {"jobset": jobset()}):
+        found = look(one, **seen)
+        assert found.actions == []
+        assert found.status.completion_time == EARLIER
+        assert found.status.phase is None
+
+
+def test_old_job_with_unknown_phase_and_unreadable_spec_is_not_failed() -> None:
+    one = {**job(), "status": newer("Warming")}
+    one["spec"] = {**one["spec"], "numNodes": "many"}
+    one["status"].pop("jobID")
+    found = look(one)
+    assert found.status.phase == "Pending"
+    assert reason(found, "Reconciled") == ("False", "InvalidSpec")
+
+
+@pytest.mark.parametrize("manager", [None, "kueue.x-k8s.io/multikueue"])
+def test_jobset_of_other_cluster_is_not_reported_as_neglected(manager: str | None) -> None:
+    """Contract: the JobSet controller is not accused, and the job's end comes from the JobSet's status."""
+    elsewhere = jobset()
+    if manager:
+        elsewhere["spec"]["managedBy"] = manager
+    begun = then(job(), look(then(job(), look(job())), jobset=elsewhere))
+    found = look(begun, NOW + timedelta(minutes=10), jobset=elsewhere, warnings=[])
+    assert found.status.phase == "Pending"
+    assert found.actions == []
+    message = str(found.status.message)
+    assert ("kueue.x-k8s.io/multikueue manages its JobSet" in message) == (manager is not None)
+    assert ("check that JobSet's controller" in message) == (manager is None), message
+    ended = jobset(Completed={})
+    ended["spec"] = elsewhere["spec"]
+    assert look(begun, jobset=ended).status.phase == "Succeeded"

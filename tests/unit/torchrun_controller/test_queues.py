@@ -6,6 +6,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from kubernetes.client.exceptions import ApiException
+from kubernetes.dynamic.exceptions import ForbiddenError
 from torchrun_objects import CHECKED, job, queue
 
 from harness.torchrun_controller.api import names
@@ -19,6 +21,7 @@ from harness.torchrun_controller.decide.decisions import (
 )
 from harness.torchrun_controller.decide.job import desired as job_desired
 from harness.torchrun_controller.decide.queue import desired
+from harness.torchrun_controller.runtime.snapshot import queue_snapshot
 
 Object = dict[str, Any]
 NOW = datetime(2026, 11, 23, 12, 0, tzinfo=UTC)
@@ -287,6 +290,48 @@ def test_kai_queue_goes_before_its_queue() -> None:
     for labels in ({}, {**KAI_LABELS, names.NAMESPACE_LABEL: "other"}):
         other = {"metadata": {"name": "gpu", "uid": "x", "labels": labels}}
         assert look(one, kai=True, kai_queue=other).actions == [Finalizers([])]
+
+
+class KaiKube:
+    """The API server as far as a queue that ends needs it."""
+
+    def __init__(self, allowed: bool, name: str = "gpu") -> None:
+        self.allowed, self.name = allowed, name
+
+    def get(self, api: str, kind: str, name: str, namespace: str | None = None) -> Object | None:
+        del namespace
+        assert (api, kind) == (names.KAI_API, "Queue")
+        if not self.allowed:
+            raise ForbiddenError(ApiException(status=403, reason="Forbidden"))
+        return KAI if name == self.name else None
+
+
+@pytest.mark.parametrize(
+    "spec", [{"kaiQueue": "gpu"}, {"queue": {"name": "gpu"}}, {"kaiQueue": "gpu", "new": 1}]
+)
+@pytest.mark.parametrize("kai", [True, False])
+def test_kai_queue_does_not_remain_after_switch_to_kueue(spec: Object, kai: bool) -> None:
+    """Contract: also if a newer CRD has fields that this version cannot read."""
+    one = queue(**spec)
+    one["metadata"].update(finalizers=[names.FINALIZER], deletionTimestamp="2026-11-23T11:00:00Z")
+    kube: Any = KaiKube(allowed=True)
+    found = queue_snapshot(None, kube, one, kai=kai)  # type: ignore[arg-type] # no cache is read
+    decision = desired(one, found, NOW, "cluster-queue", kai=kai)
+    assert decision.actions == [Delete(names.KAI_API, "Queue", "gpu", "kai-uid")]
+
+
+def test_kai_queue_that_controller_may_not_delete_is_reported() -> None:
+    """Contract: the finalizer stays, and the condition names both ways out."""
+    one = queue(kaiQueue="gpu")
+    one["metadata"].update(finalizers=[names.FINALIZER], deletionTimestamp="2026-11-23T11:00:00Z")
+    kube: Any = KaiKube(allowed=False)
+    decision = desired(one, queue_snapshot(None, kube, one, kai=False), NOW, "cluster-queue")  # type: ignore[arg-type]
+    assert (decision.actions, why(decision)) == ([], ("False", "KaiQueueRemains"))
+    message = decision.status.conditions[-1].message
+    assert "run it with --gang kai" in message
+    assert names.FINALIZER in message
+    with pytest.raises(ForbiddenError):  # With --gang kai, it is an error of the role.
+        queue_snapshot(None, kube, one, kai=True)  # type: ignore[arg-type]
 
 
 def test_second_look_changes_nothing() -> None:

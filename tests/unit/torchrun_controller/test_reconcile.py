@@ -6,12 +6,15 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from kubernetes.client.exceptions import ApiException
+from kubernetes.dynamic.exceptions import ForbiddenError
 from torchrun_api import Api, Watching
 from torchrun_objects import job, pod, queue
 from urllib3.exceptions import ProtocolError
 
 from harness.torchrun_controller.api import names
 from harness.torchrun_controller.runtime.kinds import JOBS
+from harness.torchrun_controller.runtime.reconcile import Key
 
 Object = dict[str, Any]
 NOW = datetime(2026, 11, 23, 12, 0, tzinfo=UTC)
@@ -328,3 +331,35 @@ def test_cause_from_event_replaces_scheduler_message_immediately(api: Api) -> No
     found.reconciler.now = lambda: later
     found.look()
     assert 'ProvisioningFailed: storageclass.storage.k8s.io "fast" not found' in status(api)["message"]
+
+
+def test_status_of_job_that_newer_version_ended_is_not_written(api: Api) -> None:
+    """Contract: a rollback of the controller loses no result."""
+    ended = {"phase": "Archived", "completionTime": "2026-11-23T11:00:00Z", "message": "kept"}
+    api.put({**the(api, names.JOB_KIND), "status": ended})
+    controller(api).look()
+    assert status(api) == ended
+    assert api.there("JobSet") is None
+
+
+def test_finalizer_that_controller_may_not_remove_is_reported(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Contract: with the role of `--gang kueue`, a queue from `--gang kai` says why it is not gone."""
+    ending = {"finalizers": [names.FINALIZER], "deletionTimestamp": "2026-11-23T11:00:00Z"}
+    one = queue()
+    api.put({**one, "metadata": {**one["metadata"], **ending}})
+    found = controller(api)
+
+    def refuse(*_: object) -> None:
+        raise ForbiddenError(ApiException(status=403, reason="Forbidden"))
+
+    monkeypatch.setattr(found.reconciler.cluster, "_finalizers", refuse)
+    found.look(Key("queue", "team", one["metadata"]["name"]))
+    stored = api.there(names.QUEUE_KIND, one["metadata"]["name"])
+    assert stored is not None
+    status_ = stored["status"]
+    assert [each["reason"] for each in status_["conditions"] if each["type"] == "Ready"] == [
+        "KaiQueueRemains"
+    ]
+    assert status_["phase"] == "Terminating"

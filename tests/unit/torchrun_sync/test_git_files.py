@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -284,6 +285,62 @@ def test_a_folder_of_ignored_files_is_sent_without_them(proj: Path) -> None:
     files, tree, [said] = scan(proj / "logs/sub")
     assert (files, tree.excluded) == (set(), (("deep/a.bin", "git ignores it"),))
     assert "warning: no files in" in said
+
+
+def modes(top: Path) -> dict[str, int]:
+    return {entry["path"]: entry["mode"] for entry in scan(top)[1].entries if entry["kind"] == "file"}
+
+
+@pytest.mark.parametrize("disk", [0o644, 0o777], ids=["lost", "invented"])
+def test_git_decides_what_is_executable_where_the_disk_cannot(proj: Path, git: Git, disk: int) -> None:
+    """Contract: as on the disks of Windows (core.fileMode is false). Untracked files keep their bits."""
+    git(proj, "update-index", "--chmod=+x", "tool/tokenizer.bin")
+    git(proj, "submodule", "--quiet", "add", str(proj), "sub")
+    (proj / "new.sh").write_text("")
+    for path in proj.rglob("*"):
+        if path.is_file() and ".git" not in path.parts:
+            path.chmod(disk)
+    assert {modes(proj)[name] & 0o111 for name in ("tool/tokenizer.bin", "train.py")} == {disk & 0o111}
+    for folder in (proj, proj / "sub"):
+        git(folder, "config", "core.fileMode", "false")
+    found = modes(proj)
+    assert found["tool/tokenizer.bin"] & 0o111 == 0o111
+    assert (found["train.py"] & 0o111, found["sub/train.py"] & 0o111) == (0, 0)
+    assert found["new.sh"] == disk
+    # A disk that shows the bit for some files is trusted: git does not learn of `chmod +x`.
+    (proj / ".gitignore").chmod(0o644)
+    (proj / "train.py").chmod(0o755)
+    assert modes(proj)["train.py"] == 0o755
+
+
+def test_link_that_was_checked_out_as_file_is_named(proj: Path, git: Git) -> None:
+    """Contract: with core.symlinks=false, a link is a file with the path of its target."""
+    (proj / "link.py").symlink_to("train.py")
+    git(proj, "add", "link.py")
+    assert scan(proj)[2] == []
+    (proj / "link.py").unlink()
+    (proj / "link.py").write_text("train.py")
+    [said] = scan(proj)[2]
+    assert "link.py is a symbolic link in git, but a file here" in said
+
+
+def test_linked_work_tree_inside_is_named(proj: Path, git: Git) -> None:
+    """Contract: it is a second copy of the code, which is not sent in silence. A submodule is none."""
+    git(proj, "worktree", "add", "-q", "trees/other")
+    git(proj, "submodule", "--quiet", "add", str(proj), "sub")
+    files, _, [said] = scan(proj)
+    assert "trees/other/train.py" in files
+    assert "trees/other is a work tree of" in said
+    assert "add trees/other/ to .torchrunignore" in said
+    (proj / ".torchrunignore").write_text("trees/other/\n")
+    assert scan(proj)[2] == []
+
+
+def test_submodule_that_does_not_exist_is_named(proj: Path, git: Git) -> None:
+    git(proj, "submodule", "--quiet", "add", str(proj), "sub")
+    shutil.rmtree(proj / "sub")
+    [said] = scan(proj)[2]
+    assert "the submodule sub does not exist here and is not sent" in said
 
 
 def test_a_sparse_checkout_sends_what_is_checked_out(proj: Path, git: Git) -> None:

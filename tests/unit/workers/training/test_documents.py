@@ -267,6 +267,18 @@ def test_one_file_or_shards_in_order_of_their_names(
             ["train/a-00000-of-00002.jsonl", "train/a-00001-of-00002.jsonl", "train/b-00000-of-00002.jsonl"],
             "expected 2 shards, as b-00000-of-00002.jsonl; found 1",
         ),
+        (
+            ["train/c4.00000-of-00003.json.gz", "train/c4.00002-of-00003.json.gz"],
+            "expected 3 shards, as c4.00000-of-00003.json.gz; found 2, without number 1",
+        ),
+        (
+            [f"train/a_{number}_of_2.jsonl" for number in range(3)],
+            "expected 2 shards, as a_0_of_2.jsonl; found 3",
+        ),
+        (
+            [f"train-{number}-of-4.jsonl" for number in (0, 1, 2, 4)],
+            "expected 4 shards, as train-0-of-4.jsonl; found 4, without number 3",
+        ),
     ],
 )
 def test_unclear_texts_are_refused(there: list[str], message: str, tmp_path: Path) -> None:
@@ -275,6 +287,40 @@ def test_unclear_texts_are_refused(there: list[str], message: str, tmp_path: Pat
     with pytest.raises(ValueError) as refused:  # noqa: PT011 - the message is compared
         documents.files(tmp_path, "train")
     assert message in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("there", "missing"),
+    [
+        (["train/shard-0.jsonl", "train/shard-1.jsonl", "train/shard-3.jsonl"], "2 is missing"),
+        (["train-1.jsonl", "train-2.jsonl", "train-4.jsonl"], "3 is missing"),
+        ([f"train/{n:05}.jsonl.gz" for n in (0, 1, 2, 3, 6, 7)], "4, 5 are missing"),
+        ([f"train/part_{n}.jsonl" for n in (*range(10), *range(17, 20))], "10, 11, 12, 13, 14 and 2 more"),
+        (["train/en-0.jsonl", "train/en-1.jsonl", "train/de0.jsonl", "train/de2.jsonl"], "1 is missing"),
+    ],
+)
+def test_gap_among_plain_numbers_is_a_warning(there: list[str], missing: str, tmp_path: Path) -> None:
+    """Contract: the number is named, and the texts are used, because a sample of shards has gaps too."""
+    write(tmp_path, *there)
+    assert missing in documents.gap(documents.files(tmp_path, "train"))
+
+
+@pytest.mark.parametrize(
+    "there",
+    [
+        ["train.jsonl"],
+        ["train/shard-3.jsonl", "train/shard-4.jsonl"],
+        ["train/shard-9.jsonl", "train/shard-10.jsonl"],
+        ["train/log-1700000000.jsonl", "train/log-1700003600.jsonl"],
+        ["train/2024-01-01.jsonl", "train/2024-01-04.jsonl", "train/2024-01-05.jsonl"],
+        ["train/part-0.jsonl", "train/part-17.jsonl", "train/part-40.jsonl"],
+        ["train/part-00000-of-00002.jsonl", "train/part-00001-of-00002.jsonl"],
+        ["train/de.jsonl", "train/en.jsonl"],
+    ],
+)
+def test_other_names_of_shards_have_no_gap(there: list[str], tmp_path: Path) -> None:
+    write(tmp_path, *there)
+    assert documents.gap(documents.files(tmp_path, "train")) == ""
 
 
 def _socket(path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 from collections.abc import Callable
@@ -432,3 +433,60 @@ def test_an_identity_of_a_downloaded_run_is_kept(run: Path) -> None:
     (run / "trackers").mkdir()
     (run / "trackers/id").write_text("0123456789abcdef")
     assert trackers._identity(run / "trackers", "b", lambda _: None) == "0123456789abcdef"
+
+
+# The validation texts changed between two attempts: losses over different texts are not compared.
+
+
+def measured(run: Path, step: int, loss: float, texts: int) -> Path:
+    """Write a checkpoint whose validation loss was measured on the texts with this fingerprint."""
+    return save(run, step, **{"val/loss": loss, "val/best": loss, resume.VAL_TEXTS: texts})
+
+
+def resumed_with(run: Path, texts: int) -> tuple[resume.Resumed, list[str]]:
+    said: list[str] = []
+    resume.open_run(run)
+    found = resume.resumable(run, said.append, texts)
+    assert found is not None
+    return found, said
+
+
+def test_changed_validation_texts_begin_new_best(tmp_path: Path) -> None:
+    """Contract: the lowest loss of other texts does not count, and the message names both sets."""
+    run = tmp_path / "run"
+    checkpoint.point_best(run, measured(run, 1, 0.5, texts=11))
+    measured(run, 2, 0.9, texts=11)
+    found, said = resumed_with(run, 22)
+    assert (found.manifest.step, found.best, found.best_since) == (2, math.inf, 2)
+    assert any("validation texts have changed" in line for line in said), said
+    assert os.readlink(run / "best") == "epoch-0001-step-00000001", "until the next evaluation"
+
+
+def test_best_of_other_texts_is_replaced_after_evaluation(tmp_path: Path) -> None:
+    """Contract: also if the attempt was killed before it pointed `best` to its checkpoint."""
+    run = tmp_path / "run"
+    checkpoint.point_best(run, measured(run, 1, 0.5, texts=11))
+    worse = measured(run, 2, 1.9, texts=22)
+    save(run, 3, **{"val/best": 1.9, resume.VAL_TEXTS: 22, resume.VAL_SINCE: 1})
+    found, said = resumed_with(run, 22)
+    assert (found.best, found.best_since) == (1.9, 1)
+    assert os.readlink(run / "best") == worse.name
+    assert not any("validation texts have changed" in line for line in said), said
+
+
+def test_validation_texts_that_return_keep_their_best(tmp_path: Path) -> None:
+    """Contract: texts A, then B, then A again: the best of A is the one to beat."""
+    run = tmp_path / "run"
+    first = measured(run, 1, 0.5, texts=11)
+    checkpoint.point_best(run, measured(run, 2, 0.4, texts=22))
+    found, _ = resumed_with(run, 11)
+    assert (found.best, found.best_since) == (0.5, 2)
+    assert os.readlink(run / "best") == first.name
+
+
+def test_checkpoint_of_older_harness_keeps_its_best(tmp_path: Path) -> None:
+    """Contract: a manifest without a fingerprint is not reported as changed."""
+    run = tmp_path / "run"
+    save(run, 1, **{"val/loss": 0.5, "val/best": 0.5})
+    found, said = resumed_with(run, 22)
+    assert (found.best, said) == (0.5, [])
