@@ -81,8 +81,8 @@ class Page:
 
     def _connect(self) -> WebSocket:
         """Chromium writes the port that it chose, and the path of the browser's own endpoint."""
-        told, until = Path(self._folder.name) / "DevToolsActivePort", time.monotonic() + START_SECONDS
-        while not (told.is_file() and len(told.read_text().split()) == 2):
+        port_file, until = Path(self._folder.name) / "DevToolsActivePort", time.monotonic() + START_SECONDS
+        while not (port_file.is_file() and len(port_file.read_text().split()) == 2):
             if self._process.poll() is not None:
                 raise HarnessError(
                     f"{program()} ended with exit code {self._process.returncode}", hint=NEEDED
@@ -90,7 +90,7 @@ class Page:
             if time.monotonic() > until:
                 raise WaitError("Chromium to listen", "no DevToolsActivePort", START_SECONDS)
             time.sleep(0.05)
-        port, path = told.read_text().split()
+        port, path = port_file.read_text().split()
         self._session: str | None = None
         self._socket = create_connection(f"ws://127.0.0.1:{port}{path}", timeout=ANSWER_SECONDS)
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
@@ -110,15 +110,15 @@ class Page:
 
     def _receive(self) -> dict[str, Any]:
         message: dict[str, Any] = json.loads(self._socket.recv())
-        method, said = message.get("method"), message.get("params", {})
+        method, params = message.get("method"), message.get("params", {})
         if method == "Network.requestWillBeSent":
-            self.requests.append(said["request"]["url"])
+            self.requests.append(params["request"]["url"])
         elif method == "Runtime.exceptionThrown":
-            self.errors.append(said["exceptionDetails"]["text"])
-        elif method == "Runtime.consoleAPICalled" and said["type"] in {"error", "warning"}:
-            self.errors.append(str(said["args"]))
-        elif method == "Log.entryAdded" and said["entry"]["level"] in {"error", "warning"}:
-            self.errors.append(said["entry"]["text"])
+            self.errors.append(params["exceptionDetails"]["text"])
+        elif method == "Runtime.consoleAPICalled" and params["type"] in {"error", "warning"}:
+            self.errors.append(str(params["args"]))
+        elif method == "Log.entryAdded" and params["entry"]["level"] in {"error", "warning"}:
+            self.errors.append(params["entry"]["text"])
         elif method == "Page.loadEventFired":
             self._loaded = True
         return message

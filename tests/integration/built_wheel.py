@@ -35,8 +35,8 @@ def build(folder: Path) -> Path:
         shutil.copytree(ROOT / name, source / name, symlinks=True, ignore=ignored)
     for name in ("pyproject.toml", "README.md", "LICENSE", "Dockerfile", "Dockerfile.dockerignore"):
         shutil.copy(ROOT / name, source)
-    made = "import sys; from setuptools import build_meta; build_meta.build_sdist(sys.argv[1])"
-    run([sys.executable, "-c", made, folder], source)
+    program = "import sys; from setuptools import build_meta; build_meta.build_sdist(sys.argv[1])"
+    run([sys.executable, "-c", program, folder], source)
     (sdist,) = folder.glob("*.tar.gz")
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "--no-index", "--quiet"]
     run([*pip, "--no-deps", "--no-build-isolation", "-w", folder, sdist], folder)

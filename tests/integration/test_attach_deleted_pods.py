@@ -253,8 +253,8 @@ def test_a_refusal_before_the_pods_were_created_is_over(
     times = {"firstTimestamp": jobs.at(10), "lastTimestamp": jobs.at(10)}
     api.objects["event"] = [jobs.event("denied", "Job", "train", "FailedCreate", denied, **times)]
     for pod in ("train-0-abcd0", "train-1-abcd1"):
-        made = {"type": "Normal", "firstTimestamp": jobs.at(retried_at), "lastTimestamp": jobs.at(retried_at)}
-        event = jobs.event(pod, "Job", "train", "SuccessfulCreate", f"Created pod: {pod}", **made)
+        when = {"type": "Normal", "firstTimestamp": jobs.at(retried_at), "lastTimestamp": jobs.at(retried_at)}
+        event = jobs.event(pod, "Job", "train", "SuccessfulCreate", f"Created pod: {pod}", **when)
         api.objects["event"].append(event)
     verdict = attached().verdict
     assert (verdict.verdict, verdict.cause) == ("UNKNOWN", "run.timed_out")
@@ -265,10 +265,10 @@ def test_a_refusal_after_a_pod_was_created_counts(api: BundleApi, attached: Atta
     """A quota admits one pod of two. The pod that was created is gone."""
     serve(api, jobs.job("train", 2, jobs.condition("Failed", *BACKOFF)))
     denied = 'Error creating: pods "train-1-x" is forbidden: exceeded quota: team, requested: pods=1'
-    made = {"type": "Normal", "firstTimestamp": jobs.at(10), "lastTimestamp": jobs.at(10)}
+    fields = {"type": "Normal", "firstTimestamp": jobs.at(10), "lastTimestamp": jobs.at(10)}
     refused = {"firstTimestamp": jobs.at(10), "lastTimestamp": jobs.at(10)}
     api.objects["event"] = [
-        jobs.event("made", "Job", "train", "SuccessfulCreate", "Created pod: train-0-abcd0", **made),
+        jobs.event("made", "Job", "train", "SuccessfulCreate", "Created pod: train-0-abcd0", **fields),
         jobs.event("denied", "Job", "train", "FailedCreate", denied, **refused),
     ]
     assert "exceeded quota: team" in f"{attached().verdict}"

@@ -65,12 +65,12 @@ def test_a_container_that_no_pod_has(api, settings):
     assert error.value.hint == "choose one of the pods' containers: main"
 
 
-@pytest.mark.parametrize(("namespace", "said"), [("gone", "does not exist"), ("team", "existing Jobs: none")])
-def test_a_namespace_that_does_not_exist(namespace, said, api, attached):
+@pytest.mark.parametrize(("namespace", "hint"), [("gone", "does not exist"), ("team", "existing Jobs: none")])
+def test_a_namespace_that_does_not_exist(namespace, hint, api, attached):
     """Contract: its absence is the reason, and not that of the job."""
     with pytest.raises(UsageError, match=f"there is no Job train in namespace {namespace}") as error:
         attached("job/train", namespace=namespace)
-    assert said in error.value.hint
+    assert hint in error.value.hint
 
 
 def test_two_at_once_have_a_bundle_each(api, attached):

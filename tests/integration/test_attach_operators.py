@@ -192,11 +192,11 @@ def test_an_mpijob_whose_launcher_failed_quotes_it(api, attached):
     api.objects["mpijob"] = [mpi_job(jobs.condition("Failed", "MPIJobFailed", "launcher failed"))]
     api.objects["pod"] = [jobs.kubeflow("MPIJob", "launcher", 0, 137, role="launcher")]
     api.objects["pod"] += [jobs.kubeflow("MPIJob", "worker", n, None) for n in (0, 1)]
-    said = "mpirun noticed that process rank 1 on node train-worker-1 exited on signal 9 (Killed)."
-    api.logs["train-launcher-0", "main"] = jobs.stamped(said)
+    message = "mpirun noticed that process rank 1 on node train-worker-1 exited on signal 9 (Killed)."
+    api.logs["train-launcher-0", "main"] = jobs.stamped(message)
     verdict = attached("mpijob/train").verdict
     assert verdict.verdict == "UNKNOWN"
-    assert said.rstrip(".") in " ".join(check.explanation for check in verdict.checks)
+    assert message.rstrip(".") in " ".join(check.explanation for check in verdict.checks)
 
 
 @pytest.mark.parametrize("readable", [True, False])
@@ -207,13 +207,13 @@ def test_an_mpijob_of_the_training_operator(api, attached, readable, monkeypatch
     api.objects["mpijob"] = [mpi_job(failed)] if readable else []
     api.objects["pod"] = [jobs.kubeflow("MPIJob", "launcher", 0, 137, role="master")]
     api.objects["pod"] += [jobs.kubeflow("MPIJob", "worker", n, None, role="") for n in (0, 1)]
-    said = "mpirun noticed that process rank 1 on node train-worker-1 exited on signal 9 (Killed)."
-    api.logs["train-launcher-0", "main"] = jobs.stamped(said)
+    message = "mpirun noticed that process rank 1 on node train-worker-1 exited on signal 9 (Killed)."
+    api.logs["train-launcher-0", "main"] = jobs.stamped(message)
     outcome = attached("mpijob/train")
     expected = Bundle.open(outcome.bundle).manifest.expected
     assert (outcome.verdict.verdict, expected.num_nodes) == ("UNKNOWN", 2)
     explained = " ".join(check.explanation for check in outcome.verdict.checks)
-    assert said.rstrip(".") in explained or not readable, explained
+    assert message.rstrip(".") in explained or not readable, explained
 
 
 def initializing(part: str, index: int) -> dict:

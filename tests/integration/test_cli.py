@@ -39,16 +39,16 @@ def harness(*arguments: str, env: dict[str, str], **more: str) -> subprocess.Com
     )
 
 
-def wrong(done: subprocess.CompletedProcess[str], told: str) -> None:
+def wrong(done: subprocess.CompletedProcess[str], message: str) -> None:
     """Expect exit code 64, one message that says it, no traceback, and nothing created."""
     assert done.returncode == 64, done.stderr + done.stdout
-    assert told in done.stderr
+    assert message in done.stderr
     assert "Traceback" not in done.stderr
     assert done.stdout == ""
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["run", str(JOB), "--no-such-option"], "--no-such-option"),
         (["no-such-command"], "no-such-command"),
@@ -74,9 +74,9 @@ def wrong(done: subprocess.CompletedProcess[str], told: str) -> None:
     ],
 )
 def test_wrong_use_is_told_before_anything_is_made(
-    env: dict[str, str], tmp_path: Path, arguments: list[str], told: str
+    env: dict[str, str], tmp_path: Path, arguments: list[str], message: str
 ) -> None:
-    wrong(harness(*arguments, env=env), told)
+    wrong(harness(*arguments, env=env), message)
     assert not (tmp_path / "runs").exists()
 
 
@@ -144,12 +144,12 @@ def test_a_run_without_docker_prints_one_json_verdict(env: dict[str, str], tmp_p
     assert harness("report", "--output", "again.html", env=env).stdout == "again.html\n"
     assert (tmp_path / "again.html").read_bytes() == written
     junit = tmp_path / "runs/latest/junit.xml"
-    told = junit.read_bytes()
-    assert verdict["cause"].encode() in told
+    content = junit.read_bytes()
+    assert verdict["cause"].encode() in content
     for file in (junit, junit.with_name("ctrf.json"), junit.with_name("report.html")):
         file.unlink()
     assert harness("report", env=env).stdout == "runs/latest/report.html\n"
-    assert (junit.read_bytes(), junit.with_name("report.html").read_bytes()) == (told, written)
+    assert (junit.read_bytes(), junit.with_name("report.html").read_bytes()) == (content, written)
     assert json.loads(junit.with_name("ctrf.json").read_text())["results"]["summary"]["passed"] > 0
     shown = harness("show", env=env)
     assert "report.html" in shown.stdout
@@ -230,9 +230,9 @@ def test_diff_exits_with_1_when_verdicts_differ(env: dict[str, str], tmp_path: P
     same = harness("diff", one, one, env=env)
     assert (same.returncode, same.stderr) == (0, "")
     assert "nothing that matters differs" in same.stdout
-    told = harness("diff", one, other, "--json", env=env)
-    document = json.loads(told.stdout)
-    assert (told.returncode, document["matters"]) == (1, True)
+    result = harness("diff", one, other, "--json", env=env)
+    document = json.loads(result.stdout)
+    assert (result.returncode, document["matters"]) == (1, True)
     assert [(c["a"], c["b"]) for c in document["verdict"]] == [
         ("unification.lost_points", "unification.wrong_value")
     ]

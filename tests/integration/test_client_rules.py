@@ -38,17 +38,17 @@ def test_the_client_sends_the_name_from_the_rules(logged: dict[tuple[str, int], 
 @pytest.mark.parametrize("label", VALUES)
 def test_the_run_has_the_value_from_the_rules(logged: dict[tuple[str, int], float], label: str) -> None:
     """Contract: the run has the last of the values that the rules say, or nothing when it is left out."""
-    said, seen = sent(VALUES[label]()), logged.get((f"value/{label}", 0))
-    if not said.kept or not said.values:
-        assert seen is None, said
+    outcome, seen = sent(VALUES[label]()), logged.get((f"value/{label}", 0))
+    if not outcome.kept or not outcome.values:
+        assert seen is None, outcome
         return
-    assert seen is not None, said
-    assert seen == said.values[-1] or (math.isnan(seen) and math.isnan(said.values[-1]))
+    assert seen is not None, outcome
+    assert seen == outcome.values[-1] or (math.isnan(seen) and math.isnan(outcome.values[-1]))
 
 
 @pytest.mark.parametrize("label", STEPS)
 def test_a_step_is_a_whole_number_or_refused(logged: dict[tuple[str, int], float], label: str) -> None:
     """Contract: a step arrives as its whole number, or the rules say that it is refused."""
-    said = sent(1.0, STEPS[label])
+    outcome = sent(1.0, STEPS[label])
     arrived = [step for metric, step in logged if metric == f"step/{label}"]
-    assert arrived == ([int(STEPS[label])] if said.kept else [])
+    assert arrived == ([int(STEPS[label])] if outcome.kept else [])

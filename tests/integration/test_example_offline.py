@@ -73,9 +73,9 @@ def test_a_loss_that_does_not_fall_is_a_fail(repository: Path, tmp_path: Path) -
 
 def test_its_tests_find_the_fixtures(repository: Path) -> None:
     """And its own job file in place of the main job."""
-    said = run(repository, "pytest", "--setup-plan", "-q")
-    assert "test_training_that_learns_nothing" in said
-    assert "SETUP    S cluster" in said
+    output = run(repository, "pytest", "--setup-plan", "-q")
+    assert "test_training_that_learns_nothing" in output
+    assert "SETUP    S cluster" in output
 
 
 def test_its_job_and_worker_are_sound(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -106,16 +106,16 @@ def test_command_works_without_repository_or_tells_what_it_needs(
     """Contract: no traceback, and nothing is created, in a folder that is not the checkout."""
     command = [bin_ / "harness", *words]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
-    said = done.stdout + done.stderr
-    assert (done.returncode, "Traceback" in said) == (code, False), said
-    assert expected in " ".join(said.split())
+    output = done.stdout + done.stderr
+    assert (done.returncode, "Traceback" in output) == (code, False), output
+    assert expected in " ".join(output.split())
     assert [*tmp_path.iterdir()] == []
 
 
 def test_images_are_made_of_the_same_files(bin_: Path, tmp_path: Path) -> None:
     """Contract: the tags are those of the checkout."""
-    said = run([bin_ / "python", "-c", TAGS.format(arguments=ARGUMENTS)], tmp_path)
-    assert json.loads(said) == [
+    output = run([bin_ / "python", "-c", TAGS.format(arguments=ARGUMENTS)], tmp_path)
+    assert json.loads(output) == [
         recipe.tag(ARGUMENTS, "3.13", ARM64) for recipe in (WORKER, TRACKER, CONTROLLER)
     ]
 
@@ -124,9 +124,9 @@ def test_the_fixtures_are_there(bin_: Path, tmp_path: Path) -> None:
     """The plugin is found by its entry point; `--setup-plan` resolves fixtures and makes none of them."""
     test = "def test_mine(launch, job, cluster, harness_settings): ..."
     (tmp_path / "test_mine.py").write_text(test)
-    said = run([bin_ / "python", "-m", "pytest", "--setup-plan", "test_mine.py"], tmp_path)
-    assert "SETUP    S cluster" in said
-    assert "SETUP    F launch" in said
+    output = run([bin_ / "python", "-m", "pytest", "--setup-plan", "test_mine.py"], tmp_path)
+    assert "SETUP    S cluster" in output
+    assert "SETUP    F launch" in output
 
 
 @pytest.mark.nightly

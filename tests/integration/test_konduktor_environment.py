@@ -35,7 +35,7 @@ def environ(tmp_path: Path) -> dict[str, str]:
 def test_it_is_the_nightly_that_the_lock_pins(
     konduktor: Path, environ: dict[str, str], tmp_path: Path
 ) -> None:
-    said = subprocess.run(
+    result = subprocess.run(
         [konduktor, "--version"],
         env=environ,
         cwd=tmp_path,
@@ -46,14 +46,14 @@ def test_it_is_the_nightly_that_the_lock_pins(
     )
     pinned = re.search(r"^konduktor-nightly==(\S+)", environment.LOCK.read_text(), re.M)
     assert pinned is not None
-    assert pinned[1] in said.stdout
+    assert pinned[1] in result.stdout
 
 
 def test_it_has_the_options_that_a_launch_uses(
     konduktor: Path, environ: dict[str, str], tmp_path: Path
 ) -> None:
     """A nightly that renames one of these fails here and not in the middle of a launch."""
-    said = subprocess.run(
+    result = subprocess.run(
         [konduktor, "launch", "--help"],
         env=environ,
         cwd=tmp_path,
@@ -63,11 +63,11 @@ def test_it_has_the_options_that_a_launch_uses(
         timeout=120,
     )
     for option in ("--detach-run", "--skip-image-check", "--yes", "--name", "--env"):
-        assert option in said.stdout
+        assert option in result.stdout
 
 
 def test_its_libraries_are_its_own(konduktor: Path, tmp_path: Path) -> None:
-    said = subprocess.run(
+    result = subprocess.run(
         [
             konduktor.with_name("python"),
             "-c",
@@ -79,17 +79,17 @@ def test_its_libraries_are_its_own(konduktor: Path, tmp_path: Path) -> None:
         check=True,
         timeout=120,
     )
-    version, path = said.stdout.split()
+    version, path = result.stdout.split()
     assert int(version.split(".")[0]) < 31
     assert Path(path).is_relative_to(konduktor.parent.parent)
 
 
 def test_a_second_call_runs_nothing_and_is_silent(konduktor: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[str] = []
+    messages: list[str] = []
     monkeypatch.setattr(environment, "run", lambda *command, **_: pytest.fail(f"it ran {command}"))
-    context = RunContext(settings=load(), progress=said.append)
+    context = RunContext(settings=load(), progress=messages.append)
     assert environment.konduktor_bin(context) == konduktor
-    assert said == []
+    assert messages == []
 
 
 MERGE = """
@@ -126,7 +126,7 @@ def test_it_mounts_every_script_that_is_sent(konduktor: Path, environ: dict[str,
 
 def test_process_that_waited_fails_as_one_that_did_not(konduktor: Path, tmp_path: Path) -> None:
     """Contract: what was begun before its files were there reads them as any konduktor."""
-    told = []
+    failures = []
     for begun in (konduktor, None):
         with Konduktor(tmp_path, begun) as launching:
             launching.config.write_text(
@@ -136,7 +136,7 @@ def test_process_that_waited_fails_as_one_that_did_not(konduktor: Path, tmp_path
             launching.job.write_text("name: x\nnum_nodes: not a number\n")
             with pytest.raises(ToolError) as failed:
                 launching.launch(konduktor)
-            told.append(reason(failed.value.returncode, failed.value.output))
-    assert told[0] == told[1]
-    assert told[0][0] == "launch.konduktor_failed"
-    assert "not a number" in told[0][1]
+            failures.append(reason(failed.value.returncode, failed.value.output))
+    assert failures[0] == failures[1]
+    assert failures[0][0] == "launch.konduktor_failed"
+    assert "not a number" in failures[0][1]

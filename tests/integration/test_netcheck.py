@@ -71,7 +71,7 @@ def finished(process: subprocess.Popen[str]) -> Result:
     return result
 
 
-def said(result: Result, cause: str) -> Result:
+def finding_of(result: Result, cause: str) -> Result:
     """The finding of a cause."""
     return next(finding for finding in result["findings"] if finding["cause"] == cause)
 
@@ -235,7 +235,7 @@ def test_another_jobs_master(pods: World) -> None:
     other.communicate()
     for result in results.values():
         assert (result["cause"], result["ranks"]) == ("peer.other_job", [0])
-    assert "run-other" in said(results[0], "peer.other_job")["text"]
+    assert "run-other" in finding_of(results[0], "peer.other_job")["text"]
 
 
 def test_a_wrong_search_path_is_not_waited_for(pods: World) -> None:
@@ -260,7 +260,7 @@ def test_a_rank_with_a_clock_offset_is_named(pods: World, tmp_path: Path) -> Non
     (tmp_path / "sitecustomize.py").write_text(ahead)
     result = play(pods, **variables(2, PYTHONPATH=f"{tmp_path}:{PACKAGES}"))[0]
     assert (result["cause"], result["ranks"]) == ("clock.offset", [2])
-    offset = re.search(r"rank 2 by \+(\d+\.\d) s", said(result, "clock.offset")["text"])
+    offset = re.search(r"rank 2 by \+(\d+\.\d) s", finding_of(result, "clock.offset")["text"])
     assert offset
     assert abs(float(offset[1]) - 600) < 5
 
@@ -485,7 +485,7 @@ def test_every_rank_names_the_cause_and_missing_ranks(
             continue
         found = (result["verdict"], result["cause"], result["ranks"], result["missing"])
         assert found == ("failed", case.cause, case.ranks, case.missing), result["findings"]
-        finding = said(result, case.cause)
+        finding = finding_of(result, case.cause)
         assert re.search(case.text, finding["text"]), finding
         assert case.pattern in (None, finding["pattern"])
         assert result["recommendations"][0].startswith(case.cause)

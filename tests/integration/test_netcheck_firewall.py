@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from namespaces import World, world
-from test_netcheck import PORT, Result, finished, said, together
+from test_netcheck import PORT, Result, finding_of, finished, together
 
 SYN = "-p tcp --syn"
 HOST_PROHIBITED = "icmp-host-prohibited"
@@ -49,7 +49,7 @@ def test_of_two_pods_only_one_that_rejects_is_accused(
     for result in results.values():
         found = (result["cause"], result["ranks"], result["missing"])
         assert found == ("tcp.rejected", accused, []), result["findings"]
-        assert "firewall" in said(result, "tcp.rejected")["text"]
+        assert "firewall" in finding_of(result, "tcp.rejected")["text"]
 
 
 @pytest.mark.nightly

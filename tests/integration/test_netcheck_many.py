@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from namespaces import World, world
-from test_netcheck import CASES, Case, play, said
+from test_netcheck import CASES, Case, finding_of, play
 
 pytestmark = pytest.mark.nightly
 SIZE = 16
@@ -35,5 +35,5 @@ def test_a_verdict_of_four_pods_holds_in_16(case: Case, sixteen: World) -> None:
         if rank not in case.alone:
             found = (result["verdict"], result["cause"], result["ranks"], result["missing"])
             assert found == ("failed", case.cause, case.ranks, case.missing), result["findings"]
-            finding = said(result, case.cause)
+            finding = finding_of(result, case.cause)
             assert re.search(case.text, finding["text"]), finding

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 from namespaces import DOMAIN, World, run
-from test_netcheck import NAMED, PORT, SERVICE, Result, finished, guide, play, said, together
+from test_netcheck import NAMED, PORT, SERVICE, Result, finding_of, finished, guide, play, together
 
 CLUSTER_IP = "10.96.7.7"
 OTHER = "10.88.0.2"
@@ -138,4 +138,4 @@ def test_the_address_on_which_gloo_listens_is_tested(
         run("ip", "-n", pods.pod(2), "link", "del", "net9")
     for result in results.values():
         assert (result["cause"], result["ranks"]) == ("address.advertised" if ranks else None, ranks), result
-        assert not ranks or text in said(result, "address.advertised")["text"]
+        assert not ranks or text in finding_of(result, "address.advertised")["text"]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from dns_server import Server, Zone
 from namespaces import DOMAIN, World, run
-from test_netcheck import FOUR, PORT, SERVICE, Result, finished, play, said, together
+from test_netcheck import FOUR, PORT, SERVICE, Result, finding_of, finished, play, together
 from test_netcheck_ports import cluster_ip
 
 from harness.workers.netcheck import dns_client
@@ -45,7 +45,7 @@ def test_a_sidecar_that_closes_connections_is_named(pods: World) -> None:
     sidecar.communicate()
     for result in results.values():
         assert (result["cause"], result["ranks"]) == ("tcp.reset", [2]), result["findings"]
-        assert "sidecar" in said(result, "tcp.reset")["do"]
+        assert "sidecar" in finding_of(result, "tcp.reset")["do"]
 
 
 def test_a_pod_without_a_route_says_so(pods: World) -> None:
@@ -58,7 +58,7 @@ def test_a_pod_without_a_route_says_so(pods: World) -> None:
         run("ip", "-n", pods.pod(1), "route", "add", "default", "via", "10.77.1.1")
         run("ip", "-n", pods.pod(1), "-6", "route", "add", "default", "via", "fd77:1::1")
     assert (results[1]["cause"], results[1]["whole"]) == ("tcp.no_route", False), results[1]["findings"]
-    assert "Network is unreachable" in said(results[1], "tcp.no_route")["text"]
+    assert "Network is unreachable" in finding_of(results[1], "tcp.no_route")["text"]
     assert (results[0]["cause"], results[0]["ranks"]) == ("tcp.filtered", [1]), results[0]["findings"]
 
 
@@ -67,7 +67,7 @@ def test_host_name_resolved_only_by_rank_0_is_named(pods: World) -> None:
     results = play(pods, deadline=20, all={"variables": {"MASTER_ADDR": "job-0"}})
     for result in results.values():
         assert (result["cause"], result["ranks"]) == ("dns.search_path", [1, 2, 3]), result["findings"]
-        assert f"job-0.{DOMAIN}" in said(result, "dns.search_path")["text"]
+        assert f"job-0.{DOMAIN}" in finding_of(result, "dns.search_path")["text"]
 
 
 def test_the_subdomain_of_another_service_is_named(pods: World) -> None:
@@ -75,7 +75,7 @@ def test_the_subdomain_of_another_service_is_named(pods: World) -> None:
     results = play(pods, deadline=20, all={"variables": {"MASTER_ADDR": "job-0.job"}})
     for result in results.values():
         assert (result["verdict"], result["cause"]) == ("failed", "dns.no_record"), result["findings"]
-        assert f".{DOMAIN}. exists" in said(result, "dns.no_record")["text"], result["findings"]
+        assert f".{DOMAIN}. exists" in finding_of(result, "dns.no_record")["text"], result["findings"]
 
 
 def test_an_exclusion_list_for_gloo_is_named(pods: World) -> None:
@@ -109,7 +109,7 @@ def test_a_run_id_of_each_pods_own_is_named(pods: World) -> None:
     results = play(pods, all={"variables": {"NETCHECK_RUN_ID": "one"}}, **own)
     for result in results.values():
         assert (result["cause"], result["ranks"]) == ("variables.torchrun", [0, 1, 2, 3]), result["findings"]
-        assert "5000 on rank 0; 5001 on rank 1" in said(result, "variables.torchrun")["text"]
+        assert "5000 on rank 0; 5001 on rank 1" in finding_of(result, "variables.torchrun")["text"]
 
 
 TORCHRUN = """#!/bin/sh
@@ -147,7 +147,7 @@ def test_unresolvable_host_name_from_torchrun_is_named(pods: World, tmp_path: Pa
     of = {rank: SHORT_NAME.format(rank) for rank in range(4)}
     for result in play_torchrun(pods, tmp_path, C10D, of).values():
         assert (result["cause"], result["ranks"]) == ("dns.advertised", [0]), result["findings"]
-        finding = said(result, "dns.advertised")
+        finding = finding_of(result, "dns.advertised")
         assert "this pod's own name job-0 as MASTER_ADDR; no such name: tried job-0.team" in finding["text"]
         assert "--local-addr" in finding["do"]
 
@@ -185,7 +185,7 @@ def test_c10d_store_behind_address_of_service_is_named(
         assert result["cause"] == cause, result["findings"]
         if cause:
             assert (result["ranks"], result["missing"]) == ([0, 1, 2, 3], [])
-            assert "is_host=1" in said(result, cause)["text"]
+            assert "is_host=1" in finding_of(result, cause)["text"]
 
 
 def test_a_link_local_address_that_nccl_selects_is_tried(pods: World) -> None:
@@ -205,7 +205,7 @@ def test_a_link_local_address_that_nccl_selects_is_tried(pods: World) -> None:
         run("ip", "-n", pod, "link", "del", "ib0")
     for result in results.values():
         assert (result["cause"], result["ranks"]) == ("address.advertised", [2]), result["findings"]
-        assert "NCCL would listen on fe80::" in said(result, "address.advertised")["text"]
+        assert "NCCL would listen on fe80::" in finding_of(result, "address.advertised")["text"]
 
 
 def resolver(server: Server, tmp_path: Path) -> Names:

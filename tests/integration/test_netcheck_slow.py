@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 from namespaces import World
-from test_netcheck import PORT, Result, finished, said, together
+from test_netcheck import PORT, Result, finding_of, finished, together
 
 pytestmark = pytest.mark.nightly
 
@@ -115,7 +115,7 @@ def test_firewall_that_resets_rank_which_came_late_is_named(pods: World) -> None
     together([processes[3]])
     for found in results(processes).values():
         assert (found["cause"], found["ranks"]) == ("tcp.rejected", [3]), found["findings"]
-        assert "firewall resets" in said(found, "tcp.rejected")["text"]
+        assert "firewall resets" in finding_of(found, "tcp.rejected")["text"]
 
 
 def test_a_dns_server_that_answers_nobody_is_named(pods: World) -> None:

@@ -148,18 +148,18 @@ def test_a_wrong_password_is_an_error_without_the_password(
     caplog.set_level(logging.DEBUG)
     with proxy_server("me:right") as proxy:
         kube = Kube(kubeconfig(tmp_path, server, **{"proxy-url": f"http://{IN_URL}@127.0.0.1:{proxy.port}"}))
-        told = [str(kube.silence(60))]
+        messages = [str(kube.silence(60))]
         with pytest.raises(ApiException) as failed:
             kube.fetch("/version", seconds=60)
-        told.append(str(failed.value))
+        messages.append(str(failed.value))
         with pytest.raises((Cut, PodRefused)) as cut:
             opening(kube, "n", "p", "c", "/root", "/control")("session", Deadline.after(60))
-        told.append(str(cut.value))
+        messages.append(str(cut.value))
         assert proxy.refused
         assert proxy.asked == []
-    assert "407" in told[0]
+    assert "407" in messages[0]
     for secret in (PASSWORD, IN_URL, "bWU6"):
-        assert secret not in "\n".join([*told, caplog.text])
+        assert secret not in "\n".join([*messages, caplog.text])
 
 
 @pytest.mark.parametrize("url", ["socks5://127.0.0.1:1", "socks5h://me:secret@127.0.0.1:1"])

@@ -563,9 +563,9 @@ def test_how_the_client_was_made_is_recorded(
         run.log({{"loss": 1.0}}, step=0)
         run.finish()
     """)
-    [made] = [line for line in done.truth[0] if isinstance(line, TruthSettings)]
-    assert (made.mode, made.uploads) == (mode, uploads), done.output
-    assert bool(made.queue) == (not given) == bool(kept()), made
+    [settings] = [line for line in done.truth[0] if isinstance(line, TruthSettings)]
+    assert (settings.mode, settings.uploads) == (mode, uploads), done.output
+    assert bool(settings.queue) == (not given) == bool(kept()), settings
 
 
 _ADVICE = "psutil.cpu_freq = lambda percpu=False: None"
@@ -593,12 +593,12 @@ def test_client_starts_on_kernel_without_cpu_frequency(
         """,
         **given,
     )
-    made = [line.cpu_frequency for line in done.truth.get(0, []) if isinstance(line, TruthSettings)]
+    frequencies = [line.cpu_frequency for line in done.truth.get(0, []) if isinstance(line, TruthSettings)]
     if starts:
         assert done.code == 0, done.output
-        assert made == [not given]
+        assert frequencies == [not given]
         assert kept() == {("loss", 0): "1.0"}
     else:
         assert done.code == 1
-        assert made == []
+        assert frequencies == []
         assert "ValueError: min() " in done.output

@@ -198,10 +198,10 @@ def test_killed_rank_is_unknown_and_keeps_its_points(job: Job) -> None:
     job.run(KILLED, code=-9)
     findings = job.judge(0)
     assert set(words(findings).values()) == {"UNKNOWN"}
-    told = text(findings["ground-truth-complete"])
-    assert "rank 0: pod-0: it ended without a summary. Its last line is from 20" in told
-    assert "after 20 points; what it logged afterwards is not known" in told
-    assert "the 20 points up to its recorder's last line are in the run" in told
+    explanation = text(findings["ground-truth-complete"])
+    assert "rank 0: pod-0: it ended without a summary. Its last line is from 20" in explanation
+    assert "after 20 points; what it logged afterwards is not known" in explanation
+    assert "the 20 points up to its recorder's last line are in the run" in explanation
 
 
 RESUMED = """
@@ -258,9 +258,9 @@ def test_crash_without_rank_records_points_its_client_dropped(job: Job) -> None:
     pod = digest_records.read(job.log(None), UID, rank=0)
     findings = {one.name: one for one in digest_check.judge([pod], ranks=[0], parts=rows, run=run)}
     assert words(findings) == {"client-kept": "FAIL"}, [text(finding) for finding in findings.values()]
-    told = text(findings["client-kept"])
-    assert "rank 0: the client leaves out booleans (bool): 'flag' (bool) at step 1 (1 value)" in told
-    assert "rank 0: 'é' became '-' (1 point)" in told
+    explanation = text(findings["client-kept"])
+    assert "rank 0: the client leaves out booleans (bool): 'flag' (bool) at step 1 (1 value)" in explanation
+    assert "rank 0: 'é' became '-' (1 point)" in explanation
 
 
 def test_the_program_itself_is_not_changed(job: Job) -> None:

@@ -151,13 +151,13 @@ def test_digests_are_filled_in(index: tuple[str, str, str]) -> None:
         text = f'x = "{host}/a/b:v1"  # kept\ny = "{other}"\nz = "{host}/a/gone:v1"\n'
         text += '[worker]\ntorch = "2.9.1"\npython = "3.13"\n'
         text += f'torch_sha256 = {{arm64 = "{index[1]}"}}\n'
-        filled, said = completed(text, index[0])
+        filled, messages = completed(text, index[0])
     found = tomllib.loads(filled)
     assert (found["x"], found["y"], found["z"]) == (f"{host}/a/b:v1@{DIGEST}", other, f"{host}/a/gone:v1")
     assert "# kept" in filled
     assert found["worker"]["torch_sha256"] == {"amd64": index[1], "arm64": index[1]}
-    assert [line.partition(": ")[0] for line in said] == [f"{host}/a/b:v1", f"{host}/a/gone:v1"]
-    assert f"moved to @{DIGEST}" in said[0]
+    assert [line.partition(": ")[0] for line in messages] == [f"{host}/a/b:v1", f"{host}/a/gone:v1"]
+    assert f"moved to @{DIGEST}" in messages[0]
 
 
 class TestDist:

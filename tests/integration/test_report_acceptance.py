@@ -22,7 +22,7 @@ SHOWN = "[...document.querySelectorAll('.node')].filter(e => !e.classList.contai
 LOADED = "performance.getEntriesByType('navigation')[0].loadEventEnd"
 
 
-def made(folder: Path, nodes: int, gpus: int) -> Path:
+def report_page(folder: Path, nodes: int, gpus: int) -> Path:
     """Write the page of a cluster with a bad GPU, a node that did not answer, and a slow link."""
     there = healthy(nodes, gpus)
     there[1] = replace(there[1], bad={("compute.gemm.bf16.correct", 1): "FAIL"})
@@ -34,12 +34,12 @@ def made(folder: Path, nodes: int, gpus: int) -> Path:
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return made(tmp_path_factory.mktemp("small"), 4, 2)
+    return report_page(tmp_path_factory.mktemp("small"), 4, 2)
 
 
 @pytest.fixture(scope="module")
 def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return made(tmp_path_factory.mktemp("large"), 64, 8)
+    return report_page(tmp_path_factory.mktemp("large"), 64, 8)
 
 
 @pytest.fixture(scope="module", params=[(1200, False), (1200, True), (390, True)])

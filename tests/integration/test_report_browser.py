@@ -56,11 +56,11 @@ FAINT = """(() => {
 @pytest.fixture(scope="module")
 def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("reports")
-    made = {}
+    paths = {}
     for name in BUNDLES:
         bundle = Bundle.open(extract(RECORDED / f"{name}.tar.xz", folder / name))
-        made[name] = write(bundle, judge(bundle))
-    return made
+        paths[name] = write(bundle, judge(bundle))
+    return paths
 
 
 @pytest.fixture(scope="module", params=SCREENS)

@@ -65,15 +65,15 @@ def test_known(): assert 0
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A suite of a user, with two recorded bundles."""
-    made = tmp_path_factory.mktemp("suite")
+    suite = tmp_path_factory.mktemp("suite")
     for name in ("client-drop-point", "tracker-outage"):
-        extract(ROOT / f"tests/recorded/{name}.tar.xz", made / name)
-    manifest = json.loads((made / "tracker-outage/manifest.json").read_text())
+        extract(ROOT / f"tests/recorded/{name}.tar.xz", suite / name)
+    manifest = json.loads((suite / "tracker-outage/manifest.json").read_text())
     manifest["retries"] = [{"at": "t", "what": "a watch", "reason": "410 Gone"}]
-    (made / "tracker-outage/manifest.json").write_text(json.dumps(manifest))
-    (made / "test_suite.py").write_text(SESSION)
-    (made / "pytest.ini").write_text("[pytest]\n")
-    return made
+    (suite / "tracker-outage/manifest.json").write_text(json.dumps(manifest))
+    (suite / "test_suite.py").write_text(SESSION)
+    (suite / "pytest.ini").write_text("[pytest]\n")
+    return suite
 
 
 def session(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -90,7 +90,7 @@ def session(folder: Path, *arguments: str, **environment: str) -> subprocess.Com
 
 
 @pytest.fixture(scope="module")
-def told(folder: Path) -> dict[str, Any]:
+def reports(folder: Path) -> dict[str, Any]:
     """One session as GitHub Actions runs it, with everything it left."""
     done = session(
         folder,
@@ -121,9 +121,9 @@ def by_name(ctrf: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {test["name"].partition("::")[2]: test for test in ctrf["results"]["tests"]}
 
 
-def test_ctrf_has_every_test_once_with_its_launches(told: dict[str, Any]) -> None:
+def test_ctrf_has_every_test_once_with_its_launches(reports: dict[str, Any]) -> None:
     """Contract: the last attempt is the result; a failed teardown is a failure; the verdict is in `extra`."""
-    tests = by_name(told["ctrf"])
+    tests = by_name(reports["ctrf"])
     assert {name: test["status"] for name, test in tests.items()} == {
         "test_lost": "failed",
         "test_passed[a::b]": "passed",
@@ -139,32 +139,33 @@ def test_ctrf_has_every_test_once_with_its_launches(told: dict[str, Any]) -> Non
     launch = tests["test_lost"]["extra"]["launches"][0]
     assert (launch["verdict"], launch["cause"], launch["ranks"]) == ("FAIL", "unification.lost_points", [1])
     assert launch["bundle"] == "client-drop-point"
-    summary = told["ctrf"]["results"]["summary"]
+    summary = reports["ctrf"]["results"]["summary"]
     assert (summary["tests"], summary["passed"], summary["failed"], summary["flaky"]) == (6, 2, 2, 1)
     assert all(test["duration"] <= test["stop"] - test["start"] + 2 for test in tests.values())
 
 
-def test_a_flake_is_reported_as_one(told: dict[str, Any]) -> None:
+def test_a_flake_is_reported_as_one(reports: dict[str, Any]) -> None:
     """Contract: a test that passed at its second attempt says so everywhere, each attempt with its launch; a
     launch whose requests were tried again says that."""
-    flaky = by_name(told["ctrf"])["test_flaky"]
+    flaky = by_name(reports["ctrf"])["test_flaky"]
     assert (flaky["flaky"], flaky["retries"], flaky["tags"]) == (True, 1, ["retried"])
     (attempt,) = flaky["retryAttempts"]
     assert attempt["status"] == "failed"
     assert "only 119 of 120" in attempt["message"]
     assert flaky["extra"]["launches"][0]["retries"] == ["a watch: 410 Gone"]
-    assert not by_name(told["ctrf"])["test_passed[a::b]"]["flaky"]
-    assert "1 flaky" in told["summary"]
-    assert "test&#95;flaky (2 attempts): RuntimeError: only 119 of 120, see &#91;x&#93;" in told["summary"]
-    assert "a watch: 410 Gone" in told["summary"]
+    assert not by_name(reports["ctrf"])["test_passed[a::b]"]["flaky"]
+    assert "1 flaky" in reports["summary"]
+    assert "test&#95;flaky (2 attempts): RuntimeError: only 119 of 120, see &#91;x&#93;" in reports["summary"]
+    assert "a watch: 410 Gone" in reports["summary"]
     assert (
-        "\n::warning title=flaky%3A test_suite.py%3A%3Atest_flaky,file=test_suite.py" in told["done"].stdout
+        "\n::warning title=flaky%3A test_suite.py%3A%3Atest_flaky,file=test_suite.py"
+        in reports["done"].stdout
     )
 
 
-def test_junit_has_the_verdict_as_properties(told: dict[str, Any]) -> None:
+def test_junit_has_the_verdict_as_properties(reports: dict[str, Any]) -> None:
     """Contract: verdict, cause, ranks, bundle of each launch are in the test's properties."""
-    case = next(case for case in told["junit"].iter("testcase") if case.get("name") == "test_lost")
+    case = next(case for case in reports["junit"].iter("testcase") if case.get("name") == "test_lost")
     found = {each.get("name"): each.get("value") for each in case.iter("property")}
     assert found["harness.verdict"] == "FAIL"
     assert found["harness.cause"] == "unification.lost_points"
@@ -173,37 +174,37 @@ def test_junit_has_the_verdict_as_properties(told: dict[str, Any]) -> None:
     assert {"harness.explanation", "harness.report", "harness.retries"} <= found.keys()
 
 
-def test_a_person_is_told_every_launch(told: dict[str, Any]) -> None:
+def test_a_person_is_told_every_launch(reports: dict[str, Any]) -> None:
     """Contract: also of a test that passed, its bundle is named in the terminal."""
-    lines = told["done"].stdout.splitlines()
+    lines = reports["done"].stdout.splitlines()
     assert "✗ FAIL unification.lost_points  client-drop-point  test_suite.py::test_lost" in lines
     assert "✓ PASS  tracker-outage  test_suite.py::test_passed[a::b]" in lines
 
 
-def test_every_failure_is_an_annotation_and_in_the_summary(told: dict[str, Any]) -> None:
+def test_every_failure_is_an_annotation_and_in_the_summary(reports: dict[str, Any]) -> None:
     """Contract: one line each, at the test's own line; nothing else begins with `::`."""
-    lines = [line for line in told["done"].stdout.splitlines() if line.startswith("::")]
+    lines = [line for line in reports["done"].stdout.splitlines() if line.startswith("::")]
     assert sorted(line.partition(" ")[0] for line in lines) == ["::error", "::error", "::warning"]
     assert any("title=test_suite.py%3A%3Atest_lost,file=test_suite.py,line=12::" in line for line in lines)
-    assert "FAIL `unification.lost_points`" in told["summary"]
-    assert told["done"].returncode == 1
+    assert "FAIL `unification.lost_points`" in reports["summary"]
+    assert reports["done"].returncode == 1
 
 
-def test_no_secret_of_the_environment_is_told(told: dict[str, Any]) -> None:
+def test_no_secret_of_the_environment_is_told(reports: dict[str, Any]) -> None:
     """Contract: an assertion that prints a key does not put it where CI keeps it."""
-    lines = [line for line in told["done"].stdout.splitlines() if line.startswith("::")]
-    for text in (told["text"], told["summary"], *lines):
+    lines = [line for line in reports["done"].stdout.splitlines() if line.startswith("::")]
+    for text in (reports["text"], reports["summary"], *lines):
         assert SECRET not in text
-    assert "key ***" in told["text"]
+    assert "key ***" in reports["text"]
 
 
-def test_ctrf_is_what_the_specification_says(told: dict[str, Any]) -> None:
+def test_ctrf_is_what_the_specification_says(reports: dict[str, Any]) -> None:
     """Contract: the strict model written from the specification reads it back."""
-    assert json.loads(Document.model_validate_json(told["text"]).text()) == told["ctrf"]
+    assert json.loads(Document.model_validate_json(reports["text"]).text()) == reports["ctrf"]
 
 
 @pytest.mark.skipif(shutil.which("npm") is None, reason="CTRF's own validator is an npm package")
-def test_ctrf_is_valid_by_the_official_schema(told: dict[str, Any], folder: Path, tmp_path: Path) -> None:
+def test_ctrf_is_valid_by_the_official_schema(reports: dict[str, Any], folder: Path, tmp_path: Path) -> None:
     """Contract: the reference implementation finds nothing wrong in a session's document nor in a bundle's,
     and would."""
     installed = ["npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix", str(tmp_path), CTRF]
@@ -213,13 +214,13 @@ def test_ctrf_is_valid_by_the_official_schema(told: dict[str, Any], folder: Path
         "const read = name => JSON.parse(fs.readFileSync(name));"
         "console.log(JSON.stringify(process.argv.slice(2).map(name => validate(read(name)))))"
     )
-    wrong = told["ctrf"] | {"verdict": "PASS"}
+    wrong = reports["ctrf"] | {"verdict": "PASS"}
     (tmp_path / "wrong.json").write_text(json.dumps(wrong))
     launches = [Bundle.open(folder / name) for name in ("client-drop-point", "tracker-outage")]
     assert [report_files.write(bundle, judge(bundle)) for bundle in launches] == [{}, {}]
-    made = [folder / "out/ctrf.json", *(bundle.path / "ctrf.json" for bundle in launches)]
+    documents = [folder / "out/ctrf.json", *(bundle.path / "ctrf.json" for bundle in launches)]
     done = subprocess.run(
-        ["node", "check.mjs", *map(str, made), "wrong.json"],
+        ["node", "check.mjs", *map(str, documents), "wrong.json"],
         cwd=tmp_path,
         check=True,
         capture_output=True,

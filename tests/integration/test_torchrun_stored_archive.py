@@ -75,10 +75,10 @@ def test_a_new_pod_has_the_code_without_a_client(here: Path, to: Pod, tmp_path: 
     """Contract: every file, mode and link comes from the parts; a sync of the same has nothing to do."""
     keep(tmp_path / "kept", here, generation=7)
     assert len(os.listdir(tmp_path / "kept")) > 20
-    code, said = ended(waiting(tmp_path / "kept", to))
-    assert code == 0, said
+    code, output = ended(waiting(tmp_path / "kept", to))
+    assert code == 0, output
     assert seen(to.mount) == seen(here)
-    assert Walker(here).scan().digest[:12] in said
+    assert Walker(here).scan().digest[:12] in output
     with fleet([to]) as job:
         done = job.sync(Walker(here))
     assert (done.files, done.generation, done.restarted) == (0, 7, 0)
@@ -99,8 +99,8 @@ def test_parts_that_come_late_and_one_by_one(here: Path, to: Pod, tmp_path: Path
         assert process.poll() is None
         shutil.copy(new / str(index), folder / "made")
         os.replace(folder / "made", folder / str(index))
-    code, said = ended(process)
-    assert code == 0, said
+    code, output = ended(process)
+    assert code == 0, output
     assert seen(to.mount) == seen(here)
 
 
@@ -120,10 +120,10 @@ def test_a_part_that_is_not_whole_is_never_unpacked(here: Path, to: Pod, tmp_pat
         path.unlink()
     else:
         path.write_text("what is this?")
-    code, said = ended(waiting(folder, to, seconds=2))
+    code, output = ended(waiting(folder, to, seconds=2))
     assert code == 1
-    assert "no code arrived within 2 s" in said
-    assert "kubectl torchrun sync" in said
+    assert "no code arrived within 2 s" in output
+    assert "kubectl torchrun sync" in output
     assert os.listdir(to.mount) == [".torchrun"]
     assert not os.listdir(to.root / "trees")
 
@@ -133,9 +133,9 @@ def test_a_sync_comes_while_nothing_is_kept(here: Path, to: Pod, tmp_path: Path)
     with fleet([to]) as job:
         job._ready = READY
         job.sync(Walker(here))
-    code, said = ended(process)
-    assert code == 0, said
-    assert "from a sync" in said
+    code, output = ended(process)
+    assert code == 0, output
+    assert "from a sync" in output
     to.end()
 
 
@@ -158,8 +158,8 @@ def test_pods_of_one_volume_bring_it_once(here: Path, to: Pod, tmp_path: Path) -
     """Contract: several that start at once on one volume all end well, and the tree is whole."""
     keep(tmp_path / "kept", here)
     processes = [waiting(tmp_path / "kept", to) for _ in range(4)]
-    for code, said in map(ended, processes):
-        assert code == 0, said
+    for code, output in map(ended, processes):
+        assert code == 0, output
     assert seen(to.mount) == seen(here)
     assert len([name for name in os.listdir(to.root / "trees") if not name.endswith(".json")]) == 1
 
@@ -216,9 +216,9 @@ def test_a_pod_that_holds_it_serves_it(here: Path, to: Pod, tmp_path: Path, unus
         with fleet([holder]) as job:
             job._ready = READY
             done = job.sync(Walker(here))
-        code, said = ended(early)
-        assert code == 0, said
-        assert f"code {done.tree[:12]}, generation 1, from 127.0.0.1" in said
+        code, output = ended(early)
+        assert code == 0, output
+        assert f"code {done.tree[:12]}, generation 1, from 127.0.0.1" in output
         assert seen(to.mount) == seen(here)
         with pytest.raises(urllib.error.HTTPError, match="404"):
             urllib.request.urlopen(f"http://127.0.0.1:{unused_tcp_port}/{'0' * 64}")

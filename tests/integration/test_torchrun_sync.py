@@ -164,8 +164,8 @@ def test_pods_on_one_volume_get_it_once(here: Path, tmp_path: Path) -> None:
         again = job.sync(Walker(here))
     assert done.files == len(("train.py and its twin", "run.sh", ".hidden", "__init__.py", "big.bin"))
     assert again.generation == done.generation == 1
-    told = [json.loads((each.control / "generation.json").read_text()) for each in shared]
-    assert told == [{"generation": 1, "tree": done.tree}] * 2
+    generations = [json.loads((each.control / "generation.json").read_text()) for each in shared]
+    assert generations == [{"generation": 1, "tree": done.tree}] * 2
     for each in shared:
         each.end()
 

@@ -75,8 +75,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def page(served: Server) -> Iterator[Page]:
-    with Page(1200, 8000) as made:
-        yield logged_in(made, served)
+    with Page(1200, 8000) as browser:
+        yield logged_in(browser, served)
 
 
 def run_of(served: Server, name: str, series: dict[str, Points]) -> int:
@@ -149,8 +149,8 @@ def test_an_outlier_does_not_make_the_others_a_dot(served: Server, page: Page) -
         page.until(LOADED % "null-null")
         label = page.ask(f"{FIRST}.querySelector('svg').getAttribute('aria-label')")
         assert f"{count} points, steps 0–{count - 1}," in label
-        told = page.ask(f"{FIRST}.querySelector('.readout').innerText")
-        assert f"1 point far from the others, at step {2**40}; “All steps” shows it" in told
+        readout = page.ask(f"{FIRST}.querySelector('.readout').innerText")
+        assert f"1 point far from the others, at step {2**40}; “All steps” shows it" in readout
         page.ask("document.querySelector('#whole').click()")
         page.until(f"{FIRST}.querySelector('svg').getAttribute('aria-label').includes('{2**40}, values')")
         page.ask(f"{FIRST}.dispatchEvent(new KeyboardEvent('keydown', {{key: 'Escape'}}))")

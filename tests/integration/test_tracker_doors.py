@@ -45,9 +45,9 @@ def logged_in(server: Server, key: str = KEY) -> Iterator[httpx.Client]:
 @pytest.fixture
 def run(server: Server) -> int:
     with server.client() as client:
-        made: int = create(client, "seen", projectName="seen/by all?")["runId"]
-        log_metrics(client, made, '{"time": 1, "step": 0, "data": {"m": 1}}')
-    return made
+        run_id: int = create(client, "seen", projectName="seen/by all?")["runId"]
+        log_metrics(client, run_id, '{"time": 1, "step": 0, "data": {"m": 1}}')
+    return run_id
 
 
 @pytest.fixture
@@ -184,20 +184,20 @@ def test_behind_a_proxy_the_public_url_is_the_origin(proxied: Server) -> None:
 
 
 def test_a_session_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = sessions.Sessions()
-    name = made.make(sessions.Session("p"))
-    assert made.find(name) == sessions.Session("p")
+    store = sessions.Sessions()
+    name = store.make(sessions.Session("p"))
+    assert store.find(name) == sessions.Session("p")
     later = time.monotonic() + sessions.SECONDS + 1
     monkeypatch.setattr("harness.tracker.pages.sessions.time.monotonic", lambda: later)
-    assert made.find(name) is None
+    assert store.find(name) is None
 
 
 def test_sessions_of_key_are_bounded_and_end_no_others() -> None:
-    made = sessions.Sessions()
-    other = made.make(sessions.Session())
-    names = [made.make(sessions.Session("p")) for _ in range(sessions.MAX_SESSIONS + 1)]
-    assert made.find(names[0]) is None
-    assert all(made.find(name) for name in [other, *names[1:]])
+    store = sessions.Sessions()
+    other = store.make(sessions.Session())
+    names = [store.make(sessions.Session("p")) for _ in range(sessions.MAX_SESSIONS + 1)]
+    assert store.find(names[0]) is None
+    assert all(store.find(name) for name in [other, *names[1:]])
 
 
 @pytest.mark.parametrize("key", ["", "wrong", KEY[:-1], f"{KEY}x", "ü", "x" * 20_000])
@@ -325,8 +325,8 @@ def test_ranks_are_one_chart_and_secrets_are_hidden() -> None:
         "annode1",
         "lr",
     ]
-    made = charts((1, "", name) for name in names)
-    assert {chart.title: [one.label for one in chart.series] for chart in made} == {
+    result = charts((1, "", name) for name in names)
+    assert {chart.title: [one.label for one in chart.series] for chart in result} == {
         "loss/node*": ["node 0", "node 1"],
         "rank*/loss": ["rank 3"],
         "sys/gpu*.power": ["gpu 0"],

@@ -64,8 +64,8 @@ def run_id(server: Server) -> int:
     """A run with a point and a file, which half of the requests are about."""
     entry = {"fileName": "a", "fileSize": 1, "time": 1, "logName": "a"}
     with server.client() as client:
-        made = create(client, "fuzzed", projectName=PROJECT)
-        found: int = made["runId"]
+        run = create(client, "fuzzed", projectName=PROJECT)
+        found: int = run["runId"]
         log_metrics(client, found, '{"time": 1, "step": 1, "data": {"loss": 1}}')
         client.post(
             "/files", json={"files": [entry]}, headers={"X-Run-Id": f"{found}", "X-Project-Name": "e2e"}

@@ -122,9 +122,9 @@ def test_nonsense_is_the_senders_mistake(client: httpx.Client, method: str, path
 
 def test_two_projects_share_no_display_id(client: httpx.Client) -> None:
     """Contract: a resume by display id, which says no project, finds the run of that id and no other."""
-    made = [create(client, None, projectName=f"unify-{name}") for name in ("test", "team", "tests", "te")]
-    assert len({one["displayId"] for one in made}) == 4
-    for one in made:
+    runs = [create(client, None, projectName=f"unify-{name}") for name in ("test", "team", "tests", "te")]
+    assert len({one["displayId"] for one in runs}) == 4
+    for one in runs:
         resumed = client.post("/api/runs/resume", json={"displayId": one["displayId"]}).json()
         assert (resumed["runId"], resumed["projectName"]) == (one["runId"], one["projectName"])
 
@@ -138,8 +138,8 @@ def test_a_display_id_of_two_projects_is_not_guessed(server: Server, client: htt
     answer = client.post("/api/runs/resume", json={"displayId": "OLD-1"})
     assert answer.status_code == 409
     assert "older-a, older-b" in answer.json()["error"]
-    told = client.post("/api/runs/resume", json={"displayId": "OLD-1", "projectName": "older-b"})
-    assert told.json()["runId"] == two["runId"]
+    response = client.post("/api/runs/resume", json={"displayId": "OLD-1", "projectName": "older-b"})
+    assert response.json()["runId"] == two["runId"]
     assert client.get("/api/runs/details/by-display-id/OLD-1").status_code == 409
 
 
@@ -325,10 +325,10 @@ def test_a_request_that_says_no_run_is_refused(client: httpx.Client, run_id: int
 
 def test_a_brought_run_keeps_its_times(client: httpx.Client) -> None:
     """Contract: createdAt and statusUpdated, in milliseconds, are those of a run that was made elsewhere."""
-    made = create(client, None, createdAt=86_400_000)
-    body = {"runId": made["runId"], "status": "COMPLETED", "statusUpdated": 86_401_000}
+    run = create(client, None, createdAt=86_400_000)
+    body = {"runId": run["runId"], "status": "COMPLETED", "statusUpdated": 86_401_000}
     client.post("/api/runs/status/update", json=body)
-    shown = client.get(f"/api/runs/details/{made['runId']}").json()
+    shown = client.get(f"/api/runs/details/{run['runId']}").json()
     assert shown["createdAt"] == "1970-01-02T00:00:00.000Z"
     assert shown["statusUpdated"] == "1970-01-02T00:00:01.000Z"
 

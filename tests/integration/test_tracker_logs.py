@@ -27,8 +27,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def page(served: Server) -> Iterator[Page]:
-    with Page() as made:
-        yield logged_in(made, served)
+    with Page() as browser:
+        yield logged_in(browser, served)
 
 
 def write(served: Server, run: int, messages: list[str], who: str = "node0") -> None:

@@ -59,8 +59,8 @@ def screen(request: pytest.FixtureRequest, served: Server) -> Iterator[tuple[Pag
 
 @pytest.fixture
 def page(served: Server) -> Iterator[Page]:
-    with Page() as made:
-        yield logged_in(made, served)
+    with Page() as browser:
+        yield logged_in(browser, served)
 
 
 def paths(demo: Demo) -> list[str]:
@@ -255,12 +255,12 @@ def test_runs_are_chosen_and_compared_by_form(page: Page, served: Server, demo: 
 def test_the_ranks_page_says_who_is_not_unified(page: Page, served: Server, demo: Demo) -> None:
     """Contract: a rank that wrote into another run is named with that run, and values that hide others."""
     page.go(f"{served.url}{BASE}/r{demo.run}/ranks")
-    told = page.ask("document.querySelector('#unified').innerText")
-    assert "4 processes attached to this run; 1 of them created it" in told
-    assert "no rank between them is missing" in told
-    assert "Not unified: job pretrain-7-x7 also wrote to" in told
-    assert "(pretrain-7-typo), ranks 3" in told
-    assert "No step has different values in 11 metrics" in told
+    text = page.ask("document.querySelector('#unified').innerText")
+    assert "4 processes attached to this run; 1 of them created it" in text
+    assert "no rank between them is missing" in text
+    assert "Not unified: job pretrain-7-x7 also wrote to" in text
+    assert "(pretrain-7-typo), ranks 3" in text
+    assert "No step has different values in 11 metrics" in text
     with served.client() as client:
         run = create(client, "collides", projectName=PROJECT)["runId"]
         for value, who in ((1.0, "node0"), (1.0, "node0"), (2.0, "node1")):

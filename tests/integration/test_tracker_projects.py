@@ -40,12 +40,12 @@ def test_keys_tell_what_they_open() -> None:
     longest = launch_key("mlpi_k", "n1", project="💡" * 4096, run="💡" * 255)
     assert grant_of(longest.encode(), key) == Grant("💡" * 4096, "n1", "💡" * 255)
     for project in ("e2e", "ünï/ code", "x" * 255):
-        made = project_key("mlpi_k", project)
-        assert getattr(grant_of(made.encode(), key), "project", None) == project
-        assert grant_of(made.encode(), b"another") is None
-        assert grant_of(made[:-1].encode() + b"z", key) is None
-        assert grant_of(f"{made}.n1".encode(), key) is None
-        assert grant_of(made.replace("mlpi_p", "mlpi_l").encode(), key) is None
+        api_key = project_key("mlpi_k", project)
+        assert getattr(grant_of(api_key.encode(), key), "project", None) == project
+        assert grant_of(api_key.encode(), b"another") is None
+        assert grant_of(api_key[:-1].encode() + b"z", key) is None
+        assert grant_of(f"{api_key}.n1".encode(), key) is None
+        assert grant_of(api_key.replace("mlpi_p", "mlpi_l").encode(), key) is None
     scope, dot, seal = project_key("mlpi_k", "ab").partition(".")
     spellings = [f"{scope[:-1]}{last}{dot}{seal}" for last in string.ascii_letters + string.digits + "-_"]
     assert [grant_of(each.encode(), key) for each in spellings].count(Grant(project="ab")) == 1

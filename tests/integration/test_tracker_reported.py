@@ -82,9 +82,9 @@ def test_a_file_name_creates_no_path(server: Server, client: httpx.Client, name:
     assert answer.status_code == 200
     address = answer.json()[name][0][name]
     assert client.put(address, content=b"x").status_code == 200
-    made = set(server.folder.rglob("*")) - before
-    assert all(path.parent == server.db.with_name("tracker.db.files") for path in made if path.is_file())
-    assert "escaped" not in str(made)
+    paths = set(server.folder.rglob("*")) - before
+    assert all(path.parent == server.db.with_name("tracker.db.files") for path in paths if path.is_file())
+    assert "escaped" not in str(paths)
     download = client.get(client.get(f"/api/runs/files?runId={run}").json()["files"][0]["url"])
     assert "\n" not in download.headers["content-disposition"]
     assert ".." not in download.headers["content-disposition"].split("''")[1].split("/")

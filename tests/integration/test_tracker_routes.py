@@ -189,9 +189,9 @@ def test_heartbeats_tags_config_alert_graph(client: httpx.Client, run_id: int) -
 def test_a_fork_takes_what_it_asks_for(client: httpx.Client) -> None:
     parent = create(client, None, config='{"a": 1}', tags=["x"])["runId"]
     fork = {"forkRunId": parent, "forkStep": 5, "inheritConfig": True, "inheritTags": False}
-    made = create(client, None, config='{"b": 2}', **fork)
-    details = client.get(f"/api/runs/details/{made['runId']}").json()
-    assert (made["forkedFromRunId"], made["forkStep"]) == (parent, 5)
+    run = create(client, None, config='{"b": 2}', **fork)
+    details = client.get(f"/api/runs/details/{run['runId']}").json()
+    assert (run["forkedFromRunId"], run["forkStep"]) == (parent, 5)
     assert (details["config"], details["tags"]) == ({"a": 1, "b": 2}, [])
 
 

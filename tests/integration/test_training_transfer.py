@@ -52,10 +52,10 @@ def prefix(tmp_path: Path) -> str:
 
 def save(run: Path, step: int, size: int = 1000) -> Path:
     """Write a checkpoint of two ranks as the trainer does."""
-    made = Manifest(
+    manifest = Manifest(
         epoch=step // 10, step=step, place=0, world=2, order={"seed": 1}, losses={"val/loss": 1.0}
     )
-    partial = checkpoint.begin(run, made)
+    partial = checkpoint.begin(run, manifest)
     files = {
         f"rank-{rank}/{name}": checkpoint.write(partial / f"rank-{rank}" / name, _random(count))
         for rank, name, count in (
@@ -64,7 +64,7 @@ def save(run: Path, step: int, size: int = 1000) -> Path:
             (1, "generators.pt", 0),
         )
     }
-    return checkpoint.complete(partial, replace(made, files=files))
+    return checkpoint.complete(partial, replace(manifest, files=files))
 
 
 def _random(count: int) -> Any:
@@ -74,14 +74,14 @@ def _random(count: int) -> Any:
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     """A run of three checkpoints, of which the first is the best."""
-    made = tmp_path / "out" / "train"
-    (made / "trackers").mkdir(parents=True)
-    (made / "trackers" / "id").write_text(os.urandom(8).hex())
-    first = save(made, 10)
-    save(made, 20)
-    save(made, 30)
-    checkpoint.point_best(made, first)
-    return made
+    folder = tmp_path / "out" / "train"
+    (folder / "trackers").mkdir(parents=True)
+    (folder / "trackers" / "id").write_text(os.urandom(8).hex())
+    first = save(folder, 10)
+    save(folder, 20)
+    save(folder, 30)
+    checkpoint.point_best(folder, first)
+    return folder
 
 
 def enlarge(run: Path) -> None:

@@ -41,10 +41,10 @@ def test_an_uploader_that_starts_slowly_is_waited_for(
     path = os.pathsep.join([str(site), str(ROOT / "harness" / "workers")])
     environment = server.pluto_environment(home, PYTHONPATH=path, **job)
     program = [sys.executable, str(script)]
-    told = subprocess.run(
+    output = subprocess.run(
         program, env=environment, cwd=home, check=True, capture_output=True, text=True
     ).stdout
-    assert ("left rows unsent" in told) == (points == 0), told
+    assert ("left rows unsent" in output) == (points == 0), output
     with server.client() as client:
         id_ = create(client, f"slow-{waits}")["runId"]
         found = client.get("/api/audit/points", params={"runIds": id_}).json()

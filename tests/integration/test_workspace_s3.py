@@ -89,11 +89,11 @@ def test_large_object_and_changed_object(server: S3Server, client: Minio, tmp_pa
 
 def test_a_single_archive_is_unpacked(server: S3Server, client: Minio, tmp_path: Path) -> None:
     """Contract: one archive is unpacked."""
-    made = io.BytesIO()
-    with zipfile.ZipFile(made, "w") as archive:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
         archive.writestr("train.py", "print(2)\n")
         archive.writestr("lib/a.py", "")
-    put(client, "releases/v1.zip", made.getvalue())
+    put(client, "releases/v1.zip", buffer.getvalue())
     done = fetch("s3://code/releases/v1.zip", tmp_path, server.environment)
     assert (done.returncode, tree(tmp_path)) == (0, {"train.py": b"print(2)\n", "lib/a.py": b""})
 

@@ -405,13 +405,13 @@ class ForeignJobs:
         """Attach to a job that does not exist, launch it when the harness waits for it, and follow it."""
         launching = Thread(target=launch)
 
-        def said(text: str) -> None:
+        def on_progress(text: str) -> None:
             progress(text)
             if "waiting for it" in text:
                 launching.start()
 
         try:
-            return self.attach(word, progress=said, follow=True, wait=ENDS_SECONDS, **options)
+            return self.attach(word, progress=on_progress, follow=True, wait=ENDS_SECONDS, **options)
         finally:
             if launching.ident is not None:
                 launching.join()

@@ -126,11 +126,11 @@ def markdown() -> str:
             ]
         lines += ["", "| section | command or promise | what it does here | test |", "|---|---|---|---|"]
         for row in guide.rows:
-            said = _code(row.written) if row.written else f"*{_cell(row.promise)}*"
+            cell = _code(row.written) if row.written else f"*{_cell(row.promise)}*"
             if row.typed and row.written:
-                said += f"<br>type {_code(row.typed)}"
+                cell += f"<br>type {_code(row.typed)}"
             test = row.test or "test_guide_commands.py"
-            lines.append(f"| {_cell(row.section)} | {said} | {_cell(row.does)} | `{test}` |")
+            lines.append(f"| {_cell(row.section)} | {cell} | {_cell(row.does)} | `{test}` |")
     return "\n".join(lines) + "\n"
 
 

@@ -142,9 +142,9 @@ def test_a_healthy_container(run: Run) -> None:
     assert {check.tag for check in ran.report.checks} == {"ENV", "COMPUTE", "TRAIN"}
     assert "no GPU is accepted" in ran.termination
     collector = frames.Collector(NONCE, MARK)
-    said = [found for line in ran.out.splitlines() if (found := collector.feed(line))]
-    assert [AcceptanceCheck.model_validate(one["check"]) for one in said[:-1]] == ran.report.checks
-    assert AcceptanceReport.model_validate(said[-1]["report"]) == ran.report
+    records = [found for line in ran.out.splitlines() if (found := collector.feed(line))]
+    assert [AcceptanceCheck.model_validate(one["check"]) for one in records[:-1]] == ran.report.checks
+    assert AcceptanceReport.model_validate(records[-1]["report"]) == ran.report
 
 
 def test_every_test_of_a_node(run: Run) -> None:
@@ -155,8 +155,8 @@ def test_every_test_of_a_node(run: Run) -> None:
     assert "ddp.all_reduce.correct" in ran.checks()
     assert ran.report.collectives
     collector = frames.Collector(NONCE, MARK)
-    said = [found for line in ran.out.splitlines() if (found := collector.feed(line))]
-    assert len(said) == len(ran.report.checks) + 1
+    records = [found for line in ran.out.splitlines() if (found := collector.feed(line))]
+    assert len(records) == len(ran.report.checks) + 1
     assert ran.out.count(" ddp.all_reduce.correct: ") == 1
 
 

@@ -326,15 +326,15 @@ def test_a_pytorchjob_before_during_and_after(foreign: ForeignJobs, training_ope
 def test_an_mpijob_whose_launcher_fails(foreign: ForeignJobs, training_operator: None) -> None:
     """Contract: the operator's labels show which pods are workers, and the end of the launcher is quoted."""
     launcher, worker = (pods(foreign.image, "", "") for _ in range(2))
-    said = "mpirun noticed that process rank 1 on node mpi-worker-1 exited on signal 9 (Killed)"
-    launcher["containers"][0]["command"] = ["bash", "-c", f"sleep 5; echo '{said}'; exit 137"]
+    message = "mpirun noticed that process rank 1 on node mpi-worker-1 exited on signal 9 (Killed)"
+    launcher["containers"][0]["command"] = ["bash", "-c", f"sleep 5; echo '{message}'; exit 137"]
     worker["containers"][0]["command"] = ["sleep", "600"]
     document = kubeflow.mpi_job("mpi", foreign.namespace, launcher, worker)
     kubeflow.until_applied(foreign.kube, document)
     foreign.finished("MPIJob", "mpi")
     outcome = foreign.attach("mpijob/mpi")
     assert outcome.verdict.verdict == "UNKNOWN", outcome.verdict
-    assert said in " ".join(check.explanation for check in outcome.verdict.checks)
+    assert message in " ".join(check.explanation for check in outcome.verdict.checks)
     assert {"scheduling", "image", "rank-pods", "expected"} <= passed(outcome.verdict)
 
 

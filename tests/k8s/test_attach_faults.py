@@ -213,7 +213,7 @@ def followed(foreign: ForeignJobs, each: Strike) -> Verdict:
 
     striking, attaching = Thread(target=strike), False
 
-    def said(text: str) -> None:
+    def on_progress(text: str) -> None:
         """Strike at the first text after the harness has found the job: it then shows the job's state."""
         nonlocal attaching
         progress(text)
@@ -221,7 +221,7 @@ def followed(foreign: ForeignJobs, each: Strike) -> Verdict:
             striking.start()
         attaching |= text.startswith("attaching to")
 
-    verdict = foreign.attach(each.word, progress=said, follow=True, wait=30, **each.options).verdict
+    verdict = foreign.attach(each.word, progress=on_progress, follow=True, wait=30, **each.options).verdict
     striking.join()
     assert errors == []
     return verdict

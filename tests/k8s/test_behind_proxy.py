@@ -96,9 +96,9 @@ def test_build_gets_proxy_and_its_image_records_nothing(
             names
         )
         recorded = docker("history", "--no-trunc", tag) + docker("image", "inspect", tag)
-        told = " ".join(command) + built.stdout + built.stderr
+        output = " ".join(command) + built.stdout + built.stderr
         for secret in (PASSWORD, IN_URL.partition(":")[2]):
-            assert secret not in recorded + told
+            assert secret not in recorded + output
         assert str(proxy.port) not in docker("image", "inspect", "--format", "{{json .Config.Env}}", tag)
     finally:
         subprocess.run(["docker", "image", "rm", tag], check=False, capture_output=True)

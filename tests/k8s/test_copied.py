@@ -60,7 +60,7 @@ class Made:
         return subprocess.run(command, capture_output=True, text=True, check=False).stdout
 
 
-def made(name: str, folder: Path, **more: str) -> Made:
+def new_cluster(name: str, folder: Path, **more: str) -> Made:
     folder.mkdir()
     env = environment(folder, **{"HARNESS_FRESH": "false", **more})
     with harness("up", "--cluster-name", name, "--workers", "1", env=env) as up:
@@ -81,10 +81,10 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Made, Made
     folder = tmp_path_factory.mktemp("clusters")
     names = ("a", "harness-copied", "kind.v1")
     try:
-        made(names[0], folder / "first")  # makes the template where there is none
+        new_cluster(names[0], folder / "first")  # makes the template where there is none
         removed(names[0], folder / "first")
-        created = made(names[0], folder / names[0], HARNESS_FRESH="true")
-        yield created, made(names[1], folder / names[1]), made(names[2], folder / names[2])
+        created = new_cluster(names[0], folder / names[0], HARNESS_FRESH="true")
+        yield created, new_cluster(names[1], folder / names[1]), new_cluster(names[2], folder / names[2])
     finally:
         for name in names:
             if (folder / name).exists() and containers(name):
@@ -99,12 +99,12 @@ def test_which_was_copied(three: tuple[Made, Made, Made]) -> None:
 
 
 # -- the containers -----------------------------------------------------------------------------------------
-def inspected(made: Made, node: str) -> dict[str, Any]:
+def inspected(cluster: Made, node: str) -> dict[str, Any]:
     """Return what Docker says of a node, with the names in it replaced."""
     text = subprocess.run(["docker", "inspect", node], capture_output=True, text=True, check=True).stdout
     document = json.loads(text)[0]
     port = (document["HostConfig"]["PortBindings"] or {}).get("6443/tcp", [{}])[0].get("HostPort", "no port")
-    state = re.escape(made.env["HARNESS_STATE_DIR"])
+    state = re.escape(cluster.env["HARNESS_STATE_DIR"])
     kept = {part: document[part] for part in ALIKE} | {
         "mounts": sorted((m["Type"], m["Destination"], m["RW"]) for m in document["Mounts"]),
         "networks": sorted(document["NetworkSettings"]["Networks"]),
@@ -113,8 +113,10 @@ def inspected(made: Made, node: str) -> dict[str, Any]:
     kept["HostConfig"]["Binds"].sort()
     kept["Config"].pop("Image")
     kept["Config"]["Labels"].pop(LABEL, None)
-    told = re.sub(state, "STATE", json.dumps(kept)).replace(f'"{port}"', '"PORT"')
-    found: dict[str, Any] = json.loads(re.sub(rf"\b{re.escape(made.name)}\b(?=-|\"|/volumes)", "NAME", told))
+    body = re.sub(state, "STATE", json.dumps(kept)).replace(f'"{port}"', '"PORT"')
+    found: dict[str, Any] = json.loads(
+        re.sub(rf"\b{re.escape(cluster.name)}\b(?=-|\"|/volumes)", "NAME", body)
+    )
     return found
 
 
@@ -191,11 +193,11 @@ UNLIKE = {
 """Kinds whose objects are compared by their names alone, and why."""
 
 
-def objects(made: Made) -> dict[tuple[str, str, str], Any]:
+def objects(cluster: Made) -> dict[tuple[str, str, str], Any]:
     """Return every object by kind, namespace and name. What is random or the cluster's own is replaced."""
 
     def kubectl(*arguments: str) -> str:
-        command = ["kubectl", "--kubeconfig", str(made.kubeconfig), *arguments]
+        command = ["kubectl", "--kubeconfig", str(cluster.kubeconfig), *arguments]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
     kinds = kubectl("api-resources", "--verbs=list", "-o", "name").split()
@@ -203,24 +205,26 @@ def objects(made: Made) -> dict[tuple[str, str, str], Any]:
     found = {}
     for each in json.loads(kubectl("get", listed, "-A", "-o", "json"))["items"]:
         metadata = each["metadata"]
-        name = re.sub(rf"(^|-){re.escape(made.name)}-(?=control-plane|worker)", r"\1NAME-", metadata["name"])
+        name = re.sub(
+            rf"(^|-){re.escape(cluster.name)}-(?=control-plane|worker)", r"\1NAME-", metadata["name"]
+        )
         for pattern, _ in RULES:
             name = re.sub(pattern, "X", name)
-        found[each["kind"], metadata.get("namespace", ""), name] = plain(each, made)
+        found[each["kind"], metadata.get("namespace", ""), name] = plain(each, cluster)
     return found
 
 
-def plain(thing: Any, made: Made) -> Any:
+def plain(thing: Any, cluster: Made) -> Any:
     """Return an object without the fields of _ANEW, and with names, addresses and keys replaced."""
     if isinstance(thing, dict):
-        return {key: plain(value, made) for key, value in thing.items() if key not in _ANEW}
+        return {key: plain(value, cluster) for key, value in thing.items() if key not in _ANEW}
     if isinstance(thing, list):
-        return [plain(each, made) for each in thing]
+        return [plain(each, cluster) for each in thing]
     if not isinstance(thing, str):
         return thing
-    text = re.sub(rf"(^|\b|-){re.escape(made.name)}-(?=control-plane|worker)", r"\1NAME-", thing)
-    text = text.replace(f"clusterName: {made.name}", "clusterName: NAME").replace(
-        f"docker/{made.name}/", "docker/NAME/"
+    text = re.sub(rf"(^|\b|-){re.escape(cluster.name)}-(?=control-plane|worker)", r"\1NAME-", thing)
+    text = text.replace(f"clusterName: {cluster.name}", "clusterName: NAME").replace(
+        f"docker/{cluster.name}/", "docker/NAME/"
     )
     text = re.sub(r"172\.\d+\.\d+\.\d+|10\.(96|244)\.\d+\.\d+", "ADDRESS", text)
     return re.sub(r"[A-Za-z0-9+/=\n-]{200,}|-----BEGIN[^-]+-----[^-]+-----END[^-]+-----", "KEY", text)
@@ -246,20 +250,20 @@ def inspected_address(node: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
-def files(made: Made, node: str) -> dict[str, str]:
+def files(cluster: Made, node: str) -> dict[str, str]:
     """Return what is in each file of the node's configuration, with names, addresses and keys replaced."""
     kubelet = "/var/lib/kubelet/*.yaml /var/lib/kubelet/*.env"
     where = f"/etc/kubernetes /kind {kubelet} /etc/containerd /etc/cni /etc/systemd -type f"
-    told = r"-printf '%m %p\n' -exec base64 -w0 {} \; -exec echo \;"
-    script = f"find {where} -not -path '/kind/template/*' {told}"
-    lines = made.inside(node, script).splitlines()
-    addresses = [inspected_address(each) for each in made.nodes]
+    actions = r"-printf '%m %p\n' -exec base64 -w0 {} \; -exec echo \;"
+    script = f"find {where} -not -path '/kind/template/*' {actions}"
+    lines = cluster.inside(node, script).splitlines()
+    addresses = [inspected_address(each) for each in cluster.nodes]
     found = {}
     for named, content in zip(lines[::2], lines[1::2], strict=True):
         text = base64.b64decode(content).decode(errors="replace")
         for number, address in enumerate(addresses):
             text = text.replace(address, f"ADDRESS-{number}")
-        text = re.sub(rf"\b{re.escape(made.name)}(?=-|\"|$|/|@|\n)", "NAME", text)
+        text = re.sub(rf"\b{re.escape(cluster.name)}(?=-|\"|$|/|@|\n)", "NAME", text)
         text = re.sub(r"(-----BEGIN [A-Z ]+-----)[^-]+", r"\1", text)
         found[named] = re.sub(
             r"(certificate-authority|client-certificate|client-key)-data: .*", r"\1-data", text
@@ -291,8 +295,8 @@ def test_files_are_those_of_a_created_one(three: tuple[Made, Made, Made], node: 
                 assert text == expected[named], path
 
 
-def processes_of(made: Made, node: str) -> set[str]:
-    listed = made.inside(node, "ps -eo comm= | sort -u")
+def processes_of(cluster: Made, node: str) -> set[str]:
+    listed = cluster.inside(node, "ps -eo comm= | sort -u")
     return {name.strip() for name in listed.splitlines()} - {
         "bash",
         "ps",
@@ -319,19 +323,21 @@ def test_processes_are_those_of_a_created_one(three: tuple[Made, Made, Made], no
 # -- what is each cluster's own ----------------------------------------------------------------------------
 def test_no_two_nodes_are_the_same_machine(three: tuple[Made, Made, Made]) -> None:
     """Programs that identify nodes by their machine id would otherwise confuse two nodes."""
-    nodes = [n for made in three for n in Kube(made.kubeconfig, f"kind-{made.name}").objects("v1", "Node")]
-    told = {node["status"]["nodeInfo"]["machineID"] for node in nodes}
-    assert len(told) == len(nodes) == 6
+    nodes = [
+        n for cluster in three for n in Kube(cluster.kubeconfig, f"kind-{cluster.name}").objects("v1", "Node")
+    ]
+    machine_ids = {node["status"]["nodeInfo"]["machineID"] for node in nodes}
+    assert len(machine_ids) == len(nodes) == 6
 
 
 def test_the_api_server_is_where_the_cluster_is(three: tuple[Made, Made, Made]) -> None:
     """An address of the cluster that the template was made from would get half of what pods ask."""
-    for made in three:
-        slices = Kube(made.kubeconfig, f"kind-{made.name}").objects(
+    for cluster in three:
+        slices = Kube(cluster.kubeconfig, f"kind-{cluster.name}").objects(
             "discovery.k8s.io/v1", "EndpointSlice", "default"
         )
         addresses = [a for each in slices for endpoint in each["endpoints"] for a in endpoint["addresses"]]
-        assert addresses == [inspected_address(made.nodes[0])]
+        assert addresses == [inspected_address(cluster.nodes[0])]
 
 
 def test_a_copy_whose_nodes_get_other_addresses_serves_again(three: tuple[Made, Made, Made]) -> None:
@@ -350,9 +356,9 @@ def test_a_copy_whose_nodes_get_other_addresses_serves_again(three: tuple[Made, 
 
 
 # -- keys ---------------------------------------------------------------------------------------------------
-def answered(made: Made, headers: dict[str, str], pair: tuple[str, str] | None = None) -> int:
+def answered(kind_cluster: Made, headers: dict[str, str], pair: tuple[str, str] | None = None) -> int:
     """Return how a cluster's API server answers to a question that every identity of a cluster may ask."""
-    cluster = yaml.safe_load(made.kubeconfig.read_text())["clusters"][0]["cluster"]
+    cluster = yaml.safe_load(kind_cluster.kubeconfig.read_text())["clusters"][0]["cluster"]
     with httpx.Client(verify=False, cert=pair, trust_env=False) as client:
         asked = {"kind": "SelfSubjectReview", "apiVersion": "authentication.k8s.io/v1"}
         url = f"{cluster['server']}/apis/authentication.k8s.io/v1/selfsubjectreviews"
@@ -401,8 +407,8 @@ def test_nothing_secret_is_in_the_template(three: tuple[Made, Made, Made]) -> No
     image = three[1].image
     assert image.startswith(REPOSITORY)
     secrets = []
-    for made in three:
-        kube = Kube(made.kubeconfig, f"kind-{made.name}")
+    for cluster in three:
+        kube = Kube(cluster.kubeconfig, f"kind-{cluster.name}")
         for secret in kube.objects("v1", "Secret"):
             if secret["type"] == "bootstrap.kubernetes.io/token":  # it is the same in all clusters of kind
                 continue
@@ -412,10 +418,10 @@ def test_nothing_secret_is_in_the_template(three: tuple[Made, Made, Made]) -> No
     where = "/kind /var/lib/containerd /etc/kubernetes /var/lib/kubelet /var/lib/etcd"
     script = f"find {where} -type f | xargs -r cat"
     command = ["docker", "run", "--rm", "--network", "none", "--entrypoint", "sh", image, "-c", script]
-    held = subprocess.run(command, capture_output=True, check=True).stdout
-    assert len(held) > 1_000_000
+    content = subprocess.run(command, capture_output=True, check=True).stdout
+    assert len(content) > 1_000_000
     for value in (*secrets, b"PRIVATE KEY"):
-        assert value not in held, value[:30]
+        assert value not in content, value[:30]
 
 
 # -- where no template can be used --------------------------------------------------------------------------
@@ -426,12 +432,12 @@ def test_a_template_that_is_cut_off_is_replaced(three: tuple[Made, Made, Made], 
     command = ["docker", "build", "--provenance=false", "-q", "-t", image, "-"]
     subprocess.run(command, input=cut, capture_output=True, text=True, check=True)
     try:
-        first = made(name, tmp_path / "first")
+        first = new_cluster(name, tmp_path / "first")
         assert "could not be started from its template (" in first.said
         assert "/kind/template/etcd" in first.said
     finally:
         removed(name, tmp_path / "first")
-    second = made(name, tmp_path / "second")
+    second = new_cluster(name, tmp_path / "second")
     removed(name, tmp_path / "second")
     assert "starting 1 control plane" in second.said
     assert "could not be started from its template" not in second.said

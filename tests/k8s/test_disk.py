@@ -46,8 +46,8 @@ def test_down_works_without_a_byte_free(tmp_path: Path, small_disk: Path) -> Non
     env = environment(
         tmp_path, HARNESS_STATE_DIR=str(small_disk), HARNESS_CLUSTER_NAME=name, HARNESS_WORKERS="0"
     )
-    made = harness("up", env=env)
-    assert made.process.returncode == 0, made.stderr
+    up = harness("up", env=env)
+    assert up.process.returncode == 0, up.stderr
     filled = subprocess.run(
         ["dd", "if=/dev/zero", f"of={small_disk}/filler"], capture_output=True, text=True, check=False
     )

@@ -68,7 +68,9 @@ def test_another_repository_proves_its_own_job(
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "3 passed" in done.stdout
-    said = [json.loads(path.read_text()) for path in runs.glob("2*/verdict.json")]
-    own = [check["result"] for verdict in said for check in verdict["checks"] if check["name"][:5] == "user."]
+    verdicts = [json.loads(path.read_text()) for path in runs.glob("2*/verdict.json")]
+    own = [
+        check["result"] for verdict in verdicts for check in verdict["checks"] if check["name"][:5] == "user."
+    ]
     assert sorted(own) == ["FAIL", "PASS"]
     assert cluster.kube.ready_nodes()

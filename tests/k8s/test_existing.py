@@ -72,8 +72,8 @@ def test_credentials_that_may_only_look(cluster: Ready, theirs: Settings, job: J
     kube.apply({**binding, "metadata": {"name": ACCOUNT}, "roleRef": role, "subjects": [subject]})
     try:
         core = client.CoreV1Api(kube.api)
-        made = core.create_namespaced_service_account_token(ACCOUNT, "default", {"spec": {}})
-        token = made.status.token
+        response = core.create_namespaced_service_account_token(ACCOUNT, "default", {"spec": {}})
+        token = response.status.token
         document = yaml.safe_load(theirs.kubeconfig.read_text())
         document["users"][0]["user"] = {"token": token}
         theirs.kubeconfig.write_text(yaml.safe_dump(document))

@@ -104,8 +104,8 @@ def test_gpus_are_asked_for_given_and_labelled(
         assert wanted["requests"][GPU] == wanted["limits"][GPU] == "1"
         assert labels["trainy.ai/accelerator"] == "H100"
         assert any(t["key"] == GPU for t in spec["tolerations"])
-        said = "\n".join(logs.lines(bundle, rank))
-        assert f"ranks over {'nccl' if real else 'gloo'} on " in said
+        log = "\n".join(logs.lines(bundle, rank))
+        assert f"ranks over {'nccl' if real else 'gloo'} on " in log
     (workload,) = bundle.last("workload").values()
     given = workload.object["status"]["admission"]["podSetAssignments"][0]
     assert given["resourceUsage"][GPU] == "2"

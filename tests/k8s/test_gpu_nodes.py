@@ -67,8 +67,8 @@ def test_an_image_without_cuda_takes_no_node_out(
 ) -> None:
     """Contract: the verdict is about the image, accuses no rank, and marks no node."""
     asked = AcceptanceSpec(gpus=2, image=cluster.worker.tag)
-    made = acceptance.nodes(asked) if kind == "nodes" else acceptance.ddp(asked, len(gpus))
-    outcome = launched(made, cluster, harness_settings)
+    workload = acceptance.nodes(asked) if kind == "nodes" else acceptance.ddp(asked, len(gpus))
+    outcome = launched(workload, cluster, harness_settings)
     verdict = outcome.verdict
     assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "image.no_cuda", []), (
         verdict.explanation
@@ -97,10 +97,10 @@ def test_acceptance_runs_on_nodes_that_it_marked(cluster: Ready, harness_setting
 
 def test_who_holds_the_gpus_is_named(cluster: Ready, gpus: list[str], harness_settings: Settings) -> None:
     """Contract: the verdict names the pod that has them, its namespace and its node."""
-    kube, (held, *_) = cluster.kube, gpus
+    kube, (node_name, *_) = cluster.kube, gpus
     image, limits = cluster.worker.tag, {"limits": {GPU: "2"}}
     sleeps = {"name": "c", "image": image, "command": ["sleep", "3600"], "resources": limits}
-    spec = {"nodeName": held, "containers": [sleeps], "terminationGracePeriodSeconds": 0}
+    spec = {"nodeName": node_name, "containers": [sleeps], "terminationGracePeriodSeconds": 0}
     metadata = {"name": "holder", "namespace": "default"}
     kube.apply({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
     try:
@@ -112,9 +112,9 @@ def test_who_holds_the_gpus_is_named(cluster: Ready, gpus: list[str], harness_se
         assert outcome.verdict.cause == "scheduling.devices_held", outcome.verdict.explanation
         assert "efault/holder holds 2 of 2" in outcome.verdict.explanation
         holders = [one for _, one in Bundle.open(outcome.bundle).device_holders()]
-        assert [(one.namespace, one.pod, one.node) for one in holders] == [("default", "holder", held)]
-        made = acceptance.ddp(AcceptanceSpec(gpus=2, image=image), len(gpus))
-        verdict = launched(made, cluster, harness_settings).verdict
+        assert [(one.namespace, one.pod, one.node) for one in holders] == [("default", "holder", node_name)]
+        ddp_workload = acceptance.ddp(AcceptanceSpec(gpus=2, image=image), len(gpus))
+        verdict = launched(ddp_workload, cluster, harness_settings).verdict
         assert verdict.cause == "scheduling.devices_held", verdict.explanation
         assert "efault/holder holds 2 of 2" in verdict.explanation
     finally:

@@ -60,9 +60,9 @@ def test_interrupted_again_and_again_the_cluster_is_still_known(env: dict[str, s
     with Harness("run", JOB, *arguments(cluster), "--fresh", env=env) as run:
         run.until_stage("cluster")
         until_container(cluster)
-        for said in ("keeping the nodes' logs", "deleting cluster", "interrupt again"):
+        for message in ("keeping the nodes' logs", "deleting cluster", "interrupt again"):
             run.interrupt()
-            run.until(said)
+            run.until(message)
         run.interrupt()
         interrupted(run, "SIGINT", "cluster", "delete cluster")
     assert "still exists: remove it with `harness down" in run.stderr
@@ -164,10 +164,10 @@ def test_one_node_is_enough_and_kept_cluster_is_reused(kept: dict[str, str]) -> 
     assert (run.process.returncode, verdict["verdict"]) == (0, "PASS"), run.stderr + run.stdout
     done = {stage.name for stage in run.manifest.stages}
     assert not done & {"controller images to nodes", "queues", "delete cluster"}, done
-    for said in (": reused", "images are already loaded"):
-        assert said in run.stderr
-    for said in ("building", "saving", "creating 1 control plane", "starting 1 control plane"):
-        assert said not in run.stderr
+    for message in (": reused", "images are already loaded"):
+        assert message in run.stderr
+    for message in ("building", "saving", "creating 1 control plane", "starting 1 control plane"):
+        assert message not in run.stderr
     assert created_at(kept) == since
     request = run.manifest.cluster.get("cpu_request")
     states = [seen.object for history in run.bundle.objects("pod").values() for seen in history]

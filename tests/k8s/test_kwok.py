@@ -133,13 +133,13 @@ def test_one_pod_runs_on_each_node(
     kube.apply(workload(kind, namespace, template=pod(gpus), **spec))
     pods = kube.wait("its pods", "v1", "Pod", all_running(NODES), seconds=SECONDS, namespace=namespace)
     took = time.monotonic() - began
-    made = requests(kube) - before - rate * took
+    count = requests(kube) - before - rate * took
     places = Counter(item["spec"]["nodeName"] for item in pods.values())
     assert places == Counter(NAMES)
     record_property("seconds", round(took, 1))
-    record_property("requests", round(made))
-    print(f"{kind}: {NODES} pods run after {took:.1f} s, {made:.0f} API requests, {made / NODES:.1f} a pod")
-    assert REQUESTS[0] * NODES < made < REQUESTS[1] * NODES
+    record_property("requests", round(count))
+    print(f"{kind}: {NODES} pods run after {took:.1f} s, {count:.0f} API requests, {count / NODES:.1f} a pod")
+    assert REQUESTS[0] * NODES < count < REQUESTS[1] * NODES
 
 
 def test_a_65th_pod_waits(kube: Kube, namespace: str) -> None:
@@ -151,8 +151,8 @@ def test_a_65th_pod_waits(kube: Kube, namespace: str) -> None:
     def refused(seen: dict[str, Any]) -> str | None:
         waiting = [item for item in seen.values() if item["status"].get("phase") == "Pending"]
         reasons = [one.get("message", "") for item in waiting for one in item["status"].get("conditions", [])]
-        told = any("Insufficient nvidia.com/gpu" in reason for reason in reasons)
-        return None if len(waiting) == 1 and told else f"{len(waiting)} wait: {reasons}"
+        insufficient = any("Insufficient nvidia.com/gpu" in reason for reason in reasons)
+        return None if len(waiting) == 1 and insufficient else f"{len(waiting)} wait: {reasons}"
 
     kube.wait("one pod without room", "v1", "Pod", refused, seconds=SECONDS, namespace=namespace)
 
@@ -166,8 +166,8 @@ def test_pods_of_others_stay_away(kube: Kube, namespace: str) -> None:
 
     def refused(seen: dict[str, Any]) -> str | None:
         conditions = seen.get("stranger", {}).get("status", {}).get("conditions", [])
-        told = [one.get("message", "") for one in conditions if one.get("reason") == "Unschedulable"]
-        return None if any("taint" in text for text in told) else f"it says {told}"
+        messages = [one.get("message", "") for one in conditions if one.get("reason") == "Unschedulable"]
+        return None if any("taint" in text for text in messages) else f"it says {messages}"
 
     kube.wait("the refusal", "v1", "Pod", refused, seconds=60, namespace=namespace)
     assert "nodeName" not in kube.objects("v1", "Pod", namespace)[0]["spec"]

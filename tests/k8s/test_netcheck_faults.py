@@ -99,9 +99,9 @@ def look(bundle: Path, settings: Settings, *arguments: str) -> dict[str, Any]:
     command = [str(HARNESS), "netcheck", str(bundle), "--json", *arguments]
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=90)
     assert done.returncode in (0, 1), done.stderr
-    said: dict[str, Any] = json.loads(done.stdout)
-    assert done.returncode == {"ok": 0, "failed": 1}[said["verdict"]]
-    return said
+    report: dict[str, Any] = json.loads(done.stdout)
+    assert done.returncode == {"ok": 0, "failed": 1}[report["verdict"]]
+    return report
 
 
 def test_netcheck_looks_inside_a_job_that_waits(
@@ -109,10 +109,10 @@ def test_netcheck_looks_inside_a_job_that_waits(
 ) -> None:
     """Contract: it sees that all pairs meet, then which rank lost its name; and the job goes on."""
     bundle, outcome = waiting
-    said = look(bundle, harness_settings, "--rank", "1")
-    assert (said["verdict"], said["rank"], [*said["rows"]]) == ("ok", 1, ["0", "1", "2", "3"])
-    assert all(" is Running on " in state for state in said["pods"].values())
-    assert {each["step"]: each["status"] for each in said["findings"]}["service"] == "ok"
+    report = look(bundle, harness_settings, "--rank", "1")
+    assert (report["verdict"], report["rank"], [*report["rows"]]) == ("ok", 1, ["0", "1", "2", "3"])
+    assert all(" is Running on " in state for state in report["pods"].values())
+    assert {each["step"]: each["status"] for each in report["findings"]}["service"] == "ok"
 
     opened = Bundle.open(bundle)
     assert opened.manifest
@@ -120,8 +120,8 @@ def test_netcheck_looks_inside_a_job_that_waits(
     namespace, pods = opened.manifest.launch.namespace, opened.pods()
     core = client.CoreV1Api(cluster.kube.api)
     core.patch_namespaced_pod(pods[2].name, namespace, {"metadata": {"labels": {"app": None}}})
-    said = look(bundle, harness_settings)
-    assert (said["verdict"], said["cause"], said["ranks"]) == ("failed", "service.selector", [2])
+    report = look(bundle, harness_settings)
+    assert (report["verdict"], report["cause"], report["ranks"]) == ("failed", "service.selector", [2])
 
     core.patch_namespaced_pod(pods[2].name, namespace, {"metadata": {"labels": {"app": "netcheck"}}})
     target = ["--kubeconfig", str(cluster.kube.kubeconfig), "-n", namespace]

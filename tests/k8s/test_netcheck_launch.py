@@ -74,7 +74,7 @@ def test_ranks_without_torchrun_meet_too(image: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "said"),
+    ("command", "message"),
     [
         (
             ALONE.format(addr="a.b", world=4) + "RANK=1 python3 /tmp/train.py",
@@ -105,8 +105,8 @@ def test_ranks_without_torchrun_meet_too(image: str) -> None:
     ],
     ids=["no-name", "no-name-on-rank-0", "no-rank-0", "half-came", "no-torchrun", "address-with-port"],
 )
-def test_ranks_that_do_not_meet_name_cause_in_time(image: str, command: str, said: str) -> None:
+def test_ranks_that_do_not_meet_name_cause_in_time(image: str, command: str, message: str) -> None:
     """Situations of public reports: pytorch #80772 and #52848, ColossalAI #1074 and #6349."""
     code, output = run(image, command, READY)
     assert code == 1, output
-    assert said in output
+    assert message in output

@@ -63,8 +63,8 @@ def test_new_pods_are_kept_off_a_node_that_failed(kube: Kube) -> None:
         kube.apply(POD)
 
         def refused(pods: dict[str, dict[str, Any]]) -> str | None:
-            said = condition(pods.get("kept-off", {}), "PodScheduled").get("message", "")
-            return None if "untolerated taint" in said else f"scheduler: {said!r}"
+            message = condition(pods.get("kept-off", {}), "PodScheduled").get("message", "")
+            return None if "untolerated taint" in message else f"scheduler: {message!r}"
 
         def placed(pods: dict[str, dict[str, Any]]) -> str | None:
             return None if pods.get("kept-off", {}).get("spec", {}).get("nodeName") else "no node yet"

@@ -38,19 +38,19 @@ NOT_ROOT = (
 @pytest.fixture(scope="module")
 def standards(cluster: Ready) -> Iterator[dict[str, str]]:
     """A namespace for each standard, by the name of the standard."""
-    made = {name: f"{name}-{secrets.token_hex(3)}" for name in NAMES}
-    for name, namespace in made.items():
+    namespaces = {name: f"{name}-{secrets.token_hex(3)}" for name in NAMES}
+    for name, namespace in namespaces.items():
         metadata = {"name": namespace, "labels": {ENFORCE: name}}
         cluster.kube.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
 
     def without_account(found: dict[str, Any]) -> str | None:
         return None if "default" in found else "no service account"
 
-    for namespace in made.values():
+    for namespace in namespaces.values():
         what = ("the service account", "v1", "ServiceAccount", without_account)
         cluster.kube.wait(*what, seconds=60, namespace=namespace)
-    yield made
-    for namespace in made.values():
+    yield namespaces
+    for namespace in namespaces.values():
         cluster.kube.delete("v1", "Namespace", namespace)
 
 

@@ -53,11 +53,11 @@ def ended(cluster: Ready, namespace: str, count: int, ready: bool) -> dict[str, 
         there = sum(condition(pod, "Ready").get("status") == "True" for pod in pods.values())
         return None if there == count else f"{there} of {len(pods)} pods are Ready"
 
-    def told(events: dict[str, Object]) -> str | None:
+    def missing_verdict(events: dict[str, Object]) -> str | None:
         found = [event for event in events.values() if "UNKNOWN" in event.get("message", "")]
         return None if found else f"{len(events)} events, none has the verdict"
 
-    kind, awaited = ("Pod", seen) if ready else ("Event", told)
+    kind, awaited = ("Pod", seen) if ready else ("Event", missing_verdict)
     cluster.kube.wait("the tests to end", "v1", kind, awaited, seconds=400, namespace=namespace)
     return {pod["metadata"]["name"]: pod for pod in cluster.kube.objects("v1", "Pod", namespace)}
 
@@ -68,8 +68,8 @@ def restarts(pods: dict[str, Object]) -> set[int]:
 
 def test_each_node_keeps_its_report(cluster: Ready, namespace: str, kubectl: Kubectl, tmp_path: Path) -> None:
     """Contract: Ready says that the tests passed, and each report can be copied from a pod that stays."""
-    made = acceptance.nodes(AcceptanceSpec(device="cpu", image=cluster.worker.tag))
-    kubectl("apply", "-f", "-", stdin=acceptance.manifests(made))
+    workload = acceptance.nodes(AcceptanceSpec(device="cpu", image=cluster.worker.tag))
+    kubectl("apply", "-f", "-", stdin=acceptance.manifests(workload))
     pods = ended(cluster, namespace, len(cluster.kube.objects("v1", "Node")), ready=True)
     for name, pod in pods.items():
         kubectl("cp", f"{name}:/app/reports", str(tmp_path / name))
@@ -115,8 +115,8 @@ def test_nodes_without_gpus_get_no_pod(cluster: Ready, namespace: str, kubectl: 
 
     mark("true", "1")
     try:
-        made = acceptance.nodes(AcceptanceSpec(gpus=1, image=cluster.worker.tag))
-        kubectl("apply", "-f", "-", stdin=acceptance.manifests(made))
+        workload = acceptance.nodes(AcceptanceSpec(gpus=1, image=cluster.worker.tag))
+        kubectl("apply", "-f", "-", stdin=acceptance.manifests(workload))
         pods = ended(cluster, namespace, 1, ready=False)
         assert [pod["spec"].get("nodeName") for pod in pods.values()] == [chosen]
         (pod,) = pods.values()

@@ -62,8 +62,8 @@ class Reader:
 
     def follow(self, typed: Typed) -> None:
         words, (means, name) = typed.words, typed.stands_for or ("", "")
-        said = self.type(words.replace(means, name) if means else words, typed.code, typed.stdin)
-        assert typed.says in said, f"$ {words}\n{said}"
+        output = self.type(words.replace(means, name) if means else words, typed.code, typed.stdin)
+        assert typed.says in output, f"$ {words}\n{output}"
 
     @property
     def bundles(self) -> list[Path]:
@@ -124,31 +124,35 @@ def tutorial(terminal: Reader) -> dict[tuple[str, bool], str]:
     lines = [line for block in BLOCKS for line in block.splitlines()]
     assert lines.pop() == "harness down"
     assert lines[:3] == ["make doctor", ". .venv/bin/activate", "harness up"]
-    broken, said = False, {}
+    broken, outputs = False, {}
     for line in lines:
         code = (
             1
             if broken and line.split()[:2] in (["harness", "run"], ["harness", "show"], ["harness", "judge"])
             else 0
         )
-        said[(line, broken)] = terminal.type(line, code)
+        outputs[(line, broken)] = terminal.type(line, code)
         if line.startswith("sed "):
             broken = True
         elif line.startswith("git checkout "):
             broken = False
-    return said
+    return outputs
 
 
 def test_the_tutorial_commands_print_the_promised_verdicts(tutorial: dict[tuple[str, bool], str]) -> None:
     """The tutorial gives what it promises: PASS, then the lost point by name, then PASS."""
-    run, said = "harness run jobs/multinode.yaml", tutorial
-    assert "✓ PASS" in said[(run, False)]
+    run, outputs = "harness run jobs/multinode.yaml", tutorial
+    assert "✓ PASS" in outputs[(run, False)]
     (promised,) = re.findall(r"^```text\n(.*)\n```$", TUTORIAL, re.MULTILINE)
-    for text in (said[(run, True)], said[("harness show", True)], said[("harness judge runs/latest", True)]):
+    for text in (
+        outputs[(run, True)],
+        outputs[("harness show", True)],
+        outputs[("harness judge runs/latest", True)],
+    ):
         assert promised in text
         assert "step 3" in text
         assert "never passed to the client" in text
-    assert {"PASS", "FAIL"} <= set(said[("harness runs", False)].split())
+    assert {"PASS", "FAIL"} <= set(outputs[("harness runs", False)].split())
 
 
 @pytest.mark.parametrize("typed", parameters(reader.WORKBENCH))

@@ -126,11 +126,11 @@ def push(name: str, image: str, port: int) -> str:
     start = time.monotonic()
     processes.run([*build_command(), "-t", f"{repository}:test", "-"], timeout=120, stdin=recipe)
     try:
-        said = processes.run(["docker", "push", f"{repository}:test"], timeout=PUSH_SECONDS).stdout
+        output = processes.run(["docker", "push", f"{repository}:test"], timeout=PUSH_SECONDS).stdout
     finally:
         processes.run(["docker", "rmi", f"{repository}:test"], timeout=60)
-    digest = re.search(r"digest: (sha256:[0-9a-f]{64})", said)
-    assert digest, said
+    digest = re.search(r"digest: (sha256:[0-9a-f]{64})", output)
+    assert digest, output
     progress(f"pushed {image} in {time.monotonic() - start:.0f} s")
     return f"{repository}@{digest[1]}"
 
@@ -204,8 +204,8 @@ def ready(published: Published, folder: Path, harness_settings: Settings) -> Ite
         yield up
     assert tracker is not None
     # Their tags are of this registry's port, so nobody asks for them again.
-    made = [up.worker.tag, tracker["spec"]["template"]["spec"]["containers"][0]["image"]]
-    processes.run(["docker", "rmi", *made], timeout=60, check=False)
+    images = [up.worker.tag, tracker["spec"]["template"]["spec"]["containers"][0]["image"]]
+    processes.run(["docker", "rmi", *images], timeout=60, check=False)
 
 
 def test_the_main_job_passes(
@@ -239,11 +239,11 @@ def test_a_node_pulled_the_controller_by_digest(ready: Ready, published: Publish
     namespace, reference = f"{controller}-system", published.references[controller]
     pulled = f'Successfully pulled image "{reference}"'
 
-    def said(events: dict[str, dict[str, object]]) -> str | None:
+    def missing_pull(events: dict[str, dict[str, object]]) -> str | None:
         messages = [str(event.get("message")) for event in events.values() if event.get("reason") == "Pulled"]
         return None if any(pulled in message for message in messages) else f"pulled: {messages}"
 
-    ready.kube.wait(f"an event {pulled!r}", "v1", "Event", said, seconds=30, namespace=namespace)
+    ready.kube.wait(f"an event {pulled!r}", "v1", "Event", missing_pull, seconds=30, namespace=namespace)
     (pod,) = ready.kube.objects("v1", "Pod", namespace)
     assert pod["status"]["containerStatuses"][0]["imageID"] == reference
     assert (pod["status"]["hostIP"], published.path(controller)) in published.to_nodes.pulls()
@@ -340,8 +340,8 @@ def test_a_private_image_needs_its_secret(theirs: Settings, private: tuple[str, 
         status["imageID"] for pod in pods for status in items(pod.last.object, "status", "containerStatuses")
     }
     assert ran == {reference}
-    held = [path for path in outcome.bundle.rglob("*") if path.is_file() and PASSWORD in path.read_text()]
-    assert held == []
+    leaks = [path for path in outcome.bundle.rglob("*") if path.is_file() and PASSWORD in path.read_text()]
+    assert leaks == []
 
 
 def test_acceptance_with_a_private_image_needs_its_secret(theirs: Settings, private: tuple[str, str]) -> None:

@@ -92,16 +92,16 @@ def test_a_reported_script_gets_its_right_answer(
         outcome = launch(job(name, case), scripts=FOLDER, wait_seconds=wait)
     assert case.get("kill", "") in strike.struck
     verdict = outcome.verdict
-    told = f"{verdict.verdict} {verdict.cause} {verdict.ranks} after {time.monotonic() - began:.0f} s: "
-    told += f"{verdict.explanation} [{outcome.bundle}]"
-    print(name, told)
-    assert verdict.verdict == expect["verdict"], told
+    summary = f"{verdict.verdict} {verdict.cause} {verdict.ranks} after {time.monotonic() - began:.0f} s: "
+    summary += f"{verdict.explanation} [{outcome.bundle}]"
+    print(name, summary)
+    assert verdict.verdict == expect["verdict"], summary
     if "causes" in expect:
-        assert verdict.cause in expect["causes"], told
+        assert verdict.cause in expect["causes"], summary
     if "ranks" in expect:
-        assert verdict.ranks == expect["ranks"], told
-    assert re.search(expect.get("says", ""), verdict.explanation, re.DOTALL), told
+        assert verdict.ranks == expect["ranks"], summary
+    assert re.search(expect.get("says", ""), verdict.explanation, re.DOTALL), summary
     if "rank_0_in" in expect:
-        assert Bundle.open(outcome.bundle).ranks()[0].index == expect["rank_0_in"], told
+        assert Bundle.open(outcome.bundle).ranks()[0].index == expect["rank_0_in"], summary
     if "rank_count" in expect:
-        assert len(Bundle.open(outcome.bundle).ranks()) == expect["rank_count"], told
+        assert len(Bundle.open(outcome.bundle).ranks()) == expect["rank_count"], summary

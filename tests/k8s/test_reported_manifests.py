@@ -42,7 +42,7 @@ def documents(name: str) -> list[Any]:
     return list(yaml.safe_load_all(Path(f"manifests/{name}.yaml").read_text()))
 
 
-def told(outcome: Outcome) -> str:
+def summary(outcome: Outcome) -> str:
     seen = outcome.verdict
     return f"{seen.verdict} {seen.cause} {seen.ranks}: {seen.explanation} [{outcome.bundle}]"
 
@@ -55,10 +55,10 @@ def ended_by_itself(outcome: Outcome) -> bool:
 
 def fails(outcome: Outcome, causes: tuple[str, ...], says: str, early: bool = True) -> None:
     """Assert that a launch FAILed for one of the causes, with this in its explanation."""
-    assert outcome.verdict.verdict == "FAIL", told(outcome)
-    assert outcome.verdict.cause in causes, told(outcome)
-    assert re.search(says, outcome.verdict.explanation, re.DOTALL), told(outcome)
-    assert not early or ended_by_itself(outcome), told(outcome)
+    assert outcome.verdict.verdict == "FAIL", summary(outcome)
+    assert outcome.verdict.cause in causes, summary(outcome)
+    assert re.search(says, outcome.verdict.explanation, re.DOTALL), summary(outcome)
+    assert not early or ended_by_itself(outcome), summary(outcome)
 
 
 @pytest.mark.parametrize("place", ["behind", "before", "native"])
@@ -78,7 +78,7 @@ def test_a_helper_in_an_indexed_job(launch: Launch, cluster: Ready, place: str) 
         pod["initContainers"] = [{**helper, "restartPolicy": "Always"}]
     outcome = launch(of_manifest(found, "x"), wait_seconds=WAIT_SECONDS)
     if place == "native":
-        assert outcome.verdict.verdict == "PASS", told(outcome)
+        assert outcome.verdict.verdict == "PASS", summary(outcome)
     else:
         fails(outcome, ("rank.helper_unended",), "proxy")
 
@@ -93,7 +93,7 @@ def test_a_master_service_that_forwards_one_port(launch: Launch, checked: bool) 
         lines = container["args"][0].splitlines(keepends=True)
         container["args"] = ["".join(line for line in lines if "netcheck" not in line)]
     outcome = launch(of_manifest(found, "x"), wait_seconds=WAIT_SECONDS)
-    assert outcome.verdict.verdict == "PASS", told(outcome)
+    assert outcome.verdict.verdict == "PASS", summary(outcome)
 
 
 def torchrun(pod: Object, privileges: tuple[str, ...] = (), restarts: int = 0) -> Workload:
@@ -116,7 +116,7 @@ HOST: Object = {"hostNetwork": True, "hostIPC": True}
 def test_a_torchrun_job_in_the_host_network_passes(launch: Launch) -> None:
     """Contract: the controller gives its pods a DNS policy with which ranks find each other."""
     outcome = launch(torchrun(HOST, ("hostNetwork", "hostIPC")), wait_seconds=WAIT_SECONDS)
-    assert outcome.verdict.verdict == "PASS", told(outcome)
+    assert outcome.verdict.verdict == "PASS", summary(outcome)
 
 
 @pytest.mark.controller
@@ -133,7 +133,7 @@ def test_two_torchrun_pods_in_network_of_one_node_pass(launch: Launch, cluster: 
     worker = next(name for name in nodes if "control-plane" not in name)
     pod = {**HOST, "nodeSelector": {"kubernetes.io/hostname": worker}}
     outcome = launch(torchrun(pod, ("hostNetwork", "hostIPC")), wait_seconds=WAIT_SECONDS)
-    assert outcome.verdict.verdict == "PASS", told(outcome)
+    assert outcome.verdict.verdict == "PASS", summary(outcome)
     bundle = Bundle.open(outcome.bundle)
     assert [bundle.ranks()[rank].node for rank in (0, 1)] == [worker, worker]
 
@@ -142,7 +142,7 @@ def test_two_torchrun_pods_in_network_of_one_node_pass(launch: Launch, cluster: 
 def test_helper_does_not_keep_torchrun_job_from_its_end(launch: Launch, cluster: Ready) -> None:
     helper = {"name": "exporter", "image": cluster.worker.tag, "command": ["sleep", "infinity"]}
     outcome = launch(torchrun({"containers": [{"name": "trainer"}, helper]}), wait_seconds=WAIT_SECONDS)
-    assert outcome.verdict.verdict == "PASS", told(outcome)
+    assert outcome.verdict.verdict == "PASS", summary(outcome)
 
 
 @pytest.mark.controller

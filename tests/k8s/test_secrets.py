@@ -63,11 +63,11 @@ def job_file(job: JobFile, own: dict[str, str], in_script: str, tmp_path: Path) 
 @pytest.fixture
 def env(tmp_path: Path, harness_settings: Settings) -> dict[str, str]:
     """The environment of a user with ~/.kube/config, on the session's cluster."""
-    made = environment(tmp_path, HARNESS_STATE_DIR=str(harness_settings.state_dir))
+    variables = environment(tmp_path, HARNESS_STATE_DIR=str(harness_settings.state_dir))
     kube = tmp_path / "home" / ".kube"
     kube.mkdir()
     (kube / "config").write_bytes(OTHERS)
-    return made
+    return variables
 
 
 def forms(secret: str) -> set[bytes]:

@@ -85,8 +85,8 @@ def documents(kind: str) -> list[Any]:
 
 def killed(verdict: Verdict) -> None:
     """The rank that was killed is named, and nobody else."""
-    told = (verdict.verdict, verdict.cause, verdict.ranks)
-    assert told == ("FAIL", "rank.killed", [1]), verdict.explanation
+    result = (verdict.verdict, verdict.cause, verdict.ranks)
+    assert result == ("FAIL", "rank.killed", [1]), verdict.explanation
 
 
 def test_a_healthy_statefulset_with_host_pid_passes(launch: Launch, outside: Outside) -> None:
@@ -103,9 +103,9 @@ def test_a_konduktor_rank_killed_with_host_pid_is_named(
     """The init ends with the container's own processes, not with the node's."""
     config, job = tmp_path / "konduktor.yaml", tmp_path / "job.yaml"
     config.write_text("kubernetes: {pod_config: {spec: {hostPID: true}}}\n")
-    told: dict[str, Any] = yaml.safe_load(Path("jobs/multinode.yaml").read_text())
-    told["run"] = f'if [ "$RANK" = 1 ]; then {KILLED}; fi\nsleep 20\n'
-    job.write_text(yaml.safe_dump(told))
+    manifest: dict[str, Any] = yaml.safe_load(Path("jobs/multinode.yaml").read_text())
+    manifest["run"] = f'if [ "$RANK" = 1 ]; then {KILLED}; fi\nsleep 20\n'
+    job.write_text(yaml.safe_dump(manifest))
     killed(launch(load(job), konduktor_config=config, wait_seconds=WAIT_SECONDS).verdict)
 
 

@@ -119,6 +119,6 @@ def test_a_manifest_that_tolerates_the_taint_runs_there(there: Settings, tmp_pat
     workload["spec"]["template"]["spec"]["tolerations"] = [TOLERATION]
     path = tmp_path / "job.yaml"
     path.write_text(yaml.safe_dump_all(documents))
-    made = load(path)
-    assert isinstance(made, PlainWorkload)
-    passed(launched(made, there))
+    plain_workload = load(path)
+    assert isinstance(plain_workload, PlainWorkload)
+    passed(launched(plain_workload, there))

@@ -112,15 +112,15 @@ def submit(team: Team, here: Path, name: str, *words: str, command: str = "pytho
 
 def test_the_exit_code_is_the_job_s(team: Team, here: Path) -> None:
     """Contract: the folder's code runs on two nodes, its logs are shown, and 0 means that it succeeded."""
-    code, said = submit(team, here, "good").ends()
-    assert code == 0, said
-    assert said.count("one: sum 3 in generation 1") == 2
-    assert "0 | " in said
-    assert "1 | " in said
-    code, said = start(team, here, "status", "good").ends()
-    assert (code, "Succeeded" in said, "torchrun --nnodes=2" in said) == (0, True, True), said
-    code, said = start(team, here, "logs", "good", "--node-rank", "1").ends()
-    assert (code, said.count("one: sum 3")) == (0, 1), said
+    code, output = submit(team, here, "good").ends()
+    assert code == 0, output
+    assert output.count("one: sum 3 in generation 1") == 2
+    assert "0 | " in output
+    assert "1 | " in output
+    code, output = start(team, here, "status", "good").ends()
+    assert (code, "Succeeded" in output, "torchrun --nnodes=2" in output) == (0, True, True), output
+    code, output = start(team, here, "logs", "good", "--node-rank", "1").ends()
+    assert (code, output.count("one: sum 3")) == (0, 1), output
 
 
 def test_edited_code_runs_in_the_same_pods(team: Team, here: Path) -> None:
@@ -135,10 +135,10 @@ def test_edited_code_runs_in_the_same_pods(team: Team, here: Path) -> None:
     watching.says("waiting for new code")
     (here / "lib.py").write_text("NAME = 'three'\n")
     watching.says("three: sum 3 in generation 3")
-    code, said = watching.ends()
-    assert code == 0, said
+    code, output = watching.ends()
+    assert code == 0, output
     assert {pod["metadata"]["uid"] for pod in team.pods("edited")} == before
-    assert "generation 2: 2 files, 0.0 MB sent" in said  # one in each pod
+    assert "generation 2: 2 files, 0.0 MB sent" in output  # one in each pod
 
 
 @pytest.mark.nightly
@@ -167,11 +167,11 @@ def test_the_pods_have_what_git_has(team: Team, tmp_path: Path) -> None:
     ):
         subprocess.run([*git, *words], check=True)
     (top / "other.bin").write_text("")
-    code, said = submit(team, top, "tracked").ends()
-    assert (code, said.count("bin True env False"), said.count("git False")) == (0, 2, 2), said
-    assert "not sent: other.bin, private.env (git ignores it)" in said
-    code, said = submit(team, tree, "worktree").ends()
-    assert (code, said.count("bin True env False"), said.count("git False")) == (0, 2, 2), said
+    code, output = submit(team, top, "tracked").ends()
+    assert (code, output.count("bin True env False"), output.count("git False")) == (0, 2, 2), output
+    assert "not sent: other.bin, private.env (git ignores it)" in output
+    code, output = submit(team, tree, "worktree").ends()
+    assert (code, output.count("bin True env False"), output.count("git False")) == (0, 2, 2), output
 
 
 @pytest.mark.nightly
@@ -182,15 +182,15 @@ def test_ctrl_c_detaches_and_the_job_is_found_again(team: Team, here: Path) -> N
     attached = submit(team, here, "left")
     attached.says("one: sum 3")
     attached.process.send_signal(signal.SIGINT)
-    code, said = attached.ends()
+    code, output = attached.ends()
     assert code == 130
-    assert "kubectl torchrun logs left --follow" in said
+    assert "kubectl torchrun logs left --follow" in output
     (here / "lib.py").write_text("NAME = 'two'\n")
     assert start(team, here, "sync", "left").ends()[0] == 0
-    code, said = start(team, here, "logs", "left", "--follow").ends()
-    assert (code, said.count("two: sum 3 in generation 2")) == (0, 2), said
-    code, said = start(team, here, "list").ends()
-    assert (code, "left" in said) == (0, True)
+    code, output = start(team, here, "logs", "left", "--follow").ends()
+    assert (code, output.count("two: sum 3 in generation 2")) == (0, 2), output
+    code, output = start(team, here, "list").ends()
+    assert (code, "left" in output) == (0, True)
 
 
 @pytest.mark.nightly
@@ -206,8 +206,8 @@ def test_suspend_resume_and_delete(team: Team, here: Path) -> None:
     assert start(team, here, "sync", "pausing").ends()[0] == 0
     team.until("pausing", "Running")
     assert start(team, here, "delete", "pausing").ends()[0] == 0
-    code, said = start(team, here, "status", "pausing").ends()
-    assert (code, "there is no TorchrunJob pausing" in said) == (64, True), said
+    code, output = start(team, here, "status", "pausing").ends()
+    assert (code, "there is no TorchrunJob pausing" in output) == (64, True), output
 
 
 @pytest.mark.nightly
@@ -215,13 +215,13 @@ def test_a_failed_job_s_code_is_passed_on(team: Team, here: Path) -> None:
     """Contract: a job that failed is no success here either, also when it started again in new pods; the
     rank's code stands beside torchrun's; what the cluster refuses is said."""
     (here / "lib.py").write_text("raise SystemExit(5)\n")
-    code, said = submit(team, here, "bad", "--env", "A=b", "--max-restarts", "1").ends()
-    assert code == 1, said  # torchrun's own, for a rank that failed
-    assert re.search(r"exit code 1 of torchrun, because rank [01] ended with exit code 5", said), said
-    code, said = submit(team, here, "bad").ends()
-    assert (code, "TorchrunJob bad already exists" in said) == (64, True), said
-    code, said = submit(team, here, "Not_A_Name").ends()
-    assert (code, "the cluster rejected the job" in said) == (64, True), said
+    code, output = submit(team, here, "bad", "--env", "A=b", "--max-restarts", "1").ends()
+    assert code == 1, output  # torchrun's own, for a rank that failed
+    assert re.search(r"exit code 1 of torchrun, because rank [01] ended with exit code 5", output), output
+    code, output = submit(team, here, "bad").ends()
+    assert (code, "TorchrunJob bad already exists" in output) == (64, True), output
+    code, output = submit(team, here, "Not_A_Name").ends()
+    assert (code, "the cluster rejected the job" in output) == (64, True), output
 
 
 @pytest.mark.nightly
@@ -229,15 +229,15 @@ def test_a_failed_job_s_code_is_passed_on(team: Team, here: Path) -> None:
 def test_containers_come_and_go_below_an_attached_submit(team: Team, here: Path, attempt: int) -> None:
     """Contract: whatever an exec into them meets, the exit code is the job's."""
     (here / "lib.py").write_text("raise SystemExit(5)\n")
-    code, said = submit(team, here, f"restarting-{attempt}", "--max-restarts", "1").ends()
-    assert (code, "ended with exit code 5" in said) == (1, True), said
+    code, output = submit(team, here, f"restarting-{attempt}", "--max-restarts", "1").ends()
+    assert (code, "ended with exit code 5" in output) == (1, True), output
 
 
 def test_a_setup_that_fails_is_named(team: Team, here: Path) -> None:
     """Contract: with its exit code and its last line, and the job's exit code is the setup's."""
     setup = "echo no such mirror >&2; exit 6"
-    code, said = submit(team, here, "setup", "--setup", setup, "--max-restarts", "0").ends()
-    assert (code, "setupCommand failed with exit code 6: no such mirror" in said) == (6, True), said
+    code, output = submit(team, here, "setup", "--setup", setup, "--max-restarts", "0").ends()
+    assert (code, "setupCommand failed with exit code 6: no such mirror" in output) == (6, True), output
 
 
 def test_an_image_that_is_not_there_is_said(team: Team, here: Path) -> None:
@@ -262,8 +262,8 @@ def test_a_namespace_that_is_being_deleted_takes_no_job(team: Team, here: Path) 
     try:
         team.kube.delete("v1", "Namespace", name)
         words = ("submit", "--queue", "cpu", "--nodes", "2", "--namespace", name, "python train.py")
-        code, said = Command(team.kube.kubeconfig, here, *words).ends()
-        assert (code, "because it is being terminated" in said) == (64, True), said
+        code, output = Command(team.kube.kubeconfig, here, *words).ends()
+        assert (code, "because it is being terminated" in output) == (64, True), output
     finally:
         team.kube.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {**kept, "finalizers": []}})
 
@@ -289,29 +289,29 @@ def test_a_dry_run_prints_what_would_be_created(team: Team, here: Path) -> None:
         team.namespace,
         "python x.py",
     )
-    code, said = command.ends()
-    assert code == 0, said
-    job = yaml.safe_load(said)
+    code, output = command.ends()
+    assert code == 0, output
+    job = yaml.safe_load(output)
     assert job["spec"]["reliability"] == {"activeDeadlineSeconds": 90, "ttlSecondsAfterFinished": 60}
     assert team.kube.get(names.API, names.JOB_KIND, "dry", team.namespace) is None
-    (here / "job.yaml").write_text(said)
+    (here / "job.yaml").write_text(output)
     team.kube.dry_run(job)
-    code, said = submit(team, here, "dry", "--gpus", "3", "--dry-run").ends()
-    assert (code, "numGPUs do not split evenly" in said) == (64, True), said
-    code, said = submit(team, here, "dry", "--gpus", "2", "--dry-run").ends()
-    assert (code, "the job would not start: numGPUs is" in said) == (0, True), said
+    code, output = submit(team, here, "dry", "--gpus", "3", "--dry-run").ends()
+    assert (code, "numGPUs do not split evenly" in output) == (64, True), output
+    code, output = submit(team, here, "dry", "--gpus", "2", "--dry-run").ends()
+    assert (code, "the job would not start: numGPUs is" in output) == (0, True), output
 
 
 @pytest.mark.nightly
 def test_a_job_submitted_suspended_runs_after_resume(team: Team, here: Path) -> None:
     """Contract: --suspend creates it and leaves; resume and sync run it."""
-    code, said = submit(team, here, "later", "--suspend").ends()
-    assert (code, "kubectl torchrun resume later" in said) == (0, True), said
+    code, output = submit(team, here, "later", "--suspend").ends()
+    assert (code, "kubectl torchrun resume later" in output) == (0, True), output
     team.until("later", "Suspended")
     assert start(team, here, "resume", "later").ends()[0] == 0
     assert start(team, here, "sync", "later").ends()[0] == 0
-    code, said = start(team, here, "logs", "later", "--follow").ends()
-    assert (code, said.count("one: sum 3")) == (0, 2), said
+    code, output = start(team, here, "logs", "later", "--follow").ends()
+    assert (code, output.count("one: sum 3")) == (0, 2), output
 
 
 @pytest.mark.nightly
@@ -330,14 +330,14 @@ def test_an_elastic_job_is_scaled_while_it_is_suspended(
     sizes = {"numNodes": None, "minNodes": 1, "maxNodes": 2}
     team.job("scaled", **sizes, env=[{"name": "STEPS", "value": "3000"}])
     team.until("scaled", "Running")
-    code, said = scale("scaled", 3)
-    assert (code, "suspend the job, scale it once it has no pods" in said) == (1, True), said
+    code, output = scale("scaled", 3)
+    assert (code, "suspend the job, scale it once it has no pods" in output) == (1, True), output
     team.change("scaled", suspend=True)
     team.until_condition("scaled", "Suspended", "Suspended")
-    code, said = scale("scaled", 1)
-    assert (code, "expected at least 2 nodes" in said) == (1, True), said
-    code, said = scale("scaled", 3)
-    assert (code, "scaled" in said) == (0, True), said
+    code, output = scale("scaled", 1)
+    assert (code, "expected at least 2 nodes" in output) == (1, True), output
+    code, output = scale("scaled", 3)
+    assert (code, "scaled" in output) == (0, True), output
     team.change("scaled", suspend=False)
     job = team.until("scaled", "Running")
     assert (job["status"]["numNodes"], job["spec"]["maxNodes"]) == (3, 3)
@@ -345,5 +345,5 @@ def test_an_elastic_job_is_scaled_while_it_is_suspended(
     team.change("scaled", cancel=True)
     team.job("split", **sizes, numGPUs=4, suspend=True)
     team.until_condition("split", "Suspended", "Suspended")
-    code, said = scale("split", 4)
-    assert (code, "numGPUs are split over maxNodes" in said) == (1, True), said
+    code, output = scale("split", 4)
+    assert (code, "numGPUs are split over maxNodes" in output) == (1, True), output

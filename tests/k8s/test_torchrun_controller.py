@@ -222,7 +222,7 @@ def test_api_server_checks_pods(team: Team, controller: Controller) -> None:
     team.queue()
     team.until_queue_ready("cpu")
     cases = {case.case: case for of in wrong_objects.cases().values() for case in of}
-    said = {case: answer.says for case, answer in wrong_objects.answers().items()}
+    expected = {case: answer.says for case, answer in wrong_objects.answers().items()}
     wrong_queues = ("text-as-grace-period", "misspelt-node-selector", "no-service-account")
     wrong_jobs = ("job-equals-in-env", "queue-not-ready")
     for case in wrong_queues:
@@ -235,7 +235,7 @@ def test_api_server_checks_pods(team: Team, controller: Controller) -> None:
         wrong = [
             each
             for each in wrong_queues
-            if wrong_objects.normal(messages[each], team.namespace) != said[each]
+            if wrong_objects.normal(messages[each], team.namespace) != expected[each]
         ]
         return f"{wrong}: {messages}" if wrong else None
 
@@ -243,10 +243,10 @@ def test_api_server_checks_pods(team: Team, controller: Controller) -> None:
     for case in wrong_jobs:
         team.until_status(
             case,
-            said[case],
+            expected[case],
             lambda job, case=case: (
                 wrong_objects.normal(str((job.get("status") or {}).get("message")), team.namespace)
-                == said[case]
+                == expected[case]
             ),
             30,
         )

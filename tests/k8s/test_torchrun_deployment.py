@@ -204,10 +204,10 @@ def upgraded(installed: Installed) -> Upgraded:
     # A rule that came later refuses this variable.
     team.job("old", suspend=True, env=[{"name": "PET_NNODES", "value": "3"}])
     before = {kind: team.uids(kind) for kind in (names.JOB_KIND, names.QUEUE_KIND)}
-    said = installed.apply()
+    output = installed.apply()
     team.until_established()
     team.queue()  # its owner lists the ConfigMap that its jobs mount
-    return Upgraded(installed, before, said)
+    return Upgraded(installed, before, output)
 
 
 @pytest.fixture(scope="module")
@@ -261,10 +261,12 @@ def test_each_transition_has_one_event(ran: Installed) -> None:
     team = ran.team
     events = team.events("kept", until="CleanedUp")
     assert {event["type"] for event in events} == {"Normal"}
-    told = Counter(reason for event in events for _ in range(event["count"]) for reason in reasons_of(event))
-    assert told.pop("Queued", 1) == 1  # Kueue may admit it before it gives a reason to wait
+    counts = Counter(
+        reason for event in events for _ in range(event["count"]) for reason in reasons_of(event)
+    )
+    assert counts.pop("Queued", 1) == 1  # Kueue may admit it before it gives a reason to wait
     once = ("Suspended", "Resumed", "Admitted", "Started", "Completed", "CleanedUp")
-    assert told == dict.fromkeys(once, 1)
+    assert counts == dict.fromkeys(once, 1)
     team.job("wrong", numGPUs=8)
     team.until("wrong", "Failed")
     [event] = team.events("wrong", until="Refused")

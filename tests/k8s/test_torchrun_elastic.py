@@ -138,17 +138,17 @@ def elastic(team: Team, controller: Controller, cluster: Ready) -> Iterator[Call
     metadata = {"name": "elastic", "namespace": team.namespace}
     team.kube.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data})
     volumes = {**CODE, "additionalVolumes": [{"name": "code", "configMap": {"name": "elastic"}}]}
-    made: list[str] = []
+    job_names: list[str] = []
 
     def start(name: str) -> Members:
         sizes = {"numNodes": None, "minNodes": 1, "maxNodes": NODES}
         reliability = {"maxRestarts": 5}
         team.job(name, jobQueue="elastic", volumes=volumes, reliability=reliability, **sizes)
-        made.append(name)
+        job_names.append(name)
         return Members(team, cluster, name)
 
     yield start
-    for name in made:
+    for name in job_names:
         team.kube.delete(names.API, names.JOB_KIND, name, team.namespace)
 
 

@@ -80,10 +80,10 @@ def test_best_fit_splits_a_job_that_packing_queues(team: Team) -> None:
     team.queue("packed", nodeResources=WHOLE)
     asked = {"numNodes": None, "numGPUs": 4}
     team.job("whole", jobQueue="packed", command="true", **asked)
-    said = until_says(team, "whole", "4 GPUs are free on this queue's nodes now")
+    message = until_says(team, "whole", "4 GPUs are free on this queue's nodes now")
     assert (
         "2 x 2 GPUs would fit: submit a job with numNodes 2, or set the queue's distribution to BestFit"
-        in said
+        in message
     )
     team.change("whole", cancel=True)
     team.job("split", jobQueue="best", command="true", **asked)
@@ -92,8 +92,8 @@ def test_best_fit_splits_a_job_that_packing_queues(team: Team) -> None:
     team.job("holder", jobQueue="best", command="sleep 600", **asked)
     team.until("holder", "Running")
     team.job("behind", jobQueue="best", command="true", **asked)
-    said = until_says(team, "behind", "GPUs are free")
-    assert f"4 are held by TorchrunJob {team.namespace}/holder (4)" in said, said
-    assert "no equal split of 4 GPUs fits" in said, said
+    message = until_says(team, "behind", "GPUs are free")
+    assert f"4 are held by TorchrunJob {team.namespace}/holder (4)" in message, message
+    assert "no equal split of 4 GPUs fits" in message, message
     team.change("holder", cancel=True)
     team.until("behind", "Succeeded")

@@ -40,11 +40,11 @@ def queue(team: Team, controller: Controller) -> None:
 def until_said(team: Team, job: str, *texts: str, seconds: float = SAID_SECONDS) -> None:
     """Wait until the job's message has each text, one of which names what is missing."""
 
-    def said(found: Object) -> bool:
+    def has_texts(found: Object) -> bool:
         message = str((found.get("status") or {}).get("message"))
         return all(text in message for text in texts)
 
-    team.until_status(job, f"{texts} in the message", said, seconds)
+    team.until_status(job, f"{texts} in the message", has_texts, seconds)
     team.change(job, cancel=True)
 
 

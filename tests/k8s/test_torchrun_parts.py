@@ -116,7 +116,7 @@ def repository(tmp_path: Path, gateway: str, unused_tcp_port: int) -> Iterator[t
         process.wait(timeout=30)
 
 
-def said(team: Team, name: str) -> list[str]:
+def log_lines(team: Team, name: str) -> list[str]:
     """Return all that the ranks of a job printed."""
     lines: list[str] = []
     for pod in team.pods(name):
@@ -146,7 +146,7 @@ def test_all_ranks_run_the_code_of_the_git_ref(
     submit("no-git", "v1", None)
     for name, version in (("tag", "one"), ("branch", "two"), ("commit", "one")):
         team.until(name, "Succeeded", 300)
-        lines = said(team, name)
+        lines = log_lines(team, name)
         assert team.printed(name) == MET
         assert [line for line in lines if line.startswith("code ")] == [f"code {version}"] * 2
     missing = team.until("nothing", "Failed", 300)["status"]["message"]

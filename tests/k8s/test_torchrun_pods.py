@@ -39,8 +39,8 @@ def until_warned(team: Team, job: str, text: str, *reasons: str) -> None:
     """Wait for a Warning of a job with this text, for one of these reasons."""
 
     def done(found: dict[str, Object]) -> str | None:
-        told = warnings(team, job)
-        return None if any(text in told.get(reason, "") for reason in reasons) else str(told)
+        messages = warnings(team, job)
+        return None if any(text in messages.get(reason, "") for reason in reasons) else str(messages)
 
     team.kube.wait(f"Event of {job}", "v1", "Event", done, seconds=SECONDS, namespace=team.namespace)
 
@@ -177,5 +177,5 @@ def test_an_eviction_does_not_count(team: Team, controller: Controller, rank: in
     ended = team.until(name, "Succeeded", SECONDS)
     assert ended["status"]["restarts"] == 1
     assert team.printed(name) == MET
-    told = f"was evicted from node {pod['spec']['nodeName']} (EvictionByEvictionAPI"
-    until_warned(team, name, told, "Disrupted")
+    message = f"was evicted from node {pod['spec']['nodeName']} (EvictionByEvictionAPI"
+    until_warned(team, name, message, "Disrupted")

@@ -54,10 +54,10 @@ def here(tmp_path: Path) -> Path:
 
 def detached(team: Team, here: Path, name: str, *options: str) -> str:
     """Submit a job and leave. Return the first letters of its code's digest."""
-    code, said = submit(team, here, name, "--detach", "--max-restarts", "20", *options).ends()
-    assert code == 0, said
-    assert said.strip().endswith(name)
-    return said.partition("code ")[2][:12]
+    code, output = submit(team, here, name, "--detach", "--max-restarts", "20", *options).ends()
+    assert code == 0, output
+    assert output.strip().endswith(name)
+    return output.partition("code ")[2][:12]
 
 
 def says(team: Team, name: str, text: str, but: set[str] = frozenset(), seconds: float = SECONDS) -> set[str]:  # type: ignore[assignment]
@@ -161,8 +161,8 @@ def test_new_code_without_pods_and_with(team: Team, here: Path) -> None:
     assert start(team, here, "suspend", "newer").ends()[0] == 0
     team.until("newer", "Suspended")
     (here / "lib.py").write_text("NAME = 'three'\n")
-    code, said = start(team, here, "sync", "newer").ends()
-    assert (code, "is kept in the cluster" in said) == (0, True), said
+    code, output = start(team, here, "sync", "newer").ends()
+    assert (code, "is kept in the cluster" in output) == (0, True), output
     assert start(team, here, "resume", "newer").ends()[0] == 0
     says(team, "newer", "code three", seen)
 
@@ -197,8 +197,8 @@ def test_large_code_is_held_by_a_pod(team: Team, here: Path) -> None:
     team.change("large", cancel=True, reliability={"ttlSecondsAfterFinished": 1})
     team.until_status("large", "cleaned up", lambda job: "CleanedUp" in str(job.get("status")))
     assert team.kube.get("apps/v1", "StatefulSet", "large-sync", team.namespace) is None
-    said = attached.ends()[1]
-    assert ("generation 1" in said, " in 2 pods" in said) == (True, False), said
+    output = attached.ends()[1]
+    assert ("generation 1" in output, " in 2 pods" in output) == (True, False), output
 
 
 def test_what_keeps_the_code_goes_with_the_job(team: Team, here: Path) -> None:
@@ -216,8 +216,8 @@ def test_what_keeps_the_code_goes_with_the_job(team: Team, here: Path) -> None:
     data = {"key": base64.b64encode(b"of somebody").decode()}
     metadata = {"name": name, "namespace": team.namespace}
     team.kube.apply({"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": data})
-    code, said = submit(team, here, "theirs").ends()
-    assert (code, f"Secret {name} already exists" in said) == (0, True), said
+    code, output = submit(team, here, "theirs").ends()
+    assert (code, f"Secret {name} already exists" in output) == (0, True), output
     left = team.kube.get("v1", "Secret", name, team.namespace)
     assert left is not None
     assert left["data"] == data

@@ -67,9 +67,9 @@ def test_the_link_of_a_kept_cluster_opens_the_run(
         assert page.ask("document.querySelector('#status').innerText") == "completed"
         page.until("document.querySelectorAll('.chart svg .curve').length >= 2")
         page.go(page.ask("location.href") + "/ranks")
-        told = page.ask("document.querySelector('#unified').innerText")
-        assert "2 processes attached to this run; 1 of them created it" in told
-        assert "Ranks 0, 1: none is missing" in told
+        text = page.ask("document.querySelector('#unified').innerText")
+        assert "2 processes attached to this run; 1 of them created it" in text
+        assert "Ranks 0, 1: none is missing" in text
         assert page.errors == []
     assert httpx.get(link, trust_env=False).status_code == 403
     command = [str(HARNESS), "tracker", "key", project, *named]
@@ -82,7 +82,7 @@ def test_the_link_of_a_kept_cluster_opens_the_run(
         assert client.get("/api/runs/list", params={"projectName": "another"}).status_code == 403
         assert client.get("/api/audit/runs").status_code == 403
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=30)
-    assert (process.returncode, said) == (0, "")
+    _, output = process.communicate(timeout=30)
+    assert (process.returncode, output) == (0, "")
     with pytest.raises(httpx.ConnectError):
         httpx.get(address, trust_env=False)

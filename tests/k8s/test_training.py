@@ -228,8 +228,8 @@ def test_more_restarts_than_allowed_are_a_failure(train: Train) -> None:
 def test_a_scaled_training_is_said(train: Train, replicas: int) -> None:
     """Contract: `kubectl scale` of a running one is in the verdict, whether the job survives it or not."""
     outcome = train(f"scale:{replicas}@named:1")
-    said = f"{outcome.verdict.explanation} {[check.explanation for check in outcome.verdict.checks]}"
-    assert f"StatefulSet train-llm was scaled from {NODES} to {replicas} replicas by kubectl" in said
+    explanation = f"{outcome.verdict.explanation} {[check.explanation for check in outcome.verdict.checks]}"
+    assert f"StatefulSet train-llm was scaled from {NODES} to {replicas} replicas by kubectl" in explanation
     if replicas < NODES:
         assert outcome.verdict.verdict == "FAIL"
 

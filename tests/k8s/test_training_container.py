@@ -179,8 +179,8 @@ def test_the_validation_loss_does_not_depend_on_world_size(
     """Contract: to 1e-9 nats, over shards of different sizes; the best checkpoint is as good as it says."""
     ran = run(undisturbed[1].parent, "training.reevaluate", "--checkpoint", "/out/a/best", ranks=ranks)
     assert ran.code == 0, ran.out[-3000:]
-    said = json.loads(next(line for line in ran.out.splitlines() if line.startswith("{")))
-    assert abs(said["loss"] - said["told"]) <= 1e-9
+    losses = json.loads(next(line for line in ran.out.splitlines() if line.startswith("{")))
+    assert abs(losses["loss"] - losses["told"]) <= 1e-9
 
 
 @pytest.mark.nightly
@@ -423,8 +423,8 @@ TINY = (
 def tiny(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a GPT-2 of 37 thousand weights, and a tokenizer of the texts."""
     folder = tmp_path_factory.mktemp("tiny") / "hf"
-    made = run(folder, *SINGLE, "/files/tiny_gpt2.py", "make", "/out", "/data/train.jsonl")
-    assert made.code == 0, made.out[-3000:]
+    result = run(folder, *SINGLE, "/files/tiny_gpt2.py", "make", "/out", "/data/train.jsonl")
+    assert result.code == 0, result.out[-3000:]
     return folder
 
 
@@ -448,7 +448,7 @@ def test_the_best_hugging_face_checkpoint_loads_in_transformers(run: Run, tiny: 
     assert train(run, out, *TINY, "--recompute", ranks=2).code == 0
     best = checkpoint.best(out / "a")
     assert best is not None
-    told = checkpoint.verified(best).losses["val/loss"]
+    expected_loss = checkpoint.verified(best).losses["val/loss"]
     exported = run(
         out, *SINGLE, "-m", "training.export", "--checkpoint", "/out/a/best", "--to", "/out/export"
     )
@@ -456,8 +456,8 @@ def test_the_best_hugging_face_checkpoint_loads_in_transformers(run: Run, tiny: 
     assert (out / "export" / "model.safetensors").is_file()
     found = run(out, *SINGLE, "/files/tiny_gpt2.py", "loss", "/out/export", "/data/val.jsonl", "64")
     assert found.code == 0, found.out[-3000:]
-    said = json.loads(next(line for line in found.out.splitlines() if line.startswith("{")))
-    assert said["loss"] == pytest.approx(told, abs=1e-6)
+    result = json.loads(next(line for line in found.out.splitlines() if line.startswith("{")))
+    assert result["loss"] == pytest.approx(expected_loss, abs=1e-6)
 
 
 @pytest.mark.nightly

@@ -86,9 +86,9 @@ def checks(outcome: Outcome, verdict: str = "PASS") -> dict[str, str]:
 
 def keyless(bundle: Path, server: S3Server) -> None:
     """Require that no file of a bundle has a key."""
-    held = {path: path.read_bytes() for path in bundle.rglob("*") if path.is_file()}
+    contents = {path: path.read_bytes() for path in bundle.rglob("*") if path.is_file()}
     keys = [server.access_key.encode(), server.secret_key.encode()]
-    assert not [path for path, text in held.items() if any(key in text for key in keys)]
+    assert not [path for path, text in contents.items() if any(key in text for key in keys)]
 
 
 def test_a_run_resumed_on_another_volume_is_bit_identical(
@@ -101,8 +101,8 @@ def test_a_run_resumed_on_another_volume_is_bit_identical(
     whole = train(40)
     checks(whole)
     first = train(20, upload=url)
-    said = checks(first)
-    assert f"2 checkpoints at {url}, read back and equal to the manifests" in said["training-upload"]
+    explanations = checks(first)
+    assert f"2 checkpoints at {url}, read back and equal to the manifests" in explanations["training-upload"]
     assert f"at {url}" in first.verdict.explanation
     second = train(
         40,
@@ -111,10 +111,10 @@ def test_a_run_resumed_on_another_volume_is_bit_identical(
         run="other",
         same_as=training.weights_of(whole.bundle, whole.bundle.parent),
     )
-    said = checks(second)
-    assert f"which are those of {whole.bundle.name}" in said["training-checkpoints"]
-    assert "training-transfer" not in said["disturbances"]
-    assert "from step 20 on, which an earlier launch had reached" in said["training-data"]
+    explanations = checks(second)
+    assert f"which are those of {whole.bundle.name}" in explanations["training-checkpoints"]
+    assert "training-transfer" not in explanations["disturbances"]
+    assert "from step 20 on, which an earlier launch had reached" in explanations["training-data"]
     assert b"resumed at step 20 of 40" in b"".join(path.read_bytes() for path in second.bundle.glob("logs/*"))
     names = {each.object_name for each in server.client().list_objects(BUCKET, "llama/", recursive=True)}
     steps = {name.split("/")[1].rpartition("-")[2] for name in map(str, names) if "manifest.json" in name}
@@ -134,9 +134,9 @@ def test_a_lost_training_resumes_from_its_uploaded_checkpoint(train: Train, serv
     whole = train(24)
     checks(whole)
     lost = train(24, trainer=("training.faulty", "killed:18"), restarts=0, upload=url)
-    said = checks(lost, "FAIL")
+    explanations = checks(lost, "FAIL")
     assert lost.verdict.cause != "training.upload_failed"
-    assert f"1 checkpoint at {url}" in said["training-upload"]
+    assert f"1 checkpoint at {url}" in explanations["training-upload"]
     found = train(24, resume_from=url, same_as=training.weights_of(whole.bundle, whole.bundle.parent))
     assert f"which are those of {whole.bundle.name}" in checks(found)["training-checkpoints"]
 
@@ -148,9 +148,9 @@ def test_a_run_with_a_failed_upload_is_uploaded_later(train: Train, server: S3Se
     taken = f"s3://{BUCKET}/taken"
     server.client().put_object(BUCKET, "taken/trackers/id", BytesIO(b"another"), 7)
     outcome = train(12, upload=taken, volumes=volumes)
-    said = checks(outcome, "FAIL")
+    explanations = checks(outcome, "FAIL")
     assert outcome.verdict.cause == "training.upload_failed"
-    assert f"{taken} holds another run" in said["training-upload"]
+    assert f"{taken} holds another run" in explanations["training-upload"]
     results = {check.name: check.result for check in outcome.verdict.checks}
     assert {name for name, result in results.items() if result != "PASS"} == {"training-upload"}
     again = train(24, upload=f"s3://{BUCKET}/free", volumes=volumes)

@@ -144,8 +144,8 @@ def test_claims_of_a_storage_class(volumes: Volumes, theirs: Settings) -> None:
 
 def _class() -> Object:
     metadata = {"name": CLASS}
-    made = {"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": metadata}
-    return {**made, "provisioner": "kubernetes.io/no-provisioner"}
+    storage_class = {"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": metadata}
+    return {**storage_class, "provisioner": "kubernetes.io/no-provisioner"}
 
 
 def test_claims_of_a_namespace_are_resumed(volumes: Volumes, theirs: Settings) -> None:
@@ -157,10 +157,10 @@ def test_claims_of_a_namespace_are_resumed(volumes: Volumes, theirs: Settings) -
     logs = b"".join(path.read_bytes() for path in second.bundle.glob("logs/*"))
     assert b"resumed at step 12 of 24" in logs
     volumes.bound()
-    made = tuple(f"e2e-{_nonce(outcome)}-" for outcome in (first, second))
+    prefixes = tuple(f"e2e-{_nonce(outcome)}-" for outcome in (first, second))
 
     def kept(found: dict[str, Object]) -> str | None:
-        left = [name for name in found if name.startswith(made)]
+        left = [name for name in found if name.startswith(prefixes)]
         return f"there are {left}" if left else None
 
     kube = volumes.cluster.kube

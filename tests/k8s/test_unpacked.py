@@ -97,9 +97,9 @@ def test_containerd_ends_by_itself(cluster: Ready, harness_settings: Settings, t
         build(tag, resolve(context).python_base, "ended")
         load_images([tag], cluster.kind.pools()[:1], context)
         events.terminate()
-        said = events.stdout
-        assert said is not None
-        codes = said.read().split()
+        stream = events.stdout
+        assert stream is not None
+        codes = stream.read().split()
     assert codes
     assert set(codes) == {"0"}
 

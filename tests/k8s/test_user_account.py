@@ -36,9 +36,9 @@ def test_a_launch_of_a_user_without_root_privileges_passes(
             **ASCII,
             **dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "https_proxy"), proxy.url),
         )
-        told = done.stdout.decode() + done.stderr.decode()
+        output = done.stdout.decode() + done.stderr.decode()
         verdict = json.loads(done.stdout)
-        assert (done.returncode, verdict["verdict"]) == (0, "PASS"), told
+        assert (done.returncode, verdict["verdict"]) == (0, "PASS"), output
         assert proxy.asked + proxy.refused == []
         bundle = (user.home / "runs/latest").resolve()
         files = [path for path in bundle.rglob("*") if path.is_file()]

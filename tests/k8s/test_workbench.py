@@ -78,12 +78,12 @@ def test_a_shell_for_an_ended_rank_uses_a_copy(
     """The shell has the rank's environment, returns the program's exit code, and leaves nothing behind."""
     bundle = Bundle.open(launched)
     namespace = bundle.manifest.launch.namespace  # type: ignore[union-attr]
-    told: list[str] = []
+    messages: list[str] = []
     look = 'test "$RANK" = 1 && test -f multinode.py && exit 7'
-    context = RunContext(settings=harness_settings, progress=told.append)
+    context = RunContext(settings=harness_settings, progress=messages.append)
     code = shell.shell(bundle, 1, ["bash", "-c", look], context)
     assert code == 7
-    assert "a copy of its pod" in told[0]
+    assert "a copy of its pod" in messages[0]
     cluster.kube.wait(
         "the copy to go",
         "v1",
@@ -158,15 +158,15 @@ def test_a_paused_cluster_is_started_by_the_next_run(tmp_path: Path, job: JobFil
         harness("up", "--runs-dir", str(tmp_path))
         assert "paused" in harness("pause")
         assert "was paused already" in harness("pause")
-        said = harness("run", "jobs/multinode.yaml", "--runs-dir", str(tmp_path))
-        assert "was paused; starting its nodes" in said
-        assert "✓ PASS" in said
-        assert "Available" not in said, "nothing is installed again"
+        output = harness("run", "jobs/multinode.yaml", "--runs-dir", str(tmp_path))
+        assert "was paused; starting its nodes" in output
+        assert "✓ PASS" in output
+        assert "Available" not in output, "nothing is installed again"
         assert "was not paused" in harness("resume")
         nodes = [f"{name}-{node}" for node in ("control-plane", "worker", "worker2")]
         subprocess.run(["docker", "restart", "-t", "0", *nodes], check=True, timeout=120)
-        said = harness("run", "jobs/multinode.yaml", "--runs-dir", str(tmp_path))
-        assert "✓ PASS" in said
-        assert "Available" not in said, "nothing is installed again"
+        output = harness("run", "jobs/multinode.yaml", "--runs-dir", str(tmp_path))
+        assert "✓ PASS" in output
+        assert "Available" not in output, "nothing is installed again"
     finally:
         assert "removed" in harness("down")

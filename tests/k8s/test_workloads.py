@@ -81,10 +81,10 @@ def test_a_healthy_workload_passes(launch: Launch, cluster: Ready, kind: str) ->
 def test_a_rank_that_fails_is_named(launch: Launch, kind: str, fault: str) -> None:
     """Contract: verdict, cause and rank are those that a konduktor job gets for the same worker."""
     outcome = launch(manifest(kind, f"faulty.py {fault} 1"), wait_seconds=WAIT_SECONDS)
-    verdict, cause, said = FAULTS[fault]
+    verdict, cause, message = FAULTS[fault]
     seen = outcome.verdict
     assert (seen.verdict, seen.cause, seen.ranks) == (verdict, cause, [1]), seen.explanation
-    assert said in seen.explanation
+    assert message in seen.explanation
 
 
 @pytest.mark.nightly
@@ -95,11 +95,11 @@ def test_kueue_admits_a_workload_that_names_a_queue(
     """Contract: the Workload that Kueue made is in the evidence, and the verdict says so."""
     outcome = launch(manifest(kind, queue=harness_settings.queue), wait_seconds=WAIT_SECONDS)
     assert outcome.verdict.verdict == "PASS", outcome.verdict.explanation
-    said = checks(outcome.verdict)
-    assert said["queue"] == f"Queue {harness_settings.queue} accepted the job"
-    assert "was admitted" in said["admission"]
-    assert said["eviction"] == "The job was not evicted"
-    assert said["restarts"] == "Every rank ran once"
+    explanations = checks(outcome.verdict)
+    assert explanations["queue"] == f"Queue {harness_settings.queue} accepted the job"
+    assert "was admitted" in explanations["admission"]
+    assert explanations["eviction"] == "The job was not evicted"
+    assert explanations["restarts"] == "Every rank ran once"
     assert Bundle.open(outcome.bundle).history("workload")
 
 

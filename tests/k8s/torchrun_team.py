@@ -202,10 +202,10 @@ class Team:
             "spec": {"boundObjectRef": reference},
         }
         accounts = self.kube.resource("v1", "ServiceAccount")
-        made = accounts.subresources["token"].create(
+        response = accounts.subresources["token"].create(
             body=asked, name=manifests.NAME, namespace=manifests.NAMESPACE
         )
-        return str(made.status.token)
+        return str(response.status.token)
 
     def renew_token(self, path: Path) -> None:
         """Put another token there, as the kubelet does, and wait until the API server refuses the old one."""
@@ -257,14 +257,14 @@ class Team:
             "nodeResources": {"cpus": "250m", "memory": "512Mi"},
             "overrides": LISTED,
         }
-        said = {field: value for field, value in {**usual, **spec}.items() if value is not None}
-        return self._apply(names.API, names.QUEUE_KIND, name, spec=said)
+        fields = {field: value for field, value in {**usual, **spec}.items() if value is not None}
+        return self._apply(names.API, names.QUEUE_KIND, name, spec=fields)
 
     def job(self, name: str, **spec: Any) -> Object:
         """Apply a job of two ranks that add, and these fields instead. None leaves a field out."""
         usual = {"jobQueue": "cpu", "command": "python /code/add.py", "numNodes": 2, "volumes": CODE}
-        said = {field: value for field, value in {**usual, **spec}.items() if value is not None}
-        return self._apply(names.API, names.JOB_KIND, name, spec=said)
+        fields = {field: value for field, value in {**usual, **spec}.items() if value is not None}
+        return self._apply(names.API, names.JOB_KIND, name, spec=fields)
 
     def _apply(self, api: str, kind: str, name: str, **parts: Any) -> Object:
         metadata = {"name": name, "namespace": self.namespace}

@@ -118,12 +118,12 @@ class Striker:
             self._seen[kind] |= {path.name for path in folder.glob(pattern)}
             return len(self._seen[kind]) >= int(number)
         words = [self._settings.kubectl_bin, "--kubeconfig", str(self._cluster.cluster.kubeconfig)]
-        said = processes.run([*words, "-n", namespace, "logs", "train-llm-0"], timeout=30, check=False).stdout
+        log = processes.run([*words, "-n", namespace, "logs", "train-llm-0"], timeout=30, check=False).stdout
         if kind == "met":
             if number:
-                return "[TRAIN] step" in said.partition(f"met {number} ranks on cpu")[2]
-            return "ranks on cpu" in said
-        return any(int(step) >= int(number) for step in re.findall(r"\[TRAIN\] step (\d+)/", said))
+                return "[TRAIN] step" in log.partition(f"met {number} ranks on cpu")[2]
+            return "ranks on cpu" in log
+        return any(int(step) >= int(number) for step in re.findall(r"\[TRAIN\] step (\d+)/", log))
 
     def _folder(self, namespace: str) -> Path:
         shared = self._cluster.cluster.shared_folder

@@ -109,7 +109,7 @@ def _cell(text: str) -> str:
 
 def markdown() -> str:
     """Return docs/torchrun-wrong-objects.md."""
-    said = answers()
+    by_case = answers()
     lines = [_PREAMBLE.rstrip()]
     for kind, found in cases().items():
         lines += [
@@ -120,7 +120,7 @@ def markdown() -> str:
             "|---|---|---|",
         ]
         for case in found:
-            answer = said[case.case]
+            answer = by_case[case.case]
             by = "the API server" if answer.by == "kubectl apply" else "the controller"
             lines.append(f"| {_cell(case.wrong)} | {by} | {_cell(answer.says)} |")
     return "\n".join(lines) + "\n"

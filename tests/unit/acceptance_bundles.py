@@ -29,7 +29,7 @@ def checks(**changed: dict[str, Any]) -> list[AcceptanceCheck]:
     return [check(id_, **changed.get(id_.replace(".", "__"), {})) for id_ in CHECKS]
 
 
-def report(node: str, made: list[AcceptanceCheck], **more: Any) -> AcceptanceReport:
+def report(node: str, checks: list[AcceptanceCheck], **more: Any) -> AcceptanceReport:
     return AcceptanceReport(
         **{
             "kind": "node",
@@ -39,29 +39,29 @@ def report(node: str, made: list[AcceptanceCheck], **more: Any) -> AcceptanceRep
             "mode": "quick",
             "started": at(5),
             "seconds": 3.0,
-            "checks": made,
+            "checks": checks,
             "verdict": "PASS",
             **more,
         }
     )
 
 
-def nodes(said: dict[int, list[AcceptanceCheck] | None], device: str = "cpu", **more: Any) -> bundles.Job:
+def nodes(by_node: dict[int, list[AcceptanceCheck] | None], device: str = "cpu", **more: Any) -> bundles.Job:
     """Return a launch on three nodes that passed but for what their tests said. None: no report came."""
-    made = bundles.healthy(NODES)
-    assert made.manifest.launch is not None
-    assert made.manifest.expected is not None
-    launch = made.manifest.launch.model_copy(update={"acceptance": "nodes"})
+    job = bundles.healthy(NODES)
+    assert job.manifest.launch is not None
+    assert job.manifest.expected is not None
+    launch = job.manifest.launch.model_copy(update={"acceptance": "nodes"})
     names = [node_of(index) for index in range(NODES)]
-    expected = made.manifest.expected.model_copy(update={"node_names": names, "device": device})
-    made.manifest = made.manifest.model_copy(update={"launch": launch, "expected": expected})
-    for index, of in said.items():
-        pod = made.pod_name(index)
-        made.accepted += [AcceptanceRecord(at=at(7, True), pod=pod, check=one) for one in of or checks()[:2]]
+    expected = job.manifest.expected.model_copy(update={"node_names": names, "device": device})
+    job.manifest = job.manifest.model_copy(update={"launch": launch, "expected": expected})
+    for index, of in by_node.items():
+        pod = job.pod_name(index)
+        job.accepted += [AcceptanceRecord(at=at(7, True), pod=pod, check=one) for one in of or checks()[:2]]
         if of is not None:
             whole = report(node_of(index), of, **more)
-            made.accepted.append(AcceptanceRecord(at=at(8, True), pod=pod, report=whole))
-    return made
+            job.accepted.append(AcceptanceRecord(at=at(8, True), pod=pod, report=whole))
+    return job
 
 
 def node_of(index: int) -> str:

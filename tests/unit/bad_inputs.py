@@ -130,10 +130,10 @@ def corpus(folder: Path) -> None:
     """Write each case into a folder of its own."""
 
     def case(name: str, *command: str) -> Path:
-        made = folder / name
-        made.mkdir(parents=True)
-        (made / "command").write_text(json.dumps(command))
-        return made
+        case_folder = folder / name
+        case_folder.mkdir(parents=True)
+        (case_folder / "command").write_text(json.dumps(command))
+        return case_folder
 
     for name, data in jobs().items():
         (case(f"job-{name}", "run", "job.yaml") / "job.yaml").write_bytes(data)

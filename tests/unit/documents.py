@@ -50,24 +50,24 @@ def blocks(language: str) -> Iterator[Said]:
 
 def commands() -> list[Command]:
     """Return the commands of every bash block, and those after `$ ` in others. A line may hold several."""
-    whole = [Said(said.document, said.text.replace("\\\n", " ")) for said in blocks("bash")]
-    lines = [Said(said.document, line) for said in whole for line in said.text.splitlines()]
+    whole = [Said(span.document, span.text.replace("\\\n", " ")) for span in blocks("bash")]
+    lines = [Said(span.document, line) for span in whole for line in span.text.splitlines()]
     for language in ("", "console"):
-        for said in blocks(language):
+        for span in blocks(language):
             lines += [
-                Said(said.document, line[2:]) for line in said.text.splitlines() if line.startswith("$ ")
+                Said(span.document, line[2:]) for line in span.text.splitlines() if line.startswith("$ ")
             ]
-    return [command for said in lines for command in _commands(said)]
+    return [command for span in lines for command in _commands(span)]
 
 
-def _commands(said: Said) -> Iterator[Command]:
-    lexer = shlex.shlex(said.text, posix=True, punctuation_chars=";&|")
+def _commands(span: Said) -> Iterator[Command]:
+    lexer = shlex.shlex(span.text, posix=True, punctuation_chars=";&|")
     lexer.whitespace_split, lexer.commenters = True, "#"
     words: list[str] = []
     for word in [*lexer, ";"]:
         if set(word) <= set(";&|"):
             if words := list(dropwhile(_VARIABLE.fullmatch, words)):
-                yield Command(said, words[0], tuple(words[1:]))
+                yield Command(span, words[0], tuple(words[1:]))
             words = []
         else:
             words.append(word)

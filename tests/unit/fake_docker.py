@@ -50,9 +50,9 @@ def info(**fields: object) -> dict[str, object]:
 def install(folder: Path, version: str, docker_info: Mapping[str, object] | str) -> None:
     """Write the program. Its other commands succeed and print nothing."""
     folder.mkdir(parents=True, exist_ok=True)
-    told = docker_info if isinstance(docker_info, str) else json.dumps(docker_info)
+    info = docker_info if isinstance(docker_info, str) else json.dumps(docker_info)
     (folder / "version").write_text(version)
-    (folder / "info").write_text(told)
+    (folder / "info").write_text(info)
     (folder / "docker").write_text(
         "#!/bin/sh\n"
         f'case "$1" in version) cat {folder}/version ;; info) cat {folder}/info ;; '

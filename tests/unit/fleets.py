@@ -60,11 +60,11 @@ class Node:
         """Return its checks, in the order in which they are made."""
         figures = list(FIGURES)[:2] if self.few else list(FIGURES)
         proofs = PROOFS[:1] if self.few else PROOFS
-        made = [self._proof(id_, None) for id_ in (OF_NODE[:1] if self.few else OF_NODE)]
+        checks = [self._proof(id_, None) for id_ in (OF_NODE[:1] if self.few else OF_NODE)]
         for gpu in range(self.gpus):
-            made += [self._proof(id_, gpu) for id_ in proofs]
-            made += [self._figure(id_, gpu) for id_ in figures]
-        return [check for check in made if check.id not in self.lacks]
+            checks += [self._proof(id_, gpu) for id_ in proofs]
+            checks += [self._figure(id_, gpu) for id_ in figures]
+        return [check for check in checks if check.id not in self.lacks]
 
     def _proof(self, id_: str, gpu: int | None) -> AcceptanceCheck:
         verdict = self.bad.get((id_, gpu), "PASS")
@@ -173,11 +173,13 @@ def changed(nodes: list[Node], number: int, **changes: object) -> list[Node]:
 
 def expected(nodes: Iterable[Node], world: bool = False) -> list[Member]:
     """Return what the cluster knows of them. `world`: all their ranks test together."""
-    made, first = [], 0
+    members, first = [], 0
     for node in nodes:
-        made.append(Member(node.name, node.pod, 0, tuple(range(first, first + node.gpus)) if world else ()))
+        members.append(
+            Member(node.name, node.pod, 0, tuple(range(first, first + node.gpus)) if world else ())
+        )
         first += node.gpus
-    return made
+    return members
 
 
 def records(nodes: Iterable[Node]) -> list[AcceptanceRecord]:

@@ -42,7 +42,7 @@ def diagnosis(cause: str | None = None, *ranks: int, whole: bool = True, **cells
 
 
 def job(
-    said: dict[int, NetcheckDiagnosis], mode: str = "alone", service: bool = True, at_second: float = 7
+    diagnoses: dict[int, NetcheckDiagnosis], mode: str = "alone", service: bool = True, at_second: float = 7
 ) -> bundles.Job:
     """Return a launch of four pods that passed except for their netcheck, which ended at `at_second`."""
     made = bundles.healthy(NODES)
@@ -51,31 +51,31 @@ def job(
     made.manifest = made.manifest.model_copy(update={"launch": launch})
     made.netchecks = [
         NetcheckRecord(at=at(at_second, True), pod=made.pod_name(index), diagnosis=one)
-        for index, one in said.items()
+        for index, one in diagnoses.items()
     ]
     if service:
         services(made, LABELS)
     return made
 
 
-def ended(made: bundles.Job, *indexes: int, code: int = 1, started: float = 5) -> None:
+def ended(job: bundles.Job, *indexes: int, code: int = 1, started: float = 5) -> None:
     """Let these pods' commands have failed."""
-    made.drop("jobset", 2)
+    job.drop("jobset", 2)
     for index in indexes:
-        made.drop_pod(index, after=10 if started == 5 else 4.6)
-        made.logs[made.pod_name(index)] = [f"{at(8, True)} netcheck: FAILED"]
-        made.ended(index, max(9, started), code, message="", started=started)
-    made.jobset(32, "Failed")
+        job.drop_pod(index, after=10 if started == 5 else 4.6)
+        job.logs[job.pod_name(index)] = [f"{at(8, True)} netcheck: FAILED"]
+        job.ended(index, max(9, started), code, message="", started=started)
+    job.jobset(32, "Failed")
 
 
-def services(made: bundles.Job, selector: dict[str, str], published: bool = True) -> None:
+def services(job: bundles.Job, selector: dict[str, str], published: bool = True) -> None:
     """Record the headless Service of the pods, which have the JobSet's labels, and its endpoints."""
     metadata = {"name": SERVICE, "uid": "svc"}
     spec = {"clusterIP": "None", "selector": selector, "publishNotReadyAddresses": published}
-    made.see("service", 1, {"metadata": metadata, "spec": spec})
-    endpoints = [{"targetRef": {"name": made.pod_name(index)}} for index in range(made.nodes)]
+    job.see("service", 1, {"metadata": metadata, "spec": spec})
+    endpoints = [{"targetRef": {"name": job.pod_name(index)}} for index in range(job.nodes)]
     slice_ = {"name": f"{SERVICE}-x", "uid": "slice", "labels": {"kubernetes.io/service-name": SERVICE}}
-    made.see("endpointslice", 2, {"metadata": slice_, "endpoints": endpoints})
+    job.see("endpointslice", 2, {"metadata": slice_, "endpoints": endpoints})
 
 
 def everywhere(one: NetcheckDiagnosis) -> dict[int, NetcheckDiagnosis]:

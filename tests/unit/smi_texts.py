@@ -43,7 +43,7 @@ def gpu(index: int = 0, reasons: str = "clocks_event_reasons", **changed: str) -
     """Return the element of one GPU."""
     v = {**HEALTHY, **changed}
     one = reasons.removesuffix("s")
-    held = "".join(
+    reason_lines = "".join(
         f"\t\t\t<{one}_{name}>{v[name]}</{one}_{name}>\n"
         for name in (
             "gpu_idle",
@@ -85,7 +85,7 @@ def gpu(index: int = 0, reasons: str = "clocks_event_reasons", **changed: str) -
 \t\t\t</pci_gpu_link_info>
 \t\t</pci>
 \t\t<{reasons}>
-{held}\t\t</{reasons}>
+{reason_lines}\t\t</{reasons}>
 \t\t<fb_memory_usage>
 \t\t\t<total>81559 MiB</total>
 \t\t</fb_memory_usage>

@@ -22,13 +22,13 @@ def figures() -> ModuleType:
     return found
 
 
-def arm(p50: float, p99: float, told: float, requests: float, memory: float) -> dict[str, object]:
+def arm(p50: float, p99: float, status_p99: float, requests: float, memory: float) -> dict[str, object]:
     return {
         "seconds": 100.0,
         "requests_per_job": requests,
         "own_requests_per_job": requests / 10,
         "to_jobset_seconds": {"p50": p50, "p99": p99},
-        "to_told_seconds": {"p50": 0.0, "p99": told},
+        "to_told_seconds": {"p50": 0.0, "p99": status_p99},
         "memory_mib": memory,
     }
 

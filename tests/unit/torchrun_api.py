@@ -222,9 +222,9 @@ class Watching:
 
     def hear(self, kind: Kind, changes: int) -> None:
         """Take in so many changes of a kind that the API server has told."""
-        store, told = self.caches.stores[kind], self.api.told
-        while changes and self.at[kind.kind] < len(told):
-            of, event, item = told[self.at[kind.kind]]
+        store, events = self.caches.stores[kind], self.api.told
+        while changes and self.at[kind.kind] < len(events):
+            of, event, item = events[self.at[kind.kind]]
             self.at[kind.kind] += 1
             if of == kind.kind:
                 changes -= 1

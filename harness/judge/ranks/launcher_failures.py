@@ -111,8 +111,10 @@ def _ranks(case: Case, report: Report, of_pod: list[int], index: int) -> list[in
 
     A launcher in the first pod can start the processes of all pods, and others only those of their own pod.
     """
+    if report.rank is None:
+        return of_pod
     if report.rank in of_pod:
         return [report.rank]
-    if report.rank is not None and index and report.rank < len(of_pod):
+    if index and report.rank < len(of_pod):
         return [of_pod[report.rank]]
     return [report.rank] if report.rank in case.ranks else of_pod

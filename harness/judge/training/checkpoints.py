@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from harness.core.causes import CauseId
@@ -133,7 +133,7 @@ def _other_than_logged(audit: TrainingAudit, losses: Series) -> Iterator[Problem
         yield Problem("training.evaluation_wrong", text, differences)
 
 
-def _stale(audit: TrainingAudit, losses: Series) -> Iterator[Problem]:
+def _stale(audit: TrainingAudit, losses: Mapping[int, float]) -> Iterator[Problem]:
     """Yield problems with the link `best`: it is missing, is not the best checkpoint, or has a wrong loss."""
     audited = audit.best
     if audited is None:
@@ -165,7 +165,7 @@ def _has_other_texts(best: BestCheckpoint) -> bool:
     return recorded is not None and best.texts is not None and recorded != best.texts
 
 
-def _on_current_texts(audit: TrainingAudit, losses: Series) -> tuple[Series, int]:
+def _on_current_texts(audit: TrainingAudit, losses: Mapping[int, float]) -> tuple[Mapping[int, float], int]:
     """Return the losses that were logged since the validation texts last changed, and that step.
 
     Losses over different texts are not comparable: a worse model has a lower loss on easier texts.

@@ -278,8 +278,9 @@ class _Reader:
             )
         if None not in (rank, world) and rank >= world > 1:  # type: ignore[operator]
             self._fail(
-                "variables.rank", f"RANK={rank}, but WORLD_SIZE={world}: ranks are from 0 to {world - 1}"
-            )  # type: ignore[operator]
+                "variables.rank",
+                f"RANK={rank}, but WORLD_SIZE={world}: ranks are from 0 to {world - 1}",  # type: ignore[operator]
+            )
         if None not in (local, numbers.per_node) and local >= numbers.per_node:  # type: ignore[operator]
             self._fail("variables.rank", f"LOCAL_RANK={local}, but a node has {numbers.per_node} processes")
 

@@ -43,10 +43,10 @@ def make(folder: Path, texts: list[str]) -> None:
 
 def loss(folder: Path, texts: list[str], length: int) -> float:
     tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    model, told = AutoModelForCausalLM.from_pretrained(
+    model, loading_info = AutoModelForCausalLM.from_pretrained(
         folder, local_files_only=True, output_loading_info=True
     )
-    assert not any(told.values()), told
+    assert not any(loading_info.values()), loading_info
     model.eval()
     tokens: list[int] = []
     for text in texts:

@@ -111,20 +111,20 @@ def test_a_recorded_verdict_becomes_outputs_and_a_page(
     action.program(f'exec "{Path(sys.executable).with_name("harness")}" judge --json "{runs}/latest"')
     ran = action.step("run")
     assert ran.code == 0, ran.said
-    said = json.loads((Path(action.outputs["folders"]["use"]) / "verdict.json").read_text())
+    document = json.loads((Path(action.outputs["folders"]["use"]) / "verdict.json").read_text())
 
     verdict = action.step("verdict")
     assert verdict.code == 0, verdict.said
     assert verdict.outputs == {
-        "verdict": said["verdict"],
-        "cause": said["cause"] or "",
+        "verdict": document["verdict"],
+        "cause": document["cause"] or "",
         "bundle": str((runs / "one").resolve()),
         "report": str((runs / "one" / "report.html").resolve()),
     }
     assert set(verdict.outputs) == set(parsed(ACTION)["outputs"])
-    assert verdict.page.startswith(f"### {said['verdict']}")
-    assert f"    {said['explanation'].splitlines()[0]}" in verdict.page
-    expected = {"PASS": 0, "FAIL": 1, "UNKNOWN": 2}[said["verdict"]]
+    assert verdict.page.startswith(f"### {document['verdict']}")
+    assert f"    {document['explanation'].splitlines()[0]}" in verdict.page
+    expected = {"PASS": 0, "FAIL": 1, "UNKNOWN": 2}[document["verdict"]]
     assert code is None or int(code) == expected
     assert action.step("exit code").code == expected
 
@@ -205,10 +205,10 @@ def test_what_the_harness_is_called_with(
     action.inputs |= inputs
     action.program('printf "%s\\n" "$@"; echo "key ${PLUTO_API_KEY:-none}" >&2')
     ran = action.step("run", **env)
-    said = (Path(action.outputs["folders"]["use"]) / "verdict.json").read_text().splitlines()
-    assert said[:4] == ["run", "--json", "--runs-dir", action.outputs["folders"]["runs"]]
-    assert said[4:-2] == expected
-    assert said[-2:] == ["--", str(action.home / "jobs/multinode.yaml")]
+    lines = (Path(action.outputs["folders"]["use"]) / "verdict.json").read_text().splitlines()
+    assert lines[:4] == ["run", "--json", "--runs-dir", action.outputs["folders"]["runs"]]
+    assert lines[4:-2] == expected
+    assert lines[-2:] == ["--", str(action.home / "jobs/multinode.yaml")]
     assert f"key {inputs.get('pluto-api-key', 'none')}" in ran.said
     assert not (action.folder / "pwned").exists()
 

@@ -116,7 +116,7 @@ def make_environment(folder: Path, python: str) -> subprocess.CompletedProcess[s
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="there is no make")
 @pytest.mark.parametrize(
-    ("program", "told"),
+    ("program", "message"),
     [
         ('case "$*" in *version_info*) exit 1 ;; -V) echo Python 3.9.2 ;; esac', "is Python 3.9.2"),
         ('case "$*" in *ensurepip*) echo no module >&2; exit 1 ;; esac', "python3-venv"),
@@ -124,7 +124,7 @@ def make_environment(folder: Path, python: str) -> subprocess.CompletedProcess[s
     ],
 )
 def test_an_unsuitable_python_is_refused_in_one_sentence(
-    tmp_path: Path, program: str | None, told: str
+    tmp_path: Path, program: str | None, message: str
 ) -> None:
     python = tmp_path / "python-of-the-test"
     if program is not None:
@@ -134,6 +134,6 @@ def test_an_unsuitable_python_is_refused_in_one_sentence(
     assert done.returncode == 2
     first, *more = done.stderr.splitlines()
     assert first.startswith("Python 3.11 or newer with venv is needed, but ")
-    assert told in first
+    assert message in first
     assert all(line.startswith("make:") for line in more)
     assert not (tmp_path / ".venv").exists()

@@ -40,5 +40,5 @@ def test_what_cannot_be_launched_is_refused(words: list[str], capsys: pytest.Cap
 def test_gpus_need_an_image_with_cuda(capsys: pytest.CaptureFixture[str]) -> None:
     """Contract: asked for before there is a cluster, because the worker image built here has no CUDA."""
     assert typed("accept", "--nodes") == 64
-    assert "an image whose PyTorch supports CUDA" in (said := capsys.readouterr().err)
-    assert "--image IMAGE" in said
+    assert "an image whose PyTorch supports CUDA" in (stderr := capsys.readouterr().err)
+    assert "--image IMAGE" in stderr

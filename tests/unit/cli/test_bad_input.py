@@ -43,13 +43,13 @@ def test_no_input_costs_more_than_it_holds(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    told = json.loads(done.stdout.splitlines()[-1])
-    for name, result in told["results"].items():
+    measurements = json.loads(done.stdout.splitlines()[-1])
+    for name, result in measurements["results"].items():
         assert result["code"] in ((64, 2)), (name, result)
         assert "Traceback" not in result["output"], (name, result)
         assert result["output"].strip(), name
-        assert result["seconds"] < MAX_STARTS * told["start"], (name, told["start"], result)
-    assert told["kilobytes"] < MAX_KILOBYTES
+        assert result["seconds"] < MAX_STARTS * measurements["start"], (name, measurements["start"], result)
+    assert measurements["kilobytes"] < MAX_KILOBYTES
     assert files(tmp_path) == before
 
 

@@ -41,9 +41,9 @@ def test_a_healthy_cluster_with_a_launch() -> None:
         queue="Admitted: yes",
         pods=[PodStatus(name="p", ranks=[0, 1], state="Running on w")],
     )
-    made = {"created_by_harness": True, "phase": "ready", "healthy": True, "kept": True, "used": True}
+    fields = {"created_by_harness": True, "phase": "ready", "healthy": True, "kept": True, "used": True}
     asked = {"nodes": {"w": "v1"}, "controllers": {"s/d": 1}, "queues": {}, "launches": [launch]}
-    found = NONE.model_copy(update={**made, **asked})
+    found = NONE.model_copy(update={**fields, **asked})
     assert found.text().splitlines()[:6] == [
         "cluster      c: healthy, ready, kept, in use",
         "node         w  v1",

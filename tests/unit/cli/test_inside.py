@@ -84,8 +84,8 @@ def test_when_all_pods_run_the_step_is_proved():
 def test_rank_without_diagnosis_is_refused_with_reason():
     """Contract: no table of somebody else's is shown in its place."""
     looked = seen({0, 1, 2}, {0: diagnosis(0)}, {1: "sh: python3: not found"})
-    for rank, said in ((1, "python3: not found"), (3, "Pending"), (9, "no such rank")):
-        with pytest.raises(UsageError, match=said):
+    for rank, reason in ((1, "python3: not found"), (3, "Pending"), (9, "no such rank")):
+        with pytest.raises(UsageError, match=reason):
             looked.diagnosis(rank)
 
 
@@ -120,17 +120,17 @@ def test_the_package_works_from_memory_in_another_python():
 
 
 @pytest.mark.parametrize(
-    ("command", "said"),
+    ("command", "message"),
     [
         (["env", "-i", "PATH=/nowhere"], "python3"),
         ([sys.executable, "-c", "import sys; sys.exit('no such pod')"], "no such pod"),
     ],
 )
-def test_a_failed_exec_becomes_an_error_message(command, said):
+def test_a_failed_exec_becomes_an_error_message(command, message):
     """Contract: an image without Python, or an exec that fails, is named and stops nobody else."""
     results, errors = together({2: command}, {"nodes": 1, "deadline": 5, "peers": []})
     assert results == {}
-    assert said in errors[2]
+    assert message in errors[2]
 
 
 def test_an_exec_is_ended():

@@ -114,24 +114,24 @@ def test_following_prints_complete_lines_until_the_launch_ends(bundle: Bundle) -
     """A line is printed when it is complete, once. What is left when the harness has ended is printed too."""
     under_way(bundle, None)
     log_of(bundle, 0).write_text("")
-    told: Queue[str] = Queue()
+    output: Queue[str] = Queue()
     done = threading.Event()
 
     def read(lines: Iterator[str]) -> None:
         for line in lines:
-            told.put(line)
+            output.put(line)
         done.set()
 
     threading.Thread(target=read, args=(logs.follow(bundle.path, 0),), daemon=True).start()
     write(bundle, 0, "2026-11-21T05:00:08.1Z first\n2026-11-21T05:00:09.1Z sec")
-    assert told.get(timeout=20).endswith("| first")
+    assert output.get(timeout=20).endswith("| first")
     write(bundle, 0, "ond\n2026-11-21T05:00:10.1Z cut off")
-    assert told.get(timeout=20).endswith("| second")
+    assert output.get(timeout=20).endswith("| second")
     assert not done.is_set()
     under_way(bundle, "2026-11-21T05:00:30.000000Z")
-    assert told.get(timeout=20).endswith("| cut off")
+    assert output.get(timeout=20).endswith("| cut off")
     assert done.wait(20)
-    assert told.empty()
+    assert output.empty()
 
 
 def test_following_reads_what_was_recorded_only_when_it_changed(
@@ -161,8 +161,8 @@ def test_following_reads_what_was_recorded_only_when_it_changed(
             under_way(bundle, "2026-11-21T05:00:30.000000Z")
 
     monkeypatch.setattr(Bundle, "open", count)
-    told = list(logs.follow(bundle.path, 0, Clock(sleep=look)))
-    assert [line.rpartition(" ")[2] for line in told] == [str(n) for n in range(1, 101)]
+    lines = list(logs.follow(bundle.path, 0, Clock(sleep=look)))
+    assert [line.rpartition(" ")[2] for line in lines] == [str(n) for n in range(1, 101)]
     assert opened == 3
 
 

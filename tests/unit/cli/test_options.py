@@ -66,10 +66,10 @@ def test_a_shared_option_has_one_meaning(option: str) -> None:
 def test_quiet_progress_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     progress(True)("unseen")
     progress(False)("seen")
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert "] seen\n" in said.err
-    assert "unseen" not in said.err
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "] seen\n" in captured.err
+    assert "unseen" not in captured.err
 
 
 def test_json_says_where_bundle_and_report_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -82,6 +82,6 @@ def test_json_says_where_bundle_and_report_are(tmp_path: Path, capsys: pytest.Ca
             (bundle / "report.html").unlink(missing_ok=True)
         with pytest.raises(SystemExit) as ended:
             main(["judge", str(bundle), "--json"])
-        said = json.loads(capsys.readouterr().out)
-        assert (ended.value.code, said["verdict"]) == (1, "FAIL")
-        assert (said["bundle"], said["report"]) == (str(bundle), expected)
+        document = json.loads(capsys.readouterr().out)
+        assert (ended.value.code, document["verdict"]) == (1, "FAIL")
+        assert (document["bundle"], document["report"]) == (str(bundle), expected)

@@ -54,8 +54,8 @@ def imported(*words: str, folder: Path) -> tuple[int, set[str], str]:
         cwd=folder,
         timeout=120,
     )
-    told = json.loads(done.stderr.splitlines()[-1])
-    return told["code"] or 0, set(told["modules"]), done.stdout
+    report = json.loads(done.stderr.splitlines()[-1])
+    return report["code"] or 0, set(report["modules"]), done.stdout
 
 
 @pytest.mark.parametrize(

@@ -58,8 +58,8 @@ def unread(runs: Path, *arguments: str, **streams: int) -> subprocess.CompletedP
 def test_the_exit_code_is_what_it_would_be(runs: Path, command: str, code: int) -> None:
     """Contract: the command's own exit code, and no message, not even from Python's last flush."""
     done = unread(runs, *command.split())
-    said = [line for line in done.stderr.splitlines() if not line.startswith("following ")]
-    assert (done.returncode, said) == (code, [])
+    messages = [line for line in done.stderr.splitlines() if not line.startswith("following ")]
+    assert (done.returncode, messages) == (code, [])
 
 
 def test_an_error_that_nobody_reads(runs: Path) -> None:

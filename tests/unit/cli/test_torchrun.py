@@ -168,8 +168,8 @@ def test_what_cannot_be_done_is_said(
     monkeypatch.chdir(kubeconfig.parent)
     with pytest.raises(SystemExit) as ended:
         main(["torchrun", *words])
-    said = capsys.readouterr().err
-    assert (ended.value.code, says in " ".join(said.split())) == (code, True), said
+    stderr = capsys.readouterr().err
+    assert (ended.value.code, says in " ".join(stderr.split())) == (code, True), stderr
 
 
 def test_the_context_of_kubectl_s_own_kubeconfig(
@@ -204,12 +204,12 @@ def test_a_dry_run_without_a_cluster_prints_the_job(
                 "python x.py",
             ]
         )
-    said = capsys.readouterr()
-    assert (ended.value.code, "was not validated by a cluster" in said.err) == (0, True), said.err
+    captured = capsys.readouterr()
+    assert (ended.value.code, "was not validated by a cluster" in captured.err) == (0, True), captured.err
     assert all(
-        f"value: {text}" in said.out.replace("'", '"') for text in ('"1e3"', '"y"', '"true"', '"1:30"')
+        f"value: {text}" in captured.out.replace("'", '"') for text in ('"1e3"', '"y"', '"true"', '"1:30"')
     )
-    job = yaml.safe_load(said.out)
+    job = yaml.safe_load(captured.out)
     assert "torchrun.ai/workspace" in job["metadata"]["annotations"]
     assert job["spec"] == {
         "jobQueue": "cpu",
@@ -229,8 +229,8 @@ def test_the_plugin_says_its_own_name() -> None:
     """Contract: help and errors begin with what was typed: kubectl runs `kubectl-torchrun`."""
     program = Path(sys.executable).with_name("kubectl-torchrun")
     for words, says in (([], "Usage: kubectl torchrun"), (["submit"], "Usage: kubectl torchrun submit")):
-        said = subprocess.run([program, *words, "--help"], capture_output=True, text=True, check=True)
-        assert says in said.stdout
+        result = subprocess.run([program, *words, "--help"], capture_output=True, text=True, check=True)
+        assert says in result.stdout
 
 
 def test_dry_run_names_unsent_files_and_possible_secrets(
@@ -246,8 +246,8 @@ def test_dry_run_names_unsent_files_and_possible_secrets(
     for quiet in ([], ["--quiet"]):
         with pytest.raises(SystemExit) as ended:
             main([*words, *quiet, "--dir", str(here), "python train.py"])
-        said = capsys.readouterr()
+        captured = capsys.readouterr()
         assert ended.value.code == 0
-        assert "look like secrets are sent to the cluster: .env;" in said.err
-        assert ("not sent: data/ (a .gitignore file excludes it)" in said.err) == (not quiet)
-        assert yaml.safe_load(said.out)["kind"] == "TorchrunJob"
+        assert "look like secrets are sent to the cluster: .env;" in captured.err
+        assert ("not sent: data/ (a .gitignore file excludes it)" in captured.err) == (not quiet)
+        assert yaml.safe_load(captured.out)["kind"] == "TorchrunJob"

@@ -40,10 +40,10 @@ def test_without_a_cluster_it_says_how_to_make_one(
     monkeypatch.delenv("HARNESS_KUBECONFIG", raising=False)
     with pytest.raises(SystemExit) as ended:
         main(["tracker", *arguments, "--cluster-name", "e2e-none"])
-    said = capsys.readouterr()
-    assert (ended.value.code, said.out) == (2, "")
-    assert "cluster e2e-none does not exist" in said.err
-    assert "harness up" in said.err
+    captured = capsys.readouterr()
+    assert (ended.value.code, captured.out) == (2, "")
+    assert "cluster e2e-none does not exist" in captured.err
+    assert "harness up" in captured.err
 
 
 def test_a_blank_project_has_no_key(capsys: pytest.CaptureFixture[str]) -> None:

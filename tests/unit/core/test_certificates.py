@@ -52,20 +52,20 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, Path
     own = files(tmp_path_factory.mktemp("tls") / "own")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(own / "tls.crt", own / "tls.key")
-    made = ThreadingHTTPServer(("127.0.0.1", 0), Hello)
-    made.socket = context.wrap_socket(made.socket, server_side=True)
-    thread = threading.Thread(target=made.serve_forever, daemon=True)
+    http_server = ThreadingHTTPServer(("127.0.0.1", 0), Hello)
+    http_server.socket = context.wrap_socket(http_server.socket, server_side=True)
+    thread = threading.Thread(target=http_server.serve_forever, daemon=True)
     thread.start()
-    yield made.server_port, own
-    made.shutdown()
-    made.server_close()
+    yield http_server.server_port, own
+    http_server.shutdown()
+    http_server.server_close()
 
 
 def client(port: int, own: Path, authority: Path, folder: Path) -> Kube:
-    told = {"server": f"https://127.0.0.1:{port}", "tls-server-name": NAME}
+    cluster = {"server": f"https://127.0.0.1:{port}", "tls-server-name": NAME}
     user = {"client-certificate": str(own / "tls.crt"), "client-key": str(own / "tls.key")}
     config = {
-        "clusters": [{"name": "c", "cluster": {**told, "certificate-authority": str(authority)}}],
+        "clusters": [{"name": "c", "cluster": {**cluster, "certificate-authority": str(authority)}}],
         "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
         "users": [{"name": "u", "user": user}],
         "current-context": "c",

@@ -39,11 +39,11 @@ def test_one_context_in_the_namespace_of_the_launch(tmp_path: Path) -> None:
     """It holds nothing of other users, its paths are absolute, and the user's file is unchanged."""
     path = write(tmp_path, {"token": "t0ken"})
     before = path.read_bytes()
-    made = for_launch(Kube(path, "mine"), "e2e-1")
-    assert made["current-context"] == "mine"
-    assert [c["context"]["namespace"] for c in made["contexts"]] == ["e2e-1"]
-    assert made["clusters"][0]["cluster"]["certificate-authority"] == str(tmp_path / "ca.crt")
-    assert [u["user"] for u in made["users"]] == [{"token": "t0ken"}]
+    config = for_launch(Kube(path, "mine"), "e2e-1")
+    assert config["current-context"] == "mine"
+    assert [c["context"]["namespace"] for c in config["contexts"]] == ["e2e-1"]
+    assert config["clusters"][0]["cluster"]["certificate-authority"] == str(tmp_path / "ca.crt")
+    assert [u["user"] for u in config["users"]] == [{"token": "t0ken"}]
     assert path.read_bytes() == before
 
 
@@ -60,8 +60,8 @@ def test_credentials_of_program_are_handed_on_as_token(tmp_path: Path) -> None:
         "args": ["-c", f"print({json.dumps(json.dumps(answer))})"],
         "interactiveMode": "Never",
     }
-    made = for_launch(Kube(write(tmp_path, {"exec": program}), "mine"), "e2e-1")
-    assert made["users"] == [{"name": "u", "user": {"token": "fr0m-program"}}]
+    config = for_launch(Kube(write(tmp_path, {"exec": program}), "mine"), "e2e-1")
+    assert config["users"] == [{"name": "u", "user": {"token": "fr0m-program"}}]
 
 
 def test_a_program_that_gives_none_is_told(tmp_path: Path) -> None:

@@ -81,12 +81,12 @@ def test_no_command_prints_a_traceback_for_an_http_error(
 
 def test_a_brief_server_outage_is_a_reported_retry(serve: Serve) -> None:
     server, kube = serve(lambda asked: OK if asked > 2 else "reset")
-    told: list[tuple[str, str]] = []
-    kube.on_retry = lambda what, reason: told.append((what, reason))
+    retries: list[tuple[str, str]] = []
+    kube.on_retry = lambda what, reason: retries.append((what, reason))
     kube.api.call_api("GET", f"http://127.0.0.1:{server.port}/api/v1/pods?limit=1")
-    assert [what for what, _ in told] == [f"GET http://127.0.0.1:{server.port}/api/v1/pods"]
-    assert told[0][1].startswith("ProtocolError")
-    assert told[0][1].endswith("succeeded on attempt 3")
+    assert [what for what, _ in retries] == [f"GET http://127.0.0.1:{server.port}/api/v1/pods"]
+    assert retries[0][1].startswith("ProtocolError")
+    assert retries[0][1].endswith("succeeded on attempt 3")
 
 
 @pytest.mark.parametrize("method", ["POST", "GET"])
@@ -166,7 +166,7 @@ def test_a_truncated_watch_line_is_a_broken_connection() -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "reason"),
     [
         ('{"message": "pods \\"x\\" is forbidden: no budget"}', 'HTTP 403: pods "x" is forbidden: no budget'),
         ("<html>", "HTTP 403: Forbidden"),
@@ -174,8 +174,8 @@ def test_a_truncated_watch_line_is_a_broken_connection() -> None:
         (None, "HTTP 403: Forbidden"),
     ],
 )
-def test_an_answer_is_told_by_its_own_sentence(body: str | None, said: str) -> None:
+def test_an_answer_is_told_by_its_own_sentence(body: str | None, reason: str) -> None:
     """Contract: no headers and no traceback of the client, whatever the body is."""
     error = ApiException(status=403, reason="Forbidden")
     error.body = body
-    assert reason_of(error) == said
+    assert reason_of(error) == reason

@@ -38,11 +38,11 @@ def test_second_one_waits_until_first_process_is_killed(tmp_path: Path) -> None:
 
 
 def test_nobody_is_told_to_wait_for_a_free_lock(tmp_path: Path) -> None:
-    told: list[bool] = []
+    notices: list[bool] = []
     for _ in range(2):
-        with locked(tmp_path / "lock", lambda: told.append(True)):
+        with locked(tmp_path / "lock", lambda: notices.append(True)):
             pass
-    assert told == []
+    assert notices == []
 
 
 def test_many_share_and_the_last_one_out_knows(tmp_path: Path) -> None:

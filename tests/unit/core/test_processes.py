@@ -51,10 +51,10 @@ def test_an_environment_for_another_program(monkeypatch: pytest.MonkeyPatch) -> 
     """Contract: names are taken away by their beginning, changes come last, None takes a variable away."""
     for name in ("HARNESS_WORKERS", "PLUTO_RUN_ID", "KEEP_CLUSTER", "KUBECONFIG", "OTHER"):
         monkeypatch.setenv(name, "x")
-    made = processes.environment({"HARNESS_WORKERS": "2", "OTHER": None}, without=processes.CHOOSING)
-    assert made["HARNESS_WORKERS"] == "2"
-    assert made["PATH"] == os.environ["PATH"]
-    assert not {"PLUTO_RUN_ID", "KEEP_CLUSTER", "KUBECONFIG", "OTHER"} & set(made)
+    variables = processes.environment({"HARNESS_WORKERS": "2", "OTHER": None}, without=processes.CHOOSING)
+    assert variables["HARNESS_WORKERS"] == "2"
+    assert variables["PATH"] == os.environ["PATH"]
+    assert not {"PLUTO_RUN_ID", "KEEP_CLUSTER", "KUBECONFIG", "OTHER"} & set(variables)
     assert processes.environment({"A": "b"}, only=("OTHER", "NOT_THERE")) == {"OTHER": "x", "A": "b"}
 
 
@@ -120,13 +120,13 @@ def test_an_interruption_at_the_moment_of_the_start(monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("ours", [True, False], ids=["the harness's handlers", "Python's own"])
 def test_a_signal_at_the_moment_of_the_start(monkeypatch: pytest.MonkeyPatch, ours: bool) -> None:
     """Contract: Ctrl-C comes when the program runs and Popen has not returned: it ends all the same."""
-    real, made = subprocess.Popen, []
+    real, children = subprocess.Popen, []
     inherited = signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def signalled(*arguments: object, **more: object) -> object:
-        made.append(real(*arguments, **more))  # type: ignore[call-overload]
+        children.append(real(*arguments, **more))  # type: ignore[call-overload]
         os.kill(os.getpid(), signal.SIGINT)
-        return made[0]
+        return children[0]
 
     monkeypatch.setattr(subprocess, "Popen", signalled)
     try:
@@ -135,7 +135,7 @@ def test_a_signal_at_the_moment_of_the_start(monkeypatch: pytest.MonkeyPatch, ou
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     finally:
         signal.signal(signal.SIGINT, inherited)
-    assert made[0].returncode == -signal.SIGKILL
+    assert children[0].returncode == -signal.SIGKILL
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

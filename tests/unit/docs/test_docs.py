@@ -90,9 +90,9 @@ def test_a_harness_command_is_one(command: Command, capsys: pytest.CaptureFixtur
 
 def test_a_wrong_command_would_be_found() -> None:
     """The test above can fail."""
-    said = Said(ROOT / "README.md", "")
+    span = Said(ROOT / "README.md", "")
     for words in (["rnu"], ["run"], ["run", "x", "--no"], ["logs", "--rank", "one"], ["images", "make"]):
-        assert usage(Command(said, "harness", tuple(words))) is not None, words
+        assert usage(Command(span, "harness", tuple(words))) is not None, words
 
 
 def test_no_other_program_is_called() -> None:
@@ -104,8 +104,8 @@ def test_make_targets_exist() -> None:
     targets = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     asked = [(c, word) for c in COMMANDS if c.program == "make" for word in c.arguments if "=" not in word]
     assert [str(c) for c, word in asked if word not in targets] == []
-    spans = [said for said in code() if said.text.startswith("make ")]
-    assert [str(said) for said in spans if said.text.split()[1] not in targets] == []
+    spans = [span for span in code() if span.text.startswith("make ")]
+    assert [str(span) for span in spans if span.text.split()[1] not in targets] == []
 
 
 def test_pytest_options_and_markers_exist(pytestconfig: pytest.Config) -> None:
@@ -128,11 +128,11 @@ def test_documented_variables_exist_in_the_code() -> None:
     assert unknown == set()
 
 
-@pytest.mark.parametrize("said", [*dict.fromkeys(links())], ids=str)
-def test_a_link_leads_somewhere(said: Said) -> None:
+@pytest.mark.parametrize("link", [*dict.fromkeys(links())], ids=str)
+def test_a_link_leads_somewhere(link: Said) -> None:
     """Contract: the file exists, and so does its heading."""
-    path, _, anchor = said.text.partition("#")
-    target = (said.document.parent / path).resolve() if path else said.document
+    path, _, anchor = link.text.partition("#")
+    target = (link.document.parent / path).resolve() if path else link.document
     assert target.exists()
     assert not anchor or anchor in anchors(target)
 
@@ -140,14 +140,14 @@ def test_a_link_leads_somewhere(said: Said) -> None:
 def paths() -> list[Said]:
     """Return what looks like a file of the checkout, between backticks or in a command."""
     top = {path.name for path in ROOT.iterdir()}
-    spans = [said for said in code() if re.fullmatch(r"\.?[\w-][\w.*-]*/[\w./*-]*", said.text)]
+    spans = [span for span in code() if re.fullmatch(r"\.?[\w-][\w.*-]*/[\w./*-]*", span.text)]
     words = [Said(c.said.document, word) for c in COMMANDS for word in _here(c)]
-    words = [said for said in words if re.fullmatch(r"[\w./*-]*(/|\w\.\w)[\w./*-]*", said.text)]
+    words = [span for span in words if re.fullmatch(r"[\w./*-]*(/|\w\.\w)[\w./*-]*", span.text)]
     found = []
-    for said in dict.fromkeys([*spans, *words]):
-        first = said.text.removeprefix("./").partition("/")[0]
-        if first in top - OUTPUTS or (Path(said.text).suffix in SOURCES and first not in OUTPUTS):
-            found.append(said)
+    for span in dict.fromkeys([*spans, *words]):
+        first = span.text.removeprefix("./").partition("/")[0]
+        if first in top - OUTPUTS or (Path(span.text).suffix in SOURCES and first not in OUTPUTS):
+            found.append(span)
     return found
 
 
@@ -157,17 +157,17 @@ def _here(command: Command) -> list[str]:
     return words[: words.index("--")] if "--" in words else words
 
 
-@pytest.mark.parametrize("said", paths(), ids=str)
-def test_a_file_that_is_named_exists(said: Said) -> None:
+@pytest.mark.parametrize("span", paths(), ids=str)
+def test_a_file_that_is_named_exists(span: Said) -> None:
     """Contract: the file exists, relative to the checkout or to the document."""
-    assert any(list(folder.glob(said.text.rstrip("/"))) for folder in (ROOT, said.document.parent))
+    assert any(list(folder.glob(span.text.rstrip("/"))) for folder in (ROOT, span.document.parent))
 
 
 @pytest.mark.parametrize("language", ["python", "toml", "yaml"])
 def test_code_is_code(language: str) -> None:
     read = {"python": ast.parse, "toml": tomllib.loads, "yaml": yaml.safe_load}[language]
-    for said in blocks(language):
-        read(said.text)
+    for block in blocks(language):
+        read(block.text)
 
 
 # -- run ---------------------------------------------------------------------------------------------------
@@ -215,8 +215,8 @@ def test_every_command_is_typed_by_a_test() -> None:
     tutorial = {c.arguments for c in HARNESS if c.said.document.name == "tutorial.md"}
     typed = {t.arguments for t in (*reader.WORKBENCH, *reader.THEIRS)}
     elsewhere = {tuple(shlex.split(words)[1:]) for words in reader.ELSEWHERE}
-    said = {c.arguments for c in HARNESS} - {c.arguments for c in offline()} - tutorial
-    assert said == typed | elsewhere
+    documented = {c.arguments for c in HARNESS} - {c.arguments for c in offline()} - tutorial
+    assert documented == typed | elsewhere
 
 
 def test_the_tutorial_breaks_one_line(tmp_path: Path) -> None:

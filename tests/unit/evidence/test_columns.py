@@ -32,7 +32,7 @@ def point(step: int, sender: str = "s0", metric: str = "loss", value: float = 0.
     return Point.model_validate({**fields, "metric": metric, "step": step, "value": value, "sender": sender})
 
 
-def told(lines: list[TruthLine]) -> list[str]:
+def texts(lines: list[TruthLine]) -> list[str]:
     return [repr(line) for line in lines]
 
 
@@ -74,8 +74,8 @@ def test_many_rows_of_a_rank_are_read_like_lines(tmp_path: Path) -> None:
     writer.truths(0, lines[-6:], ".outside")
     writer.close()
     bundle = Bundle.open(tmp_path)
-    assert told([line for _, line in bundle.truth(0)]) == told(lines)
-    assert told([line for _, line in bundle.truth(0, ".outside")]) == told(lines[-6:])
+    assert texts([line for _, line in bundle.truth(0)]) == texts(lines)
+    assert texts([line for _, line in bundle.truth(0, ".outside")]) == texts(lines[-6:])
     parts = [part for _, part in bundle.truth_parts(0)]
     assert [len(part) for part in parts if isinstance(part, Columns)] == [many]
     assert bundle.damaged == []

@@ -28,7 +28,7 @@ TAINT = {"key": "team", "value": "other", "effect": "NoSchedule"}
 
 
 @pytest.mark.parametrize(
-    ("of", "nodes", "told"),
+    ("of", "nodes", "reason"),
     [
         (
             pod("2500m"),
@@ -62,8 +62,8 @@ TAINT = {"key": "team", "value": "other", "effect": "NoSchedule"}
         (pod("3"), [node("a"), node("b", "4", unschedulable=True)], "a has 2 cpu; b is cordoned"),
     ],
 )
-def test_what_no_node_has(of: dict[str, Any], nodes: list[dict[str, Any]], told: str) -> None:
-    assert told in (never_fits(of, nodes) or "")
+def test_what_no_node_has(of: dict[str, Any], nodes: list[dict[str, Any]], reason: str) -> None:
+    assert reason in (never_fits(of, nodes) or "")
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_preferred_affinity_keeps_no_pod_away() -> None:
 
 
 @pytest.mark.parametrize(
-    ("toleration", "told"),
+    ("toleration", "suffix"),
     [
         (
             {"key": "team", "value": "mine", "effect": "NoSchedule"},
@@ -156,10 +156,10 @@ def test_preferred_affinity_keeps_no_pod_away() -> None:
         ({"key": "another", "operator": "Exists"}, ""),
     ],
 )
-def test_a_toleration_with_the_same_key_is_mentioned(toleration: Any, told: str) -> None:
+def test_a_toleration_with_the_same_key_is_mentioned(toleration: Any, suffix: str) -> None:
     """Contract: charts tolerate `nvidia.com/gpu=present`, and the nodes of others have `=true`."""
     taint = "has the taint team=other:NoSchedule"
-    assert exclusions(pod(tolerations=[toleration]), node("a", taints=[TAINT])) == [f"{taint}{told}"]
+    assert exclusions(pod(tolerations=[toleration]), node("a", taints=[TAINT])) == [f"{taint}{suffix}"]
 
 
 def test_another_toleration_that_fits_counts() -> None:

@@ -21,8 +21,8 @@ OTHER = 'pods "x-0" is forbidden: no PriorityClass with name gold was found'
 def event(message: str, at: int = 5, **more: object) -> dict[str, object]:
     about = {"kind": "Job", "name": "x"}
     when = f"2026-01-01T00:00:{at:02}Z"
-    made = {"type": "Warning", "reason": "FailedCreate", "involvedObject": about, "lastTimestamp": when}
-    return {**made, "message": message, **more}
+    fields = {"type": "Warning", "reason": "FailedCreate", "involvedObject": about, "lastTimestamp": when}
+    return {**fields, "message": message, **more}
 
 
 @pytest.mark.parametrize(

@@ -90,16 +90,16 @@ def test_code_of_rank_is_kept_in_its_order():
     assert extract(lines, NONCE)[0][1] == TruthCode(facts=[tuple(fact) for fact in facts])
 
 
-def told(kind: str, seq: int, attempt: str, outside: bool, **more: object) -> str:
+def frame(kind: str, seq: int, attempt: str, outside: bool, **more: object) -> str:
     payload = {"k": kind, "r": 0, "a": attempt, "q": seq, **({"s": "outside"} if outside else {}), **more}
     return truth_frames.encode(NONCE, payload)
 
 
-OWN = [told("start", 0, "own", False, t=5), told("rows", 1, "own", False, n=0, rows=ROWS[:2])]
+OWN = [frame("start", 0, "own", False, t=5), frame("rows", 1, "own", False, n=0, rows=ROWS[:2])]
 AROUND = [
-    told("start", 0, "around", True, t=4),
-    told("fault", 1, "around", True, text="why"),
-    told("rows", 2, "around", True, n=0, rows=ROWS[:3]),
+    frame("start", 0, "around", True, t=4),
+    frame("fault", 1, "around", True, text="why"),
+    frame("rows", 2, "around", True, n=0, rows=ROWS[:3]),
 ]
 
 
@@ -121,7 +121,7 @@ def test_a_worker_s_own_record_comes_first(lines):
 
 def test_a_fault_of_a_child_is_no_gap():
     """A child of the rank knows no number of the sequence."""
-    lines = collected([*AROUND, told("fault", -77, "around", True, text="child")]).result()[0]
+    lines = collected([*AROUND, frame("fault", -77, "around", True, text="child")]).result()[0]
     assert [line.kind for line in lines] == ["start", "fault", "fault", "row", "row", "row"]
     assert not any(isinstance(line, TruthGap) for line in lines)
 

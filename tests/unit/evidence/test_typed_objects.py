@@ -83,8 +83,8 @@ def test_value_of_wrong_type_is_absent_and_named(path: str, value: Any, problem:
     for key in parents:
         place = place[key]
     place[last] = value
-    (said,) = typed(pod)
-    assert problem in said
+    (message,) = typed(pod)
+    assert problem in message
     assert value not in (place if isinstance(place, list) else place.values())
 
 

@@ -66,7 +66,7 @@ def test_a_stage_has_begun_while_it_lasts_and_afterwards(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"target": "moon"}, "target"),
         ({"expect": {"verdict": "FAIL", "cause": "rank.sulks"}}, "rank.sulks is not a cause"),
@@ -81,12 +81,12 @@ def test_a_stage_has_begun_while_it_lasts_and_afterwards(tmp_path):
         ({"inejct": []}, "inejct"),
     ],
 )
-def test_wrong_file_is_refused_with_its_name_and_field(tmp_path, changes, said):
+def test_wrong_file_is_refused_with_its_name_and_field(tmp_path, changes, message):
     """Contract: UsageError names the file and what does not fit."""
     with pytest.raises(UsageError) as error:
         load(write(tmp_path, **changes))
     assert "some-fault.yaml" in str(error.value)
-    assert said in str(error.value)
+    assert message in str(error.value)
 
 
 def test_a_job_differs_only_where_its_fault_says_so():
@@ -94,12 +94,12 @@ def test_a_job_differs_only_where_its_fault_says_so():
     change = Job(
         worker="faulty.py exit3 1", before="export A=1\n", set={"envs/E2E_STEPS": "5", "resources/cpus": 9}
     )
-    made = yaml.safe_load(variant(JOB, change))
-    assert made["run"].startswith("export A=1\n")
-    assert "/workspace/faulty.py exit3 1" in made["run"]
-    assert "multinode.py" not in made["run"]
-    assert (made["envs"]["E2E_STEPS"], made["resources"]["cpus"]) == ("5", 9)
-    assert made["resources"]["memory"] == JOB.document["resources"]["memory"]
+    job = yaml.safe_load(variant(JOB, change))
+    assert job["run"].startswith("export A=1\n")
+    assert "/workspace/faulty.py exit3 1" in job["run"]
+    assert "multinode.py" not in job["run"]
+    assert (job["envs"]["E2E_STEPS"], job["resources"]["cpus"]) == ("5", 9)
+    assert job["resources"]["memory"] == JOB.document["resources"]["memory"]
     assert yaml.safe_load(variant(JOB, Job())) == JOB.document
     assert variant(JOB, Job(text=": no yaml")) == ": no yaml"
     with pytest.raises(UsageError, match="to replace: 'nothing'"):
@@ -157,8 +157,8 @@ def test_every_manifest_of_a_fault_can_be_launched():
 def test_steps_are_templates_and_unknown_place_is_error():
     """Contract: arguments are split after rendering; what is not known is named."""
     known = {"kubeconfig": "/k", "context": "c", "pod1": "w-1", "namespace": "n"}
-    made = step_variables.command(Step(kubectl="delete pod -n {{ namespace }} {{ pod1 }}"), known, "f")
-    assert made.argv == ["kubectl", "--kubeconfig", "/k", "--context", "c", "delete", "pod", "-n", "n", "w-1"]
+    step = step_variables.command(Step(kubectl="delete pod -n {{ namespace }} {{ pod1 }}"), known, "f")
+    assert step.argv == ["kubectl", "--kubeconfig", "/k", "--context", "c", "delete", "pod", "-n", "n", "w-1"]
     assert step_variables.command(Step(sh="a | b", stdin="x {{ pod1 }}"), known, "f").stdin == "x w-1"
     with pytest.raises(UsageError, match="pod7"):
         step_variables.command(Step(docker="pause {{ pod7 }}"), known, "f")

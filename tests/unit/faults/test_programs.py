@@ -67,11 +67,11 @@ def test_the_job_has_the_ranks_that_the_program_starts(seed: int) -> None:
 @pytest.mark.parametrize("kind", [kind for kind in grammar().values if kind not in ("nested", "items")])
 def test_the_journal_has_each_number_of_a_value(kind: str) -> None:
     value, numbers = worker.value_of(kind, 1.25)
-    held = list(value) if isinstance(value, list | tuple | set) else [value]
+    elements = list(value) if isinstance(value, list | tuple | set) else [value]
     if kind.startswith("array"):
-        held = list(value.reshape(-1))
-    assert len(numbers) == len(held)
-    for one, number in zip(held, numbers, strict=True):
+        elements = list(value.reshape(-1))
+    assert len(numbers) == len(elements)
+    for one, number in zip(elements, numbers, strict=True):
         if number is not None and number == number:
             assert complex(one) == number
 
@@ -81,15 +81,15 @@ def test_the_journal_records_a_call_before_the_client(
 ) -> None:
     monkeypatch.setenv("RANK", "0")
     drawn = next(one for one in (program(3, n) for n in range(100)) if one.worker.threads == 0)
-    made = worker.Program(drawn.worker.model_dump(), "rank", str(tmp_path))
+    worker_program = worker.Program(drawn.worker.model_dump(), "rank", str(tmp_path))
     (file,) = tmp_path.glob("*.jsonl")
     seen: list[str] = []
 
     def log(*_: Any, **__: Any) -> None:
         seen.append(file.read_text().splitlines()[-1])
 
-    made.run = types.SimpleNamespace(log=log)
-    made.calls(made.spec["calls"], "rank")
+    worker_program.run = types.SimpleNamespace(log=log)
+    worker_program.calls(worker_program.spec["calls"], "rank")
     assert [json.loads(line)["kind"] for line in seen] == ["call"] * len(drawn.worker.calls)
 
 

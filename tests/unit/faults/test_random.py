@@ -81,9 +81,9 @@ def test_a_draw_strikes_before_the_worker_has_failed():
 
 def test_the_draws_of_a_seed_cover_the_grammar():
     """Contract: within a few hundred draws every object, behaviour and rank comes."""
-    told = " ".join(drawn(7, number).about for number in range(600))
+    descriptions = " ".join(drawn(7, number).about for number in range(600))
     for name in (*grammar().objects, *grammar().behaviours):
-        assert name.replace("RANK", "0") in told or name.replace("RANK", "1") in told, name
+        assert name.replace("RANK", "0") in descriptions or name.replace("RANK", "1") in descriptions, name
 
 
 def test_every_behaviour_is_one_of_the_worker():
@@ -149,8 +149,8 @@ def test_a_verdict_names_what_was_disturbed(cause, ranks, text, named, right):
     assert oracle.names(verdict, "", named) is right
 
 
-def _row(name: str, said: str) -> Row:
-    return Row(fault=name, target="rank", about="A.", expected="", got="", right=True, oracle=said)  # type: ignore[arg-type]
+def _row(name: str, oracle: str) -> Row:
+    return Row(fault=name, target="rank", about="A.", expected="", got="", right=True, oracle=oracle)  # type: ignore[arg-type]
 
 
 def test_one_wrong_pass_is_too_many():
@@ -181,9 +181,9 @@ def test_json_is_one_document(capsys):
     assert commands.report(rows, {}, load(), None, None, None, as_json=True) == 0
     assert [row["fault"] for row in json.loads(capsys.readouterr().out)] == ["random-1-000", "random-1-001"]
     assert commands.report(rows, {}, load(), None, None, None, as_json=False) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert said.count("2 faults took effect") == 1
-    assert "rows are right" not in said
+    output = " ".join(capsys.readouterr().out.split())
+    assert output.count("2 faults took effect") == 1
+    assert "rows are right" not in output
 
 
 def test_every_drawn_rank_exists_in_the_job():
@@ -216,5 +216,5 @@ def test_the_oracle_reads_the_journal_of_a_program() -> None:
     assert [str(one) for one in killed.points] == ["('m', 3, 1.5)", "('k', 3, nan)"]
     assert (killed.rank, killed.wrong_end) == (1, "did not end by itself")
     ends = [{"kind": "end", "how": "sys.exit 3", "code": 3}, {"kind": "end", "how": "return", "code": 0}]
-    said = [journal.read([*lines, json.dumps(end)])[0].wrong_end for end in ends]
-    assert said == ["ended with 3 (sys.exit 3)", ""]
+    wrong_ends = [journal.read([*lines, json.dumps(end)])[0].wrong_end for end in ends]
+    assert wrong_ends == ["ended with 3 (sys.exit 3)", ""]

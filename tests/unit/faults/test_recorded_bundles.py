@@ -32,10 +32,10 @@ def test_a_copy_says_what_changed_and_who_changed_it(tmp_path: Path) -> None:
     record(whole.path, archive, {})
     copy = Bundle.open(extract(archive, tmp_path / "copy"))
 
-    def told(bundle: Bundle) -> str:
+    def explanation(bundle: Bundle) -> str:
         return next(check.explanation for check in judge(bundle).checks if check.name == "disturbances")
 
-    for text in (told(whole), told(copy)):
+    for text in (explanation(whole), explanation(copy)):
         assert "edited by kubectl-label (metadata.labels)" in text
         assert "rebooted (boot id" in text
     kept = json.dumps([seen.object for seen in copy.history("node")])

@@ -59,8 +59,8 @@ def test_a_node_that_nobody_heard_of(tmp_path: Path):
 )
 def test_one_check_of_one_node(tmp_path: Path, changed: dict[str, Any], expected: tuple[Any, ...]):
     """Contract: the worst check of any node counts. A figure on the wrong side of its limit is no pass."""
-    said = {**HEALTHY, 2: checks(compute__gemm__fp32=changed)}
-    seen = verdict(nodes(said), tmp_path)
+    by_node = {**HEALTHY, 2: checks(compute__gemm__fp32=changed)}
+    seen = verdict(nodes(by_node), tmp_path)
     assert (seen.verdict, seen.cause, seen.ranks) == expected, seen.explanation
     if "measured" not in changed:
         word = "compute.gemm.fp32 on 1 pod" if expected[0] == "PASS" else "the text of compute.gemm.fp32"
@@ -108,8 +108,11 @@ def test_an_image_without_cuda_is_about_the_image(tmp_path: Path):
 
 
 def test_an_image_without_cuda_comes_before_a_failed_node(tmp_path: Path):
-    said = {0: checks(compute__gemm__fp32={"verdict": "FAIL", "cause": "compute.wrong"}), 1: without_cuda()}
-    seen = verdict(nodes({**HEALTHY, **said}, device="cuda"), tmp_path)
+    by_node = {
+        0: checks(compute__gemm__fp32={"verdict": "FAIL", "cause": "compute.wrong"}),
+        1: without_cuda(),
+    }
+    seen = verdict(nodes({**HEALTHY, **by_node}, device="cuda"), tmp_path)
     assert (seen.verdict, seen.cause, seen.ranks) == ("FAIL", "image.no_cuda", [])
 
 
@@ -117,8 +120,8 @@ def test_what_most_nodes_share_is_said_first(tmp_path: Path):
     """Contract: the sentence begins with it, and the fault of one node comes after it."""
     shared = {"verdict": "FAIL", "cause": "training.failed"}
     own = {"verdict": "FAIL", "cause": "shm.full"}
-    said = {0: checks(train__learns=shared), 1: checks(train__learns=shared, env__shm=own), 2: checks()}
-    seen = verdict(nodes(said), tmp_path)
+    by_node = {0: checks(train__learns=shared), 1: checks(train__learns=shared, env__shm=own), 2: checks()}
+    seen = verdict(nodes(by_node), tmp_path)
     assert (seen.cause, seen.ranks) == ("training.failed", [0, 1])
     assert seen.explanation.startswith(
         "2 of 3 nodes failed with the same cause (training.failed): look for a"

@@ -91,8 +91,8 @@ def test_the_pluto_init_question_is_skipped_for_crashed_ranks(judged, code, aske
     if code:
         bundles.crash(job, 1, code)
     del job.truth[1]
-    said = explained(judged(job), "ground-truth-complete")
-    assert ("did the program call pluto.init()" in said) is asked
+    explanation = explained(judged(job), "ground-truth-complete")
+    assert ("did the program call pluto.init()" in explanation) is asked
 
 
 @pytest.mark.parametrize(
@@ -150,8 +150,8 @@ def test_abort_behind_end_of_script_is_said(judged, code):
     job.ended(0, 12, 134, message="")
     verdict = judged(job)
     assert verdict.cause == "rank.killed"
-    said = "signal 6 (SIGABRT), after its script had ended with exit code 0" in verdict.explanation
-    assert (said, "destroy_process_group" in advice(verdict)) == (code == 0, code == 0)
+    is_abort = "signal 6 (SIGABRT), after its script had ended with exit code 0" in verdict.explanation
+    assert (is_abort, "destroy_process_group" in advice(verdict)) == (code == 0, code == 0)
 
 
 def torchrun_job(job: Job, phase: str, **spec) -> None:
@@ -191,20 +191,20 @@ def settings(job: Job, rank: int, **given) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "reason"),
     [
         ({"mode": "noop", "queue": ""}, "was created with mode='noop', which sends nothing"),
         ({"uploads": False, "queue": ""}, "sync_process_enabled=False"),
     ],
 )
-def test_a_client_that_uploads_nothing_is_the_reason(judged, given, said):
+def test_a_client_that_uploads_nothing_is_the_reason(judged, given, reason):
     """Contract: how the client was made says why its points are not there."""
     job = bundles.healthy()
     job.points = [one for one in job.points if one.metric.endswith("node0")]
     settings(job, 1, **given)
     verdict = judged(job)
     assert verdict.cause == "unification.lost_points"
-    assert said in verdict.explanation
+    assert reason in verdict.explanation
 
 
 def test_noop_mode_explains_a_silent_rank(judged):

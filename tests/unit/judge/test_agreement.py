@@ -50,8 +50,8 @@ def test_one_recorder_has_nothing_to_agree_with(judged: Judged) -> None:
 
 def test_two_that_agree_are_a_pass(judged: Judged) -> None:
     verdict = judged(both(bundles.healthy()))
-    told = agreement(verdict)
-    assert (verdict.verdict, told.result if told else None) == ("PASS", "PASS")
+    finding = agreement(verdict)
+    assert (verdict.verdict, finding.result if finding else None) == ("PASS", "PASS")
 
 
 def test_a_point_that_only_the_worker_recorded(judged: Judged) -> None:
@@ -124,10 +124,10 @@ def test_a_rank_that_was_cut_off_is_not_compared(judged: Judged) -> None:
     job.truth[1] = job.truth[1][:-1]
     job.outside[1] = job.outside[1][:-3]
     verdict = judged(job)
-    told = agreement(verdict)
+    finding = agreement(verdict)
     assert (verdict.verdict, verdict.cause) == ("UNKNOWN", "unification.truth_incomplete")
-    assert told is not None
-    assert (told.result, told.cause, told.ranks) == ("UNKNOWN", None, [1])
+    assert finding is not None
+    assert (finding.result, finding.cause, finding.ranks) == ("UNKNOWN", None, [1])
 
 
 def test_a_failed_recorder_is_named_where_it_matters(judged: Judged) -> None:
@@ -173,12 +173,12 @@ def test_past_the_row_limit_the_digests_of_metrics_decide(judged: Judged, change
     job = both(bundles.healthy())
 
     def records(rows: list[tuple[str, int, float]], known: list[Any]) -> list[Any]:
-        told = digests(rows)
+        digest_lines = digests(rows)
         end = TruthEnd(count=len(rows), sha256=digest(rows))
         if older:
-            metrics = {name: (count, sha256) for one in told for name, count, sha256 in one.metrics}
+            metrics = {name: (count, sha256) for one in digest_lines for name, count, sha256 in one.metrics}
             return [*known, end.model_copy(update={"metrics": metrics})]
-        return [*known, *told, end]
+        return [*known, *digest_lines, end]
 
     for rank in range(job.ranks):
         rows, known = past_the_row_limit(job, rank)
@@ -238,29 +238,29 @@ def test_any_change_of_either_record_is_seen(
     job.refresh()
     verdict = judge(job.write(tmp_path_factory.mktemp("bundle") / "bundle"))
     assert verdict.verdict != "PASS"
-    told = agreement(verdict)
-    assert told is not None
-    assert told.result == "UNKNOWN"
+    finding = agreement(verdict)
+    assert finding is not None
+    assert finding.result == "UNKNOWN"
 
 
 @pytest.mark.parametrize(
-    ("said", "recorder", "expected"),
+    ("text", "recorder", "expected"),
     [
         ("does not know this client: AttributeError()", True, "does not know this client: AttributeError()"),
         ("", True, "No recorder ran: did the program call pluto.init()? Was PYTHONPATH overridden"),
         ("", False, "no record of it reached the harness"),
     ],
 )
-def test_a_rank_without_a_record_says_why(judged: Judged, said: str, recorder: bool, expected: str) -> None:
+def test_a_rank_without_a_record_says_why(judged: Judged, text: str, recorder: bool, expected: str) -> None:
     """The log of the rank tells it, or the verdict names what keeps a recorder away."""
     job = bundles.healthy()
     del job.truth[1]
     assert job.manifest.launch is not None
     launch = job.manifest.launch.model_copy(update={"recorder": recorder})
     job.manifest = job.manifest.model_copy(update={"launch": launch})
-    if said:
+    if text:
         job.logs[job.pod_name(1)].append(
-            f"{bundles.at(7)} [harness] the recorder around Pluto's client {said}"
+            f"{bundles.at(7)} [harness] the recorder around Pluto's client {text}"
         )
     verdict = judged(job)
     assert (verdict.verdict, verdict.cause) == ("UNKNOWN", "unification.truth_incomplete")

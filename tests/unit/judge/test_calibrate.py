@@ -32,15 +32,15 @@ def limits(nodes: list[Node], folder: Path) -> Limits:
 
 def verdicts(nodes: list[Node], by: Limits) -> set[str]:
     """Judge the figures of nodes by limits, as a pod does."""
-    made = set()
+    results = set()
     for node in nodes:
         for check in node.checks():
             if check.measured is not None:
                 row = by.row(model=node.model, check=check.id)
                 assert row is not None
                 text = f"{check.measured}"
-                made.add(judged(check.id, "COMPUTE", check.measured, check.unit, row, "x", text).verdict)
-    return made
+                results.add(judged(check.id, "COMPUTE", check.measured, check.unit, row, "x", text).verdict)
+    return results
 
 
 @settings(max_examples=30, deadline=None)

@@ -53,13 +53,13 @@ def test_without_a_job_only_what_needs_none_is_listed(need, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "said",
+    "findings",
     [[], [passed("values", "a"), passed("values", "b")], passed("status", "another check")],
     ids=["nothing", "twice", "another"],
 )
-def test_a_check_must_return_exactly_its_own_finding(said, monkeypatch):
+def test_a_check_must_return_exactly_its_own_finding(findings, monkeypatch):
     """Contract: a check that gives no finding, two, or one of another id makes the verdict UNKNOWN."""
-    monkeypatch.setitem(engine.CHECKS, "values", lambda facts: said)
+    monkeypatch.setitem(engine.CHECKS, "values", lambda facts: findings)
     verdict = judge(Bundle.open(written("healthy")))
     assert (verdict.verdict, verdict.cause) == ("UNKNOWN", "run.judge_error")
     assert verdict.explanation.startswith("The check values failed with ValueError: ")
@@ -82,8 +82,8 @@ def test_a_check_is_not_made_without_its_need(id_, monkeypatch):
     monkeypatch.setattr(Facts, "lacks", lacks)
     monkeypatch.setitem(engine.CHECKS, id_, lambda facts: pytest.fail("it was made"))
     check = next(c for c in judge(Bundle.open(written("healthy"))).checks if c.name == id_)
-    said = need.missing.format(ranks="rank 1")
-    assert (check.result, check.cause, check.explanation) == ("UNKNOWN", None, said[0].upper() + said[1:])
+    text = need.missing.format(ranks="rank 1")
+    assert (check.result, check.cause, check.explanation) == ("UNKNOWN", None, text[0].upper() + text[1:])
 
 
 @pytest.mark.parametrize("id_", [entry.id for entry in REGISTRY.values() if entry.passes_with])
@@ -94,9 +94,9 @@ def test_a_check_without_its_requirement_cannot_pass(id_, monkeypatch):
     monkeypatch.setattr(
         Facts, "lacks", lambda self, n: (REQUIREMENTS[n], [0]) if n == need else lacks(self, n)
     )
-    made = {f.name: f for f in _findings(written("healthy"))}
-    assert made[id_].result == "UNKNOWN"
-    failed = dataclasses.replace(made[id_], result="FAIL", cause="unification.lost_points")
+    by_name = {f.name: f for f in _findings(written("healthy"))}
+    assert by_name[id_].result == "UNKNOWN"
+    failed = dataclasses.replace(by_name[id_], result="FAIL", cause="unification.lost_points")
     monkeypatch.setitem(engine.CHECKS, id_, lambda facts: failed)
     assert {f.name: f.result for f in _findings(written("healthy"))}[id_] == "FAIL"
 

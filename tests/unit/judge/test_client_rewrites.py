@@ -73,8 +73,8 @@ def test_another_value_under_the_new_name(judged: Judged) -> None:
 
 def test_names_that_become_one(judged: Judged) -> None:
     """Contract: both names are told, and how many points are gone."""
-    said = rewrote(judged(logged(0, *rows("x/é", 1.0, 2.0), *rows("x/è", 3.0, 4.0))))
-    assert "'x/é', 'x/è' became one metric, 'x/-', with one value for each step: 2 points of rank 0" in said
+    text = rewrote(judged(logged(0, *rows("x/é", 1.0, 2.0), *rows("x/è", 3.0, 4.0))))
+    assert "'x/é', 'x/è' became one metric, 'x/-', with one value for each step: 2 points of rank 0" in text
 
 
 def test_a_name_that_becomes_a_plain_one(judged: Judged) -> None:
@@ -113,25 +113,27 @@ def test_a_renamed_metric_past_the_row_limit(judged: Judged) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "told"),
+    ("value", "reason"),
     [
         (True, "leaves out booleans"),
         (None, "not int or float (NoneType)"),
         (2**53 + 1, "Pluto keeps doubles"),
     ],
 )
-def test_a_value_that_the_client_changes(judged: Judged, value: object, told: str) -> None:
+def test_a_value_that_the_client_changes(judged: Judged, value: object, reason: str) -> None:
     """Contract: what the recorder told is the cause, also where nothing is missing from the run."""
-    said = sent(value)
-    lines = [row for number in said.values for row in rows("flag", number)]
-    job = logged(0, *lines, sends=said.kept)
-    frame = TruthRewrite(metric="flag", step="0", was=repr(value), kept=said.kept, why=said.why)
+    outcome = sent(value)
+    lines = [row for number in outcome.values for row in rows("flag", number)]
+    job = logged(0, *lines, sends=outcome.kept)
+    frame = TruthRewrite(metric="flag", step="0", was=repr(value), kept=outcome.kept, why=outcome.why)
     job.truth[0].insert(-1, frame)
     verdict = judged(job)
     explained = rewrote(verdict)
-    where = "'flag' of rank 0 (step 0)" if said.values and not said.kept else f"flag = {value!r} at step 0"
-    assert explained.index(said.why) < explained.index(where)
-    assert told in verdict.explanation
+    where = (
+        "'flag' of rank 0 (step 0)" if outcome.values and not outcome.kept else f"flag = {value!r} at step 0"
+    )
+    assert explained.index(outcome.why) < explained.index(where)
+    assert reason in verdict.explanation
     assert verdict.consequences == []
 
 

@@ -49,7 +49,7 @@ STACK = {
 Facts = list[tuple[str, str, str]]
 
 
-def told(last: bool = False) -> Facts:
+def code_facts(last: bool = False) -> Facts:
     """What a rank of SENT says at its start, or at its end."""
     files = [("file", path, digest) for path, digest in FILES.items()]
     whole = [] if last else [("whole", "", "")]
@@ -64,8 +64,8 @@ def job(sent: SentCode = SENT, **facts: Facts) -> bundles.Job:
     made.manifest = made.manifest.model_copy(update={"code": sent})
     for rank, lines in made.truth.items():
         mine = facts if rank == 1 else {}
-        lines.insert(0, TruthCode(facts=mine.get("first", told())))
-        lines.insert(-1, TruthCode(facts=mine.get("last", told(last=True))))
+        lines.insert(0, TruthCode(facts=mine.get("first", code_facts())))
+        lines.insert(-1, TruthCode(facts=mine.get("last", code_facts(last=True))))
     for kind, seen in made.objects:
         if kind == "pod":
             for status in seen.object["status"].get("containerStatuses", []):
@@ -96,68 +96,68 @@ def test_a_bundle_without_what_was_sent_is_not_judged(tmp_path: Path) -> None:
     """Contract: an older bundle keeps its verdict and its checks."""
     verdict = judge(bundles.healthy().write(tmp_path))
     assert verdict.verdict == "PASS"
-    said = {check.name: check.explanation for check in verdict.checks}
-    assert "did not record which code it sent" in said["code"]
+    explanations = {check.name: check.explanation for check in verdict.checks}
+    assert "did not record which code it sent" in explanations["code"]
 
 
 SCRIPT = "/workspace/multinode.py"
 CASES: dict[str, tuple[dict[str, Facts], str]] = {
     "another file ran": (
-        {"first": replaced(told(), "file", SCRIPT, B)},
+        {"first": replaced(code_facts(), "file", SCRIPT, B)},
         "rank 1: /workspace/multinode.py was sent with aaaaaaaaaaaa, but ran with bbbbbbbbbbbb",
     ),
     "it was edited while it ran": (
-        {"last": [*replaced(told(last=True), "ran", SCRIPT, B), ("touched", SCRIPT, "")]},
+        {"last": [*replaced(code_facts(last=True), "ran", SCRIPT, B), ("touched", SCRIPT, "")]},
         "was sent with aaaaaaaaaaaa, but changed to bbbbbbbbbbbb while the rank ran",
     ),
     "it was edited, and put back": (
-        {"last": [*told(last=True), ("touched", SCRIPT, "")]},
+        {"last": [*code_facts(last=True), ("touched", SCRIPT, "")]},
         "written to or replaced while the rank ran, and then restored",
     ),
     "a file of the user's own was edited while it ran": (
-        {"last": [*told(last=True), ("touched", "/app/train.py", "")]},
+        {"last": [*code_facts(last=True), ("touched", "/app/train.py", "")]},
         "rank 1: /app/train.py was written to or replaced while the rank ran",
     ),
     "its bytecode is of another source": (
-        {"first": [*told(), ("stale", SCRIPT, "")]},
+        {"first": [*code_facts(), ("stale", SCRIPT, "")]},
         "multinode.py ran from bytecode that does not match its source",
     ),
     "it did not arrive": (
         {
-            "first": [fact for fact in told() if not fact[1].endswith("steps.py")],
-            "last": [fact for fact in told(last=True) if not fact[1].endswith("steps.py")],
+            "first": [fact for fact in code_facts() if not fact[1].endswith("steps.py")],
+            "last": [fact for fact in code_facts(last=True) if not fact[1].endswith("steps.py")],
         },
         "/workspace/parts/steps.py was sent with bbbbbbbbbbbb, but did not exist",
     ),
     "a file that was not sent ran": (
-        {"last": [*told(last=True), ("ran", "/workspace/more.py", C)]},
+        {"last": [*code_facts(last=True), ("ran", "/workspace/more.py", C)]},
         "/workspace/more.py was not sent, but the rank ran a version with digest cccccccccccc",
     ),
     "another image under the tag": (
-        {"first": replaced(told(), "stack", "image", "worker:2")},
+        {"first": replaced(code_facts(), "stack", "image", "worker:2")},
         "image was sent as worker:1, but is worker:2",
     ),
     "another version of the client": (
-        {"first": replaced(told(), "stack", "pluto", "0.0.28")},
+        {"first": replaced(code_facts(), "stack", "pluto", "0.0.28")},
         "pluto-ml was sent as 0.0.29, but is 0.0.28",
     ),
     "a patched client": (
-        {"last": [*told(last=True), ("client", "/site/pluto/op.py", "")]},
+        {"last": [*code_facts(last=True), ("client", "/site/pluto/op.py", "")]},
         "rank 1: pluto-ml was changed after its installation: /site/pluto/op.py",
     ),
     "the client changed": (
-        {"last": replaced(told(last=True), "stack", "pluto_files", C)},
+        {"last": replaced(code_facts(last=True), "stack", "pluto_files", C)},
         "files of pluto-ml changed while the rank ran, from bbbbbbbbbbbb to cccccccccccc",
     ),
     "another torch": (
         {
-            "first": replaced(told(), "stack", "torch", "2.8.0"),
-            "last": replaced(told(last=True), "stack", "torch", "2.8.0"),
+            "first": replaced(code_facts(), "stack", "torch", "2.8.0"),
+            "last": replaced(code_facts(last=True), "stack", "torch", "2.8.0"),
         },
         r"the ranks differ in torch \(rank 1: 2.8.0, rank 0: 2.9.1\)",
     ),
     "other packages": (
-        {"first": replaced(told(), "stack", "packages", C)},
+        {"first": replaced(code_facts(), "stack", "packages", C)},
         r"the ranks differ in packages \(rank 0: aaaaaaaaaaaa, rank 1: cccccccccccc\)",
     ),
 }
@@ -272,15 +272,15 @@ def test_an_image_and_worker_of_the_users_own(tmp_path: Path) -> None:
 
 def test_files_of_the_users_own_image_are_no_mismatch(tmp_path: Path) -> None:
     """Contract: only a folder that the harness alone filled holds nothing else."""
-    more = [*told(last=True), ("ran", "/workspace/more.py", C), ("client", "/site/pluto/op.py", "")]
+    more = [*code_facts(last=True), ("ran", "/workspace/more.py", C), ("client", "/site/pluto/op.py", "")]
     sent = SENT.model_copy(update={"whole": [], "ours": False})
     assert judge(job(sent, last=more).write(tmp_path)).verdict == "PASS"
 
 
 def test_a_report_that_was_cut_proves_no_missing_file(tmp_path: Path) -> None:
     """Contract: a file counts as missing only where the rank has told all files that were there."""
-    few = [fact for fact in told() if fact[0] != "whole" and not fact[1].endswith("steps.py")]
-    last = [fact for fact in told(last=True) if not fact[1].endswith("steps.py")]
+    few = [fact for fact in code_facts() if fact[0] != "whole" and not fact[1].endswith("steps.py")]
+    last = [fact for fact in code_facts(last=True) if not fact[1].endswith("steps.py")]
     assert judge(job(first=few, last=last).write(tmp_path)).verdict == "PASS"
 
 
@@ -306,7 +306,7 @@ def upgraded(name: str) -> Path:
     sent = SENT.model_copy(update={"image_id": ids.pop() if len(ids) == 1 else None})
     manifest["code"] = sent.model_dump()
     (bundle / "manifest.json").write_text(json.dumps(manifest))
-    first, last = (TruthCode(facts=told(late)).model_dump_json() for late in (False, True))
+    first, last = (TruthCode(facts=code_facts(late)).model_dump_json() for late in (False, True))
     for path in (bundle / "truth").glob("*.jsonl"):
         lines: list[str] = []
         for line in path.read_text().splitlines():

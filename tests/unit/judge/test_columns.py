@@ -57,12 +57,12 @@ def packed(bundle: Path, to: Path) -> Path:
     return to
 
 
-def said(bundle: Bundle) -> dict[str, object]:
+def verdict_document(bundle: Bundle) -> dict[str, object]:
     """Return the verdict without line numbers: a line in columns stands for many."""
     document = judge(bundle).model_dump(mode="json")
     document["next"] = [line.replace(str(bundle.path), "BUNDLE") for line in document["next"]]
-    for told in (document, *document["checks"]):
-        told["evidence"] = [ref.partition(".jsonl:")[0] for ref in told["evidence"]]
+    for item in (document, *document["checks"]):
+        item["evidence"] = [ref.partition(".jsonl:")[0] for ref in item["evidence"]]
     return document
 
 
@@ -75,7 +75,7 @@ def test_verdict_is_same_of_lines_and_of_columns(name: str, tmp_path: Path) -> N
     """Contract: verdict, cause, ranks, explanations and checks; and `harness diff` finds no difference."""
     lines = written(name) if name in JOBS else extract(RECORDED / f"{name}.tar.xz", tmp_path / "lines")
     one, other = Bundle.open(lines), Bundle.open(packed(lines, tmp_path / "columns"))
-    assert said(one) == said(other)
+    assert verdict_document(one) == verdict_document(other)
     found = compare(facts(one, "a"), facts(other, "b"))
     assert not found.matters
     assert found.values == []

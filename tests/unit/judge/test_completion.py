@@ -377,8 +377,8 @@ def test_an_eviction_says_where_the_time_went(judged, containers, rows, text):
     job.jobset(21, suspend=True)
     verdict = judged(job)
     assert verdict.cause == "admission.max_execution_time"
-    told = verdict.explanation.lower()
-    assert text in told if text else "first row" not in told
+    explanation = verdict.explanation.lower()
+    assert text in explanation if text else "first row" not in explanation
 
 
 @pytest.mark.parametrize("readmitted", [False, True])
@@ -412,8 +412,8 @@ def test_the_workload_that_took_the_quota_is_named(judged):
     job = stuck(bundles.healthy(), keep=3)
     other = {"name": "urgent", "namespace": bundles.NAMESPACE, "uid": "0f1e-urgent"}
     job.see("workload", 18, {"kind": "Workload", "metadata": other, "spec": {}, "status": {}})
-    told = "Preempted to accommodate a workload (UID: 0f1e-urgent, JobUID: UNKNOWN)"
-    job.workload(20, [cond("Admitted", "True", "Admitted"), cond("Evicted", "True", "Preempted", told, 20)])
+    text = "Preempted to accommodate a workload (UID: 0f1e-urgent, JobUID: UNKNOWN)"
+    job.workload(20, [cond("Admitted", "True", "Admitted"), cond("Evicted", "True", "Preempted", text, 20)])
     job.jobset(21, suspend=True)
     verdict = judged(job)
     assert verdict.cause == "admission.preempted"
@@ -699,12 +699,12 @@ def test_a_full_disk_names_who_holds_it(tmp_path):
         error=error,
         cause="run.evidence_disk_full",
     )
-    held = DiskUse(
+    disk = DiskUse(
         what="pod e2e-1/worker-0 of cluster c, which has ended",
         bytes=60 * 2**30,
         command="kubectl delete pod",
     )
-    job.manifest = job.manifest.model_copy(update={"stages": [*job.manifest.stages, full], "disk": [held]})
+    job.manifest = job.manifest.model_copy(update={"stages": [*job.manifest.stages, full], "disk": [disk]})
     verdict = judge(job.write(tmp_path / "bundle"))
     assert verdict.cause == "run.evidence_disk_full"
     assert "pod e2e-1/worker-0 of cluster c, which has ended, holds 60.0 GiB" in verdict.explanation
@@ -729,9 +729,9 @@ def test_a_log_that_stops_early(judged, mark, whole):
 
 
 @pytest.mark.parametrize(
-    ("other", "said"), [("e2e-worker2", "with mn-"), ("e2e-worker1", "the ports of node")]
+    ("other", "message"), [("e2e-worker2", "with mn-"), ("e2e-worker1", "the ports of node")]
 )
-def test_a_host_network_port_conflict_names_pod_or_node(judged, other, said):
+def test_a_host_network_port_conflict_names_pod_or_node(judged, other, message):
     job = bundles.healthy()
     bundles.crash(job, 1, code=1)
     job.truth = {}
@@ -744,15 +744,15 @@ def test_a_host_network_port_conflict_names_pod_or_node(judged, other, said):
                 spec["nodeName"] = other
     verdict = judged(job)
     assert verdict.cause == "port.taken"
-    assert said.replace("with mn-", f"with {job.pod_name(0)}") in verdict.explanation
+    assert message.replace("with mn-", f"with {job.pod_name(0)}") in verdict.explanation
 
 
 @pytest.mark.parametrize("why", ["i/o timeout", "connect: connection refused", "connect: no route to host"])
 def test_an_unreachable_kubelet_explains_an_unread_log(judged, why: str) -> None:
     """What lies in a log that nobody could read says nothing of its rank."""
     job = bundles.healthy()
-    said = f"HTTP 500: Get https://10.0.0.2:10250/containerLogs/x: dial tcp 10.0.0.2:10250: {why}"
-    gap = f"{job.pod_name(1)}-{bundles.CONTAINER}: {said}"
+    error = f"HTTP 500: Get https://10.0.0.2:10250/containerLogs/x: dial tcp 10.0.0.2:10250: {why}"
+    gap = f"{job.pod_name(1)}-{bundles.CONTAINER}: {error}"
     job.manifest = job.manifest.model_copy(update={"log_gaps": [gap]})
     verdict = judged(job)
     assert (verdict.verdict, verdict.cause, verdict.ranks) == ("UNKNOWN", "cluster.kubelet_unreachable", [1])

@@ -39,7 +39,7 @@ def results(findings: dict[str, Finding]) -> set[str]:
     return {finding.result for finding in findings.values()}
 
 
-def told(findings: dict[str, Finding]) -> str:
+def text(findings: dict[str, Finding]) -> str:
     return " | ".join(one.check.explanation for one in findings.values() if one.result != "PASS")
 
 
@@ -116,23 +116,23 @@ def test_a_rank_without_a_summary_is_unknown() -> None:
     process.minute(1_700_000_000_000)
     found = judged([process.written], parts(process))
     assert results(found) == {"PASS", "UNKNOWN"}
-    assert "Its last line is from 2023-11-14 22:13:20 UTC, after 5 points" in told(found)
-    assert "the 5 points up to its recorder's last line are in the run" in told(found)
+    assert "Its last line is from 2023-11-14 22:13:20 UTC, after 5 points" in text(found)
+    assert "the 5 points up to its recorder's last line are in the run" in text(found)
     fewer = judged([process.written], parts(process)[:3])
-    assert "the run has 3 points in all, fewer than its recorder's last line reports" in told(fewer)
+    assert "the run has 3 points in all, fewer than its recorder's last line reports" in text(fewer)
 
 
 def test_rank_without_line_is_unknown_also_beside_complete_one() -> None:
     process = of_steps(0, range(5)).end()
     found = judged([process.written], parts(process), ranks=2)
-    assert "rank 1: no recorder wrote a line" in told(found)
+    assert "rank 1: no recorder wrote a line" in text(found)
     assert found["no-lost-points"].result == found["ranks-logged"].result == "UNKNOWN"
 
 
 def test_lines_of_another_job_in_a_log_are_unknown() -> None:
     process, other = of_steps(0, range(5)).end(), of_steps(0, range(5), nonce=OTHER).end()
     found = judged([process.written + other.written], parts(process))
-    assert "its log contains 3 lines with another owner's UID" in told(found)
+    assert "its log contains 3 lines with another owner's UID" in text(found)
 
 
 def test_two_jobs_with_one_rank_are_unknown() -> None:
@@ -142,18 +142,18 @@ def test_two_jobs_with_one_rank_are_unknown() -> None:
         digest_records.read(other.written, OTHER, pod="job-b-0"),
     ]
     found = {one.name: one for one in digest_check.judge(pods, ranks=[0], parts=parts(process), run=RUN)}
-    assert "two jobs have this rank (job-a-0, job-b-0)" in told(found)
+    assert "two jobs have this rank (job-a-0, job-b-0)" in text(found)
 
 
 def test_a_forged_line_that_contradicts_another_is_unknown() -> None:
     process = of_steps(0, range(5)).end()
     forged = lines.encode_line(UID, lines.Line(0, "attempt0", 1, 9, 99, "A" * 16, "B" * 16))
-    assert "one of them is forged" in told(judged([[*process.written, forged]], parts(process)))
+    assert "one of them is forged" in text(judged([[*process.written, forged]], parts(process)))
 
 
 def test_a_rotated_log_is_unknown_unless_torchrun_never_restarted() -> None:
     process = of_steps(0, range(5)).end()
-    assert "rotated away" in told(judged([process.written[1:]], parts(process), whole=False))
+    assert "rotated away" in text(judged([process.written[1:]], parts(process), whole=False))
     first = of_steps(0, range(5)).end(restart=0)
     assert results(judged([first.written[1:]], parts(first), whole=False)) == {"PASS"}
 
@@ -169,7 +169,7 @@ def test_restarted_ranks_overwrite_their_own_points() -> None:
     missing = [row for row in parts(one, again) if (row[0], row[1][0], row[3][0]) != ("loss", 1, 2)]
     found = judged([log], missing)
     assert found["no-lost-points"].result == "FAIL"
-    assert "rank 0: loss: 1 of 1500 points, in steps 0–999" in told(found)
+    assert "rank 0: loss: 1 of 1500 points, in steps 0–999" in text(found)
 
 
 def test_tracker_with_latest_points_accuses_no_restarted_rank() -> None:
@@ -178,7 +178,7 @@ def test_tracker_with_latest_points_accuses_no_restarted_rank() -> None:
     latest = {row[1][0]: row for row in parts(one, two)}
     found = judged([one.written + two.written], list(latest.values()))
     assert results(found) == {"PASS", "UNKNOWN"}
-    assert "a later process logged the same steps" in told(found)
+    assert "a later process logged the same steps" in text(found)
 
 
 def test_ranks_with_same_values_pass_and_with_others_collide() -> None:
@@ -192,14 +192,14 @@ def test_ranks_with_same_values_pass_and_with_others_collide() -> None:
         found = judged([one.written, other.written], parts(one, other), 2)
         assert found["collisions"].result == "FAIL"
         assert found["collisions"].ranks == {0, 1}
-        assert "loss at step 0: one process logged 0.0, another 1.0" in told(found)
+        assert "loss at step 0: one process logged 0.0, another 1.0" in text(found)
 
 
 def test_metric_of_inseparable_ranks_is_unknown() -> None:
     one, other = of_steps(0, range(0, 40, 2)).end(), of_steps(1, range(1, 40, 2)).end()
     found = judged([one.written, other.written], parts(one, other), 2)
     assert results(found) == {"PASS", "UNKNOWN"}
-    assert "other processes may also have logged points for this metric" in told(found)
+    assert "other processes may also have logged points for this metric" in text(found)
 
 
 def test_points_to_another_run_are_unknown() -> None:
@@ -207,7 +207,7 @@ def test_points_to_another_run_are_unknown() -> None:
     process.end(
         runs=[{"run": "18", "uploads": True, "merged": [], "uncounted": 5, "metrics": [], "groups": []}]
     )
-    assert "it logged to 18 and not to this run" in told(judged([process.written], []))
+    assert "it logged to 18 and not to this run" in text(judged([process.written], []))
 
 
 def test_dropped_and_merged_values_are_reported() -> None:
@@ -219,7 +219,7 @@ def test_dropped_and_merged_values_are_reported() -> None:
     process.end(handed=7, logged=5, left=2, omitted=omitted)
     found = judged([process.written], parts(process))
     assert found["client-kept"].result == "FAIL"
-    assert told(found).count("(1 value)") == 1
+    assert text(found).count("(1 value)") == 1
 
 
 def test_rank_with_disabled_client_is_not_accused() -> None:
@@ -246,7 +246,7 @@ def test_metrics_in_groups_are_compared() -> None:
     assert results(judged([process.written], parts(process))) == {"PASS"}
     found = judged([process.written], parts(process)[:-1])
     assert found["no-lost-points"].result == "FAIL"
-    assert "a group of" in told(found)
+    assert "a group of" in text(found)
     assert sum(map(len, process.written)) < lines.MAX_SUMMARY
 
 

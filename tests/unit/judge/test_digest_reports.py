@@ -53,7 +53,7 @@ def results(findings: dict[str, Finding]) -> set[str]:
     return {finding.result for finding in findings.values()}
 
 
-def told(findings: dict[str, Finding]) -> str:
+def text(findings: dict[str, Finding]) -> str:
     return " | ".join(one.check.explanation for one in findings.values() if one.result != "PASS")
 
 
@@ -88,7 +88,7 @@ def test_lost_point_names_its_block_in_merged_summary() -> None:
     process = trained().end()
     assert results(judged([process], process.rows)) == {"PASS"}
     lost = without(process.rows, "loss", 3456)
-    assert "rank 0: loss: 1 of 12000 points, in steps 3000–3999" in told(judged([process], lost))
+    assert "rank 0: loss: 1 of 12000 points, in steps 3000–3999" in text(judged([process], lost))
 
 
 def test_another_value_is_named_to_its_block() -> None:
@@ -97,7 +97,7 @@ def test_another_value_is_named_to_its_block() -> None:
     findings = judged([process], rows)
     assert (
         "rank 0: lr: 12000 points, as many as were logged, but not the same ones, in steps 7000–7999"
-        in told(findings)
+        in text(findings)
     )
 
 
@@ -107,7 +107,7 @@ def test_metrics_that_the_summary_groups_are_named(monkeypatch: pytest.MonkeyPat
     process = trained(3000, tuple(f"loss/{at}" for at in range(6))).end()
     assert results(judged([process], process.rows)) == {"PASS"}
     findings = judged([process], without(process.rows, "loss/3", 1234))
-    assert "rank 0: loss/3: 1 of 3000 points, in steps 1000–1999" in told(findings)
+    assert "rank 0: loss/3: 1 of 3000 points, in steps 1000–1999" in text(findings)
 
 
 def test_without_all_blocks_verdict_is_that_of_summary() -> None:
@@ -118,7 +118,7 @@ def test_without_all_blocks_verdict_is_that_of_summary() -> None:
     assert process.dropped
     assert results(judged([process], process.rows)) == {"PASS"}
     lost = without(process.rows, "loss", 3456)
-    assert "rank 0: loss: 1 of 12000 points, in steps 0–" in told(judged([process], lost))
+    assert "rank 0: loss: 1 of 12000 points, in steps 0–" in text(judged([process], lost))
 
 
 def test_report_acknowledged_during_summary_is_no_contradiction() -> None:
@@ -136,7 +136,7 @@ def test_tracker_without_route_costs_only_name_of_block() -> None:
     digest_reports.verify(pods, None, [int(RUN)])
     lost = parts(without(process.rows, "loss", 3456))
     findings = {one.name: one for one in digest_check.judge(pods, ranks=[0], parts=lost, run=RUN)}
-    assert "rank 0: loss: 1 of 12000 points, in steps 0–3999" in told(findings)
+    assert "rank 0: loss: 1 of 12000 points, in steps 0–3999" in text(findings)
 
 
 def contradicted(findings: dict[str, Finding]) -> bool:
@@ -157,7 +157,7 @@ def test_a_changed_report_is_never_a_pass(data: st.DataObject) -> None:
     byte = data.draw(st.integers(0, 255).filter(lambda one: one != report[at]))
     reports[number] = report[:at] + bytes([byte]) + report[at + 1 :]
     findings = judged([process], process.rows, [packed(*one) for one in enumerate(reports)])
-    assert contradicted(findings), told(findings)
+    assert contradicted(findings), text(findings)
 
 
 @given(st.data())
@@ -189,7 +189,7 @@ def test_log_that_was_rewritten_as_whole_is_never_pass(line: int, step: int) -> 
     assert results(judged([forged], rows)) == {"PASS"}
     findings = judged([forged], rows, process.in_tracker())
     assert results(findings) - {"PASS"}
-    assert contradicted(findings), told(findings)
+    assert contradicted(findings), text(findings)
 
 
 def test_a_forged_summary_contradicts_the_reports() -> None:
@@ -207,7 +207,7 @@ def test_a_forged_summary_contradicts_the_reports() -> None:
         other.digests, other.dropped = claims, dropped
         claims.take(at_end=True)
         other.end()
-        assert contradicted(judged([other], rows)), told(judged([other], rows))
+        assert contradicted(judged([other], rows)), text(judged([other], rows))
 
 
 def test_log_whose_lines_were_changed_alone_is_never_pass() -> None:
@@ -225,10 +225,10 @@ def test_blocks_of_a_killed_rank_are_judged() -> None:
         process.log("loss", step, 1.0, 8000 + step)
     findings = judged([process], process.rows)
     assert results(findings) == {"PASS", "UNKNOWN"}
-    assert "10 of 10 blocks of its points up to its recorder's last line are in the run" in told(findings)
+    assert "10 of 10 blocks of its points up to its recorder's last line are in the run" in text(findings)
     findings = judged([process], without(without(process.rows, "lr", 1001), "lr", 4004))
     assert findings["no-lost-points"].result == "FAIL"
-    assert "rank 0: lr: 2 of 5000 points before its last line, in steps 1000–1999, 4000–4999" in told(
+    assert "rank 0: lr: 2 of 5000 points before its last line, in steps 1000–1999, 4000–4999" in text(
         findings
     )
     findings = judged([process], without(process.rows, "loss", 6400))  # In no block yet.
@@ -245,11 +245,11 @@ def test_unsent_points_of_running_rank_are_not_lost() -> None:
     assert judged([process], rows)["no-lost-points"].result == "FAIL"
     findings = judged([process], rows, running=True)
     assert results(findings) == {"PASS", "UNKNOWN"}
-    assert "rank 0: lr: 1 of 5000 points before its last line, in steps 1000–1999" in told(findings)
-    assert "rank 0: loss: as many points as were logged, but not the same ones, in steps 2000–2999" in told(
+    assert "rank 0: lr: 1 of 5000 points before its last line, in steps 1000–1999" in text(findings)
+    assert "rank 0: loss: as many points as were logged, but not the same ones, in steps 2000–2999" in text(
         findings
     )
-    assert "its client may still send them" in told(findings)
+    assert "its client may still send them" in text(findings)
 
 
 def test_restarted_rank_is_judged_by_its_own_points() -> None:
@@ -265,10 +265,10 @@ def test_restarted_rank_is_judged_by_its_own_points() -> None:
     reports = [*first.in_tracker(), *second.in_tracker()]
     findings = judged([first], [*first.rows, *second.rows], reports, [log])
     assert results(findings) == {"PASS", "UNKNOWN"}
-    assert "10 of 10 blocks" in told(findings)
+    assert "10 of 10 blocks" in text(findings)
     lost = [row for row in first.rows if row[:2] != ("loss", 3100)]
     findings = judged([first], [*lost, *second.rows], reports, [log])
-    assert "rank 0: loss: 1 of 5000 points before its last line, in steps 3000–3999" in told(findings)
+    assert "rank 0: loss: 1 of 5000 points before its last line, in steps 3000–3999" in text(findings)
 
 
 def test_block_with_later_points_is_reported_again() -> None:
@@ -282,7 +282,7 @@ def test_block_with_later_points_is_reported_again() -> None:
     entries = [entry for report in process.stored for entry in json.loads(report)["entries"]]
     assert [entry[1] for entry in entries if entry[0] == "loss"].count(2) == 2
     assert results(judged([process], process.rows)) == {"PASS"}
-    assert "in steps 2000–2999" in told(
+    assert "in steps 2000–2999" in text(
         judged([process], [r for r in process.rows if r[:2] != ("loss", 2001)])
     )
 
@@ -301,7 +301,7 @@ def test_killed_rank_without_reports_contradicts_its_log() -> None:
     process.minute(7000)
     findings = judged([process], process.rows, [])
     assert contradicted(findings)
-    assert "none is in the runs that were read" in told(findings)
+    assert "none is in the runs that were read" in text(findings)
 
 
 def test_a_report_with_an_invalid_digest_contradicts_its_log() -> None:
@@ -315,7 +315,7 @@ def test_a_report_with_an_invalid_digest_contradicts_its_log() -> None:
     process.end()
     findings = judged([process], process.rows)
     assert contradicted(findings)
-    assert "report 0 of its digests in the tracker cannot be read" in told(findings)
+    assert "report 0 of its digests in the tracker cannot be read" in text(findings)
 
 
 LOGGED = st.lists(
@@ -357,8 +357,8 @@ def test_a_healthy_process_is_never_accused(actions: list[Any], finishes: bool) 
     if finishes:
         process.end()
     findings = judged([process], process.rows)
-    assert "FAIL" not in results(findings) or not process.rows, told(findings)
-    assert not contradicted(findings), told(findings)
+    assert "FAIL" not in results(findings) or not process.rows, text(findings)
+    assert not contradicted(findings), text(findings)
 
 
 @given(LOGGED, st.booleans(), st.data())
@@ -372,7 +372,7 @@ def test_a_process_whose_last_point_was_lost_never_passes(
     step = data.draw(st.sampled_from(sorted(kept)))
     rows = [row for row in process.rows if row[1] != step]
     findings = judged([process], rows)
-    assert findings["no-lost-points"].result != "PASS", told(findings)
+    assert findings["no-lost-points"].result != "PASS", text(findings)
 
 
 def test_reports_of_another_process_or_run_are_ignored() -> None:

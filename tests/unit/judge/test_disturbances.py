@@ -269,8 +269,8 @@ def test_a_queue_created_at_launch_is_no_change(judged: Judged) -> None:
     job.drop("pod")
     job.drop("jobset", 1)
     job.workload(3, [cond("QuotaReserved", "False", "Pending", "LocalQueue x is inactive", 3)])
-    made = by("kubectl-client-side-apply", 0.1)
-    local = inside("LocalQueue", bundles.QUEUE, {"clusterQueue": "cluster-queue"}, managedFields=made)
+    fields = by("kubectl-client-side-apply", 0.1)
+    local = inside("LocalQueue", bundles.QUEUE, {"clusterQueue": "cluster-queue"}, managedFields=fields)
     local["metadata"]["creationTimestamp"] = bundles.at(0.1)
     job.see("localqueue", 0.1, local, "ADDED")
     assert judged(job).cause != "queue.changed"

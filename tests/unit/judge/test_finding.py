@@ -10,25 +10,25 @@ texts = st.text("aBz09é", min_size=1, max_size=8)
 
 def test_an_explanation_is_sentences():
     """Contract: each begins with a capital letter, a full stop stands between two, none at the end."""
-    said = explanation("run R lacks 2 points", ["a 1", "b 2"], ["rank 1 never gave them.", "", "why?", "so"])
-    assert said == "Run R lacks 2 points: a 1; b 2. Rank 1 never gave them. Why? So"
+    text = explanation("run R lacks 2 points", ["a 1", "b 2"], ["rank 1 never gave them.", "", "why?", "so"])
+    assert text == "Run R lacks 2 points: a 1; b 2. Rank 1 never gave them. Why? So"
 
 
 @given(st.lists(texts, max_size=9))
 def test_a_list_has_a_limit(details):
     """Contract: the first details are shown as they are, and the number of the others."""
-    said = explanation("head", details)
+    text = explanation("head", details)
     shown = details[:LIMIT]
     rest = [f"and {len(details) - LIMIT} more"] if len(details) > LIMIT else []
-    assert said == "Head" + ": " * bool(details) + "; ".join([*shown, *rest])
-    assert listed(details) == said.removeprefix("Head").removeprefix(": ")
+    assert text == "Head" + ": " * bool(details) + "; ".join([*shown, *rest])
+    assert listed(details) == text.removeprefix("Head").removeprefix(": ")
 
 
 @given(texts, st.lists(texts, max_size=5))
 def test_no_sentence_is_lost(head, why):
     """Contract: every sentence is in the explanation, in order, whatever it begins with."""
-    said = explanation(head, why=why)
-    assert said.lower() == ". ".join([head, *why]).lower()
+    text = explanation(head, why=why)
+    assert text.lower() == ". ".join([head, *why]).lower()
 
 
 def test_what_the_verdict_holds():

@@ -258,11 +258,11 @@ def test_removing_a_record_never_makes_a_verdict_better(
 
     The cluster, its nodes and their cells are then no better than before.
     """
-    said = stream(nodes, group)
+    records = stream(nodes, group)
     members = expected(nodes, world=group is not None)
-    before = fleet(said, members)
-    gone = data.draw(st.integers(0, len(said) - 1))
-    after = fleet(said[:gone] + said[gone + 1 :], members)
+    before = fleet(records, members)
+    gone = data.draw(st.integers(0, len(records) - 1))
+    after = fleet(records[:gone] + records[gone + 1 :], members)
     assert not better(after.verdict, before.verdict)
     for one in before.nodes:
         now = node(after, one.node)
@@ -281,11 +281,11 @@ def test_lost_records_never_turn_another_verdict_into_pass(
     is left but a report of all nodes together, that one is judged: some launches print no other."""
     if len(nodes) == 1:
         group = None  # nobody owes a test of several nodes there
-    said = stream(nodes, group)
+    records = stream(nodes, group)
     members = expected(nodes, world=group is not None)
-    before = fleet(said, members)
-    keep = data.draw(st.lists(st.booleans(), min_size=len(said), max_size=len(said)))
-    left = [record for record, kept in zip(said, keep, strict=True) if kept]
+    before = fleet(records, members)
+    keep = data.draw(st.lists(st.booleans(), min_size=len(records), max_size=len(records)))
+    left = [record for record, kept in zip(records, keep, strict=True) if kept]
     after = fleet(left, members)
     together_alone = group is not None and not any(
         (one.check and one.check.tag != "DDP") or (one.report and one.report.kind == "node") for one in left

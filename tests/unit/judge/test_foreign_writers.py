@@ -66,8 +66,8 @@ def test_a_healthy_job_is_alone(judged: Callable[[bundles.Job], Verdict]) -> Non
     """Contract: a run that only this launch wrote into is a PASS that says how it is known."""
     verdict = judged(keyed(bundles.healthy()))
     assert verdict.verdict == "PASS"
-    said = next(check.explanation for check in verdict.checks if check.name == "only-our-job")
-    assert "According to the key of each request" in said
+    explanation = next(check.explanation for check in verdict.checks if check.name == "only-our-job")
+    assert "According to the key of each request" in explanation
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
@@ -76,9 +76,9 @@ def test_an_equal_process_of_another_launch(judged: Callable[[bundles.Job], Verd
     job = keyed(bundles.healthy())
     assert job.attachments is not None
     job.attachments.append(by_other(job, MOMENTS[moment]))
-    said = stranger(judged(job))
-    assert f"job {bundles.JOBSET} of launch 0ther, rank 1: 1 attached process" in said
-    assert "by 'rank' at 10.244.1.7" in said
+    explanation = stranger(judged(job))
+    assert f"job {bundles.JOBSET} of launch 0ther, rank 1: 1 attached process" in explanation
+    assert "by 'rank' at 10.244.1.7" in explanation
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
@@ -125,9 +125,9 @@ def test_the_job_is_named_by_its_attachment(judged: Callable[[bundles.Job], Verd
     more = {"launch": "0ther", "sender": "b", "peer": "10.0.0.9"}
     job.points.append(job.points[0].model_copy(update=more))
     job.writers.append(written("files", **more))
-    said = stranger(judged(job))
-    assert "job theirs of launch 0ther, rank 1: 1 attached process, 1 file, 1 row (loss/node0" in said
-    assert said.count("by 'b' at 10.0.0.9") == 1
+    explanation = stranger(judged(job))
+    assert "job theirs of launch 0ther, rank 1: 1 attached process, 1 file, 1 row (loss/node0" in explanation
+    assert explanation.count("by 'b' at 10.0.0.9") == 1
 
 
 def test_without_launches_names_and_addresses_tell(judged: Callable[[bundles.Job], Verdict]) -> None:
@@ -143,9 +143,9 @@ def test_hosted_pluto_tells_nothing(judged: Callable[[bundles.Job], Verdict]) ->
     job = bundles.healthy()
     job.attachments = None
     verdict = judged(job)
-    said = next(check.explanation for check in verdict.checks if check.name == "only-our-job")
+    explanation = next(check.explanation for check in verdict.checks if check.name == "only-our-job")
     assert verdict.verdict == "PASS"
-    assert "does not report who sent what" in said
+    assert "does not report who sent what" in explanation
 
 
 def test_writers_that_are_missing_from_the_bundle(judged: Callable[[bundles.Job], Verdict]) -> None:

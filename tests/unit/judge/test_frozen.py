@@ -81,9 +81,9 @@ def test_which_rank_fell_silent_first_is_told(judged):
     """Contract: nothing explains why the time was over, and the verdict says who had stopped to log."""
     job = bundles.healthy()
     job.truth[1] = [row.model_copy(update={"time_ms": row.time_ms - 30_000}) for row in job.rows(1)[:4]]
-    said = judged(job).explanation
-    assert "Rank 1 had logged nothing for" in said
-    assert "ank 0 had logged nothing" not in said
+    explanation = judged(job).explanation
+    assert "Rank 1 had logged nothing for" in explanation
+    assert "ank 0 had logged nothing" not in explanation
 
 
 def test_what_is_not_frozen_is_not_blamed(judged):

@@ -42,11 +42,14 @@ def node(
 
 
 def launched(
-    said: dict[int, Any], of: list[dict[str, Any]], requested: int = 8, pending: dict[int, str] | None = None
+    by_node: dict[int, Any],
+    of: list[dict[str, Any]],
+    requested: int = 8,
+    pending: dict[int, str] | None = None,
 ) -> Job:
     """Return a launch whose pods request GPUs. `pending` maps pods that were not scheduled to the message."""
     gpus = [{"index": 0, "uuid": "GPU-0", "name": "NVIDIA A10"}]
-    job = nodes(said, device="cuda", gpus=gpus)
+    job = nodes(by_node, device="cuda", gpus=gpus)
     manifest = job.manifest
     expected = manifest.expected.model_copy(update={"device": "cuda"}) if manifest.expected else None
     job.manifest = manifest.model_copy(update={"expected": expected})
@@ -240,8 +243,8 @@ def test_a_shared_gpu_is_neither_accepted_nor_accused(failed: dict[str, Any], tm
     expected = [Member(node_of(index), job.pod_name(index)) for index in range(NODES)]
     shared = [replace(one, shared=gpu_nodes.parts(on)) for one, on in zip(expected, of, strict=True)]
     found = fleet(job.accepted, shared)
-    told = {one.node for one in found.nodes if any(cell.id == "fleet.shared" for cell in one.cells)}
-    assert told == {node_of(1), node_of(2)}
+    shared_nodes = {one.node for one in found.nodes if any(cell.id == "fleet.shared" for cell in one.cells)}
+    assert shared_nodes == {node_of(1), node_of(2)}
     assert doubtful(found) == {}
     assert {one.node for one in found.nodes if one.verdict == "FAIL"} == set()
 
@@ -256,8 +259,8 @@ def test_a_shared_gpu_that_only_its_pod_detects(tmp_path: Path) -> None:
     """Contract: without labels, what the pod found decides (MPS, MIG, processes of others)."""
     of = [node(node_of(index), 1) for index in range(NODES)]
     found = {"verdict": "UNKNOWN", "cause": "gpu.shared", "text": "shared through MPS"}
-    said = {**HEALTHY, 1: checks(env__shm=found, compute__gemm__fp32=SLOW)}
-    seen = verdict(launched(said, of, 1), tmp_path)
+    by_node = {**HEALTHY, 1: checks(env__shm=found, compute__gemm__fp32=SLOW)}
+    seen = verdict(launched(by_node, of, 1), tmp_path)
     assert (seen.verdict, seen.cause, seen.ranks) == ("UNKNOWN", "gpu.shared", [1]), seen.explanation
     assert "shared through MPS" in seen.explanation
 

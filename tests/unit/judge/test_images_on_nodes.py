@@ -11,7 +11,7 @@ BACK_OFF = ("ImagePullBackOff", 'Back-off pulling image "worker:9": failed to re
 
 
 def starting(
-    said: tuple[str, str],
+    state: tuple[str, str],
     images: dict[str, list[str]],
     *,
     image: str = "worker:9",
@@ -21,7 +21,7 @@ def starting(
     job = stuck(bundles.healthy())
     job.truth, job.logs, job.runs, job.attachments, job.points = {}, {}, [], [], []
     for index in range(2):
-        job.pod(index, 9, "Pending", {"waiting": {"reason": said[0], "message": said[1]}})
+        job.pod(index, 9, "Pending", {"waiting": {"reason": state[0], "message": state[1]}})
         pod = job.objects[-1][1].object
         pod["spec"]["containers"] = [{"name": CONTAINER, "image": image, "imagePullPolicy": policy}]
         pod["status"]["containerStatuses"][0]["image"] = image
@@ -34,10 +34,10 @@ def starting(
     return job
 
 
-@pytest.mark.parametrize("said", [NEVER, BACK_OFF])
-def test_other_tags_that_the_nodes_have_are_named(judged: Any, said: tuple[str, str]) -> None:
+@pytest.mark.parametrize("state", [NEVER, BACK_OFF])
+def test_other_tags_that_the_nodes_have_are_named(judged: Any, state: tuple[str, str]) -> None:
     tags = ["docker.io/library/worker:1", "docker.io/library/worker:2", "docker.io/library/other:9"]
-    verdict = judged(starting(said, {"e2e-worker1": tags, "e2e-worker2": tags[:1]}))
+    verdict = judged(starting(state, {"e2e-worker1": tags, "e2e-worker2": tags[:1]}))
     assert verdict.cause in {"image.not_found", "image.pull_failed"}
     assert "The nodes have this image only with other tags: worker:1 and worker:2" in verdict.explanation
     assert "other:9" not in verdict.explanation

@@ -12,7 +12,7 @@ from harness.evidence.schema.bundle import Check
 from harness.judge import judge
 
 
-def told(
+def reported_job(
     *phases: tuple[float, str], spec: dict[str, Any] | None = None, of: bundles.Job | None = None
 ) -> bundles.Job:
     """Return a launch (healthy, unless it is given) whose TorchrunJob said this, each at so many seconds."""
@@ -40,7 +40,7 @@ USUAL = ((2, "Queued"), (4, "Pending"), (6, "Running"), (32, "Succeeded"))
 
 def test_a_correct_torchrun_job_status_passes(tmp_path: Path) -> None:
     """Contract: a job that said what was so passes, and the check says how late it said its end."""
-    check, verdict = status(told(*USUAL), tmp_path)
+    check, verdict = status(reported_job(*USUAL), tmp_path)
     assert (check.result, verdict) == ("PASS", "PASS"), check
     assert check.explanation == "The TorchrunJob was Succeeded 0.0 s after its JobSet ended"
 
@@ -58,7 +58,7 @@ def test_a_wrong_torchrun_job_status_fails(
     tmp_path: Path, phases: list[tuple[float, str]], says: str
 ) -> None:
     """Contract: another end, an end too early, Running without pods: each is a FAIL with its cause."""
-    check, verdict = status(told(*phases), tmp_path)
+    check, verdict = status(reported_job(*phases), tmp_path)
     assert (check.result, check.cause, verdict) == ("FAIL", "run.status_wrong", "FAIL"), check
     assert says in check.explanation
 
@@ -67,7 +67,7 @@ def test_success_of_a_job_whose_rank_failed(tmp_path: Path) -> None:
     """Contract: the original's worst defect: one rank of two succeeds, and the job says Succeeded."""
     job = bundles.healthy()
     bundles.crash(job, 1)
-    check, verdict = status(told(*USUAL, of=job), tmp_path)
+    check, verdict = status(reported_job(*USUAL, of=job), tmp_path)
     assert (check.result, check.cause, verdict) == ("FAIL", "run.status_wrong", "FAIL"), check
     assert 1 in check.ranks
 
@@ -80,15 +80,15 @@ def test_elastic_job_runs_with_its_fewest(tmp_path: Path) -> None:
         for kind, seen in job.objects
         if kind != "pod" or seen.object["metadata"]["name"] != job.pod_name(1)
     ]
-    check, _ = status(told(*USUAL, spec={"minNodes": 1, "maxNodes": 2}, of=job), tmp_path)
+    check, _ = status(reported_job(*USUAL, spec={"minNodes": 1, "maxNodes": 2}, of=job), tmp_path)
     assert check.result == "PASS", check
 
 
 def test_end_that_was_not_said_in_time_is_unknown(tmp_path: Path) -> None:
     """Contract: a controller that is slow, or gone, has told no lie; and nobody knows that it would not."""
-    check, verdict = status(told(*USUAL[:3]), tmp_path)
+    check, verdict = status(reported_job(*USUAL[:3]), tmp_path)
     assert (check.result, verdict) == ("UNKNOWN", "UNKNOWN"), check
-    check, verdict = status(told(), tmp_path / "none")
+    check, verdict = status(reported_job(), tmp_path / "none")
     assert (check.result, check.cause) == ("UNKNOWN", "run.evidence_missing"), check
 
 

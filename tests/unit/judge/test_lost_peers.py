@@ -94,11 +94,11 @@ MESH = "RuntimeError: Gloo connectFullMesh failed with [./gloo/transport/tcp/pai
 
 
 @pytest.mark.parametrize(
-    ("port", "error", "said"),
+    ("port", "error", "is_advised"),
     [(1234, MESH, True), (1235, MESH, False), (1234, "ValueError: no checkpoint", False)],
     ids=["the same store", "another store", "another error"],
 )
-def test_failed_restart_is_explained_by_store_of_previous_one(judged, port, error, said):
+def test_failed_restart_is_explained_by_store_of_previous_one(judged, port, error, is_advised):
     """Contract: pytorch#135712. The error is that of the last attempt, and the first one is named too."""
     job = recorded(failing())
     pod, first = PodEvents(job, 1), "RuntimeError: device-side assert"
@@ -119,4 +119,4 @@ def test_failed_restart_is_explained_by_store_of_previous_one(judged, port, erro
     assert f"Its last log line: {error}" in verdict.explanation
     assert "Torchrun had restarted it: rank 1 ended with exit code 1" in verdict.explanation
     assert first in verdict.explanation
-    assert ("TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1" in " ".join(verdict.next)) == said
+    assert ("TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1" in " ".join(verdict.next)) == is_advised

@@ -42,7 +42,7 @@ def test_each_exit_code_is_known_from_two_sources(judged):
 
 
 @pytest.mark.parametrize(
-    ("code", "how", "error", "said"),
+    ("code", "how", "error", "failure"),
     [
         (1, "exception", "RuntimeError: boom", "ended with exit code 1 after step 5: RuntimeError: boom"),
         (3, "exit", "", "ended with exit code 3 after step 5"),
@@ -50,10 +50,10 @@ def test_each_exit_code_is_known_from_two_sources(judged):
         (-9, "", "", "was ended by signal 9 after step 5"),
     ],
 )
-def test_exit_code_0_masks_a_failed_rank(judged, code, how, error, said):
+def test_exit_code_0_masks_a_failed_rank(judged, code, how, error, failure):
     verdict = judged(failing(bundles.healthy(), code, how, error))
     assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "rank.exit_code_masked", [1])
-    assert f"exited with code 0 even though rank 1 {said}" in verdict.explanation
+    assert f"exited with code 0 even though rank 1 {failure}" in verdict.explanation
     assert check(verdict).result == "UNKNOWN"
 
 
@@ -183,7 +183,7 @@ def test_the_script_decides_an_unrecorded_python_exit_code(judged, script, resul
 
 
 @pytest.mark.parametrize(
-    ("script", "said"),
+    ("script", "expected"),
     [
         ("torchrun a.py || true", "|| true"),
         ("torchrun a.py || echo failed", "|| echo"),
@@ -221,9 +221,9 @@ def test_the_script_decides_an_unrecorded_python_exit_code(judged, script, resul
         ("script -qec 'python3 a.py' /tmp/typescript", ""),
     ],
 )
-def test_way_in_which_script_hides_exit_code(script, said):
-    told = exit_masking.way(script)
-    assert (said in told) if said else not told
+def test_way_in_which_script_hides_exit_code(script, expected):
+    description = exit_masking.way(script)
+    assert (expected in description) if expected else not description
 
 
 def test_a_second_torchrun_is_not_a_torchrun_restart(judged):
@@ -236,9 +236,9 @@ def test_a_second_torchrun_is_not_a_torchrun_restart(judged):
             for pid, ms in ((70, 1_795_237_100_000), (80, 1_795_237_200_000))
         )
         job.truth[rank] = [first, *job.rows(rank), second, *job.truth[rank]]
-    told = check(judged(job), "restarts")
-    assert "the run script started torchrun with rank 0 again" in told.explanation
-    assert "as the job allows" not in told.explanation
+    finding = check(judged(job), "restarts")
+    assert "the run script started torchrun with rank 0 again" in finding.explanation
+    assert "as the job allows" not in finding.explanation
 
 
 @pytest.mark.parametrize(
@@ -383,7 +383,7 @@ def limited(job, limit="timeout 25", after=30):
 
 
 @pytest.mark.parametrize(
-    ("limit", "after", "told"),
+    ("limit", "after", "match"),
     [
         ("timeout 25", 30, True),
         ("timeout -k 5 0.5m", 31, True),
@@ -391,11 +391,11 @@ def limited(job, limit="timeout 25", after=30):
         ("timeout 1h", 30, False),
     ],
 )
-def test_timeout_of_script_that_ended_torchrun_is_told(judged, limit, after, told):
+def test_timeout_of_script_that_ended_torchrun_is_told(judged, limit, after, match):
     job = with_script(limited(bundles.healthy(), limit, after), f"{limit} torchrun a.py\nexit 0")
     verdict = judged(job)
     assert (verdict.verdict, verdict.cause) == ("FAIL", "rank.exit_code_masked")
-    assert (f"`{limit}` in its script ended torchrun of rank 0 after step 5" in verdict.explanation) is told
+    assert (f"`{limit}` in its script ended torchrun of rank 0 after step 5" in verdict.explanation) is match
 
 
 def without_ranks(job: bundles.Job, *, trains: bool, seen: str = "", limit: str = "") -> bundles.Job:
@@ -419,7 +419,7 @@ def without_ranks(job: bundles.Job, *, trains: bool, seen: str = "", limit: str 
 
 
 @pytest.mark.parametrize(
-    ("seen", "limit", "cause", "said"),
+    ("seen", "limit", "cause", "message"),
     [
         ("", "", "rank.exited_early", "torchrun left before it started a rank: its record has no end"),
         (
@@ -434,12 +434,12 @@ def without_ranks(job: bundles.Job, *, trains: bool, seen: str = "", limit: str 
     ids=["killed", "by a timeout", "by its options", "alone in the rendezvous"],
 )
 @pytest.mark.parametrize("trains", [True, False], ids=["and the next one trained", "and nothing trained"])
-def test_a_torchrun_that_starts_no_rank_is_no_pass(judged, trains, seen, limit, cause, said):
+def test_a_torchrun_that_starts_no_rank_is_no_pass(judged, trains, seen, limit, cause, message):
     """Contract: its exit code counts as that of one whose ranks came so far."""
     job = without_ranks(bundles.healthy(), trains=trains, seen=seen, limit=limit)
     verdict = judged(with_script(job, "torchrun prepare.py || true\ntorchrun train.py"))
     assert (verdict.verdict, verdict.cause) == ("FAIL", cause), verdict.explanation
-    assert said in verdict.explanation
+    assert message in verdict.explanation
 
 
 def test_another_launcher_that_starts_no_rank_is_named(judged):

@@ -19,8 +19,8 @@ from harness.workers.netcheck.finding import CAUSES as SAID
 from harness.workers.netcheck.finding import failed
 
 
-def verdict(made: bundles.Job, tmp_path: Path) -> Verdict:
-    return judge(made.write(tmp_path / "bundle"))
+def verdict(job: bundles.Job, tmp_path: Path) -> Verdict:
+    return judge(job.write(tmp_path / "bundle"))
 
 
 def check(verdict: Verdict) -> Check:
@@ -38,13 +38,13 @@ def test_all_pods_say_that_all_pairs_are_fine(tmp_path: Path) -> None:
     assert not {"run-exists", "no-lost-points", "code", "status"} & {one.name for one in seen.checks}
 
 
-@pytest.mark.parametrize("said", [[], [0], [0, 1, 3]])
+@pytest.mark.parametrize("indices", [[], [0], [0, 1, 3]])
 @pytest.mark.parametrize("mode", ["alone", "before"])
-def test_a_pod_without_a_diagnosis_is_no_pass(tmp_path: Path, said: list[int], mode: str) -> None:
+def test_a_pod_without_a_diagnosis_is_no_pass(tmp_path: Path, indices: list[int], mode: str) -> None:
     """Contract: what is not known is UNKNOWN, with its ranks, although all exited with 0."""
-    seen = verdict(job({index: diagnosis() for index in said}, mode), tmp_path)
+    seen = verdict(job({index: diagnosis() for index in indices}, mode), tmp_path)
     assert seen.verdict == "UNKNOWN"
-    assert check(seen).ranks == sorted({0, 1, 2, 3} - set(said))
+    assert check(seen).ranks == sorted({0, 1, 2, 3} - set(indices))
 
 
 @pytest.mark.parametrize(
@@ -54,8 +54,8 @@ def test_a_pod_without_a_diagnosis_is_no_pass(tmp_path: Path, said: list[int], m
 )
 def test_diagnosis_of_less_than_all_pairs_is_no_pass(tmp_path: Path, change: dict[str, object]) -> None:
     """Contract: one pod that proved less is enough."""
-    said = {**everywhere(diagnosis()), 2: diagnosis().model_copy(update=change)}
-    assert verdict(job(said), tmp_path).verdict == "UNKNOWN"
+    diagnoses = {**everywhere(diagnosis()), 2: diagnosis().model_copy(update=change)}
+    assert verdict(job(diagnoses), tmp_path).verdict == "UNKNOWN"
 
 
 def test_a_diagnosis_of_another_pod_proves_nothing(tmp_path: Path) -> None:
@@ -226,11 +226,11 @@ def test_why_a_name_does_not_exist(tmp_path: Path, fault: str, cause: str, ranks
     assert (seen.verdict, seen.cause, seen.ranks) == ("FAIL", cause, ranks), seen.explanation
 
 
-def services_without(made: bundles.Job, index: int) -> None:
+def services_without(job: bundles.Job, index: int) -> None:
     """Record the endpoints of the Service without one pod."""
-    endpoints = [{"targetRef": {"name": made.pod_name(i)}} for i in range(made.nodes) if i != index]
+    endpoints = [{"targetRef": {"name": job.pod_name(i)}} for i in range(job.nodes) if i != index]
     slice_ = {"name": f"{SERVICE}-x", "uid": "slice", "labels": {"kubernetes.io/service-name": SERVICE}}
-    made.see("endpointslice", 2, {"metadata": slice_, "endpoints": endpoints})
+    job.see("endpointslice", 2, {"metadata": slice_, "endpoints": endpoints})
 
 
 @pytest.mark.parametrize(

@@ -20,27 +20,27 @@ HOSTS = {0: "10.9.0.1", 1: "10.9.0.2", 2: "10.9.0.1", 3: "10.9.0.2"}
 """Node index → the address of its node: two nodes with two pods each."""
 
 
-def verdict(made: bundles.Job, tmp_path: Path) -> Verdict:
-    return judge(made.write(tmp_path / "bundle"))
+def verdict(job: bundles.Job, tmp_path: Path) -> Verdict:
+    return judge(job.write(tmp_path / "bundle"))
 
 
 def check(verdict: Verdict) -> Check:
     return next(one for one in verdict.checks if one.name == "netcheck")
 
 
-def change(made: bundles.Job, to: Callable[[int, dict[str, Any]], None]) -> None:
+def change(job: bundles.Job, to: Callable[[int, dict[str, Any]], None]) -> None:
     """Change the objects of all pods."""
-    for kind, seen in made.objects:
+    for kind, seen in job.objects:
         if kind == "pod":
             to(int(seen.object["metadata"]["name"][-1]), seen.object)
 
 
-def on_two_nodes(made: bundles.Job) -> None:
+def on_two_nodes(job: bundles.Job) -> None:
     def place(index: int, pod: dict[str, Any]) -> None:
         pod["spec"]["nodeName"] = f"e2e-worker{index % 2 + 1}"
         pod["status"] |= {"hostIP": HOSTS[index], "podIP": f"10.244.{index % 2}.{index + 2}"}
 
-    change(made, place)
+    change(job, place)
 
 
 def rejecting(senders: dict[int, str], *pairs: str) -> NetcheckDiagnosis:
@@ -111,7 +111,7 @@ def test_machine_outside_cluster_that_rejects_is_no_node(tmp_path: Path) -> None
 @pytest.mark.parametrize("cause", ["tcp.filtered", REJECTED])
 def test_rows_that_rank_0_did_not_get_count(tmp_path: Path, cause: str) -> None:
     """Contract: rank 0 knows its own row only, and accuses nobody. All rows together accuse the node."""
-    said = {}
+    diagnoses = {}
     for index in range(NODES):
         bad = {
             f"c{s}{r}": cause
@@ -120,8 +120,10 @@ def test_rows_that_rank_0_did_not_get_count(tmp_path: Path, cause: str) -> None:
             if s != r and (s % 2 == 0 or r % 2 == 0)
         }
         one = diagnosis(cause, whole=index == 0, **bad)
-        said[index] = one.model_copy(update={"rows": {index: one.rows[index]}, "rank": index, "seconds": 2.0})
-    made = job(said)
+        diagnoses[index] = one.model_copy(
+            update={"rows": {index: one.rows[index]}, "rank": index, "seconds": 2.0}
+        )
+    made = job(diagnoses)
     ended(made, 0, 1, 2, 3)
     on_two_nodes(made)
     seen = verdict(made, tmp_path)
@@ -133,12 +135,14 @@ def test_rows_that_rank_0_did_not_get_count(tmp_path: Path, cause: str) -> None:
 def test_error_of_accused_pod_itself_is_cause(tmp_path: Path, own: str) -> None:
     """Contract: seen on a cluster: a route in the pod forbids its packets, so the others get no response."""
     to_3 = {f"c{s}3": "tcp.filtered" for s in range(3)}
-    said = everywhere(diagnosis("tcp.filtered", 3, **to_3))
+    diagnoses = everywhere(diagnosis("tcp.filtered", 3, **to_3))
     alone = diagnosis(own, 3, whole=False, **{f"c3{r}": own for r in range(3)})
-    said[3] = alone.model_copy(update={"rows": {3: alone.rows[3]}, "rank": 3})
+    diagnoses[3] = alone.model_copy(update={"rows": {3: alone.rows[3]}, "rank": 3})
     for index in range(3):
-        said[index] = said[index].model_copy(update={"rows": {s: said[index].rows[s] for s in range(3)}})
-    made = job(said)
+        diagnoses[index] = diagnoses[index].model_copy(
+            update={"rows": {s: diagnoses[index].rows[s] for s in range(3)}}
+        )
+    made = job(diagnoses)
     ended(made, 0, 1, 2, 3)
     seen = verdict(made, tmp_path)
     assert (seen.cause, seen.ranks) == (own, [3]), seen.explanation

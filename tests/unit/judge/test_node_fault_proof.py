@@ -105,9 +105,9 @@ def test_an_image_without_cuda_accuses_no_node() -> None:
 
 def test_a_collective_that_failed_accuses_no_node() -> None:
     nodes = healthy(4)
-    said = [record for node in nodes for record in node.said()]
+    records = [record for node in nodes for record in node.said()]
     report = together(nodes, collective("ddp.allreduce", "FAIL"))
-    said.append(AcceptanceRecord(at=said[-1].at, pod=nodes[0].pod, report=report))
-    found = fleet(said, expected(nodes))
+    records.append(AcceptanceRecord(at=records[-1].at, pod=nodes[0].pod, report=report))
+    found = fleet(records, expected(nodes))
     failed = {node.node for node in found.nodes if node.verdict == "FAIL"}
     assert failed == set(doubtful(found))

@@ -43,7 +43,7 @@ def accounted(rank: int = 0, *left: Entry, **account: object) -> bundles.Job:
     return job
 
 
-def said(verdict: Verdict) -> str:
+def keys_explanation(verdict: Verdict) -> str:
     (check,) = [check for check in verdict.checks if check.name == "keys"]
     return explanation(check.explanation)
 
@@ -52,7 +52,7 @@ def test_account_that_closes_is_pass_with_its_number(judged: Judged) -> None:
     job = accounted()
     verdict = judged(job)
     assert verdict.verdict == "PASS", verdict
-    assert said(verdict) == f"{sum(len(job.rows(rank)) for rank in range(2))} keys × steps"
+    assert keys_explanation(verdict) == f"{sum(len(job.rows(rank)) for rank in range(2))} keys × steps"
 
 
 def test_a_value_the_client_omits_is_named_with_reason(judged: Judged) -> None:
@@ -79,7 +79,7 @@ def test_many_equal_reasons_do_not_hide_another_reason(judged: Judged) -> None:
 def test_key_that_was_only_ever_none_is_note(judged: Judged) -> None:
     verdict = judged(accounted(0, ("val_loss", "NoneType", "not int or float (NoneType)", 6, "0", "5")))
     assert verdict.verdict == "PASS", verdict
-    assert "only ever None, so not logged: 'val_loss'" in said(verdict)
+    assert "only ever None, so not logged: 'val_loss'" in keys_explanation(verdict)
 
 
 def test_a_frequency_that_the_recorder_supplied_is_a_note(judged: Judged) -> None:

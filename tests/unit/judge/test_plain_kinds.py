@@ -186,15 +186,15 @@ def test_a_job_that_reaches_its_own_deadline(
     assert job.manifest.expected is not None
     expected = job.manifest.expected.model_copy(update={"queue": None, "min_nodes_used": 1})
     job.manifest = job.manifest.model_copy(update={"expected": expected, "deadline_seconds": 150.0})
-    said = "Job was active longer than specified deadline"
-    target = cond("FailureTarget", "True", "DeadlineExceeded", said, 25)
+    message = "Job was active longer than specified deadline"
+    target = cond("FailureTarget", "True", "DeadlineExceeded", message, 25)
     launched(job, "Job", 1, activeDeadlineSeconds=limit)
     pods(job, 3, {}, "Running", nodeName="e2e-worker")
     if deleted is not None:
         pods(job, deleted, {}, "Running", deleted, nodeName="e2e-worker")
     launched(job, "Job", 25, [target], activeDeadlineSeconds=limit)
     pods(job, 28, {}, "Failed", deleted, nodeName="e2e-worker")
-    failed = cond("Failed", "True", "DeadlineExceeded", said, 30)
+    failed = cond("Failed", "True", "DeadlineExceeded", message, 30)
     launched(job, "Job", 30, [target, failed], activeDeadlineSeconds=limit)
     verdict, _ = judged(job, tmp_path)
     assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "run.timed_out", [0, 1])
@@ -301,8 +301,8 @@ def test_a_pod_that_its_stateful_set_creates_after_another(tmp_path: Path, polic
     verdict, checks = judged(job, tmp_path)
     assert (verdict.cause, verdict.ranks) == ("rank.missing", [1]), verdict.explanation
     waits = policy == "OrderedReady" and not ready
-    told = "all pods before it are Ready (podManagementPolicy OrderedReady), and trainer-0 was never Ready"
-    assert (told in checks["rank-pods"].explanation) == waits
+    message = "all pods before it are Ready (podManagementPolicy OrderedReady), and trainer-0 was never Ready"
+    assert (message in checks["rank-pods"].explanation) == waits
     assert any("podManagementPolicy: Parallel" in step for step in verdict.next) == waits
 
 

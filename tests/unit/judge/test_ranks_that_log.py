@@ -12,14 +12,14 @@ def judged(tmp_path):
     return lambda job: judge(job.write(tmp_path / "bundle"))
 
 
-def only_rank_0(said: list[int] | None) -> Job:
+def only_rank_0(ranks: list[int] | None) -> Job:
     """Return a job whose rank 1 ran to its end, never attached, and logged nothing."""
     job = bundles.healthy()
     job.points = [one for one in job.points if one.metric.endswith("node0")]
     job.attachments = job.attachments[:1]
     job.retell(1, [])
     job.refresh()
-    expected = job.manifest.expected.model_copy(update={"ranks_that_log": said})
+    expected = job.manifest.expected.model_copy(update={"ranks_that_log": ranks})
     job.manifest = job.manifest.model_copy(update={"expected": expected})
     return job
 

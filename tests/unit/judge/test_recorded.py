@@ -75,8 +75,8 @@ def test_a_recorded_bundle_gets_the_verdict_of_its_fault(name, folder):
     if expect.ranks is not None:
         assert verdict.ranks == expect.ranks
     if expect.message_pattern and name not in WITHOUT_MANAGERS:
-        told = "\n".join(check.explanation for check in verdict.checks)
-        assert re.search(expect.message_pattern, told, re.DOTALL)
+        explanations = "\n".join(check.explanation for check in verdict.checks)
+        assert re.search(expect.message_pattern, explanations, re.DOTALL)
 
 
 @pytest.mark.parametrize("name", HALF)

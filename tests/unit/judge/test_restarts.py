@@ -67,11 +67,11 @@ def test_torchrun_starts_the_ranks_again(judged: Judged) -> None:
     job.logs[job.pod_name(1)].insert(1, f"{at(0, True)} E1121 {failed}")
     verdict = judged(job)
     assert verdict.verdict == "PASS", verdict.explanation
-    said = restarts(verdict).explanation
-    assert "torchrun started ranks 0 and 1 again at 2026-11-21T" in said
-    assert "(restart 1 of at most 1)" in said
-    assert f"in pod {job.pod_name(1)} local rank 0 failed with exit code 1" in said
-    assert said in verdict.explanation
+    explanation = restarts(verdict).explanation
+    assert "torchrun started ranks 0 and 1 again at 2026-11-21T" in explanation
+    assert "(restart 1 of at most 1)" in explanation
+    assert f"in pod {job.pod_name(1)} local rank 0 failed with exit code 1" in explanation
+    assert explanation in verdict.explanation
 
 
 def lives_past_the_limit(
@@ -105,7 +105,7 @@ def lives_past_the_limit(
     return job
 
 
-def told(steps: Iterable[int], by: int = 7) -> list[tuple[int, float]]:
+def life(steps: Iterable[int], by: int = 7) -> list[tuple[int, float]]:
     return [(step, step / by) for step in steps]
 
 
@@ -113,7 +113,7 @@ def test_restart_past_row_limit_that_logs_same_again(
     judged: Judged, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Contract: a block whose steps came again is proved by the run's rows, where these have its digest."""
-    lives = told(range(2430)), told(range(2000, 4900)), told(range(3900, 6000))
+    lives = life(range(2430)), life(range(2000, 4900)), life(range(3900, 6000))
     job = lives_past_the_limit(tmp_path, monkeypatch, *lives)
     verdict = judged(job)
     assert verdict.verdict == "PASS", verdict.explanation
@@ -125,7 +125,7 @@ def test_restart_past_row_limit_that_logs_same_again(
 
 @pytest.mark.parametrize(
     "lives",
-    [(told(range(2430)), told(range(2000, 3000), by=3)), (told(range(2430)), told(range(2400, 3000)))],
+    [(life(range(2430)), life(range(2000, 3000), by=3)), (life(range(2430)), life(range(2400, 3000)))],
     ids=["other values", "after the last block"],
 )
 def test_restart_past_the_row_limit_that_leaves_rows_unknown(
@@ -144,7 +144,7 @@ def test_unrepeated_rows_past_the_row_limit_are_unknown(
     judged: Judged, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Contract: rows behind the last block are known only if the next life logged them again."""
-    job = lives_past_the_limit(tmp_path, monkeypatch, told(range(2430)), told(range(2000, 2200)))
+    job = lives_past_the_limit(tmp_path, monkeypatch, life(range(2430)), life(range(2000, 2200)))
     job.points = [point for point in job.points if not (point.metric == "loss/node0" and point.step >= 2200)]
     verdict = judged(job)
     assert verdict.verdict == "UNKNOWN", verdict.explanation
@@ -163,9 +163,9 @@ def test_buffered_rows_of_a_killed_rank_must_be_repeated(
     monkeypatch.setattr(ground_truth, "AT_ONCE_PER_SECOND", 0.0)
     monkeypatch.setattr(ground_truth, "AT_ONCE_IN_A_ROW", 5.0)
     job = lives_past_the_limit(
-        tmp_path, monkeypatch, told(range(219)), told(range(150, end)), row_limit=200_000
+        tmp_path, monkeypatch, life(range(219)), life(range(150, end)), row_limit=200_000
     )
-    last = max(step for step, _ in told(range(150, end)))
+    last = max(step for step, _ in life(range(150, end)))
     job.points = [point for point in job.points if point.metric != "loss/node0" or point.step <= last]
     verdict = judged(job)
     assert verdict.verdict == result, verdict.explanation
@@ -235,18 +235,18 @@ def test_a_failure_in_another_pod_proves_a_new_rendezvous(judged: Judged) -> Non
 def test_two_processes_that_live_at_once_are_no_restart(judged: Judged) -> None:
     job = bundles.healthy()
     again(job, 1, at_ms=500)
-    said = restarts(judged(job))
-    assert said.result == "PASS"
-    assert "2 processes of rank 1 logged at the same time" in said.explanation
-    assert "started rank" not in said.explanation
+    finding = restarts(judged(job))
+    assert finding.result == "PASS"
+    assert "2 processes of rank 1 logged at the same time" in finding.explanation
+    assert "started rank" not in finding.explanation
 
 
 def test_processes_one_after_the_other_are_no_restart(judged: Judged) -> None:
     job = bundles.healthy()
     again(job, 1, whole=True)
-    said = restarts(judged(job))
-    assert said.result == "PASS"
-    assert "2 processes of rank 1 logged one after the other, and each finished" in said.explanation
+    finding = restarts(judged(job))
+    assert finding.result == "PASS"
+    assert "2 processes of rank 1 logged one after the other, and each finished" in finding.explanation
 
 
 def test_more_restarts_than_torchrun_may_do(judged: Judged) -> None:
@@ -349,18 +349,18 @@ def test_who_edited_the_job_before_its_pods_were_replaced(judged: Judged) -> Non
     job = bundles.healthy()
     first_pods(job, job_uid="job-2")
     position = next(n for n, (kind, _) in enumerate(job.objects) if kind == "pod") + 4
-    made = bundles.Job(version=0)
+    edits = bundles.Job(version=0)
     for moment, suspend, manager in ((1.9, False, ""), (2.3, True, "kubectl-patch")):
         written = [{"manager": manager, "operation": "Update", "time": at(moment)}] if manager else []
         metadata = {"name": "x-workers-0", "uid": "job-2", "managedFields": written}
-        made.see("job", moment, {"kind": "Job", "metadata": metadata, "spec": {"suspend": suspend}})
-    job.objects[position:position] = made.objects
+        edits.see("job", moment, {"kind": "Job", "metadata": metadata, "spec": {"suspend": suspend}})
+    job.objects[position:position] = edits.objects
     for number, (_, seen) in enumerate(job.objects):
         seen.object["metadata"]["resourceVersion"] = str(101 + number)
     verdict = judged(job)
     assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "rank.restarted", [0, 1])
-    told = "2026-11-21T05:00:02Z Job x-workers-0 was edited by kubectl-patch (spec.suspend)"
-    assert verdict.explanation.endswith(f"Changes outside the job: {told}")
+    change = "2026-11-21T05:00:02Z Job x-workers-0 was edited by kubectl-patch (spec.suspend)"
+    assert verdict.explanation.endswith(f"Changes outside the job: {change}")
 
 
 def suspended(job: bundles.Job, manager: str) -> None:
@@ -391,10 +391,10 @@ def test_kueue_may_suspend_and_admit_again(judged: Judged) -> None:
     job = bundles.healthy()
     first_pods(job, job_uid="job-2")
     suspended(job, "kueue")
-    made = bundles.Job(version=0)
-    made.workload(2.3, [cond("Admitted", "True", "Admitted"), cond("Evicted", "True", "Preempted", "for x")])
+    edits = bundles.Job(version=0)
+    edits.workload(2.3, [cond("Admitted", "True", "Admitted"), cond("Evicted", "True", "Preempted", "for x")])
     position = next(n for n, (kind, _) in enumerate(job.objects) if kind == "pod") + 4
-    job.objects[position:position] = made.objects
+    job.objects[position:position] = edits.objects
     for number, (_, seen) in enumerate(job.objects):
         seen.object["metadata"]["resourceVersion"] = str(101 + number)
     verdict = judged(job)
@@ -407,11 +407,11 @@ def test_a_workload_that_somebody_deletes(judged: Judged) -> None:
     job = bundles.healthy()
     first_pods(job, job_uid="job-2")
     suspended(job, "kueue")
-    made = bundles.Job(version=0)
-    made.workload(2.1, [cond("Admitted", "True", "Admitted")])
-    made.objects[-1][1].object["metadata"]["deletionTimestamp"] = "2026-11-21T05:00:02Z"
+    edits = bundles.Job(version=0)
+    edits.workload(2.1, [cond("Admitted", "True", "Admitted")])
+    edits.objects[-1][1].object["metadata"]["deletionTimestamp"] = "2026-11-21T05:00:02Z"
     position = next(n for n, (kind, _) in enumerate(job.objects) if kind == "pod") + 4
-    job.objects[position:position] = made.objects
+    job.objects[position:position] = edits.objects
     for number, (_, seen) in enumerate(job.objects):
         seen.object["metadata"]["resourceVersion"] = str(101 + number)
     verdict = judged(job)
@@ -548,8 +548,8 @@ def test_ranks_that_ended_before_they_logged_were_started_again(judged: Judged, 
         pod.workers(8 if by_script else 7, [(21, 0, index, 2)], restart=0 if by_script else 1)
         pod.rank(21, index, 2)
         pod.end(21, 2)
-    said = restarts(judged(job)).explanation
-    assert "very rank ran once" not in said
+    explanation = restarts(judged(job)).explanation
+    assert "very rank ran once" not in explanation
     who = "the run script started torchrun with rank 1" if by_script else "torchrun started rank 1"
-    assert f"{who} again at" in said
-    assert f"in pod {job.pod_name(1)}; it had logged nothing" in said
+    assert f"{who} again at" in explanation
+    assert f"in pod {job.pod_name(1)}; it had logged nothing" in explanation

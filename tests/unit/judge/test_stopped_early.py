@@ -33,7 +33,7 @@ def job(*last: int, metric: str = "loss/rank{rank}") -> bundles.Job:
     return made
 
 
-def caught(made: bundles.Job, rank: int, second: float, error: str = "RuntimeError: bad record 17") -> None:
+def caught(job: bundles.Job, rank: int, second: float, error: str = "RuntimeError: bad record 17") -> None:
     """Let the log of a rank's pod have an exception that the program caught."""
     lines = [
         "ERROR:root:training failed",
@@ -43,11 +43,11 @@ def caught(made: bundles.Job, rank: int, second: float, error: str = "RuntimeErr
         error,
         "uploaded the log",
     ]
-    made.logs[made.pod_name(rank)] = [f"{at(second, True)} {line}" for line in lines]
+    job.logs[job.pod_name(rank)] = [f"{at(second, True)} {line}" for line in lines]
 
 
-def verdict(made: bundles.Job, tmp_path: Path) -> Verdict:
-    return judge(made.write(tmp_path / "bundle"))
+def verdict(job: bundles.Job, tmp_path: Path) -> Verdict:
+    return judge(job.write(tmp_path / "bundle"))
 
 
 @pytest.mark.parametrize("metric", ["loss/rank{rank}", "loss", "node{rank}/loss"])

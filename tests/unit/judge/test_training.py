@@ -88,7 +88,7 @@ def checked(tmp_path: Path) -> Callable[..., dict[str, Check]]:
 
     def checked_(
         truth: dict[int, list[Any]] | None = None,
-        said: dict[str, Any] | None = None,
+        report: dict[str, Any] | None = None,
         beside: dict[str, Any] | None = None,
         **launch: Any,
     ) -> dict[str, Check]:
@@ -105,8 +105,8 @@ def checked(tmp_path: Path) -> Callable[..., dict[str, Check]]:
                 job.truth[rank] = [*own, job.truth[rank][-1]]
         job.refresh()
         bundle = job.write(tmp_path / f"bundle{next(numbers)}")
-        if said is not None:
-            (bundle.path / AUDIT).write_text(json.dumps(said))
+        if report is not None:
+            (bundle.path / AUDIT).write_text(json.dumps(report))
         for name, document in (beside or {}).items():
             (bundle.path / name).write_text(json.dumps(document))
         return {check.name: check for check in judge(bundle).checks}
@@ -116,7 +116,7 @@ def checked(tmp_path: Path) -> Callable[..., dict[str, Check]]:
 
 def test_a_training_that_is_right_passes(checked: Any) -> None:
     """Contract: every check passes, and says what was proved."""
-    found = checked(said=audit())
+    found = checked(report=audit())
     training = {name: check for name, check in found.items() if name.startswith("training-")}
     assert {check.result for check in training.values()} == {"PASS"}, training
     assert "the weights w2" in training["training-checkpoints"].explanation
@@ -126,9 +126,9 @@ def test_a_training_that_is_right_passes(checked: Any) -> None:
     )
 
 
-@pytest.mark.parametrize("said", [None, {"error": "its pod has failed"}])
-def test_without_an_audit_nothing_is_proved(checked: Any, said: dict[str, Any] | None) -> None:
-    found = checked(said=said)
+@pytest.mark.parametrize("report", [None, {"error": "its pod has failed"}])
+def test_without_an_audit_nothing_is_proved(checked: Any, report: dict[str, Any] | None) -> None:
+    found = checked(report=report)
     names = ("training-checkpoints", "training-best", "training-curve", "training-data")
     assert {found[name].result for name in names} == {"UNKNOWN"}
 
@@ -136,9 +136,9 @@ def test_without_an_audit_nothing_is_proved(checked: Any, said: dict[str, Any] |
 def _edit(path: str, value: Any) -> Change:
     """Return what sets a field of the audit, "a.b.0.c"."""
 
-    def change(said: dict[str, Any]) -> None:
+    def change(report: dict[str, Any]) -> None:
         *way, last = path.split(".")
-        at: Any = said
+        at: Any = report
         for word in way:
             at = at[int(word)] if isinstance(at, list) else at[word]
         at[int(last) if isinstance(at, list) else last] = value
@@ -167,31 +167,31 @@ def _edit(path: str, value: Any) -> Change:
     ],
 )
 def test_what_the_audit_shows_is_named(checked: Any, change: Change, name: str, cause: str) -> None:
-    said = audit()
-    change(said)
-    found = checked(said=said)[f"training-{name}"]
+    report = audit()
+    change(report)
+    found = checked(report=report)[f"training-{name}"]
     assert (found.result, found.cause) == ("FAIL", f"training.{cause}"), found.explanation
 
 
 def test_a_best_that_cannot_be_evaluated_again_proves_nothing(checked: Any) -> None:
-    said = audit()
-    said["best"] |= {"loss": None, "tokens": None, "why": "OSError: no val.jsonl"}
-    assert checked(said=said)["training-best"].result == "UNKNOWN"
+    report = audit()
+    report["best"] |= {"loss": None, "tokens": None, "why": "OSError: no val.jsonl"}
+    assert checked(report=report)["training-best"].result == "UNKNOWN"
 
 
 def test_the_reach_that_was_asked_for(checked: Any) -> None:
     """Contract: 1.3 is 4 % above 1.25; without a known entropy a reach proves nothing."""
-    assert checked(said=audit(), reach=0.05)["training-curve"].result == "PASS"
-    assert checked(said=audit(), reach=0.03)["training-curve"].cause == "training.loss_not_reached"
+    assert checked(report=audit(), reach=0.05)["training-curve"].result == "PASS"
+    assert checked(report=audit(), reach=0.03)["training-curve"].cause == "training.loss_not_reached"
     other = {**audit(), "options": {"model_local_dir": "/models/x"}}
-    assert checked(said=other, reach=0.05)["training-curve"].result == "UNKNOWN"
-    assert checked(said=other)["training-curve"].result == "PASS"
+    assert checked(report=other, reach=0.05)["training-curve"].result == "UNKNOWN"
+    assert checked(report=other)["training-curve"].result == "PASS"
 
 
 def test_the_same_as_another_training(checked: Any) -> None:
     same = {"same_as": "other", "same_as_weights": "w2"}
-    assert checked(said=audit(), **same)["training-checkpoints"].result == "PASS"
-    found = checked(said=audit(), **{**same, "same_as_weights": "w9"})["training-checkpoints"]
+    assert checked(report=audit(), **same)["training-checkpoints"].result == "PASS"
+    found = checked(report=audit(), **{**same, "same_as_weights": "w9"})["training-checkpoints"]
     assert found.cause == "training.differs_from"
 
 
@@ -318,7 +318,7 @@ def test_step_that_is_made_again_is_same_step(checked: Any) -> None:
 # A StatefulSet that was scaled: what a world without a rank made again, that rank does not owe.
 
 
-def made(rank: int, world: int, steps: range, later: int = 0) -> list[TruthRow]:
+def truth_rows(rank: int, world: int, steps: range, later: int = 0) -> list[TruthRow]:
     """Return what a rank of a world logs in these steps."""
     found = []
     for step in steps:
@@ -373,11 +373,11 @@ def scaled_down(tmp_path: Path) -> Callable[..., dict[str, Check]]:
         expected = job.manifest.expected.model_copy(update=size)
         job.manifest = job.manifest.model_copy(update={"launch": launch, "expected": expected})
         pods = [job.pod_name(index) for index in range(2)]
-        first = made(0, 2, range(KILLED))
-        again = made(0, 1, range(CHECKPOINT, STEPS), later=1000)
+        first = truth_rows(0, 2, range(KILLED))
+        again = truth_rows(0, 1, range(CHECKPOINT, STEPS), later=1000)
         job.retell(0, again)
         job.truth[0] = [start(0, pods[0], 2), *first, start(1, pods[0], 1), *job.truth[0]]
-        gone = made(1, 2, range(logged))
+        gone = truth_rows(1, 2, range(logged))
         job.truth[1] = [start(0, pods[1], 2), *gone]
         if before:
             rows_ = [TruthRow(metric=m, step=s, value=v, time_ms=BEGAN - 5) for (m, s), v in before.items()]
@@ -446,13 +446,13 @@ def transfer(**changed: Any) -> dict[str, Any]:
 
 def test_an_upload_that_has_the_run_passes(checked: Any) -> None:
     """Contract: the check names what was verified where, and only launches with --upload have it."""
-    found = checked(said=audit(), beside={UPLOAD: transfer()}, upload=URL)["training-upload"]
+    found = checked(report=audit(), beside={UPLOAD: transfer()}, upload=URL)["training-upload"]
     assert found.result == "PASS"
     assert (
         f"2 checkpoints at {URL}, read back and equal to the manifests: epoch-1, epoch-2" in found.explanation
     )
     assert "200 bytes, 200 of them sent now" in found.explanation
-    assert "training-upload" not in checked(said=audit())
+    assert "training-upload" not in checked(report=audit())
 
 
 @pytest.mark.parametrize(
@@ -468,7 +468,7 @@ def test_an_upload_that_has_the_run_passes(checked: Any) -> None:
 )
 def test_a_failed_upload_is_its_own_cause(checked: Any, changed: dict[str, Any], says: str) -> None:
     """Contract: it is no PASS, and what was proved of the training stays proved."""
-    found = checked(said=audit(), beside={UPLOAD: transfer(**changed)}, upload=URL)
+    found = checked(report=audit(), beside={UPLOAD: transfer(**changed)}, upload=URL)
     upload = found.pop("training-upload")
     assert (upload.result, upload.cause) == ("FAIL", "training.upload_failed")
     assert says in upload.explanation
@@ -477,7 +477,7 @@ def test_a_failed_upload_is_its_own_cause(checked: Any, changed: dict[str, Any],
 
 
 def test_upload_that_nothing_is_known_of_is_no_pass(checked: Any) -> None:
-    assert checked(said=audit(), upload=URL)["training-upload"].result == "UNKNOWN"
+    assert checked(report=audit(), upload=URL)["training-upload"].result == "UNKNOWN"
     without = checked(beside={UPLOAD: transfer()}, upload=URL)["training-upload"]
     assert without.result == "UNKNOWN"
 
@@ -533,7 +533,7 @@ def test_best_of_validation_texts_that_are_gone_proves_nothing(checked: Any) -> 
     said = audit()
     said["best"] |= {"texts": 22, "loss": 9.0, "tokens": 50}
     said["best"]["told"] |= {"val/texts": 11}
-    found = checked(said=said)["training-best"]
+    found = checked(report=said)["training-best"]
     assert found.result == "UNKNOWN", found.explanation
     assert "other validation texts" in found.explanation
 

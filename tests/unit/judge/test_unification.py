@@ -446,9 +446,9 @@ def test_a_child_process_with_other_steps_is_no_restart(judged: Judged) -> None:
 
 
 @pytest.mark.parametrize(
-    ("cut", "said"), [(0, "rank 0: its end record is"), (1, "process 23, a child of the rank's")]
+    ("cut", "message"), [(0, "rank 0: its end record is"), (1, "process 23, a child of the rank's")]
 )
-def test_rank_and_child_records_each_need_an_end(judged: Judged, cut: int, said: str) -> None:
+def test_rank_and_child_records_each_need_an_end(judged: Judged, cut: int, message: str) -> None:
     """Contract: the end of a child is not that of the rank, and the other way round."""
     one = [begun(7, BEGUN), *at_steps(0, 6, 0.5, BEGUN + 100)]
     job = relived(bundles.healthy(), one, [child(23, BEGUN + 50, 7), *at_steps(6, 9, 0.5, BEGUN + 200)])
@@ -456,7 +456,7 @@ def test_rank_and_child_records_each_need_an_end(judged: Judged, cut: int, said:
     del job.truth[0][ends[cut]]
     verdict = judged(job)
     assert (verdict.verdict, verdict.cause) == ("UNKNOWN", "unification.truth_incomplete")
-    assert said in verdict.explanation
+    assert message in verdict.explanation
 
 
 @pytest.mark.parametrize(("more", "verdict"), [(0, "PASS"), (1, "UNKNOWN")])

@@ -59,11 +59,11 @@ HARMFUL: list[Any] = [
 acts = st.lists(st.sampled_from(HARMLESS) | st.sampled_from(HARMFUL), max_size=4)
 
 
-def acting(told: list[Any]) -> Callable[[Bundle], Iterator[Any]]:
+def acting(acts: list[Any]) -> Callable[[Bundle], Iterator[Any]]:
     """Return a judge that carries out these steps, one after the other."""
 
     def one(bundle: Bundle) -> Iterator[Any]:
-        for act in told:
+        for act in acts:
             if callable(act):
                 act(bundle)
             else:
@@ -74,14 +74,14 @@ def acting(told: list[Any]) -> Callable[[Bundle], Iterator[Any]]:
 
 @given(st.sampled_from(list(JOBS)), st.lists(acts, max_size=3))
 @slow
-def test_no_judge_makes_a_verdict_better(name: str, told: list[list[Any]]) -> None:
+def test_no_judge_makes_a_verdict_better(name: str, act_lists: list[list[Any]]) -> None:
     """Contract: a verdict is a PASS only if it was one and every judge yields only passed().
 
     A verdict that was no PASS stays as it is. So do the harness's own checks and the closed list of causes.
     """
     before = judge(Bundle.open(written(name)))
-    after = judge(Bundle.open(written(name)), [(f"j{n}", acting(acts)) for n, acts in enumerate(told)])
-    good = all(not any(act in HARMFUL for act in acts) and HARMLESS[1] in acts for acts in told)
+    after = judge(Bundle.open(written(name)), [(f"j{n}", acting(acts)) for n, acts in enumerate(act_lists)])
+    good = all(not any(act in HARMFUL for act in acts) and HARMLESS[1] in acts for acts in act_lists)
     assert (after.verdict == "PASS") == (before.verdict == "PASS" and good)
     if before.verdict != "PASS":
         assert (after.verdict, after.cause) == (before.verdict, before.cause)
@@ -112,8 +112,8 @@ def test_a_fail_of_ones_own(healthy: Path) -> None:
 
 def test_what_was_said_before_an_error_counts(healthy: Path) -> None:
     """A judge that yields a FAIL and then raises gives a FAIL. Its error is a consequence."""
-    told = [failed("bad", "it is not"), fails(ValueError("boom"))]
-    verdict = judge(Bundle.open(healthy), [("mine", acting(told))])
+    acts = [failed("bad", "it is not"), fails(ValueError("boom"))]
+    verdict = judge(Bundle.open(healthy), [("mine", acting(acts))])
     assert (verdict.verdict, verdict.cause) == ("FAIL", "user.bad")
     assert verdict.consequences == ["run.judge_error: The judge mine failed: ValueError: boom"]
 
@@ -191,8 +191,8 @@ def test_a_run_asks_them(site: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
     outcome = finish(RecordedContext(settings=Settings(), progress=print, writer=writer))
     assert (outcome.verdict.verdict, outcome.verdict.cause) == ("FAIL", "user.never")
     assert Bundle.open(outcome.bundle).recorded_verdict == outcome.verdict
-    said = capsys.readouterr()
-    assert (said.out, "hello" in said.err) == ("", True)
+    captured = capsys.readouterr()
+    assert (captured.out, "hello" in captured.err) == ("", True)
 
 
 def test_nobody_judges_without_them() -> None:

@@ -100,27 +100,27 @@ def test_the_number_of_nodes_is_written_and_not_guessed():
 
 def test_search_on_gpus_has_one_pod_on_node():
     """Contract: what a group shows is of its nodes; on CPUs a small cluster is enough."""
-    made = acceptance.screen(AcceptanceSpec(gpus=8, busbw_limit=200.0), 4)
-    apart = made.document["spec"]["template"]["spec"]["affinity"]["podAntiAffinity"]
+    workload = acceptance.screen(AcceptanceSpec(gpus=8, busbw_limit=200.0), 4)
+    apart = workload.document["spec"]["template"]["spec"]["affinity"]["podAntiAffinity"]
     (rule,) = apart["requiredDuringSchedulingIgnoredDuringExecution"]
     assert rule["labelSelector"]["matchLabels"] == {"app": "gpu-accept-ddp"}
     assert rule["topologyKey"] == "kubernetes.io/hostname"
-    assert "--limit 200" in container(made)["args"][0]
-    assert made.per_node == 8
+    assert "--limit 200" in container(workload)["args"][0]
+    assert workload.per_node == 8
     assert "affinity" not in acceptance.screen(CPU, 4).document["spec"]["template"]["spec"]
 
 
 @pytest.mark.parametrize(
-    "made", [acceptance.nodes(AcceptanceSpec(gpus=1)), acceptance.ddp(CPU, 4)], ids=["nodes", "ddp"]
+    "workload", [acceptance.nodes(AcceptanceSpec(gpus=1)), acceptance.ddp(CPU, 4)], ids=["nodes", "ddp"]
 )
-def test_what_is_printed_is_the_same_workload_again(made: Any, tmp_path: Path):
+def test_what_is_printed_is_the_same_workload_again(workload: Any, tmp_path: Path):
     """Contract: plain Kubernetes objects without a namespace, which `harness run` launches too."""
     path = tmp_path / "printed.yaml"
-    path.write_text(acceptance.manifests(made))
+    path.write_text(acceptance.manifests(workload))
     documents = list(yaml.safe_load_all(path.read_text()))
     assert all("namespace" not in each["metadata"] for each in documents)
     again = load(path)
-    assert (again.purpose, again.kind) == (made.purpose, made.kind)
+    assert (again.purpose, again.kind) == (workload.purpose, workload.kind)
     plain = [each for each in documents if each["kind"] != "ConfigMap"]
     del plain[-1]["metadata"]["annotations"]
     assert of_manifest(plain, "x").purpose == "training"
@@ -213,16 +213,16 @@ def test_the_harness_holds_its_own_pods(tmp_path: Path) -> None:
     (folder / "acceptance/ends.py").write_text("")
     env = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin", "ACCEPT_REPORTS": str(tmp_path)}
     command = ["sh", str(folder / "acceptance.sh"), "acceptance.ends"]
-    held = {**env, "ACCEPT_HOLD": "1", "HARNESS_NONCE": "n"}
-    assert subprocess.run(command, env=held, check=False, timeout=60).returncode == 0
+    hold_env = {**env, "ACCEPT_HOLD": "1", "HARNESS_NONCE": "n"}
+    assert subprocess.run(command, env=hold_env, check=False, timeout=60).returncode == 0
 
 
 @pytest.mark.parametrize(
-    "made", [acceptance.nodes(AcceptanceSpec(gpus=1)), acceptance.ddp(AcceptanceSpec(gpus=8), 64)]
+    "workload", [acceptance.nodes(AcceptanceSpec(gpus=1)), acceptance.ddp(AcceptanceSpec(gpus=8), 64)]
 )
-def test_kubectl_can_apply_what_is_printed(made: Any, tmp_path: Path) -> None:
+def test_kubectl_can_apply_what_is_printed(workload: Any, tmp_path: Path) -> None:
     """Contract: each object takes at most half of the annotation, and the volume shows all files."""
-    documents = list(yaml.safe_load_all(acceptance.manifests(made)))
+    documents = list(yaml.safe_load_all(acceptance.manifests(workload)))
     sizes = {each["metadata"]["name"]: len(json.dumps(each)) for each in documents}
     assert max(sizes.values()) <= 262144 // 2, sizes
     pod = documents[-1]["spec"]["template"]["spec"]

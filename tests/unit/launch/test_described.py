@@ -18,9 +18,9 @@ from harness.launch.workloads.base import Workload
 from harness.launch.workloads.loader import of_manifest
 
 
-def job(said: str | None = None) -> Workload:
+def job(annotation: str | None = None) -> Workload:
     documents: list[Any] = list(yaml.safe_load_all(Path("manifests/indexed-job.yaml").read_text()))
-    documents[1]["metadata"]["annotations"] = {} if said is None else {EXPECT_RANKS: said}
+    documents[1]["metadata"]["annotations"] = {} if annotation is None else {EXPECT_RANKS: annotation}
     return of_manifest(documents, "x")
 
 
@@ -40,10 +40,10 @@ def test_a_text_that_names_none(text: str) -> None:
 
 def test_settings_come_before_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ranks_that_log(job(), settings.load()) is None
-    assert ranks_that_log(job(said="0"), settings.load()) == [0]
-    assert ranks_that_log(job(said="0"), settings.load(expect=options.expect("1,0"))) == [0, 1]
+    assert ranks_that_log(job(annotation="0"), settings.load()) == [0]
+    assert ranks_that_log(job(annotation="0"), settings.load(expect=options.expect("1,0"))) == [0, 1]
     monkeypatch.setenv("HARNESS_EXPECT", '{"ranks": [3]}')
-    assert ranks_that_log(job(said="0"), settings.load()) == [3]
+    assert ranks_that_log(job(annotation="0"), settings.load()) == [3]
 
 
 def test_a_konduktor_job_has_a_label(tmp_path: Path) -> None:

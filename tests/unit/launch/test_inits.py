@@ -118,8 +118,8 @@ def test_sigterm_reaches_every_process_of_container_and_no_other(
     lines = [line_of(container) for _ in range(4)]
     assert sorted(lines) == ["ready", "ready", "ready", "started"]
     container.send_signal(signal.SIGTERM)
-    said, _ = container.communicate(timeout=300)
-    assert said.splitlines().count("told") == 3
+    output, _ = container.communicate(timeout=300)
+    assert output.splitlines().count("told") == 3
     assert outside.poll() is None
 
 
@@ -138,10 +138,10 @@ def test_the_init_waits_only_for_its_container_processes(
         time.sleep(0.5)
         assert container.poll() is None, f"a process of the container still runs: {alive(cgroup)}"
         Path(f"/tmp/{pipe}").write_text("go\n")
-        said, _ = container.communicate(timeout=300)
+        output, _ = container.communicate(timeout=300)
     finally:
         os.unlink(f"/tmp/{pipe}")
-    assert said.splitlines()[0] == "last"
+    assert output.splitlines()[0] == "last"
     assert container.returncode == 137
     assert outside.poll() is None
 
@@ -169,8 +169,8 @@ def test_where_cgroups_do_not_tell_only_command_is_signalled(
         assert container.wait(20) == 77
         pytest.skip("this process may not enter the machine's root cgroup")
     container.send_signal(signal.SIGTERM)
-    said, _ = container.communicate(timeout=300)
-    assert said.splitlines()[0] == "told"
+    output, _ = container.communicate(timeout=300)
+    assert output.splitlines()[0] == "told"
     assert outside.poll() is None
 
 

@@ -165,13 +165,13 @@ def test_a_secret_in_a_manifest_is_applied_by_reference() -> None:
     workload = of_manifest(changed, "x")
     assert workload.secret_envs == {"HF_TOKEN": "hf_abcdef123456"}
     assert "hf_abcdef123456" in workload.secrets
-    held = surroundings(secret_env={"HF_TOKEN": ("pluto", "HF_TOKEN")})
-    assert "hf_abcdef123456" not in yaml.safe_dump_all(workload.render(held))
-    assert {"name": "EPOCHS", "value": "3"} in worker(workload.render(held))["env"]
+    with_secret = surroundings(secret_env={"HF_TOKEN": ("pluto", "HF_TOKEN")})
+    assert "hf_abcdef123456" not in yaml.safe_dump_all(workload.render(with_secret))
+    assert {"name": "EPOCHS", "value": "3"} in worker(workload.render(with_secret))["env"]
 
 
 @pytest.mark.parametrize(
-    ("name", "path", "value", "said"),
+    ("name", "path", "value", "message"),
     [
         ("statefulset", "spec/replicas", 0, "spec.replicas: expected a positive whole number"),
         ("statefulset", "spec/serviceName", None, "spec.serviceName"),
@@ -281,7 +281,7 @@ def test_a_secret_in_a_manifest_is_applied_by_reference() -> None:
         ("daemonset", "metadata", {}, "metadata.name is missing"),
     ],
 )
-def test_what_cannot_work_is_refused(name: str, path: str, value: Any, said: str) -> None:
+def test_what_cannot_work_is_refused(name: str, path: str, value: Any, message: str) -> None:
     """Contract: it is refused before anything is created, with what was expected and what was seen."""
     changed = documents(ROOT / f"manifests/{name}.yaml")
     *parents, last = [int(word) if word.isdecimal() else word for word in path.split("/")]
@@ -291,7 +291,7 @@ def test_what_cannot_work_is_refused(name: str, path: str, value: Any, said: str
     place[last] = value
     with pytest.raises(UsageError) as refused:
         of_manifest(changed, "x.yaml")
-    assert said in str(refused.value)
+    assert message in str(refused.value)
 
 
 def test_a_helper_before_the_worker_is_refused() -> None:
@@ -402,9 +402,9 @@ def test_the_init_says_how_the_command_ended(contain: Callable[..., Container], 
     """Contract: the exit code is the container's, and is in its log and in its termination message."""
     script = f"echo '{{\"truth\": {{}}}}' > $KONDUKTOR_OUTPUT_DIR/result.json; echo hello; exit {code}"
     container = contain(script)
-    said, _ = container.process.communicate(timeout=30)
+    output, _ = container.process.communicate(timeout=30)
     assert container.process.returncode == code
-    assert said.splitlines() == ["hello", f"@exit1 n1 {code}"]
+    assert output.splitlines() == ["hello", f"@exit1 n1 {code}"]
     assert yaml.safe_load(container.log.read_text()) == {"exit": code, "value": {"truth": {}}}
 
 
@@ -426,8 +426,8 @@ def test_the_init_passes_sigterm_on(contain: Callable[..., Container]) -> None:
     assert container.process.stdout is not None
     assert container.process.stdout.readline() == "ready\n"
     os.kill(container.pid(), signal.SIGTERM)
-    said, _ = container.process.communicate(timeout=30)
-    assert said.splitlines() == ["bye", "@exit1 n1 7"]
+    output, _ = container.process.communicate(timeout=30)
+    assert output.splitlines() == ["bye", "@exit1 n1 7"]
     assert container.process.returncode == 7
 
 

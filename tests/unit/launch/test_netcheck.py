@@ -62,8 +62,8 @@ def test_a_healthy_netcheck_lets_the_command_run(mounted: Path, init: str, unuse
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.index("netcheck: OK") < done.stdout.index("the command ran")
     collector = frames.Collector("n1")
-    said = [found for line in done.stdout.splitlines() if (found := collector.feed(line))]
-    assert [NetcheckDiagnosis.model_validate(one).verdict for one in said] == ["ok"]
+    diagnoses = [found for line in done.stdout.splitlines() if (found := collector.feed(line))]
+    assert [NetcheckDiagnosis.model_validate(one).verdict for one in diagnoses] == ["ok"]
 
 
 @pytest.mark.parametrize("init", INITS)
@@ -99,17 +99,17 @@ def test_frame_of_somebody_who_does_not_know_nonce() -> None:
 @pytest.mark.parametrize("nodes", [1, 4, 9])
 def test_the_job_of_harness_netcheck(nodes: int) -> None:
     """Contract: one pod for each rank, all at once, none made again, and it logs nothing with Pluto."""
-    made = job(nodes, "python:3.9")
-    spec = made.document["spec"]
+    workload = job(nodes, "python:3.9")
+    spec = workload.document["spec"]
     assert (spec["completions"], spec["parallelism"], spec["backoffLimitPerIndex"]) == (nodes, nodes, 0)
-    assert made.image == "python:3.9"
-    assert made.purpose == "netcheck"
-    assert {"NNODES": str(nodes), "WORLD_SIZE": str(nodes)}.items() <= made.envs.items()
-    assert made.first_host == made.envs["MASTER_ADDR"]
+    assert workload.image == "python:3.9"
+    assert workload.purpose == "netcheck"
+    assert {"NNODES": str(nodes), "WORLD_SIZE": str(nodes)}.items() <= workload.envs.items()
+    assert workload.first_host == workload.envs["MASTER_ADDR"]
 
 
 @pytest.mark.parametrize(
-    ("command", "said"),
+    ("command", "expected"),
     [
         (
             "torchrun --master_addr=a-0.a --master_port=1",
@@ -121,9 +121,9 @@ def test_the_job_of_harness_netcheck(nodes: int) -> None:
         ("python train.py", {"HARNESS_MASTER_ADDR": "own-0.own"}),
     ],
 )
-def test_where_the_ranks_will_meet(command: str, said: dict[str, str]) -> None:
+def test_where_the_ranks_will_meet(command: str, expected: dict[str, str]) -> None:
     """Contract: torchrun's own option counts, as far as no shell has to expand it."""
-    assert netcheck.master(command, "own-0.own") == said
+    assert netcheck.master(command, "own-0.own") == expected
 
 
 @pytest.mark.parametrize("kind", ["statefulset", "indexed-job", "daemonset"])

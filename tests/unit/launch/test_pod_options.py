@@ -77,7 +77,7 @@ def test_a_file_is_merged_by_the_keys_of_kubernetes(container: str, tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("spec: {tolerations: [", "not valid YAML"),
         ("just words", "expected the metadata and spec of a pod, found 'just words'"),
@@ -123,11 +123,11 @@ def test_a_file_is_merged_by_the_keys_of_kubernetes(container: str, tmp_path: Pa
         ),
     ],
 )
-def test_a_file_that_would_break_the_tests_is_refused(text: str, told: str, tmp_path: Path) -> None:
+def test_a_file_that_would_break_the_tests_is_refused(text: str, message: str, tmp_path: Path) -> None:
     """Contract: one sentence that names the field, before anything is created."""
     with pytest.raises(UsageError) as error:
         PodOptions(file=written(tmp_path, text)).applied(acceptance.nodes(CPU))
-    assert told in error.value.message
+    assert message in error.value.message
     assert error.value.hint
 
 
@@ -157,8 +157,8 @@ def test_a_missing_kubectl_is_named(tmp_path: Path) -> None:
 
 def test_variables_reach_the_ranks_as_they_were_written() -> None:
     """Contract: the kubelet expands $(NAME), and the user's value is no template of the kubelet."""
-    made = PodOptions(env={"NCCL_DEBUG": "INFO", "HOME_DIR": "$(HOME)/x"}).applied(acceptance.nodes(CPU))
-    env = {each["name"]: each.get("value") for each in pod_of(made)["containers"][0]["env"]}
+    workload = PodOptions(env={"NCCL_DEBUG": "INFO", "HOME_DIR": "$(HOME)/x"}).applied(acceptance.nodes(CPU))
+    env = {each["name"]: each.get("value") for each in pod_of(workload)["containers"][0]["env"]}
     assert env["NCCL_DEBUG"] == "INFO"
     assert env["HOME_DIR"] == "$$(HOME)/x"
     assert "NODE_NAME" in env
@@ -167,11 +167,11 @@ def test_variables_reach_the_ranks_as_they_were_written() -> None:
 def test_a_secret_is_no_text_of_the_workload() -> None:
     """Contract: it goes into the launch's Secret, is redacted, and is not printed."""
     secret, url = "hf_Aq3$x9ZZ", "https://me:s3cret-value@host"
-    made = PodOptions(env={"HF_TOKEN": secret, "TRACKING": url}).applied(
+    workload = PodOptions(env={"HF_TOKEN": secret, "TRACKING": url}).applied(
         training.workload(training_spec.TrainingSpec())
     )
-    assert made.secret_envs == {"HF_TOKEN": secret, "TRACKING": url}
-    assert secret in made.secrets
+    assert workload.secret_envs == {"HF_TOKEN": secret, "TRACKING": url}
+    assert secret in workload.secrets
     printed = training.manifests(training_spec.TrainingSpec(), PodOptions(env={"HF_TOKEN": secret}))
     assert secret not in printed
     assert printed.startswith("# The pods read HF_TOKEN from the Secret train-llm-env.")
@@ -185,7 +185,7 @@ def test_values_come_from_the_command_line_or_from_here(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["HF_TOKEN=s3cret-value"], "secrets from a command line"),
         (["URI=https://me:s3cret-value@host"], "secrets from a command line"),
@@ -194,8 +194,8 @@ def test_values_come_from_the_command_line_or_from_here(monkeypatch: pytest.Monk
         (["A=1", "A=2"], "A is set twice"),
     ],
 )
-def test_words_that_are_refused(words: list[str], told: str) -> None:
-    with pytest.raises(UsageError, match=told) as error:
+def test_words_that_are_refused(words: list[str], message: str) -> None:
+    with pytest.raises(UsageError, match=message) as error:
         variables(words)
     assert "s3cret-value" not in str(error.value)
 

@@ -45,9 +45,9 @@ def test_edited_manifest_is_training_as_it_was_edited(tmp_path: Path, kind: Any)
         container = spec["template"]["spec"]["containers"][0]
         container["args"] = [text.replace("--run-name a", "--run-name=b") for text in container["args"]]
 
-    made = loaded(printed(TrainingSpec(kind=kind, run="a", synthetic=True), tmp_path, edit))
-    assert (made.spec.run, made.spec.replicas, made.spec.smoke) == ("b", 3, False)
-    assert [(one.claim, one.path, one.folder) for one in made.mounts] == [
+    workload = loaded(printed(TrainingSpec(kind=kind, run="a", synthetic=True), tmp_path, edit))
+    assert (workload.spec.run, workload.spec.replicas, workload.spec.smoke) == ("b", 3, False)
+    assert [(one.claim, one.path, one.folder) for one in workload.mounts] == [
         ("outputs-pvc", "/data", "harness-texts"),
         ("outputs-pvc", "/out", ""),
     ]
@@ -56,8 +56,8 @@ def test_edited_manifest_is_training_as_it_was_edited(tmp_path: Path, kind: Any)
 @pytest.mark.parametrize(("nodes", "found"), [("1:64", 64), ("2:2", 2), ("2", None), ("4", None)])
 def test_nnodes_says_whether_the_pods_may_be_scaled(tmp_path: Path, nodes: str, found: int | None) -> None:
     """Contract: a range is what a launch may be scaled to, and one number is fixed."""
-    made = loaded(printed(TrainingSpec(replicas=2), tmp_path, _nnodes(nodes)))
-    assert made.spec.max_replicas == found
+    workload = loaded(printed(TrainingSpec(replicas=2), tmp_path, _nnodes(nodes)))
+    assert workload.spec.max_replicas == found
 
 
 @pytest.mark.parametrize("nodes", ["3:64", "1:", "1:1", "a:b", "1:2:3"])
@@ -77,12 +77,12 @@ def _nnodes(value: str) -> Any:
 
 
 def test_printed_storage_class_claims_are_loaded_again(tmp_path: Path) -> None:
-    made = loaded(printed(TrainingSpec(storage_class="nfs"), tmp_path))
-    other_objects = made.other_objects  # type: ignore[attr-defined] # of PlainWorkload
+    workload = loaded(printed(TrainingSpec(storage_class="nfs"), tmp_path))
+    other_objects = workload.other_objects  # type: ignore[attr-defined] # of PlainWorkload
     names = {each["metadata"]["name"] for each in other_objects if each["kind"] == "PersistentVolumeClaim"}
     assert names == {training_volumes.DATASETS, training_volumes.OUTPUTS}
-    made.check(load(kubeconfig=tmp_path / "kubeconfig"))
-    assert made.volumes(Nobody())[0] == []  # type: ignore[arg-type]
+    workload.check(load(kubeconfig=tmp_path / "kubeconfig"))
+    assert workload.volumes(Nobody())[0] == []  # type: ignore[arg-type]
 
 
 class Nobody:
@@ -103,17 +103,17 @@ def test_the_namespace_of_claims_is_that_of_every_object(tmp_path: Path) -> None
         TrainingSpec(claims_namespace="team", secrets=(Wanted("wandb"),)), tmp_path, None, "registry"
     )
     assert {each["metadata"]["namespace"] for each in yaml.safe_load_all(path.read_text())} == {"team"}
-    made = loaded(path)
-    assert made.spec.claims_namespace == "team"
-    assert made.spec.secrets == (Wanted("wandb", "team"),)
+    workload = loaded(path)
+    assert workload.spec.claims_namespace == "team"
+    assert workload.spec.secrets == (Wanted("wandb", "team"),)
 
 
 def test_claims_that_nobody_provides_are_refused(tmp_path: Path) -> None:
     """Contract: on a cluster of the user's; on kind, folders stand for the three claims, and for no other."""
-    made = loaded(printed(TrainingSpec(), tmp_path))
-    made.check(load())
+    workload = loaded(printed(TrainingSpec(), tmp_path))
+    workload.check(load())
     with pytest.raises(UsageError, match=r"claims that are not in the file .datasets-pvc, outputs-pvc"):
-        made.check(load(kubeconfig=tmp_path / "kubeconfig"))
+        workload.check(load(kubeconfig=tmp_path / "kubeconfig"))
 
     def edit(documents: list[dict[str, Any]]) -> None:
         volumes = documents[-1]["spec"]["template"]["spec"]["volumes"]

@@ -42,11 +42,11 @@ def used(asked: TrainingSpec, *, printed: bool = False, one_node: bool = False) 
 @pytest.mark.parametrize(("replicas", "processes"), [(4, 1), (64, 8)])
 def test_the_number_of_nodes_is_one_number(kind: Any, replicas: int, processes: int) -> None:
     """Contract: pods, NNODES, and what the harness expects are the same; ranks are pods × processes."""
-    made = training.workload(TrainingSpec(kind=kind, replicas=replicas, processes=processes))
-    env = {one["name"]: one.get("value") for one in container(made)["env"]}
-    assert made.members(None) == replicas  # type: ignore[arg-type] # it asks no cluster
-    assert (env["NNODES"], made.per_node) == (f"{replicas}", processes)
-    spec = made.document["spec"]
+    workload = training.workload(TrainingSpec(kind=kind, replicas=replicas, processes=processes))
+    env = {one["name"]: one.get("value") for one in container(workload)["env"]}
+    assert workload.members(None) == replicas  # type: ignore[arg-type] # it asks no cluster
+    assert (env["NNODES"], workload.per_node) == (f"{replicas}", processes)
+    spec = workload.document["spec"]
     assert {spec.get("replicas"), spec.get("completions"), spec.get("parallelism")} == {replicas, None} or (
         spec["replicas"] == replicas
     )
@@ -73,17 +73,17 @@ def test_scalable_pods_get_a_range_of_nodes() -> None:
 
 def test_a_stateful_set_is_as_the_guide_has_it() -> None:
     """Contract: names, port, Parallel, publishNotReadyAddresses, the pod's index, the three claims."""
-    made = training.workload(TrainingSpec())
-    (service,) = made.other_objects
+    workload = training.workload(TrainingSpec())
+    (service,) = workload.other_objects
     assert (service["metadata"]["name"], service["spec"]["ports"][0]["port"]) == ("train-rdzv", 29500)
     assert service["spec"]["publishNotReadyAddresses"] is True
-    assert made.document["spec"]["podManagementPolicy"] == "Parallel"
-    assert made.document["spec"]["selector"] == {"matchLabels": {"app": "train-llm"}}
-    rank = next(one for one in container(made)["env"] if one["name"] == "NODE_RANK")
+    assert workload.document["spec"]["podManagementPolicy"] == "Parallel"
+    assert workload.document["spec"]["selector"] == {"matchLabels": {"app": "train-llm"}}
+    rank = next(one for one in container(workload)["env"] if one["name"] == "NODE_RANK")
     assert "apps.kubernetes.io/pod-index" in rank["valueFrom"]["fieldRef"]["fieldPath"]
     paths = {mount["name"]: mount["mountPath"] for mount in used(TrainingSpec())["volumeMounts"]}
     assert paths == {**training_volumes.CLAIMS, "shm": "/dev/shm"}
-    token = next(one for one in container(made)["env"] if one["name"] == "HUGGINGFACE_HUB_TOKEN")
+    token = next(one for one in container(workload)["env"] if one["name"] == "HUGGINGFACE_HUB_TOKEN")
     assert token["valueFrom"]["secretKeyRef"] == {
         "name": "hf-token",
         "key": "HUGGINGFACE_HUB_TOKEN",
@@ -92,17 +92,17 @@ def test_a_stateful_set_is_as_the_guide_has_it() -> None:
 
 
 def test_restarts_are_said_to_torchrun_and_to_the_judges() -> None:
-    made = training.workload(TrainingSpec(kind="job", restarts=2, replicas=3))
-    assert made.document["metadata"]["annotations"] == {RESTARTS: "2"}
-    assert {"name": "RESTARTS", "value": "2"} in container(made)["env"]
-    assert made.document["spec"]["backoffLimit"] == 6
+    workload = training.workload(TrainingSpec(kind="job", restarts=2, replicas=3))
+    assert workload.document["metadata"]["annotations"] == {RESTARTS: "2"}
+    assert {"name": "RESTARTS", "value": "2"} in container(workload)["env"]
+    assert workload.document["spec"]["backoffLimit"] == 6
 
 
 def test_gpus_are_asked_for_and_used() -> None:
     """Contract: the limit, the device and the ranks of each pod; without GPUs the CPU, by name."""
-    made = training.workload(TrainingSpec(gpus=8, processes=8))
-    assert container(made)["resources"]["limits"] == {"nvidia.com/gpu": 8}
-    assert "--device cuda" in container(made)["args"][0]
+    workload = training.workload(TrainingSpec(gpus=8, processes=8))
+    assert container(workload)["resources"]["limits"] == {"nvidia.com/gpu": 8}
+    assert "--device cuda" in container(workload)["args"][0]
     assert "--device cpu" in container(training.workload(TrainingSpec()))["args"][0]
 
 
@@ -146,12 +146,12 @@ def test_where_the_nodes_meet(asked: dict[str, Any], backend: str, endpoint: str
 def test_a_folder_is_no_mlflow_for_several_nodes(tmp_path: Path, uri: str, served: bool) -> None:
     """Contract: refused in one sentence, before a launch and before anything is printed."""
     variable = PodOptions(env={"MLFLOW_TRACKING_URI": uri})
-    made = variable.applied(training.workload(TrainingSpec()))
+    workload = variable.applied(training.workload(TrainingSpec()))
     if served:
-        made.check(load())
+        workload.check(load())
         assert uri in training.manifests(TrainingSpec(), variable)
         return
-    for refused in (lambda: made.check(load()), lambda: training.manifests(TrainingSpec(), variable)):
+    for refused in (lambda: workload.check(load()), lambda: training.manifests(TrainingSpec(), variable)):
         with pytest.raises(UsageError, match="the URL of an MLflow server is expected"):
             refused()
 
@@ -234,9 +234,9 @@ def test_texts_the_trainer_rejects_are_refused_before_launch(
     files: dict[str, str], options: tuple[str, ...], message: str, tmp_path: Path
 ) -> None:
     """Contract: the trainer's own words, with the file of this machine."""
-    made = training.workload(TrainingSpec(data=texts_in(tmp_path, **files), options=options))
+    workload = training.workload(TrainingSpec(data=texts_in(tmp_path, **files), options=options))
     with pytest.raises(UsageError, match=message):
-        made.check(load(runs_dir=tmp_path))
+        workload.check(load(runs_dir=tmp_path))
 
 
 def test_texts_that_are_good_are_not_refused(tmp_path: Path) -> None:
@@ -367,13 +367,13 @@ def test_an_interface_that_gloo_cannot_have_is_refused(
 ) -> None:
     """Contract: before a launch and before anything is printed. Ranks on GPUs meet by NCCL."""
     variable, asked = PodOptions(env={"GLOO_SOCKET_IFNAME": "^lo,docker"}), TrainingSpec(gpus=gpus)
-    made = variable.applied(training.workload(asked))
+    workload = variable.applied(training.workload(asked))
     if not refused:
-        made.check(load(runs_dir=tmp_path))
+        workload.check(load(runs_dir=tmp_path))
         assert "^lo,docker" in training.manifests(asked, variable)
         return
     for refusing in (
-        lambda: made.check(load(runs_dir=tmp_path)),
+        lambda: workload.check(load(runs_dir=tmp_path)),
         lambda: training.manifests(asked, variable),
     ):
         with pytest.raises(UsageError, match=r"GLOO_SOCKET_IFNAME: .* found '\^lo', which NCCL accepts"):
@@ -503,8 +503,8 @@ class Claims:
 def test_claims_of_a_namespace_are_used_and_never_owned() -> None:
     """Contract: the same volume a second time, to be retained; nothing of the first claim is in it."""
     found = Claims(datasets="ReadWriteMany", outputs="ReadWriteMany").read()
-    made = list(training_volumes.of_namespace(found, "e2e-1", "1"))
-    volume = made[0]["spec"]
+    objects = list(training_volumes.of_namespace(found, "e2e-1", "1"))
+    volume = objects[0]["spec"]
     assert (volume["nfs"], volume["persistentVolumeReclaimPolicy"]) == (
         {"server": "s", "path": "/p"},
         "Retain",
@@ -591,8 +591,8 @@ def test_the_manifests_are_printed_for_kubectl(capsys: pytest.CaptureFixture[str
     """Contract: plain YAML; a pod that is done stays; nothing makes texts on a volume of the user's."""
     with pytest.raises(SystemExit, match="0"):
         main(["train", "--print-manifests", "--replicas", "3", "--", "--epochs", "5"])
-    said = capsys.readouterr().out
-    service, workload = yaml.safe_load_all(said)
+    output = capsys.readouterr().out
+    service, workload = yaml.safe_load_all(output)
     assert (service["kind"], workload["kind"], workload["spec"]["replicas"]) == ("Service", "StatefulSet", 3)
     text = workload["spec"]["template"]["spec"]["containers"][0]
     assert "--epochs 5" in text["args"][0]

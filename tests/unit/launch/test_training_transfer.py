@@ -102,7 +102,7 @@ def test_the_ranks_do_not_get_the_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     there = [keys, secret("wandb", WANDB_MODE="offline"), secret("hf-token", **{HF_KEY: "t"})]
     monkeypatch.setattr("harness.launch.user_secrets.read", lambda *_: there)
     asked = TrainingSpec(upload=URL, secrets=tuple(Wanted(one.name) for one in there))
-    made = training.workload(asked)
+    workload = training.workload(asked)
     at: Any = SimpleNamespace(
         **{
             **vars(OURS),
@@ -111,8 +111,8 @@ def test_the_ranks_do_not_get_the_keys(monkeypatch: pytest.MonkeyPatch) -> None:
             "shared_folder": SimpleNamespace(local_path=None, on_nodes="/there"),
         }
     )
-    document = {"spec": {"template": {**made.template, "metadata": {"labels": {}}}}}
-    made.prepare(document, at)
+    document = {"spec": {"template": {**workload.template, "metadata": {"labels": {}}}}}
+    workload.prepare(document, at)
     (container,) = document["spec"]["template"]["spec"]["containers"]
     assert container["envFrom"] == [{"secretRef": {"name": "wandb"}}]
 

@@ -154,21 +154,21 @@ def hub_url() -> Iterator[str]:
 def test_a_model_that_the_hub_refuses_is_not_launched(
     hub_url: str, model: str, token: str | None, message: str
 ) -> None:
-    told: list[str] = []
+    messages: list[str] = []
     if not message:
-        huggingface_access.check(model, token, told.append, {"HF_ENDPOINT": hub_url})
+        huggingface_access.check(model, token, messages.append, {"HF_ENDPOINT": hub_url})
     else:
         with pytest.raises(UsageError, match=message) as refused:
-            huggingface_access.check(model, token, told.append, {"HF_ENDPOINT": hub_url})
+            huggingface_access.check(model, token, messages.append, {"HF_ENDPOINT": hub_url})
         assert "another" not in str(refused.value)
-    assert told == []
+    assert messages == []
 
 
 def test_an_unreachable_hub_does_not_refuse_the_launch() -> None:
     """Contract: the ranks may reach it; one line says that nobody asked."""
-    told: list[str] = []
-    huggingface_access.check("gated/llama", None, told.append, {"HF_ENDPOINT": "http://127.0.0.1:9"})
-    assert "could not ask the Hugging Face hub whether the model is gated" in told[0]
+    messages: list[str] = []
+    huggingface_access.check("gated/llama", None, messages.append, {"HF_ENDPOINT": "http://127.0.0.1:9"})
+    assert "could not ask the Hugging Face hub whether the model is gated" in messages[0]
 
 
 def test_only_a_model_of_the_hub_is_asked_for() -> None:

@@ -21,7 +21,7 @@ def end(monkeypatch: pytest.MonkeyPatch) -> CompletionDetector:
     return CompletionDetector()
 
 
-def told(
+def why(
     end: CompletionDetector,
     kind: str,
     status: dict[str, Any],
@@ -61,37 +61,37 @@ def test_a_job_that_kueue_never_admits(end: CompletionDetector, message: str) ->
     others = condition("PodsReady", "False", "WaitForStart")
     refused = condition("QuotaReserved", "False", "Inadmissible", message)
     for conditions in ([refused], [refused, others], [others, refused]):
-        assert message in (told(end, "workload", {"conditions": conditions}) or "")
+        assert message in (why(end, "workload", {"conditions": conditions}) or "")
 
 
 def test_a_job_that_waits_for_quota_goes_on(end: CompletionDetector) -> None:
     waits = condition("QuotaReserved", "False", "Pending", "insufficient unused quota for cpu")
-    assert told(end, "workload", {"conditions": [waits]}) is None
+    assert why(end, "workload", {"conditions": [waits]}) is None
 
 
 def test_an_eviction_by_kueue_ends_the_launch(end: CompletionDetector) -> None:
     evicted = condition("Evicted", "True", "MaximumExecutionTimeExceeded", "too long")
-    assert "too long" in (told(end, "workload", {"conditions": [evicted]}) or "")
+    assert "too long" in (why(end, "workload", {"conditions": [evicted]}) or "")
 
 
 @pytest.mark.parametrize(
     "reason", ["ErrImagePull", "ImagePullBackOff", "InvalidImageName", "CreateContainerError"]
 )
 def test_a_container_that_cannot_start(end: CompletionDetector, reason: str) -> None:
-    assert reason in (told(end, "pod", waiting(reason, "manifest unknown")) or "")
+    assert reason in (why(end, "pod", waiting(reason, "manifest unknown")) or "")
 
 
 def test_a_container_that_is_being_created_goes_on(end: CompletionDetector) -> None:
-    assert told(end, "pod", waiting("ContainerCreating")) is None
+    assert why(end, "pod", waiting("ContainerCreating")) is None
 
 
 def test_a_pull_that_failed_once_is_given_time() -> None:
-    assert told(CompletionDetector(), "pod", waiting("ErrImagePull", "connection reset by peer")) is None
+    assert why(CompletionDetector(), "pod", waiting("ErrImagePull", "connection reset by peer")) is None
 
 
 def test_a_pod_that_fits_nowhere(end: CompletionDetector) -> None:
     unschedulable = condition("PodScheduled", "False", "Unschedulable", "0/3 nodes")
-    assert "0/3 nodes" in (told(end, "pod", {"conditions": [unschedulable]}) or "")
+    assert "0/3 nodes" in (why(end, "pod", {"conditions": [unschedulable]}) or "")
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_pod_for_which_node_is_being_added_goes_on(
     }
     end.observe("event", Observation(received_at="2026-01-01T00:00:00Z", type="ADDED", object=event))
     unschedulable = condition("PodScheduled", "False", "Unschedulable", "0/3 nodes")
-    assert bool(told(end, "pod", {"conditions": [unschedulable]})) is over
+    assert bool(why(end, "pod", {"conditions": [unschedulable]})) is over
 
 
 def test_a_pod_larger_than_every_node_ends_the_launch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,91 +142,91 @@ def test_a_finished_jobset_with_its_pods_ended(
     end: CompletionDetector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(completion.GRACE, "pods", 60.0)
-    assert told(end, "pod", {"phase": "Running"}) is None
-    assert told(end, "jobset", {"terminalState": "Failed"}) is None, "a pod still runs: its log is not whole"
-    assert "Failed" in (told(end, "pod", {"phase": "Running"}, change="DELETED") or "")
+    assert why(end, "pod", {"phase": "Running"}) is None
+    assert why(end, "jobset", {"terminalState": "Failed"}) is None, "a pod still runs: its log is not whole"
+    assert "Failed" in (why(end, "pod", {"phase": "Running"}, change="DELETED") or "")
     assert end.finished()
 
 
 def test_workload_of_somebody_else_says_nothing_of_this_job(end: CompletionDetector) -> None:
     evicted = condition("Evicted", "True", "Preempted", "too low")
-    assert told(end, "workload", {"conditions": [evicted]}, name="somebodys") is None
+    assert why(end, "workload", {"conditions": [evicted]}, name="somebodys") is None
 
 
 def test_a_job_that_gets_no_quota_in_time() -> None:
     waits = condition("QuotaReserved", "False", "Pending", "insufficient unused quota for cpu")
     assert "unused quota" in (
-        told(CompletionDetector(admission_seconds=0), "workload", {"conditions": [waits]}) or ""
+        why(CompletionDetector(admission_seconds=0), "workload", {"conditions": [waits]}) or ""
     )
 
 
 def test_a_node_that_is_lost(end: CompletionDetector) -> None:
     """Only a node that runs a pod of the job counts, and its pods are no longer waited for."""
     ready = condition("Ready", "Unknown", "NodeStatusUnknown", "Kubelet stopped posting node status.")
-    assert told(end, "pod", {"phase": "Running"}, nodeName="worker") is None
-    assert told(end, "node", {"conditions": [ready]}, name="other") is None
-    assert "worker" in (told(end, "node", {"conditions": [ready]}, name="worker") or "")
+    assert why(end, "pod", {"phase": "Running"}, nodeName="worker") is None
+    assert why(end, "node", {"conditions": [ready]}, name="other") is None
+    assert "worker" in (why(end, "node", {"conditions": [ready]}, name="worker") or "")
     assert end.out_of_reach() == {"x-0"}
-    told(end, "pod", {"phase": "Succeeded"}, nodeName="worker")
+    why(end, "pod", {"phase": "Succeeded"}, nodeName="worker")
     assert end.out_of_reach() == set()
 
 
 def test_a_node_that_comes_back_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     end = CompletionDetector()
-    told(end, "pod", {"phase": "Running"}, nodeName="worker")
-    assert told(end, "node", {"conditions": [condition("Ready", "Unknown")]}, name="worker") is None
-    assert told(end, "node", {"conditions": [condition("Ready", "True")]}, name="worker") is None
+    why(end, "pod", {"phase": "Running"}, nodeName="worker")
+    assert why(end, "node", {"conditions": [condition("Ready", "Unknown")]}, name="worker") is None
+    assert why(end, "node", {"conditions": [condition("Ready", "True")]}, name="worker") is None
     monkeypatch.setattr(completion, "GRACE", dict.fromkeys(completion.GRACE, 0.0))
     assert end.reason() is None
 
 
 def test_controllers_that_follow_nothing_up(end: CompletionDetector) -> None:
     """Each step that JobSet and Kueue should take at once is awaited."""
-    assert "has not created a Workload" in (told(end, "jobset", {}, suspend=True) or "")
-    assert "has not set a condition on the Workload" in (told(end, "workload", {}) or "")
+    assert "has not created a Workload" in (why(end, "jobset", {}, suspend=True) or "")
+    assert "has not set a condition on the Workload" in (why(end, "workload", {}) or "")
     reserved = condition("QuotaReserved", "True")
-    assert told(end, "workload", {"conditions": [reserved, condition("Admitted", "True")]}) is None
-    assert "no Job" in (told(end, "jobset", {}, suspend=False) or "")
-    assert "no pods" in (told(end, "job", {}) or "")
-    assert told(end, "pod", {"phase": "Running"}) is None
-    assert "every pod has ended" in (told(end, "pod", {"phase": "Succeeded"}) or "")
-    assert told(end, "jobset", {"terminalState": "Completed"}) == "the JobSet is Completed"
+    assert why(end, "workload", {"conditions": [reserved, condition("Admitted", "True")]}) is None
+    assert "no Job" in (why(end, "jobset", {}, suspend=False) or "")
+    assert "no pods" in (why(end, "job", {}) or "")
+    assert why(end, "pod", {"phase": "Running"}) is None
+    assert "every pod has ended" in (why(end, "pod", {"phase": "Succeeded"}) or "")
+    assert why(end, "jobset", {"terminalState": "Completed"}) == "the JobSet is Completed"
 
 
 def test_a_queued_job_waits_for_kueue_before_its_pods(end: CompletionDetector) -> None:
     """Contract: a suspended Job whose Workload waits is not idle; without a Workload it is."""
     end.launched, end.kind = "job", "Job"
     assert (
-        told(end, "job", {}, suspend=True)
+        why(end, "job", {}, suspend=True)
         == "the Job is waiting for admission, but Kueue has not created a Workload for it"
     )
-    assert "has not set a condition on the Workload" in (told(end, "workload", {}, name="job-x-1") or "")
+    assert "has not set a condition on the Workload" in (why(end, "workload", {}, name="job-x-1") or "")
     pending = condition("QuotaReserved", "False", "Pending", "insufficient unused quota")
     end.admission_seconds = 300
-    assert told(end, "workload", {"conditions": [pending]}, name="job-x-1") is None
+    assert why(end, "workload", {"conditions": [pending]}, name="job-x-1") is None
     assert end.summary() == "workload not admitted; pods: none"
     admitted = [condition("QuotaReserved", "True"), condition("Admitted", "True")]
-    assert told(end, "workload", {"conditions": admitted}, name="job-x-1") is None
-    assert told(end, "job", {}, suspend=False) == "the Job has no pods"
-    assert told(end, "pod", {"phase": "Running"}) is None
+    assert why(end, "workload", {"conditions": admitted}, name="job-x-1") is None
+    assert why(end, "job", {}, suspend=False) == "the Job has no pods"
+    assert why(end, "pod", {"phase": "Running"}) is None
     assert end.summary() == "workload admitted; pods: x-0 Running"
 
 
 def test_the_gated_pods_of_a_statefulset_wait_for_kueue(end: CompletionDetector) -> None:
     """Contract: pods behind Kueue's gate are no progress, and no reason to give up while a Workload waits."""
     end.launched, end.kind, end.keep_alive, end.members = "statefulset", "StatefulSet", True, 1
-    assert told(end, "statefulset", {}) == "the StatefulSet has no pods"
+    assert why(end, "statefulset", {}) == "the StatefulSet has no pods"
     gate = [{"name": "kueue.x-k8s.io/admission"}]
-    said = told(end, "pod", {"phase": "Pending"}, schedulingGates=gate)
-    assert said == "the StatefulSet is waiting for admission, but Kueue has not created a Workload for it"
+    reason = why(end, "pod", {"phase": "Pending"}, schedulingGates=gate)
+    assert reason == "the StatefulSet is waiting for admission, but Kueue has not created a Workload for it"
     end.admission_seconds = 300
     refused = condition("QuotaReserved", "False", "Pending", "insufficient unused quota")
-    assert told(end, "workload", {"conditions": [refused]}, name="statefulset-x-1") is None
+    assert why(end, "workload", {"conditions": [refused]}, name="statefulset-x-1") is None
     never = condition("QuotaReserved", "False", "Inadmissible", "LocalQueue q doesn't exist")
-    assert "will not admit" in (told(end, "workload", {"conditions": [never]}, name="statefulset-x-1") or "")
+    assert "will not admit" in (why(end, "workload", {"conditions": [never]}, name="statefulset-x-1") or "")
     admitted = [condition("QuotaReserved", "True"), condition("Admitted", "True")]
-    assert told(end, "workload", {"conditions": admitted}, name="statefulset-x-1") is None
-    assert told(end, "pod", {"phase": "Running"}) is None
+    assert why(end, "workload", {"conditions": admitted}, name="statefulset-x-1") is None
+    assert why(end, "pod", {"phase": "Running"}) is None
 
 
 def test_pods_that_were_scaled_away_are_not_waited_for(end: CompletionDetector) -> None:
@@ -235,12 +235,12 @@ def test_pods_that_were_scaled_away_are_not_waited_for(end: CompletionDetector) 
     end.keep_alive = end.scalable = True
 
     def scaled(replicas: int) -> None:
-        told(end, "statefulset", {}, name="t", replicas=replicas)
+        why(end, "statefulset", {}, name="t", replicas=replicas)
 
     scaled(4)
     for index in range(4):
         labels = {"apps.kubernetes.io/pod-index": f"{index}"}
-        told(end, "pod", {"phase": "Running"}, name=f"t-{index}", labels=labels)
+        why(end, "pod", {"phase": "Running"}, name=f"t-{index}", labels=labels)
     for index in (0, 1):
         end.exited(f"t-{index}", 0)
     assert (end.reason(), end.members) == (None, 4)
@@ -254,9 +254,9 @@ def test_pods_that_were_scaled_away_are_not_waited_for(end: CompletionDetector) 
 def test_a_controller_that_is_down_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(completion.GRACE, "controller", 0.0)
     end = CompletionDetector()
-    assert told(end, "jobset", {}, suspend=True) is None
-    assert told(end, "kueue-controller", {"availableReplicas": 0}, replicas=1) is None, "it may be restarting"
-    assert "kueue-controller" in (told(end, "kueue-controller", {"availableReplicas": 0}, replicas=0) or "")
+    assert why(end, "jobset", {}, suspend=True) is None
+    assert why(end, "kueue-controller", {"availableReplicas": 0}, replicas=1) is None, "it may be restarting"
+    assert "kueue-controller" in (why(end, "kueue-controller", {"availableReplicas": 0}, replicas=0) or "")
 
 
 def test_each_object_has_timers_of_its_own() -> None:
@@ -266,7 +266,7 @@ def test_each_object_has_timers_of_its_own() -> None:
     refused = condition("QuotaReserved", "False", "Inadmissible", "ClusterQueue cq is inactive")
     well = [condition("QuotaReserved", "True"), condition("Admitted", "True")]
     for name, conditions in (("jobset-a", well), ("jobset-b", [refused]), ("jobset-c", well)):
-        assert told(end, "workload", {"conditions": conditions}, name=name) is None
+        assert why(end, "workload", {"conditions": conditions}, name=name) is None
     now[0] += completion.GRACE["queue"]
     assert "is inactive" in (end.reason() or "")
 
@@ -277,31 +277,31 @@ def test_each_container_has_timers_of_its_own() -> None:
     end = CompletionDetector(clock=Clock(monotonic=lambda: now[0]))
     bad, good = waiting("ErrImagePull", "manifest unknown"), {"name": "b", "state": {"running": {}}}
     statuses = [{"name": "a", **bad["containerStatuses"][0]}, good]
-    assert told(end, "pod", {"containerStatuses": statuses}) is None
+    assert why(end, "pod", {"containerStatuses": statuses}) is None
     now[0] += completion.GRACE["image, surely"]
     assert "manifest unknown" in (end.reason() or "")
 
 
-@pytest.mark.parametrize("said", [waiting("ContainerCreating"), {}])
-def test_the_other_ranks_get_time_to_show_the_same(said: dict[str, object]) -> None:
+@pytest.mark.parametrize("status", [waiting("ContainerCreating"), {}])
+def test_the_other_ranks_get_time_to_show_the_same(status: dict[str, object]) -> None:
     """Contract: one rank cannot start, and nothing is known of the other: the wait goes on, so that the
     verdict can name both. It does not go on for ever."""
     now = [100.0]
     end = CompletionDetector(members=2, clock=Clock(monotonic=lambda: now[0]))
-    assert told(end, "pod", waiting("InvalidImageName"), name="x-0") is None
+    assert why(end, "pod", waiting("InvalidImageName"), name="x-0") is None
     now[0] += completion.GRACE["image"]
     assert end.reason() is None  # The other pod has not come.
-    assert told(end, "pod", said, name="x-1") is None
+    assert why(end, "pod", status, name="x-1") is None
     now[0] += 1
-    assert "InvalidImageName" in (told(end, "pod", waiting("InvalidImageName"), name="x-1") or "")
-    told(end, "pod", said, name="x-1")
+    assert "InvalidImageName" in (why(end, "pod", waiting("InvalidImageName"), name="x-1") or "")
+    why(end, "pod", status, name="x-1")
     now[0] += completion.GRACE["others"]
     assert "x-0: InvalidImageName" in (end.reason() or "")
 
 
 def test_a_jobset_that_somebody_deletes(end: CompletionDetector) -> None:
-    assert told(end, "jobset", {}, suspend=False, change="ADDED") is not None
-    assert told(end, "jobset", {}, change="DELETED") == "the JobSet was deleted"
+    assert why(end, "jobset", {}, suspend=False, change="ADDED") is not None
+    assert why(end, "jobset", {}, change="DELETED") == "the JobSet was deleted"
 
 
 def test_pods_that_outlive_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -339,8 +339,8 @@ def test_an_init_container_that_cannot_start(end: CompletionDetector) -> None:
     """Contract: an absent image of an init container ends the wait, though the rank's own only waits."""
     absent = {"waiting": {"reason": "ErrImagePull", "message": "tools:2: not found"}}
     own = containers(("rank", {"waiting": {"reason": "PodInitializing"}}))
-    said = told(end, "pod", {**own, **containers(("warm-cache", absent), init=True)})
-    assert said == "x-0: container warm-cache: ErrImagePull: tools:2: not found"
+    reason = why(end, "pod", {**own, **containers(("warm-cache", absent), init=True)})
+    assert reason == "x-0: container warm-cache: ErrImagePull: tools:2: not found"
 
 
 def test_an_init_container_that_fails_again_and_again(end: CompletionDetector) -> None:
@@ -350,8 +350,8 @@ def test_an_init_container_that_fails_again_and_again(end: CompletionDetector) -
         status = containers(("licence", waits), init=True)
         ended = {"terminated": {"exitCode": 3}}
         status["initContainerStatuses"][0] |= {"restartCount": restarts, "lastState": ended}
-        said = told(end, "pod", status)
-        assert (said == f"x-0: init container licence ended {restarts + 1} times with exit code 3") is over
+        reason = why(end, "pod", status)
+        assert (reason == f"x-0: init container licence ended {restarts + 1} times with exit code 3") is over
 
 
 def test_a_helper_that_does_not_end(end: CompletionDetector) -> None:
@@ -359,16 +359,16 @@ def test_a_helper_that_does_not_end(end: CompletionDetector) -> None:
     end.container, end.members = "rank", 2
     ended, runs = {"terminated": {"exitCode": 0}}, {"running": {}}
     both = containers(("rank", ended), ("proxy", runs), phase="Running")
-    assert told(end, "pod", both) is None, "the other rank runs"
-    assert told(end, "pod", containers(("rank", runs), phase="Running"), name="x-1") is None
-    said = told(end, "pod", containers(("rank", ended), phase="Succeeded"), name="x-1")
-    assert said == "every rank has ended; still running: container proxy of x-0"
+    assert why(end, "pod", both) is None, "the other rank runs"
+    assert why(end, "pod", containers(("rank", runs), phase="Running"), name="x-1") is None
+    reason = why(end, "pod", containers(("rank", ended), phase="Succeeded"), name="x-1")
+    assert reason == "every rank has ended; still running: container proxy of x-0"
 
 
 def test_a_helper_is_given_time_to_end() -> None:
     end = CompletionDetector(container="rank", members=1)
     both = containers(("rank", {"terminated": {"exitCode": 0}}), ("proxy", {"running": {}}), phase="Running")
-    assert told(end, "pod", both) is None
+    assert why(end, "pod", both) is None
 
 
 def refused(end: CompletionDetector, message: str, at: str = "2026-01-01T00:00:05Z") -> str | None:
@@ -391,32 +391,32 @@ FORBIDDEN = 'pods "x-1" is forbidden: exceeded quota: team, requested: cpu=1, us
 def test_forbidden_pods_end_the_launch(end: CompletionDetector) -> None:
     """Also where some pods were let in, unless a job is content with those."""
     end.members = 2
-    told(end, "jobset", {})
-    told(end, "job", {})
-    assert told(end, "pod", {"phase": "Running"}) is None
+    why(end, "jobset", {})
+    why(end, "job", {})
+    assert why(end, "pod", {"phase": "Running"}) is None
     assert FORBIDDEN in (refused(end, FORBIDDEN) or "")
-    told(end, "torchrunjob", {}, minNodes=1)
+    why(end, "torchrunjob", {}, minNodes=1)
     assert end.reason() is None
 
 
 def test_a_refusal_that_may_pass_goes_on(end: CompletionDetector) -> None:
     end.members = 2
-    told(end, "jobset", {})
-    told(end, "job", {})
-    told(end, "pod", {"phase": "Running"})
+    why(end, "jobset", {})
+    why(end, "job", {})
+    why(end, "pod", {"phase": "Running"})
     assert refused(end, 'failed calling webhook "x": context deadline exceeded') is None
 
 
 def test_a_refusal_is_given_a_moment() -> None:
     end = CompletionDetector(members=2)
-    told(end, "jobset", {})
+    why(end, "jobset", {})
     assert refused(end, FORBIDDEN) is None
 
 
 @pytest.mark.parametrize("ready", ["True", "False", None])
 def test_a_pod_that_no_scheduler_looks_at(end: CompletionDetector, ready: str | None) -> None:
     """Also where the scheduler was never there. A control plane that is not in pods proves nothing."""
-    told(end, "pod", {})
+    why(end, "pod", {})
     assert end.reason() is None
     for part, state in (("kube-apiserver", "True"), ("kube-scheduler", ready)):
         labels = {"component": part}
@@ -430,8 +430,8 @@ def test_a_pod_that_no_scheduler_looks_at(end: CompletionDetector, ready: str | 
 
 def test_a_missing_kueue_workload_is_awaited_with_its_request(end: CompletionDetector) -> None:
     pod = {"spec": {"serviceAccountName": "kueue-controller-manager"}}
-    told(end, "kueue-controller", {"availableReplicas": 1}, "kueue", template=pod)
-    told(end, "jobset", {}, suspend=True)
+    why(end, "kueue-controller", {"availableReplicas": 1}, "kueue", template=pod)
+    why(end, "jobset", {}, suspend=True)
     found = end.awaited()
     assert found is not None
     assert (found[0].creates, found[0].of) == ("Workload", found[1])
@@ -440,9 +440,9 @@ def test_a_missing_kueue_workload_is_awaited_with_its_request(end: CompletionDet
 
 
 def test_a_launch_that_goes_on_awaits_no_step(end: CompletionDetector) -> None:
-    told(end, "jobset", {})
-    told(end, "job", {"active": 1})
-    told(end, "pod", {"phase": "Running"})
+    why(end, "jobset", {})
+    why(end, "job", {"active": 1})
+    why(end, "pod", {"phase": "Running"})
     assert end.awaited(at_once=True) is None
 
 
@@ -470,27 +470,27 @@ def test_a_failure_hidden_by_the_script_ends_the_launch(
 ) -> None:
     """Contract: what the pod's processes recorded counts when the pod itself has ended with exit code 0."""
     end.container, end.members = "main", 2
-    told(end, "pod", {"phase": "Running"}, name="x-1")
+    why(end, "pod", {"phase": "Running"}, name="x-1")
     process(end, "result", state="FAILED")
-    assert told(end, "pod", {"phase": "Running"}) is None
-    assert "x-0 exited with code 0 even though torchrun failed" in (told(end, "pod", ENDED_WELL) or "")
+    assert why(end, "pod", {"phase": "Running"}) is None
+    assert "x-0 exited with code 0 even though torchrun failed" in (why(end, "pod", ENDED_WELL) or "")
 
 
 def test_a_rank_without_torchrun_that_failed_counts_too(end: CompletionDetector) -> None:
     end.container, end.members = "main", 2
-    told(end, "pod", {"phase": "Running"}, name="x-1")
+    why(end, "pod", {"phase": "Running"}, name="x-1")
     process(end, "end", how="exit", code=5)
-    assert told(end, "pod", ENDED_WELL) is None, "a helper"
+    assert why(end, "pod", ENDED_WELL) is None, "a helper"
     process(end, "group", rank=0, world=2)
     process(end, "end", how="exit", code=5)
-    assert "a rank ended with exit code 5" in (told(end, "pod", ENDED_WELL) or "")
+    assert "a rank ended with exit code 5" in (why(end, "pod", ENDED_WELL) or "")
 
 
 @pytest.mark.parametrize("again", ["torchrun", "the script", "the script, without torchrun"])
 def test_a_failure_before_a_restart_does_not_count(end: CompletionDetector, again: str) -> None:
     """Contract: a restart by torchrun, or by a loop in the script, may still end well."""
     end.container, end.members = "main", 2
-    told(end, "pod", {"phase": "Running"}, name="x-1")
+    why(end, "pod", {"phase": "Running"}, name="x-1")
     process(end, "start", role="rank", id_="u/8/1")
     process(end, "end", how="exit", code=1, id_="u/8/1")
     if again == "torchrun":
@@ -502,4 +502,4 @@ def test_a_failure_before_a_restart_does_not_count(end: CompletionDetector, agai
     else:
         process(end, "result", state="FAILED")
         process(end, "start", role="agent", id_="u/9/1")
-    assert told(end, "pod", ENDED_WELL) is None
+    assert why(end, "pod", ENDED_WELL) is None

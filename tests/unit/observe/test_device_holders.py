@@ -84,7 +84,7 @@ def test_pods_that_may_not_be_listed_are_no_error(tmp_path: Path) -> None:
     assert recorded(tmp_path, SimpleNamespace(objects=objects), [waiting()]) == []
 
 
-def held(on: str) -> DeviceHolder:
+def holder(on: str) -> DeviceHolder:
     more: Any = {"resource": GPU, "namespace": "team-a", "pod": "train-0", "amount": 8, "allocatable": 8}
     return DeviceHolder(at=at(5), node=on, **more)
 
@@ -100,7 +100,7 @@ def test_a_node_whose_gpus_others_hold_is_not_accused(tmp_path: Path) -> None:
     silent(job, NODES - 1)
     bundle = job.write(tmp_path / "bundle")
     with (bundle.path / "device-holders.jsonl").open("w") as file:
-        file.write(held(node_of(NODES - 1)).model_dump_json() + "\n")
+        file.write(holder(node_of(NODES - 1)).model_dump_json() + "\n")
     found = {check.name: check for check in judge(Bundle.open(bundle.path)).checks}["reports"]
     assert found.cause == "scheduling.devices_held"
     assert f"team-a/train-0 holds 8 of 8 on {node_of(NODES - 1)}" in found.explanation
@@ -112,7 +112,7 @@ def test_a_silent_node_whose_gpus_nobody_holds_is_named(tmp_path: Path) -> None:
     silent(job, NODES - 2)
     bundle = job.write(tmp_path / "bundle")
     with (bundle.path / "device-holders.jsonl").open("w") as file:
-        file.write(held(node_of(NODES - 1)).model_dump_json() + "\n")
+        file.write(holder(node_of(NODES - 1)).model_dump_json() + "\n")
     found = {check.name: check for check in judge(Bundle.open(bundle.path)).checks}["reports"]
     assert found.cause == "node.not_answered"
     assert "team-a/train-0 holds 8 of 8" in found.explanation
@@ -127,7 +127,7 @@ def test_waiting_ranks_are_told_who_has_devices(tmp_path: Path) -> None:
     before = judge(bundle)
     assert (before.cause, before.ranks) == ("scheduling.unschedulable", [1])
     with (bundle.path / "device-holders.jsonl").open("w") as file:
-        file.write(held("e2e-worker2").model_dump_json() + "\n")
+        file.write(holder("e2e-worker2").model_dump_json() + "\n")
     found = judge(Bundle.open(bundle.path))
     assert (found.verdict, found.cause, found.ranks) == ("FAIL", "scheduling.devices_held", [1])
     assert "Insufficient nvidia.com/gpu" in found.explanation

@@ -90,8 +90,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(data)
 
-    def log_message(self, *told: object) -> None:
-        del told
+    def log_message(self, *args: object) -> None:
+        del args
 
 
 @pytest.fixture

@@ -46,5 +46,5 @@ def test_the_words_of_a_refused_look_are_kept() -> None:
     """Contract: a paused container is known by what containerd says, deep inside what the client raises."""
     body = '{"kind":"Status","message":"error executing command: cannot exec in a paused state","code":500}'
     reason = f"Handshake status 500 Internal Server Error -+-+- {{'audit-id': 'x'}} -+-+- b'{body}'"
-    said = inspection._why(ApiException(status=0, reason=reason))
-    assert said == "ApiException: error executing command: cannot exec in a paused state"
+    message = inspection._why(ApiException(status=0, reason=reason))
+    assert message == "ApiException: error executing command: cannot exec in a paused state"

@@ -181,9 +181,9 @@ def test_deleted_pod_whose_log_broke_off_is_gap(follow: Start, broken: bytes) ->
 @pytest.mark.parametrize("after", [cut, lambda text: body(text + GONE)], ids=["reset", "removed"])
 def test_log_with_end_of_its_command_is_whole(follow: Start, after: Callable[[bytes], bytes]) -> None:
     """Contract: a held container only waits then, to be deleted. How its stream breaks off says nothing."""
-    said = ONE + b"2026-11-22T01:57:31.2Z exited with 0\n"
-    assert follow(after(said), refused(b"404 Not Found"), deleted=True).finish()[1] == []
-    assert follow(after(said), refused(b"500 Internal Server Error")).finish()[1] == []
+    content = ONE + b"2026-11-22T01:57:31.2Z exited with 0\n"
+    assert follow(after(content), refused(b"404 Not Found"), deleted=True).finish()[1] == []
+    assert follow(after(content), refused(b"500 Internal Server Error")).finish()[1] == []
 
 
 @pytest.mark.parametrize("life", [{"uid": "2"}, {"restarts": 1}])
@@ -196,9 +196,9 @@ def test_each_life_of_a_container_is_followed(follow: Start, life: dict[str, Any
 
 def test_a_stalled_stream_reports_an_unreachable_kubelet(tmp_path: Path) -> None:
     """Contract: a stream without new lines looks alike, so a connection of its own asks why none come."""
-    said = b'{"message":"Get https://10.0.0.2:10250/containerLogs: dial tcp 10.0.0.2:10250: i/o timeout"}'
+    body = b'{"message":"Get https://10.0.0.2:10250/containerLogs: dial tcp 10.0.0.2:10250: i/o timeout"}'
     head = b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: %d\r\nConnection: close\r\n\r\n"
-    server = Server(lambda number: "frozen" if number == 1 else head % len(said) + said)
+    server = Server(lambda number: "frozen" if number == 1 else head % len(body) + body)
     following = Follow(server, tmp_path)
     asked_once = Deadline.after(20)
     while not server.asked and not asked_once.passed:

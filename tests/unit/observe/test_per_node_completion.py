@@ -59,8 +59,8 @@ def test_a_pod_that_never_ends_stops_nobody(end: IndependentPods, status: dict[s
     assert end.reason() is None
     end.exited("a", 0)
     end.exited("b", 0)
-    said = end.reason() or ""
-    assert said.startswith("2 of 3 commands have ended; c: ")
+    reason = end.reason() or ""
+    assert reason.startswith("2 of 3 commands have ended; c: ")
 
 
 def test_pod_of_lost_node_is_not_waited_for(end: IndependentPods) -> None:
@@ -102,8 +102,8 @@ def test_pods_that_are_refused_are_not_waited_for(end: IndependentPods) -> None:
     """Contract: the pods that were let in still end their command."""
     tell(end, "pod", "c", "DELETED")
     about = {"kind": "DaemonSet", "name": "gpu-accept"}
-    said = {"type": "Warning", "reason": "FailedCreate", "involvedObject": about, "message": "no root here"}
-    tell(end, "event", "e", **said, lastTimestamp="2026-01-01T00:00:05Z")
+    event = {"type": "Warning", "reason": "FailedCreate", "involvedObject": about, "message": "no root here"}
+    tell(end, "event", "e", **event, lastTimestamp="2026-01-01T00:00:05Z")
     end.exited("a", 0)
     assert end.reason() is None
     end.exited("b", 0)

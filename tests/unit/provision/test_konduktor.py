@@ -54,12 +54,12 @@ def test_a_complete_environment_is_used_as_it_is(settings: Settings) -> None:
     (home / "bin").mkdir(parents=True)
     (home / "bin" / "python").symlink_to("/bin/sh")
     (home / konduktor.MARKER).write_text("x")
-    said: list[str] = []
+    messages: list[str] = []
     assert (
-        konduktor.konduktor_bin(RunContext(settings=settings, progress=said.append))
+        konduktor.konduktor_bin(RunContext(settings=settings, progress=messages.append))
         == home / "bin" / "konduktor"
     )
-    assert said == []
+    assert messages == []
 
 
 def test_one_that_was_cut_off_is_made_again(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,9 +46,9 @@ def ready(kind: KindCluster) -> Ready:
 def test_a_cluster_that_another_uses_stays(settings: Settings) -> None:
     kind = made(settings)
     first, second = ready(kind), ready(kind)
-    said: list[str] = []
-    assert not kind.leave(RunContext(settings=settings, progress=said.append), first, "aaaa")
-    assert said == ["cluster shared is kept, because another harness process uses it"]
+    messages: list[str] = []
+    assert not kind.leave(RunContext(settings=settings, progress=messages.append), first, "aaaa")
+    assert messages == ["cluster shared is kept, because another harness process uses it"]
     assert kind.state() is not None
     assert kind.removable(second, ""), "though another run made it"
     assert kind.used()
@@ -93,19 +93,19 @@ class Interrupted(KindCluster):
         return True
 
 
-def recorded(settings: Settings, said: list[str], tmp_path: Path) -> RecordedContext:
+def recorded(settings: Settings, messages: list[str], tmp_path: Path) -> RecordedContext:
     writer = BundleWriter.create(tmp_path / "runs", "aaaa", Redactor([]))
-    return RecordedContext(settings=settings, progress=said.append, writer=writer)
+    return RecordedContext(settings=settings, progress=messages.append, writer=writer)
 
 
 def test_one_interruption_does_not_end_a_deletion(settings: Settings, tmp_path: Path) -> None:
     """Contract: the cluster goes, and the bundle has its deletion as a stage without the interruption."""
     made(settings)
-    said: list[str] = []
-    context, kind = recorded(settings, said, tmp_path), Interrupted(settings)
+    messages: list[str] = []
+    context, kind = recorded(settings, messages, tmp_path), Interrupted(settings)
     ClusterUse(kind, context).leave_recorded()
     assert kind.state() is None
-    assert "the cluster is being deleted; interrupt again to stop the deletion" in said
+    assert "the cluster is being deleted; interrupt again to stop the deletion" in messages
     assert [(stage.name, stage.ok) for stage in context.writer.current.stages] == [("delete cluster", True)]
     assert context.writer.current.interrupted is None
 
@@ -113,22 +113,22 @@ def test_one_interruption_does_not_end_a_deletion(settings: Settings, tmp_path: 
 def test_a_second_interruption_leaves_the_cluster(settings: Settings, tmp_path: Path) -> None:
     """Contract: its state stays, so that `harness down` finds it, and that is said."""
     made(settings)
-    said: list[str] = []
-    context, kind = recorded(settings, said, tmp_path), Interrupted(settings)
+    messages: list[str] = []
+    context, kind = recorded(settings, messages, tmp_path), Interrupted(settings)
     kind.times = 2
     ClusterUse(kind, context).leave_recorded()
     assert kind.state() is not None
-    assert said[-1] == "cluster shared still exists: remove it with `harness down --cluster-name shared`"
+    assert messages[-1] == "cluster shared still exists: remove it with `harness down --cluster-name shared`"
     assert context.writer.current.interrupted == "SIGTERM"
 
 
 def test_deletion_that_fails_is_told_and_changes_no_verdict(settings: Settings, tmp_path: Path) -> None:
     kind = made(settings)
-    said: list[str] = []
-    context = recorded(settings, said, tmp_path)
+    messages: list[str] = []
+    context = recorded(settings, messages, tmp_path)
     ClusterUse(kind, context).leave_recorded()
     assert kind.state() is not None
-    assert said[-1].startswith(
+    assert messages[-1].startswith(
         "cluster shared still exists: remove it with `harness down --cluster-name shared` ("
     )
     assert [(stage.name, stage.ok) for stage in context.writer.current.stages] == [("delete cluster", False)]
@@ -137,10 +137,10 @@ def test_deletion_that_fails_is_told_and_changes_no_verdict(settings: Settings, 
 def test_a_cluster_that_another_run_began_is_only_left(settings: Settings, tmp_path: Path) -> None:
     """Contract: leaving what is not to be removed is no stage of a launch."""
     made(settings, owner="bbbb")
-    said: list[str] = []
-    context = recorded(settings, said, tmp_path)
+    messages: list[str] = []
+    context = recorded(settings, messages, tmp_path)
     ClusterUse(KindCluster(settings), context).leave_recorded()
-    assert (said, context.writer.current.stages) == ([], [])
+    assert (messages, context.writer.current.stages) == ([], [])
 
 
 def test_a_kubeconfig_chooses_the_users_own_cluster(settings: Settings) -> None:
@@ -159,9 +159,9 @@ def test_a_kubeconfig_chooses_the_users_own_cluster(settings: Settings) -> None:
 
 def test_failure_to_free_disk_is_only_reported(settings: Settings) -> None:
     """Contract: a failure only says so, and a cluster that is gone keeps nothing."""
-    said: list[str] = []
+    messages: list[str] = []
     kind = KindCluster(settings)
-    kind.free_disk("e2e-1", said.append)
-    assert said == []
-    made(settings).free_disk("e2e-1", said.append)
-    assert said[0].startswith("could not measure the disk usage of the pods in e2e-1: ")
+    kind.free_disk("e2e-1", messages.append)
+    assert messages == []
+    made(settings).free_disk("e2e-1", messages.append)
+    assert messages[0].startswith("could not measure the disk usage of the pods in e2e-1: ")

@@ -83,9 +83,9 @@ def test_frames_are_not_shown_among_the_log(tmp_path: Path) -> None:
 
 
 def test_terminal_shows_what_failed_first_and_verdict_last(faulty: Bundle) -> None:
-    with (console := Console(width=160)).capture() as said:
+    with (console := Console(width=160)).capture() as capture:
         terminal.render(judge(faulty), [], faulty.path, console, accepted=of_bundle(faulty))
-    shown = [line for line in said.get().splitlines() if re.match(r"[✓✗?!] +(e2e|all|acceptance)", line)]
+    shown = [line for line in capture.get().splitlines() if re.match(r"[✓✗?!] +(e2e|all|acceptance)", line)]
     assert [line.split()[1] for line in shown[:2]] == ["e2e-worker5", "e2e-worker2"]
     assert "compute.gemm.bf16.correct GPU 1" in shown[1]
     assert shown[-1].split()[:3] == ["✗", "acceptance", "FAIL"]
@@ -124,10 +124,10 @@ def test_each_check_of_each_node_is_a_test(faulty: Bundle) -> None:
 
 def test_fleet_json_has_all_of_it(faulty: Bundle) -> None:
     assert report_files.write(faulty, judge(faulty)) == {}
-    told = json.loads((faulty.path / "fleet.json").read_text())
-    assert told["verdict"] == "FAIL"
-    assert told["nodes"][1]["cells"][0]["cause"] == "compute.wrong"
-    assert {figure["id"]: figure["median"] for figure in told["figures"]}["copy.h2d"] == 55.0
+    document = json.loads((faulty.path / "fleet.json").read_text())
+    assert document["verdict"] == "FAIL"
+    assert document["nodes"][1]["cells"][0]["cause"] == "compute.wrong"
+    assert {figure["id"]: figure["median"] for figure in document["figures"]}["copy.h2d"] == 55.0
 
 
 def test_the_worst_figure_of_the_fleet_is_found(tmp_path: Path) -> None:

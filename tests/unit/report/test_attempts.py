@@ -67,9 +67,9 @@ def test_html_and_terminal_and_ci_show_them(tmp_path: Path) -> None:
     terminal.render(verdict, [], bundle.path, console, attempts(bundle, verdict))
     assert isinstance(console.file, io.StringIO)
     assert "0     1 of 2   workers-0-0-vzzdl  09:35:09 – 09:35:17  12, cut off" in console.file.getvalue()
-    said = dict(properties(launched(verdict, bundle.path)))["harness.restarts"]
-    assert "rank 0 got pod" in said
-    assert "was deleted" in said
+    restarts = dict(properties(launched(verdict, bundle.path)))["harness.restarts"]
+    assert "rank 0 got pod" in restarts
+    assert "was deleted" in restarts
 
 
 def test_ranks_that_ran_once_have_no_attempts(tmp_path: Path) -> None:

@@ -36,10 +36,10 @@ def test_launch_is_told_with_its_retries_and_its_report(tmp_path):
     writer.retry("the API server", "connection refused")
     (bundle.path / "report.html").touch()
     verdict = judge(bundle)
-    told = launched(verdict, bundle.path)
-    assert (told.verdict, told.cause, told.ranks) == (verdict.verdict, verdict.cause, verdict.ranks)
-    assert told.report == f"{bundle.path}/report.html"
-    assert told.retries == ["the API server: connection refused"]
+    launch = launched(verdict, bundle.path)
+    assert (launch.verdict, launch.cause, launch.ranks) == (verdict.verdict, verdict.cause, verdict.ranks)
+    assert launch.report == f"{bundle.path}/report.html"
+    assert launch.retries == ["the API server: connection refused"]
 
 
 def test_properties_hold_every_launch_of_a_test():

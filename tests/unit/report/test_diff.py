@@ -310,8 +310,8 @@ def test_the_code_that_was_sent_is_a_fact(tmp_path: Path):
     job = bundles.healthy()
     sent = SentCode(files={"/workspace/multinode.py": "ab" * 32})
     job.manifest = job.manifest.model_copy(update={"code": sent})
-    told = [("stack", "torch", "2.9.1"), ("stack", "pluto_files", "cd" * 32), ("file", "/workspace/a.py", "")]
-    job.truth[0].insert(0, TruthCode(facts=told))
+    code = [("stack", "torch", "2.9.1"), ("stack", "pluto_files", "cd" * 32), ("file", "/workspace/a.py", "")]
+    job.truth[0].insert(0, TruthCode(facts=code))
     found = facts(job.write(tmp_path), "a").job
     assert found["/workspace/multinode.py"] == "ab" * 6
     assert (found["torch"], found["pluto_files"]) == ("2.9.1", "cd" * 6)

@@ -56,14 +56,14 @@ def test_what_is_beside_the_evidence_is_none(writer):
 def test_a_report_that_cannot_be_written_changes_no_verdict(writer, name):
     """Contract: one line says so, with what to do. Verdict, evidence and the other files stay."""
     (writer.path / name).mkdir()
-    told: list[str] = []
-    outcome = finish(RecordedContext(settings=Settings(), progress=told.append, writer=writer))
+    messages: list[str] = []
+    outcome = finish(RecordedContext(settings=Settings(), progress=messages.append, writer=writer))
     assert outcome.verdict.verdict == "PASS"
     assert (outcome.report is None) == (name == "report.html")
     assert Bundle.open(writer.path).recorded_verdict == outcome.verdict
-    assert len(told) == 1
-    assert told[0].startswith(f"could not write {name} (")
-    assert f"harness report {writer.path}`" in told[0]
+    assert len(messages) == 1
+    assert messages[0].startswith(f"could not write {name} (")
+    assert f"harness report {writer.path}`" in messages[0]
     assert all((writer.path / other).is_file() for other in FILES if other != name)
     assert not [path for path in writer.path.iterdir() if path.name.startswith(".")]
 
@@ -76,11 +76,11 @@ def test_a_page_that_fails_changes_no_verdict(writer, monkeypatch):
 
     for name in FILES:
         monkeypatch.setitem(FILES, name, fail)
-    told: list[str] = []
-    outcome = finish(RecordedContext(settings=Settings(), progress=told.append, writer=writer))
+    messages: list[str] = []
+    outcome = finish(RecordedContext(settings=Settings(), progress=messages.append, writer=writer))
     assert (outcome.verdict.verdict, outcome.report) == ("PASS", None)
-    assert told[0].startswith("could not write report.html, ctrf.json, junit.xml (no more, ***)")
-    assert SECRET not in told[0]
+    assert messages[0].startswith("could not write report.html, ctrf.json, junit.xml (no more, ***)")
+    assert SECRET not in messages[0]
 
 
 def test_a_secret_is_in_no_report(tmp_path):
@@ -136,11 +136,11 @@ def test_a_full_disk_yields_a_verdict_without_report(small_disk):
 
     with pytest.raises(HarnessError):
         fill()
-    told: list[str] = []
-    outcome = finish(RecordedContext(settings=Settings(), progress=told.append, writer=writer))
+    messages: list[str] = []
+    outcome = finish(RecordedContext(settings=Settings(), progress=messages.append, writer=writer))
     assert (outcome.verdict.cause, outcome.report) == (DISK_FULL, None)
     assert Bundle.open(writer.path).recorded_verdict == outcome.verdict
-    assert "No space left" in told[0]
+    assert "No space left" in messages[0]
     assert not [name for name in FILES if (writer.path / name).exists()]
 
 
@@ -153,10 +153,10 @@ def test_report_that_does_not_fit_leaves_nothing_of_itself(small_disk):
     line = "2026-01-01T00:00:00Z " + "<&>" * 60
     with writer.log_file("pod-0", "main") as log:
         log.write(f"{line}\n" * 2000)  # each character is four or five in the page
-    told: list[str] = []
-    outcome = finish(RecordedContext(settings=Settings(), progress=told.append, writer=writer))
+    messages: list[str] = []
+    outcome = finish(RecordedContext(settings=Settings(), progress=messages.append, writer=writer))
     assert outcome.report is None
-    assert "No space left" in told[0]
+    assert "No space left" in messages[0]
     assert Bundle.open(writer.path).recorded_verdict == outcome.verdict
     left = ["ctrf.json", "junit.xml", "logs", "manifest.json", "verdict.json"]
     assert sorted(path.name for path in writer.path.iterdir()) == left

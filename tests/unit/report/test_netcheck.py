@@ -37,9 +37,9 @@ def test_the_matrix_is_in_page_terminal_and_markdown(tmp_path: Path) -> None:
     ]
     page = render(bundle, judge(bundle))
     assert page.count('class="square bad" title="tcp.filtered') == 3
-    with (console := Console(width=160)).capture() as said:
+    with (console := Console(width=160)).capture() as capture:
         verdict.render(judge(bundle), [], bundle.path, console, netcheck=found)
-    assert said.get().count("silent") == 3
+    assert capture.get().count("silent") == 3
     assert lines(found)[2].startswith("| 0 | – | silent | ok | ok |")
 
 
@@ -71,11 +71,11 @@ def test_a_pod_without_a_report_has_no_squares(tmp_path: Path) -> None:
 def test_rows_of_self_explanatory_ranks_are_merged(tmp_path: Path) -> None:
     """Contract: without a verdict of rank 0, each pod's own row is drawn."""
     whole = diagnosis("tcp.no_route", **{"c23": "tcp.no_route"})
-    said = {
+    diagnoses = {
         index: whole.model_copy(update={"whole": False, "rows": {index: whole.rows[index]}})
         for index in range(3)
     }
-    found = matrix(job(said).write(tmp_path / "b"))
+    found = matrix(job(diagnoses).write(tmp_path / "b"))
     assert found is not None
     assert [bool(row.squares) for row in found.rows] == [True, True, True, False]
 
@@ -92,8 +92,8 @@ def test_what_pod_cannot_know_comes_from_api_server(tmp_path: Path) -> None:
     without = matrix(job(everywhere(ill), service=False).write(tmp_path / "b"))
     assert with_service is not None
     assert without is not None
-    said = {step.step: (step.status, step.text) for step in with_service.steps}
-    assert said["pods"] == ("ok", "the containers of all 4 pods started")
-    assert said["service"][0] == "ok"
-    assert "selects all 4 pods" in said["service"][1]
+    steps = {step.step: (step.status, step.text) for step in with_service.steps}
+    assert steps["pods"] == ("ok", "the containers of all 4 pods started")
+    assert steps["service"][0] == "ok"
+    assert "selects all 4 pods" in steps["service"][1]
     assert {step.step: step.status for step in without.steps}["service"] == "failed"

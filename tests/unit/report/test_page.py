@@ -150,12 +150,12 @@ def test_long_curves_keep_their_extremes():
 
 
 @pytest.mark.parametrize(
-    ("lost", "said"),
+    ("lost", "text"),
     [([3], "3"), ([1, 2, 3, 7], "1–3, 7"), (range(0, 40, 2), "0, 2, 4, 6, 8, 10 and 14 more")],
 )
-def test_steps_are_told_in_few_words(lost, said):
+def test_steps_are_told_in_few_words(lost, text):
     """Contract: ranges, and a limit."""
-    assert steps(list(lost)) == said
+    assert steps(list(lost)) == text
 
 
 def test_curves_of_extreme_values_have_finite_places() -> None:

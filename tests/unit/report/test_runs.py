@@ -36,8 +36,8 @@ def text(rows: list[Row], width: int) -> str:
 
 def test_rows_list_runs_from_oldest_to_newest(rows: list[Row]) -> None:
     """Contract: seconds, ISO times and bytes; the newest last, whatever their names."""
-    told = [(one.state, one.verdict, one.cause, one.job[:15]) for one in rows]
-    assert told == [
+    summaries = [(one.state, one.verdict, one.cause, one.job[:15]) for one in rows]
+    assert summaries == [
         ("judged", "PASS", None, bundles.JOBSET),
         ("judged", "FAIL", "unification.wrong_value", "pluto-multinode"),
         ("cut off", "none", None, "pluto-multinode"),

@@ -49,9 +49,9 @@ def bundle(tmp_path: Path) -> Bundle:
     return Bundle.open(made.path)
 
 
-def told(bundle: Bundle, said: Verdict) -> tuple[ET.Element, dict[str, Any]]:
+def reports(bundle: Bundle, result: Verdict) -> tuple[ET.Element, dict[str, Any]]:
     """Return the suite of junit.xml, and ctrf.json, as they are read back."""
-    assert report_files.write(bundle, said) == {}
+    assert report_files.write(bundle, result) == {}
     root = ET.parse(bundle.path / "junit.xml").getroot()
     assert root.tag == "testsuites"
     (suite,) = root
@@ -70,8 +70,8 @@ def cases(suite: ET.Element) -> dict[str, str]:
 
 def test_the_suite_lists_the_verdict_before_its_checks(bundle):
     """Contract: in both files, in the order of the verdict; the counts are those of the tests."""
-    said = verdict(PASS, FAIL, UNKNOWN)
-    suite, ctrf = told(bundle, said)
+    result = verdict(PASS, FAIL, UNKNOWN)
+    suite, ctrf = reports(bundle, result)
     expected = {"verdict": "failure", "launched": "", "no-lost-points": "failure", "logs": "error"}
     assert list(cases(suite).items()) == list(expected.items())
     counts = [suite.get(name) for name in ("tests", "failures", "errors", "skipped")]
@@ -91,7 +91,7 @@ def test_the_suite_lists_the_verdict_before_its_checks(bundle):
 
 def test_what_failed_says_why_and_where(bundle):
     """Contract: cause, explanation, ranks and evidence of a check; a check that passed says what it saw."""
-    suite, ctrf = told(bundle, verdict(PASS, FAIL))
+    suite, ctrf = reports(bundle, verdict(PASS, FAIL))
     failure = suite.find("testcase[@name='no-lost-points']/failure")
     assert failure is not None
     message = "unification.lost_points: rank 1: <3 of 4>"
@@ -109,9 +109,9 @@ def test_what_failed_says_why_and_where(bundle):
 def test_launch_is_told_in_words_of_session(bundle):
     """Contract: JUnit's properties and CTRF's `extra` are those that `launched` gives a test of pytest; the
     bundle's place is told by name, so that the files say the same wherever it is brought."""
-    said = verdict(FAIL)
-    suite, ctrf = told(bundle, said)
-    expected = launched(said, bundle.path).model_copy(
+    result = verdict(FAIL)
+    suite, ctrf = reports(bundle, result)
+    expected = launched(result, bundle.path).model_copy(
         update={"bundle": "20261121T050000Z-n0nce7f3a", "report": "report.html"}
     )
     assert expected.retries == ["a watch: 410 Gone"]
@@ -126,7 +126,7 @@ def test_launch_is_told_in_words_of_session(bundle):
 
 def test_a_launch_takes_its_time_and_a_check_none(bundle):
     """Contract: from start to end of the manifest: 110 s."""
-    suite, ctrf = told(bundle, verdict(PASS))
+    suite, ctrf = reports(bundle, verdict(PASS))
     assert suite.get("timestamp") == bundle.manifest.started_at
     assert suite.get("time") == "110.000"
     assert [case.get("time") for case in suite.iter("testcase")] == ["110.000", "0.000"]
@@ -139,8 +139,8 @@ def test_unknown_never_looks_like_a_pass(bundle, checks):
     """Contract: JUnit shows an error and no skipped test. CTRF shows `failed`, also to a reader that counts
     only failures.
     """
-    said = Verdict(verdict="UNKNOWN", cause="run.evidence_missing", explanation="no log", checks=checks)
-    suite, ctrf = told(bundle, said)
+    result = Verdict(verdict="UNKNOWN", cause="run.evidence_missing", explanation="no log", checks=checks)
+    suite, ctrf = reports(bundle, result)
     assert cases(suite)["verdict"] == "error"
     assert int(suite.get("errors", "")) == 1 + sum(check.result == "UNKNOWN" for check in checks)
     assert suite.find(".//skipped") is None
@@ -155,14 +155,14 @@ def test_bundle_of_which_nothing_is_known_has_them_too(tmp_path):
     """
     empty = tmp_path / "empty"
     empty.mkdir()
-    suite, ctrf = told(Bundle.open(empty), judge(Bundle.open(empty)))
+    suite, ctrf = reports(Bundle.open(empty), judge(Bundle.open(empty)))
     assert cases(suite) == {"verdict": "error", "manifest": "error"}
     assert (suite.get("name"), suite.get("timestamp"), suite.get("time")) == ("harness", None, "0.000")
     assert ctrf["results"]["tests"][0]["status"] == "failed"
 
 
 def test_a_pass_is_green(bundle):
-    suite, ctrf = told(bundle, judge(bundle))
+    suite, ctrf = reports(bundle, judge(bundle))
     assert set(cases(suite).values()) == {""}
     assert len(cases(suite)) > 20
     assert {test["status"] for test in ctrf["results"]["tests"]} == {"passed"}
@@ -178,7 +178,7 @@ def test_no_text_of_a_job_breaks_the_files(bundle, text):
     and out of JUnit with what XML cannot hold written as its escape."""
     check = Check(name="c", result="FAIL", cause="rank.crashed", explanation=text, evidence=[text])
     passed = Check(name="p", result="PASS", explanation=text)
-    suite, ctrf = told(bundle, verdict(check, passed))
+    suite, ctrf = reports(bundle, verdict(check, passed))
     failure = suite.find("testcase[@name='c']/failure")
     assert failure.get("message") == f"rank.crashed: {legal(text)}" or not text
     assert (suite.findtext("testcase[@name='p']/system-out") or "") == legal(text)

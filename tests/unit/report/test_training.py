@@ -72,9 +72,9 @@ def test_no_evidence_of_the_disk_breaks_no_page(killed: Bundle, tmp_path: Path, 
     bundle = Bundle.open(extract(RECORDED / "training-rank-killed.tar.xz", tmp_path / "b"))
     (bundle.path / AUDIT).write_text(content)
     page = render(bundle, judge(bundle))
-    said = content.startswith("{") and "error" in content
-    assert ("The checkpoints were not read: no pod" in page) == said
-    assert ('id="training"' in page) == said
+    has_error = content.startswith("{") and "error" in content
+    assert ("The checkpoints were not read: no pod" in page) == has_error
+    assert ('id="training"' in page) == has_error
 
 
 @pytest.mark.parametrize("value", [0.0, 1e17, -1e299])

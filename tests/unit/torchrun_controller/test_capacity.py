@@ -112,11 +112,11 @@ def waits(one: Object, capacity: Capacity, later: float = 0) -> Decision:
 def test_a_queued_job_reports_free_capacity_and_gpu_holders() -> None:
     """Contract: after Kueue's own words, with the time of the answer."""
     one = job(numNodes=None, numGPUs=8, status={**CREATED, "numNodes": 1, "processesPerNode": 8})
-    said = str(waits(one, HALF).status.message)
-    assert said.startswith("no quota; at 20")
-    assert "8 GPUs are free on this queue's nodes now (4 on a and 4 on b)" in said
-    assert "2 x 4 GPUs would fit: submit a job with numNodes 2" in said
-    assert "8 are held by TorchrunJob team/other (4), pod team/y (3) and pod team/z (1)" in said
+    message = str(waits(one, HALF).status.message)
+    assert message.startswith("no quota; at 20")
+    assert "8 GPUs are free on this queue's nodes now (4 on a and 4 on b)" in message
+    assert "2 x 4 GPUs would fit: submit a job with numNodes 2" in message
+    assert "8 are held by TorchrunJob team/other (4), pod team/y (3) and pod team/z (1)" in message
     nothing = Capacity([node("a")], [pod("x", "a", 8)])
     assert "0 GPUs are free on this queue's nodes now; no equal split of 8 GPUs fits" in str(
         waits(one, nothing).status.message
@@ -133,9 +133,9 @@ def test_gpus_without_free_cpu_are_distinguished() -> None:
         capacity=Capacity([node("a")], [taken]),
         waits_in=queue(nodeResources={"gpus": 8, "cpus": 96}),
     )
-    said = str(desired(one, seen, NOW).status.message)
-    assert "8 GPUs are free" in said
-    assert "there are not enough free CPUs or memory on the nodes with free GPUs" in said
+    message = str(desired(one, seen, NOW).status.message)
+    assert "8 GPUs are free" in message
+    assert "there are not enough free CPUs or memory on the nodes with free GPUs" in message
 
 
 def test_a_job_that_waits_for_long_writes_seldom() -> None:

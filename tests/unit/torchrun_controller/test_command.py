@@ -166,7 +166,7 @@ def test_each_meeting_has_a_store_of_its_own(tmp_path: Path) -> None:
     """Contract: the address of a node that was lost is not asked again; who sets the variable is obeyed."""
     text = command.script("demo", spec("x"), TWO, distributed())
     [line] = [line for line in text.splitlines() if "TORCH_DISABLE_SHARE_RDZV_TCP_STORE" in line]
-    said = [
+    outputs = [
         subprocess.run(
             ["bash", "-c", f"{line}\nprintenv TORCH_DISABLE_SHARE_RDZV_TCP_STORE"],
             env={**os.environ, **given},
@@ -176,7 +176,7 @@ def test_each_meeting_has_a_store_of_its_own(tmp_path: Path) -> None:
         ).stdout.strip()
         for given in ({}, {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "0"})
     ]
-    assert said == ["1", "0"]
+    assert outputs == ["1", "0"]
 
 
 def test_one_node_is_standalone(tmp_path: Path) -> None:
@@ -275,9 +275,9 @@ def test_sigterm_counts_whenever_it_comes(tmp_path: Path, elastic: bool) -> None
     def ends(torchrun: str, at: int) -> int:
         (tmp_path / "torchrun").write_text(f"#!/bin/bash\n{torchrun}\n")
         (tmp_path / "torchrun").chmod(0o755)
-        told = ["bash", "-c", text]
+        command = ["bash", "-c", text]
         return subprocess.run(
-            told, check=False, env={**environment, "AT": str(at)}, cwd=tmp_path, timeout=30
+            command, check=False, env={**environment, "AT": str(at)}, cwd=tmp_path, timeout=30
         ).returncode
 
     assert ends("exit 7", 0) == 7
@@ -366,13 +366,13 @@ def test_words_arrive_as_they_are(words: list[str], tmp_path_factory: pytest.Tem
 
 def serve(listener: socket.socket, store: str, asked: threading.Event) -> None:
     """Answer as a store does: always, once ("hangs"), or never, as one of another version ("other")."""
-    held = []
+    connections = []
     while True:
         try:
             connection, _ = listener.accept()
         except OSError:
             return
-        held.append(connection)
+        connections.append(connection)
         query = connection.recv(10)
         if len(query) < 10 or store == "other" or (store == "hangs" and asked.is_set()):
             continue
@@ -390,12 +390,12 @@ def programs(folder: Path, torchrun: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("store", "code", "said"),
+    ("store", "code", "message"),
     [("answers", 0, ""), ("hangs", 1, "has not answered for 2 s: its torchrun hangs"), ("other", 0, "")],
 )
 @pytest.mark.parametrize("index", [0, 1])
 def test_a_store_that_does_not_answer_ends_the_pod(
-    tmp_path: Path, store: str, code: int, said: str, index: int
+    tmp_path: Path, store: str, code: int, message: str, index: int
 ) -> None:
     """Contract: torchrun would wait for it without end. A store that never answered is of another version,
     and one that refuses or closes connections is torchrun's own affair. Node 0 asks at its own address: one
@@ -417,7 +417,7 @@ def test_a_store_that_does_not_answer_ends_the_pod(
         done = subprocess.run(
             ["bash", "-c", script], capture_output=True, text=True, env=environment, timeout=60, check=False
         )
-    assert (done.returncode, said in done.stderr) == (code, True), done
+    assert (done.returncode, message in done.stderr) == (code, True), done
     assert asked.is_set() == (store != "other")
 
 

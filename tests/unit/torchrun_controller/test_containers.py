@@ -247,7 +247,7 @@ def test_an_elastic_job_runs_on_without_an_evicted_pod() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reason", "told"),
+    ("reason", "sentence"),
     [
         ("PreemptionByScheduler", "was preempted on node a by a pod of higher priority"),
         ("DeletionByTaintManager", "was evicted from node a because of a taint"),
@@ -256,11 +256,11 @@ def test_an_elastic_job_runs_on_without_an_evicted_pod() -> None:
         ("OfALaterVersion", "was disrupted on node a"),
     ],
 )
-def test_each_reason_of_a_disruption_has_a_sentence(reason: str, told: str) -> None:
+def test_each_reason_of_a_disruption_has_a_sentence(reason: str, sentence: str) -> None:
     """Contract: a reason that this version does not know is reported as it is."""
     found = evicted("Running")
     found["status"]["conditions"] = [{**EVICTED, "reason": reason, "message": "m"}]
-    assert ready(look([pod(0, "Running"), found]))[1] == f"demo-node-0-1-x0 {told} ({reason}: m)"
+    assert ready(look([pod(0, "Running"), found]))[1] == f"demo-node-0-1-x0 {sentence} ({reason}: m)"
 
 
 def test_a_disruption_that_did_not_happen_is_none() -> None:

@@ -224,12 +224,12 @@ def test_a_pod_holds_the_code_of_several_nodes() -> None:
         assert "StatefulSet" not in kinds(look(one, queue=asked))
 
 
-@pytest.mark.parametrize("said", ["", "soon", "-1", "1.5"])
-def test_pods_are_not_made_before_their_code(said: str) -> None:
+@pytest.mark.parametrize("parts", ["", "soon", "-1", "1.5"])
+def test_pods_are_not_made_before_their_code(parts: str) -> None:
     """Contract: while the command line brings it, and when that was cut off, the job says so and how to go
     on; it starts when the code is there.
     """
-    uploading = {names.WORKSPACE_ANNOTATION: "sha256:1", names.PARTS_ANNOTATION: said}
+    uploading = {names.WORKSPACE_ANNOTATION: "sha256:1", names.PARTS_ANNOTATION: parts}
     decision = look(job(annotations=uploading))
     assert (decision.status.phase, decision.actions) == ("Pending", [])
     assert reason(decision, "WorkspaceReady") == ("False", "Uploading")

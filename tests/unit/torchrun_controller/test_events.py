@@ -93,11 +93,11 @@ def test_failed_ranks_and_restarts_are_counted() -> None:
     assert [event.reason for event in of_job(status(job_id="j"), first)] == ["RankFailed"]
     assert of_job(first, first) == []
     second = status(failed, job_id="j", restarts=1)
-    told = of_job(first, second)
-    assert [(event.reason, event.order) for event in told] == [("RankFailed", 2), ("Restarted", 1)]
+    events = of_job(first, second)
+    assert [(event.reason, event.order) for event in events] == [("RankFailed", 2), ("Restarted", 1)]
     again = status(failed, job_id="another", restarts=0)
     [event] = of_job(second, again)
-    assert event.name("demo", "u") != told[0].name("demo", "u")
+    assert event.name("demo", "u") != events[0].name("demo", "u")
 
 
 def test_decisions_lead_to_their_events() -> None:
@@ -112,8 +112,8 @@ def test_decisions_lead_to_their_events() -> None:
     document["spec"]["suspend"] = False
     found = job(status=made.status.model_dump(by_alias=True, exclude_none=True))
     running = desired(found, Snapshot(jobset=document, pods=[pod(0, "Running"), pod(1, "Running")]), NOW)
-    told = {event.reason: event.message for event in of_job(made.status, running.status)}
-    assert told == {
+    messages = {event.reason: event.message for event in of_job(made.status, running.status)}
+    assert messages == {
         "Admitted": "Kueue admitted all of its pods",
         "Started": "2 nodes × 1 processes: 2/2 ready",
     }

@@ -260,8 +260,8 @@ def test_git_is_fetched_at_its_ref() -> None:
     """Contract: the ref is the ref, not the URL (the original's mistake)."""
     code = {"source": "git", "url": "https://git.example/a.git", "ref": "v1.2"}
     [fetch] = pod_of(made(job(workspaceStorage=code), queue()))["initContainers"]
-    said = {item["name"]: item["value"] for item in fetch["env"]}
-    assert said == {"URL": code["url"], "REF": "v1.2", "SHARED": "false"}
+    environment = {item["name"]: item["value"] for item in fetch["env"]}
+    assert environment == {"URL": code["url"], "REF": "v1.2", "SHARED": "false"}
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ BOUND = {"metadata": {"name": "data"}, "status": {"phase": "Bound"}}
 
 
 @pytest.mark.parametrize(
-    ("pods", "told", "says"),
+    ("pods", "warning", "says"),
     [
         (
             [],
@@ -84,11 +84,11 @@ BOUND = {"metadata": {"name": "data"}, "status": {"phase": "Bound"}}
     ],
     ids=["pods", "jobset", "mount", "claim", "pull secret"],
 )
-def test_an_event_explains_why_pods_are_late(pods: list[Object], told: Object, says: str) -> None:
+def test_an_event_explains_why_pods_are_late(pods: list[Object], warning: Object, says: str) -> None:
     """Contract: the message names the object and has the Event's sentence. Events are asked for only then."""
     asking = look(pods, None)
     assert asking.unexplained
-    decision = look(pods, [told])
+    decision = look(pods, [warning])
     assert not decision.unexplained
     assert says in str(decision.status.message)
     assert decision.requeue_at is not None
@@ -143,12 +143,12 @@ def test_a_message_with_a_reason_is_preferred() -> None:
     """Contract: a later message that a pod waits for its volumes does not hide the reason."""
     vague = "Unable to attach or mount volumes: unmounted volumes=[a]: timed out waiting for the condition"
     names = ("demo-node-0-1-x0", "demo-node-0-0-x0")
-    told = [
+    warnings = [
         event("Pod", each, "FailedMount", text) for each, text in zip(names, (NO_CONFIG, vague), strict=True)
     ]
     text = f"0 of 2 pods running: Pod {names[0]}: FailedMount: {NO_CONFIG}"
-    assert look([pending(), pending(1)], told).status.message == text
-    assert vague in str(look([pending(), pending(1)], told[1:]).status.message)
+    assert look([pending(), pending(1)], warnings).status.message == text
+    assert vague in str(look([pending(), pending(1)], warnings[1:]).status.message)
 
 
 def test_gang_pod_that_fits_no_node_is_named() -> None:
@@ -179,9 +179,9 @@ def test_a_jobset_that_kueue_does_not_see() -> None:
     suspended["metadata"]["creationTimestamp"] = ADMITTED
     asking = desired(job(status=CREATED), Snapshot(jobset=suspended), NOW)
     assert asking.unexplained
-    told = [event("JobSet", "demo", "FailedToCreate", "WorkloadPriorityClass low not found")]
-    said = desired(job(status=CREATED), Snapshot(jobset=suspended, warnings=told), NOW).status
-    assert (said.phase, said.message) == (
+    warnings = [event("JobSet", "demo", "FailedToCreate", "WorkloadPriorityClass low not found")]
+    status = desired(job(status=CREATED), Snapshot(jobset=suspended, warnings=warnings), NOW).status
+    assert (status.phase, status.message) == (
         "Queued",
         "JobSet demo: FailedToCreate: WorkloadPriorityClass low not found",
     )
@@ -200,8 +200,8 @@ def test_a_controller_that_does_nothing() -> None:
     suspended["metadata"]["creationTimestamp"] = ADMITTED
     seen = Snapshot(jobset=suspended, warnings=[])
     assert desired(job(status=CREATED), seen, NOW).status.message == "waiting for Kueue to admit the job"
-    said = desired(job(status=CREATED), seen, later).status
-    assert (said.phase, "no Workload" in str(said.message)) == ("Queued", True)
+    status = desired(job(status=CREATED), seen, later).status
+    assert (status.phase, "no Workload" in str(status.message)) == ("Queued", True)
 
 
 def test_jobs_of_namespace_share_events_that_are_read() -> None:

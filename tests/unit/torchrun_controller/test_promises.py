@@ -313,19 +313,19 @@ class Promises(RuleBasedStateMachine):
     @invariant()
     def what_is_decided_is_true(self) -> None:
         """What a look at the present state says agrees with the pods and with what is asked."""
-        said = self._oracle().status
-        if said.phase == "Succeeded":
+        status = self._oracle().status
+        if status.phase == "Succeeded":
             assert self.ran_ok
         phases = [one["status"]["phase"] for one in self.pods]
-        if said.phase == "Running":
+        if status.phase == "Running":
             assert set(phases) & {"Running", "Succeeded"}
             assert "Pending" not in phases
-        if said.phase == "Suspended":
+        if status.phase == "Suspended":
             assert self.job["spec"]["suspend"]
-        if said.phase in ("Queued", "Preempted"):
+        if status.phase in ("Queued", "Preempted"):
             assert self.pods == []
-        if not self.job["spec"]["suspend"] and said.phase not in FINISHED:
-            assert {c.type: c.status for c in said.conditions}["Suspended"] == "False"
+        if not self.job["spec"]["suspend"] and status.phase not in FINISHED:
+            assert {c.type: c.status for c in status.conditions}["Suspended"] == "False"
 
 
 Promises.TestCase.settings = settings(stateful_step_count=40)

@@ -253,13 +253,13 @@ def test_a_kai_queue_of_others_is_not_used(spec: Object, found: Object, state: t
     one = with_finalizer(**spec)
     decision = look(one, kai=True, kai_queue=found)
     assert (decision.actions, why(decision)) == ([], state)
-    told = {**one, "status": decision.status.model_dump(by_alias=True, exclude_none=True, mode="json")}
-    told["status"]["conditions"].append(CHECKED)
-    begun = job_desired(job(), Snapshot(queue=told), NOW, kai=True)
+    queue = {**one, "status": decision.status.model_dump(by_alias=True, exclude_none=True, mode="json")}
+    queue["status"]["conditions"].append(CHECKED)
+    begun = job_desired(job(), Snapshot(queue=queue), NOW, kai=True)
     assert any(isinstance(action, Create) for action in begun.actions) == (state[0] == "True")
-    changed = {**told, "metadata": {**told["metadata"], "generation": 2}}
+    changed = {**queue, "metadata": {**queue["metadata"], "generation": 2}}
     checked = {**CHECKED, "observedGeneration": 2}
-    changed["status"] = {"conditions": [checked, *told["status"]["conditions"][:-1]]}
+    changed["status"] = {"conditions": [checked, *queue["status"]["conditions"][:-1]]}
     assert not job_desired(job(), Snapshot(queue=changed), NOW, kai=True).actions
 
 

@@ -56,9 +56,9 @@ def test_without_torchrun_s_table_the_last_line_says_it(message: str, says: str)
 @given(st.text(alphabet="rank :(local_)\nexitcode0123456789-pid=", max_size=300))
 def test_any_text_of_a_user_is_no_error(text: str) -> None:
     """Contract: one bounded line, whatever stands in a container's termination message."""
-    said = explained(CODE, text)
-    assert "\n" not in said
-    assert len(said) < 500
+    explanation = explained(CODE, text)
+    assert "\n" not in explanation
+    assert len(explanation) < 500
 
 
 @pytest.mark.parametrize(

@@ -57,9 +57,9 @@ def proj(tmp_path: Path, git: Git) -> Path:
 
 def scan(top: Path) -> tuple[set[str], Tree, list[str]]:
     """Return the paths of the files that are sent, the tree, and the warnings."""
-    said: list[str] = []
-    tree = Walker(top, said.append).scan()
-    return {entry["path"] for entry in tree.entries if entry["kind"] != "dir"}, tree, said
+    messages: list[str] = []
+    tree = Walker(top, messages.append).scan()
+    return {entry["path"] for entry in tree.entries if entry["kind"] != "dir"}, tree, messages
 
 
 ALL = {".gitignore", "lib/__init__.py", "lib/data/__init__.py", "tool/tokenizer.bin", "train.py"}
@@ -68,14 +68,14 @@ ALL = {".gitignore", "lib/__init__.py", "lib/data/__init__.py", "tool/tokenizer.
 def test_tracked_file_is_sent_and_excluded_one_is_not(proj: Path) -> None:
     """Contract: no rule applies to what git tracks; .git/info/exclude counts."""
     (proj / "lib/data/cache.json").write_text("")
-    files, tree, said = scan(proj)
+    files, tree, messages = scan(proj)
     assert files == ALL
     assert dict(tree.excluded) == {
         ".git/": "a built-in rule excludes it",
         "lib/data/cache.json": "git ignores it",
         "private.env": "git ignores it",
     }
-    assert said == []
+    assert messages == []
 
 
 def test_the_rules_of_the_folders_above_count(proj: Path, tmp_path: Path) -> None:
@@ -91,8 +91,8 @@ def test_the_rules_of_the_folders_above_count(proj: Path, tmp_path: Path) -> Non
 def test_a_worktree_is_sent_without_its_git_file(proj: Path, tmp_path: Path, git: Git) -> None:
     """Contract: the file names a path of this machine; with the repository gone, .gitignore files decide."""
     git(proj, "worktree", "add", "-q", str(tmp_path / "tree"))
-    files, _, said = scan(tmp_path / "tree")
-    assert (files, said) == (ALL, [])
+    files, _, messages = scan(tmp_path / "tree")
+    assert (files, messages) == (ALL, [])
     proj.rename(tmp_path / "gone")
     files, _, [said_now] = scan(tmp_path / "tree")
     assert files == {".gitignore", "lib/__init__.py", "train.py"}
@@ -124,11 +124,11 @@ def test_submodules_and_nested_repositories_have_their_own_rules(
     (proj / "vendor/sub/new.py").write_text("")
     git(tmp_path, "clone", "-q", str(proj), str(proj / "nested"))
     (proj / "nested/scratch.bin").write_text("")
-    files, tree, [said] = scan(proj)
+    files, tree, [message] = scan(proj)
     inside = {f"vendor/sub/{path}" for path in (*ALL, "new.py")} | {f"nested/{path}" for path in ALL}
     assert files == ALL | {".gitmodules"} | inside
     assert {"vendor/sub/lib/data/x", "vendor/sub/.git", "nested/.git/"} <= {path for path, _ in tree.excluded}
-    assert "the submodule vendor/empty is empty here" in said
+    assert "the submodule vendor/empty is empty here" in message
     # A copy of a submodule without its .git is a folder like any other.
     (proj / "vendor/sub/.git").unlink()
     assert "vendor/sub/new.py" in scan(proj)[0]
@@ -252,8 +252,8 @@ def test_file_with_markers_of_conflict_is_named(proj: Path, git: Git) -> None:
         (proj / "train.py").write_text(branch)
         git(proj, "commit", "-qam", branch)
     subprocess.run(["git", "-C", str(proj), "merge", "other"], capture_output=True, check=False)
-    files, _, said = scan(proj)
-    assert (files, said) == (ALL, ["note: train.py is sent with merge conflict markers"])
+    files, _, messages = scan(proj)
+    assert (files, messages) == (ALL, ["note: train.py is sent with merge conflict markers"])
     (proj / "train.py").write_text("resolved")
     assert scan(proj)[2] == []
 
@@ -262,9 +262,9 @@ def test_a_gitignore_that_git_cannot_read_is_named(proj: Path) -> None:
     """Contract: PowerShell writes UTF-16, and git then applies no rule of the file."""
     (proj / "tool/.gitignore").write_text("sub.py\n", encoding="utf-16")
     (proj / "tool/sub.py").write_text("")
-    files, _, [said] = scan(proj)
+    files, _, [message] = scan(proj)
     assert "tool/sub.py" in files
-    assert said == "warning: git cannot read ignore files in UTF-16: tool/.gitignore; save them as UTF-8"
+    assert message == "warning: git cannot read ignore files in UTF-16: tool/.gitignore; save them as UTF-8"
 
 
 def test_a_folder_that_git_ignores_itself(proj: Path) -> None:
@@ -273,18 +273,18 @@ def test_a_folder_that_git_ignores_itself(proj: Path) -> None:
     (proj / "out/data/exp/.gitignore").write_text("*.bin\n")
     for name in ("run.py", "x.bin"):
         (proj / "out/data/exp" / name).write_text("")
-    files, _, [said] = scan(proj / "out/data/exp")
+    files, _, [message] = scan(proj / "out/data/exp")
     assert files == {".gitignore", "run.py"}
-    assert "git ignores the folder" in said
+    assert "git ignores the folder" in message
 
 
 def test_a_folder_of_ignored_files_is_sent_without_them(proj: Path) -> None:
     """Contract: the rules of the folders above count, also if they leave nothing; the user is warned."""
     (proj / "logs/sub/deep").mkdir(parents=True)
     (proj / "logs/sub/deep/a.bin").write_text("")
-    files, tree, [said] = scan(proj / "logs/sub")
+    files, tree, [message] = scan(proj / "logs/sub")
     assert (files, tree.excluded) == (set(), (("deep/a.bin", "git ignores it"),))
-    assert "warning: no files in" in said
+    assert "warning: no files in" in message
 
 
 def modes(top: Path) -> dict[str, int]:
@@ -391,5 +391,5 @@ def test_bare_and_broken_repositories_are_no_work_trees(tmp_path: Path, git: Git
     assert "HEAD" in scan(tmp_path / "bare")[0]
     (tmp_path / "half/.git").mkdir(parents=True)
     (tmp_path / "half/run.py").write_text("")
-    files, _, [said] = scan(tmp_path / "half")
-    assert (files, "half/.git does not decide" in said) == ({"run.py"}, True)
+    files, _, [message] = scan(tmp_path / "half")
+    assert (files, "half/.git does not decide" in message) == ({"run.py"}, True)

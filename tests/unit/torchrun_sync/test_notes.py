@@ -55,9 +55,9 @@ def test_secret_names_are_warned_about_code_names_not(tmp_path: Path) -> None:
 def test_a_private_key_beside_a_certificate_is_a_secret(tmp_path: Path) -> None:
     """Contract: a file with both is not taken for a bundle of certificates."""
     (tmp_path / "both.pem").write_text("-----BEGIN CERTIFICATE-----\n-----BEGIN PRIVATE KEY-----\n")
-    said: list[str] = []
-    Walker(tmp_path, said.append).scan()
-    assert "secrets are sent to the cluster: both.pem;" in said[0]
+    messages: list[str] = []
+    Walker(tmp_path, messages.append).scan()
+    assert "secrets are sent to the cluster: both.pem;" in messages[0]
 
 
 def test_large_files_are_named_with_their_size(tmp_path: Path) -> None:
@@ -65,9 +65,9 @@ def test_large_files_are_named_with_their_size(tmp_path: Path) -> None:
     for index in range(7):
         with (tmp_path / f"{index}.bin").open("wb") as file:
             file.truncate(warnings.LARGE_BYTES + index * 1_000_000 - (index == 0))
-    said: list[str] = []
-    Walker(tmp_path, said.append).scan()
-    [line] = said
+    messages: list[str] = []
+    Walker(tmp_path, messages.append).scan()
+    [line] = messages
     assert "6.bin (16.0 MB), 5.bin (15.0 MB)" in line
     assert "and 1 more; " in line
 
@@ -77,30 +77,32 @@ def test_a_pointer_of_git_lfs_is_not_the_file(tmp_path: Path) -> None:
     pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 4000000000\n"
     (tmp_path / "weights.bin").write_text(pointer)
     (tmp_path / "train.py").write_text("")
-    said: list[str] = []
-    Walker(tmp_path, said.append).scan()
-    assert said == ["warning: Git LFS pointers are sent instead of files: weights.bin; run `git lfs pull`"]
+    messages: list[str] = []
+    Walker(tmp_path, messages.append).scan()
+    assert messages == [
+        "warning: Git LFS pointers are sent instead of files: weights.bin; run `git lfs pull`"
+    ]
 
 
 def test_warning_comes_once_and_before_file_is_sent(tmp_path: Path) -> None:
     """Contract: each scan warns only about what is new, as `--watch` scans again and again."""
     (tmp_path / "train.py").write_text("")
-    said: list[str] = []
-    walker = Walker(tmp_path, said.append)
+    messages: list[str] = []
+    walker = Walker(tmp_path, messages.append)
     walker.scan()
-    assert said == []
+    assert messages == []
     (tmp_path / ".env").write_text("KEY=1")
     walker.scan()
     walker.scan()
-    assert len(said) == 1
+    assert len(messages) == 1
 
 
 def test_what_stays_here_is_one_line_or_a_list() -> None:
     """Contract: caches are no news; a name cannot write into the terminal."""
     excluded = [(".git/", BUILT_IN), ("data/", "git ignores it"), ("a\x1b[2J\n.bin", "git ignores it")]
     assert warnings.summary(excluded[:1]) == ""
-    said = "not sent: data/, 'a\\x1b[2J\\n.bin' (git ignores it); `--dry-run` lists all"
-    assert warnings.summary(excluded) == said
+    expected = "not sent: data/, 'a\\x1b[2J\\n.bin' (git ignores it); `--dry-run` lists all"
+    assert warnings.summary(excluded) == expected
     assert next(iter(warnings.listing(excluded))) == "not sent: .git/ (a built-in rule excludes it)"
     assert len([*warnings.listing(excluded)]) == 3
 
@@ -114,9 +116,9 @@ def test_the_line_has_an_end(count: int) -> None:
 
 def warned(folder: Path) -> list[str]:
     """Return the warnings of a scan."""
-    said: list[str] = []
-    Walker(folder, said.append).scan()
-    return said
+    messages: list[str] = []
+    Walker(folder, messages.append).scan()
+    return messages
 
 
 def test_many_small_files_are_named_with_their_folder(tmp_path: Path) -> None:

@@ -54,23 +54,23 @@ def started(pod: Path) -> int:
     return int(json.loads(frame[1])["started"])
 
 
-@pytest.mark.parametrize("told", [True, False])
+@pytest.mark.parametrize("is_written", [True, False])
 def test_all_is_done_before_the_container_may_end(
-    pod: Path, tree: Tree, monkeypatch: pytest.MonkeyPatch, told: bool
+    pod: Path, tree: Tree, monkeypatch: pytest.MonkeyPatch, is_written: bool
 ) -> None:
     """Contract: a receiver that dies as it tells of the code leaves a pod that was switched whole, or one
     that is switched again: the next sync stops no command that runs the right code."""
     write_ready = Store.write_ready
 
     def ends(store: Store, text: str) -> None:
-        if told:
+        if is_written:
             write_ready(store, text)
         raise Ended
 
     monkeypatch.setattr(Store, "write_ready", ends)
     with pytest.raises(Ended):
         staged(pod, tree).handle("switch", asked(tree))
-    assert started(pod) == (1 if told else 0)
+    assert started(pod) == (1 if is_written else 0)
     assert receiver(pod).control.wanted()["generation"] == 1
     monkeypatch.undo()
     staged(pod, tree).handle("switch", asked(tree))

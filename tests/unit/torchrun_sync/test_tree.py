@@ -63,14 +63,14 @@ def test_gitignore_files_exclude_what_git_excludes(
                 (top / where / name).write_text(name)
         subprocess.run(["git", "init", "-q", "--bare", elsewhere], check=True)
         asked = ["git", "-C", folder, f"--git-dir={elsewhere}", f"--work-tree={folder}", "ls-files"]
-        said = subprocess.run(
+        listing = subprocess.run(
             [*asked, "-z", "--others", "--exclude-standard"],
             capture_output=True,
             check=True,
             env={**os.environ, "GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_SYSTEM": "/dev/null"},
         ).stdout.decode()
         files = {entry["path"] for entry in Walker(top).scan().entries if entry["kind"] == "file"}
-        assert files == set(filter(None, said.split("\0")))
+        assert files == set(filter(None, listing.split("\0")))
 
 
 def test_torchrunignore_wins_over_gitignore(tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ HTTP response body: {"kind":"Status","message":"jobsets \\"x\\" is forbidden: no
 
 
 @pytest.mark.parametrize(
-    ("output", "cause", "told"),
+    ("output", "cause", "message"),
     [
         (REFUSED, "launch.rejected", 'HTTP 403: jobsets "x" is forbidden: no budget'),
         (REFUSED.replace("{", "<"), "launch.rejected", "HTTP 403: <"),
@@ -81,7 +81,7 @@ HTTP response body: {"kind":"Status","message":"jobsets \\"x\\" is forbidden: no
         ("asking\nstill running after 45 s", "launch.timed_out", "its last output was: asking"),
     ],
 )
-def test_why_konduktor_failed(output: str, cause: str, told: str) -> None:
+def test_why_konduktor_failed(output: str, cause: str, message: str) -> None:
     got, why = reason(1, output)
     assert got == cause
-    assert told in why
+    assert message in why

@@ -27,7 +27,7 @@ def test_the_main_job_is_what_it_says(job: JobFile) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         ({"name": "A_b"}, "name"),
         ({"name": "x" * 41}, "at most 40 lower-case letters"),
@@ -73,8 +73,8 @@ def test_the_main_job_is_what_it_says(job: JobFile) -> None:
         ({"resources": {"labels": {DURATION_LABEL: "1h"}}}, "whole number of seconds"),
     ],
 )
-def test_each_mistake_is_told(job: JobFile, change: dict[str, Any], told: str) -> None:
-    with pytest.raises(UsageError, match=told):
+def test_each_mistake_is_told(job: JobFile, change: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         job.with_(**change)
 
 
@@ -84,7 +84,7 @@ def test_all_mistakes_are_told_at_once(job: JobFile) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("a: [", r"job\.yaml is not valid YAML, line 1, column 5"),
         ("a:\n\tb: 1", r"job\.yaml is not valid YAML, line 2, column 1"),
@@ -93,9 +93,9 @@ def test_all_mistakes_are_told_at_once(job: JobFile) -> None:
         ("", r"job\.yaml: the file is empty"),
     ],
 )
-def test_a_file_that_is_no_job(tmp_path: Path, text: str, told: str) -> None:
+def test_a_file_that_is_no_job(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "job.yaml").write_text(text)
-    with pytest.raises(UsageError, match=told):
+    with pytest.raises(UsageError, match=message):
         JobFile.load(tmp_path / "job.yaml")
     with pytest.raises(UsageError, match="does not exist"):
         JobFile.load(tmp_path / "none.yaml")
@@ -151,6 +151,6 @@ def test_secrets_in_urls_and_scripts_are_known(job: JobFile) -> None:
     assert job.secrets == set()
 
 
-@pytest.mark.parametrize(("cpus", "told"), [(1, "1"), ("0.5", "0.5")])
-def test_cpus_are_read_as_exact_decimals(job: JobFile, cpus: Any, told: str) -> None:
-    assert job.with_(resources={"cpus": cpus}).cpus == Decimal(told)
+@pytest.mark.parametrize(("cpus", "expected"), [(1, "1"), ("0.5", "0.5")])
+def test_cpus_are_read_as_exact_decimals(job: JobFile, cpus: Any, expected: str) -> None:
+    assert job.with_(resources={"cpus": cpus}).cpus == Decimal(expected)

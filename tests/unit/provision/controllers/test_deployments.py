@@ -22,7 +22,7 @@ def test_one_that_runs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "told"),
+    ("status", "reason"),
     [
         ({"observedGeneration": 1}, "not observed"),
         ({"updatedReplicas": 0}, "0 of 1 pods are up to date; outdated pods: 1"),
@@ -30,6 +30,6 @@ def test_one_that_runs() -> None:
         ({"available": "False"}, "too few"),
     ],
 )
-def test_one_that_does_not(status: dict[str, Any], told: str) -> None:
+def test_one_that_does_not(status: dict[str, Any], reason: str) -> None:
     """An update whose image cannot be had leaves the old pod serving, and the Deployment Available."""
-    assert told in _why_not_available(deployment(**status))
+    assert reason in _why_not_available(deployment(**status))

@@ -34,13 +34,13 @@ def test_a_tainted_control_plane_does_not_count() -> None:
 
 
 def test_sidecars_and_the_overhead_of_pods_are_subtracted() -> None:
-    held = pod("a")
-    held["spec"]["initContainers"] = [
+    running_pod = pod("a")
+    running_pod["spec"]["initContainers"] = [
         {"restartPolicy": "Always", "resources": {"requests": {"cpu": "500m"}}},
         {"resources": {"requests": {"cpu": "200m"}}},
     ]
-    held["spec"]["overhead"] = {"cpu": "250m"}
-    assert quotas([node("a")], [held])["cpu"] == 1
+    running_pod["spec"]["overhead"] = {"cpu": "250m"}
+    assert quotas([node("a")], [running_pod])["cpu"] == 1
 
 
 def test_node_without_huge_pages_adds_no_quota_of_them() -> None:
@@ -100,17 +100,17 @@ def test_kinds_that_kueue_manages(text: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "kind", "said"),
+    ("text", "kind", "message"),
     [
         ("integrations: {frameworks: [batch/job, pod]}", "StatefulSet", "integrations are batch/job, pod"),
         ("", "StatefulSet", "integrations are batch/job"),
         ("integrations: {frameworks: [statefulset]}", "Job", "does not manage a Job"),
     ],
 )
-def test_kinds_that_kueue_does_not_manage(text: str, kind: str, said: str) -> None:
+def test_kinds_that_kueue_does_not_manage(text: str, kind: str, message: str) -> None:
     """Contract: refused before the launch, with what Kueue is told and what to add."""
     with pytest.raises(HarnessError) as refused:
         check_configuration(configured(text), kind)
     assert refused.value.cause == "queue.kind_not_managed"
-    assert said in refused.value.message
+    assert message in refused.value.message
     assert "integrations.frameworks" in refused.value.hint

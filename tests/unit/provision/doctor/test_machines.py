@@ -94,8 +94,8 @@ def test_rootless_docker_needs_cgroups_v2_with_systemd(
     path: Path, tmp_path: Path, version: str, driver: str, fits: bool
 ) -> None:
     options = ["name=seccomp,profile=builtin", "name=rootless", "name=cgroupns"]
-    told = fake_docker.info(CgroupVersion=version, CgroupDriver=driver, SecurityOptions=options)
-    fake_docker.install(path, fake_docker.ENGINE, told)
+    info = fake_docker.info(CgroupVersion=version, CgroupDriver=driver, SecurityOptions=options)
+    fake_docker.install(path, fake_docker.ENGINE, info)
     cgroups = checked(tmp_path)["cgroups"]
     assert cgroups.ok is fits
     assert "rootless" in cgroups.seen
@@ -145,7 +145,7 @@ def test_a_kind_that_go_installed_off_path_is_found(tmp_path: Path, variable: st
 
 
 @pytest.mark.parametrize(
-    ("variables", "daemon", "ok", "told"),
+    ("variables", "daemon", "ok", "message"),
     [
         (
             {"HTTPS_PROXY": "http://me:secret@proxy:3128"},
@@ -170,14 +170,14 @@ def test_proxy_that_docker_or_nodes_cannot_use_is_warning(
     variables: dict[str, str],
     daemon: dict[str, str],
     ok: bool,
-    told: str,
+    message: str,
 ) -> None:
     fake_docker.install(path, fake_docker.ENGINE, fake_docker.info(**daemon))
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     proxy = checked(tmp_path)["HTTP proxy"]
     assert (proxy.ok, proxy.required) == (ok, False)
-    assert told in proxy.seen
+    assert message in proxy.seen
     assert "secret" not in repr(proxy)
 
 

@@ -126,8 +126,10 @@ def test_nothing_is_known_of_image_of_user_s(worker: build.ImageRef, tmp_path: P
 def test_controller_image_has_what_it_imports() -> None:
     """Contract: every module of the harness that the controller loads is copied into its image."""
     program = "import sys, harness.torchrun_controller.__main__; print(*sys.modules)"
-    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
-    loaded = {name for name in said.split() if name.startswith("harness.")}
+    output = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    ).stdout
+    loaded = {name for name in output.split() if name.startswith("harness.")}
     parts = {part.name for part in build.CONTROLLER.parts}
     parts |= {
         name

@@ -18,16 +18,16 @@ IMAGE = LocalImage("worker:1", "sha256:" + "ab" * 32)
 @pytest.fixture
 def context(tmp_path: Path) -> RunContext:
     settings = Settings(cache_dir=tmp_path / "cache", state_dir=tmp_path / "state")
-    return RunContext(settings=settings, progress=said.append)
+    return RunContext(settings=settings, progress=messages.append)
 
 
-said: list[str] = []
+messages: list[str] = []
 
 
 @pytest.fixture
 def docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A `docker` that appends its words to a file and does what `answer` in the folder does."""
-    said.clear()
+    messages.clear()
     folder = tmp_path / "bin"
     folder.mkdir()
     (folder / "docker").write_text(f'#!/bin/sh\necho "$*" >>{folder}/asked\n. {folder}/answer\n')
@@ -37,7 +37,7 @@ def docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("message", "told"),
+    ("message", "warning"),
     [
         (
             "docker: Error response from daemon: Mounts denied: the path is not shared from the host",
@@ -48,13 +48,13 @@ def docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
 )
 def test_layers_that_nodes_cannot_use_are_not_mounted(
-    docker: Path, context: RunContext, message: str, told: str
+    docker: Path, context: RunContext, message: str, warning: str
 ) -> None:
     """Docker Desktop (two forms), and ZFS or an overlay file system below Docker."""
     volume = "*Mountpoint*) echo /var/lib/docker/volumes/x/_data ;;"
     (docker / "answer").write_text(f'case "$*" in {volume} "run "*) echo "{message}" >&2; exit 1 ;; esac\n')
     assert unpacked.mountable("node:1", context) is None
-    assert told in said[0]
+    assert warning in messages[0]
     settings = context.settings
     nodes = configuration(settings, "node:1", (), None, settings.state_dir)["nodes"]
     assert isinstance(nodes, list)
@@ -66,7 +66,7 @@ def test_layers_that_nodes_can_use_are_mounted(docker: Path, context: RunContext
     assert unpacked.mountable("node:1", context) == Path("/data/x")
     asked = (docker / "asked").read_text()
     assert "type=bind,source=/data/x" in asked
-    assert said == []
+    assert messages == []
 
 
 @pytest.mark.parametrize(

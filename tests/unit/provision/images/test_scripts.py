@@ -19,7 +19,7 @@ NAMES = st.lists(st.from_regex(r"[a-z_]{1,8}(/[a-z]{1,4})?\.py", fullmatch=True)
 FILES = NAMES.flatmap(lambda names: st.fixed_dictionaries({name: st.binary(max_size=40) for name in names}))
 
 
-def said(files: dict[str, bytes]) -> dict[str, str]:
+def labels(files: dict[str, bytes]) -> dict[str, str]:
     """As Docker gives the label of an image that was built from these."""
     return dict(json.loads(scripts.labels("making", files)[scripts.SCRIPTS]))
 
@@ -27,7 +27,7 @@ def said(files: dict[str, bytes]) -> dict[str, str]:
 @given(FILES, FILES)
 def test_image_and_changes_make_the_checkout(image: dict[str, bytes], checkout: dict[str, bytes]) -> None:
     """What the image has, under what is brought, is exactly what lies there; nothing more is brought."""
-    changed = scripts.changed_since(said(image), checkout)
+    changed = scripts.changed_since(labels(image), checkout)
     if changed is None:
         assert set(image) - set(checkout)
         return
@@ -37,7 +37,7 @@ def test_image_and_changes_make_the_checkout(image: dict[str, bytes], checkout: 
 
 def test_an_image_with_a_deleted_file_is_not_used() -> None:
     """An import of it would still work there."""
-    assert scripts.changed_since(said({"old.py": b"", "a.py": b""}), {"a.py": b""}) is None
+    assert scripts.changed_since(labels({"old.py": b"", "a.py": b""}), {"a.py": b""}) is None
 
 
 def test_more_than_a_config_map_takes_is_not_brought() -> None:

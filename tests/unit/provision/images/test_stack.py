@@ -97,13 +97,13 @@ def settings(server: Server, tmp_path: Path) -> Settings:
 
 def test_auto_takes_the_registry_that_answers(settings: Settings, server: Server) -> None:
     """References stay by digest; the manifests are the pinned ones, with them put in and fit for 2 cores."""
-    said: list[str] = []
-    stack = resolve(RunContext(settings=settings, progress=said.append))
+    messages: list[str] = []
+    stack = resolve(RunContext(settings=settings, progress=messages.append))
     host = f"localhost:{server.port}"
     assert stack.image_source == "registry"
     assert stack.node_images == ()
     assert stack.node_image == f"{host}/node@sha256:{'0' * 64}"
-    assert said[0] == "images: registry (the registries and manifest hosts respond)"
+    assert messages[0] == "images: registry (the registries and manifest hosts respond)"
     manager = yaml.safe_load(stack.kueue_manifest.read_text())["spec"]["template"]["spec"]["containers"][0]
     assert manager["image"] == f"{host}/kueue@sha256:{'0' * 64}"
     assert manager["imagePullPolicy"] == "IfNotPresent"
@@ -163,12 +163,12 @@ def test_a_host_without_an_address_is_reported_without_requests(
     nowhere: Registry, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A proxy would look for it itself, so it is asked where there is one."""
-    (told,) = registry_access.unreached(nowhere)
-    assert told.startswith("https://registry.invalid/v2/: [Errno -")
+    (problem,) = registry_access.unreached(nowhere)
+    assert problem.startswith("https://registry.invalid/v2/: [Errno -")
     assert server.asked == []
     monkeypatch.setenv("HTTPS_PROXY", f"http://127.0.0.1:{server.port}")
-    (told,) = registry_access.unreached(nowhere)
-    assert told.startswith("https://registry.invalid/v2/: 501")  # this proxy knows no CONNECT
+    (problem,) = registry_access.unreached(nowhere)
+    assert problem.startswith("https://registry.invalid/v2/: 501")  # this proxy knows no CONNECT
     assert "HEAD /v2/" in server.asked
 
 
@@ -188,10 +188,10 @@ def test_a_name_server_that_is_silent_is_not_awaited(
     monkeypatch.setattr(socket, "getaddrinfo", silent)
     monkeypatch.setattr(registry_access, "ADDRESS_SECONDS", 2.0)
     try:
-        (told,) = registry_access.unreached(nowhere)
+        (problem,) = registry_access.unreached(nowhere)
     finally:
         answered.set()
-    assert told == "https://registry.invalid/v2/: no address within 2 s"
+    assert problem == "https://registry.invalid/v2/: no address within 2 s"
     assert server.asked == []
 
 

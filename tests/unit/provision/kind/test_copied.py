@@ -70,7 +70,7 @@ def test_a_proxy_on_a_loopback_address_does_not_count(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize(
-    ("said", "refused"),
+    ("output", "refused"),
     [
         ('overlay2\n["name=seccomp,profile=builtin","name=cgroupns"]\nDebian GNU/Linux 12', False),
         ("overlayfs\nnull\nFedora Linux 43", False),
@@ -83,9 +83,9 @@ def test_a_proxy_on_a_loopback_address_does_not_count(monkeypatch: pytest.Monkey
         ("", True),
     ],
 )
-def test_what_docker_is(said: str, refused: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_docker_is(output: str, refused: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """kind gives nodes other options there. A daemon that does not answer is no reason to try."""
-    monkeypatch.setattr(from_template.processes, "run", lambda *_a, **_k: SimpleNamespace(stdout=said))
+    monkeypatch.setattr(from_template.processes, "run", lambda *_a, **_k: SimpleNamespace(stdout=output))
     assert (from_template.rejection(kind(), SOURCE) is not None) == refused
 
 

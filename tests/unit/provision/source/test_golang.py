@@ -61,10 +61,10 @@ def test_shared_module_has_one_version_compiled_once(go: Go, tmp_path: Path) -> 
         compiled: list[None] = []
         go.build(module, work, made, lambda compiled=compiled: compiled.append(None))  # type: ignore[misc]
         counts.append(len(compiled))
-    said = [
+    versions = [
         subprocess.run([made / m.name], capture_output=True, text=True, check=True).stderr for m in modules
     ]
-    assert said == ["v1.1.0", "v1.1.0"]
+    assert versions == ["v1.1.0", "v1.1.0"]
     assert counts[1] == 1
     assert go.packages(modules, work) == sum(counts)
 
@@ -86,5 +86,5 @@ def test_a_program_is_for_the_platform_of_its_image(
     """Contract: GOARCH of the environment has no say, or the cache would mix platforms up."""
     monkeypatch.setenv("GOARCH", "riscv64")
     made_for = replace(go, architecture=wanted)
-    said = go.shell.run(["go", "env", "GOARCH", "GOHOSTARCH"], env=made_for._environment).split()
-    assert said[0] == (wanted or said[1])
+    architectures = go.shell.run(["go", "env", "GOARCH", "GOHOSTARCH"], env=made_for._environment).split()
+    assert architectures[0] == (wanted or architectures[1])

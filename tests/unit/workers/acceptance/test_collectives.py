@@ -126,9 +126,9 @@ BEFORE = {rank: at(4, beat=1) for rank in range(4)}
 )
 def test_who_keeps_the_others_waiting(now: dict[int, Position], cause: str, ranks: tuple[int, ...]):
     """Contract: who is gone, then who is behind, then who is elsewhere; nobody without a reason."""
-    said = diagnose(BEFORE, now, 4)
-    assert (said.cause, said.ranks) == (cause, ranks), said.text
-    assert "exchange 5" in said.text
+    diagnosis = diagnose(BEFORE, now, 4)
+    assert (diagnosis.cause, diagnosis.ranks) == (cause, ranks), diagnosis.text
+    assert "exchange 5" in diagnosis.text
 
 
 def test_every_collective_has_a_factor():

@@ -66,12 +66,12 @@ def test_the_frames_are_the_lines_and_the_report(
     one.say(check("FAIL", "y\nz" * 3000))
     out = capsys.readouterr().out
     assert out.splitlines()[0].startswith("[COMPUTE] FAIL compute.gemm.bf16: y z")
-    (said,) = framed(out)
-    assert AcceptanceCheck.model_validate(said["check"]).text == "y\nz" * 3000
+    (frame,) = framed(out)
+    assert AcceptanceCheck.model_validate(frame["check"]).text == "y\nz" * 3000
     one.finish(ranks=4)
     out = capsys.readouterr().out
-    (said,) = framed(out)
-    report = AcceptanceReport.model_validate(said["report"])
+    (frame,) = framed(out)
+    report = AcceptanceReport.model_validate(frame["report"])
     assert report == AcceptanceReport.model_validate_json((tmp_path / "ddp_tests_result.json").read_text())
     assert (report.node, report.ranks, report.kind) == ("node-7", 4, "ddp")
     assert framed(out, "other") == []
@@ -124,20 +124,20 @@ def test_a_cpu_is_no_acceptance_of_a_gpu(tmp_path: Path, capsys: pytest.CaptureF
     )
 )
 def test_the_termination_log_is_short_and_worst_first(
-    tmp_path_factory: pytest.TempPathFactory, said: list[tuple[Verdict, str]]
+    tmp_path_factory: pytest.TempPathFactory, results: list[tuple[Verdict, str]]
 ) -> None:
     """Contract: Kubernetes cuts at 4096 bytes; what failed comes first, and no character is cut."""
     folder = tmp_path_factory.mktemp("log")
     (folder / "log").touch()
     one = emitter(folder)
-    for verdict, text in said:
+    for verdict, text in results:
         one.say(check(verdict, text))
     one.finish()
     written = (folder / "log").read_bytes()
     assert len(written) <= TERMINATION_BYTES
     text = written.decode()
-    assert ("FAIL" in text.splitlines()[0]) == any(verdict == "FAIL" for verdict, _ in said)
-    if any(verdict == "FAIL" for verdict, _ in said):
+    assert ("FAIL" in text.splitlines()[0]) == any(verdict == "FAIL" for verdict, _ in results)
+    if any(verdict == "FAIL" for verdict, _ in results):
         assert text.splitlines()[1].startswith("[COMPUTE] FAIL")
 
 

@@ -13,8 +13,8 @@ def gpus(count: int, name: str = "NVIDIA H100") -> list[Device]:
     return [Device("cuda", index, f"GPU-{name}-{index}", name) for index in range(count)]
 
 
-def verdicts(said: dict[Device, list[str]]) -> list[str]:
-    return [check.verdict for check in checks("compute.equal", said, "compute.unequal")]
+def verdicts(digests: dict[Device, list[str]]) -> list[str]:
+    return [check.verdict for check in checks("compute.equal", digests, "compute.unequal")]
 
 
 @given(st.integers(1, 8))

@@ -19,9 +19,9 @@ UP = [26.562] * 18
 
 
 def gpu(**changed: str) -> Gpu:
-    said = parse(smi_texts.document(smi_texts.gpu(**changed)))
-    assert said
-    return said.gpus[0]
+    smi_log = parse(smi_texts.document(smi_texts.gpu(**changed)))
+    assert smi_log
+    return smi_log.gpus[0]
 
 
 def judge(one: Gpu) -> dict[str, Check]:
@@ -70,8 +70,8 @@ def test_one_fault_is_one_check(changed: dict[str, str], id: str, verdict: str, 
 
 def test_corrected_errors_and_errors_before_the_last_reset_pass() -> None:
     """Contract: the rows of earlier errors are remapped, and a few corrected errors are normal."""
-    said = smi_texts.document(smi_texts.gpu(dram_correctable="5000"))
-    volatile, aggregate, rest = said.partition("<aggregate>")
+    document = smi_texts.document(smi_texts.gpu(dram_correctable="5000"))
+    volatile, aggregate, rest = document.partition("<aggregate>")
     earlier = rest.replace("<dram_uncorrectable>0", "<dram_uncorrectable>12")
     parsed = parse(volatile + aggregate + earlier)
     assert parsed
@@ -92,8 +92,8 @@ def test_disabled_ecc_is_reported_as_a_setting() -> None:
     ],
 )
 def test_the_dram_counters_of_older_gpus(counters: str, verdict: str) -> None:
-    said = smi_texts.document(smi_texts.gpu()).replace("<dram_correctable>0</dram_correctable>", counters)
-    parsed = parse(said)
+    document = smi_texts.document(smi_texts.gpu()).replace("<dram_correctable>0</dram_correctable>", counters)
+    parsed = parse(document)
     assert parsed
     assert judge(parsed.gpus[0])["env.ecc.dram_corrected"].verdict == verdict
 
@@ -144,10 +144,10 @@ def test_an_nvlink_that_is_down_or_slow_fails(
     name: str, speeds: list[list[float]], gpus: int, verdict: str
 ) -> None:
     """Contract: a link that is down or slow fails, also when it is so on every GPU of a known model."""
-    said = parse_links(smi_texts.links(*speeds))
+    links = parse_links(smi_texts.links(*speeds))
     one = replace(gpu(), name=name)
     where = Device("cuda", 1, one.uuid, one.name).where
-    check = gpu_health.links(one, said, LIMITS, gpus=gpus, **where)
+    check = gpu_health.links(one, links, LIMITS, gpus=gpus, **where)
     assert (check.verdict, check.gpu, check.index) == (verdict, one.uuid, 1)
     assert (check.cause == "gpu.nvlink") == (verdict == "FAIL")
 
@@ -155,8 +155,8 @@ def test_an_nvlink_that_is_down_or_slow_fails(
 def test_pcie_cards_without_a_bridge_are_not_accused() -> None:
     """Contract: the links are down on each GPU of a model without a limit (DCGM #49, NVSentinel #1481)."""
     one = replace(gpu(), name="NVIDIA A100 80GB PCIe")
-    said = parse_links(smi_texts.links([0.0] * 12, [0.0] * 12))
+    links = parse_links(smi_texts.links([0.0] * 12, [0.0] * 12))
     where = Device("cuda", 0, smi_texts.uuid(0), one.name).where
-    check = gpu_health.links(replace(one, uuid=smi_texts.uuid(0)), said, LIMITS, gpus=2, **where)
+    check = gpu_health.links(replace(one, uuid=smi_texts.uuid(0)), links, LIMITS, gpus=2, **where)
     assert (check.verdict, check.cause) == ("UNKNOWN", None)
     assert "without an NVLink bridge" in check.text

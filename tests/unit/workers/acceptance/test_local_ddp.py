@@ -29,7 +29,7 @@ def test_a_good_run_is_taken_as_it_is() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "ended", "words"),
+    ("report", "ended", "words"),
     [
         (None, Ended(1, ("Segmentation fault",)), "Segmentation fault"),
         (report(), WELL, "no checks"),
@@ -43,10 +43,10 @@ def test_a_good_run_is_taken_as_it_is() -> None:
     ],
 )
 def test_what_is_not_the_whole_story_is_unknown(
-    said: dict[str, Any] | None, ended: Ended, words: str
+    report: dict[str, Any] | None, ended: Ended, words: str
 ) -> None:
     """Contract: no report, an empty one, one of other ranks, and a bad end without a FAIL are UNKNOWN."""
-    checks = list(judge(said, 2, ended))
+    checks = list(judge(report, 2, ended))
     assert worst(check.verdict for check in checks) == "UNKNOWN"
     assert words in checks[-1].text
 

@@ -111,8 +111,8 @@ def test_what_pytorch_lacks_is_named_with_the_version(monkeypatch: pytest.Monkey
     """Contract: the check is UNKNOWN by the runner, and its text is this sentence."""
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(__version__="2.0.1"))  # type: ignore[arg-type]
     error = compat.lacks("float8_e4m3fn", "2.1")
-    told = "PyTorch 2.0.1 has no float8_e4m3fn, which requires PyTorch 2.1 or later"
-    assert runner._words(error) == told
+    message = "PyTorch 2.0.1 has no float8_e4m3fn, which requires PyTorch 2.1 or later"
+    assert runner._words(error) == message
 
 
 def test_sequences_of_different_lengths_are_no_pairs() -> None:

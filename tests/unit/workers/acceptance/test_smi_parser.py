@@ -16,17 +16,17 @@ from harness.workers.acceptance.smi_parser import NOT_SUPPORTED, Gpu, parse, par
 
 
 def read(**changed: str) -> Gpu:
-    said = parse(smi_texts.document(smi_texts.gpu(**changed)))
-    assert said
-    return said.gpus[0]
+    smi_log = parse(smi_texts.document(smi_texts.gpu(**changed)))
+    assert smi_log
+    return smi_log.gpus[0]
 
 
 def test_a_real_one() -> None:
     """Contract: an H200 at rest, as driver 580 printed it (without its numbers and what is not read)."""
-    said = parse((Path(__file__).parents[2] / "files/nvidia-smi-h200.xml").read_text())
-    assert said is not None
-    assert (said.driver, said.cuda) == ("580.159.04", "13.0")
-    (one,) = said.gpus
+    smi_log = parse((Path(__file__).parents[2] / "files/nvidia-smi-h200.xml").read_text())
+    assert smi_log is not None
+    assert (smi_log.driver, smi_log.cuda) == ("580.159.04", "13.0")
+    (one,) = smi_log.gpus
     missing = {field.name for field in fields(Gpu) if getattr(one, field.name) in (None, NOT_SUPPORTED)}
     # The file lacks these elements, and a GPU with row remapping retires no pages.
     assert missing == {"virtualization", "c2c", "recovery", "reset_required", "fabric", "fabric_status"} | {
@@ -40,10 +40,10 @@ def test_a_real_one() -> None:
 
 def test_a_healthy_gpu() -> None:
     """Contract: every field that is judged is found."""
-    said = parse(smi_texts.document(smi_texts.gpu(0), smi_texts.gpu(1)))
-    assert said is not None
-    assert (said.driver, said.cuda, len(said.gpus)) == ("550.127.08", "12.4", 2)
-    assert said.gpus[1] == Gpu(
+    smi_log = parse(smi_texts.document(smi_texts.gpu(0), smi_texts.gpu(1)))
+    assert smi_log is not None
+    assert (smi_log.driver, smi_log.cuda, len(smi_log.gpus)) == ("550.127.08", "12.4", 2)
+    assert smi_log.gpus[1] == Gpu(
         uuid=smi_texts.uuid(1),
         name="NVIDIA H100 80GB HBM3",
         index=1,
@@ -71,9 +71,11 @@ def test_a_healthy_gpu() -> None:
 
 
 def test_older_drivers_call_the_reasons_otherwise() -> None:
-    said = parse(smi_texts.document(smi_texts.gpu(reasons="clocks_throttle_reasons", hw_slowdown="Active")))
-    assert said
-    assert said.gpus[0].reasons == {"sw_power_cap", "hw_slowdown"}
+    smi_log = parse(
+        smi_texts.document(smi_texts.gpu(reasons="clocks_throttle_reasons", hw_slowdown="Active"))
+    )
+    assert smi_log
+    assert smi_log.gpus[0].reasons == {"sw_power_cap", "hw_slowdown"}
 
 
 def test_the_sum_of_both_sram_counters() -> None:
@@ -81,9 +83,9 @@ def test_the_sum_of_both_sram_counters() -> None:
     seen = read(sram_uncorrectable_parity="2", sram_uncorrectable_secded="3")
     assert seen.sram_uncorrected == 5
     ampere = smi_texts.document(smi_texts.gpu()).replace("sram_uncorrectable_parity", "sram_uncorrectable")
-    said = parse(ampere.replace("<sram_uncorrectable>0", "<sram_uncorrectable>4"))
-    assert said
-    assert said.gpus[0].sram_uncorrected == 4
+    smi_log = parse(ampere.replace("<sram_uncorrectable>0", "<sram_uncorrectable>4"))
+    assert smi_log
+    assert smi_log.gpus[0].sram_uncorrected == 4
 
 
 @pytest.mark.parametrize("words", ["N/A", "[N/A]", "Not Supported"])
@@ -98,24 +100,24 @@ def test_what_is_no_answer(text: str) -> None:
 
 
 def test_a_document_without_gpus() -> None:
-    said = parse(smi_texts.document())
-    assert said is not None
-    assert said.gpus == ()
+    smi_log = parse(smi_texts.document())
+    assert smi_log is not None
+    assert smi_log.gpus == ()
 
 
 def test_what_is_not_there_is_none() -> None:
     """Contract: no field gets a value that nvidia-smi did not print."""
-    said = parse("<nvidia_smi_log><gpu><uuid>GPU-1</uuid></gpu></nvidia_smi_log>")
-    assert said is not None
-    assert said.gpus == (Gpu(uuid="GPU-1", name="", index=0),)
+    smi_log = parse("<nvidia_smi_log><gpu><uuid>GPU-1</uuid></gpu></nvidia_smi_log>")
+    assert smi_log is not None
+    assert smi_log.gpus == (Gpu(uuid="GPU-1", name="", index=0),)
 
 
 def test_reasons_in_words_that_nobody_knows_are_not_told() -> None:
     """Contract: a driver that tells of no reason at all does not say that there is none."""
     text = smi_texts.document(smi_texts.gpu()).replace("Not Active", "Unknown").replace("Active", "Unknown")
-    said = parse(text)
-    assert said is not None
-    assert said.gpus[0].reasons is None
+    smi_log = parse(text)
+    assert smi_log is not None
+    assert smi_log.gpus[0].reasons is None
 
 
 @given(st.lists(st.lists(st.sampled_from([0.0, 25.0, 26.562, 53.125]), max_size=18), max_size=8))

@@ -70,5 +70,5 @@ def test_a_name_stays_or_is_ascii(name: str) -> None:
 
 @given(st.floats(allow_nan=False) | st.integers(-(2**53), 2**53), st.integers(0, 2**60))
 def test_plain_numbers_stay(value: float, step: int) -> None:
-    said = sent(value, step)
-    assert (said.values, said.kept, said.why) == ((float(value),), True, "")
+    outcome = sent(value, step)
+    assert (outcome.values, outcome.kept, outcome.why) == ((float(value),), True, "")

@@ -61,9 +61,9 @@ def test_past_the_limit_every_metric_has_its_digest(metrics: int) -> None:
     lines, summary = written(rows, limit=2)
     assert all(len(line) < frames.MAX_LINE for line in lines)
     payloads = list(frames.decode("abc123", lines))
-    told = [entry for p in payloads if p["k"] == "metrics" for entry in p["metrics"]]
+    digests = [entry for p in payloads if p["k"] == "metrics" for entry in p["metrics"]]
     wanted = {name: [row for row in rows if row[0] == name] for name, _, _ in rows}
-    assert told == [[name, len(own), frames.digest(own)] for name, own in wanted.items()]
+    assert digests == [[name, len(own), frames.digest(own)] for name, own in wanted.items()]
     (truth,) = extract(lines, "abc123").values()
     assert truth[-1] == TruthEnd(count=len(rows), sha256=str(summary["sha256"]))
     assert not any(isinstance(line, TruthGap) for line in truth)
@@ -91,12 +91,12 @@ def test_without_a_nonce_nothing_is_proved(monkeypatch: pytest.MonkeyPatch) -> N
 def reported(monkeypatch: pytest.MonkeyPatch, facts: list[list[str]] | Exception) -> list[dict[str, object]]:
     """Return the payloads of a recorder that reports this code, with one row."""
 
-    def told(last: bool = False) -> list[list[str]]:
+    def code_facts(last: bool = False) -> list[list[str]]:
         if isinstance(facts, Exception):
             raise facts
         return [[*fact] for fact in (facts[:1] if last else facts)]
 
-    monkeypatch.setattr(ground_truth.code_digest, "facts", told)
+    monkeypatch.setattr(ground_truth.code_digest, "facts", code_facts)
     fd = os.memfd_create("truth")
     recorder = Recorder("abc123", 1, fd=fd)
     recorder.code()

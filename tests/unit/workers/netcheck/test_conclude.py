@@ -116,8 +116,8 @@ def test_a_rank_without_a_record_excuses_nobody_else() -> None:
     for rank in range(3):
         reports[rank] = seeing(reports[rank], 2, "dns.no_record", address="")
     found = conclude(list(reports.values()), 4)
-    said = {(finding.cause, finding.ranks) for finding in found.findings if finding.cause}
-    assert {("peer.never_came", (3,)), ("dns.no_record", (2,))} <= said
+    causes = {(finding.cause, finding.ranks) for finding in found.findings if finding.cause}
+    assert {("peer.never_came", (3,)), ("dns.no_record", (2,))} <= causes
 
 
 def column(rank: int, outcome: str, **fields: Any) -> dict[int, Report]:

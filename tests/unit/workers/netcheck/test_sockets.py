@@ -179,11 +179,11 @@ def test_loopback_is_no_way_to_others() -> None:
 def test_setup_sets_only_what_is_not_set(tmp_path: object) -> None:
     own, interface = next((a, i) for a, i in addresses().items() if i != "lo" and "." in a)
     variables = {"GLOO_SOCKET_IFNAME": interface}
-    done, said = setup_networking(own, variables)
+    done, messages = setup_networking(own, variables)
     assert done == {"NCCL_SOCKET_IFNAME": f"={interface}"}
     assert variables == {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": f"={interface}"}
-    assert "stays" in said[0]
-    assert own in said[1]
+    assert "stays" in messages[0]
+    assert own in messages[1]
 
 
 @pytest.mark.parametrize("given", [None, "1", "0"])
@@ -196,10 +196,10 @@ def test_infiniband_is_never_turned_off(tmp_path: os.PathLike[str], given: str |
             file.write(state)
     assert infiniband(str(tmp_path)) == ("mlx5_0",)
     variables = {} if given is None else {"NCCL_IB_DISABLE": given}
-    done, said = setup_networking(None, variables, folder=str(tmp_path))
+    done, messages = setup_networking(None, variables, folder=str(tmp_path))
     assert variables.get("NCCL_IB_DISABLE") == given
     assert done == {}
-    assert ("unset it" in said[-1]) == (given == "1")
+    assert ("unset it" in messages[-1]) == (given == "1")
 
 
 def test_peers_are_parsed_with_ranges_and_ports() -> None:
@@ -243,13 +243,13 @@ def test_refused_before_it_came_and_then_filtered(unused_tcp_port: int) -> None:
     probe = Probe(Peer("127.0.0.1"), unused_tcp_port, OWN, Names(Configuration(())), stop).start()
     try:
         until(lambda: probe.cell.outcome == "tcp.refused")
-        with contextlib.ExitStack() as held:
-            listening = held.enter_context(socket.socket())
+        with contextlib.ExitStack() as stack:
+            listening = stack.enter_context(socket.socket())
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listening.bind(("127.0.0.1", unused_tcp_port))
             listening.listen(0)
             for _ in range(3):  # fills the queue; what comes later gets no answer
-                full = held.enter_context(socket.socket())
+                full = stack.enter_context(socket.socket())
                 full.setblocking(False)
                 full.connect_ex(("127.0.0.1", unused_tcp_port))
             seen: list[str] = []

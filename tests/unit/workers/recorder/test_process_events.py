@@ -88,11 +88,11 @@ def test_a_rank_records_its_end(
 def test_a_code_that_python_does_not_tell_is_unknown(folder: Path, program: str, python: str) -> None:
     seen, events, _ = ran(folder, program, python)
     asked = [python, "-c", "import sys; sys.exit(hasattr(sys, 'monitoring'))"]
-    told = subprocess.run(asked, check=False).returncode
+    exit_code = subprocess.run(asked, check=False).returncode
     end = events[-1]
     assert seen == 3
     assert isinstance(end, ProcessEnd)
-    assert end.code == (3 if told else None)
+    assert end.code == (3 if exit_code else None)
 
 
 def test_a_process_that_becomes_another_program_keeps_its_id(folder: Path) -> None:

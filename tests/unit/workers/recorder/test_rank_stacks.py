@@ -49,14 +49,14 @@ def terminated(folder: Path, python: str, before: str, handle: str) -> tuple[lis
     done = subprocess.run(
         [python, "-c", AGENT, str(script)], env=env, capture_output=True, text=True, check=True, timeout=90
     )
-    said, code, stacks, again = json.loads(done.stdout)
+    output, code, stacks, again = json.loads(done.stdout)
     assert not again, "a stack is recorded once"
     assert all(local == 1 for local, _ in stacks)
-    return said, code, [text for _, text in stacks]
+    return output, code, [text for _, text in stacks]
 
 
 @pytest.mark.parametrize(
-    ("before", "handle", "said", "code"),
+    ("before", "handle", "output", "code"),
     [
         ("", "", [], -15),
         (INSTALL, "os._exit(7)", ["handled"], 7),
@@ -68,12 +68,12 @@ def terminated(folder: Path, python: str, before: str, handle: str) -> tuple[lis
 )
 @pytest.mark.parametrize("python", PYTHONS)
 def test_stack_is_recorded_and_program_ends_as_before(
-    tmp_path: Path, python: str, before: str, handle: str, said: list[str], code: int
+    tmp_path: Path, python: str, before: str, handle: str, output: list[str], code: int
 ) -> None:
     """Contract: the program's own handler runs, and a forked process that is ended is not the rank."""
     folder = lay_out(recorder.MOUNTED, tmp_path / "recorder")
     printed, exited, [stack] = terminated(folder, python, before, handle)
-    assert (printed, exited) == (said, code)
+    assert (printed, exited) == (output, code)
     lines = stack.splitlines()
     assert lines[0] == "Stack (most recent call first):"
     assert lines[1].endswith("in wait")

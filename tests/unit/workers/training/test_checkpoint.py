@@ -52,18 +52,18 @@ def test_a_torn_checkpoint_falls_back_to_the_previous_one(damage: str, tmp_path:
     save(tmp_path, 1)
     folder = save(tmp_path, 2)
     path = folder / ("manifest.json" if "manifest" in damage else "rank-1/state")
-    held = path.read_bytes()
+    content = path.read_bytes()
     if damage in ("gone", "no manifest"):
         path.unlink()
     else:
-        changed = {"longer": held + b"x", "other": held[:-1] + b"?"}
-        path.write_bytes(changed.get(damage, held[: len(held) // 2]))
-    said: list[str] = []
-    found = checkpoint.newest(tmp_path, said.append)
+        changed = {"longer": content + b"x", "other": content[:-1] + b"?"}
+        path.write_bytes(changed.get(damage, content[: len(content) // 2]))
+    messages: list[str] = []
+    found = checkpoint.newest(tmp_path, messages.append)
     assert found is not None
     assert found[1].step == 1
-    assert len(said) == 1
-    assert said[0].startswith(folder.name)
+    assert len(messages) == 1
+    assert messages[0].startswith(folder.name)
 
 
 def test_empty_files_after_power_failure_are_named(tmp_path: Path) -> None:
@@ -73,11 +73,11 @@ def test_empty_files_after_power_failure_are_named(tmp_path: Path) -> None:
         for path in folder.rglob("*"):
             if path.is_file():
                 path.write_bytes(b"")
-    said: list[str] = []
-    found = checkpoint.newest(tmp_path, said.append)
+    messages: list[str] = []
+    found = checkpoint.newest(tmp_path, messages.append)
     assert found is not None
     assert found[0] == folders[0]
-    assert [text.split(":")[0] for text in said] == [folders[2].name, folders[1].name]
+    assert [text.split(":")[0] for text in messages] == [folders[2].name, folders[1].name]
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -229,8 +229,8 @@ def test_a_manifest_of_another_form_is_no_checkpoint(
     path = save(tmp_path, 2) / checkpoint.MANIFEST
     unknown = {"shards": 2} if key == "version" else {}
     path.write_text(json.dumps(json.loads(path.read_text()) | {key: value} | unknown))
-    said: list[str] = []
-    found = checkpoint.newest(tmp_path, said.append)
+    messages: list[str] = []
+    found = checkpoint.newest(tmp_path, messages.append)
     assert found is not None
     assert found[1].step == 1
-    assert message in said[0]
+    assert message in messages[0]

@@ -6,7 +6,7 @@ from harness.workers.training import gloo
 
 
 @pytest.mark.parametrize(
-    ("value", "told"),
+    ("value", "message"),
     [
         ("eth0", ""),
         ("eth0,ens5", ""),
@@ -17,13 +17,13 @@ from harness.workers.training import gloo
         ("fd00::7", "found the address fd00::7"),
     ],
 )
-def test_what_cannot_be_a_name_is_told(value: str, told: str) -> None:
-    assert told in gloo.problem(value)
-    assert bool(told) == bool(gloo.problem(value))
+def test_what_cannot_be_a_name_is_told(value: str, message: str) -> None:
+    assert message in gloo.problem(value)
+    assert bool(message) == bool(gloo.problem(value))
 
 
 @pytest.mark.parametrize(
-    ("environment", "told"),
+    ("environment", "message"),
     [
         ({}, ""),
         ({gloo.GLOO: ""}, ""),
@@ -40,10 +40,10 @@ def test_what_cannot_be_a_name_is_told(value: str, told: str) -> None:
         ),
     ],
 )
-def test_an_interface_that_the_pod_lacks_is_told(environment: dict[str, str], told: str) -> None:
+def test_an_interface_that_the_pod_lacks_is_told(environment: dict[str, str], message: str) -> None:
     found = gloo.missing(environment, ["lo", "eth0"])
-    assert found.startswith(told)
-    assert bool(found) == bool(told)
+    assert found.startswith(message)
+    assert bool(found) == bool(message)
 
 
 def test_the_interfaces_of_this_host_are_known() -> None:

@@ -39,10 +39,10 @@ def run(tmp_path: Path) -> Path:
 
 def resumed(run: Path) -> tuple[int | None, list[str]]:
     """Return the step at which a run is resumed, and the messages."""
-    said: list[str] = []
+    messages: list[str] = []
     resume.open_run(run)
-    found = resume.resumable(run, said.append)
-    return found and found[1].step, said
+    found = resume.resumable(run, messages.append)
+    return found and found[1].step, messages
 
 
 def as_folder(run: Path) -> None:
@@ -178,10 +178,10 @@ def test_best_newer_than_resumed_step_does_not_count(run: Path) -> None:
     """Contract: a torn newest checkpoint is trained again, and until then an older one is the best."""
     checkpoint.point_best(run, save(run, 4, **{"val/loss": 0.5}))
     (run / "epoch-0004-step-00000004/rank-0/model").write_text("torn")
-    step, said = resumed(run)
+    step, messages = resumed(run)
     assert step == 3
     assert os.readlink(run / "best") == BEST
-    assert said[0].startswith("epoch-0004-step-00000004: rank-0/model has")
+    assert messages[0].startswith("epoch-0004-step-00000004: rank-0/model has")
 
 
 def test_without_links_best_txt_names_the_best(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -316,9 +316,9 @@ def test_checkpoints_put_aside_are_reported_and_unused(run: Path) -> None:
     """Contract: a user goes back to an earlier step. Older ones in a subfolder are not worth a message."""
     (run / "diverged").mkdir()
     (run / "epoch-0003-step-00000003").rename(run / "diverged/epoch-0003-step-00000003")
-    step, [said] = resumed(run)
+    step, [message] = resumed(run)
     assert step == 2
-    assert said == (
+    assert message == (
         f"{run} has checkpoints up to step 2, but its subfolder diverged has one of step 3, which is not used"
     )
     save(run, 4)
@@ -409,16 +409,16 @@ def _as_other_user(call: Callable[[], object]) -> str:
 
 def test_copy_with_another_name_gets_its_own_identity(run: Path) -> None:
     """Contract: otherwise both runs would log to one run, whose steps MLflow already has."""
-    said: list[str] = []
-    identity = trackers._identity(run / "trackers", "a", said.append)
-    assert trackers._identity(run / "trackers", "a", said.append) == identity
-    assert said == []
+    messages: list[str] = []
+    identity = trackers._identity(run / "trackers", "a", messages.append)
+    assert trackers._identity(run / "trackers", "a", messages.append) == identity
+    assert messages == []
     shutil.copytree(run, run.with_name("b"), symlinks=True)
-    copied = trackers._identity(run.with_name("b") / "trackers", "b", said.append)
+    copied = trackers._identity(run.with_name("b") / "trackers", "b", messages.append)
     assert copied != identity
-    assert said == ["the run b was copied from a, so it gets its own run in the trackers"]
-    assert trackers._identity(run.with_name("b") / "trackers", "b", said.append) == copied
-    assert trackers._identity(run / "trackers", "a", said.append) == identity
+    assert messages == ["the run b was copied from a, so it gets its own run in the trackers"]
+    assert trackers._identity(run.with_name("b") / "trackers", "b", messages.append) == copied
+    assert trackers._identity(run / "trackers", "a", messages.append) == identity
 
 
 @pytest.mark.parametrize("content", ["", "\n"])

@@ -81,7 +81,7 @@ def hold(tmp_path: Path) -> Iterator[Callable[..., Holder]]:
 
 
 @pytest.fixture
-def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def messages(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return the list of messages, and shorten the waits. Staleness counts polls and not seconds."""
     monkeypatch.setattr(run_lock, "POLL_SECONDS", 0.01)
     monkeypatch.setattr(run_lock, "BEAT_SECONDS", 0.02)
@@ -89,8 +89,8 @@ def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return []
 
 
-def acquired(run: Path, said: list[str]) -> RunLock:
-    lock = RunLock(run, said.append)
+def acquired(run: Path, messages: list[str]) -> RunLock:
+    lock = RunLock(run, messages.append)
     lock.acquire()
     return lock
 
@@ -102,12 +102,12 @@ def of_another_machine(run: Path, **more: object) -> None:
 
 
 def test_second_launch_is_refused_with_first_ones_name(
-    tmp_path: Path, hold: Callable[..., Holder], said: list[str]
+    tmp_path: Path, hold: Callable[..., Holder], messages: list[str]
 ) -> None:
     first = hold("n1")
     assert first.line() == "held"
     with pytest.raises(Unusable) as refused:
-        acquired(tmp_path, said)
+        acquired(tmp_path, messages)
     assert f"{tmp_path} is in use by process {first.process.pid} on " in str(refused.value)
     assert " of launch n1, since 2" in str(refused.value)
     first.enter()
@@ -115,53 +115,53 @@ def test_second_launch_is_refused_with_first_ones_name(
     first.enter()
     first.process.wait()
     assert not (tmp_path / LOCK).exists()
-    acquired(tmp_path, said).release()
-    assert said == []
+    acquired(tmp_path, messages).release()
+    assert messages == []
 
 
 def test_owner_that_was_killed_here_is_followed_at_once(
-    tmp_path: Path, hold: Callable[..., Holder], said: list[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, hold: Callable[..., Holder], messages: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Contract: torchrun's restarts of the ranks of one pod do not wait for a heartbeat."""
     first = hold()
     assert first.line() == "held"
     first.kill()
     monkeypatch.setattr(run_lock.time, "sleep", lambda _: pytest.fail("it waited"))
-    acquired(tmp_path, said).release()
-    assert "is taken over from process" in said[0]
+    acquired(tmp_path, messages).release()
+    assert "is taken over from process" in messages[0]
 
 
 def test_later_attempt_ends_earlier_one_without_waiting(
-    tmp_path: Path, hold: Callable[..., Holder], said: list[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, hold: Callable[..., Holder], messages: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Contract: a pod that was replaced, or a rank whose node is cut off, does not stop its own launch."""
     first = hold("n1")
     assert first.line() == "held"
     monkeypatch.setenv("HARNESS_NONCE", "n1")
     monkeypatch.setattr(run_lock.time, "sleep", lambda _: pytest.fail("it waited"))
-    lock = acquired(tmp_path, said)
+    lock = acquired(tmp_path, messages)
     first.enter()
     assert " of launch n1, since " in first.line()
-    assert "taken over" not in "".join(said)
+    assert "taken over" not in "".join(messages)
     assert lock.lost() == ""
     lock.release()
 
 
 def test_lock_without_heartbeat_is_taken_over_with_message(
-    tmp_path: Path, hold: Callable[..., Holder], said: list[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, hold: Callable[..., Holder], messages: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = hold("n1")
     assert first.line() == "held"
     first.kill()
     of_another_machine(tmp_path, since="2999-01-01T00:00:00Z")  # its clock does not matter
     monkeypatch.setattr(run_lock, "STALE_SECONDS", 0.1)
-    acquired(tmp_path, said).release()
-    assert f"the lock of {tmp_path} is taken over from process {first.process.pid} on node-7" in said[-1]
+    acquired(tmp_path, messages).release()
+    assert f"the lock of {tmp_path} is taken over from process {first.process.pid} on node-7" in messages[-1]
     assert not (tmp_path / LOCK).exists()
 
 
 def test_slow_owner_notices_that_its_lock_was_taken_over(
-    tmp_path: Path, hold: Callable[..., Holder], said: list[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, hold: Callable[..., Holder], messages: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Contract: a wrong guess about a slow machine ends one of the two writers before it writes."""
     first = hold("n1")
@@ -176,27 +176,27 @@ def test_slow_owner_notices_that_its_lock_was_taken_over(
     assert json.loads((tmp_path / LOCK).read_text())["token"] == owner.token
 
 
-def test_lock_copied_with_its_run_does_not_count(tmp_path: Path, said: list[str]) -> None:
+def test_lock_copied_with_its_run_does_not_count(tmp_path: Path, messages: list[str]) -> None:
     (tmp_path / "a").mkdir()
-    lock = acquired(tmp_path / "a", said)
+    lock = acquired(tmp_path / "a", messages)
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / LOCK).write_bytes((tmp_path / "a" / LOCK).read_bytes())
-    acquired(tmp_path / "b", said).release()
+    acquired(tmp_path / "b", messages).release()
     lock.release()
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b"[]", b'{"run": "a"}'])
 def test_a_file_without_an_owner_is_taken_over(
-    content: bytes, tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
+    content: bytes, tmp_path: Path, messages: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / LOCK).write_bytes(content)
     monkeypatch.setattr(run_lock, "STALE_SECONDS", 0.05)
-    acquired(tmp_path, said).release()
-    assert "names no owner" in said[-1]
+    acquired(tmp_path, messages).release()
+    assert "names no owner" in messages[-1]
 
 
 def test_a_removed_lock_is_created_again(
-    tmp_path: Path, hold: Callable[..., Holder], said: list[str]
+    tmp_path: Path, hold: Callable[..., Holder], messages: list[str]
 ) -> None:
     first = hold("n1")
     assert first.line() == "held"
@@ -204,7 +204,7 @@ def test_a_removed_lock_is_created_again(
     while not (tmp_path / LOCK).exists():
         run_lock.time.sleep(0.01)
     with pytest.raises(Unusable, match="of launch n1"):
-        acquired(tmp_path, said)
+        acquired(tmp_path, messages)
 
 
 @pytest.mark.parametrize("stale", [False, True])
@@ -226,8 +226,8 @@ def test_of_several_launches_at_one_moment_one_writes(
     assert len(kept) == 1
 
 
-def test_a_folder_in_place_of_the_lock_is_refused(tmp_path: Path, said: list[str]) -> None:
+def test_a_folder_in_place_of_the_lock_is_refused(tmp_path: Path, messages: list[str]) -> None:
     """Contract: one sentence, and not an error of the file system after half a minute."""
     (tmp_path / LOCK).mkdir()
     with pytest.raises(Unusable, match="expected the file that locks the run, found a folder"):
-        RunLock(tmp_path, said.append).acquire()
+        RunLock(tmp_path, messages.append).acquire()

@@ -59,8 +59,8 @@ def test_every_point_is_sent_once_in_its_order() -> None:
 
 def test_one_limit_for_all_waits_in_a_row() -> None:
     """Contract: after the limit no wait takes time, until something is acknowledged; `again` waits anew."""
-    client, said = Kept(up=False), list[str]()
-    sending = Sender(client, [], said.append, 0.4)
+    client, messages = Kept(up=False), list[str]()
+    sending = Sender(client, [], messages.append, 0.4)
     sending.put(point(0))
     done, first = seconds(sending)
     assert not done
@@ -68,14 +68,16 @@ def test_one_limit_for_all_waits_in_a_row() -> None:
     assert sum(seconds(sending)[1] for _ in range(100)) < 100 * 0.3
     assert seconds(sending, again=True)[1] > 0.3
     assert [one.number for one in sending.unsent()] == [0]
-    assert said == ["Kept accepts no points (ConnectionError: nobody listens): they are kept and sent later"]
+    assert messages == [
+        "Kept accepts no points (ConnectionError: nobody listens): they are kept and sent later"
+    ]
     client.up.set()
     while sending.unsent():
         time.sleep(0.01)
     client.up.clear()
     sending.put(point(1))
     assert seconds(sending)[1] > 0.3
-    assert any(text.startswith("Kept accepts points again after") for text in said)
+    assert any(text.startswith("Kept accepts points again after") for text in messages)
     sending.close(ok=False)
 
 

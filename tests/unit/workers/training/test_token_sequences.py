@@ -128,5 +128,5 @@ def test_a_rank_with_other_texts_is_named() -> None:
         "/data: every rank needs the same val texts; rank 0 has 10 tokens, rank 2 has 9 tokens. "
         "Use one volume for all nodes, or copy the texts to each node again"
     )
-    said = token_sequences.other_texts([own, [(100, 7), (10, 2)]], folder)
-    assert "same train texts; rank 0 has 100 tokens, rank 1 has 100 different tokens." in said
+    message = token_sequences.other_texts([own, [(100, 7), (10, 2)]], folder)
+    assert "same train texts; rank 0 has 100 tokens, rank 1 has 100 different tokens." in message
