@@ -168,7 +168,7 @@ def test_checkout_is_built_as_it_is_and_not_changed(lock: Path, checkout: Path, 
 
 
 def test_unusable_checkout_is_refused_in_one_sentence(lock: Path, checkout: Path) -> None:
-    with pytest.raises(UsageError, match=r"library: .* is the package client"):
+    with pytest.raises(UsageError, match=r"library: .* contains the package client"):
         changed(lock, f"library={checkout}")
     with pytest.raises(UsageError, match="no branch, tag or commit v3"):
         changed(lock, f"client=git+file://{checkout}@v3")

@@ -36,7 +36,7 @@ from harness.provision.images.debian import Bases
 from harness.provision.images.load import load_images
 from harness.provision.images.stack import Stack, resolve
 from harness.provision.images.victoria_logs import victoria_logs_images
-from harness.provision.kind import from_template, pause_resume, preload, template
+from harness.provision.kind import docker_check, from_template, pause_resume, preload, template
 from harness.provision.kind.nodes import KindNodes
 from harness.provision.kind.preload import CompletedSteps
 from harness.provision.konduktor import konduktor_bin, konduktor_version
@@ -127,6 +127,7 @@ def create_or_reuse(kind: KindNodes, images: Images, context: RecordedContext) -
             raise trouble
         progress(f"cluster {kind.name}: reused")
         return None
+    docker_check.tools(kind.settings)
     own = (images.worker.local, images.tracker.local)
     usable_template = usable(kind, images, context)
     count = kind.settings.workers

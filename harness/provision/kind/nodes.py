@@ -220,7 +220,6 @@ class KindNodes:
         """Check the requirements of a new cluster, remove the leftovers of an old one, and write the state
         file."""
         self.refuse_foreign()
-        docker_check.tools(self.settings)
         docker_check.check_disk_space(self.settings)
         docker_check.port(self.settings)
         if self.exists():

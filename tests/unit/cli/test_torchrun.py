@@ -138,7 +138,7 @@ def test_the_table_includes_a_job_without_status() -> None:
     ("words", "code", "says"),
     [
         (["list", "--kubeconfig", "none"], 64, "kubeconfig none does not exist"),
-        (["list", "--kubeconfig", "config", "--context", "x"], 64, "has the contexts: one, two"),
+        (["list", "--kubeconfig", "config", "--context", "x"], 64, "contexts in this file: one, two"),
         (["list", "--kubeconfig", "config"], 2, "the API server did not respond"),
         (["submit", "--queue", "cpu", "--watch", "--detach", "x"], 64, "--watch cannot be combined with"),
         (["submit", "--queue", "cpu", "--watch", "--suspend", "x"], 64, "cannot be combined with"),

@@ -164,7 +164,7 @@ def test_failure_that_launcher_reports_is_no_pass(
     verdict = judged(masked([*lines, *after]))
     expected = ("FAIL", "rank.exit_code_masked", [1])
     assert (verdict.verdict, verdict.cause, verdict.ranks) == expected, verdict.explanation
-    assert f"exited with 0, though {text}" in verdict.explanation
+    assert f"exited with code 0 even though {text}" in verdict.explanation
 
 
 def test_report_without_rank_names_all_ranks_of_pod(judged) -> None:

@@ -232,13 +232,13 @@ def test_pod_deleted_before_scheduling_is_not_ignored(judged) -> None:
     ("reason", "message", "component", "says", "advice"),
     [
         # aws/karpenter-provider-aws#8068
-        ("FailedScheduling", LIMIT, "karpenter", "Karpenter does not add a node", "limits of the NodePool"),
+        ("FailedScheduling", LIMIT, "karpenter", "Karpenter did not add a node", "limits of the NodePool"),
         # kubernetes/autoscaler#5692
         (
             "NotTriggerScaleUp",
             "pod didn't trigger scale-up: 3 max node group size reached",
             "cluster-autoscaler",
-            "The cluster autoscaler does not add a node",
+            "The cluster autoscaler did not add a node",
             "maximum size of the node group",
         ),
         # kubernetes/autoscaler#2506: the autoscaler does not know that the node group has GPUs.

@@ -52,7 +52,7 @@ def met(monkeypatch: pytest.MonkeyPatch):
 def test_a_torchrun_that_waits_is_the_end(met) -> None:
     """Every container is recorded, whichever of them waits."""
     made = met(seen("a"), seen("b", worker=True))
-    assert "torchrun waits in a" in (made.reason() or "")
+    assert "torchrun is still waiting in a" in (made.reason() or "")
     assert [one.pod for one in made.recorded] == ["a", "b"]
 
 
@@ -89,7 +89,7 @@ def test_an_endless_torchrun_start_is_judged_before_the_deadline(met) -> None:
     """Half as long again is enough for all. After it Kueue ends the job, and only says that time was over."""
     assert met(seen("a", ticks=90), seen("b")).reason() is None
     made = met(seen("a", ticks=90), seen("b"), after=31)
-    assert "torchrun waits in a, b" in (made.reason() or "")
+    assert "torchrun is still waiting in a, b" in (made.reason() or "")
     assert [one.pod for one in made.recorded] == ["a", "b"]
 
 

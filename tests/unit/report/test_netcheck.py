@@ -93,7 +93,7 @@ def test_what_pod_cannot_know_comes_from_api_server(tmp_path: Path) -> None:
     assert with_service is not None
     assert without is not None
     steps = {step.step: (step.status, step.text) for step in with_service.steps}
-    assert steps["pods"] == ("ok", "the containers of all 4 pods started")
+    assert steps["pods"] == ("ok", "every pod's container started (4 pods)")
     assert steps["service"][0] == "ok"
-    assert "selects all 4 pods" in steps["service"][1]
+    assert "selects every pod of the job" in steps["service"][1]
     assert {step.step: step.status for step in without.steps}["service"] == "failed"
