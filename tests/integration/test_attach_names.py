@@ -46,7 +46,7 @@ def test_wrong_names_are_one_sentence(word, expected, api, attached):
 def test_pods_of_two_jobs_under_one_label_are_refused(api, attached):
     """Contract: two jobs are never judged as one."""
     api.objects["pod"] = [jobs.pod(0, labels={"app": "t"}), jobs.pod(0, job_name="b", labels={"app": "t"})]
-    with pytest.raises(UsageError, match=r"belong to 2 jobs: Job/b, Job/train"):
+    with pytest.raises(UsageError, match=r"matches pods of 2 jobs: Job/b, Job/train"):
         attached(selector="app=t")
 
 
@@ -254,4 +254,4 @@ def test_jobset_does_not_replace_missing_job(kind, api, attached):
         api.objects["jobset"] = [{"metadata": jobs.meta("train", **more), "spec": {}, "status": {}}]
         with pytest.raises(UsageError, match=f"there is no {kind} train in namespace team") as error:
             attached(f"{kind.lower()}/train")
-        assert "`harness attach jobset/train` judges it" in error.value.hint
+        assert "to judge it: `harness attach jobset/train`" in error.value.hint

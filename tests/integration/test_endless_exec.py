@@ -66,4 +66,4 @@ def test_output_without_end_is_an_error(kube: Kube, monkeypatch: pytest.MonkeyPa
     """Contract: neither the memory nor the time that a container takes is chosen by the container."""
     monkeypatch.setattr(inspection, "MAX_OUTPUT", 1 << 20)
     [found] = inspection.inspect_pods(kube, [POD], network=False)
-    assert found.error == "OSError: the output exceeds 1 MiB or 15 s"
+    assert found.error == "OSError: the command's output exceeded 1 MiB, or the command ran longer than 15 s"

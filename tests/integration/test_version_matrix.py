@@ -93,6 +93,6 @@ def test_process_that_cannot_install_cell_has_one_sentence(folder: Path) -> None
     launcher = Launcher(Path("jobs/multinode.yaml"), load(), folder / "runs" / "matrix")
     outcome = launcher.launch(Cell((Candidate("pluto-ml", "9.9", "9.9", "9.9"),)))
     assert (outcome.result, outcome.exit_code, outcome.bundle) == ("not installable", 64, None)
-    assert outcome.explanation.startswith("--replace pluto-ml==9.9 dependencies could not be resolved: ")
+    assert outcome.explanation.startswith("--replace pluto-ml==9.9: dependencies could not be resolved: ")
     assert "\n" not in outcome.explanation
     assert "replacing: pluto-ml with 9.9" in Path(outcome.log).read_text()
