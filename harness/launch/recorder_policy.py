@@ -180,7 +180,7 @@ not known yet."""
 
 
 def _way(at: int) -> str:
-    """Return the CEL expression for the way in which a container is recorded.
+    """Return the CEL expression that determines how a container is recorded.
 
     Its value is "shell", "python", "value", "env", or "" if the container is not recorded. `at` is the
     container's index in the pod.

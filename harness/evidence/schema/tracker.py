@@ -137,7 +137,7 @@ class TrackerRefusal(TrackerFailure):
 class TrackerSummary(Record):
     """The content of tracker/summary.json.
 
-    It consists of the number of records of each kind that the tracker has, and the failures that the tracker
+    It consists of the number of records of each kind in the tracker, and the failures that the tracker
     reported.
     """
 

@@ -52,9 +52,8 @@ def summary(rows: Sequence[Row]) -> str:
     if totals["unseen"]:
         text += f" {totals['unseen']} more got a PASS that the oracle could not check."
     if totals["not struck"]:
-        text += (
-            f" {totals['not struck']} more had no effect: the object to disturb did not exist at that time."
-        )
+        text += f" {totals['not struck']} more had no effect, because the object to disturb "
+        text += "did not exist at that time."
     return text
 
 

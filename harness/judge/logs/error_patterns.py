@@ -329,7 +329,7 @@ def read(tail: Lines, log: str = "", ranks: int = 1) -> Clues:
 def _cause(lines: Lines, last: str, last_number: int) -> tuple[CauseId | None, str, int]:
     """Return (cause, line, line number) for the cause that a line of the log suggests, or (None, "", 0).
 
-    `last` is the rank's last error with its details, in line `last_number`.
+    `last` is the rank's last error with its details, on line `last_number`.
     """
     another_error = False
     candidates = [entry for entry in lines if not _CPP_FRAME.match(entry[1])]

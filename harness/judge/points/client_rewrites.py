@@ -29,7 +29,7 @@ class Rewritten:
     """The changes that the client made to names, values and steps."""
 
     merged: dict[str, list[str]] = field(default_factory=dict)
-    """Maps each name that the client gave to several metrics to the original names of these metrics."""
+    """Maps each name under which the client logged several metrics to the original names of those metrics."""
     overwritten: dict[tuple[int, str], list[int]] = field(default_factory=dict)
     """Steps per (rank, metric) that are missing from the run because another metric got the same name."""
     renamed: dict[tuple[int, str], list[int]] = field(default_factory=dict)

@@ -160,7 +160,7 @@ def _stale(audit: TrainingAudit, losses: Mapping[int, float]) -> Iterator[Proble
 
 
 def _has_other_texts(best: BestCheckpoint) -> bool:
-    """Return whether `best` was measured on other validation texts than those that the audit has read."""
+    """Return whether `best` was measured on validation texts other than those that the audit read."""
     recorded = best.told.get(VAL_TEXTS)
     return recorded is not None and best.texts is not None and recorded != best.texts
 

@@ -164,10 +164,10 @@ class Training:
 
     @property
     def _as_images_user(self) -> bool:
-        """Return whether the pods run as their image's user, which is root in most images.
+        """Return whether the pods run as the user that their image sets, which is root in most images.
 
-        The user's volumes may contain files written by root, and only root can write to many volumes. A
-        user's trainer may write to folders in its image.
+        They do if the job uses existing volumes, which may be writable only by root, or a custom trainer,
+        which may write to folders in its image.
         """
         spec = self.spec
         volumes = spec.volumes or spec.storage_class or spec.claims_namespace

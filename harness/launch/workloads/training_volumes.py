@@ -209,7 +209,7 @@ def check(folder: str | None, storage_class: str | None, namespace: str | None, 
         )
     if existing and not (storage_class or namespace):
         raise UsageError(
-            "on your own cluster, training needs a volume that all pods share, but no option names one",
+            "on your own cluster, training needs a volume that all pods share, but no option specifies one",
             hint=f"use --storage-class NAME (with {MANY}), or --claims-namespace with a namespace that has "
             "the claims "
             f"{OUTPUTS} and {DATASETS}",

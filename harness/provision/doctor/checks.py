@@ -272,7 +272,7 @@ def _proxy(info: dict[str, Any], image_origin: Origin) -> list[Check]:
     variables = [name for name in proxies.names(os.environ) if name.upper() in proxies.VARIABLES]
     if not variables:
         return []
-    expected = "an http:// or https:// proxy that Docker and the nodes can use, too"
+    expected = "an http:// or https:// proxy that Docker and the nodes can also use"
     try:
         state = ", ".join(f"{name} is {Proxy.parse(os.environ[name], name)}" for name in variables)
     except UsageError as error:

@@ -37,7 +37,7 @@ def paused(kind: KindNodes) -> bool:
 def stopped(running: Mapping[str, bool]) -> bool:
     """Return whether a cluster has nodes and none of them is running.
 
-    `running` maps each node's name to whether the node runs.
+    `running` maps each node's name to whether the node is running.
     """
     return bool(running) and not any(running.values())
 

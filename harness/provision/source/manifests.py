@@ -53,7 +53,7 @@ def adapt(
             raise HarnessError(
                 f"expected Deployment {name} in the manifests, found "
                 f"{', '.join(deployments) or 'no Deployment'}",
-                hint="check the version in versions.toml: another version may use a different name",
+                hint="check the version in versions.toml: another version may name this object differently",
                 cause="controllers.install_failed",
             )
         _adapt_manager(deployments[name], image, cpu_request)
@@ -66,7 +66,7 @@ def _adapt_manager(deployment: Document, image: str | None, cpu_request: str) ->
         raise HarnessError(
             f"Deployment {deployment['metadata']['name']}: expected a container {CONTAINER}, "
             f"found {', '.join(containers)}",
-            hint="check the version in versions.toml: another version may use a different name",
+            hint="check the version in versions.toml: another version may name this object differently",
             cause="controllers.install_failed",
         )
     manager = containers[CONTAINER]

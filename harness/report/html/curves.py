@@ -36,7 +36,7 @@ class Cell:
 
 @dataclass
 class Metric:
-    """A metric, with one cell for each rank that logged the metric, and its points in the run."""
+    """A metric: its points in the run, and one table cell for each rank that logged it."""
 
     name: str
     cells: dict[int, Cell] = field(default_factory=dict)

@@ -90,8 +90,8 @@ def last(
 
 
 def overwritten(db: sqlite3.Connection, run: int, name: str) -> tuple[int, int]:
-    """Return the number of rows in a series, and the number of these rows that another row for the same step
-    hides."""
+    """Return the number of rows in a series, and how many of them are hidden by another row for the same
+    step."""
     steps = series.sent(db, run, name).steps
     return len(steps), len(steps) - len(set(steps))
 

@@ -1,4 +1,4 @@
-"""Parse ingest lines, validate them like Pluto's ingest, and store them with their sender.
+"""Parse ingest lines, validate them as Pluto's ingest does, and store them with their sender.
 
 Lines are processed in order, as in Pluto. The lines before an invalid line are stored, and the response is
 422. Rows are stored even if their run does not exist. The audit view shows such rows as orphans.

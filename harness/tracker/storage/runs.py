@@ -54,7 +54,9 @@ def create(db: sqlite3.Connection, new: Create, attach: Attach) -> tuple[sqlite3
         existing = db.execute(query, (new.project, new.external_id)).fetchone()
         foreign = existing is not None and not opens(db, grant, existing)
         if foreign or claimed_by_another(db, grant, new.external_id):
-            raise Refused(403, f"this key gives no access to run id {new.external_id}: another job uses it")
+            raise Refused(
+                403, f"run id {new.external_id} belongs to another job, to which this key gives no access"
+            )
     at = now()
     db.execute(
         "INSERT INTO projects (name, prefix, created_at, updated_at) VALUES (?, ?, ?, ?)"
