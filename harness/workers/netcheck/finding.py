@@ -46,7 +46,7 @@ _ADVICE = {
         "variables.node_rank": "Set NODE_RANK to the pod's index, which must be from 0 to nodes - 1.",
         "variables.node_rank_twice": "Give each pod a different NODE_RANK, such as the pod's index.",
         "variables.nodes": "Set the number of nodes to a positive integer.",
-        "variables.nproc_per_node": "Set the processes per node to a whole number of 1 or more.",
+        "variables.nproc_per_node": "Set the processes per node to a positive integer.",
         "variables.rank": "Let torchrun set RANK and LOCAL_RANK.",
         "variables.torchrun": "Put a space between torchrun's options, give every pod the same --rdzv_id, "
         "and set --rdzv_endpoint to the pod of rank 0.",

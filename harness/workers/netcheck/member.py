@@ -221,9 +221,10 @@ class Member:
             place, left = self._place(), self._began + deadline - time.monotonic()
             if place == 0:
                 self._collect()
-                if left <= 0 or self._settled():
+                reports = self._settled()
+                if reports is not None or left <= 0:
                     self._leave_master_port()
-                    return self._finish(self._measured() if self._measure else {})
+                    return self._finish(reports, self._measured() if self._measure else {})
             else:
                 self._send()
                 if self._result is not None:
@@ -354,8 +355,8 @@ class Member:
         finally:
             self._fetching.discard(place)
 
-    def _settled(self) -> bool:
-        """Return whether no further report can change the verdict."""
+    def _settled(self) -> list[Report] | None:
+        """Return the reports if no further report can change the verdict, otherwise None."""
         hopeless = {place for place, probe in list(self._probes.items()) if probe.cell.outcome in FINAL}
         expected = set(range(self._nodes)) - hopeless if self._certain else None
         return self._reports.settled(expected, self._learning)
@@ -380,9 +381,11 @@ class Member:
         machines = {place: str(report.facts.get("machine", "")) for place, report in reports.items()}
         return bandwidth.all_pairs(ranks, machines, ask)
 
-    def _finish(self, measured: Mapping[tuple[int, int], bandwidth.Measured]) -> Diagnosis:
+    def _finish(
+        self, settled: list[Report] | None, measured: Mapping[tuple[int, int], bandwidth.Measured]
+    ) -> Diagnosis:
         """Determine the cause, send the diagnosis to all reachable ranks, and return the diagnosis."""
-        reports = [report.with_rates(measured) for report in self._reports.proved()]
+        reports = [report.with_rates(measured) for report in settled or self._reports.proved()]
         if not self._certain:
             self._nodes = max(self._nodes, 1 + max(report.place for report in reports))
         concluded = conclude(

@@ -107,8 +107,11 @@ class ReportCollection:
             for report in reports
         }
 
-    def settled(self, expected: Set[int] | None, learning: bool) -> bool:
-        """Return whether all ranks have reported and all failures are final.
+    def settled(self, expected: Set[int] | None, learning: bool) -> list[Report] | None:
+        """Return the proved reports if all ranks have reported and all failures are final, otherwise None.
+
+        The verdict must come from these reports, because the same failures may not be proved a moment later,
+        if the machine has become busy.
 
         `expected` contains the places of the ranks that have to report. It is None if the number of ranks is
         unknown. With `learning`, the ranks get each other's addresses from rank 0.
@@ -118,16 +121,17 @@ class ReportCollection:
             since = max(first for _, first, _ in self._reports.values())
         waited = time.monotonic() - since
         if any(map(is_incomplete, known)) or (expected is None and waited < NOBODY_NEW):
-            return False
+            return None
         reports = self.proved()
         if expected is not None and not expected <= {report.place for report in reports}:
-            return False
+            return None
         cells = [cell for report in reports for other, cell in report.row.items() if other != report.place]
         cells += [report.master for report in reports if report.master]
         partial = learning and any(len({*each.row, each.place}) < len(reports) for each in reports)
         if partial and waited < SETTLE["dns.no_record"]:
-            return False
-        return all(c.outcome == OK or waited >= SETTLE.get(c.outcome, SETTLED) for c in cells)
+            return None
+        final = all(c.outcome == OK or waited >= SETTLE.get(c.outcome, SETTLED) for c in cells)
+        return reports if final else None
 
 
 def is_incomplete(report: Report) -> bool:

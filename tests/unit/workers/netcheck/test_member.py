@@ -55,6 +55,14 @@ def test_rank_0_asks_again_after_invalid_response(rank_0: Member, monkeypatch: p
     assert not rank_0._fetching
 
 
+def test_verdict_comes_from_the_settled_reports(rank_0: Member, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Contract: a failure that was proved stays proved if the machine becomes busy right afterwards."""
+    settled = [rank_0._report()]
+    monkeypatch.setattr(rank_0, "_settled", lambda: settled)
+    monkeypatch.setattr(rank_0._reports, "proved", lambda: pytest.fail("the reports were read again"))
+    assert set(rank_0.run(20.0).rows) == {0}
+
+
 def test_a_fetched_report_does_not_replace_a_newer_one(rank_0: Member) -> None:
     for age in (2.0, 1.0):
         rank_0._store(Report.of(report_of_rank_1(rank_0, age)))
