@@ -34,7 +34,7 @@ def on_disk(path: Path) -> Iterator[None]:
         if error.errno not in _FULL:
             raise
         raise HarnessError(
-            f"cannot write the evidence to {path}: {error.strerror}",
+            f"the evidence could not be written: {error.strerror} at {path}",
             hint="free some disk space, or set HARNESS_RUNS_DIR to a folder on another disk; the evidence "
             "recorded so far is kept",
             cause=DISK_FULL,

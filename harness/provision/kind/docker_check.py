@@ -75,7 +75,7 @@ def tools(settings: Settings) -> None:
     """Check that kind is installed. Raises HarnessError (cause cluster.tool_missing)."""
     if shutil.which(settings.kind_bin) is None:
         raise HarnessError(
-            f"creating a cluster needs kind, but `{settings.kind_bin}` cannot be run",
+            f"kind is needed to create a cluster, but `{settings.kind_bin}` cannot be run",
             hint="run `harness doctor --fix` to install kind, or set HARNESS_KIND_BIN to its path",
             cause="cluster.tool_missing",
         )
@@ -94,9 +94,8 @@ def check_disk_space(settings: Settings) -> None:
     free = shutil.disk_usage(root).free / GIB
     if free < needed:
         raise HarnessError(
-            f"a cluster with {settings.workers} worker nodes needs {needed:.1f} GiB, but {root}, where "
-            "Docker "
-            f"stores containers, has only {free:.1f} GiB free",
+            f"{root}, where Docker stores containers, has only {free:.1f} GiB free; a cluster with "
+            f"{settings.workers} workers needs {needed:.1f} GiB",
             hint="find out what uses the space with `docker system df`, and free space with `docker system "
             "prune`",
             cause="docker.disk_full",
