@@ -115,7 +115,7 @@ def test_cluster_of_somebody_else_is_neither_used_nor_deleted(env: dict[str, str
     try:
         run = harness("run", JOB, *arguments(cluster), env=env)
         assert run.process.returncode == 64, run.stderr
-        assert "was not created by the harness" in run.stderr
+        assert "the harness did not create it" in run.stderr
         assert run.verdict.cause == "cluster.name_taken"
         up = harness("up", *arguments(cluster), env=env)
         assert up.process.returncode == 64, up.stderr

@@ -152,7 +152,7 @@ def test_a_training_of_another_launcher_is_recorded_and_judged(team: Team, harne
     unknown = team.pod("unknown", ["env"])
     code, output = harness("status")
     assert code == 1
-    assert f"not recorded: {team.name}/unknown container main: its command begins with env" in output
+    assert f"not recorded: {team.name}/unknown, container main: its command begins with env" in output
     assert policy.why_not(unknown, unknown["spec"]["containers"][0])
     assert team.wait(team.name) == {"train": "Succeeded", "unknown": "Succeeded"}
     assert FOLDER not in team.log("unknown")

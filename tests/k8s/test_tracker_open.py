@@ -69,7 +69,7 @@ def test_the_link_of_a_kept_cluster_opens_the_run(
         page.go(page.ask("location.href") + "/ranks")
         text = page.ask("document.querySelector('#unified').innerText")
         assert "2 processes attached to this run; 1 of them created it" in text
-        assert "Ranks 0, 1: none is missing" in text
+        assert "Ranks 0, 1: no rank between them is missing" in text
         assert page.errors == []
     assert httpx.get(link, trust_env=False).status_code == 403
     command = [str(HARNESS), "tracker", "key", project, *named]
