@@ -201,8 +201,8 @@ def _endpoints(kube: Kube, name: Controller) -> None:
     if unselected and any(_ready(pod) for pod in pods):
         services = ", ".join(s["metadata"]["name"] for s in unselected)
         raise HarnessError(
-            f"Service {services} in {namespace} has no endpoint, because its selector does not match any pod, so "
-            "its webhooks cannot be called",
+            f"Service {services} in {namespace} has no endpoint, because its selector matches no pod, "
+            "so its webhooks cannot be called",
             hint="compare the Service's selector with the pods' labels: "
             f"`kubectl -n {namespace} get pods --show-labels`",
             cause="controllers.webhook_not_serving",

@@ -79,8 +79,7 @@ def test_service_that_selects_no_pod_is_named() -> None:
     """Contract: what waiting does not mend is an error at once."""
     with pytest.raises(
         HarnessError,
-        match="Service jobset-webhook-service in jobset-system cannot be called, because the Service's "
-        "selector",
+        match="Service jobset-webhook-service in jobset-system has no endpoint, because its selector",
     ) as raised:
         readiness._endpoints(cast(Kube, Namespace(selector="other")), "jobset")
     assert raised.value.cause == "controllers.webhook_not_serving"
