@@ -191,9 +191,8 @@ _OF_A_LAUNCHER = re.compile(
     r"CalledProcessError: Command .* (returned non-zero exit status|died with <Signals)"
     r"|TrainingFailedError: "
 )
-"""Pattern for an error in which a launcher, such as accelerate, reports that the process it started has
-failed."""
-_NOISE = re.compile(
+"""Pattern for an error in which a launcher reports that the process that it started has failed."""
+NOISE = re.compile(
     r"^(\[rank\d+\]:)?\s*$|^[=\-]{5,}|torch/distributed/elastic"
     r"|^(\[rank\d+\]: ?)?(Traceback|\s+File |\s+[\^~]+|frame #\d)"
     r"|^(\[rank\d+\]: ?)?(During handling of the above|The above exception was|\s+\[Previous line repeated)"
@@ -210,6 +209,7 @@ _NOISE = re.compile(
     r"|^(Current thread|Thread) 0x|^Fatal Python error|^\*\*\* Signal \d+|^PC: @|^\s*@ +0x[0-9a-f]+"
     r"|^#\d+ +(0x[0-9a-f]+ )?in |^#\d+ +0x[0-9a-f]+|\(\+0x[0-9a-f]+\) ?\[0x[0-9a-f]+\]"
 )
+"""Pattern for lines of an error, and for those that the Pluto client, torchrun or konduktor print after it."""
 _FILE_OF_A_STACK = re.compile(r'^(\[rank\d+\]: ?)?\s*File "')
 _CODE_OF_A_STACK = re.compile(r"^(\[rank\d+\]: ?)?\s{4,}")
 _ERROR = re.compile(
@@ -403,7 +403,7 @@ def _first_rank_error(lines: Lines, processes: dict[int, str]) -> rank_errors.Ra
     return rank_errors.first(
         lines[begin:end],
         lambda text: _ERROR.match(text) is not None,
-        lambda text: _NOISE.search(text) is not None or _CODE_OF_A_STACK.match(text) is not None,
+        lambda text: NOISE.search(text) is not None or _CODE_OF_A_STACK.match(text) is not None,
         is_of_a_peer,
         processes,
     )
@@ -411,7 +411,7 @@ def _first_rank_error(lines: Lines, processes: dict[int, str]) -> rank_errors.Ra
 
 def _ends_an_error(text: str) -> bool:
     """Return whether a line shows that the message of the error above it has ended."""
-    return any(pattern.search(text) for pattern in (_NOISE, _REPORT, _WARNING, _ERROR))
+    return any(pattern.search(text) for pattern in (NOISE, _REPORT, _WARNING, _ERROR))
 
 
 def _rank_of(text: str) -> int | None:
@@ -483,7 +483,7 @@ def _last_of_an_attempt(lines: Lines) -> tuple[str, int]:
         if _REPORT.search(text) and position:
             own = lines[:position]
             break
-    messages = [(number, text.strip()) for number, text in _without_stacks(own) if not _NOISE.search(text)]
+    messages = [(number, text.strip()) for number, text in _without_stacks(own) if not NOISE.search(text)]
     errors = [entry for entry in reversed(messages[-12:]) if _ERROR.match(entry[1])]
     first = next((entry for entry in errors if not _OF_A_LAUNCHER.search(entry[1])), None)
     number, text = first or next(iter([*errors, *messages[-1:]]), (0, ""))

@@ -24,12 +24,8 @@ _FATAL = re.compile(
 )
 _OF_HOROVOD = re.compile(r"Horovod background loop uncaught exception: ")
 """Pattern for a message without a traceback, after which the program can end with 0 (horovod#1994)."""
-_AFTER = re.compile(
-    r"^(\[rank\d+\]: ?)?(\s*$|CUDA kernel errors might be|For debugging consider passing"
-    r"|Compile with `TORCH_USE|Search for `cuda|Device-side assertion tracking|nccl\w+: |Last error:|frame #"
-    r"|Exception raised from )|^===== KONDUKTOR: "
-)
-"""Pattern for lines that PyTorch adds to an error, or that konduktor prints after it."""
+_OF_NCCL = re.compile(r"^(\[rank\d+\]: ?)?(nccl\w+: |Last error:)")
+"""Pattern for lines that PyTorch adds to an error of NCCL."""
 _TRACEBACK = re.compile(r"^(\[rank\d+\]: ?)?Traceback \(most recent call last\):$")
 _NOT_OF_PROGRAM = re.compile(
     r"^(Exception ignored in|Exception in thread|--- Logging error|Error in atexit)|\bWARN(ING)?\b"
@@ -69,7 +65,7 @@ def _at_end(case: Case, index: int) -> _CaughtError | None:
     """Return the exception with which the log of a node's pod ends, or None."""
     log = case.bundle.log(case.pods[index].name, case.launch.container)
     lines = program_lines.plain(case.bundle.tail(log, _LINES))
-    while lines and _AFTER.search(lines[-1][1]):
+    while lines and any(pattern.search(lines[-1][1]) for pattern in (error_patterns.NOISE, _OF_NCCL)):
         lines.pop()
     if not lines:
         return None

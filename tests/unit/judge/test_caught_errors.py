@@ -37,6 +37,7 @@ def ended(*logs: Sequence[str], per_node: int = 1) -> bundles.Job:
         ([*TRACEBACK, COMMAND], COMMAND),
         ([*TRACEBACK, "ray.train.base_trainer.TrainingFailedError: The Ray Train run failed."], "Ray Train"),
         (["E operations.cc:516] Horovod background loop uncaught exception: Read error"], "background loop"),
+        ([*TRACEBACK, MEMORY, "pluto: finished run E2E-1", "[pluto-sync] 4 records were sent"], MEMORY),
         (["job failed", *TRACEBACK, MEMORY, "===== KONDUKTOR: finished with exit code: 0"], MEMORY),
     ],
 )
