@@ -236,22 +236,32 @@ def _late(
 def _too_late(
     case: Case, first: PodDiagnosis, pod_diagnoses: Mapping[int, PodDiagnosis], sender: int, receiver: int
 ) -> bool:
-    """Return whether the sender's check began after the receiver's check had ended, or just before its end.
-
-    It did if the receiver's last connection to the sender was refused, because the sender did not listen yet.
-    """
+    """Return whether the sender's check began when the receiver's check had ended, or was about to end."""
     cell, there = first.diagnosis.rows[sender][receiver], pod_diagnoses.get(receiver)
     if there is None or there.diagnosis.whole or not (cell.outcome == "tcp.filtered" or cell.sender):
         return False
-    back = there.diagnosis.rows.get(receiver, {}).get(sender)
-    if back is not None and "tcp.refused" in (back.outcome, back.withheld):
+    began = _check_began(case, sender, pod_diagnoses.get(sender))
+    if (seconds(there.record.at) or LATE) - began < YOUNG:
         return True
-    own = pod_diagnoses.get(sender)
-    if own is not None and own.diagnosis.rank == sender:
-        started = (seconds(own.record.at) or 0.0) - own.diagnosis.seconds
-    else:
-        started = case.container_started(sender) or 0.0
-    return (seconds(there.record.at) or LATE) - started < YOUNG
+    back = there.diagnosis.rows.get(receiver, {}).get(sender)
+    is_exact = _knows_own_start(sender, pod_diagnoses.get(sender))
+    # The sender did not listen yet if the receiver's last connection to it was refused.
+    return not is_exact and back is not None and "tcp.refused" in (back.outcome, back.withheld)
+
+
+def _knows_own_start(index: int, one: PodDiagnosis | None) -> bool:
+    """Return whether the pod made its diagnosis itself. Otherwise, its duration is that of rank 0's check."""
+    return one is not None and one.diagnosis.rank == index
+
+
+def _check_began(case: Case, index: int, one: PodDiagnosis | None) -> float:
+    """Return when the check in a pod began, in seconds since the epoch.
+
+    If only rank 0's diagnosis is known, this is the start of the container, which can be much earlier.
+    """
+    if one is not None and _knows_own_start(index, one):
+        return (seconds(one.record.at) or LATE) - one.diagnosis.seconds
+    return case.container_started(index) or 0.0
 
 
 def _blind(diagnoses: Mapping[int, NetcheckDiagnosis]) -> set[int]:
@@ -295,10 +305,9 @@ def _unreached(case: Case, first: PodDiagnosis, nodes: list[int]) -> tuple[str, 
     Returns None if any of these pods has no diagnosis, or if the other pods ended soon after it had started.
     """
     pod_diagnoses, until = diagnoses(case), seconds(first.record.at) or 0.0
-    started = [case.container_started(index) if index in pod_diagnoses else None for index in nodes]
-    if not nodes or None in started:
+    if not nodes or any(index not in pod_diagnoses for index in nodes):
         return None
-    overlap = until - max(time for time in started if time is not None)
+    overlap = until - max(_check_began(case, index, pod_diagnoses[index]) for index in nodes)
     cells = [row[nodes[0]] for row in first.diagnosis.rows.values() if nodes[0] in row]
     failed_cells = [
         cell

@@ -188,8 +188,7 @@ _AFTER_REPORT = re.compile(
     r"^={20,}$|^-{20,}$|^\s|^\[\d+\]:$|^Failures:$|^Root Cause|FAILED$|^===== KONDUKTOR: |^$"
 )
 _OF_A_LAUNCHER = re.compile(
-    r"CalledProcessError: Command .* (returned non-zero exit status|died with <Signals)"
-    r"|TrainingFailedError: "
+    r"CalledProcessError: Command .* (returned non-zero exit status|died with <Signals)|TrainingFailedError: "
 )
 """Pattern for an error in which a launcher reports that the process that it started has failed."""
 NOISE = re.compile(
@@ -209,7 +208,7 @@ NOISE = re.compile(
     r"|^(Current thread|Thread) 0x|^Fatal Python error|^\*\*\* Signal \d+|^PC: @|^\s*@ +0x[0-9a-f]+"
     r"|^#\d+ +(0x[0-9a-f]+ )?in |^#\d+ +0x[0-9a-f]+|\(\+0x[0-9a-f]+\) ?\[0x[0-9a-f]+\]"
 )
-"""Pattern for lines of an error, and for those that the Pluto client, torchrun or konduktor print after it."""
+"""Pattern for lines of an error, and those that the Pluto client, torchrun or konduktor print after it."""
 _FILE_OF_A_STACK = re.compile(r'^(\[rank\d+\]: ?)?\s*File "')
 _CODE_OF_A_STACK = re.compile(r"^(\[rank\d+\]: ?)?\s{4,}")
 _ERROR = re.compile(

@@ -180,6 +180,17 @@ def test_rank_that_did_not_listen_before_others_ended_is_late(tmp_path: Path) ->
     assert (seen.verdict, seen.cause, seen.ranks) == ("FAIL", "peer.never_came", [0, 2]), seen.explanation
 
 
+def test_rank_that_rejects_at_the_same_time_is_not_late(tmp_path: Path) -> None:
+    """Contract: a firewall can reject one direction and drop the other. Both checks ran for 6 s."""
+    whole = diagnosis("tcp.filtered", 0, 1, c01="tcp.filtered").model_copy(update={"seconds": 6.0})
+    del whole.rows[1]
+    other = diagnosis(whole=False, c10="tcp.refused").model_copy(update={"verdict": "unknown", "rank": 1})
+    made = job({**everywhere(whole), 1: other}, at_second=12)
+    ended(made, 0, 2, 3)
+    seen = verdict(made, tmp_path)
+    assert (seen.verdict, seen.cause) == ("FAIL", "tcp.filtered"), seen.explanation
+
+
 def test_rank_that_was_there_is_filtered(tmp_path: Path) -> None:
     """Contract: all checks ran at the same time, so the missing response is the network's."""
     whole = diagnosis("tcp.filtered", 0, 1, c01="tcp.filtered", c21="tcp.filtered")
