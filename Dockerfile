@@ -1,5 +1,5 @@
-# The worker image: what every rank of a job runs in. It proves nothing itself; jobs/*.yaml run harness/workers/ from it.
-# `harness images build` builds it, tagged with the hash of its inputs. By hand:
+# The worker image, in which every rank of a job runs. It contains harness/workers, which jobs/*.yaml start.
+# `harness images build` builds it, and tags it with the hash of its inputs. To build it manually:
 #   pip install --require-hashes -r harness/locks/sdist.txt
 #   pip install --require-hashes --only-binary=:all: --no-binary=python-etcd --no-build-isolation --no-deps \
 #     --ignore-requires-python --python-version 3.13 --target packages -r harness/locks/worker.txt \
@@ -9,26 +9,27 @@ ARG BASE
 FROM ${BASE}
 ARG TORCH
 ARG TORCH_SHA256=""
-# Any base with PyTorch is taken as it is; one without gets the CPU build.
+# If the base image already contains PyTorch, it is kept. Otherwise, the CPU build is installed.
 RUN --mount=type=bind,source=harness/provision/images/files/install_torch.sh,target=/run/install_torch.sh \
     --mount=type=bind,source=harness/locks/torch.txt,target=/run/torch.txt \
     python3 -c 'import torch' 2>/dev/null || sh /run/install_torch.sh /run/torch.txt "${TORCH}" "${TORCH_SHA256}"
-# Pluto's client wants an init process that forwards signals.
+# Pluto's client requires an init process that forwards signals.
 RUN command -v tini >/dev/null \
  || (apt-get update && apt-get install -y --no-install-recommends tini && rm -rf /var/lib/apt/lists/*)
-# Of transformers' 400 models a rank imports one: their bytecode would be 55 MB, and half of the compiling. Some packages
-# hold files that no Python compiles.
+# A rank imports only one of the 400 models in transformers. Their bytecode would take up 55 MB, and half of the compile
+# time. Some packages contain files that Python cannot compile.
 RUN --mount=type=bind,from=packages,target=/packages,rw \
     chmod -R a+rX /packages \
  && to=$(python3 -c 'import sysconfig; print(sysconfig.get_path("purelib"))') \
  && mkdir -p "$to" && cp -a /packages/. "$to" \
  && { python3 -m compileall -q -j 0 -x /transformers/models/ "$to" || true; }
-# What the image is, for the check `code`: a rank reports it (harness/workers/ground_truth/code_digest.py).
+# Each rank reports this digest of the image's code for the check `code` (harness/workers/ground_truth/code_digest.py).
 ARG IMAGE=""
 RUN echo "$IMAGE" >/etc/pluto-e2e-harness.image
 COPY harness/workers/ /workspace/
-# Pods start netcheck and the acceptance tests once, and to compile them is much of the work (harness/launch/files/*.sh).
-# Pods run as any user, and a checkout or a download can have files that only their owner reads.
+# Pods start netcheck and the acceptance tests only once, so compiling them would be much of the work
+# (harness/launch/files/*.sh). Pods may run as any user, but some files of a checkout or download may be readable only by
+# their owner.
 RUN chmod -R a+rX /workspace \
  && python3 -m compileall -q --invalidation-mode checked-hash /workspace/netcheck /workspace/acceptance /workspace/training
 WORKDIR /workspace

@@ -1,5 +1,5 @@
-# The base of the tracker image where no registry is reached.
-# Debian's Python with its standard library, as one flat layer; no package manager.
+# The base of the tracker image on machines that cannot reach a registry: Debian's Python and its standard library in one
+# layer, without a package manager.
 ARG BASE
 FROM ${BASE} AS slim
 RUN rm -f /etc/apt/sources.list.d/sid.sources \

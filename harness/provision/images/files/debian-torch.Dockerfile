@@ -1,10 +1,10 @@
-# The base of the worker image where no registry is reached.
-# Debian's PyTorch (CPU, gloo, torchrun), without what a gloo worker never touches, as one flat layer. The
-# self-test runs a two-process torchrun with DDP on the result, so a removal that breaks it ends the build.
+# The base of the worker image on machines that cannot reach a registry: Debian's PyTorch (CPU, gloo and torchrun) in one
+# layer. Files that ranks with gloo do not need are removed. The self-test runs DDP with two processes under torchrun, so
+# the build fails if a necessary file was removed.
 ARG BASE
 FROM ${BASE} AS slim
 COPY debian-torch.dpkg /etc/dpkg/dpkg.cfg.d/torch
-# A package's own py3compile fails where dpkg left a file out, so this empty one takes its place: apt looks in /usr/sbin first.
+# py3compile of a package fails if dpkg excluded one of its files. apt finds this empty py3compile in /usr/sbin first.
 RUN rm -f /etc/apt/sources.list.d/sid.sources \
  && install -m 755 /dev/null /usr/sbin/py3compile \
  && apt-get update -qq \

@@ -1,7 +1,7 @@
 #!/bin/sh
-# Installs PyTorch's CPU build in an image: NEEDS (a lock of what torch imports), VERSION, SHA256 (or "").
-# The CPU builds are on PyTorch's own index alone; TORCH_INDEX names another. Without a hash, TLS to the index and the
-# exact version are all that is checked, and the build's log says so with the hash of what was installed.
+# Install PyTorch's CPU build in an image. The arguments are a lock file for the packages that torch imports, the version of
+# torch, and the SHA-256 of its wheel or "". CPU builds are available only from PyTorch's own index; TORCH_INDEX selects
+# another index. Without a SHA-256, only the version is checked, and the build log contains the wheel's SHA-256.
 set -eu
 needs=$1 version=$2 sha256=$3
 index=${TORCH_INDEX:-https://download.pytorch.org/whl/cpu}

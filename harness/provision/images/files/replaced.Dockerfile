@@ -1,4 +1,4 @@
-# A worker image in which packages from the lock are replaced (`--replace`), as one layer on the worker image.
+# The worker image with one more layer, which replaces packages from the lock file (`--replace`).
 ARG BASE
 FROM ${BASE}
 ARG REMOVED

@@ -1,5 +1,5 @@
-// CoreDNS with the plugins that a cluster's Corefile names, and a few for looking closer.
-// The full set compiles three cloud SDKs that no kind cluster uses.
+// CoreDNS with the plugins that kubeadm's Corefile uses, and a few plugins for debugging. The full set of plugins would
+// also compile three cloud SDKs, which kind clusters do not use.
 package main
 
 import (

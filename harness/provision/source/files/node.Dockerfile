@@ -1,18 +1,18 @@
-# A kind node from Debian packages and kind's own node files; proves nothing by itself, the cluster that starts on it does.
-# BASE is a Debian rootfs with a `sid` source pinned low. The context holds kind/ (kind's images/base/files), bin/
-# (kubeadm, kubelet, kubectl), harness/ (the files beside this one) and version (what kind reads as /kind/version).
+# The image of a kind node, built from Debian packages and kind's node files. BASE is a Debian root file system in which
+# `sid` has a low priority. The build context contains kind/ (kind's images/base/files), bin/ (kubeadm, kubelet and kubectl),
+# harness/ (the files in this folder), and version (which becomes /kind/version).
 ARG BASE
 FROM ${BASE} AS debian
 ENV DEBIAN_FRONTEND=noninteractive
 
-# kube-proxy's root: what it calls, without the tools that installed it.
+# The root file system of the kube-proxy image: the programs that kube-proxy runs, without the package manager.
 FROM debian AS proxy
 RUN --mount=type=cache,id=harness-apt-node,target=/var/lib/apt/lists,sharing=locked \
     apt-get update -qq && apt-get install -y -qq --no-install-recommends iptables nftables conntrack kmod \
  && rm -rf /var/cache/apt /var/log/*
 
 FROM debian AS base
-# The units that a container must not start go, as in kind's own base image.
+# Remove the systemd units that must not start in a container, as kind's own base image does.
 RUN --mount=type=cache,id=harness-apt-node,target=/var/lib/apt/lists,sharing=locked \
     apt-get update -qq && apt-get install -y -qq --no-install-recommends \
       systemd dbus conntrack iptables nftables iproute2 ethtool util-linux mount kmod libseccomp2 bash ca-certificates \
@@ -34,9 +34,9 @@ COPY harness/harness-cni /usr/local/sbin/harness-cni
 COPY harness/harness-cni.service /etc/systemd/system/harness-cni.service
 COPY harness/cni.conflist /usr/local/share/harness/cni.conflist
 COPY harness/default-cni.yaml harness/default-storage.yaml /kind/manifests/
-# The pause image is the one that kubeadm names; no fuse-overlayfs here; scores below the daemon's own are refused to a
-# container without CAP_SYS_RESOURCE. The hook and the absent limits are as in kind's own base image. dbus has made an id of
-# the machine, which systemd would give to every node.
+# Use the pause image that kubeadm expects. This image has no fuse-overlayfs. A container without CAP_SYS_RESOURCE cannot set
+# an OOM score below the one of its daemon. The hook and the removed limits are the same as in kind's own base image. Remove
+# the machine ID that dbus created, because otherwise all nodes would have the same ID.
 ARG PAUSE
 RUN chmod 755 /usr/local/bin/* /usr/local/sbin/* /kind /kind/bin /kind/bin/* \
  && sed -i -e "s#registry.k8s.io/pause:[^\"]*#${PAUSE}#" \

@@ -1,5 +1,5 @@
-// The process of a pod's sandbox: it holds the namespaces and waits to be told to end.
-// As PID 1 of a shared process namespace it also collects the children that others left behind.
+// The process of a pod's sandbox. It keeps the pod's namespaces alive until it receives a signal. If the pod's containers
+// share a process namespace, it is PID 1 and also reaps orphaned processes.
 package main
 
 import (
