@@ -149,9 +149,10 @@ clean: ## delete the cluster that `harness` created, and everything built in thi
 	rm -rf .venv build dist site *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find harness fixtures tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# pluto-ml is here for tests of the tracker. Its hook imports all of it at every start of Python, also of
-# `harness`, which the tests start hundreds of times: over a second each. Nothing here imports wandb.
-# All is compiled once, because under PYTHONDONTWRITEBYTECODE each of these starts would do it: another second.
+# pluto-ml is installed for the tests of the tracker. Its .pth file is removed, because it would import pluto whenever Python
+# starts. The tests start `harness` hundreds of times, and each start would take one second longer. The .pth file is only for
+# wandb, which nothing here uses. All modules are compiled in advance, because with PYTHONDONTWRITEBYTECODE each start would
+# compile them again, which takes another second.
 $(MADE): locks/build.txt locks/dev.txt pyproject.toml
 	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON_WANTED), but $(PYTHON) is not on PATH: $(PYTHON_HELP)" >&2; exit 2; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -161,7 +162,7 @@ $(MADE): locks/build.txt locks/dev.txt pyproject.toml
 	$(PYTHON) -m venv --clear .venv
 	$(BIN)/python -m pip install --quiet --no-user --disable-pip-version-check --require-hashes --only-binary=:all: -r locks/build.txt
 	$(BIN)/uv pip sync --quiet --compile-bytecode --no-build --python $(BIN)/python --require-hashes locks/build.txt locks/dev.txt
-	@# As a folder on the path: setuptools' own finder costs each start of Python 14 ms.
+	@# The mode compat adds the folder to sys.path. The default mode installs a finder, which takes 14 ms at each start of Python.
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation \
 		--config-settings editable_mode=compat --editable .
 	$(BIN)/python -m compileall -q harness
