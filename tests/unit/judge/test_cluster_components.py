@@ -3,58 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import count
 from pathlib import Path
 from typing import Any
 
 import bundles
 import pytest
 from bundles import at, cond
+from changed_objects import NODE, by, disturbances, never_ends, thing
 
-from harness.evidence.schema.bundle import Check, Verdict
+from harness.evidence.schema.bundle import Verdict
 from harness.judge import judge
 
 Judged = Callable[[bundles.Job], Verdict]
-
-
-NODE = "e2e-worker2"
-
-
-@pytest.fixture
-def judged(tmp_path: Path) -> Judged:
-    numbers = count()
-    return lambda job: judge(job.write(tmp_path / f"bundle{next(numbers)}"))
-
-
-def disturbances(verdict: Verdict) -> Check:
-    return next(check for check in verdict.checks if check.name == "disturbances")
-
-
-def by(manager: str, when: float) -> list[dict[str, Any]]:
-    return [{"manager": manager, "operation": "Update", "time": at(when)}]
-
-
-def thing(kind: str, name: str, spec: dict[str, Any] | None = None, **metadata: Any) -> dict[str, Any]:
-    found: dict[str, Any] = {"kind": kind, "metadata": {"name": name, "uid": f"{kind}-{name}", **metadata}}
-    return found if spec is None else {**found, "spec": spec}
-
-
-def never_ends(job: bundles.Job) -> None:
-    """Let the job run until the deadline, with all its ranks alive."""
-    for kind in ("jobset", "workload"):
-        job.drop(kind, 2)
-    for index in range(job.nodes):
-        job.drop_pod(index, after=10)
-    error = "the job did not end within 33 s"
-    stages = [
-        s.model_copy(update={"ok": False, "cause": "run.timed_out", "error": error})
-        for s in job.manifest.stages[-1:]
-    ]
-    job.manifest = job.manifest.model_copy(
-        update={"stages": [*job.manifest.stages[:-1], *stages], "interrupted": f"deadline of 33 s; {error}"}
-    )
-
-
 WATCHED = ["control-plane", "dns", "dns-pod", "jobset", "node", "pod", "service", "tracker-service"]
 
 
@@ -143,7 +103,7 @@ def test_dns_is_away_from_the_start(judged: Judged) -> None:
     assert "the cluster's DNS had no ready pod from the start until the end of the run" in verdict.explanation
 
 
-def test_labels_that_were_taken_from_a_pod(judged: Judged) -> None:
+def test_labels_that_were_taken_from_a_pod(tmp_path: Path) -> None:
     """Contract: the pod is still the rank's, and that somebody took its labels is the cause of its end."""
     job = watched(bundles.healthy())
     bundles.crash(job, 1)
@@ -152,13 +112,11 @@ def test_labels_that_were_taken_from_a_pod(judged: Judged) -> None:
         for kind, seen in job.objects
         if kind == "pod" and seen.object["metadata"]["name"] == job.pod_name(1)
     ]
-    version = int(states[-1].object["metadata"]["resourceVersion"])
     for seen in states:
         if seen.received_at > at(10):
             seen.object["metadata"]["labels"] = {}
             seen.object["metadata"]["annotations"] = {}
-    assert version
-    verdict = judged(job)
+    verdict = judge(job.write(tmp_path))
     assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "run.edited", [1])
     assert "without label jobset.sigs.k8s.io/jobset-name" in verdict.explanation
 

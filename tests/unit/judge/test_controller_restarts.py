@@ -3,50 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import count
-from pathlib import Path
 from typing import Any
 
 import bundles
 import pytest
 from bundles import at, cond
+from restarted_ranks import restarts, twice
 
-from harness.evidence.schema.bundle import Check, Verdict
-from harness.evidence.schema.ground_truth import TruthStart
-from harness.judge import judge
+from harness.evidence.schema.bundle import Verdict
 
 Judged = Callable[[bundles.Job], Verdict]
-
-
-BEGAN = 1_795_237_210_000
-
-
-@pytest.fixture
-def judged(tmp_path: Path) -> Judged:
-    numbers = count()
-
-    def judged_(job: bundles.Job) -> Verdict:
-        job.refresh()
-        return judge(job.write(tmp_path / f"bundle{next(numbers)}"))
-
-    return judged_
-
-
-def restarts(verdict: Verdict) -> Check:
-    return next(check for check in verdict.checks if check.name == "restarts")
-
-
-def twice(job: bundles.Job, kept: int = 4, **second: Any) -> None:
-    """Make every rank record `kept` rows, be cut off, and record its whole truth in a second attempt."""
-    for rank in range(job.ranks):
-        pod = job.pod_name(rank // job.per_node)
-        whole = job.truth[rank]
-        starts = [
-            TruthStart(attempt=f"{n}", time_ms=BEGAN - 5000 + 4000 * n, pod=pod, restart=n, max_restarts=1)
-            for n in range(2)
-        ]
-        first = [row.model_copy(update={"time_ms": row.time_ms - 4000}) for row in job.rows(rank)[:kept]]
-        job.truth[rank] = [starts[0], *first, starts[1].model_copy(update=second), *whole]
 
 
 def first_pods(job: bundles.Job, job_uid: str = "job-1", when: float = 2) -> None:
@@ -214,8 +180,6 @@ def test_jobset_that_restarts_one_job(judged: Judged, policy: dict[str, Any], ex
 
 
 RULE = {"action": "Restart", "exitCodes": {"operator": "In", "values": [42]}}
-
-
 ALL = {"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [7]}}
 
 

@@ -3,41 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import count
-from pathlib import Path
 from typing import Any
 
 import bundles
 import pytest
 from bundles import at, cond
+from changed_objects import NODE, by, disturbances, never_ends, thing
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.evidence.schema.bundle import Check, Verdict
+from harness.evidence.schema.bundle import Verdict
 from harness.judge import judge
 
 Judged = Callable[[bundles.Job], Verdict]
-NODE = "e2e-worker2"
 """The node of rank 1."""
-
-
-@pytest.fixture
-def judged(tmp_path: Path) -> Judged:
-    numbers = count()
-    return lambda job: judge(job.write(tmp_path / f"bundle{next(numbers)}"))
-
-
-def disturbances(verdict: Verdict) -> Check:
-    return next(check for check in verdict.checks if check.name == "disturbances")
-
-
-def by(manager: str, when: float) -> list[dict[str, Any]]:
-    return [{"manager": manager, "operation": "Update", "time": at(when)}]
-
-
-def thing(kind: str, name: str, spec: dict[str, Any] | None = None, **metadata: Any) -> dict[str, Any]:
-    found: dict[str, Any] = {"kind": kind, "metadata": {"name": name, "uid": f"{kind}-{name}", **metadata}}
-    return found if spec is None else {**found, "spec": spec}
 
 
 def inside(kind: str, name: str, spec: dict[str, Any] | None = None, **metadata: Any) -> dict[str, Any]:
@@ -52,22 +31,6 @@ def cut_off(job: bundles.Job, index: int = 1, code: int = 255, reason: str = "Un
     ]
     job.logs[job.pod_name(index)] = job.logs[job.pod_name(index)][:3]
     job.ended(index, 20, code, reason=reason, message="")
-
-
-def never_ends(job: bundles.Job) -> None:
-    """Let the job run until the deadline, with all its ranks alive."""
-    for kind in ("jobset", "workload"):
-        job.drop(kind, 2)
-    for index in range(job.nodes):
-        job.drop_pod(index, after=10)
-    error = "the job did not end within 33 s"
-    stages = [
-        s.model_copy(update={"ok": False, "cause": "run.timed_out", "error": error})
-        for s in job.manifest.stages[-1:]
-    ]
-    job.manifest = job.manifest.model_copy(
-        update={"stages": [*job.manifest.stages[:-1], *stages], "interrupted": f"deadline of 33 s; {error}"}
-    )
 
 
 def node(job: bundles.Job, when: float, boot: str = "a" * 8, ready: str = "True", **metadata: Any) -> None:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable, Iterable
-from itertools import count
 from pathlib import Path
-from typing import Any
 
 import bundles
 import pytest
@@ -15,9 +13,10 @@ from bundles import at
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from process_events import PodEvents, recorded
+from restarted_ranks import BEGAN, restarts, twice
 
 from harness.evidence import extract
-from harness.evidence.schema.bundle import Check, Verdict
+from harness.evidence.schema.bundle import Verdict
 from harness.evidence.schema.ground_truth import TruthEnd, TruthRow, TruthStart
 from harness.judge import judge
 from harness.workers.ground_truth import point_recorder as ground_truth
@@ -25,36 +24,7 @@ from harness.workers.ground_truth.point_recorder import Recorder
 from harness.workers.ground_truth.truth_frames import digest
 
 Judged = Callable[[bundles.Job], Verdict]
-BEGAN = 1_795_237_210_000
 """The start time in bundles.healthy(), in milliseconds."""
-
-
-@pytest.fixture
-def judged(tmp_path: Path) -> Judged:
-    numbers = count()
-
-    def judged_(job: bundles.Job) -> Verdict:
-        job.refresh()
-        return judge(job.write(tmp_path / f"bundle{next(numbers)}"))
-
-    return judged_
-
-
-def restarts(verdict: Verdict) -> Check:
-    return next(check for check in verdict.checks if check.name == "restarts")
-
-
-def twice(job: bundles.Job, kept: int = 4, **second: Any) -> None:
-    """Make every rank record `kept` rows, be cut off, and record its whole truth in a second attempt."""
-    for rank in range(job.ranks):
-        pod = job.pod_name(rank // job.per_node)
-        whole = job.truth[rank]
-        starts = [
-            TruthStart(attempt=f"{n}", time_ms=BEGAN - 5000 + 4000 * n, pod=pod, restart=n, max_restarts=1)
-            for n in range(2)
-        ]
-        first = [row.model_copy(update={"time_ms": row.time_ms - 4000}) for row in job.rows(rank)[:kept]]
-        job.truth[rank] = [starts[0], *first, starts[1].model_copy(update=second), *whole]
 
 
 def test_torchrun_starts_the_ranks_again(judged: Judged) -> None:
