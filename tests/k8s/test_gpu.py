@@ -93,10 +93,13 @@ def test_gpus_are_asked_for_given_and_labelled(
 ) -> None:
     """The job has its GPU requests, accelerator labels, toleration and quota, and all points are in one run.
 
-    With real devices it runs over nccl. On kind it runs over gloo, which proves nothing of a device.
+    With real devices, it runs over nccl. On kind, it runs over gloo, and only the check `gpus` fails.
     """
     outcome = launch(gpu_job if real else gpu_job.with_(envs={"E2E_DEVICE": "auto"}))
-    assert outcome.verdict.verdict == "PASS", outcome.verdict.explanation
+    verdict = outcome.verdict
+    expected = ("PASS", None, []) if real else ("FAIL", "gpu.not_used", [0, 1])
+    assert (verdict.verdict, verdict.cause, verdict.ranks) == expected, verdict.explanation
+    assert [check.name for check in verdict.checks if check.result != "PASS"] == ([] if real else ["gpus"])
     bundle = Bundle.open(outcome.bundle)
     for rank, pod in bundle.ranks().items():
         spec, labels = pod.last.object["spec"], pod.last.object["metadata"]["labels"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import pytest
 
 from harness.evidence.io.reader import Bundle
+from harness.evidence.schema.processes import ProcessEnd, ProcessGroup
 from harness.fixtures.plugin import Launch
 from harness.judge import judge
 from harness.launch.konduktor.job_file import JobFile
@@ -20,7 +21,12 @@ def test_a_healthy_job_passes(launch: Launch, job: JobFile) -> None:
     outcome = launch(job)
     assert outcome.verdict.verdict == "PASS", outcome.verdict.explanation
     assert all(check.result == "PASS" for check in outcome.verdict.checks)
-    assert judge(Bundle.open(outcome.bundle)) == outcome.verdict
+    bundle = Bundle.open(outcome.bundle)
+    assert judge(bundle) == outcome.verdict
+    events = [event for _, event in bundle.processes()]
+    ranks = {event.id for event in events if isinstance(event, ProcessGroup)}
+    used = [event.gpu for event in events if isinstance(event, ProcessEnd) and event.id in ranks]
+    assert used == [False, False]
 
 
 def test_several_processes_per_node_are_all_judged(launch: Launch, job: JobFile) -> None:

@@ -63,8 +63,16 @@ class PodEvents:
         self.end(20, how=how, open_=open_)
         self.result(7)
 
-    def end(self, pid: int, code: int | None = 0, how: str = "exit", error: str = "", open_: int = 0) -> None:
-        self.add("end", pid, how=how, code=code, error=error, open=open_)
+    def end(
+        self,
+        pid: int,
+        code: int | None = 0,
+        how: str = "exit",
+        error: str = "",
+        open_: int = 0,
+        gpu: bool | None = None,
+    ) -> None:
+        self.add("end", pid, how=how, code=code, error=error, open=open_, gpu=gpu)
 
     def result(self, pid: int, state: str = "SUCCEEDED", error: str = "") -> None:
         self.add("result", pid, state=state, error=error)

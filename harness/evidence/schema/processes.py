@@ -115,6 +115,9 @@ class ProcessEnd(ProcessEvent):
     error: str = ""
     open: int = 0
     """The number of Pluto runs that the process left unfinished."""
+    gpu: bool | None = None
+    """Whether PyTorch initialised CUDA, ROCm or XPU in the process. None if that is unknown: without PyTorch,
+    with another library that can use a GPU, and in bundles from older recorders."""
 
 
 ProcessLine = Annotated[

@@ -1,4 +1,7 @@
-"""Find ranks that used the CPU although their container requests GPUs, from the ranks' own log lines.
+"""Find ranks that used the CPU although their container requests GPUs.
+
+Each rank's process records whether PyTorch initialised a GPU. The ranks' logs often contain the reason. They
+are the only evidence if nothing was recorded.
 
 PyTorch only warns if it cannot use a GPU ("CUDA initialization: …"). A program that then selects the CPU logs
 every point and exits with 0. Only sentences that mean that their own process uses the CPU count. TensorFlow
@@ -8,12 +11,13 @@ and JAX also report that they found no GPU, but a PyTorch program can use them f
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from harness.core.causes import CauseId
 from harness.evidence.kubernetes import gpu_nodes
 from harness.evidence.kubernetes.objects import items
+from harness.evidence.worlds import RankLife
 from harness.judge.case import Case, names
 from harness.judge.finding import Finding, not_passed, passed, unknown
 from harness.judge.logs import known_errors, launcher_reports, program_lines
@@ -64,6 +68,7 @@ come from a process that is no rank, such as a script that prepares the data."""
 _OF_USE = (b"NCCL version", b"NCCL INFO", b"evice: cuda", b"evice cuda", b"used: True", b"ds_accelerator to ")
 _RESTARTED = b"failed (exitcode: "
 """Part of torchrun's message about a failed rank. The lines before it belong to an earlier attempt."""
+_NOT_INITIALISED = "PyTorch did not initialise CUDA, ROCm or XPU in its process"
 _MAX_CHARACTERS = 300
 _MAX_SENTENCES = 1000
 """Maximum number of lines with a sentence that are read. A program can print one in each step."""
@@ -71,7 +76,7 @@ _MAX_SENTENCES = 1000
 
 @dataclass(frozen=True)
 class _Sentence:
-    """A sentence in a pod's log, and its rank if the line shows it."""
+    """A statement that a rank used the CPU, and its rank if that is known."""
 
     cause: CauseId | None
     text: str
@@ -87,6 +92,12 @@ class _OnCpu:
     some: bool
     place: str
     sentence: _Sentence
+    logged: bool = True
+    """Whether the sentence is from a log."""
+
+    @property
+    def detail(self) -> str:
+        return f"{self.place}{' logged' if self.logged else ''}: {self.sentence.text}"
 
 
 def check(case: Case) -> Finding:
@@ -94,14 +105,16 @@ def check(case: Case) -> Finding:
     requesting = requested(case)
     on_cpu = [found for index in requesting if (found := _of_pod(case, index)) is not None]
     on_cpu += _of_launchers(case, [rank for index in requesting for rank in case.ranks_of(index)])
+    logged = {rank for each in on_cpu if each.sentence.cause is not None for rank in each.ranks}
+    on_cpu += [each for each in _unused(case, requesting) if not logged.issuperset(each.ranks)]
     on_cpu = [each for each in on_cpu if each.sentence.cause is not None] or on_cpu
     if not on_cpu:
-        return passed("gpus", "no log shows that a rank used the CPU instead of its GPUs")
+        return passed("gpus", "no process and no log shows that a rank used the CPU instead of its GPUs")
     ranks = sorted({rank for each in on_cpu for rank in each.ranks})
     subject = f"at least one of {names(ranks)}" if any(each.some for each in on_cpu) else names(ranks)
     pods = "the container requests" if len(ranks) == 1 else "the containers request"
     resources = dict.fromkeys(name for each in requesting.values() for name in each)
-    details = [f"{each.place} logged: {each.sentence.text}" for each in on_cpu]
+    details = [each.detail for each in on_cpu]
     refs = [each.sentence.ref for each in on_cpu][:8]
     first = on_cpu[0].sentence
     if first.cause is None:
@@ -132,7 +145,39 @@ def requested(case: Case) -> dict[int, list[str]]:
 def _of_pod(case: Case, index: int) -> _OnCpu | None:
     """Return the ranks of a node's pod that used the CPU, or None if its log does not show any."""
     log = case.bundle.log(case.pods[index].name, case.launch.container)
-    return _of_log(case, log, case.ranks_of(index), case.place(index))
+    ends = [end for life in case.lives.get(index, []) for end in life.ends]
+    known_used = len(ends) >= len(case.ranks_of(index)) and all(end.gpu for end in ends)
+    return _of_log(case, log, case.ranks_of(index), case.place(index), known_used)
+
+
+def _unused(case: Case, requesting: Iterable[int]) -> Iterator[_OnCpu]:
+    """Yield the ranks whose processes recorded that PyTorch did not initialise a GPU.
+
+    A rank without torch.distributed may be a script that only starts the training, so it has no cause.
+    """
+    for index in requesting:
+        for life in case.lives.get(index, []):
+            if (
+                not life.ends
+                or any(end.gpu is not False for end in life.ends)
+                or _has_others(case, index, life)
+            ):
+                continue
+            cause: CauseId | None = "gpu.not_used" if life.by == "group" else None
+            sentence = _Sentence(cause, _NOT_INITIALISED, life.ref, life.rank)
+            yield _OnCpu([life.rank], False, names([life.rank]), sentence, logged=False)
+
+
+def _has_others(case: Case, index: int, life: RankLife) -> bool:
+    """Return whether another process that may have used a GPU for a rank was started after the rank."""
+    ranks = {process.id for other in case.lives[index] for process in other.processes}
+    began = min(process.began for process in life.processes)
+    others = [
+        process
+        for process in case.processes[index].processes.values()
+        if process.id not in ranks and process.began >= began and process.start is not None
+    ]
+    return any(process.end is None or process.end.gpu is not False for process in others)
 
 
 def _of_launchers(case: Case, ranks: list[int]) -> Iterator[_OnCpu]:
@@ -146,15 +191,18 @@ def _of_launchers(case: Case, ranks: list[int]) -> Iterator[_OnCpu]:
             yield found
 
 
-def _of_log(case: Case, log: str, ranks: list[int], place: str) -> _OnCpu | None:
-    """Return which of `ranks` used the CPU, or None if the log at `log` does not show any."""
+def _of_log(case: Case, log: str, ranks: list[int], place: str, known_used: bool = False) -> _OnCpu | None:
+    """Return which of `ranks` used the CPU, or None if the log at `log` does not show any.
+
+    If all their processes used a GPU (`known_used`), only sentences with a rank count.
+    """
     sentences, used = _sentences(case, log, ranks)
     sentences = [each for each in sentences if each.cause is not None] or sentences
     labelled = [each for each in sentences if each.rank in ranks]
     if labelled:
         own = sorted({each.rank for each in labelled if each.rank is not None})
         return _OnCpu(own, False, place if own == ranks else names(own), labelled[0])
-    if not sentences or used:
+    if not sentences or used or known_used:
         return None
     first = sentences[0]
     processes = sum(each.text == first.text for each in sentences)

@@ -14,7 +14,7 @@ The JSON has "k" (kind), "id" ("<pod uid>/<pid>/<start time in ticks>"), and fie
     {"k":"stack","pid":n,"local":n,"rank":n,"text":text,"t":ms}    where a rank was when it got SIGTERM
     {"k":"result","state":text,"error":text,"t":ms}        the agent's own result
     {"k":"end","how":"exit"|"exception"|"os._exit"|"exec","code":n|null,"error":text,
-     "open":runs_not_finished,"t":ms}
+     "open":runs_not_finished,"gpu":true|false|null,"t":ms}
 This module uses only the standard library, and supports Python 3.9 and later.
 """
 
@@ -50,6 +50,22 @@ STACK_SECONDS = 1.0
 """Interval in seconds at which the agent checks for its ranks' stacks."""
 _MEMORY_EVENTS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")
 """The files that contain the number of OOM kills in the container, for cgroup v2 and v1."""
+_OTHER_GPU_LIBRARIES = (
+    *(
+        "jax",
+        "jaxlib",
+        "tensorflow",
+        "cupy",
+        "numba.cuda",
+        "onnxruntime",
+        "tensorrt",
+        "paddle",
+        "mxnet",
+        "pycuda",
+    ),
+    *("torch_xla", "torch_npu", "torch_musa", "torch_mlu", "habana_frameworks", "warp", "rmm", "nvidia.dali"),
+)
+"""Modules through which a process can use a GPU or another accelerator without PyTorch's CUDA or XPU code."""
 _DURATION = re.compile(r"\d+(\.\d+)?[smhd]?$")
 _POD = re.compile(r"/pods/([0-9a-f]{8}-[0-9a-f-]{27})/")
 _PROCESS_EXIT = os._exit
@@ -125,7 +141,8 @@ def end(how: str, code: int | None, error: str = "") -> None:
     if not state.started or state.ended:
         return
     state.ended = how != "exec"  # After a failed exec, the process continues, so its end is still unknown.
-    write({"k": "end", "how": how, "code": code, "error": error[:300], "open": len(state.open)})
+    fields = {"error": error[:300], "open": len(state.open), "gpu": used_gpu()}
+    write({"k": "end", "how": how, "code": code, **fields})
 
 
 def at_exit() -> None:
@@ -146,6 +163,22 @@ def group_rank() -> int | None:
 def finished_all() -> bool:
     """Return whether this process has finished every Pluto run that it started."""
     return not _current().open
+
+
+def used_gpu() -> bool | None:
+    """Return whether PyTorch initialised CUDA, ROCm or XPU in this process.
+
+    PyTorch initialises them when it first uses a GPU. The result is None if PyTorch is not imported, or if
+    another library that can use a GPU is.
+    """
+    torch: Any = sys.modules.get("torch")
+    try:
+        devices = [device for device in (torch.cuda, getattr(torch, "xpu", None)) if device is not None]
+        if any(device.is_initialized() for device in devices):
+            return True
+    except Exception:  # PyTorch is not imported, or only a part of it.
+        return None
+    return None if any(name in sys.modules for name in _OTHER_GPU_LIBRARIES) else False
 
 
 def write(event: dict[str, Any]) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import bundles
 import pytest
 from ended_pods import stamped
+from process_events import PodEvents, recorded
 
 GPU = {"nvidia.com/gpu": "1"}
 INIT = "/opt/lib/python3.12/site-packages/torch/cuda/__init__.py:180: UserWarning: CUDA initialization: "
@@ -205,3 +206,69 @@ def test_device_of_unknown_part_is_unknown(judged, line: str) -> None:
 def test_certain_sentence_counts_more_than_uncertain_one(judged) -> None:
     verdict = judged(logged({0: ["Using device: cpu"], 1: ["Using device: cpu", f"{INIT}{OLD}"]}))
     assert (verdict.cause, verdict.ranks) == ("gpu.driver", [1])
+
+
+def used(
+    gpus: Sequence[bool | None],
+    *,
+    group: bool = True,
+    lines: Mapping[int, Sequence[str]] = {},
+    child: bool | str | None = "",
+) -> bundles.Job:
+    """Return a job whose containers request GPUs. Each rank's process recorded whether it used one."""
+    job = recorded(logged(lines))
+    for rank, gpu in enumerate(gpus):
+        pod = PodEvents(job, rank)
+        pod.agent(7, "--nnodes=2")
+        pod.workers(7, [(20, 0, rank, 2)])
+        pod.rank(20, rank, 2, group=group)
+        if child != "":
+            pod.start(30, "python", ppid=20)
+        if child in (True, False, None):
+            pod.end(30, gpu=child)
+        pod.end(20, gpu=gpu)
+        pod.result(7)
+        pod.end(7)
+    return job
+
+
+def test_rank_whose_process_never_used_a_gpu_is_no_pass(judged) -> None:
+    """Contract: a program that selects the CPU without a word logs every point and exits with 0."""
+    verdict = judged(used([True, False]))
+    assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "gpu.not_used", [1]), (
+        verdict.explanation
+    )
+    assert verdict.explanation.startswith("Rank 1 used the CPU, although the container requests GPUs")
+    assert "PyTorch did not initialise CUDA, ROCm or XPU in its process" in verdict.explanation
+
+
+@pytest.mark.parametrize("gpus", [[True, True], [None, None], [True, None]])
+def test_rank_that_used_gpu_or_is_unknown_passes(judged, gpus: list[bool | None]) -> None:
+    verdict = judged(used(gpus))
+    assert verdict.verdict == "PASS", verdict.explanation
+
+
+def test_rank_without_process_group_may_only_start_others(judged) -> None:
+    """Contract: without torch.distributed, the process can be a script that starts the training."""
+    check = next(each for each in judged(used([True, False], group=False)).checks if each.name == "gpus")
+    assert (check.result, check.ranks) == ("UNKNOWN", [1]), check
+
+
+@pytest.mark.parametrize(
+    ("child", "expected"), [(True, "PASS"), (None, "PASS"), ("running", "PASS"), (False, "FAIL")]
+)
+def test_child_of_a_rank_may_have_used_the_gpu(judged, child: bool | str | None, expected: str) -> None:
+    """Contract: an inference engine uses the GPU in child processes of a rank."""
+    verdict = judged(used([True, False], child=child))
+    assert verdict.verdict == expected, verdict.explanation
+
+
+def test_driver_error_in_log_explains_unused_gpu(judged) -> None:
+    verdict = judged(used([True, False], lines={1: [f"{INIT}{OLD}"]}))
+    assert (verdict.cause, verdict.ranks) == ("gpu.driver", [1]), verdict.explanation
+
+
+def test_sentence_of_other_process_does_not_accuse_rank_with_gpu(judged) -> None:
+    """Contract: the log of a pod also has the lines of the rank's child processes."""
+    verdict = judged(used([True, True], lines={1: [f"{INIT}{OLD}", "Using device: cpu"]}))
+    assert verdict.verdict == "PASS", verdict.explanation
