@@ -92,7 +92,8 @@ class Selection:
     skipped: list[str] = field(default_factory=list)
     """The paths of sockets, pipes and devices, which have no content to send."""
     executable: dict[str, bool] = field(default_factory=dict)
-    """Whether each of these files is executable. The permission bits on the disk do not show it."""
+    """Maps files to whether they are executable. It contains only files whose permission bits on the disk are
+    unreliable."""
     notices: list[str] = field(default_factory=list)
     """A sentence for each effect of the rules that users might not expect."""
 

@@ -21,15 +21,15 @@ from harness.torchrun_sync.tree import Tree
 
 PIECE = 256 << 10
 WINDOW = 16 << 20
-"""The maximum number of bytes that are sent before the pod acknowledges them. The pod sends four acks for
-this many bytes."""
+"""The maximum number of bytes that are sent before the pod acknowledges them. The pod sends an ack after each
+quarter of this number."""
 CONTENT = ("data", "zdata")
 """The types of frames that contain an uncompressed and a compressed piece of a file."""
 WORTH = 0.9
 """A piece is sent compressed if its compressed size is at most this fraction of its uncompressed size."""
 PROBE = 4096
-"""The number of bytes at the beginning of a piece that are compressed as a trial. For example, images and
-model weights do not become smaller."""
+"""The number of bytes at the beginning of a piece that are compressed first, to find out whether compression
+makes the piece smaller. Images and model weights, for example, do not become smaller."""
 _Result = TypeVar("_Result")
 
 

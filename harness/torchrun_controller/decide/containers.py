@@ -1,4 +1,4 @@
-"""Find out from a job's pods why they are not running, why they do not terminate, or why they ended.
+"""Determine why a job's pods are not running, do not terminate, or have ended.
 
 Besides `trainer` and `workspace`, a pod has the init containers and helpers from its queue's template, and
 containers added by admission webhooks. Any of these containers can keep a job from starting or ending, so
@@ -53,8 +53,8 @@ class Problem:
 def hindrance(pods: list[Object], now: datetime) -> Problem:
     """Return the reason why pods are not running yet, as reported by the kubelet or the scheduler.
 
-    The reason can also be an init container that is still running. In this case, the text contains its run
-    time. If a pod only waits for other pods of its group, the reasons of other pods take precedence.
+    If an init container is still running, this is the reason, and the text contains the container's run time.
+    If a pod only waits for other pods of its group, the reasons of other pods take precedence.
     """
     waiting = Problem()
     for pod in pods:
@@ -73,9 +73,9 @@ def hindrance(pods: list[Object], now: datetime) -> Problem:
 
 
 def _gates(pod: Object) -> str:
-    """Return the end of a message, with the names of a pod's scheduling gates, or "".
+    """Return a message suffix with the names of a pod's scheduling gates, or "" if the pod has none.
 
-    A gate's name shows which controller has not removed the gate yet.
+    The name of a gate shows which controller still has to remove it.
     """
     gates = [str(each.get("name")) for each in (pod.get("spec") or {}).get("schedulingGates") or []]
     return f" ({', '.join(gates)})" if gates else ""

@@ -128,8 +128,9 @@ class QueueSnapshot:
     """The existing objects from the queue's resource templates, keyed by (kind, name)."""
     kai_queue: Object | None = None
     kai_forbidden: bool = False
-    """Whether the controller, which runs with `--gang kueue`, has no permission to delete the kai-scheduler
-    Queue that it created earlier, with `--gang kai`, or to remove the TorchrunQueue's finalizer."""
+    """Whether the controller now runs with `--gang kueue`, but created a kai-scheduler Queue earlier with
+    `--gang kai`. The controller then has no permission to delete this Queue or to remove the TorchrunQueue's
+    finalizer."""
     kai_parent: Object | None = None
     """The parent of the kai-scheduler Queue. None if the parent does not exist, or if the Queue itself
     already exists."""

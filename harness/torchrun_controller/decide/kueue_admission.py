@@ -75,7 +75,7 @@ class KueueAdmission(JobEnd):
             self._condition("Admitted", False, "Deactivated", message)
             return self._decision("Queued", message)
         if (workload.get("spec") or {}).get("active") is False:
-            # Kueue keeps the condition Evicted of a Workload that was preempted before it was deactivated.
+            # If a Workload was preempted and later deactivated, Kueue keeps its Evicted condition.
             message = f"{evicted.get('message') or 'its Workload has active: false'}; {DEACTIVATED}"
             self._condition("Admitted", False, "Deactivated", message)
             return self._decision("Queued", message)

@@ -22,7 +22,8 @@ CLOCKS = timedelta(seconds=5)
 UNSCHEDULED = timedelta(seconds=30)
 """A working scheduler sets each pod's PodScheduled condition within this time."""
 IDLE = timedelta(seconds=60)
-"""If another controller does nothing for this time, a message suggests checking whether it is running."""
+"""If another controller has done nothing for this long, a message suggests checking whether that controller
+is running."""
 USUAL = ("WaitForFirstConsumer", "Provisioning", "ProvisioningSucceeded")
 """Reasons of Events about a claim that is being provisioned normally."""
 PULL_SECRET = "FailedToRetrieveImagePullSecret"  # noqa: S105 - the reason of an Event

@@ -106,10 +106,11 @@ def _open(
 
 
 def _is_open(cluster_scoped: Object | None, namespace: str) -> bool:
-    """Return whether an administrator has opened a ClusterQueue or a kai-scheduler Queue to this namespace.
+    """Return whether an administrator has annotated a ClusterQueue or a kai-scheduler Queue with this
+    namespace.
 
-    The administrator does so with an annotation. Without this check, the author of a TorchrunQueue could use
-    rights that only the controller has.
+    The annotation permits TorchrunQueues in the namespace to use the object. Without this check, the author
+    of a TorchrunQueue could use rights that only the controller has.
     """
     annotations = (cluster_scoped or {"metadata": {}})["metadata"].get("annotations") or {}
     namespaces = [name.strip() for name in str(annotations.get(names.NAMESPACES_ANNOTATION) or "").split(",")]

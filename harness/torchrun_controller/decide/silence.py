@@ -43,7 +43,7 @@ class Silence:
         self._activities: dict[str, _Activity] = {}
 
     def since(self, uid: str, pods: Sequence[Object], now: datetime) -> tuple[datetime | None, datetime]:
-        """Return the time since which no rank has logged, and the time of the next check.
+        """Return the time of the last log activity of any rank, and the time of the next check.
 
         The first time is None if a rank has started or logged within QUIET, or if a trainer is not running.
         `pods` contains the job's pods, and `uid` is the job's UID.

@@ -1,6 +1,7 @@
-"""Build the command for the `trainer` container: run the setup command, wait for DNS names, and run torchrun.
+"""Build the command of the `trainer` container.
 
-The job's status shows the torchrun command. The command's variables are expanded in each pod.
+The command runs the setup command, waits for DNS names, and runs torchrun. The job's status shows the
+torchrun command. The command's variables are expanded in each pod.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ def _rule(group: str, resources: list[str], verbs: list[str]) -> Object:
 RULES = [
     _rule(names.GROUP, ["torchrunjobs", "torchrunqueues"], READ),
     _rule(names.GROUP, ["torchrunjobs/status", "torchrunqueues/status"], ["update"]),
-    # The OwnerReferencesPermissionEnforcement admission plugin requires this for blockOwnerDeletion.
+    # For blockOwnerDeletion, the OwnerReferencesPermissionEnforcement plugin requires these permissions.
     _rule(names.GROUP, ["torchrunjobs/finalizers", "torchrunqueues/finalizers"], ["update"]),
     _rule("jobset.x-k8s.io", ["jobsets"], [*READ, "create", "delete"]),
     _rule("kueue.x-k8s.io", ["workloads"], ["list", "watch"]),

@@ -127,9 +127,9 @@ class Cluster:
     def write_status(self, current: Object, status: BaseModel | Object, *, acting: bool) -> bool:
         """Write a status if it differs from the status in `current`.
 
-        Return whether `current` was up to date. If it was not, the object has changed or has been deleted,
-        and the caller must reconcile again. If `acting` is true, an unchanged status is written too. The
-        write verifies that `current` is up to date before an action is executed.
+        Return whether `current` was up to date. If `current` was outdated, the object has changed or has been
+        deleted, and the caller must reconcile again. If `acting` is true, an unchanged status is written too.
+        The write verifies that `current` is up to date before an action is executed.
         """
         document = (
             status

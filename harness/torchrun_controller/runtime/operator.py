@@ -43,7 +43,8 @@ class Operator:
         namespace: str | None = None,
         moves: Callable[[], None] = lambda: None,
     ) -> None:
-        """Create an operator. As long as its event loop runs, it calls `moves` every MOVE_SECONDS."""
+        """Create an operator. The operator calls `moves` every MOVE_SECONDS as long as its event loop is
+        running."""
         self.reconciler, self.namespace, self.moves = reconciler, namespace, moves
         self.caches = reconciler.caches
         self.work_queue = WorkQueue(reconciler.reconcile)

@@ -56,8 +56,8 @@ the queue's objects are not watched.
 PROGRESS = timedelta(seconds=60)
 """The minimum time between two status writes if only the number of pods or a message has changed."""
 PERSISTENT = timedelta(seconds=60)
-"""The time after which repeated transient errors are reported. Otherwise, a job could wait for a webhook that
-never responds, and its status would not contain the reason."""
+"""The time after which repeated transient errors are reported. Without this limit, a job could wait for a
+webhook that never responds without any sign of the reason in its status."""
 MEND = "change the queue, or create the objects that it refers to"
 REQUEUE_SECONDS = 0.2
 """The delay, in seconds, before the next reconcile after a write failed because the cache was outdated."""
@@ -185,8 +185,7 @@ class Reconciler:
             return after
 
     def _may_pass(self, key: Key, error: Exception) -> bool:
-        """Return whether an error is transient, and the object's reconciles have failed for less than
-        PERSISTENT.
+        """Return whether an error is transient and has persisted for less than PERSISTENT.
 
         If the API server cannot be reached, the error always counts as transient, because a status cannot be
         written either.

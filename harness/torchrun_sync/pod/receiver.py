@@ -100,7 +100,7 @@ class Receiver:
     def _data(self, piece: bytes, received: int) -> bytes:
         """Write a piece of the file that is being received.
 
-        `received` is the size of the piece in the frame, where the piece may be compressed.
+        `received` is the size of the piece as it arrived, possibly compressed.
         """
         if self._content is None:
             raise Refused("received data that does not belong to a file")

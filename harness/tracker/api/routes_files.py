@@ -30,9 +30,10 @@ MAX_FILES = 1000
 
 
 def _row(entry: object) -> tuple[Any, ...]:
-    """Return an announced file's values for the columns from file_name to annotations of the `files` table.
+    """Return the values of an announced file for the `files` table.
 
-    Raises Refused 400 if a field is invalid.
+    The values are in the order of the columns from file_name to annotations. Raises Refused 400 if a field is
+    invalid.
     """
     if not isinstance(entry, dict):
         raise Refused(400, "files: expected a list of objects")

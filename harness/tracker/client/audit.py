@@ -34,7 +34,7 @@ WritePoints = Callable[[PointRows], None]
 PAGE = 10_000
 """The number of rows per page for a tracker that does not support the column format."""
 COLUMNS_PAGE = 200_000
-"""The maximum number of rows per page in the column format. A page of this length has about 6 MB."""
+"""The maximum number of rows per page in the column format. A page of this length is about 6 MB in size."""
 
 
 DIGESTS_PAGE = 10_000

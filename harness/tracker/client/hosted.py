@@ -74,8 +74,9 @@ class HostedAudit:
     ) -> list[TrackerRun]:
         """Return the runs with this external id or job name, and the runs in `ids`.
 
-        Pluto cannot search for such runs, so the project's newest runs are read one by one. They are not read
-        if `ids` contains a run with this external id, or any run if `external_id` is empty.
+        Pluto cannot search for such runs, so the project's newest runs are read one by one. This search is
+        skipped if one of the runs in `ids` has this external id. If `external_id` is empty, any existing run
+        in `ids` is enough.
         """
         known_runs = by_id(self._client, ids, project, self._seconds)
         self._projects.update({run.run_id: run.project for run in known_runs})

@@ -91,7 +91,7 @@ def loads(text: bytes | str, *, constants: bool = True) -> Any:
     Raises ValueError for invalid JSON, bytes that are not UTF-8, and numbers with thousands of digits. A lone
     surrogate is invalid too, because neither the database nor a response can contain it.
     """
-    content = text.decode() if isinstance(text, bytes) else text  # In bytes, json.loads accepts surrogates.
+    content = text.decode() if isinstance(text, bytes) else text  # json.loads accepts surrogates in bytes.
     value = json.loads(content) if constants else json.loads(content, parse_constant=_no_constant)
     if "\\u" in content or not isinstance(text, bytes):
         json.dumps(value, ensure_ascii=False).encode()
