@@ -173,8 +173,8 @@ class Selection:
         return (_IncludeAll(), base) if included else (rules, base)
 
     def _rules(self, path: str) -> _Rules:
-        """Return the rules for a folder. In a work tree, these are git's rules, elsewhere those of .gitignore
-        files."""
+        """Return the rules for a folder. In a work tree, these are git's rules. Elsewhere, they are the rules
+        in .gitignore files."""
         folder = self.top / path
         repository = is_in_repository(folder)
         if repository is not None:
@@ -196,7 +196,7 @@ class Selection:
         return _ByFiles(Ignored(folder))
 
     def _notice_differences(self, path: str, files: GitFiles) -> None:
-        """Add notices about files in a work tree whose content here differs from what git stores."""
+        """Add notices about files on disk that differ from their state in git."""
         folder = self.top / path
 
         def shown(each: str) -> str:
@@ -224,8 +224,8 @@ class Selection:
 def _is_environment(folder: Path) -> bool:
     """Return whether a folder is a virtual environment of Python or conda.
 
-    A virtual environment is of no use in a pod, because its programs contain absolute paths. Its links to
-    this machine's Python would be refused.
+    A virtual environment is of no use in a pod, because its programs contain absolute paths. In addition, its
+    links to this machine's Python would be refused.
     """
     return (folder / "pyvenv.cfg").is_file() or (folder / "conda-meta").is_dir()
 

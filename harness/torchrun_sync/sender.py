@@ -54,7 +54,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class State:
-    """The state of a pod, as its receiver reports it."""
+    """The state of a pod, as reported by the pod's receiver."""
 
     store: str
     tree: str

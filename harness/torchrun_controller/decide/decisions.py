@@ -107,7 +107,7 @@ class Snapshot:
     """The error with which the API server rejected one of the job's objects during this reconcile, or
     None."""
     no_etcd: bool = False
-    """Whether the job needs the default etcd, and the Service of the default etcd does not exist."""
+    """Whether the job needs the default etcd, but the default etcd's Service does not exist."""
     foreign_service: bool = False
     """Whether the Service with the job's name belongs to something other than the JobSet. This is checked
     only after a rank could not resolve the name of node 0."""

@@ -236,7 +236,8 @@ class _Job(KueueAdmission):
         """Return a decision to wait if the job's PriorityClass or its etcd is missing. Otherwise, return
         None.
 
-        When the JobSet is created, the API server does not check whether these exist.
+        When the JobSet is created, the API server does not check whether the PriorityClass and the etcd
+        exist.
         """
         priority = resolved.scheduling.priority_class_name
         if (
@@ -263,9 +264,9 @@ class _Job(KueueAdmission):
     def _wait_for_claims(self, claims: list[Object]) -> Decision | None:
         """Return a decision to wait if a claim that the job needs is being deleted. Otherwise, return None.
 
-        If the job did not wait, its pods would use the old claim, and become unschedulable once it is gone.
-        The garbage collector deletes the workspace claim of an earlier job only after that job's pods have
-        ended.
+        If the job did not wait, its pods would use the old claim, and become unschedulable once that claim is
+        gone. The garbage collector deletes the workspace claim of an earlier job only after that job's pods
+        have ended.
         """
         claim_names = {claim["metadata"]["name"] for claim in claims}
         for claim in self.snapshot.claims:
@@ -361,7 +362,7 @@ class _Job(KueueAdmission):
         progress = f"{counts.running + counts.succeeded} of {self.status.num_nodes} pods running"
         problem = hindrance(pods, self.now)
         if not problem and counts.pending == 0:
-            # A missing pod is created only once the pod that it replaces is gone.
+            # Kubernetes creates a replacement pod only after the old pod is gone.
             problem = terminating(self.snapshot.pods, self.now)
         reason, changes_at = problem.text, problem.changes_at
         if problem.warning:

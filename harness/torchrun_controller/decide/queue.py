@@ -234,8 +234,8 @@ def _current(status: QueueStatus, queue: Object) -> Condition | None:
 
 
 def needs_check(queue: Object) -> bool:
-    """Return whether the queue's pod must be checked in a dry run, because the queue is new, has changed, or
-    was rejected."""
+    """Return whether the queue's pod must be checked in a dry run. This is the case if the queue is new, has
+    changed, or was rejected."""
     checked = template_condition(queue)
     return not ending(queue) and (checked is None or checked.status != "True")
 

@@ -22,7 +22,7 @@ from harness.torchrun_sync.pods import CONTROL, STORE
 
 HOST_NAMES = ("hostname", "hostnameOverride", "subdomain", "setHostnameAsFQDN")
 """Pod fields that are not permitted, because they would replace the host names of the ranks' pods, or make
-them longer than Linux permits."""
+the host names longer than Linux permits."""
 WHOLE = re.compile("[0-9]{1,6}")
 
 

@@ -84,8 +84,8 @@ class Recorder:
             posted[name] = stored
 
     def _is_due(self, involved: Object, event: Event, posted: dict[str, _Posted], now: datetime) -> bool:
-        """Return whether an Event must be posted now: it has not been posted yet, and its transition is
-        neither too recent nor too old."""
+        """Return whether an Event must be posted now. This is the case if it has not been posted yet and its
+        transition is neither too recent nor too old."""
         if posted.get(_name(involved, event), NEVER).order >= event.order:
             return False
         return event.since is None or event.not_before <= now - event.since <= LATEST

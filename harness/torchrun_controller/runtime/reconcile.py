@@ -140,8 +140,8 @@ def _seconds_until(requeue_at: datetime | None, now: datetime) -> float | None:
 class Reconciler:
     """Reconciles jobs and queues.
 
-    The state of this class consists of the watch caches, its own writes and the posted Events, and can be
-    rebuilt if it is lost.
+    The state of a reconciler consists of the watch caches, its own writes and the posted Events. If the state
+    is lost, it can be rebuilt.
     """
 
     def __init__(

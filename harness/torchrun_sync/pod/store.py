@@ -239,8 +239,8 @@ class Store:
     def write_ready(self, text: str) -> None:
         """Write a string to ROOT/ready.
 
-        This ends an init container that waits for the string. If this process runs in that container, it ends
-        too.
+        This ends an init container that waits for the string. If this process runs in that container, the
+        process ends too.
         """
         write_text(os.path.join(self.root, "ready"), text)
 

@@ -104,7 +104,7 @@ class Workspace:
     def make_links(self) -> None:
         """Create the archive's links.
 
-        If any link leads out of the workspace, raise Failed without creating any.
+        If any link leads out of the workspace, raise Failed without creating any links.
         """
         for name, target in self.links.items():
             if not target or target.startswith("/") or len(target) > MAX_PATH:

@@ -1,4 +1,5 @@
-"""Show a RUNNING run as FAILED once it has shown no sign of life for as long as hosted Pluto's timeout.
+"""Show a RUNNING run as FAILED if it shows no sign of life for a certain time. The timeout is the same as in
+hosted Pluto.
 
 This status is computed when a run is read, and never stored. After a new sign of life, the run is shown as
 RUNNING again. A status that the run reports takes precedence. Verdicts are not affected, because the audit
