@@ -146,7 +146,7 @@ class _Job(KueueAdmission):
         self.status.workers = Workers()
         uid = self.ours["metadata"]["uid"] if self.ours is not None else None
         if self.old.job_id is not None and uid in (None, self.old.job_id):
-            # With a second JobSet, two training jobs might write the same checkpoints.
+            # If a second JobSet were created now, two training jobs might write to the same checkpoints.
             return self._finish("Failed", "JobSetDeleted", "its JobSet was deleted: create a new TorchrunJob")
         if self.ours is not None:
             return self._terminating("Pending", "the pods of the previous JobSet are terminating")
@@ -283,7 +283,7 @@ class _Job(KueueAdmission):
 
     def _rejected(self, rejected: Rejected) -> Decision:
         """Fail the job if the rejection is final. Otherwise wait until the API server accepts the object."""
-        # Without a JobSet, Kueue has nothing to admit.
+        # No JobSet was created, so the condition Admitted does not apply.
         self.status.conditions = [each for each in self.status.conditions if each.type != "Admitted"]
         if rejected.final:
             return self._reject("Rejected", f"{rejected}; change the job, and create it again")

@@ -155,8 +155,8 @@ liveness probe succeeds.
 LIVES = """[ "$JOB_COMPLETION_INDEX" = 0 ] &&
   read -r until 2>/dev/null <"${TMPDIR:-/tmp}/torchrun/alive-until" || exit 0
 [ "$(printf '%(%s)T')" -lt "$until" ]"""
-"""The script of the liveness probe. It fails on node 0 if watch_store has stopped or if the store never
-listened."""
+"""The script of the liveness probe. The probe fails on node 0 if watch_store has stopped, or if the store has
+never listened."""
 
 
 def torchrun(job: str, spec: JobSpec, plan: Plan, distributed: Distributed) -> str:

@@ -47,7 +47,7 @@ class Who(Flag):
 
 
 class Scope(Enum):
-    """The part of a request that names the data it accesses."""
+    """The part of a request that names the data to access."""
 
     NOTHING = "nothing"
     """The response contains no run data, or the route selects the data by the key's permissions."""
