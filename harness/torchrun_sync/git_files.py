@@ -1,4 +1,4 @@
-"""List the files in a git work tree as git does: tracked files, and untracked files that are not ignored.
+"""List the tracked files in a git work tree, and the untracked files that git does not ignore.
 
 In git, ignore rules do not affect tracked files. Git reads rules not only from .gitignore files in the
 folder, but also from the folders above it, .git/info/exclude, and the user's global file. Therefore this

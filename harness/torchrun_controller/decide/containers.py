@@ -22,8 +22,9 @@ RUNS_STEP = timedelta(seconds=30)
 LONG = timedelta(seconds=60)
 """An Event reports an init container that has been running for this long."""
 LINGERS = timedelta(seconds=30)
-"""If other containers are still running this long after the trainers have ended, an Event reports them. The
-value equals a pod's default grace period, within which Kubernetes terminates native sidecars."""
+"""If other containers are still running this long after the trainers have ended, an Event reports the other
+containers. The value equals a pod's default grace period, within which Kubernetes terminates native
+sidecars."""
 STARTING = (None, "ContainerCreating", "PodInitializing")
 DISRUPTIONS = {
     "EvictionByEvictionAPI": "was evicted from node {}",
@@ -75,15 +76,15 @@ def hindrance(pods: list[Object], now: datetime) -> Problem:
 def _gates(pod: Object) -> str:
     """Return a message suffix with the names of a pod's scheduling gates, or "" if the pod has none.
 
-    The name of a gate shows which controller still has to remove it.
+    The name of a gate shows which controller still has to remove the gate.
     """
     gates = [str(each.get("name")) for each in (pod.get("spec") or {}).get("schedulingGates") or []]
     return f" ({', '.join(gates)})" if gates else ""
 
 
 def _waiting(pod: Object, container: Object) -> str:
-    """Return why a container is waiting, with the exit code of its last run, or "" if it is starting
-    normally."""
+    """Return why a container is waiting, with the exit code of its last run, or "" if the container is
+    starting normally."""
     waiting = _state(container).get("waiting") or {}
     reason = waiting.get("reason")
     if reason in STARTING:
@@ -161,9 +162,8 @@ def lingering(pods: list[Object], now: datetime) -> Problem:
 
 
 def _running(pods: Iterator[Object]) -> dict[tuple[str, bool], list[str]]:
-    """Map each running container except `trainer` to the names of the pods in which it is running.
-
-    The keys are pairs of the container's name and whether it is a native sidecar.
+    """Map each running container except `trainer` to the names of the pods in which the container is running.
+    The keys are pairs of the container's name and whether the container is a native sidecar.
     """
     pods_of: dict[tuple[str, bool], list[str]] = {}
     for pod in pods:

@@ -135,11 +135,11 @@ class QueueSnapshot:
     """The parent of the kai-scheduler Queue. None if the parent does not exist, or if the Queue itself
     already exists."""
     cluster_queue: Object | None = None
-    """The ClusterQueue named in the queue's spec. None if it does not exist, or if the LocalQueue already
-    exists."""
+    """The ClusterQueue named in the queue's spec. None if the ClusterQueue does not exist, or if the
+    LocalQueue already exists."""
     template: str | None = None
-    """The result of the pod template's check: the error, "" if the template was accepted, or None if it was
-    not checked."""
+    """The result of the pod template's check: the error, "" if the template was accepted, or None if the
+    template was not checked."""
     rejected: Rejected | None = None
     """The error with which the API server rejected one of the queue's objects during this reconcile, or
     None."""

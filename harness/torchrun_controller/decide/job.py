@@ -1,9 +1,9 @@
 """Derive a TorchrunJob's status and actions, as a pure function of the job, its snapshot and the time.
 
-The decision is level-based: it depends only on the current state, not on changes. It is therefore the same
-after a missed event, a controller restart or a second reconcile. The status is written before the actions are
-executed, because it contains information that must not be lost, such as the job's result. The actions can be
-repeated.
+The decision is level-based, which means that it depends only on the current state, not on changes. The
+decision is therefore the same after a missed event, a controller restart or a second reconcile. The status is
+written before the actions are executed, because the status contains information that must not be lost, such
+as the job's result. The actions can be repeated.
 """
 
 from __future__ import annotations

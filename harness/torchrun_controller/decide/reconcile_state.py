@@ -143,7 +143,8 @@ class ReconcileState:
         )
 
     def _not_reconciled(self, reason: str, message: str) -> None:
-        """Set the condition Reconciled to False. Its transition time is kept if it was False before."""
+        """Set the condition Reconciled to False. The transition time is kept if the condition was already
+        False."""
         self.status.conditions = self.old.conditions
         self._condition("Reconciled", False, reason, message)
 

@@ -36,7 +36,7 @@ class _Activity:
 
 
 class Silence:
-    """A cache of the last log activity of each job. If it is lost, the logs are read again."""
+    """A cache of the last log activity of each job. If the cache is lost, the logs are read again."""
 
     def __init__(self, last_line: LastLine) -> None:
         self._last_line = last_line

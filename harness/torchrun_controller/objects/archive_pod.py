@@ -1,7 +1,7 @@
 """Build the `<job>-sync-0` pod, which stores the code of a multi-node job in the `<job>-workspace` claim.
 
-The job's pods use emptyDir volumes, because one ReadWriteOnce claim would force them onto one node. Pods that
-start later read a small amount of code from Secrets, and a larger amount from this pod
+The job's pods use emptyDir volumes, because one ReadWriteOnce claim would force all pods onto one node. Pods
+that start later read a small amount of code from Secrets, and a larger amount from this pod
 (pod/stored_archive.py).
 """
 

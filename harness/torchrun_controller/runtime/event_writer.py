@@ -104,7 +104,7 @@ class Recorder:
         """Create or update the Event. `existing` is the Event as this process last wrote it, or None.
 
         The first transition and each repetition need only one request. The Event is read only if another
-        process has written it, or if the API server has deleted it after an hour.
+        process has written it, or if the API server has deleted the Event after an hour.
         """
         resource, namespace = self.kube.resource("v1", "Event"), involved["metadata"]["namespace"]
         for _ in range(ATTEMPTS):

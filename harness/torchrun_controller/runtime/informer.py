@@ -48,9 +48,8 @@ class Expired(Exception):
 
 
 class Informer(threading.Thread):
-    """A thread that watches one kind and updates its store.
-
-    After each update, it calls `on_change` with the change.
+    """A thread that watches one kind and updates the kind's store. After each update, the thread calls
+    `on_change` with the change.
     """
 
     def __init__(

@@ -136,7 +136,7 @@ class Operator:
                 self.work_queue.enqueue(Key("job", metadata["namespace"], metadata["name"]))
 
     def _enqueue_queues(self, namespace: str, local_queue: str) -> None:
-        """Enqueue the TorchrunQueues that have the same name as a LocalQueue, or that name it in
+        """Enqueue the TorchrunQueues that have the same name as a LocalQueue, or that name the LocalQueue in
         spec.localQueue."""
         for queue in self.caches.all(QUEUES, namespace):
             name = queue["metadata"]["name"]

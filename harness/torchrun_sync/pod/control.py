@@ -1,4 +1,4 @@
-"""Define the files through which a receiver controls a pod's supervisor. Pods never share them.
+"""Define the files through which a receiver controls a pod's supervisor. Pods never share these files.
 
     supervisor.lock   locked while the supervisor runs
     status.json       the supervisor's state, generation and tree, the exit code, and the token of the hold
