@@ -92,8 +92,8 @@ class Selection:
     skipped: list[str] = field(default_factory=list)
     """The paths of sockets, pipes and devices, which have no content to send."""
     executable: dict[str, bool] = field(default_factory=dict)
-    """Maps files to whether they are executable. It contains only files whose permission bits on the disk are
-    unreliable."""
+    """Maps files to whether they are executable. The mapping contains only files whose permission bits on the
+    disk are unreliable."""
     notices: list[str] = field(default_factory=list)
     """A sentence for each effect of the rules that users might not expect."""
 
@@ -144,7 +144,7 @@ class Selection:
                 is_tracked = isinstance(rules, _ByGit) and rules.files.is_tracked(_below(rule_path, base))
                 reason = "" if is_tracked else BUILT_IN
             if not any(is_kind(status.st_mode) for is_kind in _KINDS):
-                # Git does not list sockets, pipes or devices, so they seem to be ignored.
+                # Git does not list sockets, pipes or devices, so git seems to ignore these files.
                 if reason in ("", IGNORED):
                     self.skipped.append(path)
             elif reason:

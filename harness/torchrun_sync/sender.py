@@ -21,8 +21,8 @@ from harness.torchrun_sync.tree import Tree
 
 PIECE = 256 << 10
 WINDOW = 16 << 20
-"""The maximum number of bytes that are sent before the pod acknowledges them. The pod sends an ack after each
-quarter of this number."""
+"""The maximum number of bytes that are sent without an acknowledgement from the pod. The pod sends an ack
+after each quarter of this number."""
 CONTENT = ("data", "zdata")
 """The types of frames that contain an uncompressed and a compressed piece of a file."""
 WORTH = 0.9
@@ -254,7 +254,8 @@ def _content(top: Path, entry: Entry, offset: int) -> Any:
 
 
 def _piece(piece: bytes) -> tuple[str, bytes]:
-    """Return the frame for a piece of a file, compressed if that makes it smaller."""
+    """Return the frame for a piece of a file. The piece is compressed if its compressed size is at most WORTH
+    times its size."""
     if len(zlib.compress(piece[:PROBE], 1)) > WORTH * min(len(piece), PROBE):
         return "data", piece
     compressed = zlib.compress(piece, 1)

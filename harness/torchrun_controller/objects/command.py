@@ -82,8 +82,8 @@ exit $code
 """Shell lines that wait for torchrun, forward a signal to torchrun, and exit with torchrun's exit code. If
 torchrun had PID 1, it would ignore SIGTERM while it imports torch, and the pod would use its full grace
 period. A signal interrupts `wait`, so the script waits again. Only the first signal is forwarded, because the
-kubelet sends two signals to a pod that is force-deleted. When the second arrives, torchrun may have exited,
-and a failing `kill` would end the script through `set -e` with a different exit code.
+kubelet sends two signals to a pod that is force-deleted. When the second signal arrives, torchrun may have
+exited, and a failing `kill` would end the script through `set -e` with a different exit code.
 """
 FORWARD = """forward() { kill -TERM "$child" 2>/dev/null || true; }"""
 FORWARD_ELASTIC = (

@@ -119,7 +119,7 @@ class Workspace:
     def _resolve(self, name: str) -> None:
         """Follow a link's path through the symlinks in the archive and on disk.
 
-        Raises Failed if it leads out of the workspace.
+        Raises Failed if the path leads out of the workspace.
         """
         resolved: list[str] = []
         todo, remaining = name.split("/"), MAX_LINKS

@@ -57,7 +57,7 @@ def admit(request: Request, grant: Grant) -> None:
 
 
 def admitted(request: Request) -> bool:
-    """Return whether the request was admitted, which means that it has a valid API key or upload URL."""
+    """Return whether the request was admitted because of a valid API key or upload URL."""
     return "grant" in (request.scope.get("state") or {})
 
 

@@ -166,7 +166,7 @@ def _check_length(request: Request, size: int) -> None:
 
 
 async def _is_stored(request: Request, path: Path, size: int) -> bool:
-    """Read the request's body, and return whether it is identical to the stored file."""
+    """Read the request's body, and return whether the body is identical to the stored file."""
     if not path.is_file():
         return False
     equal, remaining = True, size

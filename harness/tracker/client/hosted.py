@@ -32,8 +32,8 @@ from harness.tracker.client.retry import ask
 
 DEFAULT_URL = "https://pluto-api.trainy.ai"
 SETTLE_SECONDS = 6.0
-"""The time until a sent row becomes readable, in seconds. Pluto's ingest responds before it flushes the row,
-and flushes every 5 s."""
+"""The time until a sent row becomes readable, in seconds. Pluto's ingest service responds before it flushes
+the row, and flushes rows every 5 s."""
 RUNS_PAGE = 200
 MAX_RAW_ROWS = 50_000
 """The maximum number of raw rows that Pluto returns for one metric."""

@@ -59,7 +59,8 @@ class Sender:
     """The sender of a request, identified by the request headers and the client address."""
 
     run_id: int
-    """The run id in the X-Run-Id header. As in Pluto's ingest, it is 0 if the header is not a number."""
+    """The run id in the X-Run-Id header. As in Pluto's ingest service, the id is 0 if the header is not a
+    number."""
     run_header: str | None
     name: str | None
     project: str | None

@@ -1,7 +1,7 @@
 """Insert many rows in a few SQL statements.
 
-Each statement releases the GIL and must then wait until the event loop releases it. The duration of a write
-therefore depends on the number of statements.
+Each statement releases the GIL, and must then wait until the event loop releases the GIL again. The duration
+of a write therefore depends on the number of statements.
 """
 
 from __future__ import annotations
