@@ -163,6 +163,7 @@ def lingering(pods: list[Object], now: datetime) -> Problem:
 
 def _running(pods: Iterator[Object]) -> dict[tuple[str, bool], list[str]]:
     """Map each running container except `trainer` to the names of the pods in which the container is running.
+
     The keys are pairs of the container's name and whether the container is a native sidecar.
     """
     pods_of: dict[tuple[str, bool], list[str]] = {}

@@ -41,7 +41,7 @@ class Event:
     """A part of the Event's name. Each scope has its own sequence of `order` values. For example, if `order`
     counts the restarts of a JobSet, the scope is the JobSet's UID."""
     not_before: timedelta = timedelta(0)
-    """The Event is posted only after this time has passed since the transition."""
+    """The minimum time between the transition and the Event."""
 
     def name(self, object_name: str, uid: str) -> str:
         """Return the fixed name of the Event object."""

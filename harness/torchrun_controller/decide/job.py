@@ -282,7 +282,7 @@ class _Job(KueueAdmission):
         return None
 
     def _rejected(self, rejected: Rejected) -> Decision:
-        """Fail the job if the rejection is final. Otherwise wait until the API server accepts the object."""
+        """Fail the job if the rejection is final. Otherwise, wait until the API server accepts the object."""
         # No JobSet was created, so the condition Admitted does not apply.
         self.status.conditions = [each for each in self.status.conditions if each.type != "Admitted"]
         if rejected.final:

@@ -113,6 +113,7 @@ class KueueAdmission(JobEnd):
 
     def _why_queued(self, workload: Object) -> tuple[str, str, datetime | None]:
         """Return the reason why the job waits for Kueue, a message, and the time at which both will change.
+
         The time is None if it is not known.
         """
         reserved = condition(workload, "QuotaReserved")

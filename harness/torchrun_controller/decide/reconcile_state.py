@@ -172,8 +172,8 @@ def delete(item: Object, *, unchanged: bool = False) -> Delete:
 def read_status(model: type[Model], status: Object) -> Model:
     """Return a status without the values that this version does not support.
 
-    A newer version of the controller may have written them before it was replaced with this one. With these
-    values, each reconcile of the object would fail.
+    A newer version of the controller may have written such values before it was replaced with this version.
+    With unsupported values, each reconcile of the object would fail.
     """
     try:
         return model.model_validate(status)

@@ -1,8 +1,8 @@
 """Determine how long a job's ranks have been silent although all pods are running.
 
-Kubernetes cannot distinguish a job that is training from a job whose ranks are waiting for each other. The
-containers run in both cases; only the logs differ. As long as a job's first pod writes log lines, only the
-log of this pod is read, once in each QUIET interval.
+Kubernetes cannot distinguish a job that is training from a job whose ranks are waiting for each other. In
+both cases, the containers are running, and only the logs differ. As long as a job's first pod writes log
+lines, only the log of this pod is read, once in each QUIET interval.
 """
 
 from __future__ import annotations

@@ -56,8 +56,8 @@ the queue's objects are not watched.
 PROGRESS = timedelta(seconds=60)
 """The minimum time between two status writes if only the number of pods or a message has changed."""
 PERSISTENT = timedelta(seconds=60)
-"""The time after which repeated transient errors are reported. Without this limit, a job could wait for a
-webhook that never responds without any sign of the reason in its status."""
+"""The time after which repeated transient errors are reported. Without this limit, the status of a job that
+waits for an unresponsive webhook would never contain the reason."""
 MEND = "change the queue, or create the objects that it refers to"
 REQUEUE_SECONDS = 0.2
 """The delay, in seconds, before the next reconcile after a write failed because the cache was outdated."""
@@ -251,7 +251,7 @@ class Reconciler:
     def _too_early(self, key: Key, now: datetime) -> bool:
         """Return whether the API server rejected the object's pods less than REFUSED_SECONDS ago.
 
-        During this time, the pods are not checked again. Otherwise, the object might be reconciled
+        During this time, the pods are not checked again. Without this delay, the object might be reconciled
         continuously, because each message of the API server may contain a new number, such as a port. A new
         message changes the status, which triggers a reconcile.
         """

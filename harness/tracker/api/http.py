@@ -64,7 +64,7 @@ def admitted(request: Request) -> bool:
 def without_run(request: Request) -> None:
     """Make `sender` return the run id 0 for a request that names a nonexistent run.
 
-    Otherwise, a run created later could get the same id and receive another job's rows.
+    With the nonexistent id, a run created later could get the same id and receive another job's rows.
     """
     request.scope["state"]["no_run"] = True
 

@@ -57,7 +57,7 @@ class Options:
 
 
 async def healthz(request: Request) -> Response:
-    """Handle GET /healthz: return 200 while the thread that writes to the database is running.
+    """Handle GET /healthz: return 200 as long as the thread that writes to the database is running.
 
     The handler runs no query, so that a busy tracker stays ready.
     """
