@@ -141,8 +141,8 @@ class Receiver:
         now = self.store.switch(message["tree"], message["generation"])
         self.control.be_patient(message["patience"])
         self.control.start(message["generation"], message["tree"])
-        # This must be the last step, because it ends a waiting init container, possibly before the response is
-        # sent. The sender then retries, and the switch must already be complete.
+        # This must be the last step, because it ends a waiting init container, possibly before the response
+        # is sent. The sender then retries, and the switch must already be complete.
         self.store.write_ready(message["ready"] or message["tree"])
         return _message("switched", tree=now["tree"], generation=now["generation"])
 
