@@ -18,7 +18,7 @@ from harness.core.errors import UsageError
 from harness.core.processes import environment
 
 SECONDS = 120.0
-"""The timeout of a git command in seconds. It is long, because network file systems are slow."""
+"""The timeout of a git command in seconds. The timeout is long, because network file systems are slow."""
 GITLINK = "160000"
 """The file mode of a submodule in git's index."""
 EXECUTABLE, LINK = "100755", "120000"
@@ -139,7 +139,7 @@ def _has_file_modes(folder: Path) -> bool:
 
 
 def linked_work_tree_of(folder: Path) -> Path | None:
-    """Return the repository of a linked work tree (`git worktree add`), or None if the folder is no linked
+    """Return the repository of a linked work tree (`git worktree add`), or None if the folder is not a linked
     work tree."""
     try:
         text = (folder / ".git").read_text(errors="replace")

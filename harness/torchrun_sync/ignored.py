@@ -22,8 +22,8 @@ NEVER_MEANT = (
 )
 """The built-in rules. An ignore file can override these rules, e.g. with `!.git` in .torchrunignore."""
 MAX_RULES = 2000
-"""The maximum number of lines in an ignore file. It is limited, because each path is compared with every
-line."""
+"""The maximum number of lines in an ignore file. The number is limited, because each path is compared with
+every line."""
 _HINT = "use the syntax of .gitignore"
 _BUILT_IN = GitIgnoreSpec.from_lines(NEVER_MEANT)
 

@@ -31,8 +31,8 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True)
 class Synced:
-    """The result of a sync. `seconds` maps each phase to the time at which it ended, in seconds since the
-    sync started."""
+    """The result of a sync. `seconds` maps each phase to the time at which the phase ended, in seconds since
+    the sync started."""
 
     tree: str
     generation: int

@@ -46,7 +46,7 @@ class Limits:
     stage: float = 180
     """The maximum time for building the tree in the pod, which may copy the whole tree on the pod's disk."""
     hold: float = 60
-    """The maximum time for stopping the command. It is longer than the receiver's own timeout
+    """The maximum time for stopping the command. This timeout is longer than the receiver's own timeout
     (pod/control.py), so that the user sees the receiver's error message.
     """
     retries: int = 4

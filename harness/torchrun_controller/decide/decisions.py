@@ -100,7 +100,7 @@ class Snapshot:
     capacity: Capacity | None = None
     """The cluster's nodes and their pods, or None if they are not known."""
     waits_in: Object | None = None
-    """The job's TorchrunQueue. It is needed for the message of a job that waits for GPUs."""
+    """The job's TorchrunQueue, which is needed for the message of a job that waits for GPUs."""
     priority_classes: frozenset[str] | None = None
     """The names of all PriorityClasses, or None if the controller is not allowed to read them."""
     rejected: Rejected | None = None

@@ -98,7 +98,7 @@ def _of_condition(now: Condition, status: JobStatus) -> Event | None:
 
 
 def merged(events: list[Event]) -> Event:
-    """Merge the Events of one reconcile into the last of them, whose message then contains all messages."""
+    """Merge the Events of one reconcile into the last Event, whose message then contains all messages."""
     *_, last = events
     if len(events) == 1:
         return last

@@ -35,7 +35,7 @@ def desired(
 ) -> QueueDecision:
     """Return the decision for a TorchrunQueue: its status and the actions.
 
-    `cluster_queue` is the ClusterQueue for LocalQueues if the spec does not name one.
+    `cluster_queue` is the ClusterQueue for LocalQueues if the spec does not name a ClusterQueue.
     """
     old = read_status(QueueStatus, queue.get("status") or {})
     status = old.model_copy(update={"observed_generation": queue["metadata"].get("generation")})

@@ -17,8 +17,8 @@ from harness.torchrun_sync.pod_script import archive_server_command
 from harness.torchrun_sync.pods import STORE, WAITING
 
 COPIED_FIELDS = ("imagePullSecrets", "nodeSelector", "securityContext", "serviceAccountName", "tolerations")
-"""The fields that are copied from the queue's pod template. They determine on which nodes the pod can run,
-and as which user."""
+"""The fields that are copied from the queue's pod template. These fields determine on which nodes the pod can
+run, and as which user."""
 
 
 def documents(job: Object, resolved: Resolved) -> list[Object]:

@@ -35,7 +35,8 @@ class Value(NamedTuple):
     path: str
     """The value's path in the table of conditions, e.g. `env[].value`."""
     shown: str
-    """The value's path as shown in messages. It contains the names of list items, e.g. `env[LR].value`."""
+    """The value's path as shown in messages. The path contains the names of list items, e.g.
+    `env[LR].value`."""
     by: str | None
     """The condition, or None if the table has no entry for the field."""
     found: object

@@ -42,7 +42,7 @@ ATTEMPTS = 3
 
 
 class _Posted(NamedTuple):
-    """An Event in the API server."""
+    """An Event that is stored in the API server."""
 
     order: int
     """The `order` of the last transition that the Event reports."""

@@ -50,8 +50,8 @@ REQUEUE_SOON_SECONDS = 10.0
 REFUSED_SECONDS = 5.0
 """The delay, in seconds, before the API server is asked again to check pods that it rejected."""
 RECHECK_SECONDS = 10.0
-"""The delay, in seconds, before the next reconcile of a queue that is not ready. It is needed because some of
-the queue's objects are not watched.
+"""The delay, in seconds, before the next reconcile of a queue that is not ready. The delay is needed because
+some of the queue's objects are not watched.
 """
 PROGRESS = timedelta(seconds=60)
 """The minimum time between two status writes if only the number of pods or a message has changed."""
@@ -164,7 +164,7 @@ class Reconciler:
         self._rejected_at: dict[Key, datetime] = {}
         """The time when the API server last rejected the pods of each job or queue."""
         self._failing_since: dict[Key, datetime] = {}
-        """For each job or queue with transient errors, the time of the first of the consecutive errors."""
+        """For each job or queue with transient errors, the time of the first consecutive error."""
 
     def reconcile(self, key: Key) -> float | None:
         """Reconcile an object.

@@ -26,15 +26,15 @@ MAX_PATH = 1024
 MAX_LINKS = 40
 """The maximum number of symlinks that are followed in a path, as in the kernel."""
 MAX_HEADER = 1 << 24
-"""The maximum size of a tar header in bytes. It is limited because tarfile reads pax headers completely into
-memory."""
+"""The maximum size of a tar header in bytes. The size is limited, because tarfile reads pax headers
+completely into memory."""
 PIECE = 1 << 20
 STORE = ".torchrun"
 """The folder in the workspace that contains the marker file of a complete download. Archives must not write
 to this folder."""
 FAT = 0
 """The value of `create_system` in the entries of a zip archive from Windows. Windows PowerShell separates the
-parts of a path by backslashes, which the format does not permit."""
+parts of a path with backslashes, which the format does not permit."""
 OPENERS = {".tar": "io", ".tar.gz": "gzip", ".tgz": "gzip", ".tar.bz2": "bz2", ".tar.xz": "lzma"}
 """Maps a file name's extension to the module whose `open` function reads files with this extension. An image
 may lack some of these modules."""

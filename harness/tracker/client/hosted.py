@@ -1,6 +1,6 @@
 """Read hosted Pluto through its public read API.
 
-The API provides less data than the embedded tracker. It has no attachments, returns only the runs of one
+The API provides less data than the embedded tracker. The API has no attachments, returns only the runs of one
 project, and stores neither the sender nor the receive time of a row. A separate run that a rank created can
 be found only by the job name in the metadata of the process that created the run.
 """

@@ -92,7 +92,8 @@ def loads(text: bytes | str, *, constants: bool = True) -> Any:
     Raises ValueError for invalid JSON, bytes that are not UTF-8, and numbers with thousands of digits. A lone
     surrogate is invalid too, because neither the database nor a response can contain it.
     """
-    content = text.decode() if isinstance(text, bytes) else text  # json.loads accepts surrogates in bytes.
+    # Bytes are decoded here, because json.loads would accept surrogates in bytes.
+    content = text.decode() if isinstance(text, bytes) else text
     value = json.loads(content) if constants else json.loads(content, parse_constant=_no_constant)
     if "\\u" in content or not isinstance(text, bytes):
         json.dumps(value, ensure_ascii=False).encode()
