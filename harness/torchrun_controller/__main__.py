@@ -79,9 +79,10 @@ def options(arguments: list[str]) -> argparse.Namespace:
 
 
 def lease_namespace(configured: str | None) -> str:
-    """Return the namespace of the Lease: `configured`, the pod's namespace, or torchrun-system.
+    """Return the namespace of the Lease.
 
-    The first of these that is available is used.
+    This is `configured` if it is set, and otherwise the pod's namespace. Outside a pod, it is
+    torchrun-system.
     """
     own = ACCOUNT / "namespace"
     return configured or (own.read_text().strip() if own.exists() else "torchrun-system")
@@ -124,7 +125,7 @@ def serve(port: int, health: Health, metrics: Metrics) -> None:
 def keep_leadership(lease: Lease, stop: threading.Event, lost: threading.Event) -> None:
     """Renew the Lease until `stop` is set. If the Lease is lost or an error is raised, set `lost` and `stop`.
 
-    Otherwise, a controller that no longer renews its Lease would continue to run next to the new leader.
+    A controller that no longer renews its Lease must not continue to run next to the new leader.
     """
     try:
         lease.renew(stop)

@@ -86,7 +86,7 @@ class ExecChannel:
         """Raise the exception that corresponds to the exec status, which the API server sends after the
         command has ended.
 
-        Raises ContainerGone if the container is not running, PodRefused if the receiver cannot start there,
+        Raises ContainerGone if the container is not running, PodRefused if the receiver cannot start in it,
         and Cut otherwise.
         """
         try:

@@ -1,4 +1,4 @@
-"""List the files in a git work tree as git does: tracked files, and untracked files that are not ignored.
+"""List the tracked files in a git work tree, and the untracked files that git does not ignore.
 
 In git, ignore rules do not affect tracked files. Git reads rules not only from .gitignore files in the
 folder, but also from the folders above it, .git/info/exclude, and the user's global file. Therefore this
@@ -18,7 +18,7 @@ from harness.core.errors import UsageError
 from harness.core.processes import environment
 
 SECONDS = 120.0
-"""The timeout of a git command in seconds. It is long, because network file systems are slow."""
+"""The timeout of a git command in seconds. The timeout is long, because network file systems are slow."""
 GITLINK = "160000"
 """The file mode of a submodule in git's index."""
 EXECUTABLE, LINK = "100755", "120000"
@@ -52,8 +52,9 @@ class GitFiles:
     links: frozenset[str] = frozenset()
     """Tracked symbolic links."""
     executable: dict[str, bool] = field(default_factory=dict, kw_only=True)
-    """Whether tracked files are executable, if git ignores the permission bits on the disk (core.fileMode is
-    false). Files that are not in the mapping have the permission bits on the disk."""
+    """Maps tracked files to whether they are executable. The mapping is empty unless git ignores the
+    permission bits on the disk (core.fileMode is false). For files that are not in the mapping, the
+    permission bits on the disk apply."""
     _tracked_folders: frozenset[str] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -112,10 +113,12 @@ def git_files(folder: Path) -> GitFiles:
 
 
 def _executable(folder: Path, modes: dict[str, str]) -> dict[str, bool]:
-    """Return whether files are executable, for a disk whose permission bits git ignores.
+    """Return whether tracked files are executable, keyed by path, for a disk whose permission bits git
+    ignores.
 
-    A file that git stores as executable is executable. The bit of any other file counts, unless the disk
-    shows it for all files, as the disks of Windows do.
+    A file that git stores as executable is executable. If the disk shows all tracked files as executable, as
+    Windows disks do, the other files are not executable. Otherwise, the other files are left out, and their
+    permission bits on the disk apply.
     """
     tracked = {path for path, mode in modes.items() if mode not in (LINK, GITLINK)}
     existing = [folder / path for path in tracked if (folder / path).is_file()]
@@ -128,15 +131,16 @@ def _executable(folder: Path, modes: dict[str, str]) -> dict[str, bool]:
 def _has_file_modes(folder: Path) -> bool:
     """Return whether git trusts the permission bits on the disk.
 
-    It does not on file systems of Windows and on some network file systems, where all files may seem to be
-    executable, or none.
+    Git does not trust the permission bits on Windows file systems and some network file systems, where either
+    all files or no files may appear to be executable.
     """
     result = _run(folder, "config", "--type=bool", "--get", "core.fileMode")
     return result.stdout.strip() != b"false"
 
 
 def linked_work_tree_of(folder: Path) -> Path | None:
-    """Return the repository whose linked work tree (`git worktree add`) a folder is, or None."""
+    """Return the repository of a linked work tree (`git worktree add`), or None if the folder is not a linked
+    work tree."""
     try:
         text = (folder / ".git").read_text(errors="replace")
     except OSError:

@@ -20,10 +20,10 @@ NEVER_MEANT = (
     *(".git", ".torchrun/", "__pycache__/", "*.pyc", ".venv/", "venv/", ".tox/", ".mypy_cache/"),
     *(".pytest_cache/", ".ruff_cache/", ".ipynb_checkpoints/", ".DS_Store"),
 )
-"""The built-in rules. An ignore file can override them, e.g. `!.git` in .torchrunignore."""
+"""The built-in rules. An ignore file can override these rules, e.g. with `!.git` in .torchrunignore."""
 MAX_RULES = 2000
-"""The maximum number of lines in an ignore file. It is limited, because each path is compared with every
-line."""
+"""The maximum number of lines in an ignore file. The number is limited, because each path is compared with
+every line."""
 _HINT = "use the syntax of .gitignore"
 _BUILT_IN = GitIgnoreSpec.from_lines(NEVER_MEANT)
 

@@ -31,8 +31,8 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True)
 class Synced:
-    """The result of a sync. `seconds` maps each phase to the time at which it ended, in seconds since the
-    sync started."""
+    """The result of a sync. `seconds` maps each phase to the time at which the phase ended, in seconds since
+    the sync started."""
 
     tree: str
     generation: int
@@ -83,8 +83,8 @@ class Fleet:
         """Sync the folder into all pods. Pods that already run the folder's content are not changed.
 
         If a command fails within `patience` seconds after this sync, its pod waits for another sync for the
-        rest of this time. `generation` is the generation to run. By default, it is computed from the states
-        of the pods. Raises HarnessError if the sync fails.
+        rest of this time. `generation` is the generation to run. By default, the generation is computed from
+        the states of the pods. Raises HarnessError if the sync fails.
         """
         start = time.monotonic()
         seconds: dict[str, float] = {}

@@ -73,7 +73,7 @@ def receiver(session: str, root: str, control: str) -> tuple[list[str], bytes]:
 
 def supervised(command: Sequence[str], root: str, control: str, *, start_seconds: float = 900) -> list[str]:
     """Return a container command that runs `command` in the pod's current tree, and restarts it after each
-    switch to another tree. The container waits up to `start_seconds` for its first tree. It exits with the
+    switch to another tree. The container waits up to `start_seconds` for its first tree, and exits with the
     exit code of `command`.
     """
     return [*_carried(SUPERVISOR), root, control, f"{start_seconds:g}", *command]

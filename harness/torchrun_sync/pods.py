@@ -11,8 +11,8 @@ from harness.torchrun_sync.channel import Open
 from harness.torchrun_sync.exec_channel import opening
 
 WAITING, TRAINER = "workspace", "trainer"
-"""The names of the containers that receive code. `workspace` waits for the code, or stores it for other pods.
-`trainer` runs the code."""
+"""The names of the containers that receive code. `workspace` waits for the code, or stores the code for other
+pods. `trainer` runs the code."""
 CONTROL = "/dev/shm/torchrun-sync"  # noqa: S108
 """The folder with a pod's control files. Each pod has its own folder. The folder is writable even if the
 container's root filesystem is read-only."""

@@ -92,7 +92,8 @@ class Selection:
     skipped: list[str] = field(default_factory=list)
     """The paths of sockets, pipes and devices, which have no content to send."""
     executable: dict[str, bool] = field(default_factory=dict)
-    """Whether each of these files is executable. The permission bits on the disk do not show it."""
+    """Maps files to whether they are executable. The mapping contains only files whose permission bits on the
+    disk are unreliable."""
     notices: list[str] = field(default_factory=list)
     """A sentence for each effect of the rules that users might not expect."""
 
@@ -143,7 +144,7 @@ class Selection:
                 is_tracked = isinstance(rules, _ByGit) and rules.files.is_tracked(_below(rule_path, base))
                 reason = "" if is_tracked else BUILT_IN
             if not any(is_kind(status.st_mode) for is_kind in _KINDS):
-                # Git does not list sockets, pipes or devices, so they seem to be ignored.
+                # Git does not list sockets, pipes or devices, so git seems to ignore these files.
                 if reason in ("", IGNORED):
                     self.skipped.append(path)
             elif reason:
@@ -172,8 +173,8 @@ class Selection:
         return (_IncludeAll(), base) if included else (rules, base)
 
     def _rules(self, path: str) -> _Rules:
-        """Return the rules for a folder. In a work tree, these are git's rules, elsewhere those of .gitignore
-        files."""
+        """Return the rules for a folder. In a work tree, these are git's rules. Elsewhere, they are the rules
+        in .gitignore files."""
         folder = self.top / path
         repository = is_in_repository(folder)
         if repository is not None:
@@ -195,7 +196,7 @@ class Selection:
         return _ByFiles(Ignored(folder))
 
     def _notice_differences(self, path: str, files: GitFiles) -> None:
-        """Add notices about files in a work tree whose content here differs from what git stores."""
+        """Add notices about files on disk that differ from their state in git."""
         folder = self.top / path
 
         def shown(each: str) -> str:
@@ -223,8 +224,8 @@ class Selection:
 def _is_environment(folder: Path) -> bool:
     """Return whether a folder is a virtual environment of Python or conda.
 
-    A virtual environment is of no use in a pod, because its programs contain absolute paths. Its links to
-    this machine's Python would be refused.
+    A virtual environment is of no use in a pod, because its programs contain absolute paths. In addition, its
+    links to this machine's Python would be refused.
     """
     return (folder / "pyvenv.cfg").is_file() or (folder / "conda-meta").is_dir()
 

@@ -21,15 +21,15 @@ from harness.torchrun_sync.tree import Tree
 
 PIECE = 256 << 10
 WINDOW = 16 << 20
-"""The maximum number of bytes that are sent before the pod acknowledges them. The pod sends four acks for
-this many bytes."""
+"""The maximum number of bytes that are sent without an acknowledgement from the pod. The pod sends an ack
+after each quarter of this number."""
 CONTENT = ("data", "zdata")
 """The types of frames that contain an uncompressed and a compressed piece of a file."""
 WORTH = 0.9
 """A piece is sent compressed if its compressed size is at most this fraction of its uncompressed size."""
 PROBE = 4096
-"""The number of bytes at the beginning of a piece that are compressed as a trial. For example, images and
-model weights do not become smaller."""
+"""The number of bytes at the beginning of a piece that are compressed first, to find out whether compression
+makes the piece smaller. Images and model weights, for example, do not become smaller."""
 _Result = TypeVar("_Result")
 
 
@@ -46,7 +46,7 @@ class Limits:
     stage: float = 180
     """The maximum time for building the tree in the pod, which may copy the whole tree on the pod's disk."""
     hold: float = 60
-    """The maximum time for stopping the command. It is longer than the receiver's own timeout
+    """The maximum time for stopping the command. This timeout is longer than the receiver's own timeout
     (pod/control.py), so that the user sees the receiver's error message.
     """
     retries: int = 4
@@ -54,7 +54,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class State:
-    """The state of a pod, as its receiver reports it."""
+    """The state of a pod, as reported by the pod's receiver."""
 
     store: str
     tree: str
@@ -254,7 +254,8 @@ def _content(top: Path, entry: Entry, offset: int) -> Any:
 
 
 def _piece(piece: bytes) -> tuple[str, bytes]:
-    """Return the frame for a piece of a file, compressed if that makes it smaller."""
+    """Return the frame for a piece of a file. The piece is compressed if its compressed size is at most WORTH
+    times its size."""
     if len(zlib.compress(piece[:PROBE], 1)) > WORTH * min(len(piece), PROBE):
         return "data", piece
     compressed = zlib.compress(piece, 1)

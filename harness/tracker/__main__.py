@@ -22,8 +22,8 @@ idle connections after a shorter time, so the server never closes a connection o
 send a request."""
 SWITCH_SECONDS = 0.0005
 """The interpreter's thread switch interval (sys.setswitchinterval), in seconds. After this time, a thread
-that holds the GIL must release it to a waiting thread, such as the event loop's. With Python's default of 5
-ms, requests take several times as long while other threads read the database."""
+that holds the GIL must release the GIL to a waiting thread, such as the event loop's thread. With Python's
+default of 5 ms, requests take several times as long while other threads read the database."""
 LARGEST_FILE_MIB = 64
 ALL_FILES_MIB = 1024
 

@@ -1,4 +1,4 @@
-"""Find out from a job's pods why they are not running, why they do not terminate, or why they ended.
+"""Determine why a job's pods are not running, do not terminate, or have ended.
 
 Besides `trainer` and `workspace`, a pod has the init containers and helpers from its queue's template, and
 containers added by admission webhooks. Any of these containers can keep a job from starting or ending, so
@@ -22,8 +22,9 @@ RUNS_STEP = timedelta(seconds=30)
 LONG = timedelta(seconds=60)
 """An Event reports an init container that has been running for this long."""
 LINGERS = timedelta(seconds=30)
-"""If other containers are still running this long after the trainers have ended, an Event reports them. The
-value equals a pod's default grace period, within which Kubernetes terminates native sidecars."""
+"""If other containers are still running this long after the trainers have ended, an Event reports the other
+containers. The value equals a pod's default grace period, within which Kubernetes terminates native
+sidecars."""
 STARTING = (None, "ContainerCreating", "PodInitializing")
 DISRUPTIONS = {
     "EvictionByEvictionAPI": "was evicted from node {}",
@@ -53,8 +54,8 @@ class Problem:
 def hindrance(pods: list[Object], now: datetime) -> Problem:
     """Return the reason why pods are not running yet, as reported by the kubelet or the scheduler.
 
-    The reason can also be an init container that is still running. In this case, the text contains its run
-    time. If a pod only waits for other pods of its group, the reasons of other pods take precedence.
+    If an init container is still running, this is the reason, and the text contains the container's run time.
+    If a pod only waits for other pods of its group, the reasons of other pods take precedence.
     """
     waiting = Problem()
     for pod in pods:
@@ -73,17 +74,17 @@ def hindrance(pods: list[Object], now: datetime) -> Problem:
 
 
 def _gates(pod: Object) -> str:
-    """Return the end of a message, with the names of a pod's scheduling gates, or "".
+    """Return a message suffix with the names of a pod's scheduling gates, or "" if the pod has none.
 
-    A gate's name shows which controller has not removed the gate yet.
+    The name of a gate shows which controller still has to remove the gate.
     """
     gates = [str(each.get("name")) for each in (pod.get("spec") or {}).get("schedulingGates") or []]
     return f" ({', '.join(gates)})" if gates else ""
 
 
 def _waiting(pod: Object, container: Object) -> str:
-    """Return why a container is waiting, with the exit code of its last run, or "" if it is starting
-    normally."""
+    """Return why a container is waiting, with the exit code of its last run, or "" if the container is
+    starting normally."""
     waiting = _state(container).get("waiting") or {}
     reason = waiting.get("reason")
     if reason in STARTING:
@@ -161,9 +162,9 @@ def lingering(pods: list[Object], now: datetime) -> Problem:
 
 
 def _running(pods: Iterator[Object]) -> dict[tuple[str, bool], list[str]]:
-    """Map each running container except `trainer` to the names of the pods in which it is running.
+    """Map each running container except `trainer` to the names of the pods in which the container is running.
 
-    The keys are pairs of the container's name and whether it is a native sidecar.
+    The keys are pairs of the container's name and whether the container is a native sidecar.
     """
     pods_of: dict[tuple[str, bool], list[str]] = {}
     for pod in pods:

@@ -100,14 +100,14 @@ class Snapshot:
     capacity: Capacity | None = None
     """The cluster's nodes and their pods, or None if they are not known."""
     waits_in: Object | None = None
-    """The job's TorchrunQueue. It is needed for the message of a job that waits for GPUs."""
+    """The job's TorchrunQueue, which is needed for the message of a job that waits for GPUs."""
     priority_classes: frozenset[str] | None = None
     """The names of all PriorityClasses, or None if the controller is not allowed to read them."""
     rejected: Rejected | None = None
     """The error with which the API server rejected one of the job's objects during this reconcile, or
     None."""
     no_etcd: bool = False
-    """Whether the job needs the default etcd, and the Service of the default etcd does not exist."""
+    """Whether the job needs the default etcd, but the default etcd's Service does not exist."""
     foreign_service: bool = False
     """Whether the Service with the job's name belongs to something other than the JobSet. This is checked
     only after a rank could not resolve the name of node 0."""
@@ -128,17 +128,18 @@ class QueueSnapshot:
     """The existing objects from the queue's resource templates, keyed by (kind, name)."""
     kai_queue: Object | None = None
     kai_forbidden: bool = False
-    """Whether the controller, which runs with `--gang kueue`, has no permission to delete the kai-scheduler
-    Queue that it created earlier, with `--gang kai`, or to remove the TorchrunQueue's finalizer."""
+    """Whether the controller now runs with `--gang kueue`, but created a kai-scheduler Queue earlier with
+    `--gang kai`. The controller then has no permission to delete this Queue or to remove the TorchrunQueue's
+    finalizer."""
     kai_parent: Object | None = None
     """The parent of the kai-scheduler Queue. None if the parent does not exist, or if the Queue itself
     already exists."""
     cluster_queue: Object | None = None
-    """The ClusterQueue named in the queue's spec. None if it does not exist, or if the LocalQueue already
-    exists."""
+    """The ClusterQueue named in the queue's spec. None if the ClusterQueue does not exist, or if the
+    LocalQueue already exists."""
     template: str | None = None
-    """The result of the pod template's check: the error, "" if the template was accepted, or None if it was
-    not checked."""
+    """The result of the pod template's check: the error, "" if the template was accepted, or None if the
+    template was not checked."""
     rejected: Rejected | None = None
     """The error with which the API server rejected one of the queue's objects during this reconcile, or
     None."""

@@ -38,10 +38,10 @@ class Event:
     """The time of the transition. None means now."""
     warning: bool = False
     scope: str = ""
-    """A part of the Event's name. `order` starts again in each scope. For example, the scope is the UID of
-    the JobSet whose restarts `order` counts."""
+    """A part of the Event's name. Each scope has its own sequence of `order` values. For example, if `order`
+    counts the restarts of a JobSet, the scope is the JobSet's UID."""
     not_before: timedelta = timedelta(0)
-    """The Event is posted only after this time has passed since the transition."""
+    """The minimum time between the transition and the Event."""
 
     def name(self, object_name: str, uid: str) -> str:
         """Return the fixed name of the Event object."""
@@ -62,7 +62,7 @@ EVENTS_BY_CONDITION: dict[tuple[str, str, str], tuple[str, str]] = {
 }
 """Maps a condition's type, status and reason to the reason and message of an Event.
 
-The condition's reason "" matches any reason. If the message is empty, the Event has the condition's message.
+The reason "" matches any reason. If the Event's message is empty, the condition's message is used.
 """
 
 
@@ -98,7 +98,7 @@ def _of_condition(now: Condition, status: JobStatus) -> Event | None:
 
 
 def merged(events: list[Event]) -> Event:
-    """Merge the Events of one reconcile into the last of them, whose message then contains all messages."""
+    """Merge the Events of one reconcile into the last Event, whose message then contains all messages."""
     *_, last = events
     if len(events) == 1:
         return last

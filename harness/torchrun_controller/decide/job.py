@@ -1,9 +1,9 @@
 """Derive a TorchrunJob's status and actions, as a pure function of the job, its snapshot and the time.
 
-The decision is level-based: it depends only on the current state, not on changes. It is therefore the same
-after a missed event, a controller restart or a second reconcile. The status is written before the actions are
-executed, because it contains information that must not be lost, such as the job's result. The actions can be
-repeated.
+The decision is level-based, which means that it depends only on the current state, not on changes. The
+decision is therefore the same after a missed event, a controller restart or a second reconcile. The status is
+written before the actions are executed, because the status contains information that must not be lost, such
+as the job's result. The actions can be repeated.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ class _Job(KueueAdmission):
         self.status.workers = Workers()
         uid = self.ours["metadata"]["uid"] if self.ours is not None else None
         if self.old.job_id is not None and uid in (None, self.old.job_id):
-            # With a second JobSet, two training jobs might write the same checkpoints.
+            # If a second JobSet were created now, two training jobs might write to the same checkpoints.
             return self._finish("Failed", "JobSetDeleted", "its JobSet was deleted: create a new TorchrunJob")
         if self.ours is not None:
             return self._terminating("Pending", "the pods of the previous JobSet are terminating")
@@ -236,7 +236,8 @@ class _Job(KueueAdmission):
         """Return a decision to wait if the job's PriorityClass or its etcd is missing. Otherwise, return
         None.
 
-        When the JobSet is created, the API server does not check whether these exist.
+        When the JobSet is created, the API server does not check whether the PriorityClass and the etcd
+        exist.
         """
         priority = resolved.scheduling.priority_class_name
         if (
@@ -263,9 +264,9 @@ class _Job(KueueAdmission):
     def _wait_for_claims(self, claims: list[Object]) -> Decision | None:
         """Return a decision to wait if a claim that the job needs is being deleted. Otherwise, return None.
 
-        If the job did not wait, its pods would use the old claim, and become unschedulable once it is gone.
-        The garbage collector deletes the workspace claim of an earlier job only after that job's pods have
-        ended.
+        If the job did not wait, its pods would use the old claim, and become unschedulable once that claim is
+        gone. The garbage collector deletes the workspace claim of an earlier job only after that job's pods
+        have ended.
         """
         claim_names = {claim["metadata"]["name"] for claim in claims}
         for claim in self.snapshot.claims:
@@ -281,8 +282,8 @@ class _Job(KueueAdmission):
         return None
 
     def _rejected(self, rejected: Rejected) -> Decision:
-        """Fail the job if the rejection is final. Otherwise wait until the API server accepts the object."""
-        # Without a JobSet, Kueue has nothing to admit.
+        """Fail the job if the rejection is final. Otherwise, wait until the API server accepts the object."""
+        # No JobSet was created, so the condition Admitted does not apply.
         self.status.conditions = [each for each in self.status.conditions if each.type != "Admitted"]
         if rejected.final:
             return self._reject("Rejected", f"{rejected}; change the job, and create it again")
@@ -361,7 +362,7 @@ class _Job(KueueAdmission):
         progress = f"{counts.running + counts.succeeded} of {self.status.num_nodes} pods running"
         problem = hindrance(pods, self.now)
         if not problem and counts.pending == 0:
-            # A missing pod is created only once the pod that it replaces is gone.
+            # Kubernetes creates a replacement pod only after the old pod is gone.
             problem = terminating(self.snapshot.pods, self.now)
         reason, changes_at = problem.text, problem.changes_at
         if problem.warning:

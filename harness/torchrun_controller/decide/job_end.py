@@ -27,7 +27,7 @@ class JobEnd(ReconcileState):
     """
 
     def _job_end(self) -> Decision | None:
-        """Return the decision that ends the job, or None if it continues.
+        """Return the decision that ends the job, or None if the job continues.
 
         Ended ranks take precedence over a cancellation, which takes precedence over the deadline.
         """

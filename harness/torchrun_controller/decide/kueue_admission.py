@@ -75,7 +75,7 @@ class KueueAdmission(JobEnd):
             self._condition("Admitted", False, "Deactivated", message)
             return self._decision("Queued", message)
         if (workload.get("spec") or {}).get("active") is False:
-            # Kueue keeps the condition Evicted of a Workload that was preempted before it was deactivated.
+            # If a Workload was preempted and later deactivated, Kueue keeps its Evicted condition.
             message = f"{evicted.get('message') or 'its Workload has active: false'}; {DEACTIVATED}"
             self._condition("Admitted", False, "Deactivated", message)
             return self._decision("Queued", message)
@@ -94,7 +94,7 @@ class KueueAdmission(JobEnd):
     def _late_pods(self) -> str:
         """Return why the pods were not running when Kueue evicted the job, or "".
 
-        Kueue reports only that they were late. The condition PodsReady keeps the reason until the job is
+        Kueue reports only that the pods were late. The condition PodsReady keeps the reason until the job is
         admitted again.
         """
         if self.old.phase == "Pending" and self._was_true("Admitted"):
@@ -112,8 +112,7 @@ class KueueAdmission(JobEnd):
         return self._decision("Preempted", message)
 
     def _why_queued(self, workload: Object) -> tuple[str, str, datetime | None]:
-        """Return why the job waits for Kueue: the reason, the message, and the time at which they will
-        change.
+        """Return the reason why the job waits for Kueue, a message, and the time at which both will change.
 
         The time is None if it is not known.
         """

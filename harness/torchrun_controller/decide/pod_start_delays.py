@@ -15,14 +15,16 @@ from harness.torchrun_controller.api.condition_type import parsed
 from harness.torchrun_controller.decide.decisions import Snapshot
 
 LATE = timedelta(seconds=5)
-"""Pods that have not started within this time are late, and the controller reads Events about them."""
+"""Pods that have not started within this time are late, and the controller reads Events about the late
+pods."""
 RECHECK = timedelta(seconds=10)
 CLOCKS = timedelta(seconds=5)
 """The tolerated difference between the clocks of this process and of the control plane."""
 UNSCHEDULED = timedelta(seconds=30)
 """A working scheduler sets each pod's PodScheduled condition within this time."""
 IDLE = timedelta(seconds=60)
-"""If another controller does nothing for this time, a message suggests checking whether it is running."""
+"""If another controller has done nothing for this long, a message suggests checking whether that controller
+is running."""
 USUAL = ("WaitForFirstConsumer", "Provisioning", "ProvisioningSucceeded")
 """Reasons of Events about a claim that is being provisioned normally."""
 PULL_SECRET = "FailedToRetrieveImagePullSecret"  # noqa: S105 - the reason of an Event
@@ -57,7 +59,8 @@ def explanation(snapshot: Snapshot, pods: list[Object], nodes: int, since: datet
 
 
 def older(event: Object, since: datetime) -> bool:
-    """Return whether an Event occurred before `since`, for example because it is about an earlier attempt."""
+    """Return whether an Event occurred before `since`, for example because the Event is about an earlier
+    attempt."""
     last = time_of(event)
     return not last or parsed(f"{last}Z") < since - CLOCKS
 

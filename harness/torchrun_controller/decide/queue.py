@@ -35,7 +35,7 @@ def desired(
 ) -> QueueDecision:
     """Return the decision for a TorchrunQueue: its status and the actions.
 
-    `cluster_queue` is the ClusterQueue for LocalQueues if the spec does not name one.
+    `cluster_queue` is the ClusterQueue for LocalQueues if the spec does not name a ClusterQueue.
     """
     old = read_status(QueueStatus, queue.get("status") or {})
     status = old.model_copy(update={"observed_generation": queue["metadata"].get("generation")})
@@ -106,10 +106,11 @@ def _open(
 
 
 def _is_open(cluster_scoped: Object | None, namespace: str) -> bool:
-    """Return whether an administrator has opened a ClusterQueue or a kai-scheduler Queue to this namespace.
+    """Return whether an administrator has annotated a ClusterQueue or a kai-scheduler Queue with this
+    namespace.
 
-    The administrator does so with an annotation. Without this check, the author of a TorchrunQueue could use
-    rights that only the controller has.
+    The annotation permits TorchrunQueues in the namespace to use the object. Without this check, the author
+    of a TorchrunQueue could use rights that only the controller has.
     """
     annotations = (cluster_scoped or {"metadata": {}})["metadata"].get("annotations") or {}
     namespaces = [name.strip() for name in str(annotations.get(names.NAMESPACES_ANNOTATION) or "").split(",")]
@@ -233,8 +234,8 @@ def _current(status: QueueStatus, queue: Object) -> Condition | None:
 
 
 def needs_check(queue: Object) -> bool:
-    """Return whether the queue's pod must be checked in a dry run, because the queue is new, has changed, or
-    was rejected."""
+    """Return whether the queue's pod must be checked in a dry run. This is the case if the queue is new, has
+    changed, or was rejected."""
     checked = template_condition(queue)
     return not ending(queue) and (checked is None or checked.status != "True")
 

@@ -26,11 +26,11 @@ from harness.torchrun_controller.decide.pod_deletion import deleted
 WAITS = "waiting for Kueue to admit the job"
 """The message of a queued job before Kueue has given a reason why the job waits."""
 UNEXPLAINED = timedelta(minutes=5)
-"""If Kueue gives no reason within this time why a job is queued, the status and an Event report this. Most
-jobs are admitted earlier and do not need this status write."""
+"""The time after which the status and an Event report that a job is queued, even if Kueue has not given a
+reason. Most jobs are admitted earlier and do not need this status write."""
 DISRUPTED = ("Disrupted", "PodDeleted")
-"""Reasons of the PodsReady condition if a pod was disrupted or deleted. The loss of this pod makes the ranks
-in the other pods fail."""
+"""The reasons that the PodsReady condition has after a pod was disrupted or deleted. The loss of such a pod
+makes the ranks in the other pods fail."""
 UNKNOWN_FIELD = "extra_forbidden"
 """The type of pydantic's error about a field that the model does not have."""
 MAX_SHOWN = 200
@@ -143,7 +143,8 @@ class ReconcileState:
         )
 
     def _not_reconciled(self, reason: str, message: str) -> None:
-        """Set the condition Reconciled to False. Its transition time is kept if it was False before."""
+        """Set the condition Reconciled to False. The transition time is kept if the condition was already
+        False."""
         self.status.conditions = self.old.conditions
         self._condition("Reconciled", False, reason, message)
 
@@ -171,8 +172,8 @@ def delete(item: Object, *, unchanged: bool = False) -> Delete:
 def read_status(model: type[Model], status: Object) -> Model:
     """Return a status without the values that this version does not support.
 
-    A newer version of the controller may have written them before it was replaced with this one. Otherwise,
-    each reconcile of such an object would fail.
+    A newer version of the controller may have written such values before it was replaced with this version.
+    With unsupported values, each reconcile of the object would fail.
     """
     try:
         return model.model_validate(status)
@@ -194,7 +195,8 @@ def read_status(model: type[Model], status: Object) -> Model:
 def ended_otherwise(job: Object) -> str:
     """Return the phase in which a newer version of the controller ended a job, or "".
 
-    This version does not support the phase. It leaves the job alone, because it would start the job again.
+    This version does not support such a phase, and would start the job again. The job is therefore left
+    alone.
     """
     status = job.get("status") or {}
     phase = str(status.get("phase") or "")

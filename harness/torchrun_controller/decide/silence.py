@@ -1,8 +1,8 @@
 """Determine how long a job's ranks have been silent although all pods are running.
 
-Kubernetes cannot distinguish a job that is training from a job whose ranks are waiting for each other. The
-containers run in both cases; only the logs differ. As long as a job's first pod writes log lines, only the
-log of this pod is read, once in each QUIET interval.
+Kubernetes cannot distinguish a job that is training from a job whose ranks are waiting for each other. In
+both cases, the containers are running, and only the logs differ. As long as a job's first pod writes log
+lines, only the log of this pod is read, once in each QUIET interval.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ class _Activity:
 
 
 class Silence:
-    """A cache of the last log activity of each job. If it is lost, the logs are read again."""
+    """A cache of the last log activity of each job. If the cache is lost, the logs are read again."""
 
     def __init__(self, last_line: LastLine) -> None:
         self._last_line = last_line
         self._activities: dict[str, _Activity] = {}
 
     def since(self, uid: str, pods: Sequence[Object], now: datetime) -> tuple[datetime | None, datetime]:
-        """Return the time since which no rank has logged, and the time of the next check.
+        """Return the time of the last log activity of any rank, and the time of the next check.
 
         The first time is None if a rank has started or logged within QUIET, or if a trainer is not running.
         `pods` contains the job's pods, and `uid` is the job's UID.

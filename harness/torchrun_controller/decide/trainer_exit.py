@@ -1,9 +1,9 @@
-"""Explain how a trainer ended from the last lines of its log, which show failed ranks or a failed setup
-command.
+"""Explain how a trainer ended, based on the last lines of the trainer's log.
 
-torchrun exits with 1 if a rank fails. It reports the ranks' exit codes only in the table that it prints last
-("Root Cause", torch.distributed.elastic.multiprocessing.errors.ChildFailedError, observed with torch 2.6).
-With terminationMessagePolicy FallbackToLogsOnError, the kubelet copies the last 2048 bytes of the log into a
+These lines show failed ranks or a failed setup command. torchrun exits with 1 if a rank fails. torchrun
+reports the ranks' exit codes only in the table that it prints last ("Root Cause",
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError, observed with torch 2.6). With
+terminationMessagePolicy FallbackToLogsOnError, the kubelet copies the last 2048 bytes of the log into a
 failed container's status, so the log does not have to be fetched.
 """
 
@@ -26,8 +26,8 @@ _RULE = re.compile(r"^[=\-*]+$")
 def explained(code: str, message: str) -> str:
     """Return how a trainer ended: `code`, such as "Error, exit code 1", and the cause from `message`.
 
-    `message` is the container's termination message, or "". It contains the last lines of the container's
-    log.
+    `message` is the container's termination message, which contains the last lines of the container's log, or
+    "".
     """
     setup = _SETUP.search(message)
     if setup:

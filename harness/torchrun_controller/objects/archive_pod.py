@@ -1,7 +1,7 @@
 """Build the `<job>-sync-0` pod, which stores the code of a multi-node job in the `<job>-workspace` claim.
 
-The job's pods use emptyDir volumes, because one ReadWriteOnce claim would force them onto one node. Pods that
-start later read a small amount of code from Secrets, and a larger amount from this pod
+The job's pods use emptyDir volumes, because one ReadWriteOnce claim would force all pods onto one node. Pods
+that start later read a small amount of code from Secrets, and a larger amount from this pod
 (pod/stored_archive.py).
 """
 
@@ -17,8 +17,8 @@ from harness.torchrun_sync.pod_script import archive_server_command
 from harness.torchrun_sync.pods import STORE, WAITING
 
 COPIED_FIELDS = ("imagePullSecrets", "nodeSelector", "securityContext", "serviceAccountName", "tolerations")
-"""The fields that are copied from the queue's pod template. They determine on which nodes the pod can run,
-and as which user."""
+"""The fields that are copied from the queue's pod template. These fields determine on which nodes the pod can
+run, and as which user."""
 
 
 def documents(job: Object, resolved: Resolved) -> list[Object]:

@@ -2,7 +2,7 @@
 
 `python -m harness.torchrun_controller.objects.chart FOLDER` writes the chart. In this repository, FOLDER is
 manifests/torchrun-chart. The CRDs are templates, because Helm never upgrades the folder crds/. `helm
-uninstall` keeps them, because deleting a CRD deletes all jobs and queues.
+uninstall` keeps the CRDs, because deleting a CRD deletes all jobs and queues.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Build the command for the `trainer` container: run the setup command, wait for DNS names, and run torchrun.
+"""Build the command of the `trainer` container.
 
-The job's status shows the torchrun command. The command's variables are expanded in each pod.
+The command runs the setup command, waits for DNS names, and runs torchrun. The job's status shows the
+torchrun command. The command's variables are expanded in each pod.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from harness.torchrun_controller.plan.gpu_layout import Plan, Refused
 PORT = 29500
 RUN_ID = "TORCHRUN_RUN_ID"
 """The environment variable with the rendezvous id, which is the UID of the Kubernetes Job. All pods of an
-attempt have the same id, and a restart changes it, so that an attempt never uses state that an earlier
+attempt have the same id, and a restart changes the id, so that an attempt never uses state that an earlier
 attempt left in etcd.
 """
 POD_IP = "TORCHRUN_POD_IP"
@@ -51,8 +52,8 @@ node is lost, the other nodes complete a new rendezvous and then wait forever fo
 """
 EXIT_AT_SIGTERM = "trap 'exit 143' TERM INT"
 """A shell line that makes the shell exit on SIGTERM. Without a trap, a shell with PID 1 ignores SIGTERM. The
-trap is set first, so that it also applies while a pod waits for other pods. A running setup command finishes
-before the shell exits.
+trap is set first, so that a pod also exits on SIGTERM while it waits for other pods. A running setup command
+finishes before the shell exits.
 """
 SETUP_BEGINS = f"""torchrun_setup=begun
 setup_told() {{
@@ -78,11 +79,11 @@ code=0; wait "$child" || code=$?
 while [ -n "$stopped" ]; do stopped=; code=0; wait "$child" || code=$?; done
 exit $code
 """
-"""Shell lines that wait for torchrun, forward a signal to it, and exit with its exit code. If torchrun had
-PID 1, it would ignore SIGTERM while it imports torch, and the pod would use its full grace period. A signal
-interrupts `wait`, so the script waits again. Only the first signal is forwarded, because the kubelet sends
-two signals to a pod that is force-deleted. When the second arrives, torchrun may have exited, and a failing
-`kill` would end the script through `set -e` with a different exit code.
+"""Shell lines that wait for torchrun, forward a signal to torchrun, and exit with torchrun's exit code. If
+torchrun had PID 1, it would ignore SIGTERM while it imports torch, and the pod would use its full grace
+period. A signal interrupts `wait`, so the script waits again. Only the first signal is forwarded, because the
+kubelet sends two signals to a pod that is force-deleted. When the second signal arrives, torchrun may have
+exited, and a failing `kill` would end the script through `set -e` with a different exit code.
 """
 FORWARD = """forward() { kill -TERM "$child" 2>/dev/null || true; }"""
 FORWARD_ELASTIC = (
@@ -154,8 +155,8 @@ liveness probe succeeds.
 LIVES = """[ "$JOB_COMPLETION_INDEX" = 0 ] &&
   read -r until 2>/dev/null <"${TMPDIR:-/tmp}/torchrun/alive-until" || exit 0
 [ "$(printf '%(%s)T')" -lt "$until" ]"""
-"""The script of the liveness probe. It fails on node 0 if watch_store has stopped or if the store never
-listened."""
+"""The script of the liveness probe. The probe fails on node 0 if watch_store has stopped, or if the store has
+never listened."""
 
 
 def torchrun(job: str, spec: JobSpec, plan: Plan, distributed: Distributed) -> str:

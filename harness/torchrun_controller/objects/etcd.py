@@ -74,7 +74,8 @@ while True:
 def check(endpoint: str) -> list[str]:
     """Return shell lines that check an etcd endpoint, and exit with an error message if it is unusable.
 
-    The lines write the message to the container's termination log, and the job's status contains it.
+    The lines write the message to the container's termination log, and the controller copies the message to
+    the job's status.
     """
     return [
         f"python - {shlex.quote(endpoint)} {SECONDS} <<'TORCHRUN_ETCD'",

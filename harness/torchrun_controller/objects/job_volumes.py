@@ -41,8 +41,8 @@ def workspace(
 
     A job with one pod uses a claim. A job with several pods uses a claim only if the claim is ReadWriteMany.
     Otherwise each pod uses an emptyDir, because a ReadWriteOnce claim would force the pods onto one node. If
-    `is_uploaded` is true, the user uploads the code. If the storage settings then enable a claim that is not
-    ReadWriteMany, only the pod `<job>-sync-0` uses it.
+    `is_uploaded` is true, the user uploads the code. In this case, if the storage settings enable a claim
+    that is not ReadWriteMany, only the pod `<job>-sync-0` uses the claim.
     """
     enabled = claim is not None and claim.enabled
     if requested is None and not enabled and not is_uploaded:

@@ -12,8 +12,8 @@ from harness.torchrun_controller.objects.permission_check import check_pod
 from harness.torchrun_controller.objects.pod_template import Resolved
 
 DISRUPTED = {"type": "DisruptionTarget", "status": "True"}
-"""The pod condition that Kubernetes sets before it evicts or preempts a pod, and on a pod that was lost with
-its node."""
+"""The type of the condition that Kubernetes sets on a pod before evicting or preempting the pod, or if the
+pod was lost with its node."""
 DEADLINE_MARGIN = 60
 """The Job's deadline is this number of seconds later than the controller's deadline, so that the controller
 usually acts first. The controller's message contains more details."""

@@ -41,7 +41,7 @@ def _rule(group: str, resources: list[str], verbs: list[str]) -> Object:
 RULES = [
     _rule(names.GROUP, ["torchrunjobs", "torchrunqueues"], READ),
     _rule(names.GROUP, ["torchrunjobs/status", "torchrunqueues/status"], ["update"]),
-    # The OwnerReferencesPermissionEnforcement admission plugin requires this for blockOwnerDeletion.
+    # For blockOwnerDeletion, the OwnerReferencesPermissionEnforcement plugin requires these permissions.
     _rule(names.GROUP, ["torchrunjobs/finalizers", "torchrunqueues/finalizers"], ["update"]),
     _rule("jobset.x-k8s.io", ["jobsets"], [*READ, "create", "delete"]),
     _rule("kueue.x-k8s.io", ["workloads"], ["list", "watch"]),
@@ -83,8 +83,8 @@ _READ_RULES = [
 _LOG_RULES = [_rule("", ["pods", "events"], READ), _rule("", ["pods/log"], ["get"])]
 CREATED_FOR_A_QUEUE = ("pods", "persistentvolumeclaims", "configmaps")
 """The kinds of objects that the controller creates from a queue's spec, directly or through a JobSet. The
-queue's author needs permission to create such objects. Otherwise, a TorchrunQueue would give its author
-rights that RBAC does not grant."""
+queue's author needs permission to create such objects. Without this requirement, a TorchrunQueue would give
+its author rights that RBAC does not grant."""
 USER_ROLES: dict[str, tuple[list[str], list[Object]]] = {
     "torchrun-viewer": (["view", "edit", "admin"], _READ_RULES),
     "torchrun-job-user": (

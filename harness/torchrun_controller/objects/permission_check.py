@@ -1,7 +1,7 @@
 """Check that a queue permits the fields that a job sets, and lists the privileges that the job's pods need.
 
-A job's author might have no other rights in the namespace. The controller must therefore do nothing for a job
-that only the queue's author may do. The conditions are defined in api/permissions.py. The privilege check
+A job's author might have no other rights in the namespace. The controller must therefore not give the job any
+access that only the queue's author has. The conditions are defined in api/permissions.py. The privilege check
 also covers the fields that a job adds to its pods. For example, a hostPath volume needs the privilege even if
 the queue lists the volume.
 """
@@ -35,7 +35,8 @@ class Value(NamedTuple):
     path: str
     """The value's path in the table of conditions, e.g. `env[].value`."""
     shown: str
-    """The value's path as shown in messages. It contains the names of list items, e.g. `env[LR].value`."""
+    """The value's path as shown in messages. The path contains the names of list items, e.g.
+    `env[LR].value`."""
     by: str | None
     """The condition, or None if the table has no entry for the field."""
     found: object

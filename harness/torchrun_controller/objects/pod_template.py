@@ -22,7 +22,7 @@ from harness.torchrun_sync.pods import CONTROL, STORE
 
 HOST_NAMES = ("hostname", "hostnameOverride", "subdomain", "setHostnameAsFQDN")
 """Pod fields that are not permitted, because they would replace the host names of the ranks' pods, or make
-them longer than Linux permits."""
+the host names longer than Linux permits."""
 WHOLE = re.compile("[0-9]{1,6}")
 
 
@@ -197,7 +197,7 @@ def _serves(helper: Object) -> bool:
 def _with_last_lines(container: Object) -> Object:
     """Return the container with a termination message policy.
 
-    If the container fails, the kubelet copies the last lines of its log to the pod's status.
+    If the container fails, the kubelet copies the last lines of the container's log to the pod's status.
     """
     return {"terminationMessagePolicy": "FallbackToLogsOnError", **container}
 
@@ -220,7 +220,7 @@ def kai_queue(queue: QueueSpec) -> str | None:
 
 def _container(job: Resolved) -> Object:
     trainer = trainer_of(job.queue)
-    # The API server rejects two mounts with the same path, so the template's mount takes precedence.
+    # A container cannot have two mounts with the same path, so the template's mount takes precedence.
     mount_paths = {mount["mountPath"] for mount in trainer.get("volumeMounts") or []}
     mounts = [
         {"name": volume.name, "mountPath": volume.path, **({"readOnly": True} if volume.read_only else {})}
@@ -272,7 +272,7 @@ def _command(job: Resolved, code: job_volumes.Volume | None) -> list[str]:
 def _named(items: Iterable[Object]) -> list[Object]:
     """Return a list of items with unique names.
 
-    If several items have the same name, the last of them is kept.
+    If several items have the same name, only the last item is kept.
     """
     return list({item["name"]: item for item in items}.values())
 

@@ -60,7 +60,7 @@ class Capacity:
         return sorted(nodes, key=lambda free: (-free.gpus, free.node))
 
     def holders(self, nodes: list[str]) -> list[tuple[str, int]]:
-        """Return the users of GPUs on the given nodes and their numbers of GPUs, in descending order.
+        """Return the users of GPUs on the given nodes, each with its number of GPUs, in descending order.
 
         A user is a job, or a pod that does not belong to a job.
         """

@@ -15,7 +15,7 @@ from harness.torchrun_controller.runtime.object_cache import Change, Store
 STOP_SECONDS = 0.1
 CAPACITY_SECONDS = 10.0
 """The number of seconds to wait for the first lists of nodes and pods. If the controller is not allowed to
-list them, it works without them."""
+list nodes and pods, it works without this data."""
 
 
 class Caches:
@@ -56,8 +56,8 @@ class Caches:
     def wrote(self, item: Object) -> None:
         """Store the object from the API server's response to a write, if its kind is watched.
 
-        A change to a queue's status is passed to `on_change`, because jobs wait for it. Other objects concern
-        only the job or queue that is being reconciled.
+        A change to a queue's status is passed to `on_change`, because jobs wait for their queue. Other
+        objects concern only the job or queue that is being reconciled.
         """
         kind = self._kinds.get((item.get("apiVersion", ""), item.get("kind", "")))
         if kind is None:

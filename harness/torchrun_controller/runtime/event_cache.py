@@ -1,4 +1,4 @@
-"""A cache of Events that can explain why pods are late. All jobs in a namespace share them."""
+"""A cache of Events that can explain why pods are late. All jobs in a namespace share the cached Events."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from harness.torchrun_controller.decide.pod_start_delays import starts_on_a_node
 LIFETIME = timedelta(seconds=5)
 SHARE = 60
 """Events are reused for SHARE times the duration of the request that read them. There are at most three
-requests, one for each field selector. The controller therefore spends at most 1/20 of its time on them, even
-in a namespace with many Events."""
+requests, one for each field selector. The controller therefore spends at most 1/20 of its time on these
+requests, even in a namespace with many Events."""
 SELECTOR = "type=Warning"
 OF_CLAIMS = "type!=Warning,involvedObject.kind=PersistentVolumeClaim"
 OF_PULLS = "type!=Warning,reason=Pulling"
@@ -44,7 +44,7 @@ class Warnings:
     def of(self, namespace: str, now: datetime, selectors: list[str]) -> list[Object]:
         """Return a namespace's Events that match one of the selectors, oldest first.
 
-        Their maximum age is LIFETIME, or SHARE times the duration of the request if that is longer.
+        The Events' maximum age is LIFETIME or SHARE times the duration of the request, whichever is longer.
         """
         with self._lock:
             self._entries = {

@@ -42,7 +42,7 @@ ATTEMPTS = 3
 
 
 class _Posted(NamedTuple):
-    """An Event in the API server."""
+    """An Event that is stored in the API server."""
 
     order: int
     """The `order` of the last transition that the Event reports."""
@@ -84,8 +84,8 @@ class Recorder:
             posted[name] = stored
 
     def _is_due(self, involved: Object, event: Event, posted: dict[str, _Posted], now: datetime) -> bool:
-        """Return whether an Event must be posted now: it has not been posted yet, and its transition is
-        neither too recent nor too old."""
+        """Return whether an Event must be posted now. This is the case if it has not been posted yet and its
+        transition is neither too recent nor too old."""
         if posted.get(_name(involved, event), NEVER).order >= event.order:
             return False
         return event.since is None or event.not_before <= now - event.since <= LATEST
@@ -104,7 +104,7 @@ class Recorder:
         """Create or update the Event. `existing` is the Event as this process last wrote it, or None.
 
         The first transition and each repetition need only one request. The Event is read only if another
-        process has written it, or if the API server has deleted it after an hour.
+        process has written it, or if the API server has deleted the Event after an hour.
         """
         resource, namespace = self.kube.resource("v1", "Event"), involved["metadata"]["namespace"]
         for _ in range(ATTEMPTS):

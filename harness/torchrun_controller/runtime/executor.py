@@ -1,9 +1,9 @@
 """Read the current state from the API server, and execute actions.
 
-Every write is safe to repeat: an object is created under a fixed name and deleted by its UID, and a status
+Every write is safe to repeat. An object is created under a fixed name and deleted by its UID, and a status
 replaces only the version that was read. Therefore two controllers never create an object twice, and writes
 based on old state fail. The callback `wrote` receives the API server's response to each write, so that the
-next reconcile uses it.
+next reconcile uses the response.
 """
 
 from __future__ import annotations
@@ -127,9 +127,9 @@ class Cluster:
     def write_status(self, current: Object, status: BaseModel | Object, *, acting: bool) -> bool:
         """Write a status if it differs from the status in `current`.
 
-        Return whether `current` was up to date. If it was not, the object has changed or has been deleted,
-        and the caller must reconcile again. If `acting` is true, an unchanged status is written too. The
-        write verifies that `current` is up to date before an action is executed.
+        Return whether `current` was up to date. If `current` was outdated, the object has changed or has been
+        deleted, and the caller must reconcile again. If `acting` is true, an unchanged status is written too.
+        The write verifies that `current` is up to date before an action is executed.
         """
         document = (
             status
@@ -163,7 +163,7 @@ class Cluster:
         return True
 
     def _renew(self, current: Object) -> None:
-        """Read an outdated object again. If it has been deleted, the watch reports this."""
+        """Read an outdated object again. If the object has been deleted, the watch reports the deletion."""
         metadata = current["metadata"]
         newer = self.kube.get(names.API, current["kind"], metadata["name"], metadata["namespace"])
         if newer is not None:

@@ -48,9 +48,9 @@ class Expired(Exception):
 
 
 class Informer(threading.Thread):
-    """A thread that watches one kind and updates its store.
+    """A thread that watches one kind and updates the kind's store.
 
-    After each update, it calls `on_change` with the change.
+    After each update, the thread calls `on_change` with the change.
     """
 
     def __init__(

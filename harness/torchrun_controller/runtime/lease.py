@@ -100,7 +100,7 @@ class Lease:
         return True
 
     def release(self) -> None:
-        """Release the Lease, so that the next leader does not have to wait for it to expire."""
+        """Release the Lease, so that the next leader does not have to wait until the Lease expires."""
         try:
             lease = self.kube.get(API, "Lease", self.name, self.namespace)
             spec = (lease or {}).get("spec") or {}

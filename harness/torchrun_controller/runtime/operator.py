@@ -43,7 +43,8 @@ class Operator:
         namespace: str | None = None,
         moves: Callable[[], None] = lambda: None,
     ) -> None:
-        """Create an operator. As long as its event loop runs, it calls `moves` every MOVE_SECONDS."""
+        """Create an operator. The operator calls `moves` every MOVE_SECONDS as long as its event loop is
+        running."""
         self.reconciler, self.namespace, self.moves = reconciler, namespace, moves
         self.caches = reconciler.caches
         self.work_queue = WorkQueue(reconciler.reconcile)
@@ -135,7 +136,7 @@ class Operator:
                 self.work_queue.enqueue(Key("job", metadata["namespace"], metadata["name"]))
 
     def _enqueue_queues(self, namespace: str, local_queue: str) -> None:
-        """Enqueue the TorchrunQueues that have the same name as a LocalQueue, or that name it in
+        """Enqueue the TorchrunQueues that have the same name as a LocalQueue, or that name the LocalQueue in
         spec.localQueue."""
         for queue in self.caches.all(QUEUES, namespace):
             name = queue["metadata"]["name"]

@@ -50,14 +50,14 @@ REQUEUE_SOON_SECONDS = 10.0
 REFUSED_SECONDS = 5.0
 """The delay, in seconds, before the API server is asked again to check pods that it rejected."""
 RECHECK_SECONDS = 10.0
-"""The delay, in seconds, before the next reconcile of a queue that is not ready. It is needed because some of
-the queue's objects are not watched.
+"""The delay, in seconds, before the next reconcile of a queue that is not ready. The delay is needed because
+some of the queue's objects are not watched.
 """
 PROGRESS = timedelta(seconds=60)
 """The minimum time between two status writes if only the number of pods or a message has changed."""
 PERSISTENT = timedelta(seconds=60)
-"""The time after which repeated transient errors are reported. Otherwise, a job could wait for a webhook that
-never responds, and its status would not contain the reason."""
+"""The time after which repeated transient errors are reported. Without this limit, the status of a job that
+waits for an unresponsive webhook would never contain the reason."""
 MEND = "change the queue, or create the objects that it refers to"
 REQUEUE_SECONDS = 0.2
 """The delay, in seconds, before the next reconcile after a write failed because the cache was outdated."""
@@ -140,8 +140,8 @@ def _seconds_until(requeue_at: datetime | None, now: datetime) -> float | None:
 class Reconciler:
     """Reconciles jobs and queues.
 
-    The state of this class consists of the watch caches, its own writes and the posted Events, and can be
-    rebuilt if it is lost.
+    The state of a reconciler consists of the watch caches, its own writes and the posted Events. If the state
+    is lost, it can be rebuilt.
     """
 
     def __init__(
@@ -164,7 +164,7 @@ class Reconciler:
         self._rejected_at: dict[Key, datetime] = {}
         """The time when the API server last rejected the pods of each job or queue."""
         self._failing_since: dict[Key, datetime] = {}
-        """For each job or queue with transient errors, the time of the first of the consecutive errors."""
+        """For each job or queue with transient errors, the time of the first consecutive error."""
 
     def reconcile(self, key: Key) -> float | None:
         """Reconcile an object.
@@ -185,8 +185,7 @@ class Reconciler:
             return after
 
     def _may_pass(self, key: Key, error: Exception) -> bool:
-        """Return whether an error is transient, and the object's reconciles have failed for less than
-        PERSISTENT.
+        """Return whether an error is transient and has persisted for less than PERSISTENT.
 
         If the API server cannot be reached, the error always counts as transient, because a status cannot be
         written either.
@@ -252,7 +251,7 @@ class Reconciler:
     def _too_early(self, key: Key, now: datetime) -> bool:
         """Return whether the API server rejected the object's pods less than REFUSED_SECONDS ago.
 
-        During this time, the pods are not checked again. Otherwise, the object might be reconciled
+        During this time, the pods are not checked again. Without this delay, the object might be reconciled
         continuously, because each message of the API server may contain a new number, such as a port. A new
         message changes the status, which triggers a reconcile.
         """

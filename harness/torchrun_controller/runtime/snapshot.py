@@ -104,10 +104,10 @@ def queue_snapshot(source: Source, kube: Kube, queue: Object, *, kai: bool) -> Q
 
 
 def _last_snapshot(kube: Kube, queue: Object, *, kai: bool) -> QueueSnapshot:
-    """Return the snapshot of a queue that is being deleted: its kai-scheduler Queue.
+    """Return the snapshot of a queue that is being deleted, with its kai-scheduler Queue.
 
-    The Queue is also read if the controller now runs with `--gang kueue`, or if it cannot read the spec.
-    Otherwise, the Queue would remain.
+    The Queue is also read if the controller now runs with `--gang kueue` or cannot read the spec. Without
+    this, the Queue would never be deleted.
     """
     spec = queue.get("spec") or {}
     name = spec.get("kaiQueue") or (spec.get("queue") or {}).get("name") or queue["metadata"]["name"]

@@ -1,4 +1,4 @@
-"""Define the files through which a receiver controls a pod's supervisor. Pods never share them.
+"""Define the files through which a receiver controls a pod's supervisor. Pods never share these files.
 
     supervisor.lock   locked while the supervisor runs
     status.json       the supervisor's state, generation and tree, the exit code, and the token of the hold
@@ -21,8 +21,8 @@ from harness.torchrun_sync.pod.files import read_json, write_json
 
 HOLD_SECONDS = 60.0
 STOP_SECONDS = 40.0
-"""The number of seconds for which a receiver waits for the supervisor to stop the command. It is longer than
-GRACE_SECONDS in supervisor.py.
+"""The number of seconds for which a receiver waits for the supervisor to stop the command. This time is
+longer than GRACE_SECONDS in supervisor.py.
 """
 POLL_SECONDS = 0.02
 

@@ -22,7 +22,8 @@ class Refused(Exception):
 
 
 class Dropped(Refused):
-    """Raised if received file content had the wrong digest and was deleted. The sender can send it again."""
+    """Raised if received file content had the wrong digest and was deleted. The sender can send the content
+    again."""
 
 
 def tree_digest(entries: Sequence[Entry]) -> str:

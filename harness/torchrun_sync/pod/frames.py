@@ -14,7 +14,8 @@ HEADER = struct.Struct(">4s8sQ32s")
 SHA-256."""
 MAGIC = b"TRS1"
 MAX_PAYLOAD = 16 << 20
-"""The maximum size of a payload in bytes. It is limited so that a wrong length cannot exhaust the memory."""
+"""The maximum size of a payload in bytes. The size is limited so that a wrong length cannot exhaust the
+memory."""
 
 
 class BadFrame(ValueError):

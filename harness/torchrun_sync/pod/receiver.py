@@ -100,7 +100,7 @@ class Receiver:
     def _data(self, piece: bytes, received: int) -> bytes:
         """Write a piece of the file that is being received.
 
-        `received` is the size of the piece in the frame, where the piece may be compressed.
+        `received` is the size of the piece as it arrived, possibly compressed.
         """
         if self._content is None:
             raise Refused("received data that does not belong to a file")
@@ -141,8 +141,8 @@ class Receiver:
         now = self.store.switch(message["tree"], message["generation"])
         self.control.be_patient(message["patience"])
         self.control.start(message["generation"], message["tree"])
-        # This must be the last step. It ends a waiting init container, possibly before the response is sent.
-        # The sender then retries, and the switch must already be complete.
+        # This must be the last step, because it ends a waiting init container, possibly before the response
+        # is sent. The sender then retries, and the switch must already be complete.
         self.store.write_ready(message["ready"] or message["tree"])
         return _message("switched", tree=now["tree"], generation=now["generation"])
 

@@ -1,4 +1,4 @@
-"""A pod's store of trees. It writes only into its own folder, except for links in MOUNT.
+"""A pod's store of trees. The store writes only into its own folder, except for links in MOUNT.
 
 The store is the folder ROOT = MOUNT/.torchrun; the command runs in MOUNT.
 
@@ -38,7 +38,7 @@ PIECE = 1 << 20
 class Store:
     """The folder that contains a pod's trees.
 
-    If several pods mount it, only one of them at a time writes to it.
+    If several pods mount the folder, only one pod at a time writes to it.
     """
 
     def __init__(self, root: str) -> None:
@@ -52,9 +52,9 @@ class Store:
         self._staged = ""
 
     def _id(self) -> str:
-        """Return the folder's identifier, and create it if it does not exist.
+        """Return the folder's identifier. If the identifier does not exist, create it.
 
-        Two pods can do this at the same time.
+        Two pods can safely call this at the same time.
         """
         path = os.path.join(self.root, "id")
         try:
@@ -239,8 +239,8 @@ class Store:
     def write_ready(self, text: str) -> None:
         """Write a string to ROOT/ready.
 
-        This ends an init container that waits for the string. If this process runs in that container, it ends
-        too.
+        This ends an init container that waits for the string. If this process runs in that container, the
+        process ends too.
         """
         write_text(os.path.join(self.root, "ready"), text)
 
@@ -262,7 +262,8 @@ class Store:
     def _tidy(self, needed: set[str]) -> None:
         """Remove received file contents that are not in a tree, and trees that are no longer needed.
 
-        A tree is needed if its name is in `needed`, or if it contains the working directory of a process.
+        A tree is needed if its name is in `needed`, or if the tree contains the working directory of a
+        process.
         """
         for name in os.listdir(self.incoming):
             os.unlink(os.path.join(self.incoming, name))

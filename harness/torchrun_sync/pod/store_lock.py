@@ -30,7 +30,8 @@ class Writer:
     def lock(self, session: str, seconds: float) -> None:
         """Acquire the lock. Raises Refused if another session holds it for longer than `seconds`.
 
-        If another receiver of the same session holds the lock, it is killed, because its connection is lost.
+        An earlier receiver of the same session that still holds the lock is killed, because its connection is
+        lost.
         """
         if self._file is not None:
             return

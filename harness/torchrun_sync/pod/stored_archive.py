@@ -137,7 +137,8 @@ def restore(store: Store, archive: ArchiveReader, ready: str) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Wait for the code, which arrives from mounted Secrets, from the pod that stores it, or in a sync.
+    """Wait for the code, which arrives from mounted Secrets, from the pod that stores the code, or from a
+    sync.
 
     The arguments are FOLDER SERVER ROOT CONTROL READY SECONDS. SERVER is HOST:PORT or an empty string. Return
     the exit code: 0, or 1 if no code arrives within SECONDS.

@@ -34,8 +34,8 @@ deleted, the pod's own grace period applies instead.
 """
 NO_TREE, NOT_FOUND, NOT_RUN = 75, 127, 126
 RUN_ID = "TORCHRUN_RUN_ID"
-"""The environment variable with the rendezvous id. If it is set, the supervisor appends the generation to the
-id."""
+"""The environment variable with the rendezvous id. If the variable is set, the supervisor appends the
+generation to the id."""
 PR_SET_CHILD_SUBREAPER = 36
 
 

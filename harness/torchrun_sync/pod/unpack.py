@@ -26,15 +26,15 @@ MAX_PATH = 1024
 MAX_LINKS = 40
 """The maximum number of symlinks that are followed in a path, as in the kernel."""
 MAX_HEADER = 1 << 24
-"""The maximum size of a tar header in bytes. It is limited because tarfile reads pax headers completely into
-memory."""
+"""The maximum size of a tar header in bytes. The size is limited, because tarfile reads pax headers
+completely into memory."""
 PIECE = 1 << 20
 STORE = ".torchrun"
 """The folder in the workspace that contains the marker file of a complete download. Archives must not write
 to this folder."""
 FAT = 0
 """The value of `create_system` in the entries of a zip archive from Windows. Windows PowerShell separates the
-parts of a path by backslashes, which the format does not permit."""
+parts of a path with backslashes, which the format does not permit."""
 OPENERS = {".tar": "io", ".tar.gz": "gzip", ".tgz": "gzip", ".tar.bz2": "bz2", ".tar.xz": "lzma"}
 """Maps a file name's extension to the module whose `open` function reads files with this extension. An image
 may lack some of these modules."""
@@ -104,7 +104,7 @@ class Workspace:
     def make_links(self) -> None:
         """Create the archive's links.
 
-        If any link leads out of the workspace, raise Failed without creating any.
+        If any link leads out of the workspace, raise Failed without creating any links.
         """
         for name, target in self.links.items():
             if not target or target.startswith("/") or len(target) > MAX_PATH:
@@ -119,7 +119,7 @@ class Workspace:
     def _resolve(self, name: str) -> None:
         """Follow a link's path through the symlinks in the archive and on disk.
 
-        Raises Failed if it leads out of the workspace.
+        Raises Failed if the path leads out of the workspace.
         """
         resolved: list[str] = []
         todo, remaining = name.split("/"), MAX_LINKS

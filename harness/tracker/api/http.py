@@ -57,14 +57,14 @@ def admit(request: Request, grant: Grant) -> None:
 
 
 def admitted(request: Request) -> bool:
-    """Return whether the request was admitted, which means that it has a valid API key or upload URL."""
+    """Return whether the request was admitted because of a valid API key or upload URL."""
     return "grant" in (request.scope.get("state") or {})
 
 
 def without_run(request: Request) -> None:
     """Make `sender` return the run id 0 for a request that names a nonexistent run.
 
-    Otherwise, a run created later could get the same id and receive another job's rows.
+    With the nonexistent id, a run created later could get the same id and receive another job's rows.
     """
     request.scope["state"]["no_run"] = True
 

@@ -22,7 +22,7 @@ POLICY = "default-src 'none'; img-src 'self'; media-src 'self'; sandbox; frame-a
 
 
 def media_type(header: str | None) -> str:
-    """Return the content type in a header if it is in INLINE, and otherwise UNKNOWN.
+    """Return the content type in a header if INLINE contains this type, and otherwise UNKNOWN.
 
     Parameters such as `charset` are dropped. For a header with several types, such as "text/plain,
     text/html", return UNKNOWN.

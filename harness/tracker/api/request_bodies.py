@@ -13,7 +13,7 @@ from harness.tracker.shared.requests import Busy, Refused, loads
 
 WHOLE = "tracker whole"
 """The key that is set in a request's ASGI scope once the complete request body has been received. For most
-requests, this is the case before the task that handles the request starts."""
+requests, the body is complete before the task that handles the request starts."""
 BODY_LIMIT = 64 << 20
 """The maximum size of a request body, in bytes."""
 TOTAL_BODY_LIMIT = 96 << 20

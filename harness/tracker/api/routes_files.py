@@ -30,9 +30,10 @@ MAX_FILES = 1000
 
 
 def _row(entry: object) -> tuple[Any, ...]:
-    """Return an announced file's values for the columns from file_name to annotations of the `files` table.
+    """Return the values of an announced file for the `files` table.
 
-    Raises Refused 400 if a field is invalid.
+    The values are in the order of the columns from file_name to annotations. Raises Refused 400 if a field is
+    invalid.
     """
     if not isinstance(entry, dict):
         raise Refused(400, "files: expected a list of objects")
@@ -165,7 +166,7 @@ def _check_length(request: Request, size: int) -> None:
 
 
 async def _is_stored(request: Request, path: Path, size: int) -> bool:
-    """Read the request's body, and return whether it is identical to the stored file."""
+    """Read the request's body, and return whether the body is identical to the stored file."""
     if not path.is_file():
         return False
     equal, remaining = True, size

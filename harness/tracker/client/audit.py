@@ -34,7 +34,7 @@ WritePoints = Callable[[PointRows], None]
 PAGE = 10_000
 """The number of rows per page for a tracker that does not support the column format."""
 COLUMNS_PAGE = 200_000
-"""The maximum number of rows per page in the column format. A page of this length has about 6 MB."""
+"""The maximum number of rows per page in the column format. A page of this length is about 6 MB in size."""
 
 
 DIGESTS_PAGE = 10_000
@@ -68,14 +68,15 @@ class AuditReader(Protocol):
         """Yield every raw row of these runs, as column-oriented batches."""
 
     def writers(self, run_ids: Sequence[int]) -> list[RunWriter] | None:
-        """Return the senders that wrote to these runs, or None if the tracker does not report them."""
+        """Return the senders that wrote to these runs, or None if the tracker does not report senders."""
 
     def digests(self, run_ids: Sequence[int]) -> list[DigestReport] | None:
         """Return the digest reports that recorders sent for these runs, or None if the tracker stores no
         digests."""
 
     def failures(self) -> list[TrackerFailure]:
-        """Return the requests that the tracker could not serve, or [] if the tracker does not record them."""
+        """Return the requests that the tracker could not serve, or [] if the tracker does not record such
+        requests."""
 
     def refused(self, run_ids: Sequence[int]) -> list[TrackerRefusal]:
         """Return the rejected write requests that named one of these runs, or that named no run.
@@ -87,9 +88,9 @@ class AuditReader(Protocol):
 class EmbeddedAudit:
     """Reads the embedded tracker through its audit view.
 
-    `client` must be configured with the base URL, the key and TLS. Its requests can go through the Kubernetes
-    API server's proxy. `gone_reason` returns the reason why the tracker can no longer respond, or None.
-    Failed requests are retried only as long as it returns None.
+    `client` must be configured with the base URL, the key and TLS. The client's requests can go through the
+    Kubernetes API server's proxy. `gone_reason` returns the reason why the tracker can no longer respond, or
+    None. Failed requests are retried only as long as `gone_reason` returns None.
     """
 
     source: Literal["embedded", "hosted"] = "embedded"

@@ -25,10 +25,10 @@ def claim(
 ) -> None:
     """Claim a run id in the embedded tracker for the launch whose nonce is `launch`.
 
-    If another launch has claimed the id, or if a run with this id exists, raises HarnessError (cause
-    launch.run_id_taken). If `shared` is set, the claim is granted nevertheless. Raises HarnessError (cause
-    tracker.not_ready) if the tracker is an earlier version, which does not accept keys for a single launch.
-    If the tracker does not respond, raises the same errors as `ask`.
+    Raises HarnessError (cause launch.run_id_taken) if another launch has claimed the id or a run with this id
+    exists, unless `shared` is set. Raises HarnessError (cause tracker.not_ready) if the tracker is an earlier
+    version, which does not accept keys for a single launch. If the tracker does not respond, raises the same
+    errors as `ask`.
     """
     params = {"externalId": external_id, "projectName": project}
     if not ask(client, "api/audit/runs", params, SECONDS, gone_reason).get("sealedKeys"):

@@ -1,6 +1,6 @@
 """Read hosted Pluto through its public read API.
 
-The API provides less data than the embedded tracker. It has no attachments, returns only the runs of one
+The API provides less data than the embedded tracker. The API has no attachments, returns only the runs of one
 project, and stores neither the sender nor the receive time of a row. A separate run that a rank created can
 be found only by the job name in the metadata of the process that created the run.
 """
@@ -32,8 +32,8 @@ from harness.tracker.client.retry import ask
 
 DEFAULT_URL = "https://pluto-api.trainy.ai"
 SETTLE_SECONDS = 6.0
-"""The time until a sent row becomes readable, in seconds. Pluto's ingest responds before it flushes the row,
-and flushes every 5 s."""
+"""The time until a sent row becomes readable, in seconds. Pluto's ingest service responds before it flushes
+the row, and flushes rows every 5 s."""
 RUNS_PAGE = 200
 MAX_RAW_ROWS = 50_000
 """The maximum number of raw rows that Pluto returns for one metric."""
@@ -74,8 +74,9 @@ class HostedAudit:
     ) -> list[TrackerRun]:
         """Return the runs with this external id or job name, and the runs in `ids`.
 
-        Pluto cannot search for such runs, so the project's newest runs are read one by one. They are not read
-        if `ids` contains a run with this external id, or any run if `external_id` is empty.
+        Pluto cannot search for such runs, so the project's newest runs are read one by one. This search is
+        skipped if one of the runs in `ids` has this external id. If `external_id` is empty, any existing run
+        in `ids` is enough.
         """
         known_runs = by_id(self._client, ids, project, self._seconds)
         self._projects.update({run.run_id: run.project for run in known_runs})

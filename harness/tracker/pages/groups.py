@@ -19,14 +19,14 @@ MAX_ROWS = 2000
 
 @dataclass(frozen=True)
 class Series:
-    """One curve in a chart: one metric of one run."""
+    """One curve in a chart, which shows one metric of one run."""
 
     run: int
     name: str
     label: str
     colour: int = 0
-    """The index of the curve's colour. If the chart shows several runs, each run has its own colour;
-    otherwise, each rank has its own colour."""
+    """The index of the curve's colour. If the chart shows several runs, each run has its own colour. If it
+    shows one run, each rank has its own colour."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Queries for a run's log page: messages with their senders, as a terminal would display them."""
+"""Queries for a run's log page, which shows messages with their senders as a terminal would display them."""
 
 from __future__ import annotations
 

@@ -64,7 +64,8 @@ class Sessions:
 
 
 class Links:
-    """One-time secrets that open a session. They are stored only in memory, so a restart invalidates them."""
+    """One-time secrets that open a session. The secrets are stored only in memory, so a restart invalidates
+    them."""
 
     def __init__(self) -> None:
         self._until: dict[str, float] = {}

@@ -18,7 +18,7 @@ ADDRESSES = 1024
 
 @dataclass
 class Bucket:
-    """A token bucket: the number of remaining attempts, refilled over time."""
+    """A token bucket that contains the number of remaining attempts and is refilled over time."""
 
     capacity: float
     seconds: float

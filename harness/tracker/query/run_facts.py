@@ -49,8 +49,8 @@ class Facts:
     def column(self, name: str) -> Any:
         """Return the value of one of the run's columns.
 
-        As in Pluto, heartbeat_at is the time of the last point. If the run has no points, it is the time of
-        the last heartbeat.
+        As in Pluto, heartbeat_at is the time of the last point. If the run has no points, heartbeat_at is the
+        time of the last heartbeat.
         """
         if name != "heartbeat_at":
             return self.row[name]

@@ -1,7 +1,7 @@
 """Filters for `list_runs`, in Pluto's filter language, which is the same as wandb's.
 
-A filter is evaluated in Python for each run and not in SQL, because it can refer to columns, JSON fields and
-the latest values of metrics.
+A filter is evaluated in Python for each run and not in SQL, because a filter can refer to columns, JSON
+fields and the latest values of metrics.
 """
 
 from __future__ import annotations

@@ -18,8 +18,8 @@ from harness.tracker.shared.requests import from_ms
 
 Found = dict[str, Any]
 LARGE = 1e150
-"""If a series has an absolute value of at least LARGE, its values are scaled down before they are squared, so
-that the squares do not overflow a float."""
+"""If the largest absolute value in a series is LARGE or more, the values are scaled down before they are
+squared, so that the squares do not overflow a float."""
 AGGREGATIONS = ("MIN", "MAX", "AVG", "LAST", "VARIANCE")
 
 

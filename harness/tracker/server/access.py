@@ -47,7 +47,7 @@ class Who(Flag):
 
 
 class Scope(Enum):
-    """The part of a request that names the data it accesses."""
+    """The part of a request that names the data to access."""
 
     NOTHING = "nothing"
     """The response contains no run data, or the route selects the data by the key's permissions."""
@@ -152,7 +152,7 @@ class Keyring:
         self._opened: set[tuple[Grant, int]] = set()
 
     def grant(self, key: bytes) -> Grant | None:
-        """Return the permissions of a key, or None if this tracker does not accept it."""
+        """Return the permissions of a key, or None if this tracker does not accept the key."""
         grant = self._grants.get(key)
         if grant is None:
             grant = grant_of(key, self._key)
@@ -165,7 +165,7 @@ class Keyring:
     async def opens(self, request: Request, grant: Grant, runs: Iterable[int]) -> bool:
         """Return whether all these runs exist and the key can access them.
 
-        A positive result is cached. It stays correct, because a run's project, id and creator never change.
+        A positive result is cached, because a run's project, id and creator never change.
         """
         unknown = {run for run in runs if (grant, run) not in self._opened}
         if not unknown:

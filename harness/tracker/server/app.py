@@ -46,7 +46,7 @@ class Options:
     db: Path
     key: str = field(repr=False)
     public_url: str = ""
-    """The base URL of the links in responses. If it is empty, the request's Host header is used."""
+    """The base URL of the links in responses. If the base URL is empty, the request's Host header is used."""
     file_limit: int = 64 << 20
     """The maximum size of one file, in bytes."""
     stale_seconds: float = run_timeouts.HEARTBEAT_SECONDS
@@ -57,7 +57,7 @@ class Options:
 
 
 async def healthz(request: Request) -> Response:
-    """Handle GET /healthz: return 200 while the thread that writes to the database is running.
+    """Handle GET /healthz: return 200 as long as the thread that writes to the database is running.
 
     The handler runs no query, so that a busy tracker stays ready.
     """
@@ -66,7 +66,8 @@ async def healthz(request: Request) -> Response:
 
 
 def build(options: Options) -> Starlette:
-    """Return the ASGI application. It opens the database at startup and closes it at shutdown."""
+    """Return the ASGI application, which opens the database at startup and closes the database at
+    shutdown."""
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:

@@ -1,10 +1,10 @@
 """Blocks, which store points in columns. All points of one request form one block, which is one database row.
 
-A block contains the names of its metrics. For each point, in arrival order, it contains a step, a client time
-and a value. `which` contains the index of each point's metric. If the metrics take turns in the order of
-their names in the block, for example because all ingest lines log the same names, `which` is None. On disk,
-the columns are stored one after another as little-endian 64-bit numbers, followed by `which` as 32-bit
-numbers. NaN and infinities are stored like other values.
+A block contains the names of its metrics. For each point, in arrival order, the block contains a step, a
+client time and a value. `which` contains the index of each point's metric. If the metrics take turns in the
+order of their names in the block, for example because all ingest lines log the same names, `which` is None.
+On disk, the columns are stored one after another as little-endian 64-bit numbers, followed by `which` as
+32-bit numbers. NaN and infinities are stored like other values.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Count requests that failed in the tracker, that were rejected, or whose sender disconnected.
 
-Of these, only the failed requests are the tracker's fault. The counts are kept in memory, because they could
-not be stored on a full disk.
+Of these, only the failed requests are the tracker's fault. The counts are kept in memory, because a full disk
+could not store them.
 """
 
 from __future__ import annotations

@@ -59,7 +59,8 @@ class Sender:
     """The sender of a request, identified by the request headers and the client address."""
 
     run_id: int
-    """The run id in the X-Run-Id header. As in Pluto's ingest, it is 0 if the header is not a number."""
+    """The run id in the X-Run-Id header. As in Pluto's ingest service, the id is 0 if the header is not a
+    number."""
     run_header: str | None
     name: str | None
     project: str | None
@@ -91,7 +92,8 @@ def loads(text: bytes | str, *, constants: bool = True) -> Any:
     Raises ValueError for invalid JSON, bytes that are not UTF-8, and numbers with thousands of digits. A lone
     surrogate is invalid too, because neither the database nor a response can contain it.
     """
-    content = text.decode() if isinstance(text, bytes) else text  # In bytes, json.loads accepts surrogates.
+    # Bytes are decoded here, because json.loads would accept surrogates in bytes.
+    content = text.decode() if isinstance(text, bytes) else text
     value = json.loads(content) if constants else json.loads(content, parse_constant=_no_constant)
     if "\\u" in content or not isinstance(text, bytes):
         json.dumps(value, ensure_ascii=False).encode()

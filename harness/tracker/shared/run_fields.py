@@ -75,7 +75,7 @@ def moment(body: Mapping[str, Any], name: str) -> str | None:
 def string(body: Mapping[str, Any], name: str, max_length: int = 4096) -> str:
     """Return the string in a field.
 
-    Raises Refused 400 if it is blank or longer than `max_length` characters.
+    Raises Refused 400 if the string is blank or longer than `max_length` characters.
     """
     value = body.get(name)
     if not isinstance(value, str) or not 1 <= len(value) <= max_length or value.isspace():

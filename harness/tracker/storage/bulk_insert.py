@@ -1,7 +1,7 @@
 """Insert many rows in a few SQL statements.
 
-Each statement releases the GIL and must then wait until the event loop releases it. The duration of a write
-therefore depends on the number of statements.
+Each statement releases the GIL, and must then wait until the event loop releases the GIL again. The duration
+of a write therefore depends on the number of statements.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 AT_ONCE = (64, 32, *range(16, 0, -1))
-"""The permitted numbers of rows per statement. There are only a few, so that SQLite can cache every prepared
-statement."""
+"""The permitted numbers of rows per statement. Only a few numbers are permitted, so that SQLite can cache
+every prepared statement."""
 
 
 def insert(db: sqlite3.Connection, into: str, rows: Sequence[tuple[Any, ...]], after: str = "") -> None:

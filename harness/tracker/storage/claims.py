@@ -1,6 +1,7 @@
 """Record the writers of each run, and the launches that claimed the run's id before they started.
 
-A claim reserves a run id for a launch, even before the launch has written to the run and after it has ended.
+A claim reserves a run id for a launch, even before the launch has written to the run and after the launch has
+ended.
 """
 
 from __future__ import annotations

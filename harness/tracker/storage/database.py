@@ -1,7 +1,7 @@
 """The SQLite database. One thread commits writes in groups. A request gets its response after the commit.
 
 A transaction includes all writes that are waiting when it begins, so one fsync serves many ranks. If a write
-fails, only that write is rolled back, to a savepoint. After the response, a write survives SIGKILL and, with
+fails, only that write is rolled back. After the response, a write survives SIGKILL and, with
 synchronous=FULL, a power failure.
 """
 

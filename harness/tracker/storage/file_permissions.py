@@ -12,9 +12,9 @@ OTHERS = 0o007
 def make_private(database: Path) -> None:
     """Create the database file if it is missing, and make it readable only by its owner.
 
-    SQLite gives the write-ahead log and the shared-memory file the same permissions as the database. Earlier
-    versions of the tracker created these files with access for all users; now only the owner keeps access. If
-    only a file's group has access, that access was granted on purpose and is kept.
+    SQLite gives the write-ahead log and the shared-memory file the same permissions as the database. Files
+    from earlier versions of the tracker may be accessible to all users. For such files, only the owner keeps
+    access. If only a file's group has access, that access was granted on purpose and is kept.
     """
     os.close(os.open(database, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
     for suffix in DATABASE_SUFFIXES:

@@ -14,8 +14,7 @@ from harness.tracker.storage.schema import BLOCKS, CLAIMS, DIGESTS, WRITERS
 MAX_POINTS = 1_000_000
 """The maximum number of points in a block."""
 Piece = tuple[int, int, int | None]
-"""A range of consecutive points: (first id, last id, request id). The request id is None if it is not
-known."""
+"""A range of consecutive points: (first id, last id, request id). An unknown request id is None."""
 
 
 def migrate(db: sqlite3.Connection, version: int) -> int:

@@ -1,7 +1,8 @@
-"""Show a RUNNING run as FAILED once it has shown no sign of life for as long as hosted Pluto's timeout.
+"""Show a RUNNING run as FAILED if it shows no sign of life for a certain time. The timeout is the same as in
+hosted Pluto.
 
-This status is computed when a run is read, and never stored. After a new sign of life, the run is shown as
-RUNNING again. A status that the run reports takes precedence. Verdicts are not affected, because the audit
+The status FAILED is computed when a run is read, and never stored. After a new sign of life, the run is shown
+as RUNNING again. A status that the run reports takes precedence. Verdicts are not affected, because the audit
 view contains the status history as reported. Signs of life are heartbeats, points, and any other change to a
 run. A stopped tracker cannot receive signs of life, so the timeout never begins before the tracker has
 started.
