@@ -9,6 +9,7 @@ from harness.judge.points import altered, lost_points, omitted_values, overwritt
 from harness.judge.points.compare import Wrong, compact
 from harness.judge.points.ground_truth import Truth
 from harness.judge.points.overwritten import How
+from harness.judge.ranks import survived_gpu_errors
 
 EXPECT_RANKS = "pluto-e2e-harness/expect-ranks"
 """The label or annotation that declares which ranks log. Also defined in harness/launch/labels.py."""
@@ -100,13 +101,22 @@ def ranks_logged(facts: Facts) -> Finding:
         return unknown(
             "ranks-logged", f"it is not known what {names(unknown_ranks)} logged", ranks=unknown_ranks
         )
-    if stopped_ranks := stopped_early.find(case, facts.truths):
-        return _stopped(stopped_ranks)
+    if (finding := _ended_by_error(facts)) is not None:
+        return finding
     rows = [f"{counted(truth.count, 'row')} by rank {truth.rank}" for truth in facts.truths if truth.count]
     if len(case.logging) == len(case.ranks):
         return passed("ranks-logged", "every rank logged", details=rows)
     quiet_text = f", and {names(t.rank for t in silent_truths)} logged nothing" if silent_truths else ""
     return passed("ranks-logged", f"only {names(case.logging)} had to log{quiet_text}", details=rows)
+
+
+def _ended_by_error(facts: Facts) -> Finding | None:
+    """Return the finding for ranks that ended with exit code 0 after an error, or None."""
+    if stopped_ranks := stopped_early.find(facts.case, facts.truths):
+        return _stopped(stopped_ranks)
+    if any(end.state != "succeeded" for end in facts.ends.values()):
+        return None
+    return survived_gpu_errors.without_gpu(facts.case, facts.truths)
 
 
 def _stopped(stopped_ranks: list[stopped_early.Stopped]) -> Finding:

@@ -232,11 +232,11 @@ def _read(lines: list[tuple[int, str]], log: str, ranks: list[int]) -> Iterator[
         if match is None:
             continue
         own = match.groupdict().get("rank")
-        rank = int(own) if own else _rank_of_process(processes.get(number, ""), ranks)
+        rank = int(own) if own else rank_of_process(processes.get(number, ""), ranks)
         yield _Sentence(cause, _ENDS.split(match[1])[0].strip()[:_MAX_CHARACTERS], f"{log}:{number}", rank)
 
 
-def _rank_of_process(process: str, ranks: list[int]) -> int | None:
+def rank_of_process(process: str, ranks: list[int]) -> int | None:
     """Return the rank in a label such as "[default1]" of torchrun or "[1,1]<stderr>" of mpirun, or None."""
     if label := launcher_reports.OF_PROCESS.match(f"{process}:"):
         return int(label["rank"])

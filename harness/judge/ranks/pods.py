@@ -25,6 +25,7 @@ from harness.judge.ranks import (
     exit_codes,
     gpu_conditions,
     master_addr,
+    survived_gpu_errors,
     worlds,
 )
 from harness.judge.ranks.frozen import frozen
@@ -364,7 +365,9 @@ def _no_bad_end(case: Case, ends: dict[int, End], recorded: tuple[bool | None, s
     if not unfinished:
         codes = f"{names(case.ranks)} exited with 0"
         refs = [ref for end in ends.values() for ref in end.evidence]
-        exits = caught_errors.check(case) or passed("rank-exit", codes, refs)
+        exits = (
+            caught_errors.check(case) or survived_gpu_errors.check(case) or passed("rank-exit", codes, refs)
+        )
         return [worlds.rendezvous(case, recorded), exits]
     ranks = [rank for end in unfinished for rank in end.ranks]
     details = [
