@@ -66,6 +66,9 @@ _OTHER_GPU_LIBRARIES = (
     *("torch_xla", "torch_npu", "torch_musa", "torch_mlu", "habana_frameworks", "warp", "rmm", "nvidia.dali"),
 )
 """Modules through which a process can use a GPU or another accelerator without PyTorch's CUDA or XPU code."""
+_DEVICE = re.compile(r"/dev/(nvidia|kfd|dri/|dxg|nvhost|nvmap|accel|davinci|neuron|xpu|cambricon|vfio)")
+"""Pattern for the device files of accelerators. NVML also opens some of them, so an open file alone does not
+prove that a library computes on a GPU."""
 _DURATION = re.compile(r"\d+(\.\d+)?[smhd]?$")
 _POD = re.compile(r"/pods/([0-9a-f]{8}-[0-9a-f-]{27})/")
 _PROCESS_EXIT = os._exit
@@ -169,7 +172,7 @@ def used_gpu() -> bool | None:
     """Return whether PyTorch initialised CUDA, ROCm or XPU in this process.
 
     PyTorch initialises them when it first uses a GPU. The result is None if PyTorch is not imported, or if
-    another library that can use a GPU is.
+    another library may have used a GPU: it is imported, and an accelerator's device file is open.
     """
     torch: Any = sys.modules.get("torch")
     try:
@@ -178,7 +181,17 @@ def used_gpu() -> bool | None:
             return True
     except Exception:  # PyTorch is not imported, or only a part of it.
         return None
-    return None if any(name in sys.modules for name in _OTHER_GPU_LIBRARIES) else False
+    others = any(name in sys.modules for name in _OTHER_GPU_LIBRARIES)
+    return None if others and _has_device_open() else False
+
+
+def _has_device_open() -> bool:
+    """Return whether this process has the device file of an accelerator open."""
+    for number in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            if _DEVICE.match(os.readlink(f"/proc/self/fd/{number}")):
+                return True
+    return False
 
 
 def write(event: dict[str, Any]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import textwrap
 import time
 from pathlib import Path
 
@@ -196,3 +197,45 @@ def test_a_torchrun_is_recorded_before_it_reads_its_options(folder: Path, python
 )
 def test_a_launcher_is_known_by_its_command_line(words: str, name: str) -> None:
     assert hooks.launcher(words.split()) == name
+
+
+@pytest.mark.parametrize(
+    ("program", "gpu"),
+    [
+        ("import torch; torch.cuda.used = True", True),
+        ("import torch; torch.xpu.used = True", True),
+        ("import torch", False),
+        ("import torch; del torch.xpu", False),
+        ("import torch; del torch.cuda", None),
+        ("import torch, jax", False),
+        ("import torch, jax; device = open('/dev/dri/renderD128')", None),
+        ("import jax", None),
+        ("pass", None),
+    ],
+)
+def test_a_rank_records_whether_pytorch_used_a_gpu(folder: Path, program: str, gpu: bool | None) -> None:
+    """Contract: if another library may have used a GPU, it is unknown.
+
+    The modules are named as PyTorch and JAX, and have only the attributes that the recorder reads.
+    tests/k8s/test_multinode.py uses the real PyTorch.
+    """
+    modules = """
+        import os, sys, types
+        class Device:
+            used = False
+            def is_initialized(self): return self.used
+        sys.modules["torch"] = types.SimpleNamespace(cuda=Device(), xpu=Device())
+        def open(path): os.readlink = lambda file, **o: path
+    """
+    if "jax" in program:
+        modules += """
+        sys.modules["jax"] = types.ModuleType("jax")
+        """
+    if "import torch" not in program:
+        modules += """
+        del sys.modules["torch"]
+        """
+    _, events, output = ran(folder, textwrap.dedent(modules) + program)
+    end = events[-1]
+    assert isinstance(end, ProcessEnd), output
+    assert end.gpu is gpu, output
