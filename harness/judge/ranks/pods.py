@@ -374,8 +374,15 @@ def _no_bad_end(case: Case, ends: dict[int, End], recorded: tuple[bool | None, s
         f"{case.place(end.index)} {rank_words.of_node(case, end.index).present} {end.state}"
         for end in unfinished
     ]
+    text = f"the end of {names(ranks)} is not recorded"
+    running = [rank for end in unfinished if end.state == "running" for rank in end.ranks]
+    if running == ranks and case.terminal == "Completed":
+        text = (
+            f"the {case.launch.kind} completed, but {names(ranks)} still ran in the last recorded pod state: "
+            "check whether the job's success policy waits for every rank"
+        )
     return [
-        unknown("rendezvous", f"the end of {names(ranks)} is not recorded", ranks=ranks),
+        unknown("rendezvous", text, ranks=ranks),
         unknown("rank-exit", f"no exit code of {names(ranks)} is recorded", details=details, ranks=ranks),
     ]
 

@@ -430,3 +430,20 @@ def test_harness_stopped_while_pods_ran_misses_nothing(judged):
     completed = next(check for check in verdict.checks if check.name == "completed")
     assert "all its pods were running" in completed.explanation
     assert message in completed.explanation
+
+
+def test_job_that_completes_before_a_rank_is_no_pass(judged):
+    """Contract: kubeflow/trainer#1982. A success policy that names only the leader ends the job early."""
+    job = bundles.healthy()
+    job.drop_pod(1, after=20)
+    verdict = judged(job)
+    assert (verdict.verdict, verdict.ranks) == ("UNKNOWN", [1])
+    assert verdict.explanation.startswith("The JobSet completed, but rank 1 still ran")
+
+
+def test_failed_worker_of_a_completed_job_is_named(judged):
+    """Contract: kinetic#239 and mxnet-operator#38. The controller looks only at the leader."""
+    job = bundles.healthy()
+    job.drop_pod(1, after=20)
+    job.ended(1, 26, 1, message='{"exit": 1}')
+    assert (judged(job).cause, judged(job).ranks) == ("rank.crashed", [1])
