@@ -174,7 +174,7 @@ _ADVICE = (
     ),
     (
         r"no kernel image is available for execution on the device|not compiled with CUDA enabled"
-        r"|device kernel image is invalid",
+        r"|device kernel image is invalid|CUDA error: invalid device function",
         "the image's PyTorch was not built for this GPU: install a wheel whose CUDA version supports it "
         "(`python -c 'import torch; print(torch.cuda.get_arch_list())'`)",
     ),
@@ -281,12 +281,53 @@ _ADVICE = (
         "has: resume with that number, or convert it, and save to a volume that all nodes share",
     ),
     (
+        r"checkpoint being loaded used a DP world size of \d+ but the current world size is \d+",
+        "the checkpoint was saved by another number of ranks: resume with that number, or convert it, for "
+        "example to DeepSpeed's universal format",
+    ),
+    (
+        r"loaded state dict (contains a parameter group that doesn't match|has a different number of)",
+        "the optimizer in the checkpoint has other parameters than this rank's: resume with the same model, "
+        "frozen layers and parameter groups, or load only the model and start with a new optimizer",
+    ),
+    (
+        r"Weights only load failed",
+        "since PyTorch 2.6, torch.load does not load other Python objects by default: for a file that you "
+        "trust, pass weights_only=False, or allow its classes with torch.serialization.add_safe_globals",
+    ),
+    (
+        r"RNG state must be a torch\.ByteTensor",
+        "torch.load has moved the state of the random number generator to a GPU: load the checkpoint with "
+        "map_location='cpu'",
+    ),
+    (
+        r"HeaderTooLarge",
+        "the file has no header of safetensors, so it is probably a Git LFS pointer or a web page: run "
+        "`git lfs pull` before it is copied, or download it again",
+    ),
+    (
+        r"Expected more than 1 value per channel when training",
+        "the rank's last batch has a single sample, which batch normalization cannot use: set "
+        "drop_last=True, or choose another batch size",
+    ),
+    (
+        r"No samples found in dataset; perhaps you have fewer shards than workers",
+        "a worker received no shard: the number of shards must be at least the number of ranks times the "
+        "number of workers of each rank's DataLoader; or the path of the shards does not exist in this pod",
+    ),
+    (
+        r"num_samples should be a positive integer value, but got num_samples=0(?!\d)",
+        "the dataset of this rank is empty: check that the volume with the data is mounted at this path in "
+        "every pod",
+    ),
+    (
         r"invalid load key, 'v'",
         "the file is a Git LFS pointer instead of the checkpoint: run `git lfs pull` before it is copied",
     ),
     (
         r"MetadataIncompleteBuffer|InvalidHeaderDeserialization|failed finding central directory"
-        r"|EOFError: Ran out of input"
+        r"|EOFError: Ran out of input|reading zip archive: not a ZIP archive|: file read failed"
+        r"|unexpected EOF, expected \d+ more bytes|invalid load key, '\\x00'"
         r"|UnpicklingError: (pickle data was truncated|unpickling stack underflow)"
         r"|tarfile\.ReadError: unexpected end of data|Parquet magic bytes not found",
         "the file is incomplete: another rank may still be writing it, or an earlier save or download was "

@@ -362,6 +362,43 @@ def test_rank_ended_by_watchdog_was_not_killed(judged) -> None:
             "FileNotFoundError: [Errno 2] No such file or directory: '/out/model_world_size_16_rank_3.pt'",
             "another number of ranks",
         ),
+        # kohya-ss/sd-scripts #378, mli0603/stereo-transformer #58, STVIR/pysot #92
+        (
+            "ValueError: loaded state dict contains a parameter group that doesn't match the size of "
+            "optimizer's group",
+            "other parameters",
+        ),
+        ("ValueError: loaded state dict has a different number of parameter groups", "other parameters"),
+        # huggingface/transformers #17829: several ranks saved one file. The other errors of such a file.
+        ("RuntimeError: PytorchStreamReader failed reading zip archive: not a ZIP archive", "incomplete"),
+        ("RuntimeError: PytorchStreamReader failed reading file data/12: file read failed", "incomplete"),
+        (
+            "RuntimeError: unexpected EOF, expected 4096 more bytes. The file might be corrupted.",
+            "incomplete",
+        ),
+        ("_pickle.UnpicklingError: invalid load key, '\\x00'.", "incomplete"),
+        ("SafetensorError: Error while deserializing header: HeaderTooLarge", "git lfs pull"),
+        ("_pickle.UnpicklingError: Weights only load failed. This file can still be loaded", "weights_only"),
+        ("TypeError: RNG state must be a torch.ByteTensor", "map_location='cpu'"),
+        (
+            "ZeRORuntimeException: The checkpoint being loaded used a DP world size of 16 but the current "
+            "world size is 8.",
+            "another number of ranks",
+        ),
+        # Lightning-AI/litData #442, webdataset/webdataset #65 and #68
+        (
+            "ValueError: Expected more than 1 value per channel when training, got input size "
+            "torch.Size([1, 256, 1, 1])",
+            "drop_last=True",
+        ),
+        (
+            "ValueError: No samples found in dataset; perhaps you have fewer shards than workers.",
+            "number of shards",
+        ),
+        ("ValueError: num_samples should be a positive integer value, but got num_samples=0", "is empty"),
+        ("RuntimeError: CUDA error: invalid device function", "get_arch_list"),
+        ("KeyError: 'optimizer'", ""),
+        ("ValueError: num_samples should be a positive integer value, but got num_samples=-1", ""),
         ("huggingface_hub.errors.GatedRepoError: 401 Client Error.", "HF_TOKEN"),
         ("HfHubHTTPError: 429 Client Error: Too Many Requests for url", "HF_HUB_OFFLINE"),
         (
