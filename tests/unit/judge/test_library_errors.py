@@ -369,7 +369,7 @@ def test_rank_ended_by_watchdog_was_not_killed(judged) -> None:
             "other parameters",
         ),
         ("ValueError: loaded state dict has a different number of parameter groups", "other parameters"),
-        # huggingface/transformers #17829: several ranks saved one file. The other errors of such a file.
+        # Files of a checkpoint that were cut off or that another format has.
         ("RuntimeError: PytorchStreamReader failed reading zip archive: not a ZIP archive", "incomplete"),
         ("RuntimeError: PytorchStreamReader failed reading file data/12: file read failed", "incomplete"),
         (
