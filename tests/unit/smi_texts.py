@@ -67,7 +67,7 @@ def gpu(index: int = 0, reasons: str = "clocks_event_reasons", **changed: str) -
 \t\t<persistence_mode>{v["persistence_mode"]}</persistence_mode>
 \t\t<mig_mode>
 \t\t\t<current_mig>{v["current_mig"]}</current_mig>
-\t\t\t<pending_mig>{v["current_mig"]}</pending_mig>
+\t\t\t<pending_mig>{v.get("pending_mig", v["current_mig"])}</pending_mig>
 \t\t</mig_mode>
 \t\t<uuid>{uuid(index)}</uuid>
 \t\t<pci>
@@ -91,7 +91,7 @@ def gpu(index: int = 0, reasons: str = "clocks_event_reasons", **changed: str) -
 \t\t</fb_memory_usage>
 \t\t<ecc_mode>
 \t\t\t<current_ecc>{v["current_ecc"]}</current_ecc>
-\t\t\t<pending_ecc>{v["current_ecc"]}</pending_ecc>
+\t\t\t<pending_ecc>{v.get("pending_ecc", v["current_ecc"])}</pending_ecc>
 \t\t</ecc_mode>
 \t\t<ecc_errors>
 \t\t\t<volatile>

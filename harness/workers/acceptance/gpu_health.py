@@ -47,7 +47,8 @@ UNDER_LOAD = ("env.pcie.generation", "env.clocks", "env.throttle")
 def at_rest(gpu: Gpu, limits: Limits, /, **location: Unpack[Where]) -> Iterator[Check]:
     """Yield the checks in AT_REST for one GPU."""
     ecc = _word("env.ecc.mode", gpu.ecc_mode, "ECC", "Enabled", "FAIL", "gpu.ecc", **location)
-    yield replace(ecc, text=f"{ecc.text}. {_ECC_ADVICE}") if gpu.ecc_mode == "Disabled" else ecc
+    ecc = replace(ecc, text=f"{ecc.text}. {_ECC_ADVICE}") if gpu.ecc_mode == "Disabled" else ecc
+    yield _with_pending(ecc, gpu.ecc_mode, gpu.ecc_pending, "gpu.ecc")
     counts: tuple[tuple[str, Number, str, str, str], ...] = (
         ("env.ecc.sram_uncorrected", gpu.sram_uncorrected, "errors", "gpu.ecc", "uncorrected SRAM errors"),
         ("env.ecc.sram_corrected", gpu.sram_corrected, "errors", "gpu.ecc", "corrected SRAM errors"),
@@ -65,9 +66,20 @@ def at_rest(gpu: Gpu, limits: Limits, /, **location: Unpack[Where]) -> Iterator[
     if gpu.mig == NOT_SUPPORTED:
         yield Check(id="env.mig", tag=TAG, verdict="PASS", text="this GPU does not support MIG", **location)
     else:
-        yield _word("env.mig", gpu.mig, "MIG", "Disabled", "WARN", "gpu.mig", **location)
+        mig = _word("env.mig", gpu.mig, "MIG", "Disabled", "WARN", "gpu.mig", **location)
+        yield _with_pending(mig, gpu.mig, gpu.mig_pending, "gpu.mig")
     yield _word(
         "env.persistence", gpu.persistence, "persistence", "Enabled", "WARN", "gpu.persistence", **location
+    )
+
+
+def _with_pending(check: Check, mode: str | None, pending: str | None, cause: str) -> Check:
+    """Return the check of a mode, with a warning if the mode changes when the GPU is reset."""
+    if {mode, pending} != {"Enabled", "Disabled"}:
+        return check
+    text = f"{check.text}; {pending} is pending and takes effect when the GPU is reset"
+    return replace(
+        check, verdict="WARN" if check.verdict == "PASS" else check.verdict, text=text, cause=cause
     )
 
 

@@ -64,11 +64,15 @@ class Gpu:
     """The amount of GPU memory in use, in bytes."""
     persistence: Word = None
     mig: Word = None
+    mig_pending: Word = None
+    """The MIG mode that the GPU will have after its next reset."""
     virtualization: Word = None
     """The virtualization mode according to nvidia-smi: "None", "Pass-Through", "VGPU" or "Host VGPU"."""
     c2c: Word = None
     """Whether NVLink-C2C connects the GPU to a Grace CPU."""
     ecc_mode: Word = None
+    ecc_pending: Word = None
+    """The ECC mode that the GPU will have after its next reset."""
     sram_corrected: Number = None
     sram_uncorrected: Number = None
     dram_corrected: Number = None
@@ -249,9 +253,11 @@ def _gpu(element: ElementTree.Element, index: int) -> Gpu:
         memory_used=used * 2**20 if isinstance(used, float) else used,
         persistence=_state(_text(element, "persistence_mode")),
         mig=_state(_text(element, "mig_mode/current_mig")),
+        mig_pending=_state(_text(element, "mig_mode/pending_mig")),
         virtualization=_word(_text(element, "gpu_virtualization_mode/virtualization_mode")),
         c2c=_state(_text(element, "c2c_mode")),
         ecc_mode=_state(_text(element, "ecc_mode/current_ecc")),
+        ecc_pending=_state(_text(element, "ecc_mode/pending_ecc")),
         sram_corrected=_errors(element, ("sram_correctable",), "single_bit"),
         sram_uncorrected=_errors(element, _SRAM_UNCORRECTED, "double_bit"),
         dram_corrected=_recent_errors(element, "dram_correctable", "single_bit"),

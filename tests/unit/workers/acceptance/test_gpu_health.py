@@ -54,6 +54,10 @@ def test_a_healthy_gpu_passes_all() -> None:
         ({"current_link_width": "8x"}, "env.pcie.width", "FAIL", "gpu.pcie"),
         ({"current_link_gen": "3"}, "env.pcie.generation", "FAIL", "gpu.pcie"),
         ({"current_mig": "Enabled"}, "env.mig", "WARN", "gpu.mig"),
+        # gpu-operator#118, dra-driver-nvidia-gpu#883
+        ({"pending_mig": "Enabled"}, "env.mig", "WARN", "gpu.mig"),
+        ({"current_mig": "Enabled", "pending_mig": "Disabled"}, "env.mig", "WARN", "gpu.mig"),
+        ({"pending_ecc": "Disabled"}, "env.ecc.mode", "WARN", "gpu.ecc"),
         ({"persistence_mode": "Disabled"}, "env.persistence", "WARN", "gpu.persistence"),
         ({"sm_clock": "345 MHz"}, "env.clocks", "FAIL", "gpu.clocks"),
         ({"hw_thermal_slowdown": "Active"}, "env.throttle", "FAIL", "gpu.throttled"),
@@ -102,6 +106,7 @@ NOT_REQUIRED = (
     *("uuid", "name", "index", "bus", "memory", "memory_used", "virtualization", "c2c", "fabric"),
     *("sram_threshold", "banks_exhausted", "pages_retired", "pages_pending", "repairs", "recovery"),
     *("reset_required", "errors", "reasons_unreadable", "fabric_status", "fabric_health"),
+    *("mig_pending", "ecc_pending"),
 )
 """Fields that identify a GPU, and fields that only some drivers and GPUs have."""
 
