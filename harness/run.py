@@ -198,7 +198,7 @@ def _check(workload: Workload, settings: Settings) -> None:
 def _new_bundle(context: RunContext, workload: Workload | None = None) -> RecordedContext:
     """Return the context with a new bundle, in which secrets from the settings are redacted.
 
-    Without `workload`, the bundle is not for a launch.
+    Without `workload`, the bundle does not record a launch.
     """
     settings = context.settings
     key = settings.pluto_api_key

@@ -32,7 +32,7 @@ CONTROL = Fault(
 
 
 CONTROL_EVERY = 6
-"""Number of concurrently injected faults after which a control runs."""
+"""Number of concurrently injected faults after which a healthy launch (the control) runs."""
 
 
 class Matrix:

@@ -322,7 +322,8 @@ class CompletionDetector(LaunchState):
         return reports
 
     def _unserved(self) -> str | None:
-        """Return a sentence if a pod is waiting for the scheduler and no kube-scheduler is ready."""
+        """Return the problem as a sentence if a pod is waiting for the scheduler and no kube-scheduler is
+        ready."""
         parts = {p["metadata"].get("labels", {}).get("component"): p for p in self.all("control-plane")}
         if "kube-apiserver" not in parts:
             return None  # The cluster's control plane does not run in pods.

@@ -350,8 +350,8 @@ class Bundle:
         If `suffix` is ".outside", yield the ground truth from the recorder that wraps the Pluto client
         instead.
 
-        Rows in a column file are yielded individually, with the number of the line that refers to the
-        columns.
+        Rows in a column file are yielded individually. Each has the number of the line that names the column
+        file.
         """
         return column_files.truth_lines(self.truth_parts(rank, suffix))
 

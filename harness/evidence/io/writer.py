@@ -339,7 +339,7 @@ class BundleWriter:
     def close(self) -> None:
         """Close all files. A later write reopens its file."""
         # Points are still buffered only if tracker/summary.json was not written.
-        # Without that file, the points prove nothing.
+        # Without this file, the points are not evidence.
         with contextlib.suppress(HarnessError):
             self.points.flush()
         self.close_logs()

@@ -29,7 +29,8 @@ _OF_THE_GROUP = re.compile(
     r"|optimistic rejection in PostFilter",
     re.IGNORECASE,
 )
-"""Pattern for messages in which Volcano or the coscheduling plugin reports that a pod waits for its group."""
+"""Pattern for messages in which Volcano or the coscheduling plugin reports that a pod is waiting for its
+group."""
 _DEFAULT = "default-scheduler"
 _OF_HAMI = re.compile(r"^nvidia\.com/(gpumem|gpumem-percentage|gpucores|priority)$")
 """Pattern for resources that describe a share of a GPU. Nodes do not list these resources, because HAMi's
@@ -56,12 +57,13 @@ def never_fits(pod: dict[str, Any], nodes: Iterable[dict[str, Any]]) -> str | No
 
 
 def waits_for_group(message: str) -> bool:
-    """Return whether a scheduler reports only that a pod waits for other pods of its group."""
+    """Return whether a scheduler reports only that a pod is waiting for other pods of its group."""
     return _OF_THE_GROUP.search(message) is not None
 
 
 def waits_for_volumes(message: str) -> bool:
-    """Return whether the kubelet reports only that it waits for a volume. The reason is in other Events."""
+    """Return whether the kubelet reports only that it is waiting for a volume. Other Events contain the
+    reason."""
     return message.startswith(_VOLUMES) and message.rstrip(". ").endswith(_ONLY_LATE)
 
 

@@ -27,7 +27,7 @@ def not_removed(case: Case) -> Finding | None:
     all_gates = [gate for pod in pods.values() for gate in items(pod.object, "spec", "schedulingGates")]
     gates = list(dict.fromkeys(str(gate.get("name")) for gate in all_gates))
     ranks, refs = case.ranks_of(*pods), [pod.ref for pod in pods.values()]
-    subject = f"{names(ranks)} {'waits' if len(ranks) == 1 else 'wait'} behind a scheduling gate"
+    subject = f"{names(ranks)} {'is' if len(ranks) == 1 else 'are'} held behind a scheduling gate"
     if of_kueue := [gate for gate in gates if gate.startswith(_OF_KUEUE)]:
         text = f"{subject} that Kueue has not removed: {listed(of_kueue)}"
         return replace(controllers.not_followed(case, "rank-pods", "kueue", text, refs), ranks=ranks)

@@ -206,4 +206,5 @@ class Workload(Protocol):
         """Delete the launched object, if it exists."""
 
     def clean(self, surroundings: Surroundings) -> None:
-        """Remove the launch's files on this machine and its objects outside its namespace."""
+        """Remove the launch's files from this machine, and the launch's objects that are outside its
+        namespace."""

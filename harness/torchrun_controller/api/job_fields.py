@@ -236,7 +236,7 @@ class JobStatus(Status):
     start_time: Time | None = None
     completion_time: Time | None = None
     waiting: Waiting | None = None
-    """The free GPUs, reported while the job waits. The report is updated at the earliest after a minute, and
-    then whenever the waiting time has doubled, so that a job that waits for hours causes only a few writes.
+    """The free GPUs, reported while the job waits. The report is first updated after a minute, and then
+    whenever the waiting time has doubled, so a job that waits for hours causes only a few writes.
     """
     message: Annotated[str, Field(max_length=32768)] | None = None

@@ -371,7 +371,8 @@ class _Job(KueueAdmission):
             return self._explain(progress, reason, pods, changes_at)
         message = f"{progress}: {reason}"
         if "Unschedulable" in reason:
-            # A changed reason is written to the status immediately, but a changed message is not.
+            # If the reason changes, the status is written immediately. If only the message changes, the write
+            # is delayed.
             self._condition("PodsReady", False, "Unschedulable")
             message = self._with_capacity(message, self.status.start_time)
         return self._decision("Pending", message, requeue_at=self._first(changes_at))
@@ -451,7 +452,8 @@ class _Job(KueueAdmission):
             reason = f"{reason}; {secret}" if secret else event or reason
         ready = found(self.status.conditions, "PodsReady")
         if reason and ready is not None and ready.reason == "PodsNotReady":
-            # A changed reason is written to the status immediately, but a changed number of pods is not.
+            # If the reason changes, the status is written immediately. If only the number of pods changes,
+            # the write is delayed.
             self._condition("PodsReady", False, "PodsWaiting")
         is_late = self.now >= since + pod_start_delays.LATE
         requeue_at = self._first(

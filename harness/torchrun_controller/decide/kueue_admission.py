@@ -94,8 +94,8 @@ class KueueAdmission(JobEnd):
     def _late_pods(self) -> str:
         """Return why the pods were not running when Kueue evicted the job, or "".
 
-        Kueue reports only that the pods were late. The condition PodsReady keeps the reason until the job is
-        admitted again.
+        Kueue reports only that the pods were late. The reason remains in the condition PodsReady until the
+        job is admitted again.
         """
         if self.old.phase == "Pending" and self._was_true("Admitted"):
             return self.old.message or ""

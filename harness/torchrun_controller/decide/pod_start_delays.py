@@ -26,7 +26,7 @@ IDLE = timedelta(seconds=60)
 """If another controller has done nothing for this long, a message suggests checking whether that controller
 is running."""
 USUAL = ("WaitForFirstConsumer", "Provisioning", "ProvisioningSucceeded")
-"""Reasons of Events about a claim that is being provisioned normally."""
+"""Event reasons for a claim that is being provisioned normally."""
 PULL_SECRET = "FailedToRetrieveImagePullSecret"  # noqa: S105 - the reason of an Event
 ENDED = ("BackoffLimitExceeded", "DeadlineExceeded", "PodFailurePolicy")
 """Events with these reasons are ignored. They are about the failed Job of an earlier attempt, which has the

@@ -108,7 +108,8 @@ class EmbeddedAudit:
         self._page = page
         self._gone_reason = gone_reason
         self._reports_writers = False
-        """Whether the tracker reports the writers of runs. Earlier versions of the tracker do not."""
+        """Whether the tracker reports which processes wrote to a run. Earlier versions of the tracker do
+        not."""
         self.names_processes = False
         """Whether the tracker stores the X-Harness-Process header, which identifies the process that sent a
         request."""

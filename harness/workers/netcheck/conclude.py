@@ -374,7 +374,7 @@ def _shows_absence(cell: Cell) -> bool:
 
 
 def _absence_text(rank: int, cells: Mapping[tuple[int, int], Cell]) -> str:
-    """Return a text about a rank that did not report, or "" if probes of the rank show another cause."""
+    """Describe why a rank did not report, or return "" if probes of the rank show another problem."""
     probes = [cell for (_, receiver), cell in cells.items() if receiver == rank]
     if not all(_shows_absence(cell) for cell in probes):
         return ""
