@@ -15,9 +15,9 @@ TORCHRUN = ["/usr/bin/python3", "/usr/local/bin/torchrun"]
 class PodEvents:
     """The events of one pod, each a millisecond after the one before it."""
 
-    def __init__(self, job: bundles.Job, index: int, uid: str | None = None) -> None:
+    def __init__(self, job: bundles.Job, index: int, uid: str | None = None, time_ms: int = 0) -> None:
         self._job, self._pod, self._uid = job, job.pod_name(index), uid or f"pod-uid-{index}"
-        self._time = START_MS + 10_000
+        self._time = START_MS + 10_000 + time_ms
 
     def add(self, kind: str, process: int, **fields: Any) -> None:
         self._time += 1

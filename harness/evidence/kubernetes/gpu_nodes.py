@@ -7,6 +7,7 @@ offered. The labels are those set by NVIDIA GPU Feature Discovery 0.17 and by GK
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -301,13 +302,17 @@ def requests_none(pod: Mapping[str, Any]) -> bool:
     return not any(_LIKE_GPU.search(name) for name in requests(dict(pod)))
 
 
-def requested_by(container: Mapping[str, Any]) -> list[str]:
-    """Return the GPU resources of any kind that a container requests, and its resource claims for GPUs."""
+def requested_by(container: Mapping[str, Any]) -> dict[str, float]:
+    """Return the amounts of the GPU resources of any kind that a container requests.
+
+    A resource claim for GPUs is included with an infinite amount, because its amount is not in the container.
+    """
     resources = mapping(container, "resources")
     amounts = {**mapping(resources, "requests"), **mapping(resources, "limits")}
-    names = [name for name, amount in amounts.items() if _LIKE_GPU.search(name) and quantity(amount) > 0]
+    found = {name: quantity(amount) for name, amount in amounts.items() if _LIKE_GPU.search(name)}
     claims = [str(claim.get("name")) for claim in items(resources, "claims")]
-    return sorted([*names, *(f"claim {name}" for name in claims if _LIKE_GPU.search(name))])
+    found |= {f"claim {name}": math.inf for name in claims if _LIKE_GPU.search(name)}
+    return {name: amount for name, amount in sorted(found.items()) if amount > 0}
 
 
 def _unhealthy(resource: str, capacity: int, allocatable: int) -> str:

@@ -11,7 +11,7 @@ and JAX also report that they found no GPU, but a PyTorch program can use them f
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from harness.core.causes import CauseId
@@ -131,8 +131,8 @@ def check(case: Case) -> Finding:
     )
 
 
-def requested(case: Case) -> dict[int, list[str]]:
-    """Return the GPU resources that each node's rank container requests, for nodes where it requests any."""
+def requested(case: Case) -> dict[int, dict[str, float]]:
+    """Map each node whose rank container requests GPUs to the amounts of the requested resources."""
     result = {}
     for index, pod in case.pods.items():
         containers = items(pod.last.object, "spec", "containers")
@@ -150,32 +150,38 @@ def _of_pod(case: Case, index: int) -> _OnCpu | None:
     return _of_log(case, log, case.ranks_of(index), case.place(index), known_used)
 
 
-def _unused(case: Case, requesting: Iterable[int]) -> Iterator[_OnCpu]:
+def _unused(case: Case, requesting: Mapping[int, Mapping[str, float]]) -> Iterator[_OnCpu]:
     """Yield the ranks whose processes recorded that PyTorch did not initialise a GPU.
 
-    A rank without torch.distributed may be a script that only starts the training, so it has no cause.
+    A rank without torch.distributed may be a script that only starts the training. If the pod has more ranks
+    than GPUs, a rank may coordinate the others. Neither has a cause.
     """
-    for index in requesting:
-        for life in case.lives.get(index, []):
+    for index, amounts in requesting.items():
+        lives = case.lives.get(index, [])
+        may_coordinate = len(lives) > sum(amounts.values()) and any(
+            end.gpu for life in lives for end in life.ends
+        )
+        for life in lives:
             if (
                 not life.ends
                 or any(end.gpu is not False for end in life.ends)
                 or _has_others(case, index, life)
             ):
                 continue
-            cause: CauseId | None = "gpu.not_used" if life.by == "group" else None
+            cause: CauseId | None = "gpu.not_used" if life.by == "group" and not may_coordinate else None
             sentence = _Sentence(cause, _NOT_INITIALISED, life.ref, life.rank)
             yield _OnCpu([life.rank], False, names([life.rank]), sentence, logged=False)
 
 
 def _has_others(case: Case, index: int, life: RankLife) -> bool:
-    """Return whether another process that may have used a GPU for a rank was started after the rank."""
+    """Return whether a process that started during this life of a rank may have used a GPU for the rank."""
     ranks = {process.id for other in case.lives[index] for process in other.processes}
     began = min(process.began for process in life.processes)
+    ended = max(end.time_ms for end in life.ends)
     others = [
         process
         for process in case.processes[index].processes.values()
-        if process.id not in ranks and process.began >= began and process.start is not None
+        if process.id not in ranks and began <= process.began <= ended and process.start is not None
     ]
     return any(process.end is None or process.end.gpu is not False for process in others)
 

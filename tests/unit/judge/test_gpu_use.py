@@ -263,6 +263,32 @@ def test_child_of_a_rank_may_have_used_the_gpu(judged, child: bool | str | None,
     assert verdict.verdict == expected, verdict.explanation
 
 
+@pytest.mark.parametrize(("gpus", "expected"), [("1", "UNKNOWN"), ("2", "FAIL")])
+def test_rank_without_a_gpu_of_its_own_may_coordinate_others(judged, gpus: str, expected: str) -> None:
+    """Contract: in a pod with two ranks and one GPU, only one of them can train on it."""
+    job = recorded(logged({}, {"nvidia.com/gpu": gpus}, per_node=2))
+    for index in range(2):
+        pod = PodEvents(job, index)
+        pod.agent(7, "--nnodes=2")
+        pod.workers(7, [(20, 0, 2 * index, 4), (21, 1, 2 * index + 1, 4)])
+        for local in range(2):
+            pod.rank(20 + local, 2 * index + local, 4, local=local)
+        for local in range(2):
+            pod.end(20 + local, gpu=local == 0)
+        pod.result(7)
+        pod.end(7)
+    check = next(each for each in judged(job).checks if each.name == "gpus")
+    assert (check.result, check.ranks) == (expected, [1, 3]), check
+
+
+def test_evaluation_on_the_gpu_does_not_clear_the_training(judged) -> None:
+    job = used([True, False])
+    pod = PodEvents(job, 1, time_ms=5_000)
+    pod.start(30, "python", ppid=1)
+    pod.end(30, gpu=True)
+    assert (judged(job).cause, judged(job).ranks) == ("gpu.not_used", [1])
+
+
 def test_driver_error_in_log_explains_unused_gpu(judged) -> None:
     verdict = judged(used([True, False], lines={1: [f"{INIT}{OLD}"]}))
     assert (verdict.cause, verdict.ranks) == ("gpu.driver", [1]), verdict.explanation
