@@ -309,7 +309,7 @@ def requested_by(container: Mapping[str, Any]) -> dict[str, float]:
     """
     resources = mapping(container, "resources")
     amounts = {**mapping(resources, "requests"), **mapping(resources, "limits")}
-    found = {name: quantity(amount) for name, amount in amounts.items() if _LIKE_GPU.search(name)}
+    found = {name: float(quantity(amount)) for name, amount in amounts.items() if _LIKE_GPU.search(name)}
     claims = [str(claim.get("name")) for claim in items(resources, "claims")]
     found |= {f"claim {name}": math.inf for name in claims if _LIKE_GPU.search(name)}
     return {name: amount for name, amount in sorted(found.items()) if amount > 0}

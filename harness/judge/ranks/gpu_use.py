@@ -158,9 +158,8 @@ def _unused(case: Case, requesting: Mapping[int, Mapping[str, float]]) -> Iterat
     """
     for index, amounts in requesting.items():
         lives = case.lives.get(index, [])
-        may_coordinate = len(lives) > sum(amounts.values()) and any(
-            end.gpu for life in lives for end in life.ends
-        )
+        is_used = any(end.gpu for life in lives for end in life.ends)
+        may_coordinate = is_used and len(lives) > sum(amounts.values())
         for life in lives:
             if (
                 not life.ends

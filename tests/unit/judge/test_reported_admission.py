@@ -237,4 +237,4 @@ def test_only_the_ranks_behind_the_gate_are_named(judged, gate) -> None:
     job.pod(0, 6, "Running", {"running": {"startedAt": at(6)}})
     verdict = judged(job)
     assert verdict.ranks == [1]
-    assert "Rank 1 waits behind" in verdict.explanation
+    assert "Rank 1 is held behind" in verdict.explanation
