@@ -1,4 +1,4 @@
-"""Objects that somebody changed during a launch, for bundles."""
+"""Build Kubernetes objects that were changed during a launch, for test bundles."""
 
 from __future__ import annotations
 

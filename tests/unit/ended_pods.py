@@ -49,3 +49,15 @@ def failing():
         job.drop_pod(index, after=10)
         job.truth[index] = job.rows(index)[:4]
     return job
+
+
+IN_CLIENT = [
+    "pluto: Operation: create: attempt 3/5: connection error from http://tracker: ConnectTimeout: timed out",
+    "Timeout (0:00:27)!",
+    "Thread 0x00007f4d8817c780 (most recent call first):",
+    '  File "/usr/lib/python3.13/socket.py", line 849 in create_connection',
+    '  File "/usr/local/lib/python3.13/dist-packages/httpcore/_backends/sync.py", line 208 in connect_tcp',
+    '  File "/usr/local/lib/python3.13/dist-packages/httpx/_client.py", line 1014 in _send_single_request',
+    '  File "/usr/local/lib/python3.13/dist-packages/pluto/iface.py", line 548 in _try',
+    '  File "/workspace/multinode.py", line 160 in main',
+]

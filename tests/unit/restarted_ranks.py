@@ -1,4 +1,4 @@
-"""Ranks that were restarted, for bundles."""
+"""Build bundles of jobs whose ranks were restarted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The audit of a training that is right, for bundles."""
+"""Build the audit of a correct training run, for test bundles."""
 
 from __future__ import annotations
 

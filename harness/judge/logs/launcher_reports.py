@@ -89,6 +89,8 @@ _PART = re.compile(
     r"|^You may or may not see|^exactly when Open MPI|^YOUR APPLICATION TERMINATED|^===== KONDUKTOR: "
 )
 """Pattern for lines that belong to a report, or that a launcher or konduktor prints after it."""
+RANK_FAILED = b"failed (exitcode: "
+"""Part of torchrun's message about a failed rank. The lines before it belong to an earlier attempt."""
 OF_PROCESS = re.compile(r"^\[(\d+,)?(?P<rank>\d{1,6})\]<std(out|err)>:")
 """Pattern for the label that mpirun and horovodrun add to each line of a process."""
 _OF_DETERMINED = re.compile(r"^\[[\d\-T:. Z]{10,40}\] (\w+ )?\|\| ")

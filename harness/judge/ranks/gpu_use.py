@@ -66,8 +66,6 @@ _USED = re.compile(
 """Pattern for lines of a process that uses a GPU. In a log with such a line, a sentence without a rank can
 come from a process that is no rank, such as a script that prepares the data."""
 _OF_USE = (b"NCCL version", b"NCCL INFO", b"evice: cuda", b"evice cuda", b"used: True", b"ds_accelerator to ")
-_RESTARTED = b"failed (exitcode: "
-"""Part of torchrun's message about a failed rank. The lines before it belong to an earlier attempt."""
 _NOT_INITIALISED = "PyTorch did not initialise CUDA, ROCm or XPU in its process"
 _MAX_CHARACTERS = 300
 _MAX_SENTENCES = 1000
@@ -101,7 +99,7 @@ class _OnCpu:
 
 
 def check(case: Case) -> Finding:
-    """Run the `gpus` check: no rank whose container requests GPUs used the CPU, according to its log."""
+    """Run the `gpus` check: no rank whose container requests GPUs used the CPU instead."""
     requesting = requested(case)
     on_cpu = [found for index in requesting if (found := _of_pod(case, index)) is not None]
     on_cpu += _of_launchers(case, [rank for index in requesting for rank in case.ranks_of(index)])
@@ -219,7 +217,7 @@ def _sentences(case: Case, log: str, ranks: list[int]) -> tuple[list[_Sentence],
     lines: list[tuple[int, str]] = []
     used = False
     for number, line in enumerate(case.bundle.log_lines(log), 1):
-        if _RESTARTED in line:
+        if launcher_reports.RANK_FAILED in line:
             lines, used = [], False
         elif any(word in line for word in _WORDS):
             text = line.decode(errors="replace").rstrip()

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from harness.core.clock import seconds
 from harness.judge.case import Case, names
 from harness.judge.finding import Finding, not_passed
-from harness.judge.logs import known_errors, program_lines
+from harness.judge.logs import known_errors, launcher_reports, program_lines
 from harness.judge.points.ground_truth import Truth
 from harness.judge.ranks import gpu_use, launcher_failures
 
@@ -61,8 +61,6 @@ _NOT_AN_ERROR = re.compile(
 """Pattern for lines with the text of an error that did not occur."""
 _OF_A_CHILD = re.compile(r"(?i:benchmark choice|autotun|\bin (a |the )?subprocess)")
 """Pattern for lines about child processes, in which PyTorch's compiler tries kernels."""
-_RESTARTED = b"failed (exitcode: "
-"""Part of torchrun's message about a failed rank. The lines before it belong to an earlier attempt."""
 _MAX_CHARACTERS = 300
 _MAX_SEARCHED = 2000
 """Maximum number of bytes at the beginning of a line, and at its end, that are searched."""
@@ -197,7 +195,7 @@ def _lines(case: Case, log: str, patterns: Sequence[re.Pattern[str]]) -> list[tu
     lines: list[tuple[int, str]] = []
     before = b""
     for number, line in enumerate(case.bundle.log_lines(log), 1):
-        if _RESTARTED in line:
+        if launcher_reports.RANK_FAILED in line:
             lines = []
         elif (
             any(word in line for word in _WORDS)

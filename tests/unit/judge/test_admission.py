@@ -5,19 +5,7 @@ import pytest
 from bundles import at, cond, stuck
 
 from harness.core.clock import seconds
-from harness.evidence.schema.bundle import Verdict
 from harness.evidence.schema.ground_truth import TruthRow
-from harness.judge import judge
-
-
-@pytest.fixture
-def judged(tmp_path):
-    """Write a job's bundle and judge it."""
-
-    def judged_(job: bundles.Job) -> Verdict:
-        return judge(job.write(tmp_path / "bundle"))
-
-    return judged_
 
 
 def never_ran(job: bundles.Job) -> bundles.Job:
@@ -117,7 +105,7 @@ def test_a_kueue_eviction_causes_the_pod_deletions(judged, reason, cause):
     [(555, 600.0, True), (300, 600.0, False), (45, 60.0, True), (555, None, False), (30, 40.0, False)],
 )
 def test_who_set_the_time_that_was_over(judged, limit, wait, lowered):
-    """Contract: nobody is told to raise the job file's limit where the harness lowered it to fit its wait."""
+    """Contract: if the harness lowered the limit, raising it in the job file is not advised."""
     job = stuck(bundles.healthy(), keep=3)
     job.truth = {}
     job.manifest = job.manifest.model_copy(update={"deadline_seconds": wait})

@@ -49,7 +49,7 @@ def without_node(job: bundles.Job) -> None:
 
 
 def test_there_is_no_scheduler_from_the_start(judged: Judged) -> None:
-    """Contract: pods wait because nobody schedules, not because the job needs more time."""
+    """Contract: the pods are waiting because no scheduler is running, not because the job needs more time."""
     job = watched(bundles.healthy())
     without_node(job)
     system(job, "kube-apiserver", -1, type_="ADDED")
@@ -69,7 +69,7 @@ def test_a_control_plane_outside_pods_is_not_down(judged: Judged) -> None:
 
 
 def test_there_is_no_controller_manager(judged: Judged) -> None:
-    """Contract: a Job without pods is no fault of JobSet where nobody makes pods of Jobs."""
+    """Contract: without a controller manager, a Job without pods is not JobSet's fault."""
     job = watched(bundles.healthy())
     never_ends(job)
     job.drop("pod")
@@ -104,7 +104,7 @@ def test_dns_is_away_from_the_start(judged: Judged) -> None:
 
 
 def test_labels_that_were_taken_from_a_pod(tmp_path: Path) -> None:
-    """Contract: the pod is still the rank's, and that somebody took its labels is the cause of its end."""
+    """Contract: the pod still belongs to the rank, and the removal of its labels is the cause of its end."""
     job = watched(bundles.healthy())
     bundles.crash(job, 1)
     states = [
@@ -151,7 +151,7 @@ def test_tracker_that_cannot_be_read_names_who_changed_it(judged: Judged) -> Non
 
 
 def test_a_status_that_somebody_forged(judged: Judged) -> None:
-    """Contract: a JobSet that says Completed because somebody wrote so is no completed job."""
+    """Contract: a job is not complete if a user set the condition Completed."""
     job = watched(bundles.healthy())
     for kind in ("jobset", "workload"):
         job.drop(kind, 2)

@@ -41,7 +41,7 @@ def first_pods(job: bundles.Job, job_uid: str = "job-1", when: float = 2) -> Non
 
 
 def test_job_of_jobset_is_deleted_and_made_again(judged: Judged) -> None:
-    """Contract: it is a FAIL although every point is there, because somebody restarted the ranks."""
+    """Contract: the verdict is FAIL, because a user restarted the ranks, although no point is missing."""
     job = bundles.healthy()
     first_pods(job)
     verdict = judged(job)
@@ -95,7 +95,7 @@ def test_a_jobset_that_somebody_suspends_and_resumes(judged: Judged) -> None:
 
 
 def test_kueue_may_suspend_and_admit_again(judged: Judged) -> None:
-    """Contract: a job that lost its quota, got it back and finished is a PASS that says so."""
+    """Contract: a job that lost its quota, got it back and finished is a PASS that mentions it."""
     job = bundles.healthy()
     first_pods(job, job_uid="job-2")
     suspended(job, "kueue")

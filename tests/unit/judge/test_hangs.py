@@ -4,7 +4,7 @@ import json
 
 import pytest
 from bundles import at
-from ended_pods import HUNG, failing, says
+from ended_pods import HUNG, IN_CLIENT, failing, says
 
 from harness.judge import judge
 from harness.judge.logs import stacks
@@ -132,18 +132,6 @@ def test_main_thread_is_last_one_of_dump():
     assert [frame.name for frame in stack.frames] == ["wait", "_wait_for_ever", "on_step"]
     assert (stack.number, stack.after, stack.in_collective) == (2, "0:00:27", False)
     assert dumped == set(range(2, 10))
-
-
-IN_CLIENT = [
-    "pluto: Operation: create: attempt 3/5: connection error from http://tracker: ConnectTimeout: timed out",
-    "Timeout (0:00:27)!",
-    "Thread 0x00007f4d8817c780 (most recent call first):",
-    '  File "/usr/lib/python3.13/socket.py", line 849 in create_connection',
-    '  File "/usr/local/lib/python3.13/dist-packages/httpcore/_backends/sync.py", line 208 in connect_tcp',
-    '  File "/usr/local/lib/python3.13/dist-packages/httpx/_client.py", line 1014 in _send_single_request',
-    '  File "/usr/local/lib/python3.13/dist-packages/pluto/iface.py", line 548 in _try',
-    '  File "/workspace/multinode.py", line 160 in main',
-]
 
 
 def test_a_rank_that_waits_for_its_own_server_hangs():

@@ -19,25 +19,12 @@ from harness.evidence.schema.ground_truth import (
     TruthRow,
     TruthStart,
 )
-from harness.judge import judge
 from harness.judge.case import Restart
 from harness.judge.points import overwritten
 from harness.judge.points.ground_truth import Attempt, Life, Truth
 from harness.judge.points.series import Series
 from harness.workers.ground_truth.point_recorder import Recorder
 from harness.workers.ground_truth.truth_frames import block_digest, digest
-
-
-@pytest.fixture
-def judged(tmp_path):
-    """Write a job's bundle and judge it."""
-
-    def judged_(job: bundles.Job) -> Verdict:
-        job.refresh()
-        return judge(job.write(tmp_path / "bundle"))
-
-    return judged_
-
 
 Judged = Callable[[bundles.Job], Verdict]
 

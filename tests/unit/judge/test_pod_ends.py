@@ -7,7 +7,7 @@ import bundles
 import pytest
 from acceptance_bundles import node_of, report
 from bundles import at
-from ended_pods import failing, says, stamped
+from ended_pods import IN_CLIENT, failing, says, stamped
 
 from harness.evidence.schema.acceptance import AcceptanceCheck, AcceptanceRecord
 from harness.judge import judge
@@ -239,18 +239,6 @@ def test_container_that_its_kubelet_lost_with_evicted_pod(judged):
     verdict = judged(job)
     assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "rank.evicted", [1])
     assert next(check for check in verdict.checks if check.name == "restarts").result == "PASS"
-
-
-IN_CLIENT = [
-    "pluto: Operation: create: attempt 3/5: connection error from http://tracker: ConnectTimeout: timed out",
-    "Timeout (0:00:27)!",
-    "Thread 0x00007f4d8817c780 (most recent call first):",
-    '  File "/usr/lib/python3.13/socket.py", line 849 in create_connection',
-    '  File "/usr/local/lib/python3.13/dist-packages/httpcore/_backends/sync.py", line 208 in connect_tcp',
-    '  File "/usr/local/lib/python3.13/dist-packages/httpx/_client.py", line 1014 in _send_single_request',
-    '  File "/usr/local/lib/python3.13/dist-packages/pluto/iface.py", line 548 in _try',
-    '  File "/workspace/multinode.py", line 160 in main',
-]
 
 
 def test_a_rank_that_is_cut_off_from_the_tracker(judged):

@@ -124,7 +124,7 @@ def test_a_deleted_rank_that_missed_checkpointed_steps_is_named(scaled_down: Any
 
 
 def test_a_smaller_world_is_no_job_restart(scaled_down: Any) -> None:
-    """Contract: the verdict names the new world, and values that it logged anew are no collision."""
+    """Contract: the verdict names the new world size, and values that are logged again do not collide."""
     found = scaled_down()
     assert found["restarts"].result == "PASS"
     assert "formed a world of 1 rank" in found["restarts"].explanation

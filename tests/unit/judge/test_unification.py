@@ -17,17 +17,6 @@ from harness.judge.points.compare import compact
 from harness.workers.ground_truth.truth_frames import digest
 
 
-@pytest.fixture
-def judged(tmp_path):
-    """Write a job's bundle and judge it."""
-
-    def judged_(job: bundles.Job) -> Verdict:
-        job.refresh()
-        return judge(job.write(tmp_path / "bundle"))
-
-    return judged_
-
-
 def causes(verdict: Verdict) -> set[str | None]:
     return {verdict.cause, *(line.partition(":")[0] for line in verdict.consequences)}
 
