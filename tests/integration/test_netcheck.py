@@ -27,7 +27,7 @@ WORLDS = 3
 PACKAGES = Path(__file__).resolve().parents[2] / "harness/workers"
 WAIT = {"deadline": 8}
 """Where a rank, a record or an answer is waited for until the end."""
-SLOW = {"deadline": 60}
+SLOW = {"deadline": 180}
 """Where a busy machine makes netcheck wait longer before it names the cause."""
 
 
@@ -321,7 +321,8 @@ def test_an_unknown_node_count_reports_no_missing_ranks(pods: World) -> None:
     Rank 0 runs alone, because ranks that cannot reach it wait for their deadline.
     """
     result = play(pods, **SLOW, without=(1, 2, 3), all=guide())[0]
-    assert (result["verdict"], result["cause"], result["missing"]) == ("failed", "dns.no_record", [])
+    found = (result["verdict"], result["cause"], result["missing"])
+    assert found == ("failed", "dns.no_record", []), result["findings"]
 
 
 def test_ip_version_6_alone_and_another_interface(tmp_path: Path) -> None:

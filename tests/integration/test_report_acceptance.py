@@ -16,10 +16,9 @@ from tests.integration.test_report_browser import FAINT, OVERFLOWING
 
 BYTES = 1_500_000
 """Most bytes of the page of 512 ranks."""
-RATIO = 15
-"""Most times that the large page may take, from the file to its end, of what the small one takes."""
+RATIO = 8
+"""Most CPU time of the large page, as a multiple of the small page's."""
 SHOWN = "[...document.querySelectorAll('.node')].filter(e => !e.classList.contains('hide')).length"
-LOADED = "performance.getEntriesByType('navigation')[0].loadEventEnd"
 
 
 def report_page(folder: Path, nodes: int, gpus: int) -> Path:
@@ -60,21 +59,28 @@ def test_the_section_is_whole_on_every_screen(screen: Page, small: Path) -> None
     assert "≥ 595.5 TFLOP/s" in screen.ask("document.querySelector('#acceptance').innerText")
 
 
+def cpu_seconds(page_file: Path) -> float:
+    """Return the CPU time in seconds of the browser process that displays a page.
+
+    Other processes on a busy machine change it less than the time that passes.
+    """
+    with Page() as page:
+        page.call("Performance.enable")
+        page.open(page_file)
+        metrics = page.call("Performance.getMetrics")["metrics"]
+    return next(metric["value"] for metric in metrics if metric["name"] == "ProcessTime")
+
+
 def test_512_ranks_open_without_hanging(small: Path, large: Path) -> None:
-    """Contract: size and time are bounded, the time as a ratio to a small page on the same machine."""
-    took = {}
-    for page_file in (small, large):
-        with Page() as page:
-            best = []
-            for _ in range(3):
-                page.open(page_file)
-                best.append(page.ask(LOADED))
-            took[page_file] = min(best)
-            count = page.ask("document.querySelectorAll('*').length")
+    """Contract: size and CPU time are bounded, the time as a ratio to a small page on the same machine."""
+    took = {page_file: min(cpu_seconds(page_file) for _ in range(3)) for page_file in (small, large)}
+    with Page() as page:
+        page.open(large)
+        count = page.ask("document.querySelectorAll('*').length")
     size = large.stat().st_size
-    print(f"{size / 2**20:.2f} MiB, {count} elements, {took[large]:.0f} ms; small {took[small]:.0f} ms")
+    print(f"{size / 2**20:.2f} MiB, {count} elements, {took[large]:.2f} s; small {took[small]:.2f} s")
     assert size < BYTES
-    assert took[large] < RATIO * max(took[small], 20)
+    assert took[large] < RATIO * max(took[small], 0.02)
 
 
 def test_nodes_are_filtered(large: Path) -> None:

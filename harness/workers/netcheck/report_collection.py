@@ -127,6 +127,9 @@ class ReportCollection:
             return None
         cells = [cell for report in reports for other, cell in report.row.items() if other != report.place]
         cells += [report.master for report in reports if report.master]
+        if expected is None:  # Then conclude.py reads a missing record of a rank that did report.
+            own = [report.row.get(report.place) for report in reports]
+            cells += [cell for cell in own if cell and cell.withheld == "dns.no_record"]
         partial = learning and any(len({*each.row, each.place}) < len(reports) for each in reports)
         if partial and waited < SETTLE["dns.no_record"]:
             return None

@@ -18,6 +18,7 @@ from harness.workers.netcheck.conclude import Conclusion, conclude
 from harness.workers.netcheck.cpu_delay import Delay
 from harness.workers.netcheck.probe import Cell
 from harness.workers.netcheck.proof import withheld
+from harness.workers.netcheck.report_collection import NOBODY_NEW, ReportCollection
 
 PORT = 29501
 
@@ -71,6 +72,18 @@ def test_failure_is_cause_only_without_slowness(
     if cause is None:
         text = next(f.text for f in found.findings if f.status == "unknown" and f.ranks)
         assert f"text of {outcome}; not proved" in text
+
+
+def test_a_missing_record_is_awaited_until_proved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Contract: on a busy node, rank 0 alone does not conclude before its own missing record is proved."""
+    alone = replace(healthy(1)[0], row={0: Cell("dns.no_record", "job-0")}, delay=Delay(2.0, 0.9))
+    reports, began = ReportCollection(), time.monotonic()
+    reports.add(replace(alone, age=NOBODY_NEW + 1))
+    monkeypatch.setattr(time, "monotonic", lambda: began + NOBODY_NEW + 1)
+    assert reports.settled(None, learning=False) is None
+    reports.add(replace(alone, age=21.0))
+    settled = reports.settled(None, learning=False)
+    assert settled and conclude(settled, 1, certain=False).cause == "dns.no_record"
 
 
 @pytest.mark.parametrize("outcome", ["dns.server_silent", "peer.silent", "mtu.black_hole", "dns.no_record"])
