@@ -3,19 +3,27 @@
     docker run --rm -v $PWD/bench:/bench:ro -e PYTHONPATH=/workspace IMAGE python3 /bench/train_framework.py
 
 The plain loop is what a short script does: a batch, forward, backward, clipping, AdamW. It has no DDP, no
-order of data, no tracker, no checkpoint. The trainer's checkpoints are outside of what is measured, and no
-tracker is set. Short rounds of the two alternate, so that a busy machine disturbs both; the ratio is the
-median over all rounds. Ratios of one run can be compared; tokens per second of different machines cannot.
-`--device cuda` for a GPU.
+order of data, no tracker, no checkpoint. The trainer's checkpoints are outside of what is measured. Short
+rounds of all variants alternate, so that a busy machine disturbs each of them; a ratio is the median over all
+rounds. Ratios of one run can be compared; tokens per second of different machines cannot.
+
+The variants besides the trainer without a tracker:
+- with PLUTO_API_KEY and the client's other variables: the trainer that logs to Pluto
+- with MLFLOW_TRACKING_URI: the trainer that logs to MLflow
+- with `--device cuda`: the trainer with `--deterministic`
+
+If a tracker does not acknowledge all values, the exit code is 1.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 
@@ -23,13 +31,15 @@ import torch
 from torch.nn import functional
 from training import model_setup, source, token_sequences
 from training.options import parsed
-from training.ranks import meet
+from training.ranks import Ranks, meet, same_bits
 from training.token_sequences import Stream
 from training.trainer import Trainer
 
 SIZES = {"small": (2, 64, 16, 2), "medium": (4, 192, 8, 1)}
 """Layers, width, sequences of a step, and steps of a round."""
 ROUNDS = 21
+TRACKERS = {"Pluto": "PLUTO_API_KEY", "MLflow": "MLFLOW_TRACKING_URI"}
+"""Maps each tracker to the environment variable that selects it."""
 
 
 def plain(stream: Stream, options: argparse.Namespace, device: torch.device) -> Callable[[], None]:
@@ -69,53 +79,91 @@ def seconds(step: Callable[[], None], steps: int) -> float:
     return time.perf_counter() - began
 
 
+@contextmanager
+def only(tracker: str) -> Iterator[None]:
+    """Select one tracker, or none for "", while a trainer is constructed."""
+    removed = {name: os.environ.pop(name, "") for other, name in TRACKERS.items() if other != tracker}
+    try:
+        yield
+    finally:
+        os.environ.update({name: value for name, value in removed.items() if value})
+        os.environ.pop("PLUTO_RUN_ID", None)  # The client sets it, and the next trainer needs its own run.
+
+
+def trainer(
+    options: argparse.Namespace, ranks: Ranks, train: Stream, val: Stream, tracker: str = ""
+) -> Trainer:
+    """Return a trainer that logs to one tracker, or to none."""
+    options = argparse.Namespace(**{**vars(options), "run": f"{options.run}-{tracker or 'none'}"})
+    torch.manual_seed(1)
+    with only(tracker):
+        return Trainer(options, ranks, model_setup.model(options, token_sequences.Bytes()), train, val)
+
+
+def deterministic(step: Callable[[], None]) -> Callable[[], None]:
+    """Return a step with deterministic algorithms."""
+
+    def own() -> None:
+        same_bits()
+        step()
+        torch.use_deterministic_algorithms(False)
+
+    return own
+
+
 def main() -> int:
     given = argparse.ArgumentParser()
     given.add_argument("--device", default="cpu")
+    given.add_argument("--rounds", type=int, default=ROUNDS)
     asked = given.parse_args()
-    folder = Path(tempfile.mkdtemp())
+    folder, unsent = Path(tempfile.mkdtemp()), 0
     source.main(["--out-dir", str(folder), "--documents", "1000"])
     print(f"torch {torch.__version__} on {asked.device}, {torch.get_num_threads()} threads allowed, 1 used")
-    print(f"{'model':8} {'weights':>9} {'plain':>9} {'trainer':>9} {'trainer / plain (least–most)':>30}")
+    print(f"{'model':8} {'weights':>9} {'variant':24} {'tokens/s':>9} {'ratio (least–most)':>24}")
     for name, (layers, width, batch, steps) in SIZES.items():
-        words = [
-            "--data-dir",
-            folder,
-            "--out-dir",
-            folder,
-            "--run",
-            name,
-            "--layers",
-            layers,
-            "--width",
-            width,
-        ]
-        words += ["--batch", batch, "--micro-batch", 8, "--epochs", 100, "--device", asked.device]
-        options = parsed(list(map(str, words)))
+        words = ["--data-dir", folder, "--out-dir", folder, "--run", name, "--layers", layers]
+        words += ["--width", width, "--batch", batch, "--micro-batch", 8, "--epochs", 100]
+        options = parsed([str(word) for word in [*words, "--device", asked.device]])
         torch.set_num_threads(options.threads)
         ranks = meet(options.device, options.meeting, options.timeout)
         train, val = (
             token_sequences.read([folder / f"{part}.jsonl"], token_sequences.Bytes(), 128)
             for part in ("train", "val")
         )
-        torch.manual_seed(1)
-        trainer = Trainer(options, ranks, model_setup.model(options, token_sequences.Bytes()), train, val)
-        both = {"plain": plain(train, options, ranks.device), "trainer": trainer._one_step}
-        for step in both.values():
+        own = trainer(options, ranks, train, val)
+        logging = {
+            tracker: trainer(options, ranks, train, val, tracker)
+            for tracker, variable in TRACKERS.items()
+            if os.environ.get(variable)
+        }
+        variants: dict[str, Callable[[], None]] = {
+            "plain": plain(train, options, ranks.device),
+            "trainer": own._one_step,
+        }
+        variants |= {f"trainer with {tracker}": each._one_step for tracker, each in logging.items()}
+        if ranks.device.type == "cuda":
+            variants["trainer --deterministic"] = deterministic(own._one_step)
+        for step in variants.values():
             seconds(step, 3)
-        found: dict[str, list[float]] = {mode: [] for mode in both}
-        for _ in range(ROUNDS):
-            for mode, step in both.items():
-                found[mode].append(steps * batch * 128 / seconds(step, steps))
-        ratios = [one / other for one, other in zip(found["trainer"], found["plain"], strict=True)]
-        weights = sum(value.numel() for value in trainer.model.parameters())
-        rates = [median(found[mode]) for mode in both]
-        print(
-            f"{name:8} {weights:9} {rates[0]:9.0f} {rates[1]:9.0f} {median(ratios):12.2f} "
-            f"({min(ratios):.2f}–{max(ratios):.2f})",
-            flush=True,
-        )
-    return 0
+        found: dict[str, list[float]] = {variant: [] for variant in variants}
+        for _ in range(asked.rounds):
+            for variant, step in variants.items():
+                found[variant].append(steps * batch * 128 / seconds(step, steps))
+        weights = sum(value.numel() for value in own.model.parameters())
+        for variant, rates in found.items():
+            base = "plain" if variant == "trainer" else "trainer"
+            ratios = [one / other for one, other in zip(rates, found[base], strict=True)]
+            compared = f"{median(ratios):.3f} ({min(ratios):.2f}–{max(ratios):.2f}) of {base}"
+            print(
+                f"{name:8} {weights:9} {variant:24} {median(rates):9.0f} "
+                f"{compared if variant != 'plain' else '':>24}",
+                flush=True,
+            )
+        for tracker, each in logging.items():
+            if missing := each.trackers.finish(ok=True):
+                print(f"{tracker} did not acknowledge {missing} values")
+                unsent += missing
+    return 1 if unsent else 0
 
 
 if __name__ == "__main__":
