@@ -74,7 +74,7 @@ def of_objects(documents: list[Any]) -> dict[str, dict[str, Any]]:
 
 
 def printed(text: str) -> dict[str, Any]:
-    (spec,) = of_objects(list(yaml.safe_load_all(text))).values()
+    (spec,) = of_objects(list(yaml.load_all(text, yaml.CSafeLoader))).values()
     return spec
 
 
