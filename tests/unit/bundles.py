@@ -180,7 +180,7 @@ class Job:
         return [line for line in self.truth[rank] if isinstance(line, TruthRow)]
 
     def refresh(self) -> None:
-        """Termination messages that fit a truth changed after the pods were made."""
+        """Change the recorder's termination messages to fit the truth. Leave messages that a test gave."""
         for kind, seen in self.objects:
             if kind == "pod":
                 index = int(
@@ -189,7 +189,8 @@ class Job:
                 for status in seen.object["status"].get("containerStatuses", []):
                     if "terminated" in status["state"]:
                         ended = status["state"]["terminated"]
-                        ended["message"] = self.message(index, ended["exitCode"])
+                        if '"truth"' in ended.get("message", ""):
+                            ended["message"] = self.message(index, ended["exitCode"])
 
     def write(self, path: Path) -> Bundle:
         path.mkdir(parents=True, exist_ok=True)

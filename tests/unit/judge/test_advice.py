@@ -8,16 +8,7 @@ from bundles import UID, Job, at, cond, stuck, timed_out
 from process_events import PodEvents, recorded
 
 from harness.evidence.schema.ground_truth import TruthSettings, TruthStart
-from harness.judge import judge
 from harness.judge.logs import error_patterns
-
-
-@pytest.fixture
-def judged(tmp_path):
-    def judged_(job: Job, folder: str = "bundle"):
-        return judge(job.write(tmp_path / folder))
-
-    return judged_
 
 
 def advice(verdict):

@@ -6,19 +6,9 @@ import bundles
 import pytest
 from bundles import at, cond, stuck, timed_out
 
-from harness.evidence.schema.bundle import DiskUse, Manifest, Stage, Verdict
+from harness.evidence.schema.bundle import DiskUse, Manifest, Stage
 from harness.judge import judge
 from harness.judge.catalogue import CAUSES
-
-
-@pytest.fixture
-def judged(tmp_path):
-    """Write a job's bundle and judge it."""
-
-    def judged_(job: bundles.Job) -> Verdict:
-        return judge(job.write(tmp_path / "bundle"))
-
-    return judged_
 
 
 def never_ran(job: bundles.Job) -> bundles.Job:

@@ -6,19 +6,6 @@ import bundles
 import pytest
 from bundles import at, stuck
 
-from harness.evidence.schema.bundle import Verdict
-from harness.judge import judge
-
-
-@pytest.fixture
-def judged(tmp_path):
-    """Write a job's bundle and judge it."""
-
-    def judged_(job: bundles.Job) -> Verdict:
-        return judge(job.write(tmp_path / "bundle"))
-
-    return judged_
-
 
 @pytest.mark.parametrize(
     ("reason", "message", "cause"),

@@ -6,7 +6,6 @@ import pytest
 from bundles import at
 from ended_pods import HUNG, IN_CLIENT, failing, says
 
-from harness.judge import judge
 from harness.judge.logs import stacks
 
 IN_COLLECTIVE = [
@@ -15,11 +14,6 @@ IN_COLLECTIVE = [
     '  File "/usr/lib/python3/dist-packages/torch/autograd/graph.py", line 823 in _engine_run_backward',
     '  File "/workspace/multinode.py", line 101 in train',
 ]
-
-
-@pytest.fixture
-def judged(tmp_path):
-    return lambda job: judge(job.write(tmp_path / "bundle"))
 
 
 def hanging(lines, peer=IN_COLLECTIVE):

@@ -10,12 +10,6 @@ from bundles import at
 from ended_pods import IN_CLIENT, failing, says, stamped
 
 from harness.evidence.schema.acceptance import AcceptanceCheck, AcceptanceRecord
-from harness.judge import judge
-
-
-@pytest.fixture
-def judged(tmp_path):
-    return lambda job: judge(job.write(tmp_path / "bundle"))
 
 
 @pytest.mark.parametrize(("word", "masked"), [("FAIL", False), ("UNKNOWN", False), ("PASS", True)])

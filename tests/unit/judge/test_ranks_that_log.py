@@ -1,15 +1,7 @@
 """Jobs where only some ranks log: a PASS when the job says so, and a FAIL that says how to say so."""
 
 import bundles
-import pytest
 from bundles import Job
-
-from harness.judge import judge
-
-
-@pytest.fixture
-def judged(tmp_path):
-    return lambda job: judge(job.write(tmp_path / "bundle"))
 
 
 def only_rank_0(ranks: list[int] | None) -> Job:

@@ -6,22 +6,9 @@ import bundles
 import pytest
 from bundles import at
 
-from harness.evidence.schema.bundle import Verdict
 from harness.evidence.schema.ground_truth import TruthClient
-from harness.judge import judge
 
 POD = {"spec": {"volumes": [{"name": "data", "emptyDir": {}}]}}
-
-
-@pytest.fixture
-def judged(tmp_path):
-    """Write a job's bundle and judge it."""
-
-    def judged_(job: bundles.Job) -> Verdict:
-        job.refresh()
-        return judge(job.write(tmp_path / "bundle"))
-
-    return judged_
 
 
 def losing(**client: Any) -> bundles.Job:

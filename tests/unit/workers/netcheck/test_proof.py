@@ -83,7 +83,8 @@ def test_a_missing_record_is_awaited_until_proved(monkeypatch: pytest.MonkeyPatc
     assert reports.settled(None, learning=False) is None
     reports.add(replace(alone, age=21.0))
     settled = reports.settled(None, learning=False)
-    assert settled and conclude(settled, 1, certain=False).cause == "dns.no_record"
+    assert settled
+    assert conclude(settled, 1, certain=False).cause == "dns.no_record"
 
 
 @pytest.mark.parametrize("outcome", ["dns.server_silent", "peer.silent", "mtu.black_hole", "dns.no_record"])
