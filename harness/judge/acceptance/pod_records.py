@@ -18,7 +18,7 @@ Key = tuple[str, int | None, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class Member:
-    """A node that should report, and what is known about its pod from the cluster.
+    """A node that should report, and the cluster's information about its pod.
 
     `pod` is the node's last pod, or "" if it is unknown. `ranks` are the node's ranks in the world that spans
     all nodes, or () if each node tests only itself.
@@ -80,8 +80,8 @@ class PodRecords:
     def last(self) -> list[tuple[AcceptanceReport, list[AcceptanceCheck]]]:
         """Return the last report and all reports with checks that no later report repeats, oldest first.
 
-        Each report is paired with those checks. A check in `loose` is newer than all reports, so it replaces
-        the check with the same id in a report.
+        Each report is paired with its checks that no later report repeats. A check in `loose` is newer than
+        all reports, so it replaces the check with the same id in a report.
         """
         later = {check.id for check in self.loose}
         counting: list[tuple[AcceptanceReport, list[AcceptanceCheck]]] = []
