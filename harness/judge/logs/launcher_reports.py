@@ -1,10 +1,8 @@
 """Read the reports of mpirun, horovodrun, srun and other launchers about a process that failed.
 
-A script can hide a launcher's exit code (`mpirun …
-
-true`, `srun … | tee log`), and older versions of horovodrun exit with 0 (horovod#1376). The launcher's report
-is then the only sign of the failure. torchrun_report.py and child_signals.py read the reports of torchrun and
-DeepSpeed.
+A script can hide a launcher's exit code (`mpirun … || true`, `srun … | tee log`), and older versions of
+horovodrun exit with 0 (horovod#1376). The launcher's report is then the only sign of the failure.
+torchrun_report.py and child_signals.py read the reports of torchrun and DeepSpeed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Determine which points count in elastic training, and who scaled the job.
+"""Determine which points count in elastic training, and which clients scaled the job.
 
 When the number of nodes changes, torchrun forms a new world. The ranks of this world resume from the last
 checkpoint and repeat the steps after it. For repeated steps, the earlier world's points do not count. Rank 0
@@ -62,7 +62,8 @@ def scaling(before: ObjectState, after: ObjectState) -> str | None:
     if old == new or not isinstance(old, int) or not isinstance(new, int):
         return None
     managers = changed_by(before, after)
-    if not managers:  # After the first scaling, managedFields shows who scaled the object, but not when.
+    # managedFields shows who scaled the object, but after the first scaling, it does not show when.
+    if not managers:
         entries = items(after.object, "metadata", "managedFields")
         managers = sorted(
             {str(each.get("manager")) for each in entries if each.get("subresource") == "scale"}
