@@ -19,7 +19,7 @@ MAX_PODS = 2
 
 
 def overdue(case: Case) -> list[str]:
-    """Return a sentence for each of the first MAX_PODS pods that are still terminating, the oldest first."""
+    """Return a sentence for each of the first MAX_PODS pods that are still terminating, oldest first."""
     until = case.waited_until
     sentences: list[tuple[float, str]] = []
     for index, pod in case.pods.items():
