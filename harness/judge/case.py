@@ -1,4 +1,4 @@
-"""The launch to be judged, with its bundle, its pods and ranks, and the time at which the waiting stopped."""
+"""The launch to be judged, with its bundle, pods, ranks and times."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def _of_phases(pods: Iterable[ObjectState]) -> Literal["Completed", "Failed"] | 
 NONCE_LABEL = "pluto-e2e-harness/nonce"
 """The label that holds the launch's nonce on its pods. harness/launch/labels.py defines the same value."""
 OBSERVE_STAGE = "observe"
-"""The stage in which the harness waits for the job. When this stage ends, the harness stops whatever is still
-running."""
+"""The stage in which the harness waits for the job. When this stage ends, the harness stops everything that
+is still running."""
 
 
 def condition(item: ObjectState | None, kind: str) -> dict[str, Any]:
@@ -205,7 +205,7 @@ class Case:
 
     @property
     def ranks_ever(self) -> range:
-        """Return all ranks that the job should ever have had, including those that scaling removed."""
+        """Return all ranks that were expected at any time, including those that scaling removed."""
         return range(max(self.expected.ranks, self.expected.most_ranks or 0))
 
     def ranks_of(self, *indexes: int) -> list[int]:

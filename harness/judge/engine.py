@@ -218,7 +218,7 @@ def _replaced(bundle: Bundle) -> list[str]:
 def _finding(facts: Facts, entry: Entry) -> Finding | None:
     """Return a check's finding, or None to omit the check.
 
-    If the check raises an exception, it is UNKNOWN.
+    If the check raises an exception, its result is UNKNOWN.
     """
     try:
         if (unmet := facts.lacks(entry.needs)) is not None:

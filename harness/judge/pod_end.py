@@ -40,7 +40,7 @@ class End:
     exit_code: int | None = None
     follows: bool = False
     others_lost_peers: bool = False
-    """Whether the pod's log shows an error of one rank's own and the loss of a peer in another rank."""
+    """Whether the pod's log shows one rank's own error and another rank's loss of a peer."""
     peer_absent: bool = False
     """Whether the rank waited for a peer that did not take part in a collective operation."""
     advice: str = ""

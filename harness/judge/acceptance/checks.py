@@ -38,8 +38,7 @@ class Answer:
     node: str
     """The name of the Kubernetes node, according to the API server."""
     checks: tuple[tuple[str, AcceptanceCheck], ...]
-    """Pairs of (reference into the bundle, check) for the checks in the report. If the pod sent no report,
-    the pairs are for the checks that it printed individually."""
+    """Pairs of (reference into the bundle, check), one for each of these checks."""
     report: AcceptanceReport | None
     ref: str
     at: str = ""
@@ -282,7 +281,7 @@ def _failed(case: Case, failures: list[tuple[Answer, str, AcceptanceCheck]]) -> 
 
 
 def _shared(case: Case, failures: list[tuple[Answer, str, AcceptanceCheck]]) -> tuple[CauseId, str] | None:
-    """Return (cause, description) of a cause on more than half of the nodes, and on at least two, or None."""
+    """Return the (cause, description) shared by more than half of the nodes, and by at least two, or None."""
     if case.launch.acceptance != "nodes":
         return None
     nodes: dict[CauseId, set[int]] = {}

@@ -19,7 +19,7 @@ WHOLE_ONLY = "a GPU is accepted only if it is neither split nor shared"
 
 
 def proved_by(checks: Sequence[AcceptanceCheck | Cell]) -> Parts | None:
-    """Return how the node's GPUs are shared or split according to the checks in its pod, or None."""
+    """Return how the node's GPUs are shared or split, according to the checks in its pod, or None."""
     check = next((one for one in checks if one.verdict == "UNKNOWN" and one.cause in CAUSES), None)
     if check is None:
         return None

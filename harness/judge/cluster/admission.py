@@ -220,7 +220,7 @@ def _advice(cause: CauseId, message: str) -> str:
 
 
 def worker_cluster(case: Case) -> str:
-    """Return the worker cluster in which MultiKueue runs the job, such as "cluster a", or "" for none.
+    """Return the worker cluster in which MultiKueue runs the job, such as "cluster a", or "".
 
     If the Workload does not name the cluster, return "another cluster" if the job's managedBy field names
     MultiKueue.

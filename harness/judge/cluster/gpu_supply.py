@@ -38,7 +38,7 @@ class Supply:
 
 
 def of_pods(case: Case, pods: Iterable[ObjectState]) -> Supply | None:
-    """Return why no eligible node can ever provide the GPUs that a pod requests, or None."""
+    """Return the reasons why no eligible node can ever provide the GPUs that a pod requests, or None."""
     nodes = [states[-1] for states in case.bundle.objects("node").values()]
     by_node: dict[str, gpu_nodes.Shortage] = {}
     for pod in pods:
@@ -93,7 +93,7 @@ def advice_on(case: Case, supply: Supply) -> str:
 
 
 def of_nodes(case: Case, names: Collection[str]) -> Supply | None:
-    """Return why the named nodes cannot provide GPUs to the launch's pods, or None."""
+    """Return the reasons why the named nodes cannot provide GPUs to the launch's pods, or None."""
     pods = [states[-1].object for _, states in _never_started(case)]
     requested = gpu_nodes.requested_gpus(requests(pods[0])) if pods else {}
     states = {states[-1].name: states[-1] for states in case.bundle.objects("node").values()}

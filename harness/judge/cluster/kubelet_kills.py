@@ -39,7 +39,7 @@ class Kill:
 
 
 def of_container(case: Case, index: int, terminated: dict[str, object]) -> Kill | None:
-    """Return why the kubelet killed the rank container of a node, or None.
+    """Return the reason why the kubelet killed a node's rank container, or None.
 
     `terminated` is the container's terminated state. Its times can be compared with those of the Events,
     because both come from the kubelet.

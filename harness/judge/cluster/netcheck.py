@@ -258,9 +258,9 @@ def _knows_own_start(index: int, one: PodDiagnosis | None) -> bool:
 
 
 def _check_began(case: Case, index: int, one: PodDiagnosis | None) -> float:
-    """Return when the check in a pod began, in seconds since the epoch.
+    """Return the start time of the check in a pod, in seconds since the epoch.
 
-    If only rank 0's diagnosis is known, this is the start of the container, which can be much earlier.
+    If only rank 0's diagnosis is known, this is the start time of the container, which can be much earlier.
     """
     if one is not None and _knows_own_start(index, one):
         return (seconds(one.record.at) or LATE) - one.diagnosis.seconds

@@ -76,7 +76,7 @@ class Other:
 
     @property
     def outcome(self) -> str:
-        """Return how the container ended, such as "exit code 137 (out of memory)"."""
+        """Return a description of the container's end, such as "exit code 137 (out of memory)"."""
         return f"exit code {self.exit_code}{' (out of memory)' * self.oom_killed}"
 
     @property

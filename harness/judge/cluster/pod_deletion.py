@@ -1,4 +1,4 @@
-"""Determine who deleted a pod: its controllers when the job ended, or another client before that."""
+"""Determine whether a pod's controllers deleted the pod when the job ended, or another client before that."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _own_status(case: Case, pod: ObjectState) -> dict[str, Any]:
 
 
 def evicted(pod: Pod) -> str | None:
-    """Return why the kubelet or the scheduler evicted the pod, or None if it was not evicted."""
+    """Return the reason why the kubelet or the scheduler evicted the pod, or None if it was not evicted."""
     details, status = disruption(pod.last), mapping(pod.last.object, "status")
     if (rejected := kubelet_rejections.of_running(pod)) is not None:
         message = str(mapping(rejected.object, "status").get("message") or "no reason given").rstrip(" .")
@@ -128,7 +128,10 @@ def stopped_by_node(pod: Pod, ended_at: float) -> bool:
 
 
 def requested_at(removed: ObjectState) -> float:
-    """Return the time at which the deletion was requested, in seconds since the epoch."""
+    """Return the time at which the deletion was requested, in seconds since the epoch.
+
+    This is earlier than the deletionTimestamp, which marks the end of the grace period.
+    """
     metadata = mapping(removed.object, "metadata")
     limit, grace = seconds(metadata.get("deletionTimestamp")), metadata.get("deletionGracePeriodSeconds")
     if limit is not None and isinstance(grace, int):

@@ -60,7 +60,7 @@ class Blocked:
 
 
 def blocked(case: Case, index: int) -> Blocked | None:
-    """Return why, according to the kubelet, a container in a node's pod did not start, or None.
+    """Return the kubelet's reason why a container in a node's pod did not start, or None.
 
     The rank's container takes precedence over the other containers in the pod.
     """

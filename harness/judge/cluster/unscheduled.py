@@ -1,7 +1,7 @@
 """Find out from the scheduler's messages and from Events why pods of a job have no node.
 
-Pods of one job can have different messages. With gang scheduling, most of them only wait for the pod that
-fits on no node. A message can list several reasons, each with the number of nodes that it excludes.
+Pods of one job can have different messages. With gang scheduling, most of the pods are only waiting for the
+pod that fits on no node. A message can list several reasons, each with the number of nodes that it excludes.
 """
 
 from __future__ import annotations
@@ -241,10 +241,10 @@ def ignored(case: Case) -> list[int]:
 
 
 def _first_seen(case: Case, state: ObjectState) -> float:
-    """Return the time since which a pod exists, as far as the harness knows.
+    """Return the time at which a pod's wait for a scheduler began, in seconds since the epoch.
 
-    For an attached job, this is the creation time. For a launched job, it is the time of the first record,
-    because the harness's clock also measures the wait. The time is in seconds since the epoch.
+    For an attached job, this is the pod's creation time. For a launched job, it is the time of the pod's
+    first record, because the harness's clock also measures the wait.
     """
     created = mapping(state.object, "metadata").get("creationTimestamp") if case.launch.attached else None
     at = seconds(created) or seconds(state.received_at)

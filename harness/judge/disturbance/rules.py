@@ -188,7 +188,7 @@ def _edits_spec(change: Change) -> bool:
 
 
 def _config(case: Case, change: Change) -> Iterator[Disturbance]:
-    """Yield the deletion of a Secret or ConfigMap if a container that needs it had not started before."""
+    """Yield the deletion of a Secret or ConfigMap if a container that needs it had not yet started."""
     unstarted = [
         index
         for index, pod in case.pods.items()

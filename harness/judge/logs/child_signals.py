@@ -1,4 +1,4 @@
-"""Find out from the last lines of a launcher's log how a process that it launched ended."""
+"""Find out how a launched process ended, using the last lines of its launcher's log."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ _CLUES: tuple[tuple[CauseId, str], ...] = (
         r"RendezvousTimeoutError|waiting for clients|RendezvousClosedError"
         r"|(TCPStore|[Rr]endezvous|init_process_group|DistStoreError).*[Tt]imed? ?out",
     ),
-    # gloo and NCCL (src/bootstrap.cc) print this.
+    # gloo and NCCL (src/bootstrap.cc) print these messages.
     (
         "variables.interface",
         r"Unable to find address for: |GLOO_SOCKET_IFNAME=\S+: |Bootstrap : no socket interface found",
@@ -385,7 +385,7 @@ def _reported(lines: Lines, rank: int | None) -> torchrun_report.Failure | None:
 
 
 def _rank_of_process(process: str, worker: re.Match[str] | None) -> int | None:
-    """Return the rank whose lines have this prefix of torchrun, or None.
+    """Return the rank whose lines have this torchrun prefix, or None.
 
     The rank is computed from the ranks in torchrun's report.
     """

@@ -205,8 +205,8 @@ def _complete(report: Report, plain: str) -> None:
 def _add(reports: list[Report], report: Report) -> None:
     """Add a report, unless it is about the same failure as the last report.
 
-    In that case, it replaces the last report if that has no rank, or if only the last report's process may
-    have been ended by the launcher.
+    In that case, it replaces the last report if the last report has no rank, or if only the last report's
+    process may have been ended by the launcher.
     """
     last = reports[-1] if reports else None
     if last is None or last.lines_after or last.ranks_after:

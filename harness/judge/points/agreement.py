@@ -88,8 +88,8 @@ def _joined(own: Truth, other: Truth) -> Truth:
 def _other(case: Case, own: Truth) -> Truth | None:
     """Return the wrapping recorder's record for a rank that also recorded its own points, or None.
 
-    The record includes a child process only if the rank's own record does, too. Any other child process that
-    writes to the run is a foreign writer.
+    The record includes a child process only if the rank's own record also includes it. Any other child
+    process that writes to the run is a foreign writer.
     """
     if not own.attempts or not case.bundle.has(f"truth/{own.rank}{SUFFIX}.jsonl"):
         return None

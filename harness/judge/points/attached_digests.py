@@ -115,7 +115,7 @@ def _begins_late(case: Case, pod: Pod, path: str) -> bool:
 
 
 def _missing_log(case: Case, pod: Pod) -> str:
-    """Return why the log of an earlier instance of the rank's container is missing, or ""."""
+    """Return the reason why the log of an earlier instance of the rank's container is missing, or ""."""
     for status in items(pod.last.object, "status", "containerStatuses"):
         if status.get("name") != case.launch.container:
             continue

@@ -1,6 +1,6 @@
 """Determine which names, values and steps the Pluto client changed (workers/ground_truth/client_rules.py).
 
-`explain` removes all differences that result from the client's rules from the comparison, so that a renamed
+`explain` removes from the comparison all differences that result from the client's rules, so that a renamed
 metric is not reported as both lost and foreign. The remaining differences have another cause.
 """
 
@@ -39,7 +39,7 @@ class Rewritten:
     dropped: dict[tuple[int, str], list[int]] = field(default_factory=dict)
     """Steps per (rank, metric) whose values the client omitted."""
     why: dict[tuple[int, str], str] = field(default_factory=dict)
-    """Why the client omitted or changed values, per (rank, metric)."""
+    """The reasons why the client omitted or changed values, per (rank, metric)."""
     rewrites: dict[tuple[int, str], list[TruthRewrite]] = field(default_factory=dict)
     """Recorded values that the client changed or omitted, per (rank, reason)."""
 

@@ -115,7 +115,7 @@ def compare(truths: Iterable[Truth], recorded: Recorded) -> Comparison:
         by_digest = truth.sorted_metrics
         for metric, rows in truth.rows.items():
             if metric in by_digest:
-                # The metric's blocks also contain these points, unless later points replaced the points.
+                # The metric's blocks also contain these points, unless later points replaced them.
                 continue
             owners, steps = claims[metric], disputed.get(metric, set())
             _compare_rows(truth, metric, rows, owners, steps, recorded.shared.get(metric, NONE), result)

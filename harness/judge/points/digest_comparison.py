@@ -1,8 +1,8 @@
 """Compare the digests from injected recorders with the run's points in the tracker.
 
 A matching digest proves that exactly these points arrived. If several processes logged the same metric, a
-point belongs to a process if its time is between those of the process's first and last point. A restarted
-rank overwrites the points of its previous process, but the tracker's raw rows still contain both.
+point belongs to a process if its time is between the times of the process's first and last points. A
+restarted rank overwrites the points of its previous process, but the tracker's raw rows still contain both.
 """
 
 from __future__ import annotations

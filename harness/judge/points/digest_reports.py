@@ -176,7 +176,11 @@ def _leaves(report: _Report) -> Iterator[tuple[str, int, Leaf]]:
 
 
 def refined(section: Run, blocks: Blocks | None) -> Run:
-    """Return a process's claims about a run, with one digest per block if the blocks match the summary."""
+    """Return a process's claims about a run, with one digest per block if the blocks match the summary.
+
+    A metric's blocks are used if their digests add up to the metric's digest in the summary. The metrics in a
+    group are listed if the digests of their blocks add up to the group's digest.
+    """
     if blocks is None or blocks.run != section.run:
         return section
     claims = [_refined(claim, blocks.leaves.get(claim.metric, {})) for claim in section.metrics]

@@ -50,7 +50,7 @@ def _with_superseded(truth: Truth, sizes: Series) -> Truth:
 
 
 def scalings(case: Case) -> Iterator[tuple[float, str, ObjectState]]:
-    """Yield the time, a description and the new state for each change to the launched object's replicas."""
+    """Yield (time, description, new state) for each change to the launched object's replicas."""
     for before, after in pairwise(case.jobsets):
         if (text := scaling(before, after)) is not None:
             yield when(after), text, after

@@ -295,7 +295,8 @@ class Truth:
 def read(case: Case, rank: int, suffix: str = "", children: frozenset[int] | None = None) -> Truth:
     """Return a rank's ground truth. It is cached, because the report needs it again.
 
-    `children` contains the PIDs of the child processes whose points are included, or is None for all of them.
+    `children` contains the PIDs of the child processes whose points are included, or is None to include all
+    of them.
     """
     cache = _READ.setdefault(case.bundle, {})
     key = rank, suffix, children

@@ -1,4 +1,4 @@
-"""Explain what happened to points missing from the run, and who sent points that no rank recorded."""
+"""Explain what happened to points missing from the run, and identify the senders of unrecorded points."""
 
 from __future__ import annotations
 

@@ -180,7 +180,7 @@ def _open(truth: Truth | None) -> str:
 
 
 def _notes(records: Records) -> list[str]:
-    """Return notes on intended omissions and on values logged without run.log, to add to a PASS."""
+    """Return notes for a PASS, on intended omissions and on values that were logged without run.log."""
     none_only = [omission for omission in _all(records) if omission.type == NONE]
     noop = [omission for omission in _all(records) if omission.why.startswith(NOOP)]
     notes = [f"only ever None, so not logged: {_keys(none_only)}"] if none_only else []

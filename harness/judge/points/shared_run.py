@@ -264,7 +264,7 @@ def every_rank(attached: Attached, truths: list[Truth], comparison: Comparison) 
 
 
 def status(attached: Attached, ends: dict[int, End]) -> Finding:
-    """Run the `status` check: the run's final status on the tracker matches how the pods ended."""
+    """Run the `status` check: the run's final status on the tracker agrees with the ends of the pods."""
     line, run = attached.shared[0]
     refs = [f"tracker/runs.jsonl:{line}"]
     text = f"{attached.label(run.run_id)} is {run.status}"

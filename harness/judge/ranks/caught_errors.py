@@ -1,4 +1,4 @@
-"""Find pods that exited with 0 although their last output is an exception that usually ends a training.
+"""Find pods that exited with 0 although their last output is an exception that usually ends a training run.
 
 A program can catch its own exception, print it and exit with 0 (skypilot#4421), in one rank or in all of
 them. It is then unknown whether its work was complete. Programs also print tracebacks of errors that they

@@ -368,7 +368,7 @@ def _compared(case: Case, cause: End, logs: Mapping[int, list[tuple[str, str]]])
 
 
 def _timeouts(case: Case, logs: Mapping[int, list[tuple[str, str]]]) -> list[Timeout]:
-    """Return the timeouts in the logs. Each is assembled from all lines about it that its rank logged."""
+    """Return the timeouts in the logs. Each is assembled from all lines that its rank logged about it."""
     timeouts: dict[tuple[int, int | None], Timeout] = {}
     for index, lines in logs.items():
         of_pod = case.ranks_of(index)

@@ -166,7 +166,7 @@ def _object_name(case: Case, launched: ObjectState) -> str:
 
 
 def _completion_text(case: Case) -> str:
-    """Return a clause with the evidence that the job completed, to follow the name of the object."""
+    """Return a clause with the evidence that the job completed. The clause follows the object's name."""
     if not case.launch.held:
         return "is Completed"
     return "ran to its end: the command of every rank ended with exit code 0, and none was restarted"

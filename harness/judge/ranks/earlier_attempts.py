@@ -1,8 +1,8 @@
 """Find restarts of an attached job that happened before the harness read its objects.
 
 Pods from an earlier attempt have usually been deleted, together with their logs. However, the status of a
-JobSet counts its restarts, and that of a Job counts its failed pods. For other kinds, only Events show how
-often a pod was created.
+JobSet counts its restarts, and the status of a Job counts its failed pods. For other kinds, only Events show
+how often a pod was created.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def max_restarts(case: Case) -> int:
 
 
 def jobset_restart(case: Case, number: int) -> tuple[str, bool]:
-    """Return (clause about a JobSet's restart, such as "1 of at most 2", whether the job allows the restart).
+    """Return (clause, allowed) for a restart of a JobSet, such as ("1 of at most 2", True).
 
     A rule of the failurePolicy may exclude restarts from maxRestarts, for example after a disruption. The
     status counts the other restarts separately.

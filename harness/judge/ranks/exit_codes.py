@@ -1,8 +1,8 @@
 """Judge each rank's exit code. Two sources must report it, and the run script must not hide it.
 
 The first source is the pod's status, or the init process if the container is kept alive. The second source is
-the rank itself or torchrun's agent. It writes to the container's stdout, even if a script redirects the
-output of the rank.
+the rank itself or torchrun's agent. The second source writes to the container's stdout, even if a script
+redirects the output of the rank.
 """
 
 from __future__ import annotations

@@ -187,11 +187,10 @@ def _refusal(case: Case) -> tuple[Refusal | None, list[str]]:
 
 
 def _created_by_events(case: Case, events: list[ObjectState]) -> float:
-    """Return the time at which the newest pod was created according to Events, in seconds, or 0.
+    """Return the creation time of the newest pod according to Events, in seconds since the epoch, or 0.
 
-    The time is in seconds since the epoch. Events also report pods that no longer exist. If they report as
-    many pods as the job needs, every pod was eventually created. One second is then added, so that rejections
-    in the same second do not count.
+    Events also report pods that no longer exist. If they report as many pods as the job needs, every pod was
+    eventually created. One second is then added, so that rejections in the same second do not count.
     """
     created = {
         str(event.object.get("message")): refusals.occurred(event.object)
