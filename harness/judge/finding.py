@@ -36,7 +36,8 @@ class Finding:
     """Additional sentences for the explanation."""
     phase: float = END
     at: float = LATE
-    """The time at which the cause occurred, in seconds since the epoch. It orders causes within a phase."""
+    """The time at which the cause occurred, in seconds since the epoch. Causes within a phase are ordered by
+    it."""
     advice: str = ""
     """The action that the user should take, if it differs from the action of the cause in the catalogue."""
     verbatim: Check | None = None

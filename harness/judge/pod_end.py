@@ -31,7 +31,7 @@ class End:
     ranks: list[int]
     at: float = LATE
     deletion: float = LATE
-    """The resource version of the first state in which the pod was being deleted. It gives the order of
+    """The resource version of the first state in which the pod was being deleted. It shows the order of
     deletions within the same second."""
     cause: CauseId | None = None
     text: str = ""

@@ -31,7 +31,7 @@ _OF_A_WAITING_RANK = re.compile(
     r"[Tt]ime(d )?out|Rendezvous|Dist(Store|Network)Error|[Cc]onnection|connectFullMesh|name resolution"
     r"|not known"
 )
-"""Pattern for the errors of ranks that waited in vain for other ranks."""
+"""Pattern for the errors of ranks that timed out while they waited for other ranks."""
 
 
 @dataclass(frozen=True)

@@ -267,7 +267,10 @@ def _never_started(case: Case, idle: list[int]) -> Finding:
 
 
 def _assigned(case: Case) -> Finding:
-    """Return the finding that lists the node of each rank. It is UNKNOWN if a node was not recorded."""
+    """Return the finding that lists the node of each rank.
+
+    The finding is UNKNOWN if a node was not recorded.
+    """
     unseen = [index for index in range(case.expected.num_nodes) if index not in case.pods]
     unseen += [index for index, pod in case.pods.items() if pod.node is None]
     if unseen:

@@ -29,7 +29,7 @@ LATE_START = (
     "find out why this container starts late (`kubectl describe pod`), pull its image on the nodes before "
     "the launch, or raise the timeout of the rendezvous"
 )
-"""Advice if ranks waited in vain for a rank whose container had not started."""
+"""Advice if ranks timed out while they waited for a rank whose container had not started."""
 LASTING_SECONDS = 5.0
 """A warning Event counts only if it recurs over at least this many seconds. A single warning may be
 outdated."""

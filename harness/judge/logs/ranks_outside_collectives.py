@@ -1,7 +1,7 @@
 """Find a rank that did not take part in a collective operation, using the ranks' stacks at SIGTERM.
 
-The ranks that waited in vain report a timeout, but do not name the rank for which they waited. The recorder
-therefore records the stack of each rank that receives SIGTERM (harness/workers/recorder/rank_stacks.py).
+The ranks that time out report this, but do not name the rank for which they waited. The recorder therefore
+records the stack of each rank that receives SIGTERM (harness/workers/recorder/rank_stacks.py).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def when_stopped(case: Case) -> list[str]:
 
 
 def silent(case: Case) -> Place | None:
-    """Return the only rank for which the other ranks can have waited in vain, or None if this is not proved.
+    """Return the only rank that can have kept the other ranks waiting, or None if this is not proved.
 
     For a proof, every other rank must have ended with its own error, or have been in a collective operation.
     With GPUs, the stack proves nothing, because a rank may also wait for a collective operation in its own

@@ -118,7 +118,7 @@ def absent(case: Case, cause: End, all_: Collection[End]) -> End | None:
     """
     if not cause.follows:
         return None
-    # A stack outside a collective operation is evidence only if a peer waited in vain.
+    # A stack outside a collective operation is evidence only if a peer timed out.
     waited = any(end.peer_absent for end in all_)
     for end in all_:
         place = case.place(end.index)
@@ -159,7 +159,7 @@ def diagnose(case: Case, cause: End, ends: Collection[End]) -> End | None:
 
 
 def _without_peers(case: Case, cause: End, ends: Collection[End], other_error: str) -> End | None:
-    """Return the `End` if all pods lost a peer or waited in vain for one, or None.
+    """Return the `End` if all pods lost a peer or timed out waiting for one, or None.
 
     `other_error` is a clause about an earlier error in the logs, or "". The `End` has no ranks, because the
     logs do not show which rank failed first.
@@ -273,7 +273,7 @@ def lost_peer(case: Case, cause: End) -> str:
 
 
 def _without_part(end: End, place: str, words: RankWords, ref: str) -> End:
-    """Return the `End` for a rank whose peers waited for it in vain in a collective operation.
+    """Return the `End` for a rank that kept its peers waiting in a collective operation.
 
     `words` agree with the ranks in `place`, and `ref` refers to the rank's stack in the bundle.
     """
