@@ -11,7 +11,7 @@ __all__ = ["judge"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import the engine lazily, because some importers need only a small part of this package."""
+    """Import the engine lazily, because some modules need only a small part of this package."""
     if name in __all__:
         from harness.judge import engine
 

@@ -1,6 +1,6 @@
-"""Change findings about an attached job to UNKNOWN if their reasons may predate the attachment.
+"""Change findings about an attached job to UNKNOWN if their reasons may be older than the attachment.
 
-The state of a job shows how a rank ended, but often not why. For example, someone may have stopped a queue,
+The state of a job often shows how a rank ended, but not why. For example, someone may have stopped a queue,
 drained a node or deleted a pod before the harness attached. Such a finding keeps its cause, but its result
 becomes UNKNOWN.
 """
@@ -17,8 +17,8 @@ from harness.judge.finding import LATE, Finding
 from harness.judge.ranks import earlier_attempts
 
 STARTED_SECONDS = 5.0
-"""If the harness attached within this many seconds of a job's creation, it counts as having watched the job
-from the start."""
+"""If the harness attached within this many seconds after a job was created, it counts as having watched the
+job from the start."""
 _BY_OTHERS = {*UNEXPLAINED, "rank.killed", "rank.pod_deleted", "rank.restarted", "rank.hung"}
 """Causes that often result from a change that a person or a program made to the cluster."""
 _WAITING = ("queue", "admission")
@@ -32,7 +32,10 @@ _OF_EARLIER = ("unification.stale_run", "unification.foreign_points", "unificati
 
 
 def downgrade(case: Case, finding: Finding) -> Finding:
-    """Return the finding, changed to UNKNOWN if its reason may have occurred before the harness attached."""
+    """Return the finding.
+
+    If its reason may have occurred before the harness attached, change it to UNKNOWN.
+    """
     cause = finding.cause
     if finding.result == "PASS" and finding.name in _OF_EVERY_POD and (missing_ranks := _missing_ranks(case)):
         head = f"{finding.head}, but no pod exists for {names(missing_ranks)}, so not every pod was judged"
@@ -53,7 +56,7 @@ def downgrade(case: Case, finding: Finding) -> Finding:
 
 
 def _before_attaching(case: Case, finding: Finding) -> str:
-    """Return why a finding may be due to something that happened before the harness attached, or ""."""
+    """Return a clause if a finding's reason may have occurred before the harness attached, or ""."""
     if finding.cause in _OF_EARLIER:
         return _before_these_pods(case, str(finding.cause))
     if finding.cause in _BY_OTHERS and not _watched(case, finding):
@@ -72,7 +75,7 @@ def _before_these_pods(case: Case, cause: str) -> str:
 
 
 def _created_at(case: Case) -> str | None:
-    """Return when the shared run was created, as the tracker's ISO 8601 timestamp, or None if unknown."""
+    """Return the creation time of the shared run, as the tracker's ISO 8601 timestamp, or None if unknown."""
     expected = case.expected
     for _, run in case.bundle.runs():
         if run.run_id == expected.tracker_run or (
@@ -91,7 +94,7 @@ def _missing_ranks(case: Case) -> list[int]:
 def _watched(case: Case, finding: Finding) -> bool:
     """Return whether the harness was already attached when the cause occurred."""
     if any(ref.startswith("inspections.jsonl") for ref in finding.evidence):
-        return True  # The evidence is an inspection by the attached harness.
+        return True  # An inspection was recorded by the attached harness itself.
     since, created = case.since, seconds(case.manifest.launched_at)
     if since is None:
         return False

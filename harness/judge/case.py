@@ -1,4 +1,4 @@
-"""The launch to be judged, with its bundle, pods and ranks, and the time when the harness stopped waiting."""
+"""The launch to be judged, with its bundle, pods, ranks and times."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from harness.judge import recorded_exits
 
 @dataclass(frozen=True)
 class Restart:
-    """A restart of a single node's ranks or of all ranks. `at` is in seconds since the epoch."""
+    """A restart of a single node's ranks or of all ranks. `at` is the time in seconds since the epoch."""
 
     at: float
     ranks: list[int]
@@ -53,8 +53,8 @@ def _of_phases(pods: Iterable[ObjectState]) -> Literal["Completed", "Failed"] | 
 NONCE_LABEL = "pluto-e2e-harness/nonce"
 """The label that holds the launch's nonce on its pods. harness/launch/labels.py defines the same value."""
 OBSERVE_STAGE = "observe"
-"""The stage in which the harness waits for the job. When this stage ends, the harness stops whatever is still
-running."""
+"""The stage in which the harness waits for the job. When this stage ends, the harness stops everything that
+is still running."""
 
 
 def condition(item: ObjectState | None, kind: str) -> dict[str, Any]:
@@ -96,15 +96,14 @@ class Case:
     expected: Expected
     launch: Launch
     running: bool = False
-    """Whether the harness is still watching the launch, so that the evidence shows the launch's current
-    state."""
+    """Whether the harness is still watching the launch, so the evidence shows the launch's current state."""
 
     @cached_property
     def pods(self) -> dict[int, Pod]:
         """Map each node index to its last pod.
 
-        The pod's history ends when the harness stopped waiting for the job. Pods with a scheduling gate are
-        omitted, because Kueue has not admitted them.
+        The pod's history ends at the time when the harness stopped waiting for the job. Pods with a
+        scheduling gate are omitted, because Kueue has not admitted them.
         """
         pods = {index: pod for index, pod in self._not_scaled_away.items() if not gated(pod.last)}
         if self.launch.held:
@@ -142,7 +141,7 @@ class Case:
 
     @cached_property
     def stopped_at(self) -> float | None:
-        """Return when the harness stopped waiting for an unfinished job, or None if the job ended."""
+        """Return the time at which the harness stopped waiting for the job, or None if the job ended."""
         return self.waited_until if self.terminal is None else None
 
     @property
@@ -152,7 +151,7 @@ class Case:
 
     @property
     def waited_until(self) -> float | None:
-        """Return when the harness stopped waiting for the job, in seconds since the epoch.
+        """Return the time at which the harness stopped waiting for the job, in seconds since the epoch.
 
         If a signal ended the launch before the harness began to wait, this is the time of the signal.
         """
@@ -177,7 +176,7 @@ class Case:
 
     @cached_property
     def processes(self) -> dict[int, worlds.PodProcesses]:
-        """Map each node index to its last pod's recorded processes.
+        """Map each node index to the recorded processes of the node's last pod.
 
         The map is empty if no processes were recorded.
         """
@@ -187,7 +186,7 @@ class Case:
 
     @cached_property
     def lives(self) -> dict[int, list[worlds.RankLife]]:
-        """Map each node index to the most recent lifetime of each rank in its last pod."""
+        """Map each node index to the last lifetime of each rank in the node's last pod."""
         return self.bundle.lives(self.pods)
 
     @cached_property
@@ -201,16 +200,16 @@ class Case:
 
     @property
     def ranks(self) -> range:
-        """Return the numbers of the ranks that the job is expected to have."""
+        """Return the numbers of the ranks that the job should have."""
         return range(self.expected.ranks)
 
     @property
     def ranks_ever(self) -> range:
-        """Return all ranks that were ever expected, including those that an elastic job later removed."""
+        """Return all ranks that were expected at any time, including those that scaling removed."""
         return range(max(self.expected.ranks, self.expected.most_ranks or 0))
 
     def ranks_of(self, *indexes: int) -> list[int]:
-        """Return the given nodes' ranks from the recorded processes, or else from the node indexes."""
+        """Return the given nodes' ranks, according to the recorded processes or else to the node indexes."""
         if self._recorded_nodes:
             return [rank for index in indexes for rank in self._recorded_ranks.get(index, ())]
         return [index * self.per_node + local for index in indexes for local in range(self.per_node)]
@@ -245,7 +244,7 @@ class Case:
 
     @cached_property
     def logging(self) -> Collection[int]:
-        """Return the ranks that are expected to log, in ascending order."""
+        """Return the ranks that should log, in ascending order."""
         expected = self.expected.ranks_that_log
         return (
             self.ranks
@@ -278,7 +277,7 @@ class Case:
     def jobsets(self) -> list[ObjectState]:
         """Return all states of the launched object, oldest first.
 
-        They include states after the harness stopped waiting.
+        These include states after the harness stopped waiting.
         """
         return self.bundle.objects(kinds.FILES.get(self.launch.kind, "jobset")).get(self.launch.uid or "", [])
 
@@ -290,10 +289,11 @@ class Case:
 
     @cached_property
     def terminal(self) -> str | None:
-        """Return the job's terminal state, "Completed" or "Failed", or None if it has not ended.
+        """Return the job's terminal state, "Completed" or "Failed", or None if the job has not ended.
 
-        The state comes from the launched object's status. If a workload's containers are kept alive after the
-        command, that status never becomes terminal, so the ranks' exit codes are used instead.
+        The state comes from the launched object's status. If the harness keeps a workload's containers
+        running after the command, this status never becomes terminal, so the commands' exit codes are used
+        instead.
         """
         if self.launch.held:
             pods = self._not_scaled_away.values()
@@ -313,14 +313,14 @@ class Case:
 
     @property
     def recorded(self) -> bool:
-        """Return whether the ranks have a recorder. In jobs launched by the harness, they always do."""
+        """Return whether the ranks have a recorder. In jobs that the harness launched, they always do."""
         return not self.launch.attached or self.launch.recorder
 
     @cached_property
     def launches(self) -> set[str]:
-        """Return the nonces by which the tracker may identify this launch.
+        """Return the nonces that may identify this launch in the tracker.
 
-        If an attached job was launched by a harness on another machine, its pods have the nonce as a label.
+        If a harness on another machine launched an attached job, the nonce is a label on the job's pods.
         """
         pods = [pod for pods in self.pod_attempts.values() for pod in pods] if self.launch.attached else []
         labels = (mapping(pod.last.object, "metadata", "labels").get(NONCE_LABEL) for pod in pods)
@@ -328,9 +328,10 @@ class Case:
 
     @property
     def since(self) -> float | None:
-        """Return when the harness began to record changes, in seconds since the epoch, or None if unknown.
+        """Return the time at which the harness began to record changes, in seconds since the epoch, or None.
 
-        This is when the harness launched the job or, if it had not launched the job, when it attached.
+        This is the time of the launch or, if the harness did not launch the job, the time at which it
+        attached.
         """
         return seconds(self.manifest.attached_at if self.launch.attached else self.manifest.launched_at)
 
@@ -348,7 +349,7 @@ class Case:
 
     @cached_property
     def queue(self) -> str | None:
-        """Return the name of the LocalQueue that the job was submitted to, or None."""
+        """Return the name of the LocalQueue to which the job was submitted, or None."""
         labels = mapping(self.jobset.object, "metadata", "labels") if self.jobset else {}
         return self.expected.queue or labels.get("kueue.x-k8s.io/queue-name")
 
@@ -360,7 +361,7 @@ class Case:
 
     @property
     def deadline(self) -> str:
-        """Return the message that the harness recorded when its deadline passed."""
+        """Return the message that the harness recorded when a deadline passed."""
         errors = [stage.error for stage in self.manifest.stages if stage.cause == "run.timed_out"]
         return self.manifest.interrupted or next((error for error in errors if error), "the deadline passed")
 
@@ -385,7 +386,7 @@ class Case:
         """Return whether the harness gave up while every rank's container was running.
 
         The harness gives up before the deadline if a job cannot succeed, for example because a pod cannot be
-        scheduled. The containers can nevertheless be running if the problem disappeared at that moment.
+        scheduled. The containers can still be running if the problem disappeared at that moment.
         """
         name = self.launch.container
         running = [
@@ -396,7 +397,7 @@ class Case:
         return all_running and not self.timed_out and self.terminal is None
 
     def record_ended(self, rank: int) -> bool:
-        """Return whether the rank's ground truth contains the end record, written after its last point."""
+        """Return whether the rank's ground truth contains an end record, which follows the last point."""
         of_child = False
         for _, line in self.bundle.truth_parts(rank):
             of_child = line.parent is not None if isinstance(line, TruthStart) else of_child
@@ -405,21 +406,27 @@ class Case:
         return False
 
     def last_logged(self, rank: int) -> float:
-        """Return when the rank logged its last point, by its own clock (seconds since the epoch), or 0.0."""
+        """Return the time of the rank's last point, in seconds since the epoch, or 0.0.
+
+        The time is from the rank's own clock.
+        """
         return max(self._logged_at(rank), default=0.0)
 
     def first_logged(self, rank: int) -> float:
-        """Return when the rank logged its first point, by its own clock (seconds since the epoch), or 0.0."""
+        """Return the time of the rank's first point, in seconds since the epoch, or 0.0.
+
+        The time is from the rank's own clock.
+        """
         return min(self._logged_at(rank), default=0.0)
 
     def _logged_at(self, rank: int) -> list[float]:
-        """Return when each of the rank's points was logged, in seconds since the epoch."""
+        """Return the times of the rank's points, in seconds since the epoch."""
         parts = [line for _, line in self.bundle.truth_parts(rank) if isinstance(line, TruthRow | Columns)]
         times = (part.times if isinstance(part, Columns) else [part.time_ms] for part in parts)
         return [time / 1000 for part in times for time in part]
 
     def container_started(self, index: int) -> float | None:
-        """Return when the node's rank container started, in seconds since the epoch, or None."""
+        """Return the start time of the node's rank container, in seconds since the epoch, or None."""
         pod = self.pods.get(index)
         if pod is None:
             return None

@@ -1,4 +1,4 @@
-"""The catalogue of causes, from causes.toml, and the registry of checks, from checks.toml.
+"""Load the catalogue of causes from causes.toml and the registry of checks from checks.toml.
 
 Causes are listed in the order in which they can occur during a run. Checks are listed in execution order.
 """
@@ -17,7 +17,10 @@ from harness.core.checks import CheckId
 
 @dataclass(frozen=True)
 class Cause:
-    """A reason for a verdict other than PASS. A check with this cause gets the result `result`."""
+    """A reason for a verdict other than PASS.
+
+    A check that does not pass because of this cause has the result `result`.
+    """
 
     id: CauseId
     meaning: str
@@ -61,9 +64,10 @@ PROVISION, START, RUNNING, END, TRACKER, UNIFICATION = map(float, range(len(PHAS
 
 @dataclass(frozen=True)
 class Requirement:
-    """Evidence that checks can require. `missing` is the explanation of a check that lacks this evidence.
+    """Evidence that checks can require.
 
-    If `missing` is empty, the verdict omits the check instead.
+    `missing` explains why a check without this evidence is UNKNOWN. If `missing` is empty, the verdict omits
+    the check instead.
     """
 
     id: Need
@@ -90,7 +94,7 @@ Applies = Literal[
 
 @dataclass(frozen=True)
 class Entry:
-    """A check: the statement that it proves, the phase in which its causes occur, and its needs."""
+    """A check: the statement that it proves, the phase of its causes, and the evidence that it needs."""
 
     id: CheckId
     proves: str
@@ -102,15 +106,13 @@ class Entry:
     objects: tuple[str, ...] = ()
     """The kinds of objects that the check requires. Each kind is also the name of its evidence file."""
     applies: Applies = "always"
-    """The launches to which the check applies. Verdicts on other launches do not list it.
-
-    `tracked` means launches whose ranks' points were recorded, and `frames` those among them whose recorders
-    wrote every point rather than only digests. `ranks` means launches whose pods run the ranks of one job,
-    and `attached` jobs that the harness did not launch. `processes`, `netcheck` and `upload` mean launches
+    """The launches to which the check applies. Verdicts on other launches do not list the check. `tracked`
+    means launches whose ranks' points were recorded, and `frames` means those of them whose recorders wrote
+    every point rather than only digests. `ranks` means launches whose pods run the ranks of one job, and
+    `attached` means jobs that the harness did not launch. `processes`, `netcheck` and `upload` mean launches
     with recorded processes, with netcheck pods and with --upload. `torchrun` means TorchrunJobs, and `keys`
-    launches whose recorder counts the values for each key. `gpus` means launches in which a rank's container
-    requests GPUs.
-    """
+    means launches whose recorder counts the values for each key. `gpus` means launches in which a rank's
+    container requests GPUs."""
 
     @property
     def at(self) -> float:

@@ -1,4 +1,4 @@
-"""A change in the cluster during a launch: when it happened, to which object, and who made it."""
+"""A change in the cluster during a launch: its time, the changed object, and the client that made it."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ Verb = Literal[
 STATUS = "status"
 """The entry in `fields` for a change to an object's status."""
 SYSTEM_PODS = ("tracker", "dns-pod", "control-plane", "jobset-pod", "kueue-pod")
-"""Kinds of pods that a launch depends on but that do not belong to its job."""
+"""Kinds of pods on which a launch depends, but which do not belong to its job."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """One change. `at` is its time and `until` the end of an outage, both in seconds since the epoch."""
+    """One change. `at` is its time, and `until` is the end of an outage, both in seconds since the epoch."""
 
     at: float
     verb: Verb

@@ -32,7 +32,7 @@ from harness.judge.ranks import gpu_use, pod_ends, restarts
 
 @dataclass
 class Facts:
-    """Values derived from one bundle. `findings` contains the results of the checks run so far."""
+    """Values derived from one bundle. `findings` contains the results of the checks that have run."""
 
     bundle: Bundle
     findings: list[Finding] = field(default_factory=list)
@@ -49,7 +49,7 @@ class Facts:
     def case(self) -> Case:
         """Return the Case of this launch. Only checks whose `needs` is `launch` or a later need may use it.
 
-        If the number of ranks was not given, the size of the recorded world replaces it.
+        If the number of ranks was not given, it is the size of the recorded world.
         """
         expected, launch = self.manifest.expected, self.manifest.launch
         assert expected is not None
@@ -67,7 +67,7 @@ class Facts:
 
     @cached_property
     def truths(self) -> list[truth.Truth]:
-        """Return each rank's points from the worker and from the recorder that wraps the Pluto client."""
+        """Return the ground truth of each rank, with the points from both of the rank's records."""
         return self.agreement.truths
 
     @cached_property
@@ -94,9 +94,9 @@ class Facts:
 
     @cached_property
     def compared(self) -> compare.Comparison:
-        """Return the differences between the tracker's run and the ranks' ground truth.
+        """Return the differences between the run in the tracker and the ranks' ground truth.
 
-        Differences that the Pluto client's own rules explain are in `rewritten` instead.
+        `rewritten` contains the differences that the Pluto client's own rules explain.
         """
         return self._comparison[0]
 
@@ -112,7 +112,7 @@ class Facts:
 
     @cached_property
     def admitted(self) -> list[PodRecord] | None:
-        """Return what injected recorders wrote in the job's pods.
+        """Return the records that injected recorders wrote in the job's pods.
 
         Returns None if no admission policy injected a recorder into any of the job's pods.
         """
@@ -121,13 +121,13 @@ class Facts:
         pods, summary = attached_digests.records(self.case), self.bundle.summary
         if summary is not None and summary.error is None and summary.digests is not None:
             reports = [report for _, report in self.bundle.digests()]
-            if len(reports) == summary.digests:  # If these differ, the `tracker` check does not pass.
+            if len(reports) == summary.digests:  # If the numbers differ, the `tracker` check does not pass.
                 digest_reports.verify(pods, reports, [run.run_id for _, run in self.bundle.runs()])
         return pods
 
     @cached_property
     def of_digests(self) -> dict[str, Finding]:
-        """Return the findings about points from pods with an injected recorder, keyed by check."""
+        """Map each check to the finding about points from pods with an injected recorder."""
         assert self.admitted is not None
         is_known = self.passed("tracker") and bool(self.attached.shared)
         run = self.attached.shared[0][1].run_id if is_known else None
@@ -160,7 +160,7 @@ class Facts:
 
     @property
     def tracked(self) -> bool:
-        """Return whether the ranks' points were recorded. Without a manifest, this is assumed.
+        """Return whether the ranks' points were recorded. If there is no manifest, this is assumed.
 
         An attached job's points were recorded if the ranks have a recorder and the harness read the tracker.
         """
@@ -276,5 +276,5 @@ _UNMET: dict[Need, Callable[[Facts], list[int] | None]] = {
     "truth": lambda facts: None if facts.admitted is not None else _or_ranks(_without_truth(facts)),
     "rows": lambda facts: None if facts.admitted is not None else _or_ranks(_with_undecided_rows(facts)),
 }
-"""Maps each need to a function that returns None if the need is met. If it is not met, the function returns
-the affected ranks, or [] if no particular ranks are affected."""
+"""Maps each need to a function that checks it. The function returns None if the need is met. Otherwise, it
+returns the affected ranks, or [] if no particular ranks are affected."""

@@ -1,4 +1,4 @@
-"""Compute a verdict with one primary cause from a bundle, without modifying the bundle."""
+"""Compute a verdict with one primary cause from a bundle, without changing the bundle."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _rank_ends(facts: Facts) -> list[Finding]:
 
 
 def _or_digests(id_: CheckId, judge: Callable[[Facts], Finding]) -> Judge:
-    """Return the function for a check about points. It compares digests if pods have injected recorders."""
+    """Return a check function that compares points or, if pods have injected recorders, digests."""
     return lambda facts: judge(facts) if facts.admitted is None else facts.of_digests[id_]
 
 
@@ -143,21 +143,21 @@ PROVING = (
     *("netcheck", "reports", "acceptance", "completed", "rank-exit", "run-exists", "no-lost-points"),
     *("training-checkpoints", "training-best", "training-data", "training-upload"),
 )
-"""Checks whose explanations become part of the explanation of a PASS."""
+"""Checks whose explanations are included in the explanation of a PASS."""
 
 
 UNREAD: tuple[CauseId, ...] = (
     *("run.evidence_missing", "run.log_incomplete"),
     *("unification.truth_incomplete", "unification.unrecorded_process"),
 )
-"""Causes that are mere consequences if logs cannot be read, because the recorders write to the logs."""
+"""Causes that are only consequences if logs cannot be read, because the recorders write to the logs."""
 
 
 def judge(bundle: Bundle, judges: Iterable[user_checks.Named] = ()) -> Verdict:
-    """Return the verdict for a bundle. It is PASS only if every check passed, including those in `judges`.
+    """Return the verdict for a bundle. It is PASS only if every check passed, including those of `judges`.
 
-    Never raises. User checks affect the verdict only if all of the harness's own checks passed. Otherwise,
-    they are listed without changing the verdict.
+    This function never raises. User checks affect the verdict only if all of the harness's own checks passed.
+    Otherwise, they are listed without changing the verdict.
     """
     facts = Facts(bundle)
     for entry in filter(facts.applies, REGISTRY.values()):
@@ -194,9 +194,9 @@ def judge(bundle: Bundle, judges: Iterable[user_checks.Named] = ()) -> Verdict:
 
 
 def _with(first: Check, checks: list[Check], bundle: Bundle) -> str:
-    """Return why a verdict is not PASS, followed by replaced packages and other changes to the cluster.
+    """Return the reason why a verdict is not PASS, with replaced packages and other changes to the cluster.
 
-    The reader should know about these, even though no check connects them to the cause.
+    The reader should know about these packages and changes, even if no check connects them to the cause.
     """
     disturbance_checks = [
         c for c in checks if c.name == disturbances.CHECK and c.result == "PASS" and c.evidence
@@ -216,7 +216,10 @@ def _replaced(bundle: Bundle) -> list[str]:
 
 
 def _finding(facts: Facts, entry: Entry) -> Finding | None:
-    """Return a check's finding, or None to omit the check. If the check raises, the finding is UNKNOWN."""
+    """Return a check's finding, or None to omit the check.
+
+    If the check raises an exception, its result is UNKNOWN.
+    """
     try:
         if (unmet := facts.lacks(entry.needs)) is not None:
             return _unmet(entry.id, *unmet)
@@ -232,7 +235,7 @@ def _finding(facts: Facts, entry: Entry) -> Finding | None:
 
 
 def _unread(facts: Facts, entry: Entry) -> str:
-    """Return why objects needed by the check could not be read, or ""."""
+    """Return a clause about objects that the check needs and that could not be read, or ""."""
     unread = facts.bundle.manifest.unread if facts.bundle.manifest else {}
     return "; ".join(
         f"{kind} objects could not be read ({unread[kind]})" for kind in entry.objects if kind in unread
@@ -240,7 +243,10 @@ def _unread(facts: Facts, entry: Entry) -> str:
 
 
 def _run_check(facts: Facts, id_: CheckId) -> Finding:
-    """Return the check's finding. Raises ValueError if its function returns findings for the wrong checks."""
+    """Return the check's finding.
+
+    Raises ValueError if the check's function returns findings for wrong checks.
+    """
     judge = CHECKS[id_]
     if judge not in facts.results:
         result = judge(facts)
@@ -249,7 +255,7 @@ def _run_check(facts: Facts, id_: CheckId) -> Finding:
     expected = {other for other, function in CHECKS.items() if function is judge}
     if sorted(finding.name for finding in findings) != sorted(expected):
         raise ValueError(f"expected {sorted(expected)}, got {[finding.name for finding in findings]}")
-    # Accessing `check` renders the text here, so that the caller also catches rendering errors.
+    # Accessing `check` renders the text, so that the caller also catches errors in rendering.
     return next(finding for finding in findings if finding.check.name == id_)
 
 
@@ -259,19 +265,23 @@ def _unmet(id_: CheckId, need: Requirement, ranks: list[int]) -> Finding | None:
 
 
 def _soften_if_early(facts: Facts) -> list[Finding]:
-    """Return the findings, changed to UNKNOWN where the reason may only be that the harness stopped early."""
+    """Return the findings.
+
+    Those that may only be due to the early end of the harness are changed to UNKNOWN.
+    """
     return [_unless_too_early(facts, finding) for finding in facts.findings]
 
 
 def _unless_too_early(facts: Facts, finding: Finding) -> Finding:
     """Return the finding, changed to UNKNOWN if it reports an absence and the harness stopped too early.
 
-    For an attached job, return UNKNOWN if the reason may have occurred before the harness attached.
+    For an attached job, the finding is changed to UNKNOWN if its reason may have occurred before the harness
+    attached.
     """
     if facts.attached_to_others:
         return downgrade(facts.case, finding)
     absent = finding.cause is not None and CAUSES[finding.cause].absence
-    # A stage fails only after it has waited long enough for the missing object or event.
+    # A stage fails only after it has waited long enough for the absent object or event.
     if not absent or finding.name == "stages" or not facts.case.cut_short:
         return finding
     text = f"not judged: the harness stopped before the job ended ({finding.check.explanation})"

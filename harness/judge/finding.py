@@ -36,11 +36,12 @@ class Finding:
     """Additional sentences for the explanation."""
     phase: float = END
     at: float = LATE
-    """When the cause occurred, in seconds since the epoch. This time orders causes within a phase."""
+    """The time at which the cause occurred, in seconds since the epoch. Causes within a phase are ordered by
+    it."""
     advice: str = ""
-    """What the user should do, if that differs from the cause's action in the catalogue."""
+    """The action that the user should take, if it differs from the action of the cause in the catalogue."""
     verbatim: Check | None = None
-    """A check from a user's judge, which is shown unchanged."""
+    """A check from a user's judge, which the verdict lists unchanged."""
 
     @cached_property
     def check(self) -> Check:
@@ -57,7 +58,7 @@ class Finding:
 
 
 def decisive(findings: Iterable[Finding]) -> list[Finding]:
-    """Return the findings that did not pass. The first finding decides the verdict."""
+    """Return the findings that did not pass, in order of importance. The first one decides the verdict."""
     return sorted(
         (f for f in findings if f.result != "PASS"),
         key=lambda f: (f.result != "FAIL", f.cause is None, f.phase, f.at),
@@ -65,9 +66,9 @@ def decisive(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def in_phases(findings: Iterable[Finding]) -> list[Finding]:
-    """Return an attached job's findings that did not pass. The first finding decides the verdict.
+    """Return an attached job's findings that did not pass. The first one decides the verdict.
 
-    Findings from earlier phases come first, even if they are UNKNOWN and a later one is FAIL, because the
+    Findings from earlier phases come first, even if they are UNKNOWN and a later finding is FAIL, because the
     FAIL may be a consequence.
     """
     return sorted(
@@ -121,9 +122,9 @@ def not_passed(
     at: float | None = None,
     advice: str = "",
 ) -> Finding:
-    """Return a finding for a check that did not pass. The cause determines whether it is FAIL or UNKNOWN.
+    """Return a finding for a check that did not pass.
 
-    `phase` defaults to the check's phase.
+    The cause determines whether the result is FAIL or UNKNOWN. `phase` defaults to the check's phase.
     """
     if phase is None:
         # Causes in the `run` family describe the end of the run. All other causes occur earlier.

@@ -1,6 +1,6 @@
 """Describe how a node's pod ended.
 
-The checks of ranks, of points and of the cluster all use this description.
+The checks of ranks, points and the cluster all use this description.
 """
 
 from __future__ import annotations
@@ -13,17 +13,18 @@ from harness.judge.finding import LATE
 from harness.judge.logs.stacks import Stack
 
 SAME_MOMENT = 5.0
-"""Maximum number of seconds between two pod terminations that count as simultaneous.
-
-Kubernetes truncates times to whole seconds, and ranks that lose a peer end shortly after it.
-"""
+"""Maximum number of seconds between two pod terminations that count as simultaneous. Kubernetes truncates
+times to whole seconds, and ranks that lose a peer end shortly after the peer."""
 
 State = Literal["succeeded", "failed", "deleted", "running", "waiting", "unknown"]
 
 
 @dataclass(frozen=True)
 class End:
-    """How one pod ended. `follows` is true if the pod ended because of its deletion or another rank's end."""
+    """The end of one pod.
+
+    `follows` is true if the pod ended because of its deletion or another rank's end.
+    """
 
     index: int
     state: State
@@ -31,8 +32,7 @@ class End:
     at: float = LATE
     deletion: float = LATE
     """The resource version of the first state in which the pod was being deleted. It shows the order of
-    deletions that happened within the same second.
-    """
+    deletions within the same second."""
     cause: CauseId | None = None
     text: str = ""
     log_quote: str = ""
@@ -40,19 +40,19 @@ class End:
     exit_code: int | None = None
     follows: bool = False
     others_lost_peers: bool = False
-    """Whether the pod's log shows a rank's own error and, from another rank, that it lost a peer."""
+    """Whether the pod's log shows one rank's own error and another rank's loss of a peer."""
     peer_absent: bool = False
     """Whether the rank waited for a peer that did not take part in a collective operation."""
     advice: str = ""
-    """What the user should do, if that differs from the cause's action in the catalogue."""
+    """The action that the user should take, if it differs from the action of the cause in the catalogue."""
     stack: Stack | None = None
     """The main thread's stack, if the log contains it."""
     retried: str = ""
     """The last log line in which the Pluto client reports that it could not reach the tracker."""
     clue: CauseId | None = None
-    """A cause suggested by the log, even if another cause ended the pod."""
+    """A cause that the log suggests, even if another cause ended the pod."""
     unexplained: bool = False
-    """Whether the log does not show why the pod's container failed."""
+    """Whether the log contains no reason for the failure of the pod's container."""
     detected_late: bool = False
     """Whether `at` is the time at which a controller detected the loss of the pod's node. This can be minutes
     after the loss."""
@@ -62,7 +62,10 @@ class End:
 
 
 def first(failures: list[End]) -> End:
-    """Return the first failure. This is one of the earliest Ends, preferably one that no other End caused."""
+    """Return the first failure.
+
+    This is one of the earliest `End`s, preferably one that is not a consequence.
+    """
     earliest = min(end.at for end in failures)
     candidates = [end for end in failures if end.at <= earliest + SAME_MOMENT] or failures
 

@@ -10,7 +10,7 @@ from harness.judge.case import Case
 
 @dataclass(frozen=True)
 class RankWords:
-    """The verbs and pronouns of a sentence whose subject is a list of ranks, such as "was" or "were"."""
+    """The verbs and pronouns that agree with a list of ranks, such as "was" or "were"."""
 
     was: str
     present: str
@@ -20,7 +20,7 @@ class RankWords:
     its: str
 
     def add_s(self, verb: str) -> str:
-        """Return a regular verb in the present tense, such as "waits" for one rank and "wait" for several."""
+        """Return a regular verb in the present tense, such as "waits" for one rank or "wait" for several."""
         return f"{verb}s" if self.was == "was" else verb
 
 
@@ -29,12 +29,12 @@ _SEVERAL = RankWords("were", "are", "have", "they", "their")
 
 
 def of(ranks: Collection[int]) -> RankWords:
-    """Return the words for a list of ranks as `case.names` formats it. No ranks count as one."""
+    """Return the words for a list of ranks as formatted by `case.names`. An empty list counts as one rank."""
     return _ONE if len(set(ranks)) <= 1 else _SEVERAL
 
 
 def of_node(case: Case, index: int) -> RankWords:
-    """Return the words for a node's ranks as `case.place` formats them."""
+    """Return the words for a node's ranks as formatted by `case.place`."""
     return of(case.ranks_of(index))
 
 

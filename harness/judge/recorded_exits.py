@@ -1,4 +1,4 @@
-"""Read how commands ended in containers that the harness keeps running after them.
+"""Read the exit codes of commands in containers that the harness keeps running after the command.
 
 The controllers of some workloads restart containers that exit, so the harness's init keeps the container
 running, and records the command's exit code in exits.jsonl.
@@ -23,9 +23,9 @@ def terminal(
 ) -> Literal["Completed", "Failed"] | None:
     """Return "Completed" if every node's command exited with 0, or "Failed" if one exited with another code.
 
-    Returns None while commands are running. `pods` are the nodes' last pods. `until` is when the harness
-    stopped waiting because its deadline passed or the user interrupted it. After that time, the harness
-    itself stops the commands.
+    Returns None if commands are still running. `pods` are the nodes' last pods. `until` is the time at which
+    the harness stopped waiting, because its deadline passed or the user interrupted it, or None. After that
+    time, the harness itself stops the commands.
     """
     exits = [_exit(bundle, pod, until) for pod in pods]
     codes = [end[1].exit_code for end in exits if end is not None]
@@ -37,8 +37,8 @@ def terminal(
 def as_it_ended(bundle: Bundle, launch: Launch, pod: Pod, until: float | None) -> Pod:
     """Return the pod as if its container had terminated when the command exited.
 
-    A workload whose containers are kept alive after the command can then be judged like any other. If the
-    command is still running at `until`, the pod's history ends at that time.
+    A workload whose containers are kept running after the command can then be judged like any other workload.
+    If the command is still running at `until`, the pod's history ends at that time.
     """
     end = _exit(bundle, pod, until)
     if end is None:
@@ -65,7 +65,7 @@ def as_it_ended(bundle: Bundle, launch: Launch, pod: Pod, until: float | None) -
 
 
 def _exit(bundle: Bundle, pod: Pod, until: float | None) -> tuple[int, ContainerExit] | None:
-    """Return the line number and record of the first exit of this pod's command, or None.
+    """Return (line number, record) of the first exit of this pod's command, or None.
 
     Pods are distinguished by UID and creation time, because a StatefulSet's replacement pod has the same
     name.

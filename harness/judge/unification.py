@@ -1,4 +1,4 @@
-"""Judge whether all points logged by the ranks are in one run."""
+"""Judge whether one run contains all points that the ranks logged."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from harness.judge.points.overwritten import How
 from harness.judge.ranks import survived_gpu_errors
 
 EXPECT_RANKS = "pluto-e2e-harness/expect-ranks"
-"""The label or annotation that declares which ranks log. Also defined in harness/launch/labels.py."""
+"""The label or annotation that declares which ranks log. harness/launch/labels.py also defines it."""
 
 
 def tracker_evidence(facts: Facts) -> Finding:
     """Run the `tracker` check: the bundle contains everything that the tracker stored for this launch."""
     summary, refs = facts.bundle.summary, ["tracker/summary.json"]
-    # The files are read first, so that the `damaged` list below is complete.
+    # The files must be read first, so that the list of damaged files below is complete.
     read_counts = {
         "runs": len(facts.attached.runs),
         "attachments": len(facts.attached.attachments or []),
@@ -80,12 +80,12 @@ def truth_complete(facts: Facts) -> Finding:
 
 
 def _all(count: int) -> str:
-    """Format a number of ranks as text, such as "rank 0", "both ranks" or "all 4 ranks"."""
+    """Format a number of ranks as text: "rank 0", "both ranks" or, for example, "all 4 ranks"."""
     return {1: "rank 0", 2: "both ranks"}.get(count, f"all {count} ranks")
 
 
 def ranks_logged(facts: Facts) -> Finding:
-    """Run the `ranks-logged` check: every rank expected to log has logged, and none stopped with an error."""
+    """Run the `ranks-logged` check: every rank that should log has logged, and none stopped with an error."""
     case = facts.case
     absent = [rank for rank in case.expected.ranks_that_log or [] if rank not in case.ranks]
     if absent:
@@ -155,19 +155,19 @@ def _logged(facts: Facts) -> list[int]:
 
 
 def _line_that_allows(facts: Facts) -> str:
-    """Return the line for the job file that declares which ranks log, or "" if it would not help."""
+    """Return the line that declares in the job file which ranks log, or "" if it would not help."""
     ranks = _logged(facts)
     if not ranks or facts.case.expected.ranks_that_log is not None:
         return ""
     if facts.passed("tracker") and facts.attached.shared and facts.compared.collisions:
-        return ""  # Ranks overwrote each other's points, and a declaration would not prevent that.
+        return ""  # The ranks overwrote each other's points, and a declaration would not prevent this.
     konduktor = facts.case.launch.launcher == "konduktor"
     text = ("_" if konduktor else ",").join(map(str, ranks[:8])) + ("…" if len(ranks) > 8 else "")
     return f'{EXPECT_RANKS}: "{text}" in {"resources.labels" if konduktor else "metadata.annotations"}'
 
 
 def _not_silent(facts: Facts, ranks: list[int]) -> list[int]:
-    """Return the ranks in `ranks` whose pods sent points to the tracker without a recorded `run.log` call."""
+    """Return those of `ranks` whose pods sent points to the tracker without a recorded `run.log` call."""
     if not (facts.passed("tracker") and facts.attached.shared and facts.compared.foreign):
         return []
     nodes = lost_points.origin(facts.attached, facts.compared.foreign).nodes
@@ -380,7 +380,7 @@ def foreign(facts: Facts) -> Finding:
 
 
 def _past(facts: Facts, origin: lost_points.Origin) -> list[str]:
-    """Return a sentence for each pod of the job that sent points outside recorded calls to `run.log`."""
+    """Return a sentence for each pod of the job that sent points without a recorded call to `run.log`."""
     return [
         f"{counted(count, 'point')} came from the pod of {names(facts.case.ranks_of(node))} without a "
         "recorded call of run.log"

@@ -1,8 +1,8 @@
-"""Run users' judges, whose checks are added to the harness's own and cannot improve a verdict.
+"""Run the users' judges. Their checks are added to those of the harness and cannot improve a verdict.
 
-Each judge is called with its own `Bundle` object, and only if the launch created a job. It yields checks
-created with `passed`, `failed` and `unknown`. The names and causes of these checks begin with `user.`, a
-prefix that docs/causes.md reserves for them.
+Judges are called only if the launch created a job, each with its own `Bundle` object. A judge yields checks
+that it creates with `passed`, `failed` and `unknown`. The names and causes of these checks begin with
+`user.`, a prefix that docs/causes.md reserves for them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from harness.judge.finding import Finding, listed
 
 Judge = Callable[[Bundle], Iterable[Check]]
 Named = tuple[str, Judge]
-"""A user's judge as (name shown in messages, judge)."""
+"""A user's judge, as a pair of (name for messages, judge)."""
 FAMILY = "user"
 _SHAPE = re.compile(rf"{FAMILY}\.[a-z0-9]+([-_][a-z0-9]+)*")
 _RULE = f"must begin with {FAMILY}. and consist of a-z and 0-9, separated by single hyphens or underscores"
@@ -83,15 +83,15 @@ def _check(
 
 
 def findings(path: Path, judges: Iterable[Named]) -> list[Finding]:
-    """Return all judges' findings for the bundle at `path`.
+    """Return the findings of all judges for the bundle at `path`.
 
-    If a judge raises, the findings include an UNKNOWN finding that names the judge.
+    If a judge raises an exception, the findings include an UNKNOWN finding that names the judge.
     """
     return [finding for name, judge in judges for finding in _run_judge(name, judge, Bundle(path))]
 
 
 def _run_judge(name: str, judge: Judge, bundle: Bundle) -> list[Finding]:
-    """Run one judge and return its checks, including those yielded before it raised.
+    """Run one judge and return its checks, including those that it yielded before it raised an exception.
 
     BaseException is caught, because pytest.fail() and sys.exit() raise exceptions that are not subclasses of
     Exception. The judge's output goes to stderr, because stdout is reserved for the verdict.
@@ -128,7 +128,7 @@ def _checked(check: object) -> Check:
     """
     if not isinstance(check, Check):
         raise TypeError(f"a judge yields checks from passed(), failed() or unknown(), not {check!r:.80}")
-    # A judge can create a check without validation, so the check is validated here.
+    # A judge can create a check without validation, so all checks are validated here.
     validated = Check.model_validate(check.model_dump())
     if not _SHAPE.fullmatch(validated.name):
         raise ValueError(f"a check's name {_RULE}; got {validated.name!r:.80}")

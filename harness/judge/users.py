@@ -58,7 +58,7 @@ GROUP = "pluto_e2e_harness.judges"
 
 
 def installed() -> list[Named]:
-    """Return the judges declared by installed packages, with their names.
+    """Return (name, judge) for each judge that an installed package declares.
 
     A judge is imported only when it is called.
     """
@@ -72,7 +72,7 @@ def judge(bundle: Bundle) -> Verdict:
 
 
 def _loading(entry: EntryPoint) -> Judge:
-    """Return a judge that is imported when called, so that a broken package fails only at that point."""
+    """Return a judge that is imported when it is called, so that a broken package fails only at that time."""
 
     def judge(bundle: Bundle) -> Iterable[Check]:
         loaded: Judge = entry.load()

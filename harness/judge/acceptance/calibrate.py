@@ -18,14 +18,14 @@ from harness.judge.acceptance.results import Cell, NodeResult
 from harness.workers.acceptance.limits import MARGIN
 
 SHARE = 0.9
-"""Default limit as a fraction of the baseline. A high fraction is possible, because good nodes differ less
-from each other than from the vendor's peak values."""
+"""Default limit as a fraction of the baseline. The fraction can be high, because good nodes differ less from
+each other than from the vendor's peak values."""
 FROM_NODES = 4
 """Minimum number of nodes for a calibration. With fewer, a bad node cannot be distinguished from a good
 one."""
 LEAST = 2 / 3
-"""Minimum fraction of a check's values that are close to their mean. If fewer are, the nodes are not equally
-fast, and the check gets no baseline."""
+"""Minimum fraction of a check's values that must be close to their mean. If fewer values are close to it, the
+nodes are not equally fast, and the check gets no baseline."""
 
 
 @dataclass(frozen=True)
@@ -115,9 +115,8 @@ def stable(values: Sequence[float], share: float) -> list[float]:
 def toml(calibration: Calibration, *, bundle: str, date: str, share: float = SHARE) -> str:
     """Return the limits as the text of a TOML file for --limits.
 
-    The `source` field of each limit names the bundle, the date and the number of nodes.
-    Raises ValueError if there are no baselines, because an empty file would silently apply the built-in
-    limits.
+    The `source` field of each limit contains the bundle, the date and the number of nodes. Raises ValueError
+    if there are no baselines, because an empty file would silently apply the built-in limits.
     """
     if not calibration.rows:
         raise ValueError("; ".join(calibration.refused) or "the nodes did not report any measured values")

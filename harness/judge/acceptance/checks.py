@@ -24,19 +24,21 @@ from harness.workers.acceptance.check import TAGS
 
 NO_CUDA: CauseId = "image.no_cuda"
 _NODE_TAGS = {"ENV", "COMPUTE", "TRAIN", "DDP"}
-"""Tags of the checks that a node's complete report must contain."""
+"""Tags of the checks that a complete report on a node must contain."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """One pod's report. If the pod sent no report, the individual checks that it printed."""
+    """The checks that one pod reported.
+
+    If the pod sent no report, they are the checks that it printed individually.
+    """
 
     index: int
     node: str
     """The name of the Kubernetes node, according to the API server."""
     checks: tuple[tuple[str, AcceptanceCheck], ...]
-    """The report's checks, each as (reference into the bundle, check). If the pod sent no report, these are
-    the checks that it printed individually."""
+    """Pairs of (reference into the bundle, check), one for each of these checks."""
     report: AcceptanceReport | None
     ref: str
     at: str = ""
@@ -245,7 +247,7 @@ def _without_cuda(node_answers: dict[int, Answer]) -> list[tuple[Answer, str, Ac
 def _failed(case: Case, failures: list[tuple[Answer, str, AcceptanceCheck]]) -> Finding:
     """Return the finding for failed checks.
 
-    The finding has the cause that most nodes share. If there is none, it has the cause of the first failed
+    If most nodes share a cause, the finding has this cause. Otherwise, it has the cause of the first failed
     check in the order of TAGS.
     """
     failures = sorted(failures, key=lambda each: (TAGS.index(each[2].tag), each[0].index))
@@ -279,7 +281,7 @@ def _failed(case: Case, failures: list[tuple[Answer, str, AcceptanceCheck]]) -> 
 
 
 def _shared(case: Case, failures: list[tuple[Answer, str, AcceptanceCheck]]) -> tuple[CauseId, str] | None:
-    """Return (cause, description) if more than half of the nodes, and at least two, share a cause."""
+    """Return the (cause, description) shared by more than half of the nodes, and by at least two, or None."""
     if case.launch.acceptance != "nodes":
         return None
     nodes: dict[CauseId, set[int]] = {}
@@ -307,7 +309,8 @@ def _accused(case: Case, answer: Answer, check: AcceptanceCheck) -> list[int]:
 def _doubts(case: Case, node_answers: dict[int, Answer]) -> Iterable[tuple[Answer, str]]:
     """Yield (the pod's Answer, description) for each doubtful result.
 
-    A result is doubtful if it is missing, is UNKNOWN, or is a PASS outside its limit.
+    A result is doubtful if it is missing, if it is UNKNOWN, or if it is PASS although the value violates its
+    limit.
     """
     check_ids = {check.id for one in node_answers.values() for _, check in one.checks}
     for one in node_answers.values():
@@ -349,7 +352,7 @@ def _within_limit(check: AcceptanceCheck) -> bool:
 
 
 def _state(case: Case, index: int | None) -> str:
-    """Return a clause about the pod on a node that sent no report, such as "its pod is Pending"."""
+    """Return a clause about the pod on a node without a report, such as "its pod is Pending"."""
     pod = case.pods.get(index) if index is not None else None
     if pod is None:
         return "no pod started there"

@@ -1,8 +1,8 @@
 """Judge a whole cluster's acceptance tests: every check on every GPU of every node.
 
 A node passes if its report is complete and every check in the report passed. The result is UNKNOWN if a node
-did not report, if its report is incomplete, or if only other nodes reported a check. Pods print each check
-twice, so that losing a single record never improves a verdict.
+did not report, if its report is incomplete, or if it lacks a check that other nodes reported. Pods print each
+check twice, so that losing a single record never improves a verdict.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ def _node(
 
 
 def _verdict_of(report: AcceptanceReport) -> list[Cell]:
-    """Return a result if the report has no checks, or if its verdict is worse than that of every check."""
+    """Return one more result if the report has no checks, or has a worse verdict than all of its checks."""
     expected = worst(check.verdict for check in report.checks)
     if ORDER.index(report.verdict) < ORDER.index(expected):
         return [

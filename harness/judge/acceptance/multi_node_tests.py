@@ -38,7 +38,7 @@ class Group:
         """Return the results for one node.
 
         A check that names ranks counts only if one of these ranks runs on this node. A check that failed
-        because of other nodes proves nothing about this node, so its result is UNKNOWN.
+        because of other nodes proves nothing about this node, so the result is UNKNOWN.
         """
         own = {rank for rank, name in self.hosts.items() if name == node}
         if not own:
@@ -55,8 +55,8 @@ class Group:
         shared = [check for check in checks if not check.ranks]
         other_checks = [check for check in checks if check.ranks and not own & set(check.ranks)]
         cells = [Cell.of(check) for check in own_checks]
-        # If a test failed for all nodes together, this node is proved neither faulty nor good. If one node
-        # runs all ranks, the failure belongs to that node.
+        # If a test failed for all nodes together, the failure proves neither that this node is faulty nor
+        # that it is good. If one node runs all ranks, the failure belongs to that node.
         alone = len(set(self.hosts.values())) == 1
         cells += [
             replace(
@@ -110,7 +110,7 @@ def cells(all_groups: Iterable[Group], node: str) -> list[Cell]:
 def own(all_groups: Sequence[Group], world: Mapping[int, str]) -> list[Cell]:
     """Return one result for each check in the multinode reports, without assigning it to a node.
 
-    If all nodes should have run tests together but no pod reported any, the only result is UNKNOWN.
+    If all nodes should have run tests together but no pod reported a result, return one UNKNOWN result.
     """
     if world and not all_groups:
         return [Cell(TOGETHER, "UNKNOWN", "no pod reported results of the tests across all nodes")]

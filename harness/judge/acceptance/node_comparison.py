@@ -135,7 +135,7 @@ def _expected_checks(nodes: Sequence[NodeResult]) -> dict[Kind | None, set[Place
 
 
 def _not_reported(node: NodeResult, expected: dict[Kind | None, set[Place]]) -> list[Cell]:
-    """Return an UNKNOWN result for each check that only other nodes of this node's kind reported."""
+    """Return an UNKNOWN result for each check that this node lacks, but other nodes of its kind reported."""
     if node.kind is None:
         return []
     reported = {(cell.id, cell.gpu) for cell in node.cells}
@@ -163,7 +163,7 @@ def versions(nodes: Sequence[NodeResult]) -> Cell:
 
 
 def _apart(name: str, nodes: Sequence[NodeResult]) -> list[str]:
-    """Return a one-item list with the nodes whose version of `name` differs, or [] if none differs."""
+    """Return a one-item list that names the nodes whose version of `name` differs, or [] if none differs."""
     by_node = {node.node: node.versions.get(name, "none") for node in nodes}
     count = Counter(by_node.values())
     if len(count) < 2:

@@ -1,7 +1,7 @@
 """Distinguish a node's own faults from faults in the image, the resource request or a shared component.
 
 A node is tainted only if the tests prove that the node itself is at fault. A cause that occurs on most nodes
-does not prove this. For example, an image without CUDA fails everywhere.
+is no such proof. For example, an image without CUDA fails everywhere.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ own fault only if it does not occur on most of the other nodes."""
 
 
 def doubtful(fleet: Fleet, *, force: bool = False) -> dict[str, str]:
-    """Map each failed node that may not itself be at fault to the reason for this doubt.
+    """Map each failed node that may not itself be at fault to a reason for doubt.
 
     If more than half of the nodes fail with the same cause, all failed nodes are included. With `force`, such
     a cause counts as each node's own fault.
@@ -64,7 +64,7 @@ def shared_cause(fleet: Fleet) -> Shared | None:
 
 
 def image_at_fault(fleet: Fleet) -> str | None:
-    """Return why the image cannot be used to test any node, or None if it can."""
+    """Return the reason why no node can be tested with the image, or None if the image is usable."""
     texts = (cell.text for node in fleet.nodes for cell in node.cells if cell.cause == NO_CUDA)
     return next(texts, None)
 

@@ -18,7 +18,7 @@ Key = tuple[str, int | None, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class Member:
-    """A node that should report, and what is known about its pod from the cluster.
+    """A node that should report, and the cluster's information about its pod.
 
     `pod` is the node's last pod, or "" if it is unknown. `ranks` are the node's ranks in the world that spans
     all nodes, or () if each node tests only itself.
@@ -29,7 +29,8 @@ class Member:
     restarts: int = 0
     ranks: tuple[int, ...] = ()
     shared: Parts | None = None
-    """How the node's GPUs are shared or split, according to its labels. None means whole GPUs."""
+    """The way in which the node's GPUs are shared or split, according to its labels. None means whole
+    GPUs."""
 
 
 @dataclass
@@ -78,10 +79,10 @@ class PodRecords:
         return max(count.values(), default=0)
 
     def last(self) -> list[tuple[AcceptanceReport, list[AcceptanceCheck]]]:
-        """Return the last report and all reports with checks that no later report repeats, oldest first.
+        """Return (report, checks) pairs, oldest first. `checks` are those that no later report repeats.
 
-        Each report is paired with those checks. A check in `loose` is newer than all reports, so it replaces
-        the check with the same id in a report.
+        Reports without such checks are omitted, except the last report. A check in `loose` is newer than all
+        reports, so it replaces the check with the same id in a report.
         """
         later = {check.id for check in self.loose}
         counting: list[tuple[AcceptanceReport, list[AcceptanceCheck]]] = []
@@ -93,7 +94,7 @@ class PodRecords:
         return counting[::-1]
 
     def lacks(self, restarts: int) -> str | None:
-        """Return why the records are incomplete, or None if they are complete."""
+        """Return the reason why the records are incomplete, or None if they are complete."""
         if not self.reports:
             return "there is no report: the tests were cut off"
         if self.loose:

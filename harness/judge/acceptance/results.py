@@ -91,9 +91,8 @@ class Kind:
 class Figure:
     """One check's median value across all nodes of one kind.
 
-    A node without a value counts as faster than all other nodes, so that a missing value never makes a slow
-    node look better.
-    `median` is None if too few nodes have a value.
+    A node without a value counts as the fastest node, so that a missing value never makes a slow node look
+    better. `median` is None if too few nodes have a value.
     """
 
     id: str

@@ -1,4 +1,4 @@
-"""Exclude the speed of shared GPUs from the verdict, as other processes may have used them during the tests.
+"""Exclude the speed of shared GPUs from the verdict, because other processes may have used them.
 
 The node's labels, or the pod itself (workers/acceptance/gpu_sharing.py), show whether a GPU is shared. A
 wrong computation result on a shared GPU is still a failure.
@@ -19,7 +19,7 @@ WHOLE_ONLY = "a GPU is accepted only if it is neither split nor shared"
 
 
 def proved_by(checks: Sequence[AcceptanceCheck | Cell]) -> Parts | None:
-    """Return how the node's GPUs are shared or split according to the checks in its pod, or None."""
+    """Return how the node's GPUs are shared or split, according to the checks in its pod, or None."""
     check = next((one for one in checks if one.verdict == "UNKNOWN" and one.cause in CAUSES), None)
     if check is None:
         return None
@@ -27,7 +27,7 @@ def proved_by(checks: Sequence[AcceptanceCheck | Cell]) -> Parts | None:
 
 
 def fair(check: AcceptanceCheck, shared: Parts | None) -> AcceptanceCheck:
-    """Return the check, changed to UNKNOWN if its failure proves nothing because the GPUs are shared."""
+    """Return the check. If the shared GPUs may explain its failure, return it with the verdict UNKNOWN."""
     if shared is None or not excuse(check.verdict, check.cause):
         return check
     text = excused(check.text, shared.text)

@@ -17,7 +17,7 @@ from harness.judge.logs import ranks_outside_collectives
 ENDING_SECONDS = 20.0
 """Maximum time, in seconds, that ranks, the Pluto client and torchrun need to exit after the last point."""
 RESUME_SECONDS = 10.0
-"""Minimum time, in seconds, after which an admitted job counts as not resumed."""
+"""An admitted job that is still suspended after this many seconds counts as not resumed."""
 _MULTIKUEUE = "kueue.x-k8s.io/multikueue"
 """Value of the managedBy field of jobs that MultiKueue runs in a worker cluster."""
 _MANAGED = "kueue.x-k8s.io/managed"
@@ -48,7 +48,7 @@ def refused(case: Case) -> bool:
 
 
 def queue_and_admission(case: Case) -> list[Finding]:
-    """Run the `queue` and `admission` checks: the queue exists and is active, and Kueue admitted the job."""
+    """Run the `queue` and `admission` checks: the queue exists and is active, and it admitted the job."""
     if not case.queue:
         return _without_queue(case)
     if not case.workload:
@@ -75,10 +75,10 @@ def queue_and_admission(case: Case) -> list[Finding]:
 
 
 def _not_resumed(case: Case, workload: ObjectState) -> Finding | None:
-    """Return a finding if Kueue admitted the job, and the job remained suspended, or None.
+    """Return a finding if the job remained suspended after Kueue had admitted it, otherwise None.
 
-    Kueue resumes the object that the Workload belongs to. If this is the JobSet's owner, such as a TrainJob,
-    either Kueue did not resume the owner, or the owner's controller did not resume the JobSet.
+    Kueue resumes the object that the Workload belongs to. If this object is the JobSet's owner, such as a
+    TrainJob, either Kueue did not resume the owner, or the owner's controller did not resume the JobSet.
     """
     job, until = case.jobset, case.stopped_at
     if job is None or until is None or case.pods or not controllers.waited(case):
@@ -106,7 +106,7 @@ def _not_resumed(case: Case, workload: ObjectState) -> Finding | None:
 def _without_queue(case: Case) -> list[Finding]:
     """Return the `queue` and `admission` findings for a job that does not name a queue.
 
-    Pods without a controller cannot name a queue, because no controller object has the queue label.
+    Pods without a controller belong to no object that could have the queue label, so they need no admission.
     """
     if case.jobset is None and case.launch.kind != "Pod":
         missing = not_passed("admission", "run.evidence_missing", "no state of the job was recorded")
@@ -191,7 +191,7 @@ def _refused(case: Case, last: ObjectState) -> list[Finding]:
 
 
 def _without_topology(workload: ObjectState) -> bool:
-    """Return whether Kueue has delayed the topology assignment until after the admission checks."""
+    """Return whether Kueue waits for the admission checks before it assigns the topology."""
     assignments = items(workload.object, "status", "admission", "podSetAssignments")
     return any(each.get("delayedTopologyRequest") == "Pending" for each in assignments)
 
@@ -209,7 +209,7 @@ def _pending_checks(workload: ObjectState) -> list[str]:
 
 
 def _advice(cause: CauseId, message: str) -> str:
-    """Return advice for Kueue's message, or "" if the cause's own advice is enough."""
+    """Return advice for Kueue's message, or "" if the cause's advice is sufficient."""
     if cause == "admission.topology":
         excluded = {kind: int(count) for kind, count in _EXCLUDED_NODES.findall(message)}
         most = max(excluded, key=lambda kind: excluded[kind], default="")
@@ -220,9 +220,10 @@ def _advice(cause: CauseId, message: str) -> str:
 
 
 def worker_cluster(case: Case) -> str:
-    """Return the worker cluster in which MultiKueue runs the job, such as "cluster a", or "" for none.
+    """Return the worker cluster in which MultiKueue runs the job, such as "cluster a", or "".
 
-    The Workload may not name the cluster. Then the job's managedBy field shows that MultiKueue runs it.
+    If the Workload does not name the cluster, return "another cluster" if the job's managedBy field names
+    MultiKueue.
     """
     last = case.workload[-1] if case.workload else None
     if case.pods or last is None or not _is(last, "QuotaReserved"):
@@ -272,7 +273,7 @@ def _no_workload(case: Case) -> Finding:
 
 
 def _suspended_by_kueue(case: Case) -> bool:
-    """Return whether Kueue ever suspended the job (a JobSet or Job) or gated its pods (other kinds).
+    """Return whether the job (a JobSet or Job) was ever suspended, or its pods (for other kinds) were gated.
 
     If so, Kueue also created a Workload, which is missing from the evidence.
     """
@@ -327,7 +328,7 @@ def _silent(case: Case, over: float, advice: list[str]) -> list[str]:
     """Return the advice, preceded by sentences about ranks that stopped logging long before the time limit.
 
     The rank that stopped logging first is named first. If all ranks had logged all their points, more time
-    would not have helped. In that case, a different sentence replaces the advice.
+    would not have helped, so a sentence about the processes that did not end replaces the advice.
     """
     last = {rank: case.last_logged(rank) for rank in case.ranks}
     quiet_ranks = [rank for rank in last if last[rank] and over - last[rank] >= ENDING_SECONDS]
@@ -348,7 +349,7 @@ def _silent(case: Case, over: float, advice: list[str]) -> list[str]:
 
 
 def _slow_start(case: Case, over: float) -> list[str]:
-    """Return [sentence] if the start took more than half of the job's time, otherwise []."""
+    """Return [sentence] if the job spent more than half of its time limit on starting, otherwise []."""
     admissions = [condition(state, "Admitted") for state in case.workload if _is(state, "Admitted")]
     admitted_at = max((seconds(one.get("lastTransitionTime")) or over for one in admissions), default=over)
     logged = {rank: case.first_logged(rank) or over for rank in case.logging}
@@ -370,7 +371,7 @@ def _slow_start(case: Case, over: float) -> list[str]:
 
 
 def _allowed(case: Case, workload: ObjectState) -> tuple[str, list[str]]:
-    """Return the job's maximum execution time as text, and advice if that time was derived from --wait."""
+    """Return the job's maximum execution time as text, and advice if this limit was derived from --wait."""
     limit = mapping(workload.object, "spec").get("maximumExecutionTimeSeconds")
     wait = case.manifest.deadline_seconds
     text = f" ({limit} s)" if limit else ""

@@ -1,8 +1,8 @@
 """Find the ranks and the node that are responsible for failed connections.
 
-Inside the pods, only rank 0 compares results from several ranks. If other pods cannot reach rank 0, each pod
-reports only its own results. The judge has the results from all pods, and the API objects show which node has
-a given IP address.
+Inside the pods, only rank 0 compares results from several ranks. If the other pods cannot reach rank 0, each
+pod reports only its own results. The judge has the results from all pods, and the API objects show which node
+has a given IP address.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from harness.workers.netcheck.matrix import classify
 CAUSES_OF_SENDERS: dict[str, CauseId] = {"tcp.denied": "tcp.denied", "tcp.no_route": "tcp.no_route"}
 """Connection errors that a pod's own kernel can return before a packet leaves the pod, with their causes."""
 Pair = tuple[int, int]
-"""The node indexes of the connecting pod and of its target pod."""
+"""The node indexes of the connecting pod and the target pod."""
 
 
 @dataclass(frozen=True)
@@ -30,9 +30,9 @@ class Culprit:
     """The pods that caused connections to fail. `nodes` contains their node indexes.
 
     `text` describes what all failures have in common, or is "". `instead` is the cause to report for
-    connections that got no response. It is tcp.rejected if a node rejected other connections, because kernels
-    rate-limit the ICMP messages that reject a connection. If the pods' own kernels refuse to send packets,
-    `instead` is the cause for that error, because these pods cannot send responses either.
+    connections that received no response. If a node rejected other connections, `instead` is tcp.rejected,
+    because kernels rate-limit the ICMP messages that reject a connection. If the pods' own kernels refuse to
+    send packets, `instead` is the cause of that error, because these pods cannot send responses either.
     """
 
     nodes: list[int]
@@ -41,7 +41,7 @@ class Culprit:
 
 
 def culprit(case: Case, cause: str, diagnoses: Mapping[int, NetcheckDiagnosis]) -> Culprit | None:
-    """Return the pods that caused the failures, or None if the pods' own diagnoses are just as precise.
+    """Return the pods that caused the failures, or None if the diagnoses are equally precise.
 
     `diagnoses` maps each node index to the diagnosis from its pod.
     """

@@ -23,7 +23,7 @@ _LOCAL_MANAGERS = (
     "trainer.kubeflow.org/trainjob-controller",
     "ray.io/kuberay-operator",
 )
-"""Values of a job's managedBy field with which the job's own controller reconciles it in this cluster."""
+"""Values of a job's managedBy field that leave the job to its usual controller in this cluster."""
 _TITLES: dict[Controller, str] = {"jobset": "JobSet", "kueue": "Kueue"}
 
 
@@ -37,9 +37,9 @@ def waited(case: Case) -> bool:
 
 
 def down(case: Case, controller: Controller) -> ObjectState | None:
-    """Return the controller Deployment's last state if it has no available pods, otherwise None.
+    """Return the last state of the controller's Deployment if it has no available pods, otherwise None.
 
-    States recorded after the harness stopped waiting do not count.
+    States that were recorded after the harness stopped waiting are ignored.
     """
     limit = case.stopped_at or float("inf")
     states = [s for s in case.bundle.history(f"{controller}-controller") if _at(s) <= limit]
@@ -59,7 +59,10 @@ class SilentWebhook:
 
 
 def webhook_without_endpoints(case: Case) -> SilentWebhook | None:
-    """Return the first webhook Service without a ready endpoint when the harness stopped waiting, or None."""
+    """Return the first webhook Service that had no ready endpoint when the harness stopped waiting.
+
+    Returns None if every recorded webhook Service had one.
+    """
     limit = case.stopped_at or float("inf")
     last: dict[str, list[ObjectState]] = {}
     for kind in ("kueue-endpoints", "jobset-endpoints"):
@@ -87,7 +90,8 @@ class Refused:
     """A controller's request that the API server rejects, as shown by a dry run."""
 
     cause: CauseId | None
-    """The cause that the rejection proves. If it is None, the rejection is only mentioned as a detail."""
+    """The cause that the rejection proves. If it is None, the finding mentions the rejection only as a
+    detail."""
     text: str
     ref: str
 
@@ -169,7 +173,7 @@ def not_followed(
 
 
 def no_job(case: Case) -> Finding | None:
-    """Return a finding if the JobSet controller did not create a Job for a resumed JobSet, or None."""
+    """Return a finding if the JobSet controller created no Job for a resumed JobSet, otherwise None."""
     jobset = case.jobset
     if case.launch.kind != "JobSet" or jobset is None or case.pod_attempts:
         return None
@@ -185,7 +189,7 @@ def no_job(case: Case) -> Finding | None:
 
 
 def foreign_manager(job: ObjectState) -> str:
-    """Return the value of a job's managedBy field if the controller in this cluster ignores the job, or "".
+    """Return the value of a job's managedBy field if it makes the local controllers ignore the job, or "".
 
     MultiKueue and other controllers set the field, and run the job elsewhere or by other means.
     """

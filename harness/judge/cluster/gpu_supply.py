@@ -20,7 +20,7 @@ from harness.judge.cluster import kubelet_rejections
 
 @dataclass(frozen=True)
 class Supply:
-    """Why pods cannot get GPUs. `nodes` maps the name of each affected node to the reason."""
+    """The reasons why pods cannot get GPUs. `nodes` maps the name of each affected node to the reason."""
 
     cause: CauseId
     nodes: dict[str, gpu_nodes.Shortage]
@@ -32,13 +32,13 @@ class Supply:
 
     @property
     def advice(self) -> str:
-        """Return advice on the first node with the supply's cause, or "" if the cause's action is enough."""
+        """Return advice on the first node with the supply's cause, or "" if the cause's action suffices."""
         own = (one.advice for _, one in sorted(self.nodes.items()) if one.cause == self.cause)
         return next(own, "")
 
 
 def of_pods(case: Case, pods: Iterable[ObjectState]) -> Supply | None:
-    """Return why no eligible node can ever provide the GPUs that a pod requests, or None."""
+    """Return the reasons why no eligible node can ever provide the GPUs that a pod requests, or None."""
     nodes = [states[-1] for states in case.bundle.objects("node").values()]
     by_node: dict[str, gpu_nodes.Shortage] = {}
     for pod in pods:
@@ -59,7 +59,7 @@ def of_pods(case: Case, pods: Iterable[ObjectState]) -> Supply | None:
 
 @dataclass(frozen=True)
 class Rejection:
-    """A pod rejected by its node's kubelet. `index` is the node index, or None if it is not known."""
+    """A pod rejected by its node's kubelet. `index` is the node index, or None if the index is unknown."""
 
     state: ObjectState
     why: gpu_nodes.Shortage
@@ -67,7 +67,7 @@ class Rejection:
 
 
 def rejections(case: Case) -> dict[str, Rejection]:
-    """Map each node to the last pod that its kubelet rejected and that never started.
+    """Map each node to the last pod that was rejected by the node's kubelet and never started.
 
     The DaemonSet controller replaces such a pod, and the kubelet rejects the replacement too.
     """
@@ -93,7 +93,7 @@ def advice_on(case: Case, supply: Supply) -> str:
 
 
 def of_nodes(case: Case, names: Collection[str]) -> Supply | None:
-    """Return why the named nodes cannot provide GPUs to the launch's pods, or None."""
+    """Return the reasons why the named nodes cannot provide GPUs to the launch's pods, or None."""
     pods = [states[-1].object for _, states in _never_started(case)]
     requested = gpu_nodes.requested_gpus(requests(pods[0])) if pods else {}
     states = {states[-1].name: states[-1] for states in case.bundle.objects("node").values()}
@@ -108,7 +108,7 @@ def of_nodes(case: Case, names: Collection[str]) -> Supply | None:
 
 
 def _never_started(case: Case) -> list[tuple[int | None, Sequence[ObjectState]]]:
-    """Return the node index and the states of each pod that never started.
+    """Return (node index, states) for each pod that never started.
 
     The index is None for a DaemonSet's pods, because such a pod has no index until it has an IP address.
     """
@@ -136,7 +136,7 @@ def _node(pod: ObjectState) -> str:
 
 
 def parts(case: Case) -> dict[str, gpu_nodes.Parts]:
-    """Map each node with shared or partial GPUs to the reason. Return {} if no pod requests GPUs."""
+    """Map each node with shared or split GPUs to a description. Return {} if no pod requests GPUs."""
     if not any(gpu_nodes.requested_gpus(requests(pod.last.object)) for pod in case.pods.values()):
         return {}
     states = [states[-1] for states in case.bundle.objects("node").values()]

@@ -45,7 +45,7 @@ def ended(manifest: Manifest) -> Finding:
         in_stage = f" in the stage {manifest.in_stage}" if manifest.in_stage else ""
         text = f"the harness was killed{in_stage}, so its evidence is incomplete"
         return not_passed("harness", "run.harness_killed", text, evidence=refs)
-    # Retried requests are reported but do not affect the verdict.
+    # Requests that were retried are reported, but do not affect the verdict.
     retries = listed([f"{retry.what}: {retry.reason}" for retry in manifest.retries])
     reasons = [f"it repeated these requests: {retries}"] if retries else []
     attached = manifest.launch is not None and manifest.launch.attached
@@ -60,16 +60,17 @@ def ended(manifest: Manifest) -> Finding:
 def _ended_stages(manifest: Manifest) -> str:
     """Return a clause that names all stages ended by a signal.
 
-    There can be several, because stages run in parallel and a second signal can end another stage.
+    There can be several, because stages run in parallel, and because a second signal can end a further stage.
     """
     stage_names = [stage.name for stage in manifest.stages if (stage.error or "") in SIGNALS]
     return f" in the stage{'s' if stage_names[1:] else ''} {' and '.join(stage_names)}" if stage_names else ""
 
 
 def manifest(manifest: Manifest | None, before: list[Finding]) -> Finding:
-    """Run the `manifest` check: the manifest is readable and records a launch, unless the run failed earlier.
+    """Run the `manifest` check: the manifest is readable, and it records a launch.
 
-    `before` contains the findings from earlier checks.
+    If an earlier check failed, the manifest need not record a launch. `before` contains the findings of the
+    earlier checks.
     """
     refs = ["manifest.json"]
     if manifest is None:
@@ -115,7 +116,7 @@ def launched(case: Case) -> Finding:
 def evidence(case: Case) -> Finding:
     """Run the `evidence` check: none of the bundle files that were read is truncated or malformed.
 
-    Earlier checks have read all files except the object files.
+    Earlier checks have read all files except those in objects/.
     """
     case.bundle.read_objects()
     damaged = case.bundle.damaged

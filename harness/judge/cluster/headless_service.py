@@ -31,13 +31,13 @@ class ServiceProblem:
 def problem(case: Case) -> ServiceProblem | None:
     """Return the problem with the pods' Service.
 
-    Returns None if the Service is correct or was not recorded.
+    Returns None if the Service is correct, or if the evidence does not show its state.
     """
     pods = {index: pod for index, pod in case.pods.items() if _subdomain(pod)}
     if not pods or not _readable(case, "service"):
         return None
     name = _subdomain(next(iter(pods.values())))
-    # After waiting, the harness deletes the job, and the garbage collector deletes the job's Service.
+    # When the harness has stopped waiting, it deletes the job, and the garbage collector deletes the Service.
     limit = case.waited_until or float("inf")
     recorded = [states for states in case.bundle.objects("service").values() if states[0].name == name]
     until = [[s for s in states if (seconds(s.received_at) or 0.0) <= limit] for states in recorded]
@@ -56,7 +56,7 @@ def problem(case: Case) -> ServiceProblem | None:
 
 
 def healthy(case: Case) -> str | None:
-    """Return a sentence if the Service provably selects and publishes all pods, otherwise None."""
+    """Return a sentence if the evidence proves that the Service selects and publishes all pods, or None."""
     subdomains = {_subdomain(pod) for pod in case.pods.values()} - {""}
     if problem(case) or len(case.pods) < case.expected.num_nodes or len(subdomains) != 1:
         return None
@@ -75,8 +75,8 @@ def _watched(case: Case, kind: str) -> bool:
     """Return whether the evidence contains all states of all objects of the given kind.
 
     States can be missing if the harness is not allowed to list this kind, if it was killed before it had
-    recorded them all, or if a watch broke. A recorded state is still evidence, but the absence of a
-    state is not evidence.
+    recorded them all, or if a watch broke. In these cases, a recorded state is still evidence, but the
+    absence of a state is not.
     """
     is_broken = any(retry.reason.startswith(f"objects/{kind}: ") for retry in case.manifest.retries)
     is_complete = case.manifest.ended_at is not None or case.running
@@ -112,7 +112,7 @@ def _address(service: ObjectState, pods: dict[int, Pod]) -> ServiceProblem | Non
     """Return the problem with a Service that is not headless.
 
     Kubernetes' DNS specification defines names for individual pods only for headless Services. CoreDNS also
-    serves them for other Services, so every other problem takes precedence.
+    resolves these names for other Services, so every other problem takes precedence.
     """
     address = mapping(service.object, "spec").get("clusterIP")
     if address in (None, "", "None"):

@@ -1,4 +1,4 @@
-"""Explain why an attached job's image cannot be pulled if the container's own message gives no reason."""
+"""Explain why an attached job's image cannot be pulled if the container's status gives no reason."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def secrets(case: Case, index: int) -> list[str]:
 
 
 def outdated(case: Case, index: int) -> str:
-    """Return a clause about a StatefulSet that now has another image but does not replace the pod, or "".
+    """Return a clause about a StatefulSet whose template has another image than the pod, or "".
 
-    With OrderedReady, the controller does not update a pod until the pod is ready
+    With OrderedReady, the controller does not replace a pod until the pod is Ready
     (kubernetes/kubernetes#67250).
     """
     launched = case.jobset

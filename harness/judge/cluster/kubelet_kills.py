@@ -1,4 +1,4 @@
-"""Find the Event with the kubelet's reason for killing a container that had started.
+"""Find the Event that gives the kubelet's reason for killing a running container.
 
 If a probe or a postStart hook fails, the container's status contains only the exit code of a signal.
 """
@@ -39,7 +39,7 @@ class Kill:
 
 
 def of_container(case: Case, index: int, terminated: dict[str, object]) -> Kill | None:
-    """Return why the kubelet killed the rank container of a node, or None.
+    """Return the reason why the kubelet killed a node's rank container, or None.
 
     `terminated` is the container's terminated state. Its times can be compared with those of the Events,
     because both come from the kubelet.
@@ -68,7 +68,7 @@ def of_container(case: Case, index: int, terminated: dict[str, object]) -> Kill 
 
 
 def _is_of_the_ranks(case: Case, event: PodEvent) -> bool:
-    """Return whether an Event can be about the rank's container rather than another one in the pod."""
+    """Return whether an Event can be about the rank's container rather than another container in the pod."""
     path = mapping(event.state.object, "involvedObject").get("fieldPath")
     return path in (None, "", f"spec.containers{{{case.launch.container}}}")
 

@@ -48,7 +48,7 @@ _ADVICE = (
 
 
 def advice(pod: Mapping[str, Any]) -> str:
-    """Return advice on a pod that its kubelet rejected, or "" if the advice of the cause is enough."""
+    """Return advice on a pod that its kubelet rejected, or "" if the cause's advice is sufficient."""
     status = mapping(pod, "status")
     text = f"{status.get('reason')}: {status.get('message')}"
     known = next((advice for pattern, advice in _ADVICE if pattern.search(text)), "")

@@ -1,4 +1,4 @@
-"""Judge what netcheck found inside the pods: which ranks cannot reach each other, and why."""
+"""Judge netcheck's results from inside the pods: which ranks cannot reach each other, and why."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class PodDiagnosis:
 
 def diagnoses(case: Case) -> dict[int, PodDiagnosis]:
     """Map each node index to the last diagnosis from the node's last pod."""
-    if case.launch.netcheck is None:  # A netcheck run that a rank itself started is not judged.
+    if case.launch.netcheck is None:  # If a rank itself started netcheck, the results are not judged.
         return {}
     index = {pod.name: node for node, pod in case.pods.items()}
     return {
@@ -97,7 +97,7 @@ def check(case: Case) -> Finding:
 def steps(case: Case, diagnosis: NetcheckDiagnosis) -> list[NetcheckStep]:
     """Return the diagnosis steps.
 
-    If the pods could not decide the `pods` and `service` steps, the API objects decide them.
+    If netcheck could not decide the `pods` or `service` step inside the pods, the API objects decide it.
     """
     corrected = {"pods": _pods(case), "service": _service(case, diagnosis.verdict == "ok")}
     return [
@@ -124,7 +124,7 @@ def _service(case: Case, all_passed: bool) -> NetcheckStep | None:
 
 
 def _accused(first: PodDiagnosis, pod_diagnoses: Iterable[PodDiagnosis]) -> list[int]:
-    """Return the nodes that `first` blames, and those whose pods blame themselves for the same cause."""
+    """Return the nodes that `first` blames, and those whose own diagnoses blame them for the same cause."""
     own = {
         one.index
         for one in pod_diagnoses
@@ -188,7 +188,7 @@ def _failed(case: Case, first: PodDiagnosis, pod_diagnoses: Mapping[int, PodDiag
 
 
 def _with(outcome: str, diagnoses: Mapping[int, NetcheckDiagnosis]) -> set[int]:
-    """Return the node indexes of the pods in whose own results the outcome occurs."""
+    """Return the node indexes of the pods whose own results contain the outcome."""
     return {
         index
         for index, one in diagnoses.items()
@@ -213,10 +213,10 @@ def _blames_itself(one: PodDiagnosis) -> bool:
 def _late(
     case: Case, first: PodDiagnosis, pod_diagnoses: Mapping[int, PodDiagnosis]
 ) -> tuple[list[int], str] | None:
-    """Return the ranks that started too late, and a sentence about them, if this explains all failures.
+    """Return (ranks that started too late, sentence) if the late start explains all failures, otherwise None.
 
-    A pod that netcheck has ended no longer responds, so a rank whose check starts afterwards cannot connect
-    to it.
+    A pod in which netcheck has ended no longer responds, so a rank whose check starts later cannot connect to
+    it.
     """
     if first.diagnosis.cause not in PLACED:
         return None
@@ -245,19 +245,22 @@ def _too_late(
         return True
     back = there.diagnosis.rows.get(receiver, {}).get(sender)
     is_exact = _knows_own_start(sender, pod_diagnoses.get(sender))
-    # The sender did not listen yet if the receiver's last connection to it was refused.
+    # If the receiver's last connection to the sender was refused, the sender was not listening yet.
     return not is_exact and back is not None and "tcp.refused" in (back.outcome, back.withheld)
 
 
 def _knows_own_start(index: int, one: PodDiagnosis | None) -> bool:
-    """Return whether the pod made its diagnosis itself. Otherwise, its duration is that of rank 0's check."""
+    """Return whether the diagnosis from this pod was made by the pod itself.
+
+    Otherwise, rank 0 made it, and its duration is that of rank 0's check.
+    """
     return one is not None and one.diagnosis.rank == index
 
 
 def _check_began(case: Case, index: int, one: PodDiagnosis | None) -> float:
-    """Return when the check in a pod began, in seconds since the epoch.
+    """Return the start time of the check in a pod, in seconds since the epoch.
 
-    If only rank 0's diagnosis is known, this is the start of the container, which can be much earlier.
+    If only rank 0's diagnosis is known, this is the start time of the container, which can be much earlier.
     """
     if one is not None and _knows_own_start(index, one):
         return (seconds(one.record.at) or LATE) - one.diagnosis.seconds
@@ -277,8 +280,8 @@ def _blind(diagnoses: Mapping[int, NetcheckDiagnosis]) -> set[int]:
 def _homeless(case: Case, first: PodDiagnosis, nodes: list[int]) -> tuple[str, str] | None:
     """Return (reason, reference) for pods that were scheduled too late, or None.
 
-    The other pods had waited for these pods, but had already ended when these were scheduled. The
-    `scheduling` check judges pods that were never scheduled.
+    When these pods were scheduled, the other pods had already stopped waiting for them. The `scheduling`
+    check judges pods that were never scheduled.
     """
     until = seconds(first.record.at) or 0.0
     reasons = [reason for index in nodes if (reason := _unscheduled(case, index, until)) is not None]
@@ -302,7 +305,8 @@ def _unscheduled(case: Case, index: int, until: float) -> tuple[str, str] | None
 def _unreached(case: Case, first: PodDiagnosis, nodes: list[int]) -> tuple[str, str] | None:
     """Return (cause, sentence) if pods started in time but no other pod reached them, or None.
 
-    Returns None if any of these pods has no diagnosis, or if the other pods ended soon after it had started.
+    Returns None if any of these pods has no diagnosis, or if the other pods ended soon after the start of
+    these pods.
     """
     pod_diagnoses, until = diagnoses(case), seconds(first.record.at) or 0.0
     if not nodes or any(index not in pod_diagnoses for index in nodes):

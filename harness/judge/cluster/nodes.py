@@ -9,7 +9,8 @@ from harness.judge.finding import Finding, not_passed, passed, unknown
 from harness.judge.pod_end import End
 
 SILENT_SECONDS = 50.0
-"""Seconds from a node's last heartbeat until Ready becomes Unknown (node-monitor-grace-period)."""
+"""Time, in seconds, from a node's last heartbeat until its Ready condition becomes Unknown
+(node-monitor-grace-period)."""
 
 
 def _not_ready(case: Case, node: str, until: float) -> ObjectState | None:
@@ -58,7 +59,7 @@ def checks(case: Case, ends: dict[int, End]) -> Finding:
 
 
 def _since(state: ObjectState) -> float:
-    """Return when the node was last known to be Ready, in seconds since the epoch."""
+    """Return the time at which the node was last known to be Ready, in seconds since the epoch."""
     ready = condition(state, "Ready")
     moment = seconds(ready.get("lastTransitionTime")) or seconds(state.received_at) or 0.0
     return moment - SILENT_SECONDS if ready.get("status") == "Unknown" else moment

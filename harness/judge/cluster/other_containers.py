@@ -31,7 +31,7 @@ _OF_A_WAITING_RANK = re.compile(
     r"[Tt]ime(d )?out|Rendezvous|Dist(Store|Network)Error|[Cc]onnection|connectFullMesh|name resolution"
     r"|not known"
 )
-"""Pattern for the errors of ranks that waited in vain for other ranks."""
+"""Pattern for the errors of ranks that timed out while they waited for other ranks."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Other:
 
     @property
     def outcome(self) -> str:
-        """Return how the container ended, such as "exit code 137 (out of memory)"."""
+        """Return a description of the container's end, such as "exit code 137 (out of memory)"."""
         return f"exit code {self.exit_code}{' (out of memory)' * self.oom_killed}"
 
     @property
@@ -90,7 +90,10 @@ class Other:
 
     @property
     def endless(self) -> bool:
-        """Return whether the pod can end while this container is running. True for native sidecars."""
+        """Return whether the pod can end while this container is running.
+
+        This is true for native sidecars.
+        """
         return self.role == "native sidecar"
 
 
@@ -205,7 +208,7 @@ def _init_unended(case: Case, ends: dict[int, End], others: list[Other]) -> Find
 
 
 def _failed_by_itself(end: End) -> bool:
-    """Return whether a rank failed with an error of its own, and not because it waited for other ranks."""
+    """Return whether a rank failed with an error of its own, not because it waited for other ranks."""
     own = end.state == "failed" and end.cause == "rank.crashed" and not end.follows
     return own and "Error" in end.log_quote and not _OF_A_WAITING_RANK.search(end.log_quote)
 
@@ -281,7 +284,7 @@ def _not_passed(
 
 
 def added_by(case: Case, other: Other) -> str:
-    """Return a clause that names who added the container to its pod, according to the recorded templates."""
+    """Return a clause that names the source of the container according to the recorded pod templates."""
     launched = _templates(case.jobset) if case.jobset is not None else []
     workload = f"{case.launch.kind} {case.launch.object_name}"
     if case.jobset is None or not launched:

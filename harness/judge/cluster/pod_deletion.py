@@ -1,4 +1,4 @@
-"""Determine who deleted a pod: its controllers when the job ended, or another client before that."""
+"""Determine whether a pod's controllers deleted the pod when the job ended, or another client before that."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def leaving(state: ObjectState) -> bool:
 
 
 def removed(pod: Pod) -> ObjectState | None:
-    """Return the first state in which the pod was being deleted, or None."""
+    """Return the first state in which the pod was being deleted, or None if no state shows a deletion."""
     return next(filter(leaving, pod.history), None)
 
 
@@ -51,13 +51,13 @@ def _had_ended(case: Case, state: ObjectState) -> bool:
 
 
 def _own_status(case: Case, pod: ObjectState) -> dict[str, Any]:
-    """Return the status of the rank's container in a pod, or {} if the pod does not have it."""
+    """Return the status of the rank's container in a pod, or {} if it is missing."""
     statuses = items(pod.object, "status", "containerStatuses")
     return next((status for status in statuses if status.get("name") == case.launch.container), {})
 
 
 def evicted(pod: Pod) -> str | None:
-    """Return why the kubelet or the scheduler evicted the pod, or None if it was not evicted."""
+    """Return the reason why the kubelet or the scheduler evicted the pod, or None if it was not evicted."""
     details, status = disruption(pod.last), mapping(pod.last.object, "status")
     if (rejected := kubelet_rejections.of_running(pod)) is not None:
         message = str(mapping(rejected.object, "status").get("message") or "no reason given").rstrip(" .")
@@ -69,7 +69,7 @@ def evicted(pod: Pod) -> str | None:
 
 
 def evicted_at(pod: Pod) -> float | None:
-    """Return when the first state that shows the pod's eviction was received, or None.
+    """Return the receive time of the first state that shows the pod's eviction, or None.
 
     This time is needed because the kubelet may never report that the pod's container terminated.
     """
@@ -91,8 +91,8 @@ def ended_by_node(state: ObjectState) -> bool:
 def by_lost_node(case: Case, pod: ObjectState) -> bool:
     """Return whether the pod was deleted because its node had been lost, often minutes earlier.
 
-    The garbage collector deletes pods whose node no longer exists, and the taint manager deletes those of an
-    unreachable node after five minutes. A node that has reported the end of the container was not lost.
+    The garbage collector deletes pods whose node no longer exists, and the taint manager deletes the pods of
+    an unreachable node after five minutes. A node that has reported the end of the container was not lost.
     """
     reason, terminated = disruption(pod).get("reason"), mapping(_own_status(case, pod), "state", "terminated")
     return reason == _BY_POD_GC or (reason == _BY_TAINT and not terminated)
@@ -108,7 +108,7 @@ def disruption(pod: ObjectState) -> dict[str, Any]:
 
 
 def asked_to_stop(pod: Pod) -> float:
-    """Return when the pod was deleted or evicted, in seconds since the epoch, or LATE if unknown."""
+    """Return the time of the pod's deletion or eviction, in seconds since the epoch, or LATE if unknown."""
     state, at = removed(pod), seconds(disruption(pod.last).get("lastTransitionTime"))
     return min(LATE if at is None else at, requested_at(state) if state else LATE)
 
@@ -128,7 +128,7 @@ def stopped_by_node(pod: Pod, ended_at: float) -> bool:
 
 
 def requested_at(removed: ObjectState) -> float:
-    """Return when the deletion was requested, in seconds since the epoch.
+    """Return the time at which the deletion was requested, in seconds since the epoch.
 
     This is earlier than the deletionTimestamp, which marks the end of the grace period.
     """
@@ -145,7 +145,7 @@ def version(removed: ObjectState) -> float:
 
 
 def at_the_deadline(case: Case, removed: ObjectState) -> float | None:
-    """Return when the pod's Job exceeded its deadline, or None if the pod was not deleted for that reason.
+    """Return the time of the Job's deadline if the pod was deleted because of this deadline, otherwise None.
 
     The controller deletes the pods before it writes the Job's condition, so resource versions do not show
     which came first. Without the condition, the deadline is computed from the Job's start time.
@@ -165,7 +165,7 @@ def job_of(case: Case, pod: ObjectState) -> ObjectState | None:
 
 
 def deadline_of(job: ObjectState) -> float | None:
-    """Return when a Job exceeded its activeDeadlineSeconds, or None if its controller does not report it."""
+    """Return the time at which a Job exceeded its activeDeadlineSeconds, or None if no condition shows it."""
     failure = _failure(job)
     return seconds(failure.get("lastTransitionTime")) if failure.get("reason") == "DeadlineExceeded" else None
 
@@ -173,8 +173,8 @@ def deadline_of(job: ObjectState) -> float | None:
 def too_many_restarts(case: Case, pod: Pod) -> dict[str, Any] | None:
     """Return the container's last failure if a Job deleted its pod after too many restarts, or None.
 
-    With restartPolicy OnFailure, the Job controller counts the restarts of containers. At the backoffLimit,
-    it deletes the pods while their restarted containers run.
+    With restartPolicy OnFailure, the Job controller counts the restarts of containers. When the count reaches
+    the backoffLimit, it deletes the pods while their restarted containers are running.
     """
     job, state = job_of(case, pod.last), removed(pod)
     if not case.launch.attached or job is None or state is None:
@@ -220,7 +220,7 @@ def _planned_deadline(job: ObjectState) -> float | None:
 
 
 def first_out_of_time(case: Case) -> ObjectState | None:
-    """Return the Job that exceeded its deadline, or None if another Job in the launch had failed earlier."""
+    """Return the Job that exceeded its deadline, or None if another Job of the launch failed earlier."""
     jobs = {job.uid: job for job in case.bundle.last("job").values()}
     if case.launch.kind == "Job" and case.jobset is not None:
         jobs[case.jobset.uid] = case.jobset
@@ -311,7 +311,7 @@ def _of_another_step(case: Case, sign: ObjectState, pod: ObjectState) -> bool:
     """Return whether `sign` shows only that another Job of the JobSet completed, such as an initializer.
 
     The end of such a Job does not end the pod. If it ends the JobSet because of a success policy, the
-    JobSet's own status shows that.
+    JobSet's own status shows this.
     """
     owners = {str(owner.get("uid")) for owner in items(pod.object, "metadata", "ownerReferences")}
     other_jobs = [job.uid for job in case.bundle.last("job").values() if job.uid not in owners]
@@ -327,7 +327,7 @@ def _end_conditions(state: ObjectState) -> Iterator[dict[str, Any]]:
 
 
 def _sign_at(case: Case, sign: ObjectState) -> float:
-    """Return when the object in this state began to end, in seconds since the epoch, or 0 if unknown."""
+    """Return the time at which the object began to end, in seconds since the epoch, or 0 if unknown."""
     if by_lost_node(case, sign):  # The node was lost at an earlier, unknown time.
         return 0.0
     reported = (*_end_conditions(sign), disruption(sign))

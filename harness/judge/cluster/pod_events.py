@@ -12,7 +12,7 @@ from harness.judge.case import Case
 
 @dataclass(frozen=True)
 class PodEvent:
-    """An Event about a pod. `at` is when it last occurred, in seconds since the epoch."""
+    """An Event about a pod. `at` is the time of its last occurrence, in seconds since the epoch."""
 
     state: ObjectState
     at: float
@@ -35,10 +35,11 @@ class PodEvent:
 
 
 def of_pod(case: Case, index: int) -> list[PodEvent]:
-    """Return the Events about a node's pod before the harness stopped waiting, the oldest first.
+    """Return the Events about a node's pod before the harness stopped waiting, oldest first.
 
-    An Event that recurs is listed once for each recorded state. The harness's receive times are used, because
-    the nodes' clocks can differ. For an attached job, the Event's own times are used.
+    Each recorded state of a recurring Event is a separate item. `at` is the time at which the harness
+    received the state, because the nodes' clocks can differ. For an attached job, `at` is the Event's own
+    timestamp.
     """
     uid, limit = case.pods[index].last.uid, case.stopped_at or float("inf")
     events = []

@@ -1,6 +1,6 @@
 """Find network settings in the pod specs that explain why ranks cannot reach each other.
 
-A pod cannot read its own spec. The only symptom visible in the pods is that a name does not exist, or that a
+A pod cannot read its own spec. Inside the pods, the only symptoms are that a name does not exist, or that a
 pod is missing because it was not scheduled.
 """
 
@@ -30,7 +30,7 @@ class DnsPolicy:
 def dns_policy(case: Case, indexes: Collection[int]) -> DnsPolicy | None:
     """Return the DNS settings that explain why the pods in `indexes` could not resolve a name, or None.
 
-    Returns None if a pod that uses the cluster's DNS could not resolve a name either.
+    Returns None if one of these pods uses the cluster's DNS, because its failure needs another explanation.
     """
     pods = {index: case.pods[index] for index in sorted(indexes) if index in case.pods}
     reasons = {index: _reason(pod) for index, pod in pods.items()}

@@ -38,7 +38,10 @@ _CLAIMS = (
 
 @dataclass(frozen=True)
 class Blocked:
-    """A container that could not start. `state` is the pod state with the longest message about it."""
+    """A container that could not start.
+
+    `state` is the pod state with the longest message about the container.
+    """
 
     state: ObjectState
     container: str
@@ -57,7 +60,7 @@ class Blocked:
 
 
 def blocked(case: Case, index: int) -> Blocked | None:
-    """Return why, according to the kubelet, a container in a node's pod did not start, or None.
+    """Return the kubelet's reason why a container in a node's pod did not start, or None.
 
     The rank's container takes precedence over the other containers in the pod.
     """
@@ -178,9 +181,9 @@ def image(case: Case) -> Finding:
 
 
 def _on_nodes(case: Case, obstacle: Blocked, node: str | None) -> tuple[str, str]:
-    """Return a clause about nodes that have the image that could not be pulled or a similar one, and advice.
+    """Return (clause, advice) about nodes that have the image that could not be pulled, or a similar image.
 
-    Either can be "". `node` is the name of the pod's node.
+    Either string can be empty. `node` is the name of the pod's node.
     """
     if obstacle.reason not in waiting_reasons.PULL_REASONS:
         return "", ""
@@ -264,7 +267,10 @@ def _never_started(case: Case, idle: list[int]) -> Finding:
 
 
 def _assigned(case: Case) -> Finding:
-    """Return the finding that lists the node of each rank. It is UNKNOWN if a node was not recorded."""
+    """Return the finding that lists the node of each rank.
+
+    The finding is UNKNOWN if a node was not recorded.
+    """
     unseen = [index for index in range(case.expected.num_nodes) if index not in case.pods]
     unseen += [index for index, pod in case.pods.items() if pod.node is None]
     if unseen:
@@ -276,8 +282,8 @@ def _assigned(case: Case) -> Finding:
 def _unscheduled(case: Case, pending: dict[int, tuple[ObjectState, dict[str, Any]]]) -> Finding:
     """Return the finding for unscheduled pods, with the nodes that lack the requested resources.
 
-    Pods that only wait for other pods of their group are mentioned, but their ranks are not named as the
-    cause.
+    Pods that are only waiting for other pods of their group are mentioned, but the finding does not blame
+    their ranks.
     """
     messages = {index: str(one.get("message", "no message")) for index, (_, one) in pending.items()}
     waiting = [index for index, message in messages.items() if waits_for_group(message)]
@@ -352,7 +358,10 @@ _NUMBER = re.compile(r"\d+")
 
 
 def _other_messages(case: Case, index: int, messages: dict[int, str]) -> list[str]:
-    """Return up to two scheduler messages about other pods. Differences in numbers alone do not count."""
+    """Return up to two scheduler messages about other pods.
+
+    Messages that differ only in numbers count as equal.
+    """
     known, texts = {_NUMBER.sub("", messages[index])}, list[str]()
     for other, message in messages.items():
         if (pattern := _NUMBER.sub("", message)) not in known:
@@ -391,5 +400,5 @@ def _rejected(case: Case, rejected: gpu_supply.Supply) -> Finding:
 
 
 def device_holders(case: Case) -> list[tuple[str, DeviceHolder]]:
-    """Return the pods that use devices for which another pod is waiting, with references into the bundle."""
+    """Return (reference, holder) for each pod that uses devices for which another pod is waiting."""
     return [(f"device-holders.jsonl:{line}", one) for line, one in case.bundle.device_holders()]

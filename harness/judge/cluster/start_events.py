@@ -29,7 +29,7 @@ LATE_START = (
     "find out why this container starts late (`kubectl describe pod`), pull its image on the nodes before "
     "the launch, or raise the timeout of the rendezvous"
 )
-"""Advice if ranks waited in vain for a rank whose container had not started."""
+"""Advice if ranks timed out while they waited for a rank whose container had not started."""
 LASTING_SECONDS = 5.0
 """A warning Event counts only if it recurs over at least this many seconds. A single warning may be
 outdated."""
@@ -40,8 +40,8 @@ STEPS = {
     **dict.fromkeys(("FailedCreatePodSandBox", "AddedInterface"), 2),
     **dict.fromkeys(("Pulling", "Pulled", "Created", "Started", "Failed", "BackOff"), 3),
 }
-"""Maps the reason of an Event to the kubelet's startup step in which the Event occurs. The steps are numbered
-in order."""
+"""Maps the reason of an Event to the number of the kubelet's startup step in which the Event occurs. The
+steps are numbered in the order in which they run."""
 _WITHOUT_EFFECT = ("Scheduled", "FailedScheduling", "DNSConfigForming", "FailedToRetrieveImagePullSecret")
 """Reasons of Events that do not show what the kubelet is waiting for. The kubelet can repeat some of them
 although the pod can start. Examples are a warning about too many DNS servers, and a missing pull Secret for
@@ -49,7 +49,8 @@ an image that needs none."""
 _ATTACHED = "SuccessfulAttachVolume"
 _STAMPS = ("firstTimestamp", "lastTimestamp")
 _REPORTED_ONCE = "Multi-Attach error"
-"""Part of a message that the attach-detach controller reports only once for each pod and volume."""
+"""Part of a message that the attach-detach controller reports only once for each pod and volume, although the
+error persists."""
 _ADVICE = (
     (
         _REPORTED_ONCE,
@@ -84,7 +85,7 @@ _ADVICE = (
 
 
 def advice(event: PodEvent | None) -> str:
-    """Return advice for an Event's message, or "" if the cause's own advice is enough."""
+    """Return advice for an Event's message, or "" if the cause's advice is sufficient."""
     message = event.message if event else ""
     own = next((advice for part, advice in _ADVICE if part in message), "")
     return own or container_start_advice.of(message)
@@ -112,7 +113,7 @@ def last(case: Case, index: int) -> PodEvent | None:
 
 
 def unstarted(case: Case, indexes: Iterable[int]) -> list[str]:
-    """Return a sentence, with the pod's last Event, for each of these nodes whose container never started."""
+    """Return a sentence with the pod's last Event for each of these nodes whose container never started."""
     sentences = []
     for index in dict.fromkeys(indexes):
         if index in case.pods and not case.started(index):
@@ -123,7 +124,7 @@ def unstarted(case: Case, indexes: Iterable[int]) -> list[str]:
 
 
 def _outdated(warning: PodEvent, events: list[PodEvent]) -> bool:
-    """Return whether a later Event shows that the step that failed has succeeded since then."""
+    """Return whether a later Event shows that the failed step has succeeded since then."""
     step = STEPS.get(warning.reason, max(STEPS.values()))
     later_events = [event for event in events if event.at > warning.at]
     return any(STEPS.get(event.reason, 0) > step for event in later_events) or (
@@ -141,7 +142,7 @@ def _lasts(case: Case, warnings: list[PodEvent]) -> bool:
 
 
 def _reported_once(case: Case, warnings: list[PodEvent]) -> bool:
-    """Return whether a controller reported a lasting error that it does not report again."""
+    """Return whether a controller reported a persistent error that it does not report again."""
     until = case.stopped_at or case.waited_until
     return until is not None and any(
         _REPORTED_ONCE in event.message and until - event.at >= LASTING_SECONDS for event in warnings

@@ -1,7 +1,7 @@
 """Find out from the scheduler's messages and from Events why pods of a job have no node.
 
-Pods of one job can have different messages. With gang scheduling, most of them only wait for the pod that
-fits on no node. A message can list several reasons, each with the number of nodes that it excludes.
+Pods of one job can have different messages. With gang scheduling, most of the pods are only waiting for the
+pod that fits on no node. A message can list several reasons, each with the number of nodes that it excludes.
 """
 
 from __future__ import annotations
@@ -120,12 +120,12 @@ _FILTERED_ADVICE = (
 _CLAIM_NOT_CREATED = "FailedResourceClaimCreation"
 _NO_TEMPLATE = "create the ResourceClaimTemplate in the message, or correct its name in resourceClaims"
 IGNORED_SECONDS = 30.0
-"""A working scheduler sets each pod's PodScheduled condition within this many seconds."""
+"""Maximum time, in seconds, in which a working scheduler sets the PodScheduled condition of a new pod."""
 
 
 @dataclass(frozen=True)
 class Volume:
-    """The reason why a volume keeps a pod off the nodes, and advice."""
+    """The reason why the pod's volume excludes nodes, and advice."""
 
     reason: str
     advice: str
@@ -133,7 +133,7 @@ class Volume:
 
 @dataclass(frozen=True)
 class Notes:
-    """Sentences from Events about unscheduled pods, with references and advice."""
+    """Sentences about Events of unscheduled pods, with references and advice."""
 
     texts: list[str]
     evidence: list[str]
@@ -143,9 +143,9 @@ class Notes:
 
 
 def reasons(message: str) -> list[str]:
-    """Return the reasons in a scheduler's message, without the numbers of nodes.
+    """Return the reasons in a scheduler's message, without the node counts.
 
-    A message without numbers is a single reason, which applies to all nodes.
+    A message without counts is a single reason, which applies to all nodes.
     """
     _, has_counts, text = message.partition("nodes are available: ")
     text = _END.sub("", text if has_counts else message)
@@ -153,9 +153,9 @@ def reasons(message: str) -> list[str]:
 
 
 def volume(message: str) -> Volume | None:
-    """Return the volume problem that keeps a pod off the nodes, or None if another reason excludes some node.
+    """Return the volume problem that excludes nodes, or None if any other decisive reason excludes nodes too.
 
-    Nodes that the pod excludes by taints or selectors do not count.
+    Taints and the pod's own affinity and node selectors are not decisive.
     """
     decisive = [
         reason for reason in reasons(message) if _is_of_a_volume(reason) or not _is_on_purpose(reason)
@@ -167,7 +167,7 @@ def volume(message: str) -> Volume | None:
 
 
 def advice(message: str) -> str:
-    """Return advice for the reasons other than the pod's own taints and selectors, or ""."""
+    """Return advice for the decisive reasons, or "". Taints and the pod's own selectors are not decisive."""
     decisive = [reason for reason in reasons(message) if not _is_on_purpose(reason)]
     return next((text for pattern, text in _ADVICE for reason in decisive if pattern.search(reason)), "")
 
@@ -183,8 +183,8 @@ def _is_on_purpose(reason: str) -> bool:
 def notes(case: Case, pending: Collection[int]) -> Notes:
     """Return the reports of autoscalers and controllers in Events about unscheduled pods.
 
-    For each outcome, the newest report counts. The last two are quoted. A node that is being added is not
-    mentioned if a later report contradicts it.
+    Only the newest report of each outcome counts, and the last two outcomes are quoted. A report that a node
+    is being added is omitted if it is not the newest report.
     """
     newest: dict[str, tuple[float, str, str, str]] = {}
     for index in pending:
@@ -210,8 +210,8 @@ def notes(case: Case, pending: Collection[int]) -> Notes:
 def group(case: Case) -> list[ObjectState]:
     """Return the newest Event about the pods' PodGroup as a one-item list, or [] if there is none.
 
-    The namespace can contain the groups of other jobs. If the pods do not name their group and several groups
-    exist, none of them counts.
+    The namespace can contain the groups of other jobs, so the result is [] if the pods do not name their
+    group and several groups exist.
     """
     limit = case.stopped_at or float("inf")
     own = {group_name(pod.last.object) for pod in case.pods.values()} - {""}
@@ -241,10 +241,10 @@ def ignored(case: Case) -> list[int]:
 
 
 def _first_seen(case: Case, state: ObjectState) -> float:
-    """Return when an attached job's pod was created, or when the harness first recorded a launched job's pod.
+    """Return the time at which a pod's wait for a scheduler began, in seconds since the epoch.
 
-    The time is in seconds since the epoch. For a launched job, it is from the harness's clock, which also
-    measures the wait.
+    For an attached job, this is the pod's creation time. For a launched job, it is the time of the pod's
+    first record, because the harness's clock also measures the wait.
     """
     created = mapping(state.object, "metadata").get("creationTimestamp") if case.launch.attached else None
     at = seconds(created) or seconds(state.received_at)

@@ -23,8 +23,8 @@ class Unbound:
 def unbound(case: Case, pending: Collection[int], message: str) -> list[Unbound]:
     """Return the claims for which unscheduled pods are waiting, one per reason.
 
-    `message` is the scheduler's message. If it does not mention a claim, the pods are waiting for something
-    else.
+    `message` is the scheduler's message. If the message does not mention a claim, the pods are waiting for
+    something else.
     """
     if "persistentvolumeclaim" not in message.lower():
         return []

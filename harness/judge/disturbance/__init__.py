@@ -1,1 +1,1 @@
-"""Find changes that other clients made to the cluster during a launch, and the findings that they explain."""
+"""Find changes that other clients made to the cluster during a launch, and findings that they explain."""

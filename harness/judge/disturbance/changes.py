@@ -2,8 +2,8 @@
 
 A change counts if it happened between the launch and the time when the harness stopped waiting, and if
 neither the harness nor a known controller made it. The author of an edit is taken from
-metadata.managedFields. Kubernetes does not record who deleted an object. Changes to objects that are not in
-the bundle are unknown.
+metadata.managedFields. Kubernetes does not record who deleted an object. Changes to objects that the bundle
+does not contain are unknown.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _WRITTEN = (
 )
 """Object kinds for which creation, edits and deletion by other clients are reported."""
 _OF_THE_JOB = ("pod", "job", "jobset", "statefulset", "daemonset", "workload")
-"""Kinds of the objects that the harness launches, and of the objects that they own."""
+"""Kinds of the objects that the harness launches, and of the objects that these own."""
 _WITH_STATUS = ("jobset", "job", "statefulset", "daemonset", "workload")
 """Object kinds whose status should be written only by their controllers."""
 _OF_ADMISSION = ("admission-policy", "admission-binding", "validating-webhooks", "mutating-webhooks")
@@ -47,7 +47,7 @@ _MAKERS = {"OpenAPI-Generator", "torchrun-controller"}
 
 
 def changes(case: Case) -> list[Change]:
-    """Return other clients' changes from the launch until the harness stopped waiting, earliest first."""
+    """Return the changes that other clients made during the launch, earliest first."""
     begin, end = _window(case)
     candidates = [*_writes(case), *_deleted(case), *outages(case)]
     # When a watch reconnects, it can record the same event twice.
@@ -58,7 +58,7 @@ def changes(case: Case) -> list[Change]:
 def _window(case: Case) -> tuple[float, float]:
     """Return the time of the launch and the time when the harness stopped waiting.
 
-    Later changes do not count, because the harness then deletes the launch's objects itself.
+    Later changes are ignored, because the harness itself then deletes the launch's objects.
     """
     end = case.waited_until
     return case.since or LATE, LATE if end is None else end
@@ -86,7 +86,7 @@ def _writes(case: Case) -> Iterator[Change]:
                     # The author is unknown, because `kubectl scale` does not record a field manager.
                     managers = ["somebody"]
                 if kind in _OF_ADMISSION and set(managers) <= set(_managers(before)):
-                    continue  # To renew a certificate, a webhook's controller edits the configuration.
+                    continue  # A webhook's controller edits the configuration to renew a certificate.
                 if kind in _OF_THE_JOB and removed and not changed_by(before, after):
                     # Kubernetes does not record a field manager for the removal of a field.
                     managers = ["somebody"]
@@ -106,7 +106,7 @@ def _managers(state: ObjectState) -> list[str]:
 
 
 def _status_written(kind: str, before: ObjectState, after: ObjectState) -> Iterator[Change]:
-    """Yield a change if a client other than a controller wrote to the launched object's status."""
+    """Yield a change if a client other than a controller wrote to the status of an object of the job."""
 
     def writes(state: ObjectState) -> set[tuple[str, str]]:
         entries = items(state.object, "metadata", "managedFields")
@@ -152,7 +152,7 @@ def _created(case: Case, kind: str, first: ObjectState) -> Iterator[Change]:
 def _differences(before: dict[str, Any], after: dict[str, Any]) -> tuple[str, ...]:
     """Return the fields, other than status fields, in which two states of an object differ.
 
-    The content of Secrets and ConfigMaps is not recorded. For these, the result shows only that the content
+    The content of Secrets and ConfigMaps is not recorded. For these, the result shows only that the object
     was written.
     """
     if "spec" not in after and "status" not in after:
@@ -197,7 +197,10 @@ def _deleted(case: Case) -> Iterator[Change]:
 
 
 def _by_somebody(case: Case, kind: str, state: ObjectState) -> bool:
-    """Return whether another client must have deleted this pod or Job, as no controller had a reason to."""
+    """Return whether another client must have deleted this pod or Job.
+
+    This is the case if no controller had a reason to delete it.
+    """
     if case.terminal is not None or (case.jobset and mapping(case.jobset.object, "status").get("restarts")):
         return False
     if kind == "job":

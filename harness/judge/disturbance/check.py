@@ -1,8 +1,8 @@
 """Judge whether a change that another client made in the cluster disturbed the job.
 
-A disturbance is the cause if it happened before the first finding from the other checks and explains that
-finding. The rules in harness/judge/disturbance/rules.py define which findings each disturbance explains. A
-failure not explained by any rule keeps its own cause.
+The first finding of the other checks decides the verdict. A disturbance becomes the cause if it happened
+before that finding and explains it. The rules in harness/judge/disturbance/rules.py define which causes each
+disturbance explains. A failure that no rule explains keeps its own cause.
 """
 
 from __future__ import annotations
@@ -45,10 +45,8 @@ MAX_LISTED_CHANGES = 8
 def judged(case: Case, findings: list[Finding]) -> Finding:
     """Run the `disturbances` check: no change by another client explains the deciding finding.
 
-    The deciding finding is the one that would determine the verdict.
-
-    If a change explains that finding, the change becomes the cause, and the finding is listed as its
-    consequence.
+    The deciding finding is the one that would determine the verdict. If a change explains it, the change
+    becomes the cause, and the finding is listed as its consequence.
     """
     changed = changes(case)
     first = next(iter((in_phases if case.launch.attached else decisive)(findings)), None)
@@ -65,7 +63,8 @@ def judged(case: Case, findings: list[Finding]) -> Finding:
             return _before(
                 not_passed(CHECK, one.cause, text, why=reasons, ranks=one.ranks, evidence=refs), first
             )
-    # `tracker.*` causes do not need further explanation, so changes to the tracker are only mentioned.
+    # The `tracker.*` causes need no further explanation, so for them, changes to the tracker are only
+    # mentioned.
     elsewhere = [
         change
         for change in changed
@@ -99,11 +98,14 @@ def _before(result: Finding, first: Finding) -> Finding:
 
 
 def _changes_text(case: Case, changed: list[Change]) -> str:
-    """Return a sentence that lists other clients' changes or, if there were none, the watched kinds."""
+    """Return a sentence that lists the changes by other clients.
+
+    If there were none, the sentence lists the parts of the cluster that were watched.
+    """
     if changed:
         return f"changes outside the job: {_listed(changed)}"
     watched = case.manifest.watched
-    if not watched:  # Older versions of the harness did not record which kinds they watched.
+    if not watched:  # Older versions of the harness did not record the watched kinds.
         return "no changes to the cluster by other clients were recorded"
     watched_parts = [part for part, kinds in PARTS.items() if set(kinds) & set(watched)]
     unwatched = [part for part in PARTS if part not in watched_parts]

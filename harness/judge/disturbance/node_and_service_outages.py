@@ -1,4 +1,4 @@
-"""List node and service disruptions during a launch: reboots, clock jumps, DNS outages and restarts."""
+"""List disruptions of nodes and services during a launch: reboots, clock jumps, outages and restarts."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ CONTROL_PLANE = {
     "kube-scheduler": "the scheduler (kube-scheduler)",
     "kube-controller-manager": "the controller manager (kube-controller-manager)",
 }
-"""The name used in messages for each control plane component, keyed by the pods' component label."""
+"""The name of each control plane component in messages, keyed by the value of the pods' component label."""
 CLOCK_SECONDS = 30.0
-"""Change of the clock error in a node's lease, in seconds, above which the clock is assumed to have jumped. A
-delayed request alone can explain a change of 10 seconds."""
+"""If the clock error in a node's lease changes by more than this many seconds, the clock is assumed to have
+jumped. A delayed request alone can change it by 10 seconds."""
 
 
 def outages(case: Case) -> Iterator[Change]:
     """Yield all recorded outages and restarts, in no particular order.
 
-    Outages and restarts after the harness stopped waiting are included.
+    This includes those after the harness stopped waiting.
     """
     yield from _restarts(case)
     yield from _nodes(case)
@@ -87,7 +87,7 @@ def _boot(state: ObjectState) -> str:
 
 
 def _last_sign(case: Case, node: str, before: float) -> float | None:
-    """Return when the node last renewed its lease more than a second before the time `before`, or None."""
+    """Return the time of the last lease renewal more than a second before the time `before`, or None."""
     signs = [when(lease) for lease in case.bundle.history("node-lease") if lease.name == node]
     return max((at for at in signs if at < before - 1), default=None)
 
@@ -108,7 +108,7 @@ def _clocks(case: Case) -> Iterator[Change]:
 
 
 def _clock_error(lease: ObjectState) -> float | None:
-    """Return how many seconds the node's clock was ahead of the API server's clock, or None if unknown."""
+    """Return the number of seconds by which the node's clock was ahead of the API server's clock, or None."""
     write_times = [
         seconds(entry.get("time"))
         for entry in items(lease.object, "metadata", "managedFields")
@@ -148,7 +148,7 @@ def _service_proxy(case: Case, node: str) -> list[ObjectState] | None:
 def _away_for_a_time(
     case: Case, kind: str, called: str, states: list[ObjectState] | None
 ) -> Iterator[Change]:
-    """Yield each period in which a service had no ready pod. The first period can begin at the launch."""
+    """Yield each period in which a service had no ready pod. A period can begin with the launch."""
     if states is None:
         return
     ready: dict[str, bool] = {}

@@ -20,10 +20,10 @@ from harness.judge.points import elastic
 Explains = Callable[[str], bool]
 
 BACK_SECONDS = 60.0
-"""Maximum time, in seconds, from the consequences of a machine's reboot until the kubelet reports the
+"""Maximum time, in seconds, between the consequences of a machine's reboot and the kubelet's report of the
 restart."""
 _OUT_OF_TIME = ("run.timed_out", "admission.max_execution_time")
-"""Causes that mean that a job ran out of time. Kueue's time limit ends a job shortly before the harness's own
+"""Causes of jobs that ran out of time. Kueue's time limit ends a job shortly before the harness's own
 deadline."""
 UNEXPLAINED = {
     *("", "run.not_completed", *_OUT_OF_TIME, "run.evidence_missing", "run.log_incomplete"),
@@ -43,7 +43,7 @@ _UNSERVICED = {
     *("dns.server_silent", "dns.server_refused", "dns.server_failed", "dns.no_record"),
     *("dns.differs_by_node", "peer.never_came", "unification.no_run"),
 }
-"""Causes that can result if connections to a Service's address reach no pod."""
+"""Causes that can result if connections to the address of a Service reach no pod."""
 _TAKEN_DOWN = {
     "rank.killed",
     "rank.pod_deleted",
@@ -108,7 +108,10 @@ _LOST_CONTAINER = 255
 
 @dataclass(frozen=True)
 class Disturbance:
-    """A change that may have disturbed the job. `explains(cause)` returns whether it explains the cause."""
+    """A change that may have disturbed the job.
+
+    `explains(cause)` returns whether the change explains the cause.
+    """
 
     cause: CauseId
     change: Change
@@ -117,7 +120,7 @@ class Disturbance:
     text: str = ""
     """Text appended to the sentence that describes the change."""
     late: float = SAME_MOMENT
-    """Maximum number of seconds by which the change can be recorded after its consequences."""
+    """Maximum number of seconds by which the record of the change can be later than its consequences."""
 
 
 def _one_of(*causes: str) -> Explains:
@@ -125,7 +128,7 @@ def _one_of(*causes: str) -> Explains:
 
 
 def named(case: Case, changes: list[Change]) -> Iterator[Disturbance]:
-    """Yield a disturbance for each change that one of the rules names as a possible cause of a failure."""
+    """Yield a disturbance for each change that, according to one of the rules, may have caused a failure."""
     all_ranks = tuple(range(case.expected.ranks))
     for change in changes:
         if change.kind == "namespace" and change.verb == "deleted":
@@ -165,7 +168,8 @@ def named(case: Case, changes: list[Change]) -> Iterator[Disturbance]:
 def _of_the_job(cause: str) -> bool:
     """Return whether the deletion of the job's namespace can lead to this cause.
 
-    It cannot lead to causes in Docker, the cluster, the controllers, the harness itself or a user's judge.
+    The deletion cannot lead to causes in Docker, the cluster, the controllers, the harness itself or a user's
+    judge.
     """
     family = cause.partition(".")[0]
     return family not in {"docker", "cluster", "controllers", "user"} and cause not in {
@@ -184,7 +188,7 @@ def _edits_spec(change: Change) -> bool:
 
 
 def _config(case: Case, change: Change) -> Iterator[Disturbance]:
-    """Yield the deletion of a Secret or ConfigMap if a container that needs it had not started yet."""
+    """Yield the deletion of a Secret or ConfigMap if a container that needs it had not yet started."""
     unstarted = [
         index
         for index, pod in case.pods.items()
@@ -284,7 +288,7 @@ def _released(case: Case, change: Change) -> Iterator[Disturbance]:
 
 
 def _unserved(case: Case, change: Change) -> Iterator[Disturbance]:
-    """Yield a lasting outage of a control plane component if the job was waiting for that component."""
+    """Yield a control plane component's outage that did not end, if the job was waiting for the component."""
     pods = case.bundle.pod_attempts()
     waiting = [rank for index, each in pods.items() if not each[-1].node for rank in case.ranks_of(index)]
     missing = [rank for i in range(case.expected.num_nodes) if i not in pods for rank in case.ranks_of(i)]
@@ -315,7 +319,8 @@ def _of_a_node(case: Case, change: Change) -> Iterator[Disturbance]:
         text = (
             ", and containerd had lost the containers on this node (exit code 255), as it does after a reboot"
         )
-        # The kubelet emits this event only after a restart, so consequences can be recorded before it.
+        # The kubelet emits this event only after the restart, so consequences can be recorded before the
+        # event.
         yield Disturbance("cluster.runtime_restarted", change, follows, ranks, text, BACK_SECONDS)
     elif change.verb == "clock" and ranks:
         yield Disturbance("cluster.clock_jumped", change, _one_of(*_CUT_OFF, *UNEXPLAINED), ranks)
@@ -341,4 +346,5 @@ _AWAY: dict[str, Callable[[Case, Change], Iterator[Disturbance]]] = {
     "dns-pod": _without_dns,
     "service-proxy": _without_proxy,
 }
-"""The rules for outages of DNS and the service proxy. `_unserved` is the rule for all other outages."""
+"""The rules for outages of DNS and the service proxy. `_unserved` is the rule for outages of other
+services."""

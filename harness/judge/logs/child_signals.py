@@ -23,7 +23,7 @@ _LINES = 40
 
 
 def reported(lines: Lines) -> int | None:
-    """Return the negative number of the signal by which a launched process ended, or None.
+    """Return the negative number of the signal that ended a launched process, or None.
 
     Lines with a rank's label are ignored, because they may be about another program that the rank started.
     """
@@ -37,9 +37,10 @@ def reported(lines: Lines) -> int | None:
 
 
 def of_deepspeed(lines: Lines) -> int | None:
-    """Return the exit code of a process that DeepSpeed reports in a log's last line, or None.
+    """Return the exit code of a failed process that DeepSpeed reports in the last line of a log, or None.
 
-    DeepSpeed starts its launcher on other hosts with pdsh, which may exit with 0 although a process failed.
+    DeepSpeed uses pdsh to start its launcher on other hosts, and pdsh may exit with 0 although a process
+    failed.
     """
     texts = [text for _, text in lines if text.strip() and not _AFTER_DEEPSPEED.search(text)]
     match = _DEEPSPEED.search(texts[-1]) if texts else None

@@ -1,4 +1,4 @@
-"""Complete a rank's last error with the details that libraries write to other lines of the log.
+"""Complete a rank's last error with details from other lines of the log.
 
 NCCL names the failed system call in a line below its exception, or only in its warnings. A failed assertion
 in a CUDA kernel is printed before the exception. Some exceptions end with a colon, and the next lines contain
@@ -15,11 +15,11 @@ from harness.judge.logs.rank_errors import OF_A_RANK
 
 Lines = Sequence[tuple[int, str]]
 LINES = 4
-"""Maximum number of lines between an exception and details that were logged after it."""
+"""Maximum number of lines from an exception to details that were logged after it."""
 _LINES_BEFORE = 200
-"""Maximum number of lines between an exception and details that were logged before it."""
+"""Maximum number of lines from details to the exception that was logged after them."""
 _NCCL_DETAIL = re.compile(r"^(?:\[rank\d+\]: ?)?Last error:$")
-"""Pattern for the line above NCCL's description of the problem. The exception itself has only an error
+"""Pattern for the line above NCCL's description of the problem. The exception itself contains only an error
 code."""
 _NCCL_ERROR = re.compile(r"NCCL error|nccl\w+Error: |unhandled (system|cuda) error", re.IGNORECASE)
 _NCCL_WARNING = re.compile(r"\[(\d{1,4})\] (?:[\w/.]+:\d+ )?NCCL WARN (.+)")
@@ -47,10 +47,10 @@ def unboxed(lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
 def complete(
     lines: Lines, error: tuple[str, int], is_noise: Callable[[str], bool], gpu: int | None
 ) -> tuple[str, int]:
-    """Return an error, completed with its details, and its line number.
+    """Return (the error with its details, the number of the error's line).
 
-    `is_noise` returns whether a line has no information. `gpu` is the index of the rank's GPU within its pod,
-    or -1 if it is unknown. None means that all warnings in the log belong to the rank.
+    `is_noise` returns whether a line contains no information. `gpu` is the index of the rank's GPU within its
+    pod, -1 if it is unknown, or None if all warnings in the log belong to the rank.
     """
     text, number = _before_repetition(lines, *error)
     detail = _below(lines, number) or _warned(lines, number, text, gpu) or _asserted(lines, number, text)
@@ -60,7 +60,10 @@ def complete(
 
 
 def _before_repetition(lines: Lines, text: str, number: int) -> tuple[str, int]:
-    """Return the error that names a DataLoader worker's signal if `text` only repeats it, or else `text`."""
+    """Return the error that `text` repeats, if `text` is about a DataLoader worker, otherwise `text`.
+
+    Only the earlier error names the signal that ended the worker.
+    """
     if not _REPEATED.search(text):
         return text, number
     rank = OF_A_RANK.match(text)
@@ -87,7 +90,7 @@ def _below(lines: Lines, number: int) -> str:
 
 
 def _warned(lines: Lines, number: int, text: str, gpu: int | None) -> str:
-    """Return NCCL's last warnings before its exception in line `number`, or ""."""
+    """Return the last NCCL warnings before the NCCL exception in line `number`, or ""."""
     if not _NCCL_ERROR.search(text):
         return ""
     matches = [_NCCL_WARNING.search(line) for at, line in lines if number - _LINES_BEFORE <= at < number]

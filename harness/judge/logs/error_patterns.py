@@ -1,6 +1,7 @@
-"""Find hints in a rank's last log lines about why it ended. Verdicts are never based on logs alone.
+"""Find clues to the reason for a rank's end in the last lines of its log.
 
-The patterns match output from torch 2.6, gloo, torchrun, faulthandler and konduktor in recorded jobs.
+A verdict is never based on logs alone. The patterns match output from torch 2.6, gloo, torchrun, faulthandler
+and konduktor in recorded jobs.
 """
 
 from __future__ import annotations
@@ -29,11 +30,9 @@ _NCCL_CONNECTS = r"(socket(Start|Poll)Connect|NCCL (WARN|warned:) Net ?): [Cc]on
 _LINK_LOCAL = r"127\.|169\.254\.|::1<|fe80:"
 """Pattern for addresses that can be reached only from the same host or the same network link."""
 _NCCL_CONNECT = rf"{_NCCL_CONNECTS}(?!{_LINK_LOCAL}|.{{0,200}}, retrying \().{{0,200}}"
-"""Beginning of a pattern for NCCL's message that it could not connect to the address of another host.
-
-The pattern excludes attempts that NCCL repeats, which it logs with NCCL_DEBUG=INFO, because repeated attempts
-are normal while other ranks start.
-"""
+"""Beginning of a pattern for NCCL's message that it could not connect to the address of another host. The
+pattern does not match attempts that NCCL then repeats. With NCCL_DEBUG=INFO, NCCL logs these too, and they
+are normal while other ranks start."""
 _CLUES: tuple[tuple[CauseId, str], ...] = (
     ("image.no_torch", r"torchrun: (command )?not found|No module named '?torch'?$"),
     ("image.not_root", r"mkdir: .*/\.konduktor.: Permission denied|/etc/environment: Permission denied"),
@@ -72,7 +71,7 @@ _CLUES: tuple[tuple[CauseId, str], ...] = (
     ),
     ("variables.master_port", r"[Ee]rror.*(?i:master.?port).*'tcp://[\d.]+:\d+'"),
     ("training.loss_not_finite", r"FloatingPointError: the loss of step"),
-    # PyTorch and NCCL keep tensors and buffers as files in /dev/shm, which a full disk does not affect.
+    # PyTorch and NCCL keep tensors and buffers as files in /dev/shm, which does not use the disk.
     (
         "shm.small",
         r"^(?!.*(Too many open files|No such file or directory|Permission denied))"
@@ -86,10 +85,10 @@ _CLUES: tuple[tuple[CauseId, str], ...] = (
         "rank.write_failed",
         r"(Error|IOException).*\[Errno (5|27|28|30|116|122)\]"
         r"|No space left on device|Disk quota exceeded|Input/output error|Read-only file system"
-        # torch.save does not report why writing failed. Closing the file then fails too.
+        # torch.save does not report why a write failed. It then also fails to close the file.
         r"|PytorchStreamWriter failed writing file|inline_container\.cc:\d+\] \. unexpected pos",
     ),
-    # These errors show a fault of the GPU or its driver. Errors with other causes are in known_errors.py.
+    # These errors prove a fault of the GPU or its driver. known_errors.py contains errors with other causes.
     ("gpu.ecc", r"uncorrectable ECC error encountered|CUDA_ERROR_ECC_UNCORRECTABLE"),
     (
         "gpu.lost",
@@ -124,10 +123,10 @@ AT_ANY_TIME: tuple[CauseId, ...] = (
     *("training.loss_not_finite", "rank.write_failed", "shm.small"),
     *("gpu.ecc", "gpu.lost", "gpu.nvlink", "gpu.absent", "gpu.driver"),
 )
-"""Causes that can end a rank at any time, provided that its last error matches. Other causes occur only at
+"""Causes that can end a rank at any time, if the rank's last error matches. The other causes occur only at
 startup."""
 _RAISED_FROM = re.compile(r"DataLoader worker \(pid\(s\) [\d, ]+\) exited unexpectedly")
-"""Pattern for an error that was raised from the previous error and only repeats it."""
+"""Pattern for an error that only repeats the error from which it was raised."""
 _NO_CPU_FREQUENCY = re.compile(
     r"^(\[rank\d+\]: ?)?ValueError: min\(\) (iterable argument is empty|arg is an empty sequence)"
 )
@@ -135,10 +134,10 @@ _READS_CPU_FREQUENCY = re.compile(r'File ".*[/\\]pluto[/\\]sys\.py", line \d+, i
 """Pattern for a stack frame in the Pluto client's function that computes the minimum of all CPU frequencies.
 The function fails if the system reports no frequency."""
 _MAX_OF_A_LIST = 1 << 16
-"""Maximum number of characters that are read at the beginning of a line, and at its end, in messages that
-list the ranks of a job."""
+"""In messages that list the ranks of a job, the maximum number of characters that are read at the beginning
+and at the end of a line."""
 RECENT_LINES = 200
-"""Number of lines at the end of a log, not counting C++ stacks, that are searched for a cause. Errors in
+"""Number of lines at the end of a log that are searched for a cause, not counting C++ stacks. Errors in
 earlier lines did not end the program."""
 _CPP_FRAME = re.compile(r"^(\[rank\d+\]: ?)?frame #\d")
 _FRAME_LINES = 8
@@ -190,7 +189,7 @@ _AFTER_REPORT = re.compile(
 _OF_A_LAUNCHER = re.compile(
     r"CalledProcessError: Command .* (returned non-zero exit status|died with <Signals)|TrainingFailedError: "
 )
-"""Pattern for an error in which a launcher reports that the process that it started has failed."""
+"""Pattern for an error that a launcher raises because a process that it started has failed."""
 NOISE = re.compile(
     r"^(\[rank\d+\]:)?\s*$|^[=\-]{5,}|torch/distributed/elastic"
     r"|^(\[rank\d+\]: ?)?(Traceback|\s+File |\s+[\^~]+|frame #\d)"
@@ -208,7 +207,8 @@ NOISE = re.compile(
     r"|^(Current thread|Thread) 0x|^Fatal Python error|^\*\*\* Signal \d+|^PC: @|^\s*@ +0x[0-9a-f]+"
     r"|^#\d+ +(0x[0-9a-f]+ )?in |^#\d+ +0x[0-9a-f]+|\(\+0x[0-9a-f]+\) ?\[0x[0-9a-f]+\]"
 )
-"""Pattern for lines of an error, and those that the Pluto client, torchrun or konduktor print after it."""
+"""Pattern for lines without information of their own, such as parts of stacks, CUDA's general hints, and
+lines that torchrun or the Pluto client prints."""
 _FILE_OF_A_STACK = re.compile(r'^(\[rank\d+\]: ?)?\s*File "')
 _CODE_OF_A_STACK = re.compile(r"^(\[rank\d+\]: ?)?\s{4,}")
 _ERROR = re.compile(
@@ -221,31 +221,32 @@ _ERROR = re.compile(
 
 @dataclass(frozen=True)
 class Clues:
-    """Hints found in a log. `rank` and `exit_code` describe the first failed worker in torchrun's report."""
+    """Clues in a log. `rank` and `exit_code` describe the first failed worker in torchrun's report."""
 
     log: str = ""
     cause: CauseId | None = None
     line: str = ""
     line_number: int = 0
     last: str = ""
-    """The rank's own last error, or its last log line if there is no error."""
+    """The rank's own last error or, if there is no error, its last log line."""
     last_number: int = 0
     rank: int | None = None
     exit_code: int | None = None
     of_a_peer: bool = False
-    """Whether the rank lost a peer or waited in vain for one."""
+    """Whether the rank lost a peer or timed out while it waited for one."""
     others_lost_peers: bool = False
     """Whether `last` is the rank's own error, and another rank in the same log lost a peer."""
     peer_absent: bool = False
     """Whether a collective operation timed out because a peer did not take part."""
     stack: Stack | None = None
-    """The stack in the last dump, which is written when the rank's deadline expires or the rank ends."""
+    """The stack in the last dump. Stacks are dumped when the rank's deadline expires or the rank ends."""
     retried: str = ""
     """The last line in which the Pluto client reports that the tracker did not respond."""
     report_is_last: bool = False
     """Whether the log ends with torchrun's failure report."""
     torchrun_signal: int = 0
-    """The number of the signal that ended torchrun, if torchrun reports it in the log's last line, or 0."""
+    """The number of the signal that ended torchrun, if torchrun reports it in the last line of the log, or
+    0."""
 
     @property
     def log_quote(self) -> str:
@@ -256,7 +257,7 @@ class Clues:
 
     @property
     def no_error(self) -> bool:
-        """Return whether the log shows no error, apart from errors about a request to stop the program."""
+        """Return whether the log contains no errors except those about a request to stop the program."""
         own = _ERROR.match(self.last) is not None and not _SIGTERM.search(self.last)
         reported = self.cause or self.exit_code or self.stack
         return not (own or reported or self.of_a_peer)
@@ -267,7 +268,7 @@ class Clues:
 
 
 def read(tail: Lines, log: str = "", ranks: int = 1) -> Clues:
-    """Return the hints found in the last lines of a log.
+    """Return the clues in the last lines of a log.
 
     `tail` contains these lines with their numbers. `log` is the log's path in the bundle, and `ranks` is the
     number of ranks that write to it.
@@ -328,7 +329,7 @@ def read(tail: Lines, log: str = "", ranks: int = 1) -> Clues:
 def _cause(lines: Lines, last: str, last_number: int) -> tuple[CauseId | None, str, int]:
     """Return (cause, line, line number) for the cause that a line of the log suggests, or (None, "", 0).
 
-    `last` is the rank's last error with its details, on line `last_number`.
+    `last` is the rank's last error, which begins on line `last_number`, with its details.
     """
     another_error = False
     candidates = [entry for entry in lines if not _CPP_FRAME.match(entry[1])]
@@ -340,7 +341,7 @@ def _cause(lines: Lines, last: str, last_number: int) -> tuple[CauseId | None, s
         cause = next((cause for cause, pattern in _CLUES if re.search(pattern, detailed)), None)
         if cause is None and _NO_CPU_FREQUENCY.match(text) and _of_the_client(lines, number):
             cause = "rank.no_cpu_frequency"
-        # An error did not end the program if another error or more output followed it.
+        # An error that is followed by another error or by more output did not end the program.
         if cause in AT_ANY_TIME and (another_error or not (is_error or number == last_number)):
             cause = None
         if cause:
@@ -359,7 +360,7 @@ def _cause(lines: Lines, last: str, last_number: int) -> tuple[CauseId | None, s
 
 
 def of_last_attempt(tail: Lines) -> Lines:
-    """Return the ranks' own lines since torchrun restarted them for the last time."""
+    """Return the program's own lines since torchrun last restarted the ranks."""
     return _latest(program_lines.plain(tail, _MAX_OF_A_LIST))
 
 
@@ -369,7 +370,7 @@ def _latest(lines: Lines) -> Lines:
 
 
 def _reported(lines: Lines, rank: int | None) -> torchrun_report.Failure | None:
-    """Return a failure from torchrun's report if it explains more than the rest of the log, or None.
+    """Return a failure from torchrun's report if it explains more than the rest of the log, otherwise None.
 
     `rank` is the rank that torchrun names as the root cause, or None if only one rank writes to the log.
     """
@@ -384,13 +385,16 @@ def _reported(lines: Lines, rank: int | None) -> torchrun_report.Failure | None:
 
 
 def _rank_of_process(process: str, worker: re.Match[str] | None) -> int | None:
-    """Return the rank whose lines have this torchrun prefix, computed from a rank in the report, or None."""
+    """Return the rank whose lines have this torchrun prefix, or None.
+
+    The rank is computed from the ranks in torchrun's report.
+    """
     local = program_lines.local_rank(process)
     return None if local is None or worker is None else int(worker[1]) - int(worker[2]) + local
 
 
 def _first_rank_error(lines: Lines, processes: dict[int, str]) -> rank_errors.RankError | None:
-    """Return the last attempt's first exception that ended a rank and was not caused by a lost peer.
+    """Return the first exception in the last attempt that ended a rank and was not caused by a lost peer.
 
     `processes` maps line numbers to prefixes that identify processes.
     """
@@ -409,7 +413,7 @@ def _first_rank_error(lines: Lines, processes: dict[int, str]) -> rank_errors.Ra
 
 
 def _ends_an_error(text: str) -> bool:
-    """Return whether a line shows that the message of the error above it has ended."""
+    """Return whether a line shows that the message of the preceding error has ended."""
     return any(pattern.search(text) for pattern in (NOISE, _REPORT, _WARNING, _ERROR))
 
 
@@ -419,7 +423,7 @@ def _rank_of(text: str) -> int | None:
 
 
 def last_line(tail: Lines) -> tuple[str, int]:
-    """Return the last error in a container's log, or else its last line, with the line number.
+    """Return (text, line number) of the last error in a container's log, or else of its last line.
 
     Returns ("", 0) for an empty log.
     """
@@ -466,10 +470,10 @@ def _torchrun_signal(lines: Lines) -> int:
 
 
 def _last_own(lines: Lines) -> tuple[str, int]:
-    """Return the last error before torchrun's failure report, or else the last meaningful line.
+    """Return (text, line number) of the last error before torchrun's report, or of the last meaningful line.
 
-    Also return the number of that line, or 0 if there is none. If torchrun restarted the ranks, only the last
-    attempt counts, unless the ranks printed nothing in it.
+    The number is 0 if there is no such line. If torchrun restarted the ranks, only the last attempt counts,
+    unless the ranks printed nothing in it.
     """
     last = _last_of_an_attempt(_latest(lines))
     return last if last[0] else _last_of_an_attempt(lines)

@@ -1,8 +1,8 @@
 """Find the kernel's messages about GPU faults in a rank's log, if the rank's script prints them.
 
-The number after "Xid" is NVIDIA's code for the fault. Most codes, such as 13, 31 and 43, report errors in the
-program. The codes in this module report faults of the GPU, its memory, its NVLinks or its connection to the
-node.
+The number after "Xid" is NVIDIA's code for the fault. Most codes, such as 13, 31 and 43, stand for errors in
+the program. The codes in this module stand for faults of the GPU, its memory, its NVLinks or its connection
+to the node.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def of_line(text: str) -> GpuFault | None:
 def explains(error: str) -> bool:
     """Return whether a GPU fault can be the reason for an error.
 
-    Returns False for errors that usually result from a mistake in the program. A logged GPU fault does not
-    explain these, because `dmesg` also prints faults from before the launch.
+    Returns False for errors that usually result from a mistake in the program. A GPU fault in the log does
+    not explain these, because `dmesg` also prints faults from before the launch.
     """
     return _OF_CUDA.search(error) is not None and _OF_THE_PROGRAM.search(error) is None

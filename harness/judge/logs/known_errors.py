@@ -431,5 +431,5 @@ def is_killed_worker(error: str) -> bool:
 
 
 def advice(error: str) -> str:
-    """Return advice on a rank's last error, or "" if the error is not known."""
+    """Return advice on a rank's last error, or "" if the error is unknown."""
     return next((text for pattern, text in _ADVICE if re.search(pattern, error, re.IGNORECASE)), "")

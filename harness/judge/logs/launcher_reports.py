@@ -1,8 +1,8 @@
-"""Read what mpirun, horovodrun, srun and other launchers report about a process that failed.
+"""Read the reports of mpirun, horovodrun, srun and other launchers about a process that failed.
 
 A script can hide a launcher's exit code (`mpirun … || true`, `srun … | tee log`), and older versions of
-horovodrun exit with 0 (horovod#1376). The launcher's report is then the only sign of the failure. torchrun's
-and DeepSpeed's reports are read in torchrun_report.py and child_signals.py.
+horovodrun exit with 0 (horovod#1376). The launcher's report is then the only sign of the failure.
+torchrun_report.py and child_signals.py read the reports of torchrun and DeepSpeed.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ _WORDS = (
     *(b"terminated with the following", b"ProcessExitedException: process ", b"global rank "),
     *(b"Global rank ",),
 )
-"""Words of which each report's first line contains one. They are a fast filter for the lines of a log."""
+"""The first line of each report contains one of these strings. They are a fast filter for the lines of a
+log."""
 MAX_LINES = 100
-"""Number of other lines after a report from which on only the labels of processes are read."""
+"""When this many other lines have followed a report, only the labels of processes are read in later lines."""
 _MPI = r"(?P<launcher>mpirun|mpiexec|orterun|prterun)[\w.]*"
 _REPORTS = tuple(
     (launcher, re.compile(pattern))
@@ -72,14 +73,14 @@ _REPORTS = tuple(
         ),
     )
 )
-"""The launcher that prints each report, or "" if the report itself names it, and a pattern for the report's
-first line."""
+"""Pairs of (launcher, pattern for the first line of its report). The launcher is "" if the report names
+it."""
 _DETAIL = re.compile(
     r"^\s*Process name: (\[.*,)?(?P<rank>\d{1,6})\]?$|^\s*Exit code: +(?P<code>-?\d{1,3})$"
     r"|\berrorcode (?P<abort>-?\d{1,9})\b|^= +RANK (?P<mpich>\d{1,6}) PID|^= +EXIT CODE: (?P<exit>\d{1,3})$"
     r"|^= +KILLED BY SIGNAL: (?P<signal>\d{1,2})\b"
 )
-"""Pattern for a line below the first line of a report that has the rank or the exit code."""
+"""Pattern for a line that contains the rank or the exit code, below the first line of a report."""
 _DETAIL_LINES = 8
 _PART = re.compile(
     r"^[=\-*\s]*$|^= |^ +\S|^(srun|slurmstepd|slurmd|pdsh@\S+): |^Traceback |^NOTE: "
@@ -110,35 +111,35 @@ _SIGNALS = {
 
 @dataclass
 class Report:
-    """A launcher's report about the process that failed first, and what the log contains after it."""
+    """A launcher's report about the process that failed first, and facts about the log after the report."""
 
     launcher: str
     number: int
     """The number of the report's first line in the log."""
     at: float | None
-    """When the report was logged, in seconds since the epoch."""
+    """The time at which the report was logged, in seconds since the epoch."""
     rank: int | None = None
-    """The launcher's number of the process, which is its rank among the processes of the launcher."""
+    """The launcher's number for the process, which is the rank among the launcher's processes."""
     code: int | None = None
     """The exit code, or the negative number of the signal that ended the process."""
     lines_after: int = 0
     """The number of later lines that belong neither to a report nor to a labelled process."""
     ranks_after: set[int] = field(default_factory=set)
-    """The processes whose labels later lines have."""
+    """The processes whose labels occur in later lines."""
     digests_after: bool = False
-    """Whether a recorder wrote digests of points later."""
+    """Whether a recorder wrote digests of points after the report."""
 
     @property
     def is_taken_down(self) -> bool:
-        """Return whether the launcher itself may have ended the process, after another one had failed."""
+        """Return whether the launcher itself may have ended the process after another process had failed."""
         return self.code in (-signal.SIGTERM, 128 + signal.SIGTERM)
 
 
 def find(log: Iterable[bytes]) -> list[Report]:
     """Return the reports in a log. `log` yields the lines of the log.
 
-    Several reports without other output between them are about one failure. Only the first of them that has
-    a rank which the launcher did not end itself is returned.
+    If there is no other output between reports, they are about the same failure. Of these, only one is
+    returned: the first that has a rank which the launcher did not end itself.
     """
     reports: list[Report] = []
     details, in_output = 0, False
@@ -185,7 +186,7 @@ def _report(plain: str, number: int, text: str) -> Report | None:
 
 
 def _set(report: Report, values: dict[str, str | None]) -> None:
-    """Add the rank and the exit code in `values` to a report that lacks them."""
+    """Set the report's rank and exit code from `values`, unless they are already set."""
     rank = values.get("rank") or values.get("mpich")
     code = values.get("code") or values.get("abort") or values.get("exit")
     if report.rank is None and rank:
@@ -202,7 +203,11 @@ def _complete(report: Report, plain: str) -> None:
 
 
 def _add(reports: list[Report], report: Report) -> None:
-    """Add a report. It replaces the last one if that has no rank, or a process that its launcher ended."""
+    """Add a report, unless it is about the same failure as the last report.
+
+    In that case, it replaces the last report if the last report has no rank, or if only the last report's
+    process may have been ended by the launcher.
+    """
     last = reports[-1] if reports else None
     if last is None or last.lines_after or last.ranks_after:
         reports.append(report)
@@ -211,7 +216,7 @@ def _add(reports: list[Report], report: Report) -> None:
 
 
 def _count(reports: list[Report], text: str, plain: str) -> None:
-    """Count a line after each report."""
+    """Count a line as output after each report, unless it belongs to a report."""
     label = OF_PROCESS.match(split_time(text)[1])
     if label is None and (not plain.strip() or _PART.search(plain)):
         return
@@ -223,6 +228,6 @@ def _count(reports: list[Report], text: str, plain: str) -> None:
 
 
 def _label(reports: list[Report], label: re.Match[str]) -> None:
-    """Add the process that a line is from to what each report has after it."""
+    """Record for each report that the labelled process wrote a line after it."""
     for each in reports:
         each.ranks_after.add(int(label["rank"]))

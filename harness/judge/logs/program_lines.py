@@ -1,4 +1,4 @@
-"""Return a program's own log lines, without what launchers, loggers and terminals add to each line.
+"""Remove the text that launchers, loggers and terminals add to a program's log lines.
 
 Ray, pdsh, `srun --label`, `torchrun --tee`, `mpirun --tag-output` and many loggers begin each line with a
 prefix, such as "(RayTrainWorker pid=7) ". A prefix of unknown form is recognized in a traceback, where the
@@ -16,14 +16,14 @@ from harness.judge.logs import error_details
 
 Lines = list[tuple[int, str]]
 MAX_CHARACTERS = 1000
-"""Maximum number of characters that are read at the beginning of a line, and at its end. Some patterns take
+"""Maximum number of characters that are read at the beginning and at the end of a line. Some patterns take
 quadratic time."""
 _MAX_PREFIXES = 20
 """Maximum number of different texts that are tried as prefixes."""
 _MAX_PREFIX_CHARACTERS = 120
 _STACK_LINES = 50
-"""Maximum number of lines from the beginning of a traceback to a "File …" line that belongs to it. Lines from
-other processes can be in between."""
+"""Maximum number of lines from the beginning of a traceback to one of its "File …" lines. Lines from other
+processes can be in between."""
 _TIME = re.compile(r"^\d{4}-\d\d-\d\dT[\d:.]+(Z|[+-]\d\d:\d\d) ?")
 _PROCESS = re.compile(r"^(?P<process>\([\w.:-]{1,80} pid=\d{1,9}(, ip=[\w.:]{1,80})?\)) ?")
 """Pattern for the prefix that Ray and vLLM add to the lines of each process."""
@@ -32,7 +32,7 @@ _LABEL = re.compile(
     r"|^(?P<local>\[default\d+\]): ?|^(?P<mpi>\[\d+,\d+\]<std(out|err)>): ?"
     r"|^\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d.{0,80}?(?=\[rank\d+\]: )"
 )
-"""Pattern for the prefix that `torchrun --tee`, `mpirun --tag-output` or a logger adds to each line from a
+"""Pattern for the prefix that `torchrun --tee`, `mpirun --tag-output` or a logger adds to each line of a
 process."""
 _GROUP = re.compile(r"^ {2,}[|+] (?=\S)")
 """Pattern for the prefix that Python adds to each line about an exception within an ExceptionGroup."""
@@ -53,16 +53,16 @@ _LOCAL_RANK = re.compile(r"^\[[a-z_]+(\d{1,4})\]")
 def plain(tail: Lines, limit: int = MAX_CHARACTERS) -> Lines:
     """Return the program's own lines, without prefixes, control characters and the harness's lines.
 
-    Of a line with more than twice `limit` characters, only the beginning and the end are returned. Text that
-    a terminal would no longer show, such as an error overwritten by a progress bar, becomes a separate line.
+    A line with more than twice `limit` characters is reduced to its beginning and its end. Text that a
+    terminal would no longer show, such as an error overwritten by a progress bar, becomes a separate line.
     """
     return with_processes(tail, limit)[0]
 
 
 def with_processes(tail: Lines, limit: int = MAX_CHARACTERS) -> tuple[Lines, dict[int, str]]:
-    """Return the lines that `plain` returns, and a map from line numbers to the prefixes of processes.
+    """Return the lines that `plain` returns, and a map from line numbers to prefixes that identify processes.
 
-    The map contains the lines with a prefix that identifies a process, such as "[default1]:".
+    The map contains only lines with such a prefix, for example "[default1]:".
     """
     labelled = [_labelled(number, text) for number, text in _shown(tail, limit)]
     prefixes = _prefixes([text for _, text, _ in labelled])
@@ -101,7 +101,7 @@ def _labelled(number: int, text: str) -> tuple[int, str, str]:
 
 
 def _prefixes(texts: list[str]) -> list[re.Pattern[str]]:
-    """Return patterns for the unknown prefixes of traceback lines, except those of warnings.
+    """Return patterns for the prefixes of unknown form in traceback lines, except those of warnings.
 
     Numbers in a prefix, such as the time, can differ from line to line.
     """

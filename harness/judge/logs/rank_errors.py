@@ -1,8 +1,8 @@
 """Find the rank whose own error came first in a container with several ranks.
 
-All ranks in a container write to the same log, so the error of the rank that failed first is mixed with the
-errors of the ranks that lost this peer. torchrun names the process whose termination it detected first, which
-need not be the one that failed first. Since PyTorch 2.4, each line of an exception that ends a rank begins
+All ranks in a container write to the same log, which mixes the error of the rank that failed first with the
+errors of the ranks that lost this peer. torchrun names the process whose termination it detected first, but
+another process may have failed earlier. Since PyTorch 2.4, each line of an exception that ends a rank begins
 with "[rankN]: ".
 """
 
@@ -23,7 +23,7 @@ _RAISED_FROM = ("During handling of the above exception", "The above exception w
 
 @dataclass(frozen=True)
 class RankError:
-    """The exception that ended a rank. `rank` is None if the log does not show which rank it was."""
+    """The exception that ended a rank. `rank` is None if the log does not show the number of this rank."""
 
     rank: int | None
     number: int
@@ -54,9 +54,9 @@ def first(
 
     `lines` are the lines before torchrun's report. `is_noise` returns whether a line contains no information,
     such as a line in a stack. A program can print an exception and continue. Therefore, an exception with a
-    rank's label counts only if it is that rank's last one, and an exception without a label only if no other
-    output follows it. `processes` maps line numbers to the prefixes that identify the processes of lines
-    without a label.
+    rank's label counts only if it is the last exception of that rank, and an exception without a label counts
+    only if no other output follows it. `processes` maps line numbers to the prefixes that identify the
+    processes of lines without a label.
     """
     chains: dict[int | str, list[_Chain]] = {}
     for number, text in lines:
@@ -92,7 +92,7 @@ def first(
 def _own_errors(
     chains: Mapping[int, list[_Chain]] | Mapping[str, list[_Chain]], is_of_a_peer: Callable[[str], bool]
 ) -> list[RankError]:
-    """Return the exceptions that no lost peer caused."""
+    """Return the exceptions that were not caused by a lost peer."""
     return [
         RankError(key, *chain.error) if isinstance(key, int) else RankError(None, *chain.error, key)
         for key, of_one in chains.items()

@@ -1,8 +1,7 @@
 """Find a rank that did not take part in a collective operation, using the ranks' stacks at SIGTERM.
 
-The ranks that waited in vain report a timeout, which does not name the rank for which they waited. The
-recorder therefore records the stack of each rank that receives SIGTERM
-(harness/workers/recorder/rank_stacks.py).
+The ranks that time out report this, but do not name the rank for which they waited. The recorder therefore
+records the stack of each rank that receives SIGTERM (harness/workers/recorder/rank_stacks.py).
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ MAX_PLACES = 4
 
 @dataclass(frozen=True)
 class Place:
-    """Where a rank's main thread was when the rank received SIGTERM."""
+    """The stack of a rank's main thread at the time when the rank received SIGTERM."""
 
     index: int
     """The index of the rank's node."""
@@ -38,7 +37,7 @@ def outside_collectives(case: Case) -> list[Place]:
 
 
 def when_stopped(case: Case) -> list[str]:
-    """Return a one-item list that describes where the ranks were when the job ran out of time, or [].
+    """Return a one-item list that describes the ranks' stacks when the job ran out of time, or [].
 
     Ranks that were not in a collective operation come first, because the others may have waited for them.
     """
@@ -52,10 +51,11 @@ def when_stopped(case: Case) -> list[str]:
 
 
 def silent(case: Case) -> Place | None:
-    """Return the only rank for which the other ranks can have waited in vain, or None if this is not proved.
+    """Return the only rank that can have kept the other ranks waiting, or None if this is not proved.
 
-    Every other rank must have ended with its own error, or have been in a collective operation. With GPUs, a
-    rank may also wait for a collective operation in its own code, so its stack proves nothing.
+    For a proof, every other rank must have ended with its own error, or have been in a collective operation.
+    With GPUs, the stack proves nothing, because a rank may also wait for a collective operation in its own
+    code.
     """
     candidates = outside_collectives(case)
     if len(candidates) != 1:

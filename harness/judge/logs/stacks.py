@@ -40,24 +40,25 @@ class Frame:
 
 
 def _of_torch(frame: Frame) -> bool:
-    """Return whether a stack frame is in torch's collective code, either installed or in the source tree."""
+    """Return whether a stack frame is in torch's collective code, in an installation or a source tree."""
     return any(part in frame.file for part in _COLLECTIVE)
 
 
 @dataclass(frozen=True)
 class Stack:
-    """The main thread's stack, innermost frame first. `number` is the dump's first line in the log."""
+    """The main thread's stack, innermost frame first. `number` is the log line in which the dump begins."""
 
     frames: tuple[Frame, ...]
     number: int
     after: str | None = None
-    """The expired time limit as printed by faulthandler, or None if the dump has another reason."""
+    """The expired time limit, as printed by faulthandler, or None if the dump was not caused by a time
+    limit."""
     fatal: str | None = None
     """The interpreter's fatal error, for example "Segmentation fault"."""
 
     @property
     def in_collective(self) -> bool:
-        """Return whether the thread was waiting for peers in torch code called by the rank's own code."""
+        """Return whether the thread was waiting for peers in torch code that the rank's own code called."""
         return not self.in_teardown and any(map(_of_torch, self._inside()))
 
     @property

@@ -1,9 +1,9 @@
-"""Read torchrun's failure report. If the ranks' output goes to files, the pod's log has nothing else.
+"""Read torchrun's failure report. If the ranks' output goes to files, the pod's log contains nothing else.
 
-torchrun lists each failed rank with its exit code and, if its function has the decorator `record`, with its
-traceback (torch/distributed/elastic/multiprocessing/errors). With `--redirects` or `--local-ranks-filter`,
-the traceback is nowhere else in the log. torchrun names the rank with the earliest failure as the root cause,
-even if that rank failed because it had lost a peer.
+torchrun lists each failed rank with its exit code and, if the rank's function has the decorator `record`,
+with its traceback (torch/distributed/elastic/multiprocessing/errors). With `--redirects` or
+`--local-ranks-filter`, the log contains the traceback nowhere else. torchrun names the rank with the earliest
+failure as the root cause, even if that rank failed because it had lost a peer.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 Lines = Sequence[tuple[int, str]]
 _OF_ITSELF = {-signal.SIGKILL, -signal.SIGSEGV, -signal.SIGBUS, -signal.SIGILL, -signal.SIGFPE}
-"""Exit codes of ranks that were not ended by torchrun or by NCCL's watchdog. torchrun sends SIGTERM, and the
+"""Exit codes of ranks that neither torchrun nor NCCL's watchdog ended. torchrun sends SIGTERM, and the
 watchdog sends SIGABRT."""
 _BEGIN = re.compile(r"^Failures:$")
 _ENTRY = re.compile(r"^\[\d+\]:$")
@@ -41,7 +41,7 @@ def first_own(
 ) -> Failure | None:
     """Return the last report's first failure that was not caused by another rank, or None.
 
-    If other ranks may have caused all failures, return the root cause if it has a traceback.
+    If other ranks may have caused all failures, return the root cause, provided that it has a traceback.
     """
     failures = _failures(lines, is_error)
     own = (

@@ -12,15 +12,15 @@ _C10D = re.compile(r"^\[[WIE].*?\] \[c10d\] ")
 """Pattern for the prefix of PyTorch's socket messages: level, time, file and line."""
 _C10D_TIME = re.compile(r"^\[[WIE]\d+ (\d\d):(\d\d):(\d\d)")
 LAST_ATTEMPT_SECONDS, DAY_SECONDS = 2, 86400
-"""Durations in seconds. PyTorch gives up as soon as its last attempt to connect fails. A message that is more
-than LAST_ATTEMPT_SECONDS older than the error is therefore about an earlier attempt. PyTorch does not log
+"""Durations in seconds. PyTorch gives up as soon as its last attempt to connect fails. Therefore, a message
+that is more than LAST_ATTEMPT_SECONDS older than the error is about an earlier attempt. PyTorch does not log
 every refused connection."""
 
 
 def unresolved(lines: Lines, error: str) -> tuple[int, str] | None:
-    """Return the log line that reports that the host in a timeout error could not be resolved.
+    """Return the log line which reports that the host in a timeout error could not be resolved.
 
-    Returns None if the host was resolved in a later attempt.
+    Returns None if a later attempt resolved the host.
     """
     target = _TARGET.search(error)
     host = target[1] if target else ""

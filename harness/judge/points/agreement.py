@@ -1,7 +1,7 @@
 """Judge whether a rank's two recorders agree: the worker's own, and the one that wraps the Pluto client.
 
-If a worker records its own points, its record is compared with the tracker, and the wrapping recorder must
-have recorded the same points. If only the wrapping recorder has a point, the point was still passed to the
+If a worker records its own points, its record is compared with the tracker, and must contain the same points
+as the wrapping recorder's record. A point that only the wrapping recorder recorded was still passed to the
 client, so the run must contain it.
 """
 
@@ -88,8 +88,8 @@ def _joined(own: Truth, other: Truth) -> Truth:
 def _other(case: Case, own: Truth) -> Truth | None:
     """Return the wrapping recorder's record for a rank that also recorded its own points, or None.
 
-    The record includes a child process only if the rank's own record does, too. Any other child process that
-    writes to the run is a foreign writer.
+    The record includes a child process only if the rank's own record also includes it. Any other child
+    process that writes to the run is a foreign writer.
     """
     if not own.attempts or not case.bundle.has(f"truth/{own.rank}{SUFFIX}.jsonl"):
         return None
@@ -99,11 +99,16 @@ def _other(case: Case, own: Truth) -> Truth | None:
 
 
 def differences(own: Truth, other: Truth) -> Iterator[tuple[str, int, str]]:
-    """Yield the differences between a rank's two records. Rows past the row limit are compared by digest."""
+    """Yield the differences between a rank's two records.
+
+    If a record exceeds the row limit, the metrics are compared by their digests.
+    """
     if own.blocks or other.blocks:
         own_metrics, other_metrics = (one.attempts[-1].metrics if one.end else {} for one in (own, other))
         if own.end and own.end == other.end and not own_metrics and not other_metrics:
-            return  # Older recorders omitted the digests of many metrics. The total digests agree.
+            # Older recorders wrote only the total digest if there were many metrics. Here, the total digests
+            # are equal.
+            return
         for metric in sorted(
             metric
             for metric in {*own_metrics, *other_metrics}

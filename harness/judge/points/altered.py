@@ -1,7 +1,7 @@
 """Find points that the tracker or the client altered, and determine how they were altered.
 
 An altered point looks like another writer's point: its value differs, or it is missing and the run contains a
-point that none of the ranks logged. A pattern across all such points shows that they were altered.
+point that none of the ranks logged. If all such points fit one pattern, they were altered.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ _SIMPLIFIED: dict[str, Callable[[str], str]] = {
     "its Unicode normalization": lambda name: unicodedata.normalize("NFKC", name),
     "spaces or invisible characters": _visible,
 }
-"""Maps each kind of difference in metric names that a tracker may ignore to a function that removes it."""
+"""Maps each kind of difference between metric names that a tracker may ignore to a function that removes this
+difference."""
 
 
 def values(wrong: Iterable[Wrong]) -> list[str]:
@@ -189,7 +190,7 @@ def _other_name(
 
 
 def _difference(name: str, other: str) -> str:
-    """Return how two metric names differ if a tracker may ignore this kind of difference, otherwise ""."""
+    """Return the kind of difference between two metric names if a tracker may ignore it, otherwise ""."""
     return next((kind for kind, simplify in _SIMPLIFIED.items() if simplify(name) == simplify(other)), "")
 
 
@@ -216,7 +217,7 @@ def _words(name: str) -> str:
 def _other_steps(
     metric: str, steps: list[int], rows: Series, comparison: Comparison, recorded: Recorded
 ) -> str | None:
-    """Return how a metric's steps in the run differ from the logged steps, or None."""
+    """Return a clause about the difference between a metric's logged steps and those in the run, or None."""
     series, foreign = recorded.shared.get(metric, NONE), comparison.foreign.get(metric, [])
     there = set(foreign)
     for text, convert in _STEP_CONVERSIONS.items():

@@ -24,7 +24,7 @@ LARGE = 1 << 20
 """Logs larger than this, in bytes, may have been rotated soon after the start. The kubelet keeps 10 MiB."""
 _EXISTING = re.compile(rb"Using existing sync process \(PID: (\d+)\)")
 _TAIL = "only its last"
-"""Part of the gap message for a log of which only the end was read (harness/attach/logs.py)."""
+"""Part of the gap message for a log that was read only from its end (harness/attach/logs.py)."""
 
 
 def is_admitted(case: Case) -> bool:
@@ -77,7 +77,7 @@ def _running(pod: Pod, container: str) -> bool:
 
 
 def _absent(case: Case, pod: Pod, path: str, begins_late: bool, *, is_last: bool) -> str:
-    """Return why the log of a pod contains no lines of the recorder that was injected into it."""
+    """Return the reason why a pod's log contains no lines from the recorder injected into the pod."""
     gap = _gap(case, pod)
     if _TAIL in gap:
         return f"{gap.partition(': ')[2]}, and none of them are from the recorder"
@@ -115,7 +115,7 @@ def _begins_late(case: Case, pod: Pod, path: str) -> bool:
 
 
 def _missing_log(case: Case, pod: Pod) -> str:
-    """Return why the log of an earlier instance of the rank's container is missing, or ""."""
+    """Return the reason why the log of an earlier instance of the rank's container is missing, or ""."""
     for status in items(pod.last.object, "status", "containerStatuses"):
         if status.get("name") != case.launch.container:
             continue
@@ -158,7 +158,7 @@ def elsewhere(pods: Iterable[PodRecord], run_id: int) -> dict[int, dict[int, int
 
 
 def unrecorded(pods: Iterable[PodRecord], ranks: Iterable[int]) -> dict[int, str]:
-    """Return why there is no line from a recorder, for each rank that has none."""
+    """Map each rank without a line from a recorder to the reason."""
     pods = list(pods)
     reasons: dict[int, str] = {}
     for rank in ranks:
@@ -225,8 +225,9 @@ def _size(summary: Summary) -> int | None:
 def uploaders(case: Case, ranks: Iterable[int]) -> list[str]:
     """Return a sentence for each rank whose client logged that it uses an existing upload process.
 
-    The client assumes that the process with the pid in its queue's .sync.pid file is an uploader. If that
-    process is a zombie, or has reused the pid of an uploader that ended, the client's points are not sent.
+    The client assumes that the process whose PID is in its queue's .sync.pid file is an upload process. If
+    that process is a zombie, or if it has reused the PID of an upload process that ended, the client's points
+    are not sent.
     """
     texts = []
     for rank in sorted(set(ranks)):

@@ -11,7 +11,7 @@ from harness.judge.points.digest_records import PodRecord
 
 
 def recorded(case: Case, pods: Sequence[PodRecord] | None) -> Finding:
-    """Run the `recorded` check: a recorder ran in every rank, so that the points in the run can be compared.
+    """Run the `recorded` check: a recorder ran in every rank, so the run's points can be compared.
 
     `pods` contains the injected recorders' records, or is None if no recorder was injected into any pod.
     """
@@ -26,7 +26,7 @@ def recorded(case: Case, pods: Sequence[PodRecord] | None) -> Finding:
 
 
 def _admitted(case: Case, pods: Sequence[PodRecord]) -> Finding:
-    """Return the finding for a job in which an admission policy injected the recorder into a pod."""
+    """Return the finding for a job with pods into which an admission policy injected the recorder."""
     absent = attached_digests.unrecorded(pods, case.ranks)
     if absent:
         return not_passed(
@@ -60,6 +60,6 @@ _NAME_IT = "attach again with --tracker-url URL --project P --run RUN_ID --secre
 
 
 def advice(namespace: str) -> str:
-    """Return advice with the two commands that enable recording for the next run in a namespace."""
+    """Return advice with the two commands that turn on recording for the next run in a namespace."""
     label = f"kubectl label namespace {namespace} pluto-e2e-harness/record=true"
     return f"to have the next run recorded: harness recorder install --namespace {namespace}; {label}"

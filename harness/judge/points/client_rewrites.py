@@ -31,14 +31,15 @@ class Rewritten:
     merged: dict[str, list[str]] = field(default_factory=dict)
     """Maps each name under which the client logged several metrics to the original names of those metrics."""
     overwritten: dict[tuple[int, str], list[int]] = field(default_factory=dict)
-    """Steps per (rank, metric) that are missing from the run because another metric got the same name."""
+    """Steps per (rank, metric) that are missing from the run because another metric was sent under the same
+    name."""
     renamed: dict[tuple[int, str], list[int]] = field(default_factory=dict)
     """Steps per (rank, metric) that the run contains under the new name."""
     renamed_blocks: list[tuple[int, TruthBlock]] = field(default_factory=list)
     dropped: dict[tuple[int, str], list[int]] = field(default_factory=dict)
     """Steps per (rank, metric) whose values the client omitted."""
     why: dict[tuple[int, str], str] = field(default_factory=dict)
-    """Why the client omitted or changed values, per (rank, metric)."""
+    """The reasons why the client omitted or changed values, per (rank, metric)."""
     rewrites: dict[tuple[int, str], list[TruthRewrite]] = field(default_factory=dict)
     """Recorded values that the client changed or omitted, per (rank, reason)."""
 
@@ -51,9 +52,10 @@ class Rewritten:
 def explain(
     truths: list[Truth], recorded: Recorded, comparison: Comparison, omissions: Iterable[Omission] = ()
 ) -> Rewritten:
-    """Remove from `comparison` the lost and foreign points that the client's rules explain, and return them.
+    """Remove from `comparison` the lost and foreign points that the client's rules explain.
 
-    `omissions` lists the values that the client omitted, according to the recorder that wraps it.
+    Return these points. `omissions` lists the values that the client omitted, according to the recorder that
+    wraps it.
     """
     reasons = {(one.rank, one.key): one.why for one in omissions}
     result = Rewritten()
@@ -79,7 +81,8 @@ def explain(
         if recorded_count == 0 and _has_block(recorded, block):
             result.renamed_blocks.append((rank, block))
             comparison.missing_in_blocks.remove(entry)
-    for wrong in list(comparison.wrong):  # The value may belong to another metric that got the same name.
+    # The value may belong to another metric to which the client gave the same name.
+    for wrong in list(comparison.wrong):
         candidates = [
             truth.rows.get(m, NONE).get(wrong.step) for truth in truths for m in sources.get(wrong.metric, {})
         ]
@@ -98,7 +101,10 @@ def explain(
 
 
 def _renamed(truth: Truth, metric: str, steps: list[int], recorded: Recorded, result: Rewritten) -> list[int]:
-    """Add a metric's lost steps to `result` if a renamed metric explains them. Return the remaining steps."""
+    """Add a metric's lost steps to `result` if the metric's new name explains them.
+
+    Return the remaining steps.
+    """
     name = sent_name(metric)
     series = recorded.shared.get(name, NONE)
     if name == metric:
@@ -124,7 +130,7 @@ def _set_or_remove(target: dict, key: object, steps: list[int]) -> None:  # type
 
 
 def _expected(truths: list[Truth], originals: dict[str, None], step: int) -> bool:
-    """Return whether a rank logged this step under one of the original names that the client changed."""
+    """Return whether a rank logged this step under an original name that the client replaced."""
     return any(
         step in truth.rows.get(metric, NONE)
         or any(block.metric == metric and block.first <= step <= block.last for block in truth.blocks)

@@ -15,7 +15,7 @@ from harness.judge.points.series import NONE, Rows, Series, extend, put
 from harness.workers.ground_truth.truth_frames import block_digest, digest
 
 OWN_METRICS = "sys/"
-"""Prefix for system metrics. The client logs them itself, so they are not in the ranks' ground truth."""
+"""Prefix for system metrics. The client itself logs them, so they are not in the ranks' ground truth."""
 
 
 @dataclass
@@ -40,7 +40,7 @@ class Recorded:
 def read(bundle: Bundle, shared_run: int | None, is_foreign: Callable[[int], bool]) -> Recorded:
     """Return the points in tracker/points.jsonl. The file is read only once.
 
-    `is_foreign(run_id)` returns whether only other launches attached to a run. If so, the run is omitted.
+    Runs for which `is_foreign(run_id)` is true are omitted, because only other launches attached to them.
     """
     recorded = Recorded()
     for _, part in bundle.point_parts():
@@ -115,7 +115,8 @@ def compare(truths: Iterable[Truth], recorded: Recorded) -> Comparison:
         by_digest = truth.sorted_metrics
         for metric, rows in truth.rows.items():
             if metric in by_digest:
-                continue  # The metric's blocks also contain these points, unless later points replaced them.
+                # The metric's blocks also contain these points, unless later points replaced them.
+                continue
             owners, steps = claims[metric], disputed.get(metric, set())
             _compare_rows(truth, metric, rows, owners, steps, recorded.shared.get(metric, NONE), result)
         for block in truth.blocks:
@@ -151,7 +152,7 @@ def _disputed(owners: list[Truth], metric: str) -> set[int]:
 
 
 def _unclaimed(series: Series, owners: list[Series], ranges: list[tuple[int, int]]) -> list[int]:
-    """Return the steps of a metric in the run that no rank logged, in the run's order."""
+    """Return the steps of a metric that the run contains, but no rank logged, in the run's order."""
     if any(rows.same_steps(series) for rows in owners):
         return []
     firsts, lasts = list[int](), list[int]()
@@ -225,7 +226,7 @@ def _compare_block(
         result.undecided.append((truth.rank, block))  # The run does not show which attempt logged a point.
         return
     if block.ordered is False or block.count > block.last - block.first + 1:
-        # Some of the block's points replaced others at the same step. The run does not show which ones.
+        # Some of the block's points replaced others at the same step, but the run does not show which ones.
         result.undecided.append((truth.rank, block))
         return
     for other in holders:
@@ -252,7 +253,7 @@ def _compare_block(
 def fits(block: TruthBlock, steps: Iterable[int], series: Mapping[int, float]) -> bool:
     """Return whether a block's digest matches these points.
 
-    In bundles from older harness versions, 0.0 and -0.0 have different block digests.
+    In bundles from older versions of the harness, 0.0 and -0.0 lead to different block digests.
     """
     rows = [(block.metric, step, series[step]) for step in steps]
     return block.sha256 in (block_digest(rows), digest(rows))

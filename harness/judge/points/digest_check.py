@@ -73,7 +73,7 @@ def judge(
 
 
 def _problem(rank: int, pods: list[PodRecord], run: str | None) -> str:
-    """Return why a rank's points are not known, or ""."""
+    """Return the reason why a rank's points are not known, or ""."""
     own = [(pod, record) for pod in pods for record in pod.of_rank(rank)]
     if not own:
         other_lines = sum(pod.others for pod in pods)
@@ -99,7 +99,7 @@ def _problem(rank: int, pods: list[PodRecord], run: str | None) -> str:
 
 
 def _of_run(record: Record, run: str | None) -> str:
-    """Return why a process's points in this run are not known, or ""."""
+    """Return the reason why a process's points in this run are not known, or ""."""
     summary = record.summary
     assert summary is not None
     if run is None:
@@ -118,7 +118,7 @@ def _of_run(record: Record, run: str | None) -> str:
 
 
 def _earlier(pod: PodRecord, record: Record) -> str:
-    """Return why the log may lack an earlier process of the same rank, or ""."""
+    """Return the reason why the log may lack an earlier process of the same rank, or ""."""
     assert record.summary is not None
     if pod.lost:
         return pod.lost
@@ -303,7 +303,7 @@ def _before_the_end(
 def _prefix(rows: dict[str, Rows], line: Line) -> str:
     """Return the digest of the run's points up to the time of a recorder's line.
 
-    Returns "" if the run has more or fewer of these points than the line reports.
+    Returns "" if the run contains more or fewer such points than the line reports.
     """
     until = [each.within(0, line.time_ms).kept() for each in rows.values()]
     if sum(len(each.steps) for each in until) != line.points:
@@ -313,7 +313,7 @@ def _prefix(rows: dict[str, Rows], line: Line) -> str:
 
 
 def _of_others(record: Record, records: list[Record], all_known: bool) -> Container[str]:
-    """Return the metrics that processes other than the one in `record` may have logged."""
+    """Return the metrics that may have been logged by processes other than the one in `record`."""
     names: set[str] = set()
     for other in records:
         if other is record:
@@ -339,7 +339,7 @@ def _blocks_before_the_end(
     of_others: Container[str],
     differences: Differences,
 ) -> None:
-    """Compare the run with the blocks that a process without a summary confirmed in its last line."""
+    """Compare the run with the blocks that the last line of a process without a summary confirms."""
     blocks = record.blocks
     if blocks is None or blocks.run != run or not blocks.leaves or record.rank is None:
         return

@@ -1,8 +1,8 @@
 """Compare the digests from injected recorders with the run's points in the tracker.
 
 A matching digest proves that exactly these points arrived. If several processes logged the same metric, a
-point belongs to a process if its time is between those of the process's first and last point. A restarted
-rank overwrites points of the previous process, but the tracker's raw rows still contain both.
+point belongs to a process if its time is between the times of the process's first and last points. A
+restarted rank overwrites the points of its previous process, but the tracker's raw rows still contain both.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ def _compare_metric(owners: list[Owned], raw: Rows, all_known: bool, result: Dif
 
 
 def _replaced(claim: Claim, owners: list[Owned]) -> bool:
-    """Return whether a process that began later may have overwritten this process's points."""
+    """Return whether a process that began later may have overwritten the points of this claim."""
     later_claims = [one.claim for one in owners if one.claim.began_ms > claim.began_ms]
     return any(other.first <= claim.last and claim.first <= other.last for other in later_claims)
 
@@ -196,7 +196,7 @@ def _outside(rows: Rows, matched: list[Claim], all_known: bool, result: Differen
 
 
 def _overwritten(owners: list[Owned], raw: Rows, result: Differences) -> None:
-    """Report a collision if ranks logged one after another and one rank overwrote another rank's points."""
+    """Report a collision if a rank overwrote the points of another rank that had logged before it."""
     own: dict[int, Rows] = {}
     for one in owners:
         rows = own.setdefault(one.rank, Rows(raw.metric))
@@ -216,7 +216,10 @@ def _conflict(metric: str, conflict: tuple[int, float, float]) -> str:
 
 
 def _collided(owners: list[Owned], raw: Rows, result: Differences) -> bool:
-    """Report a collision if all ranks' raw rows arrived and two of them have different values at one step."""
+    """Report a collision if two raw rows have different values at the same step.
+
+    Return whether there is a collision. Raw rows are compared only if those of all ranks arrived.
+    """
     if len(raw.steps) != sum(one.claim.count for one in owners):
         return False
     conflict = raw.conflict()
@@ -227,7 +230,7 @@ def _collided(owners: list[Owned], raw: Rows, result: Differences) -> bool:
 
 
 def _explain(one: Owned, view: Rows, *, alone: bool, result: Differences) -> None:
-    """Report how a metric's points differ from those that a process logged.
+    """Report the difference between a process's points for a metric and the points in the run.
 
     `alone` means that no other process can have logged this metric.
     """
@@ -264,7 +267,7 @@ def _explain(one: Owned, view: Rows, *, alone: bool, result: Differences) -> Non
 
 @dataclass(frozen=True)
 class Where:
-    """The step ranges with different digests (`ranges`) or without a recorder's digest (`unknown`)."""
+    """The step ranges with different digests (`ranges`), or without a recorder digest (`unknown`)."""
 
     ranges: list[tuple[int, int]]
     unknown: list[tuple[int, int]]
@@ -316,7 +319,7 @@ def _ranges(spans: list[tuple[int, int]]) -> str:
 def _compare_groups(
     groups: list[tuple[int, Group]], unclaimed: dict[str, Rows], all_known: bool, result: Differences
 ) -> None:
-    """Compare metrics that did not fit into the summaries, and report metrics that no rank logged."""
+    """Compare the metrics that did not fit into the summaries, and report metrics that no rank logged."""
     by_group: dict[int, list[tuple[int, Group]]] = {}
     for rank, group in groups:
         by_group.setdefault(group.group, []).append((rank, group))
@@ -355,11 +358,11 @@ def _compare_group(members: list[tuple[int, Group]], all_rows: list[Rows], resul
 def compare_blocks(
     record: Record, metric: str, leaves: Mapping[int, Leaf], raw: Rows, *, alone: bool, result: Differences
 ) -> int:
-    """Compare the run with the blocks of a process that has no summary. Return how many blocks are in the
-    run.
+    """Compare the run with the blocks of a process that has no summary.
 
-    `alone` means that no other process can have logged this metric. If the process's container is running,
-    its client may send points later, so differences are not failures.
+    Return the number of blocks that are in the run. `alone` means that no other process can have logged this
+    metric. If the process's container is running, its client may send points later, so differences are not
+    failures.
     """
     rank = record.rank or 0
     digests = raw.kept().nodes()

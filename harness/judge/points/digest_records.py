@@ -30,7 +30,7 @@ class Claim(msgspec.Struct, array_like=True, frozen=True):
     ended_ms: int
     level: int
     digest: str
-    """The digest of all points, or "" if unknown."""
+    """The digest of all points, or "" if it is unknown."""
     nodes: str
 
 
@@ -74,7 +74,7 @@ class Sent(msgspec.Struct, frozen=True):
 class Leaf(NamedTuple):
     """A metric's points in one block of steps.
 
-    The times are those of the metric's first and last point before the block was reported.
+    The times are those of the metric's first point and of its last point before the block was reported.
     """
 
     points: int
@@ -85,7 +85,7 @@ class Leaf(NamedTuple):
 
 @dataclass
 class Blocks:
-    """The blocks of steps that a process reported to the tracker and that its log confirms."""
+    """The blocks of steps that a process reported to the tracker, as far as its log confirms them."""
 
     run: str
     leaves: dict[str, dict[int, Leaf]] = field(default_factory=dict)
@@ -184,7 +184,7 @@ class Record:
             self.conflict = "its log has two different lines with the same number, so one of them is forged"
 
     def close(self) -> None:
-        """Read the summary, and check the lines against it."""
+        """Read the summary, and compare it with the lines."""
         problem = ""
         if self.parts:
             parts = self.parts[max(self.parts)]
@@ -202,7 +202,7 @@ class Record:
         self.problem = problem or self.without_summary() or self._summary_problem()
 
     def _broken(self) -> str:
-        """Return a sentence about where the lines' hash chain breaks, or "" if it is unbroken."""
+        """Return a sentence that locates the break in the lines' hash chain, or "" if there is none."""
         previous = None
         for number in sorted(self.lines):
             line = self.lines[number]
@@ -252,7 +252,7 @@ class Record:
 
 @dataclass
 class PodRecord:
-    """The records in one pod's log."""
+    """The records in the log of one pod."""
 
     pod: str
     nonce: str
@@ -262,11 +262,11 @@ class PodRecord:
     whole: bool = True
     """Whether the log contains the container's output from the beginning."""
     lost: str = ""
-    """Why an earlier process of the pod's ranks may be missing from all logs, or ""."""
+    """The reason why an earlier process of the pod's ranks may be missing from all logs, or ""."""
     ranks: Collection[int] = ()
     """The ranks that the pod is expected to have."""
     absent: str = ""
-    """Why the log has no lines of a recorder, or "" if it has some."""
+    """The reason why the log contains no lines of a recorder, or "" if it contains some."""
 
     def of_rank(self, rank: int) -> list[Record]:
         return [record for record in self.records if record.rank == rank]
@@ -285,7 +285,7 @@ def read(
 
     `nonce` is HARNESS_NONCE from the pod's spec, and equals the uid of the pod's owner. `rank` is used for
     processes that did not know their rank. `whole` is False if the beginning of the log was rotated away.
-    `running` is whether the container was running when its pod was read.
+    `running` means that the container was running when the state of its pod was read.
     """
     by_attempt: dict[str, Record] = {}
     other_lines = 0

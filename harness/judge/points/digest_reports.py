@@ -138,7 +138,7 @@ def _fitting(record: Record, stored: _Stored) -> Blocks | str:
 def _beside_the_summary(record: Record, blocks: Blocks) -> str:
     """Return a sentence that describes how the blocks contradict the process's summary, or "".
 
-    A block can have more points than in its last report, because a process's last points are not always
+    A block can contain more points than its last report, because a process's last points are not always
     reported.
     """
     summary = record.summary
@@ -170,13 +170,13 @@ def _text(packed: str) -> bytes:
 
 
 def _leaves(report: _Report) -> Iterator[tuple[str, int, Leaf]]:
-    """Yield (metric, block, points) for each entry. Raises ValueError if a digest is invalid."""
+    """Yield (metric, block, points) for each entry of a report. Raises ValueError if a digest is invalid."""
     for metric, block, points, digest, began_ms, ended_ms in report.entries:
         yield metric, block, Leaf(points, digest_lines.digest_from(digest), began_ms, ended_ms)
 
 
 def refined(section: Run, blocks: Blocks | None) -> Run:
-    """Return a process's claims about a run, with one digest per block where the blocks match the summary.
+    """Return a process's claims about a run, with one digest per block if the blocks match the summary.
 
     A metric's blocks are used if their digests add up to the metric's digest in the summary. The metrics in a
     group are listed if the digests of their blocks add up to the group's digest.
@@ -209,7 +209,7 @@ def _refined(claim: Claim, leaves: Mapping[int, Leaf]) -> Claim:
 
 
 def _claim(metric: str, leaves: Mapping[int, Leaf]) -> Claim:
-    """Return the process's claim about a metric, derived from the metric's blocks alone."""
+    """Return a process's claim about a metric, derived only from the metric's blocks."""
     size = point_digests.BLOCK_STEPS
     return Claim(
         metric,

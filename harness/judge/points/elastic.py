@@ -1,4 +1,4 @@
-"""Determine which points count in elastic training, and who scaled the job.
+"""Determine which points count in elastic training, and which clients scaled the job.
 
 When the number of nodes changes, torchrun forms a new world. The ranks of this world resume from the last
 checkpoint and repeat the steps after it. For repeated steps, the earlier world's points do not count. Rank 0
@@ -50,7 +50,7 @@ def _with_superseded(truth: Truth, sizes: Series) -> Truth:
 
 
 def scalings(case: Case) -> Iterator[tuple[float, str, ObjectState]]:
-    """Yield the time, a description and the new state for each change to the launched object's replicas."""
+    """Yield (time, description, new state) for each change to the launched object's replicas."""
     for before, after in pairwise(case.jobsets):
         if (text := scaling(before, after)) is not None:
             yield when(after), text, after
@@ -62,7 +62,8 @@ def scaling(before: ObjectState, after: ObjectState) -> str | None:
     if old == new or not isinstance(old, int) or not isinstance(new, int):
         return None
     managers = changed_by(before, after)
-    if not managers:  # After the first scaling, managedFields shows who scaled the object, but not when.
+    # managedFields shows who scaled the object, but after the first scaling, it does not show when.
+    if not managers:
         entries = items(after.object, "metadata", "managedFields")
         managers = sorted(
             {str(each.get("manager")) for each in entries if each.get("subresource") == "scale"}

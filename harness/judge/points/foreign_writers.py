@@ -1,6 +1,6 @@
 """Judge whether the shared run contains data sent by another job, before, during or after this launch.
 
-For each request, the embedded tracker stores which launch the API key belongs to. Foreign writers are
+For each request, the embedded tracker stores the launch to which the API key belongs. Foreign writers are
 therefore found even if their names, steps, values and addresses match those of this launch. If the tracker
 does not store launches, the job name, the sender's name and the sender's address decide. Hosted Pluto does
 not report any of these, so foreign writers cannot be detected there.
@@ -37,9 +37,9 @@ _WRITTEN = {
     "heartbeat": ("heartbeat", "heartbeats"),
     "claim": ("claim of its id", "claims of its id"),
 }
-"""Nouns (singular, plural) for the requests or data that each kind of RunWriter counts."""
+"""The singular and plural nouns for the objects that each kind of RunWriter counts."""
 _COUNTED_ELSEWHERE = {"attach", "metrics", "status"}
-"""Kinds of RunWriter that are ignored here, because other evidence files count their requests."""
+"""Kinds of RunWriter that are ignored here, because other evidence files contain their requests."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def _many(kind: str, count: int) -> str:
 
 
 class Own:
-    """The API key, the names and the addresses that identify this launch's requests to the shared run."""
+    """The API key, names and addresses that identify the requests of this launch to the shared run."""
 
     def __init__(self, case: Case, attachments: Iterable[Attachment]) -> None:
         attachments = list(attachments)

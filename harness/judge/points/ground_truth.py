@@ -37,8 +37,8 @@ from harness.workers.ground_truth.point_recorder import BLOCK_ROWS
 from harness.workers.ground_truth.truth_frames import row_bytes
 
 DENSE_ROWS, DENSE_MS = 20, 30
-"""If a killed rank recorded its last DENSE_ROWS points within DENSE_MS milliseconds, further points may still
-have been in a buffer."""
+"""If a killed rank recorded its last DENSE_ROWS points within DENSE_MS milliseconds, a buffer may have
+contained further points."""
 
 
 @dataclass
@@ -73,7 +73,7 @@ class Attempt:
     """The maximum number of points in one frame, or 1 if the rank did not batch points."""
     gaps: int = 0
     fault: str = ""
-    """Why the recorder that wraps the client failed, or ""."""
+    """The reason why the recorder that wraps the client failed, or ""."""
     _root: hashlib._Hash = field(default_factory=hashlib.sha256)
     _counts: dict[str, int] = field(default_factory=dict)
     _digests: dict[str, hashlib._Hash] = field(default_factory=dict)
@@ -104,7 +104,7 @@ class Attempt:
 
     @property
     def last_ms(self) -> int | None:
-        """Return when the attempt recorded its last point, in milliseconds since the epoch, or None."""
+        """Return the time of the attempt's last recorded point, in milliseconds since the epoch, or None."""
         return self._times[-1] if self._times else None
 
     def add(
@@ -150,7 +150,10 @@ class Attempt:
             self.metrics |= line.metrics
 
     def take(self, row: TruthRow) -> None:
-        """Count a point and add it to the digests. Points must be passed in the order of recording."""
+        """Count a point and add it to the digests.
+
+        Points must be passed in the order in which they were recorded.
+        """
         data = row_bytes(row.metric, row.step, row.value)
         self._root.update(data)
         self._digests.setdefault(row.metric, hashlib.sha256()).update(data)
@@ -183,7 +186,7 @@ class Attempt:
 
     @property
     def dense(self) -> bool:
-        """Return whether points were recorded so quickly that some may be lost if the rank was killed."""
+        """Return whether points were recorded so quickly that some may be missing if the rank was killed."""
         return len(self._times) == DENSE_ROWS and self._times[-1] - self._times[0] <= DENSE_MS
 
     @property
@@ -292,7 +295,8 @@ class Truth:
 def read(case: Case, rank: int, suffix: str = "", children: frozenset[int] | None = None) -> Truth:
     """Return a rank's ground truth. It is cached, because the report needs it again.
 
-    `children` contains the PIDs of the child processes whose points are included, or is None for all of them.
+    `children` contains the PIDs of the child processes whose points are included, or is None to include all
+    of them.
     """
     cache = _READ.setdefault(case.bundle, {})
     key = rank, suffix, children
@@ -397,12 +401,13 @@ def _why_attempt(truth: Truth, number: int, attempt: Attempt, message: dict[str,
 
 
 def _without_end(truth: Truth, number: int, attempt: Attempt) -> str:
-    """Return why points may be missing from an attempt without an end record, or "" if none are."""
+    """Return the reason why points may be missing from an attempt without an end record, or ""."""
     is_last = attempt is truth.own[-1]
     if not is_last and not attempt.is_child:
         return _cut(truth, number, attempt)
     if is_last and truth.scaled_down and not (attempt.dense or attempt.blocks):
-        return ""  # The world continued without this rank, whose steps are compared with rank 0's.
+        # The world continued without this rank. The rank's steps are compared with those of rank 0.
+        return ""
     if attempt is not truth.own[-1] and attempt.accounted == attempt.count:
         return ""  # A process pool killed the child process after the child had finished its runs.
     return f"its end record is missing after {counted(attempt.count, 'row')}"
@@ -421,11 +426,11 @@ def _of_its_pod(truth: Truth, last: Attempt) -> list[tuple[int, str]]:
 
 
 def _cut(truth: Truth, number: int, attempt: Attempt) -> str:
-    """Return why points may be missing from an attempt that was killed, or "" if all points are known.
+    """Return the reason why points may be missing from an attempt that was killed, or "" if all are known.
 
     The attempt's frames have no gap, and a rank writes a point's frame before it logs the point. Therefore,
-    only a rank that was batching points can have logged points without a frame. If the next attempt starts
-    at a step that this attempt had recorded, it logs the missing points again, so they are known. Up to one
+    only a rank that was batching points can have logged points without a frame. If the next attempt starts at
+    a step that this attempt had recorded, it logs the missing points again, so they are known. Up to one
     frame of points may be missing, or one block beyond the row limit, so the next attempt must have logged at
     least that many further points.
     """
@@ -464,7 +469,7 @@ _WAITING = re.compile(r"\[c10d\].*(addresses of .* cannot be retrieved|failed to
 
 
 def why_unrecorded(case: Case, rank: int) -> str:
-    """Return a clause about why a rank recorded nothing, such as a recorder error, or "" if unknown."""
+    """Return a clause that explains why a rank recorded nothing, or "" if this is unknown."""
     pod = case.pods.get(case.node_of(rank))
     log = case.bundle.log(pod.name, case.launch.container) if pod else ""
     lines = case.bundle.lines(log) if log else ()

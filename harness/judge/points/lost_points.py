@@ -1,4 +1,4 @@
-"""Explain what happened to points missing from the run, and who sent points that no rank recorded."""
+"""Explain what happened to points missing from the run, and identify the senders of unrecorded points."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ _KEY = re.compile(r"401 Unauthorized|API key|HTTP 401")
 def outcome(client: TruthClient | None, metric: str, step: int) -> str:
     """Return what happened to a lost point, according to the client's report.
 
-    UNSENT means that it is still in the client's queue, ACKNOWLEDGED that the tracker confirmed it,
-    NEVER_QUEUED that it was never in the queue, and UNREPORTED that the client did not report anything
+    UNSENT means that the point is still in the client's queue. ACKNOWLEDGED means that the tracker confirmed
+    it. NEVER_QUEUED means that it was never in the queue. UNREPORTED means that the client reported nothing
     about it.
     """
     if client is None:
@@ -132,7 +132,7 @@ def refusals(case: Case) -> list[str]:
 
 @dataclass
 class Origin:
-    """Senders of points that no rank recorded, and the number of such points from each node of the job."""
+    """The senders of points that no rank recorded, and their number for each node of the job."""
 
     senders: list[str] = field(default_factory=list)
     nodes: dict[int, int] = field(default_factory=dict)
@@ -142,7 +142,7 @@ class Origin:
 
 
 def origin(attached: Attached, points: Mapping[str, Iterable[int]]) -> Origin:
-    """Return who sent the given points (steps by metric) to the shared run."""
+    """Return the senders of the given points (steps by metric) in the shared run."""
     case, result = attached.case, Origin()
     steps_by_metric = {metric: set(steps) for metric, steps in points.items()}
     shared = {run.run_id for _, run in attached.shared}
@@ -194,7 +194,7 @@ def addresses(pod: Pod) -> Iterator[str]:
 
 
 def _metric_steps(columns: Columns, steps_by_metric: Mapping[str, set[int]]) -> Iterable[tuple[str, int]]:
-    """Return the metric and step of each point whose metric is in `steps_by_metric`."""
+    """Return (metric, step) of each point whose metric is in `steps_by_metric`."""
     return ((name, step) for name, steps, *_ in columns.series() if name in steps_by_metric for step in steps)
 
 

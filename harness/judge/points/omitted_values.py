@@ -88,7 +88,7 @@ def _intended(records: Records, omission: Omission) -> bool:
 def check(agreement: Agreement, apart: bool = False) -> Finding:
     """Run the `keys` check: each rank's value counts add up, and the client omitted no value unintentionally.
 
-    `apart` means that the ranks did not form one world, so some of them may never have run.
+    `apart` means that the ranks did not form one world. Some of them may then never have run.
     """
     records = recorders(agreement)
     refs = [truth.path for truth in records.values() if truth is not None]
@@ -155,7 +155,7 @@ def _values(count: int) -> str:
 
 
 def _open(truth: Truth | None) -> str:
-    """Return why the rank's value counts do not add up, or "" if they do."""
+    """Return the reason why the rank's value counts do not add up, or "" if they do."""
     if truth is None:
         return "no recorder ran around its client"
     if truth.incomplete:
@@ -164,7 +164,7 @@ def _open(truth: Truth | None) -> str:
         account = attempt.account
         is_last = attempt is truth.own[-1] and not truth.scaled_down
         if account is None and attempt.end is None and not is_last and not attempt.is_child:
-            # The attempt was killed. Only omissions, which are recorded after the call, can be missing.
+            # The attempt was killed. Only omissions can be missing, because they are recorded after the call.
             continue
         if account is None:
             return "its recorder did not write its final counts of the values"
@@ -180,7 +180,7 @@ def _open(truth: Truth | None) -> str:
 
 
 def _notes(records: Records) -> list[str]:
-    """Return notes on intended omissions and on values logged without run.log, to add to a PASS."""
+    """Return notes for a PASS, on intended omissions and on values that were logged without run.log."""
     none_only = [omission for omission in _all(records) if omission.type == NONE]
     noop = [omission for omission in _all(records) if omission.why.startswith(NOOP)]
     notes = [f"only ever None, so not logged: {_keys(none_only)}"] if none_only else []

@@ -20,7 +20,7 @@ CLOCK_ERROR = 5.0
 """Maximum difference, in seconds, between the time of a restart in the cluster and the time in the process's
 first frame."""
 MIN_OVERWRITES = 2
-"""Minimum number of overwritten values from which on a metric with one step is probably a mistake."""
+"""A metric with only one step and at least this many overwritten values is probably a mistake."""
 
 
 class How(Enum):
@@ -42,7 +42,7 @@ class Overwritten:
     metric: str
     count: int
     where: str
-    """The affected steps as text, such as "steps 3–7 (5 points)"."""
+    """The affected steps in words, such as "steps 3–7 (5 points)"."""
     how: How
     who: str = ""
     """A description of the two lives (run objects), if they differ."""
@@ -90,7 +90,7 @@ def _one_step(series: Series, overwrites: int) -> str:
 def _in_blocks(truth: Truth) -> Iterator[Overwritten]:
     """Yield overwritten points beyond the row limit.
 
-    For these points, only the number is known, not the processes.
+    Only the number of these points is known, not the processes that logged them.
     """
     has_several_inits = any(life.init for life in truth.lives)
     for attempt in truth.attempts:

@@ -1,7 +1,7 @@
 """A metric's points by step, stored in arrays and deduplicated in the same way as on the tracker.
 
 A dictionary of Python numbers needs 100 bytes per point, and a launch with 512 ranks has millions of points.
-When two series are compared, their bytes are compared first, and individual points only if the bytes differ.
+A comparison of two series first compares their bytes. It compares individual points only if the bytes differ.
 """
 
 from __future__ import annotations
@@ -43,12 +43,11 @@ class Series(Mapping[int, float]):
         """Maps (mark of first point, mark of second point) to the steps that were logged again with another
         value."""
         self.older: dict[int, tuple[int, int]] = {}
-        """The steps whose last point does not count, because its client time is earlier than another point's.
-
-        Maps each step to (mark of the point that counts, mark of the last point).
-        """
+        """The steps whose last point does not count, because another point has a later client time. Maps each
+        step to (mark of the point that counts, mark of the last point)."""
         self._places: dict[int, int] | None = None
-        """The index of each step. None while the steps ascend, because a binary search is then sufficient."""
+        """The index of each step. It is None while the steps ascend, because a binary search is then
+        sufficient."""
         for step, value in rows:
             self.put(step, value, 0)
 
@@ -81,7 +80,7 @@ class Series(Mapping[int, float]):
     def extend(self, steps: array[int], values: array[float], times: array[int], mark: int = 0) -> int:
         """Add points in the order in which they were logged.
 
-        Return the number that repeated an existing step.
+        Return the number of points that repeated an existing step.
         """
         own_arrays = self._steps, self._times
         if (
@@ -99,7 +98,7 @@ class Series(Mapping[int, float]):
         return sum(map(self.put, steps, values, times, repeat(mark)))
 
     def _place(self, step: object) -> int:
-        """Return the index of a step, or -1 if the series does not have it."""
+        """Return the index of a step, or -1 if the series does not contain it."""
         if not isinstance(step, int):
             return -1
         if self._places is not None:

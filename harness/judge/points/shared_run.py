@@ -16,11 +16,9 @@ from harness.judge.points.ground_truth import Truth
 from harness.judge.points.series import NONE, Rows
 
 CLOCK_ERROR = 2.0
-"""Maximum number of seconds by which the tracker's clock can lag behind the harness's clock.
-
-A run from an earlier launch is older by more than CLOCK_ERROR, because submission, scheduling and container
-startup take longer.
-"""
+"""Maximum number of seconds by which the tracker's clock can lag behind the harness's clock. Runs from
+earlier launches are older than CLOCK_ERROR, because submission, scheduling and container startup take
+longer."""
 
 
 @dataclass
@@ -68,7 +66,7 @@ class Attached:
 
     @cached_property
     def by_node(self) -> dict[int, dict[int, list[tuple[int, Attachment]]]]:
-        """Map each run id to this launch's attachments, grouped by node index."""
+        """Map each run id to the attachments of this launch, grouped by node index."""
         by_run: dict[int, dict[int, list[tuple[int, Attachment]]]] = {}
         for line, attachment in self.attachments or []:
             node = self.node_of(attachment)
@@ -88,9 +86,10 @@ class Attached:
         return {run_id for run_id, launches in keys.items() if not launches & {None, *self.case.launches}}
 
     def label(self, run_id: int) -> str:
-        """Return a run's name for messages: its display id.
+        """Return a run's name for messages.
 
-        The name includes the run's id and project if they differ from those that the launch expects.
+        This is its display id, followed by its id and project if these differ from those that the launch
+        expects.
         """
         run = next((run for _, run in self.runs if run.run_id == run_id), None)
         if run is None:
@@ -181,7 +180,7 @@ def one_run_of_digests(attached: Attached, logged: Mapping[int, Mapping[int, int
 
 
 def _steps_elsewhere(truth: Truth, rows: Rows, comparison: Comparison) -> list[int]:
-    """Return the rank's lost steps that another run contains with the same values.
+    """Return those of the rank's lost steps that another run contains with the same values.
 
     Only the first metric with such steps is considered.
     """
@@ -265,7 +264,7 @@ def every_rank(attached: Attached, truths: list[Truth], comparison: Comparison) 
 
 
 def status(attached: Attached, ends: dict[int, End]) -> Finding:
-    """Run the `status` check: the run's final status on the tracker matches how the pods ended."""
+    """Run the `status` check: the run's final status on the tracker agrees with the ends of the pods."""
     line, run = attached.shared[0]
     refs = [f"tracker/runs.jsonl:{line}"]
     text = f"{attached.label(run.run_id)} is {run.status}"

@@ -1,10 +1,10 @@
 """Find a rank that exited with 0 although an exception had ended its work early.
 
-A program can catch its own exception, print it and exit with 0. Its pod, torchrun and its record then look
-like those of a healthy rank. A healthy rank may log fewer steps than the other ranks, and a healthy program
-may print an exception that it handled, so neither is sufficient evidence. A rank counts as stopped only if
-its log contains a traceback after its last point, and if all healthy ranks logged a metric up to the same
-later step after that traceback.
+A program can catch its own exception, print it and exit with 0. The rank's pod, torchrun's output and the
+rank's record then look like those of a healthy rank. A healthy rank may log fewer steps than the other ranks,
+and a healthy program may print an exception that it handled, so neither is sufficient evidence. A rank counts
+as stopped only if its log contains a traceback after its last point, and if all healthy ranks logged a metric
+up to the same later step after that traceback.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from harness.judge.points.ground_truth import Truth
 MIN_STEPS = 2
 """Minimum number of missing steps. A rank that lacks only one step may have received one batch fewer."""
 _SLACK_SECONDS = 0.05
-"""Tolerance, in seconds, for comparing a log line's time, set by the container runtime, with a point's time,
-set by the rank."""
+"""Tolerance, in seconds, for comparisons between the time of a log line, set by the container runtime, and
+the time of a point, set by the rank."""
 _BEGIN = re.compile(r"^(\[rank\d+\]: ?)?Traceback \(most recent call last\):$")
 _STACK = re.compile(r"^(\[rank\d+\]: ?)?(\s|$|Traceback |During handling of the |The above exception was )")
 _LINE = re.compile(r"^(?P<time>\S+Z) ?(?P<text>.*)$")
@@ -42,7 +42,7 @@ class Stopped:
 
 
 def find(case: Case, truths: Sequence[Truth]) -> list[Stopped]:
-    """Return the ranks that stopped before the other ranks and printed an exception when they stopped."""
+    """Return the ranks that stopped logging before the other ranks, and printed an exception at that time."""
     logging = [truth for truth in truths if truth.rank in case.logging and not truth.scaled_down]
     if len(logging) < 2 or any(not truth.attempts or truth.superseded for truth in logging):
         return []
@@ -68,7 +68,7 @@ def find(case: Case, truths: Sequence[Truth]) -> list[Stopped]:
 
 
 def _last_steps(truth: Truth) -> dict[str, int]:
-    """Map each metric to its last step. In the metric names, the rank's number is replaced with {rank}."""
+    """Map each metric to its last step. The rank's number in a metric name is replaced with {rank}."""
     number = re.compile(rf"(?<!\d){truth.rank}(?!\d)")
     return {number.sub("{rank}", metric): high for metric, (_, high) in truth.own[-1].steps.items()}
 

@@ -23,7 +23,7 @@ _FULL = "disk is full"
 
 @dataclass(frozen=True)
 class Absence:
-    """A period without a ready tracker pod. `until` is "" if the period has not ended."""
+    """A period in which no tracker pod was ready. `until` is "" if the period has not ended."""
 
     since: str
     until: str
@@ -36,7 +36,7 @@ class Absence:
 
 
 def absences(case: Case) -> list[Absence]:
-    """Return the periods since the launch in which no tracker pod was recorded as ready."""
+    """Return the periods since the launch in which, according to the evidence, no tracker pod was ready."""
     launched = seconds(case.manifest.launched_at) or 0.0
     ready: dict[str, bool] = {}
     periods: list[Absence] = []
@@ -76,7 +76,7 @@ def replaced(case: Case) -> ObjectState | None:
 
 
 def tracker_kept(case: Case, truths: list[Truth], before: list[Finding]) -> Finding:
-    """Run the `tracker-kept` check: the tracker did not cause the missing data reported in `before`."""
+    """Run the `tracker-kept` check: the tracker is not the cause of the missing data reported in `before`."""
     data_losses = [f for f in before if f.result == "FAIL" and f.cause in _LACKS]
     launched, summary = seconds(case.manifest.launched_at) or 0.0, case.bundle.summary
     failures = [f for f in summary.failures if (seconds(f.last) or 0.0) >= launched] if summary else []

@@ -17,7 +17,7 @@ from harness.judge.ranks import launcher_failures, terminating
 
 LAST_LINES = 400
 MAX_SILENT = 3
-"""Maximum number of ranks whose last log lines are quoted in a finding."""
+"""Maximum number of ranks, pods or failures about which a finding contains sentences."""
 YOUNGER_SECONDS = 60.0
 """A pod created more than this many seconds after another rank started may have replaced an earlier pod."""
 _ENDLESS = ("StatefulSet", "DaemonSet")
@@ -38,8 +38,8 @@ def not_ended(case: Case, launched: ObjectState, ends: dict[int, End]) -> Findin
 def completed_early(case: Case, launched: ObjectState, ends: dict[int, End]) -> Finding | None:
     """Return the `completed` finding for an object that reports success before every rank has ended, or None.
 
-    A PyTorchJob succeeds when its master does, and a success policy can ignore pods. The workers of an MPIJob
-    never end, so only the log of its launcher counts.
+    A PyTorchJob succeeds as soon as its master succeeds, and a success policy can ignore pods. The workers of
+    an MPIJob never end, so only the log of its launcher counts.
     """
     if case.launch.attached and case.launch.kind == "MPIJob":
         return _launcher_failed(case, launched)
@@ -100,8 +100,8 @@ def _launcher(case: Case) -> list[str]:
 def _deleted_by_its_controller(case: Case, launched: ObjectState) -> list[str]:
     """Return [sentence] if the Job controller deleted the pods of a failed Job, otherwise [].
 
-    With restartPolicy OnFailure, the controller deletes the failed pod when the Job fails, so its log is
-    lost.
+    With restartPolicy OnFailure, the controller deletes the failed pod when the Job fails, so the pod's log
+    is lost.
     """
     template = mapping(launched.object, "spec", "template", "spec")
     if case.launch.kind != "Job" or case.pods or template.get("restartPolicy") != "OnFailure":
@@ -171,7 +171,7 @@ def _reason(terminated: dict[str, object]) -> str:
 def _younger(case: Case) -> list[str]:
     """Return a sentence for each of the first MAX_SILENT pods that may have replaced another pod.
 
-    A replacement pod's peers may not wait for it, for example with a static rendezvous.
+    The peers of a replacement pod may not wait for it, for example if the rendezvous is static.
     """
     policy = mapping(case.jobset.object, "spec").get("podManagementPolicy") if case.jobset else None
     if case.launch.kind == "StatefulSet" and policy != "Parallel":
@@ -188,7 +188,7 @@ def _younger(case: Case) -> list[str]:
 
 
 def _silent(case: Case, ends: dict[int, End]) -> list[str]:
-    """Return a sentence for each of the MAX_SILENT running ranks with the oldest last log lines."""
+    """Return a sentence for each of the running ranks with the oldest last log lines, at most MAX_SILENT."""
     read_at = seconds(case.manifest.attached_at)
     last_lines: list[tuple[float, str]] = []
     for end in ends.values():

@@ -23,10 +23,8 @@ _DELETIONS = ("SuccessfulDelete", "SuccessfulDeletePod", "Evicted", "Preempted",
 """Reasons of Events in which controllers report that they deleted a pod."""
 _OPERATORS = ("PyTorchJob", "MPIJob")
 _FIRST_FAILED = re.compile(r"first failed job: ([\w.-]+)")
-"""Pattern for the first failed Job in the message of a JobSet's Failed condition.
-
-The message comes from pkg/controllers/failure_policy.go in JobSet 0.12.
-"""
+"""Pattern for the first failed Job in the message of a JobSet's Failed condition, which JobSet 0.12 writes in
+pkg/controllers/failure_policy.go."""
 
 
 def advice(case: Case) -> str:
@@ -99,7 +97,7 @@ def _of_unended(case: Case, launched: ObjectState) -> Iterator[str]:
 
 
 def events(case: Case) -> tuple[list[str], list[str]]:
-    """Return sentences about the last Events that report the deletion of missing pods, with references."""
+    """Return (sentences, references) for the last Events that report the deletion of missing pods."""
     pod_names = {pod.name for pods in case.pod_attempts.values() for pod in pods}
     by_message: dict[str, ObjectState] = {}
     for event in case.bundle.last("event").values():

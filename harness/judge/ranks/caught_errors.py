@@ -1,9 +1,9 @@
-"""Find pods that exited with 0 although the last output is an exception that ends a training.
+"""Find pods that exited with 0 although their last output is an exception that usually ends a training run.
 
 A program can catch its own exception, print it and exit with 0 (skypilot#4421), in one rank or in all of
-them. Whether its work was complete is then not known. Programs also print tracebacks of errors that they
-handle, or that occur while Python exits. So only errors of CUDA, of collective operations and of launchers
-count, and only if nothing was printed after them.
+them. It is then unknown whether its work was complete. Programs also print tracebacks of errors that they
+handle, or that occur while Python exits. Therefore, only errors of CUDA, of collective operations and of
+launchers count, and only if nothing was printed after them.
 """
 
 from __future__ import annotations
@@ -32,12 +32,15 @@ _NOT_OF_PROGRAM = re.compile(
     r"|Error waiting on exit barrier|torch[./]distributed[./]elastic"
 )
 """Pattern for the line before a traceback that does not end the program. Python, a logger or torchrun prints
-it. torchrun logs an error at its exit barrier if the node with the store has ended before."""
+it. torchrun logs an error at its exit barrier if the node with the store ended earlier."""
 
 
 @dataclass(frozen=True)
 class _CaughtError:
-    """The exception at the end of a pod's log, the rank that the line names or the pod's ranks, and where."""
+    """The exception at the end of a pod's log.
+
+    `ranks` contains the rank that the line names, or else all ranks of the pod.
+    """
 
     text: str
     ranks: list[int]
@@ -47,7 +50,7 @@ class _CaughtError:
 def check(case: Case) -> Finding | None:
     """Return the `rank-exit` finding if the log of a pod ends with an exception, or None.
 
-    All pods exited with 0.
+    The caller makes sure that all pods exited with 0.
     """
     errors = [error for index in sorted(case.pods) if (error := _at_end(case, index)) is not None]
     if not errors:

@@ -2,7 +2,8 @@
 
 torch.distributed.checkpoint collects the exceptions of all ranks, and then every rank raises the same
 CheckpointException (torch/distributed/checkpoint/api.py). The exception lists the ranks that failed, and
-contains a traceback for each of them. So the first rank to log the exception need not be one that failed.
+contains a traceback for each of them. Therefore, the first rank that logs the exception is not necessarily a
+rank that failed.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from harness.judge.logs import known_errors
 from harness.judge.pod_end import End
 
 TAIL_LINES = 5000
-"""Number of lines at the end of a log that are searched for the exception. It has a stack per failed rank."""
+"""Number of lines at the end of a log that are searched for the exception, which contains a stack for each
+failed rank."""
 _QUOTED = 200
 """Number of leading characters of an error to compare. An `End` quotes only the beginning of an error."""
 _MAX_ERROR = 300
@@ -33,7 +35,7 @@ class _Raised:
     """A CheckpointException in the log of one rank. `failed` contains the ranks that the exception lists."""
 
     rank: int | None
-    """The rank that logged the exception, or None if unknown."""
+    """The rank that logged the exception, or None if it is unknown."""
     failed: tuple[int, ...]
     errors: tuple[str, ...]
     """The errors of the listed ranks, in the order of their tracebacks."""
@@ -86,7 +88,8 @@ def diagnose(case: Case, cause: End, ends: Collection[End]) -> End | None:
 def _is_quoted(end: End, errors: Sequence[str]) -> bool:
     """Return whether the `End` quotes one of the errors. If not, the program probably caught the exception.
 
-    An error that is only a class name does not match a quote in which the class name has a message.
+    An error that consists only of a class name does not match a quote in which a message follows the class
+    name.
     """
     text = f"{end.text} {end.log_quote}"
     return any(re.search(rf"(?<!\w){re.escape(error[:_QUOTED])}(?!:)", text) for error in errors)

@@ -25,8 +25,8 @@ _SAME = ("image", "python", "packages", "torch", "torch_loaded", "pluto", "pluto
 _NAMES = {"pluto": "pluto-ml", "pluto_files": "files of pluto-ml", "torch_loaded": "loaded torch"}
 
 _WORKSPACE, _FETCHES = "workspace", "SHARED"
-"""The init container that fetches a TorchrunJob's code, and a variable that it has only if the code comes
-from git or S3 (torchrun_controller/objects/workspace.py)."""
+"""The init container that fetches a TorchrunJob's code, and a variable that this container has only if the
+code comes from git or S3 (torchrun_controller/objects/workspace.py)."""
 
 
 @dataclass
@@ -37,7 +37,7 @@ class Ran:
     files: dict[str, set[str]] = field(default_factory=dict)
     """Maps the path of each file to its SHA-256 values at process startup."""
     ran: dict[str, set[str]] = field(default_factory=dict)
-    """Maps the path of each file that the process imported to all its later SHA-256 values."""
+    """Maps the path of each file that the process imported to the SHA-256 values that the file had later."""
     touched: set[str] = field(default_factory=set)
     stale: set[str] = field(default_factory=set)
     client: set[str] = field(default_factory=set)
@@ -116,7 +116,10 @@ def read(truth: Truth, attempt: Attempt) -> Ran:
 
 
 def _of_files(sent_code: SentCode, report: Ran) -> Iterator[tuple[str, bool]]:
-    """Yield how each file of an attempt differs from the sent file, and whether it changed after startup."""
+    """Yield (description, is_late) for each difference between an attempt's files and the sent files.
+
+    `is_late` means that the difference arose after startup.
+    """
     for path, digest in sent_code.files.items():
         at_startup, now = report.files.get(path, set()), report.ran.get(path, set())
         if other := at_startup - {digest}:
@@ -139,7 +142,10 @@ def _of_files(sent_code: SentCode, report: Ran) -> Iterator[tuple[str, bool]]:
 
 
 def _of_stack(sent_code: SentCode, report: Ran) -> Iterator[tuple[str, bool]]:
-    """Yield each difference in an attempt's image, torch or client, and whether it arose after startup."""
+    """Yield (description, is_late) for each difference in an attempt's image, torch or client.
+
+    `is_late` means that the difference arose after startup.
+    """
     for name, value in report.became.items():
         old_value = _short(report.stack[name])
         yield (
@@ -196,9 +202,9 @@ def _fetched(case: Case) -> Finding | None:
 
 
 def _of_pods(case: Case, sent_code: SentCode) -> Iterator[tuple[str, list[int], list[str]]]:
-    """Yield each image that differs from the sent image.
+    """Yield each image of a pod that differs from the sent image.
 
-    If the sent image's id is unknown, yield the differences between the pods' images.
+    If the sent image's id is unknown, yield the differences between the pods' images instead.
     """
     ids: dict[str, tuple[set[int], list[str]]] = {}
     for index, pods in case.pod_attempts.items():
@@ -230,9 +236,9 @@ def _of_pods(case: Case, sent_code: SentCode) -> Iterator[tuple[str, list[int], 
 
 
 def _between(reports: list[Ran]) -> Iterator[tuple[str, list[int], list[str]]]:
-    """Yield only the first property in _SAME that differs between ranks.
+    """Yield the first property in _SAME that differs between ranks.
 
-    This difference explains those in the later properties.
+    This difference explains those in the later properties, which are therefore not compared.
     """
     for name in _SAME:
         by_value: dict[str, set[int]] = {}

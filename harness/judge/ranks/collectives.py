@@ -2,9 +2,9 @@
 
 If one rank does not take part, all others time out, often within the same second, so the first timeout does
 not show which rank is to blame. The stacks show a rank that was not in a collective operation when it was
-stopped. PyTorch logs which operation of the process group each rank waited for, and which one it had called
-last (ProcessGroupNCCL.cpp). These numbers show whether a rank is behind, whether the ranks called different
-operations, or whether all ranks called the same operation and it did not complete.
+stopped. PyTorch logs for which operation of the process group each rank waited, and which operation it had
+called last (ProcessGroupNCCL.cpp). These numbers show whether a rank is behind, whether the ranks called
+different operations, or whether all ranks called the same operation and it did not complete.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from harness.judge.ranks import exit_codes
 from harness.judge.ranks.pod_ends import TEARDOWN_ADVICE, without_tracker
 
 TAIL_LINES = 2000
-"""Number of lines at the end of a log that are searched for errors. A log can have a C++ stack per rank."""
+"""Number of lines at the end of a log that are searched for errors. A log can contain a C++ stack for each
+rank."""
 SAME_SIZE = ("ALLREDUCE", "BROADCAST", "REDUCE", "_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE")
 """Operations for which the tensors of all ranks must have the same size."""
 BETWEEN_TWO = ("SEND", "RECV", "COALESCED", "UNKNOWN")
@@ -78,8 +79,8 @@ class Timeout:
 
     `number` is the operation's sequence number in the process group. It is None for a rank that did not time
     out itself but was terminated because another rank did. `started` is the number of the last operation that
-    the rank had called. `sizes` contains how many elements the rank sends and receives. `limit` is the
-    timeout in seconds.
+    the rank had called. `sizes` contains the numbers of elements that the rank sends and receives. `limit` is
+    the timeout in seconds.
     """
 
     rank: int
@@ -117,7 +118,7 @@ def absent(case: Case, cause: End, all_: Collection[End]) -> End | None:
     """
     if not cause.follows:
         return None
-    # A stack outside a collective operation is evidence only if a peer waited in vain.
+    # A stack outside a collective operation is evidence only if a peer timed out.
     waited = any(end.peer_absent for end in all_)
     for end in all_:
         place = case.place(end.index)
@@ -158,7 +159,7 @@ def diagnose(case: Case, cause: End, ends: Collection[End]) -> End | None:
 
 
 def _without_peers(case: Case, cause: End, ends: Collection[End], other_error: str) -> End | None:
-    """Return the `End` if all pods lost a peer or waited in vain for one, or None.
+    """Return the `End` if all pods lost a peer or timed out waiting for one, or None.
 
     `other_error` is a clause about an earlier error in the logs, or "". The `End` has no ranks, because the
     logs do not show which rank failed first.
@@ -243,7 +244,7 @@ def of_peers(case: Case, cause: End, all_: Iterable[End]) -> list[str]:
 
 
 def _last_before(case: Case, end: End, at: float) -> list[str]:
-    """Return a clause that quotes the last line that a pod logged before `at`, when another rank failed.
+    """Return [clause] with a pod's last log line before `at`, the time at which another rank failed.
 
     Returns [] if this line is an error, because the error may be a consequence of that failure.
     """
@@ -272,9 +273,9 @@ def lost_peer(case: Case, cause: End) -> str:
 
 
 def _without_part(end: End, place: str, words: RankWords, ref: str) -> End:
-    """Return the `End` for a rank whose peers waited for it in vain in a collective operation.
+    """Return the `End` for a rank that kept its peers waiting in a collective operation.
 
-    `words` agree with the ranks in `place`, and `ref` is where the rank's stack is recorded.
+    `words` agree with the ranks in `place`, and `ref` refers to the rank's stack in the bundle.
     """
     assert end.stack is not None
     if end.stack.in_client:
@@ -328,8 +329,8 @@ def _fingerprints(case: Case, cause: End, logs: Mapping[int, list[tuple[str, str
 def _compared(case: Case, cause: End, logs: Mapping[int, list[tuple[str, str]]]) -> End | None:
     """Return the `End` that a comparison of the ranks' timeouts proves, or None.
 
-    Ranks may have called fewer operations than the others, or different ones. If all ranks called the same
-    operation, and it did not complete, the `End` has no ranks.
+    The comparison can prove that ranks called fewer operations than the others, or different ones. If all
+    ranks called the same operation, which did not complete, the `End` has no ranks.
     """
     timeouts = _of_one_group(_timeouts(case, logs))
     waiting = [each for each in timeouts if each.number is not None]
@@ -393,9 +394,9 @@ def _timeouts(case: Case, logs: Mapping[int, list[tuple[str, str]]]) -> list[Tim
 
 
 def _rank(text: str, of_pod: list[int]) -> int | None:
-    """Return the rank that logged a line, or None if unknown.
+    """Return the rank that logged a line, or None if the rank is unknown.
 
-    The line's label identifies the rank. A line without a label is from the pod's only rank, or from the rank
+    If the line has a label, the label identifies the rank. Otherwise, it is the pod's only rank, or the rank
     that the line itself mentions.
     """
     if label := _LABEL.match(text):
@@ -450,7 +451,7 @@ def _places(case: Case, ranks: list[int]) -> str:
 def _end(
     cause: End, id_: CauseId, ranks: list[int], text: str, refs: tuple[str, ...], advice: str = ""
 ) -> End:
-    """Return a copy of `cause` with the given values. It is not a consequence of another `End`."""
+    """Return a copy of `cause` with the given values, which is not a consequence of another `End`."""
     return replace(
         cause,
         cause=id_,

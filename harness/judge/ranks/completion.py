@@ -48,7 +48,7 @@ def _failed(case: Case, jobset: ObjectState) -> Finding:
 
 
 def _too_long(case: Case, job: ObjectState) -> Finding:
-    """Return the finding for a Job that exceeded its deadline, so that Kubernetes terminated all its ranks.
+    """Return the finding for a Job that exceeded its deadline, so Kubernetes terminated all ranks of the Job.
 
     The Job is either the launched object or a part of the launched JobSet.
     """
@@ -166,7 +166,7 @@ def _object_name(case: Case, launched: ObjectState) -> str:
 
 
 def _completion_text(case: Case) -> str:
-    """Return the evidence that the job completed, as a clause that follows the name of the object."""
+    """Return a clause with the evidence that the job completed. The clause follows the object's name."""
     if not case.launch.held:
         return "is Completed"
     return "ran to its end: the command of every rank ended with exit code 0, and none was restarted"

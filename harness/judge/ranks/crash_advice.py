@@ -1,8 +1,8 @@
 """Give advice on the last error of a crashed rank. The advice can depend on the rank's pod and node.
 
-A process can use only one MIG device, so a rank finds a single device even if its pod requests several
-(k8s-device-plugin #446). If GPUs are shared, several devices that a pod or a job requests can be the same
-GPU. In both cases, the log alone suggests that the program selects the wrong device.
+A process can use only one MIG device, so a rank finds only one device even if its pod requests several
+(k8s-device-plugin #446). If GPUs are shared, several of the requested devices can be the same GPU. In both
+cases, the log alone suggests that the program selects a wrong device.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Find restarts of an attached job that happened before the harness read its objects.
 
 Pods from an earlier attempt have usually been deleted, together with their logs. However, the status of a
-JobSet counts its restarts, and that of a Job counts its failed pods. For other kinds, only Events show how
-often a pod was created.
+JobSet counts its restarts, and the status of a Job counts its failed pods. For other kinds, only Events show
+how often a pod was created.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def max_restarts(case: Case) -> int:
 
 
 def jobset_restart(case: Case, number: int) -> tuple[str, bool]:
-    """Return a clause about a JobSet's restart, such as "1 of at most 2", and whether the job allows it.
+    """Return (clause, allowed) for a restart of a JobSet, such as ("1 of at most 2", True).
 
     A rule of the failurePolicy may exclude restarts from maxRestarts, for example after a disruption. The
     status counts the other restarts separately.
@@ -97,7 +97,7 @@ def _replaced(case: Case, job: ObjectState) -> Iterator[Restart]:
 
 
 def not_known(case: Case) -> str:
-    """Return why it is not known whether a rank was restarted, or "" if it is known."""
+    """Return the reason why it is not known whether a rank was restarted, or "" if it is known."""
     if not case.launch.attached or case.launch.kind in _COUNTING or _created_once(case):
         return ""
     return f"a {case.launch.kind} does not count pods that it replaced before they were read"
@@ -127,7 +127,7 @@ def _created_once(case: Case) -> bool:
 
 
 def _one_creation(pod: Pod, events: list[dict[str, Any]]) -> bool:
-    """Return whether exactly one Event, dated when the pod was created, reports the pod's creation."""
+    """Return whether exactly one Event reports the pod's creation, at the time when the pod was created."""
     name = re.compile(rf"(?<![\w.-]){re.escape(pod.name)}(?![\w.-])")
     creations = [
         event
@@ -141,7 +141,7 @@ def _one_creation(pod: Pod, events: list[dict[str, Any]]) -> bool:
 
 
 def _count(event: dict[str, Any]) -> Any:
-    """Return how many times an Event has occurred."""
+    """Return the number of times that an Event has occurred."""
     return event.get("count") or mapping(event, "series").get("count") or 1
 
 

@@ -1,8 +1,8 @@
 """Judge each rank's exit code. Two sources must report it, and the run script must not hide it.
 
 The first source is the pod's status, or the init process if the container is kept alive. The second source is
-the rank itself or torchrun's agent. It writes to the container's stdout, even if a script redirects the
-output of the rank.
+the rank itself or torchrun's agent. The second source writes to the container's stdout, even if a script
+redirects the output of the rank.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from harness.judge.ranks import exit_masking, retried_commands, timeout_command
 from harness.workers.recorder import hooks
 
 _NOT_MET = re.compile(r"[Cc]onnection (closed|reset|was)|Rendezvous\w*Error|DistStoreError|connectFullMesh")
-"""Pattern for errors of a rank that lost a peer, in addition to those that error_patterns recognizes."""
+"""Pattern for further errors of a rank that lost a peer, which error_patterns does not recognize."""
 
 _WHY_CODE_UNREADABLE = (
     "the rank raises SystemExit itself, whose code cannot be read before Python 3.12, and the script may hide"
@@ -72,7 +72,7 @@ def _of_a_peer(error: str) -> bool:
 
 
 def _way(case: Case, of_pod: PodProcesses, index: int, end: BadEnd) -> str:
-    """Return a sentence about how the run script or one of its programs hid an exit code, or ""."""
+    """Return a sentence that explains how the run script or one of its programs hid an exit code, or ""."""
     text = exit_masking.script(case, index)
     process = next((process for process in of_pod.processes.values() if process.ref == end.ref), None)
     if process is None or not process.argv or not text or retried_commands.named(text, process):
@@ -126,7 +126,7 @@ def _of_ranks(case: Case, index: int, repeated: set[str]) -> Iterator[BadEnd]:
 
 
 def _of_agents(case: Case, index: int, repeated: set[str]) -> Iterator[BadEnd]:
-    """Yield each torchrun agent that failed although none of its ranks is known to have failed."""
+    """Yield each torchrun agent that failed, unless one of its ranks is known to have failed."""
     of_pod = case.processes[index]
     for agent in of_pod.agents:
         result = agent.result
@@ -187,14 +187,15 @@ def before_a_restart(of_pod: PodProcesses) -> BadEnd | None:
 
 def _limit(case: Case, index: int, life: RankLife, at: float) -> str:
     """Return the `timeout N` command that terminated a rank, or ""."""
-    if at == float("inf"):  # A process whose end was not recorded ended no later than its container.
+    # If the end of a process was not recorded, the process ended no later than its container.
+    if at == float("inf"):
         at = _end_of_pod(case, index)
     agent = timeout_command.reached(life.agent, at)
     return agent or next(filter(None, (timeout_command.reached(one, at) for one in life.processes)), "")
 
 
 def _end_of_pod(case: Case, index: int) -> float:
-    """Return when a rank's container ended, in seconds since the epoch, or 0.0 if this is unknown."""
+    """Return the end time of a rank's container, in seconds since the epoch, or 0.0 if it is unknown."""
     terminated = case.pods[index].container(case.launch.container, "terminated")
     return (seconds(terminated[1].get("finishedAt")) or 0.0) if terminated is not None else 0.0
 
@@ -216,7 +217,7 @@ def _out_of_memory(life: RankLife) -> bool:
 
 
 def _of_others(case: Case, index: int, repeated: set[str]) -> Iterator[BadEnd]:
-    """Yield each failed non-rank program that used the Pluto client, such as an evaluation script."""
+    """Yield each failed program that used the Pluto client but is no rank, such as an evaluation script."""
     of_pod = case.processes[index]
     judged = repeated.union(process.id for life in of_pod.lives for process in life.processes)
     for process in of_pod.commands:
@@ -250,7 +251,10 @@ def _error(life: RankLife) -> str:
 
 
 def _at(life: RankLife) -> float:
-    """Return when a rank ended, in seconds since the epoch, from its own record or torchrun's report."""
+    """Return the time at which a rank ended, in seconds since the epoch.
+
+    The time is from the rank's own record or, if there is none, from torchrun's report.
+    """
     times = [end.time_ms for end in life.ends]
     agent = life.agent
     if not times and agent is not None:
@@ -300,7 +304,10 @@ def check(case: Case, before: list[Finding]) -> Finding:
 
 
 def _confirmed(case: Case, index: int, life: RankLife) -> bool:
-    """Return whether a second source confirms the rank's exit code, or the script always passes it on."""
+    """Return whether a second source confirms the rank's exit code.
+
+    A script that always passes the exit code on makes the container's exit code a second source.
+    """
     by_agent = life.agent is not None and life.agent.result is not None
     if by_agent or any(end.code is not None for end in life.ends):
         return True

@@ -1,4 +1,4 @@
-"""Find out how a run script hid its program's exit code, and how to fix the script."""
+"""Find out how a run script hid the exit code of its program, and how to fix the script."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ LAUNCHER = re.compile(rf"{_STARTS}({_LAUNCHERS})(\s|$)|torch\.distributed")
 """Pattern for a command in a script line that starts a training program."""
 _PROGRAM = re.compile(rf"{_STARTS}({_LAUNCHERS}|bash|sh)(\s|$)")
 _COMPOUND = re.compile(r"^(!|if|while|until|for|case|function)\b|^!|[({]\s*$|^trap\b")
-"""Pattern for a line with a compound command or a trap. Both can replace other commands' exit codes."""
+"""Pattern for a line with a compound command or a trap. Both can replace the exit codes of other commands."""
 _WAITS = re.compile(r"\b(wait|fg)\b|\bkill\s+-0\b|--pid\b")
 
 _CLOSED = re.compile(r"^(((fi|done|esac)\b|[})]|el(se|if)\b.*?;\s*fi\b)\s*;?\s*)+")
-"""Pattern for words such as `fi` and `done`, which close a compound command and do not run another one."""
+"""Pattern for words such as `fi` and `done`, which end a compound command and run no other command."""
 _LOOP = re.compile(r"\b(for|while|until)\b.*\bdo\b.*\bdone\b")
 
 _WAYS = (
@@ -34,8 +34,8 @@ _WAYS = (
     ),
     (r"^(?!.*--return)script\s+(?!-\w*e)", "`script` hides the exit code: write `script -e`"),
 )
-"""Pairs of a pattern for the line that starts the program, and an explanation of how this line hides the exit
-code."""
+"""Pairs of (pattern for the line that starts the program, explanation of how this line hides the exit
+code)."""
 _BEHIND = re.compile(r"(?<![&>])&\s*(disown)?\s*$")
 """Pattern for the end of a line that starts a program in the background."""
 
@@ -75,14 +75,14 @@ def passes_on(text: str) -> bool:
 def _weight(word: str) -> tuple[bool, int]:
     """Return a sort key that is highest for the user's script.
 
-    This is probably the longest argument that starts a program.
+    The user's script is probably the longest argument that contains a command to start a program.
     """
     own = _KONDUKTOR.search(word) or ("/opt/harness/" not in word and _PROGRAM.search(word))
     return bool(own), len(word)
 
 
 def way(text: str) -> str:
-    """Return a sentence about how a script hid an exit code and how to fix it, or ""."""
+    """Return a sentence that explains how a script hid an exit code and how to fix the script, or ""."""
     lines = lines_of(text)
     at = next((n for n in range(len(lines) - 1, -1, -1) if _PROGRAM.search(lines[n])), None)
     if at is None:
@@ -95,7 +95,7 @@ def _in_its_line(line: str, before: list[str]) -> str:
     """Return a sentence if the line that starts the program hides the program's exit code, or ""."""
     if ending := re.search(r"\|\|\s*(true|:|echo|exit\s+0)(?=\s|;|$)", line):
         return f"`|| {ending[1]}` after the command hides the exit code: remove it"
-    # With pipefail, a pipeline exits with the code of the last command that failed.
+    # With pipefail, a pipeline exits with the code of its last command that failed.
     if re.search(r"(?<![|>])\|(?!\|)", line) and not any("pipefail" in one for one in before):
         return "a pipe hides the exit code: write `set -o pipefail` before the command"
     for pattern, sentence in _WAYS:

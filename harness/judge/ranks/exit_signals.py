@@ -22,7 +22,7 @@ def signal_of(exit_code: int | None) -> int:
     """Return the signal encoded in an exit code, or 0 for none.
 
     A shell returns 128 + n and torchrun reports -n. A launcher that calls sys.exit(-n), such as DeepSpeed,
-    ends with 256 - n.
+    exits with 256 - n.
     """
     exit_code = exit_code or 0
     if exit_code in _PASSED_ON:

@@ -45,7 +45,7 @@ def _of(case: Case, ends: dict[int, End], line: int, snapshot: RendezvousSnapsho
         return None
     logged = max((case.last_logged(rank) for rank in ends[index].ranks), default=0.0)
     if not snapshot.at_end and logged >= (seconds(snapshot.at) or 0.0):
-        return None  # The rank logged after this snapshot, so it was not frozen.
+        return None  # The rank logged points after this snapshot, so it was not frozen.
     stopped_processes = [process for process in snapshot.processes if process.state in STOPPED]
     if stopped_processes:
         description = listed(
@@ -57,7 +57,8 @@ def _of(case: Case, ends: dict[int, End], line: int, snapshot: RendezvousSnapsho
         return None
     text = f"{case.place(index)} {rank_words.of_node(case, index).present} frozen: {description}"
     refs = (f"inspections.jsonl:{line}", *ends[index].evidence)
-    # A frozen rank logs no more points. Use the earliest time, because other ranks in the pod can still log.
+    # A frozen rank logs no more points. The earliest time counts, because other ranks in the pod can still
+    # log.
     at = min(case.last_logged(rank) for rank in ends[index].ranks)
     return replace(
         ends[index], cause="rank.hung", text=text, log_quote="", at=at, follows=False, evidence=refs

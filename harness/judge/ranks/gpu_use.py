@@ -4,8 +4,9 @@ Each rank's process records whether PyTorch initialised a GPU. The ranks' logs o
 are the only evidence if nothing was recorded.
 
 PyTorch only warns if it cannot use a GPU ("CUDA initialization: …"). A program that then selects the CPU logs
-every point and exits with 0. Only sentences that mean that their own process uses the CPU count. TensorFlow
-and JAX also report that they found no GPU, but a PyTorch program can use them for data or TensorBoard alone.
+every point and exits with 0. A sentence counts only if it means that the process that logged it uses the CPU.
+TensorFlow and JAX also report that they found no GPU, but a PyTorch program can use them for data or
+TensorBoard alone.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ _WORDS = (
     *(b"YOLOv", b"torch.cuda.is_available", b"CUDA available", b"CUDA is available", b"evice: cpu"),
     *(b"evice cpu", b"cpu device", b"Running on "),
 )
-"""Words of which each sentence in _SENTENCES contains one. They are a fast filter for the lines of a log."""
+"""Each sentence in _SENTENCES contains one of these strings. They are a fast filter for the lines of a
+log."""
 _SENTENCES: tuple[tuple[CauseId | None, str], ...] = (
     # c10/cuda/CUDAFunctions.cpp prints the driver's error with this prefix, and PyTorch then has no GPU.
     ("gpu.absent", r"[Ww]arning: ((CUDA|HIP) initialization: .*no (CUDA|ROCm)-capable device is detected.*)"),
@@ -52,19 +54,19 @@ _SENTENCES: tuple[tuple[CauseId | None, str], ...] = (
     ("gpu.absent", r"(\bCUDA (is )?available ?[:=] ?False\b.*)"),
     (None, r"(?:^|[\s:\]|-])((Using device:? cpu|Using cpu device|Device: cpu|Running on (the )?CPU)\.?)$"),
 )
-"""Pairs of a cause and a pattern for a sentence. The first group is the sentence itself. Without a cause, the
-sentence can also be about a part of the program, so the check is UNKNOWN."""
+"""Pairs of (cause, pattern for a sentence). The first group of a pattern is the sentence itself. If there is
+no cause, the sentence can also be about a part of the program, so the check is UNKNOWN."""
 _PATTERNS = [(cause, re.compile(pattern)) for cause, pattern in _SENTENCES]
 _ANY = re.compile("|".join(pattern.replace("(?P<rank>", "(") for _, pattern in _SENTENCES))
-"""Pattern for a line that may contain a sentence. Of most lines, only this is searched."""
+"""Pattern for a line that may contain a sentence. Most lines are searched only for this pattern."""
 _ENDS = re.compile(r" \((Triggered internally|function )")
 """Pattern for the text that C++ code of PyTorch adds to a warning."""
 _USED = re.compile(
     rb"NCCL version \d|NCCL INFO |GPU available: True[^\n]*\bused: True|[Dd]evice:? cuda"
     rb"|ds_accelerator to (cuda|xpu)"
 )
-"""Pattern for lines of a process that uses a GPU. In a log with such a line, a sentence without a rank can
-come from a process that is no rank, such as a script that prepares the data."""
+"""Pattern for lines of a process that uses a GPU. In a log with such a line, a sentence without a rank may be
+from a process that is not a rank, such as a script that prepares the data."""
 _OF_USE = (b"NCCL version", b"NCCL INFO", b"evice: cuda", b"evice cuda", b"used: True", b"ds_accelerator to ")
 _NOT_INITIALISED = "PyTorch did not initialise CUDA, ROCm or XPU in its process"
 _MAX_CHARACTERS = 300
@@ -74,7 +76,7 @@ _MAX_SENTENCES = 1000
 
 @dataclass(frozen=True)
 class _Sentence:
-    """A statement that a rank used the CPU, and its rank if that is known."""
+    """A statement that a rank used the CPU, with the rank if it is known."""
 
     cause: CauseId | None
     text: str
@@ -84,7 +86,7 @@ class _Sentence:
 
 @dataclass(frozen=True)
 class _OnCpu:
-    """The ranks of one pod that used the CPU. If `some` is True, they are only some of `ranks`."""
+    """The ranks of one pod that used the CPU. If `some` is True, only some of `ranks` used it."""
 
     ranks: list[int]
     some: bool
@@ -152,7 +154,7 @@ def _unused(case: Case, requesting: Mapping[int, Mapping[str, float]]) -> Iterat
     """Yield the ranks whose processes recorded that PyTorch did not initialise a GPU.
 
     A rank without torch.distributed may be a script that only starts the training. If the pod has more ranks
-    than GPUs, a rank may coordinate the others. Neither has a cause.
+    than GPUs, a rank may coordinate the others. In both cases, the result has no cause.
     """
     for index, amounts in requesting.items():
         lives = case.lives.get(index, [])
@@ -184,9 +186,9 @@ def _has_others(case: Case, index: int, life: RankLife) -> bool:
 
 
 def _of_launchers(case: Case, ranks: list[int]) -> Iterator[_OnCpu]:
-    """Yield the ranks that used the CPU according to the log of an MPIJob's launcher, which has their output.
+    """Yield the ranks that used the CPU according to the log of an MPIJob's launcher.
 
-    `ranks` are the ranks whose containers request GPUs.
+    This log contains the output of the ranks. `ranks` are the ranks whose containers request GPUs.
     """
     for pod, container in launcher_failures.launcher_containers(case) if ranks else ():
         log = case.bundle.log(pod, container)
@@ -195,9 +197,9 @@ def _of_launchers(case: Case, ranks: list[int]) -> Iterator[_OnCpu]:
 
 
 def _of_log(case: Case, log: str, ranks: list[int], place: str, known_used: bool = False) -> _OnCpu | None:
-    """Return which of `ranks` used the CPU, or None if the log at `log` does not show any.
+    """Return those of `ranks` that used the CPU, or None if the log at `log` does not show any.
 
-    If all their processes used a GPU (`known_used`), only sentences with a rank count.
+    If all processes of the ranks used a GPU (`known_used`), only sentences with a rank count.
     """
     sentences, used = _sentences(case, log, ranks)
     sentences = [each for each in sentences if each.cause is not None] or sentences
@@ -213,7 +215,7 @@ def _of_log(case: Case, log: str, ranks: list[int], place: str, known_used: bool
 
 
 def _sentences(case: Case, log: str, ranks: list[int]) -> tuple[list[_Sentence], bool]:
-    """Return the sentences in the last attempt in a log, and whether it shows that a GPU was used."""
+    """Return the sentences in the last attempt in a log, and whether the log shows that a GPU was used."""
     lines: list[tuple[int, str]] = []
     used = False
     for number, line in enumerate(case.bundle.log_lines(log), 1):
@@ -240,7 +242,7 @@ def _read(lines: list[tuple[int, str]], log: str, ranks: list[int]) -> Iterator[
 
 
 def rank_of_process(process: str, ranks: list[int]) -> int | None:
-    """Return the rank in a label such as "[default1]" of torchrun or "[1,1]<stderr>" of mpirun, or None."""
+    """Return the rank in a label of torchrun ("[default1]") or of mpirun ("[1,1]<stderr>"), or None."""
     if label := launcher_reports.OF_PROCESS.match(f"{process}:"):
         return int(label["rank"])
     local = program_lines.local_rank(process)

@@ -13,7 +13,7 @@ from harness.judge.pod_end import End
 
 CHECK: Final = "job-status"
 TOLERANCE = 3.0
-"""Events from two watches count as simultaneous if they are at most this many seconds apart."""
+"""Maximum difference, in seconds, between the times of two watch events that count as simultaneous."""
 ENDS = {"Completed": ("Succeeded",), "Failed": ("Failed", "TimedOut", "Cancelled")}
 """The phases that the TorchrunJob can have in each terminal state of its JobSet."""
 
@@ -88,7 +88,7 @@ def _end(case: Case, ends: dict[int, End], states: list[ObjectState]) -> Finding
 
 
 def _in_order(case: Case, end_state: ObjectState, phase: str, refs: list[str]) -> Finding:
-    """Return a finding that passes if the TorchrunJob did not end before its JobSet."""
+    """Return a passed finding if the TorchrunJob did not end before its JobSet, otherwise a failed one."""
     kinds = ("Completed", "Failed")
     over = next(
         (s for s in case.jobsets if any(condition(s, kind).get("status") == "True" for kind in kinds)), None

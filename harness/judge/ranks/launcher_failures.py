@@ -1,6 +1,6 @@
 """Find failed ranks that only a launcher such as mpirun, horovodrun or srun reports.
 
-The launcher's exit code can be hidden by the script around it, so that the pod exits with 0.
+The script that starts the launcher can hide the launcher's exit code, so that the pod exits with 0.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from harness.judge.ranks.exit_signals import signal_name
 DEEPSPEED_LINES = 10
 """Number of lines at the end of a log that are searched for DeepSpeed's report."""
 MAX_LINES_AFTER = 5
-"""Maximum number of other lines after a launcher's last report. A script can print a few lines before it
-ends, but a launcher that was started again prints more."""
+"""Maximum number of other lines after a launcher's last report. After a failure, a script can print a few
+lines before it ends, but a restarted launcher prints more."""
 _SURVIVED = ("horovodrun", "srun")
-"""Launchers that can let the other processes run to their end after one has failed."""
+"""Launchers that can let the other processes continue to their end after one process has failed."""
 _SLACK_SECONDS = 1.0
 LAUNCHER_LABELS = ("training.kubeflow.org/job-role", "training.kubeflow.org/replica-type")
 """Labels that mark a launcher pod. The MPI operator sets the first, and the training operator the second."""
@@ -41,7 +41,8 @@ def of_pod(case: Case, index: int, clues: Clues, ranks: list[int]) -> Failure | 
     """Return the failure that a launcher reports in the log of a node's pod, or None.
 
     A report counts only if no processes were recorded, because their records are more exact. `clues` are the
-    hints in the last lines of the log. `ranks` is the rank that they name, or all ranks of the pod.
+    clues in the last lines of the log. `ranks` contains the rank that they name, or else all ranks of the
+    pod.
     """
     if case.launch.processes:
         return None
@@ -72,7 +73,7 @@ def launcher_containers(case: Case) -> Iterator[tuple[str, str]]:
 
 
 def _of_log(case: Case, log: str, of_pod: list[int], index: int) -> Failure | None:
-    """Return the failure that the log's last report describes, if the rank was not started again."""
+    """Return the failure in the last report in a log, unless the failed rank was started again."""
     reports = launcher_reports.find(case.bundle.log_lines(log))
     report = next((each for each in reversed(reports) if _counts(case, each, of_pod, index)), None)
     if report is None:
@@ -91,7 +92,7 @@ def _outcome(report: Report) -> str:
 
 
 def _counts(case: Case, report: Report, of_pod: list[int], index: int) -> bool:
-    """Return whether the rest of the log and the points show no later start of the reported process."""
+    """Return whether neither the rest of the log nor the points show a restart of the reported process."""
     if report.digests_after or report.rank in report.ranks_after:
         return False
     logged_at = [case.last_logged(rank) for rank in _ranks(case, report, of_pod, index)]
@@ -100,7 +101,7 @@ def _counts(case: Case, report: Report, of_pod: list[int], index: int) -> bool:
         return False
     if report.lines_after <= MAX_LINES_AFTER and not report.ranks_after:
         return True
-    # Other ranks ran on. If the failed rank had been started again, it would have logged points again.
+    # The other ranks continued. If the failed rank had been started again, it would have logged points again.
     return (
         report.launcher in _SURVIVED and report.rank is not None and report.at is not None and any(logged_at)
     )
@@ -109,7 +110,8 @@ def _counts(case: Case, report: Report, of_pod: list[int], index: int) -> bool:
 def _ranks(case: Case, report: Report, of_pod: list[int], index: int) -> list[int]:
     """Return the rank that a launcher reports, or all ranks of its pod if the report does not name any.
 
-    A launcher in the first pod can start the processes of all pods, and others only those of their own pod.
+    A launcher in the first pod can start the processes of all pods. Other launchers start only those of their
+    own pod.
     """
     if report.rank is None:
         return of_pod

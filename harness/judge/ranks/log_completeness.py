@@ -17,9 +17,11 @@ LAST_LINES = 400
 """Number of lines at the end of a log that are searched for the line with the exit code. Other processes may
 log after this line."""
 LATE_SECONDS = 60.0
-"""A log begins late if its first line was written more than this many seconds after its container started."""
+"""A log begins late if its first line was written more than this many seconds after the start of the
+container."""
 MOMENT = 2.0
-"""A log line counts as simultaneous with the container's end if it is less than this many seconds older."""
+"""The last log line counts as simultaneous with the container's end if it is less than this many seconds
+older."""
 _KUBELET = re.compile(r"dial tcp \S+:10250: [\w/: -]*\w")
 """Pattern for the API server's error message when it cannot reach a kubelet."""
 
@@ -53,7 +55,7 @@ def logs(case: Case) -> Finding:
 
 
 def _begins_late(case: Case, index: int, pod: Pod) -> str:
-    """Return why a log's beginning may be missing, or "".
+    """Return the reason why the beginning of a log may be missing, or "".
 
     After a log rotation, the kubelet returns only the newest file.
     """
@@ -87,7 +89,7 @@ def _kubelet(case: Case, index: int, pod: Pod, error: str) -> Finding:
 
 
 def _stops_early(case: Case, pod: Pod, path: str) -> str | None:
-    """Return why the end of a log is missing, or None if it is complete.
+    """Return the reason why the end of a log is missing, or None if the log is complete.
 
     If a container exits on its own, the shell around its command writes the exit code as the last line. A log
     without this line is truncated.
@@ -95,7 +97,8 @@ def _stops_early(case: Case, pod: Pod, path: str) -> str | None:
     terminated = pod.container(case.launch.container, "terminated")
     code = terminated[1].get("exitCode") if terminated else None
     lines = [line for _, line in case.bundle.tail(path, LAST_LINES)]
-    # The line with the exit code is missing after a signal, and in bundles of older harness versions.
+    # The line with the exit code is also missing after a signal, and in bundles from older versions of the
+    # harness.
     if (
         not case.manifest.watched
         or terminated is None

@@ -40,7 +40,7 @@ def unresolved(case: Case, end: End) -> PublishedName | None:
     starts = [start for life in of_pod.lives for process in life.processes for start in process.starts]
     master_addrs = {start.env.get("MASTER_ADDR") for start in starts}
     if host not in master_addrs and master_addrs - {None}:
-        return None  # The script itself chose this host.
+        return None  # The run script itself chose this host.
     own = [index for index, pod in sorted(case.pods.items()) if host.partition(".")[0] in pod.hostnames]
     owner = f"the host name of {case.place(own[0])}" if own else "the host name of a pod"
     text = f"torchrun gave the workers {owner}, {host}, as MASTER_ADDR, but other pods cannot resolve it"

@@ -26,7 +26,8 @@ from harness.judge.ranks import crash_advice, exit_codes, launcher_failures, rem
 from harness.judge.ranks.exit_signals import signal_name, signal_of
 
 OF_ITSELF = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
-"""Signals that a fault in the process itself raises. Other processes rarely send these signals."""
+"""Signals that usually result from a fault in the process itself. Other processes rarely send these
+signals."""
 _TAKEN_DOWN = (128 + signal.SIGTERM, 128 + signal.SIGKILL)
 """Exit codes of a container that the kubelet stopped with SIGTERM or SIGKILL.
 
@@ -35,7 +36,7 @@ If torchrun reports a failed worker, the exit code in its report counts instead.
 _GPU_CAUSES: tuple[CauseId, ...] = ("gpu.ecc", "gpu.lost", "gpu.nvlink", "gpu.driver")
 """Causes for which PyTorch's NCCL watchdog terminates a rank with SIGABRT."""
 _WITHOUT_GPU: tuple[CauseId, ...] = ("gpu.absent", "gpu.driver")
-"""Causes for ranks that cannot use a GPU. Their pods may not have requested one."""
+"""Causes for ranks that cannot use a GPU. Such a rank's pod may not have requested a GPU."""
 _WITH_A_DRIVER = re.compile(
     r"system not yet initialized|driver on your system is too old|[Dd]river/library version mismatch"
     r"|forward compatibility was attempted|unsupported display driver|PTX was compiled|API call is not supp"
@@ -78,7 +79,8 @@ _SERVICE_LINK_ADVICE = (
 )
 CLUE_LINES = 600
 """Number of lines at the end of a log that are searched for the cause of a failure. PyTorch writes a C++
-stack of 30 lines for each socket error, and several such stacks once a rank has lost the rendezvous store."""
+stack of 30 lines for each socket error, and several such stacks after a rank has lost the rendezvous
+store."""
 LOST_CONTAINER = 255
 """Exit code that containerd reports for a container that ended while containerd was not running."""
 _DEADLINE_ADVICE = "raise activeDeadlineSeconds in the pod template, or find where the ranks hang"
@@ -103,7 +105,7 @@ def _logged(case: Case, ranks: Iterable[int]) -> bool:
 
 
 def end_of(case: Case, index: int) -> End:
-    """Return how a node's pod ended, according to the evidence."""
+    """Return the `End` of a node's pod, as shown by the evidence."""
     ranks = case.ranks_of(index)
     pod = case.pods.get(index)
     if pod is None:
@@ -210,7 +212,7 @@ def _terminated(case: Case, pod: Pod, state: ObjectState, terminated: dict[str, 
     log = case.bundle.log(pod.name, case.launch.container)
     clues = log_clues.read(case.bundle.tail(log, CLUE_LINES), log, len(end.ranks))
     if clues.cause == "address.advertised" and case.expected.num_nodes == 1:
-        clues = replace(clues, cause=None)  # Within one pod, loopback addresses are correct.
+        clues = replace(clues, cause=None)  # Within a single pod, loopback addresses are correct.
     ranks = [clues.rank] if clues.rank in end.ranks else end.ranks
     end = replace(end, stack=clues.stack, peer_absent=clues.peer_absent, follows=clues.of_a_peer)
     end = replace(end, clue=clues.cause, others_lost_peers=clues.others_lost_peers)
@@ -312,7 +314,7 @@ def _failed(case: Case, pod: Pod, end: End, clues: Clues, terminated: dict[str, 
 
 
 def _unexplained(case: Case, pod: Pod, clues: Clues, code: object, number: int) -> bool:
-    """Return whether SIGTERM may have ended a container whose log does not show why it ended.
+    """Return whether SIGTERM may have ended a container whose log does not show the reason for its end.
 
     After SIGTERM, torchrun exits with 1. The programs of attached jobs can exit with any code.
     """
@@ -396,11 +398,11 @@ def _script_ended(case: Case, index: int) -> bool:
 
 
 def _without_progress(case: Case, end: End, stack: Stack, log: str) -> End:
-    """Return the `End` for a rank that stopped itself because it made no progress for a given time."""
+    """Return the `End` for a rank that stopped itself because it had made no progress for a given time."""
     text = f"{case.place(end.index)} made no progress for {stack.after}"
     if stack.in_client:
         return without_tracker(end, f"{log}:{stack.number}", text)
-    # Cite only the stack and the pod's state, because the last log line is older than the hang.
+    # Cite only the stack and the pod's state, because the last log line was written before the hang.
     refs = (f"{log}:{stack.number}", end.evidence[0])
     text = f"{text} and {rank_words.was(case, end.index)} in {stack.place}"
     end = replace(end, cause="rank.hung", text=text, evidence=refs)
@@ -412,7 +414,7 @@ def _without_progress(case: Case, end: End, stack: Stack, log: str) -> End:
 def without_tracker(end: End, ref: str, text: str) -> End:
     """Return the `End` for a rank whose Pluto client was waiting for a response from the tracker.
 
-    `ref` is where the rank's stack is recorded.
+    `ref` refers to the rank's stack in the bundle.
     """
     assert end.stack is not None
     it, frame = rank_words.of(end.ranks).it, end.stack.frames[0]
@@ -449,7 +451,7 @@ def _exited(case: Case, end: End, clues: Clues, terminated: dict[str, object]) -
     if known_errors.is_killed_worker(clues.last) and exit_codes.out_of_memory(case, end.index, end.exit_code):
         return replace(end, cause="rank.oom_killed", text=f"{text}: {_OOM}", follows=False)
     advice = end.advice or crash_advice.advice(case, end.index, clues.last)
-    # If a rank cannot reach a peer after it has logged points, the peer failed to come back.
+    # If a rank cannot reach a peer after it has logged points, the peer did not come back after a failure.
     follows = end.follows or clues.cause in ("rendezvous.timeout", "rendezvous.unreachable")
     return replace(end, cause="rank.crashed", text=text, advice=advice, follows=follows)
 

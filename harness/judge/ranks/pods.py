@@ -187,10 +187,10 @@ def _refusal(case: Case) -> tuple[Refusal | None, list[str]]:
 
 
 def _created_by_events(case: Case, events: list[ObjectState]) -> float:
-    """Return when the newest pod was created according to Events, in seconds since the epoch, or 0.
+    """Return the creation time of the newest pod according to Events, in seconds since the epoch, or 0.
 
-    Events also report pods that no longer exist. If they report as many pods as the job needs, every
-    pod was created in the end. One second is then added, so that rejections in the same second do not count.
+    Events also report pods that no longer exist. If they report as many pods as the job needs, every pod was
+    eventually created. One second is then added, so that rejections in the same second do not count.
     """
     created = {
         str(event.object.get("message")): refusals.occurred(event.object)
@@ -299,7 +299,7 @@ def rank_ends(
 def _culprit(case: Case, ends: dict[int, End], cause: End, failures: list[End]) -> tuple[End, list[End]]:
     """Return the `End` that led to the first failure, or `cause` if no such `End` is known.
 
-    Also return the other failures that the finding should list.
+    Also return the failures that the finding should list.
     """
     if (culprit := frozen(case, ends) or collectives.absent(case, cause, ends.values())) is not None:
         return culprit, failures
@@ -309,7 +309,7 @@ def _culprit(case: Case, ends: dict[int, End], cause: End, failures: list[End]) 
 
 
 def _origin(case: Case, cause: End) -> tuple[list[str], str]:
-    """Return why an attached job's original failure, which led to `cause`, is unknown, and advice."""
+    """Return (reasons, advice) if the original failure, which led to `cause`, was not recorded."""
     peer, text = (
         collectives.lost_peer(case, cause),
         "it is the consequence of another failure, which was not recorded",
@@ -325,7 +325,8 @@ def _origin(case: Case, cause: End) -> tuple[list[str], str]:
 def _in_the_same_second(case: Case, cause: End, failures: list[End]) -> list[End]:
     """Return every other `End` with the same cause and time, if the harness attached only afterwards.
 
-    Timestamps are truncated to whole seconds, so nothing shows which pod was deleted or evicted first.
+    Timestamps are truncated to whole seconds, so the evidence does not show which pod was deleted or evicted
+    first.
     """
     is_ordered = not case.launch.attached or cause.cause not in (
         "rank.pod_deleted",
@@ -341,8 +342,8 @@ def _in_the_same_second(case: Case, cause: End, failures: list[End]) -> list[End
 def _with_same_error(case: Case, cause: End, failures: list[End]) -> list[End]:
     """Return all failures if every pod of the job failed by itself with the same error, or [].
 
-    The errors may differ in numbers, such as the rank in the name of a file. Which pod ended first is then
-    only a matter of time.
+    The errors may differ in numbers, such as the rank in a file name. The order in which the pods ended is
+    then irrelevant.
     """
 
     def error(end: End) -> str:
@@ -437,9 +438,9 @@ def spread(case: Case) -> Finding:
 
 
 def stalled(case: Case, ends: dict[int, End]) -> tuple[list[int], list[str]]:
-    """Return the ranks that were still running when the harness stopped waiting, and sentences about a pod.
+    """Return the ranks that were still running when the harness stopped waiting, and sentences about one pod.
 
-    It is the pod of these ranks that had been silent for the longest time.
+    Of the pods of these ranks, this is the pod that had been silent for the longest time.
     """
     silent_pods: list[tuple[float, str, End]] = []
     for end in ends.values():

@@ -19,10 +19,8 @@ _OF_OTHERS = (
     *("Scheduled", "FailedScheduling", "NotTriggerScaleUp", "TriggeredScaleUp", "Nominated"),
     *("FailedEvict", "EvictionThresholdMet", "ScaleDownFailed", "Killing"),
 )
-"""Reasons of Events that can mention evictions or preemptions without reporting the removal of a pod.
-
-Their messages can contain names that users choose, such as the name of a namespace for preemptible jobs.
-"""
+"""Reasons of Events that can mention evictions or preemptions without reporting the removal of a pod. Their
+messages can contain names chosen by users, such as the name of a namespace for preemptible jobs."""
 NEAR_SECONDS = 120.0
 """Maximum time, in seconds, between a pod's removal and the Event about it."""
 _ADVICE = (
@@ -63,7 +61,7 @@ _ADVICE = (
         "they request",
     ),
 )
-"""Pairs of a pattern for the reason or the Event of a removal, and the advice for it."""
+"""Pairs of (pattern for the reason or the Event of a removal, advice)."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +73,7 @@ class Removal:
 
 
 def of_pod(case: Case, index: int, at: float, known: str = "") -> Removal | None:
-    """Return the Event that reports why a node's pod was removed, or None.
+    """Return the Event that gives the reason for the removal of a node's pod, or None.
 
     `at` is the time of the removal in seconds since the epoch. `known` is the reason in the pod's status. An
     Event that only repeats this reason is ignored.
@@ -96,5 +94,5 @@ def _is_of_others(event: PodEvent) -> bool:
 
 
 def advice(text: str) -> str:
-    """Return advice for the reason of a removal, or "" if the cause's own advice is enough."""
+    """Return advice for the reason of a removal, or "" if the cause's advice is sufficient."""
     return next((advice for pattern, advice in _ADVICE if pattern.search(text)), "")

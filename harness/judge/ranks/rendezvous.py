@@ -27,7 +27,7 @@ from harness.workers.netcheck.torchrun_options import merged
 
 @dataclass(frozen=True)
 class Node:
-    """One of the job's nodes when the snapshot was taken.
+    """One of the job's nodes at the time of the snapshot.
 
     `agent` is None if torchrun was not running in its pod.
     """
@@ -77,7 +77,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Scene:
-    """All nodes of the job. `waiting` contains the nodes whose torchrun had not started a rank yet."""
+    """All nodes of the job. `waiting` contains the nodes on which torchrun had not started a rank yet."""
 
     nodes: list[Node]
     waiting: list[Node]
@@ -232,7 +232,8 @@ def _dns(case: Case, scene: Scene, service: ServiceProblem | None) -> Diagnosis:
 def _by_dns(case: Case, node: Node) -> bool:
     """Return whether a node resolved the rendezvous host through DNS rather than its own /etc/hosts file.
 
-    The kubelet writes a pod's own host name and fully qualified name to that file, but not `pod.subdomain`.
+    The kubelet writes the host name and the fully qualified name of a pod to that file, but not
+    `pod.subdomain`.
     """
     own = mapping(case.pods[node.index].last.object, "status").get("podIP")
     return own not in (node.addresses or []) or node.host.count(".") == 1
@@ -283,7 +284,7 @@ def _own_stores(case: Case, scene: Scene) -> Diagnosis:
 def _pods_at(case: Case, node: Node) -> frozenset[str]:
     """Return all addresses of the pods in whose stores a node waits.
 
-    Returns an empty set if an address does not belong to a pod. One store has several addresses: one per
+    Returns an empty set if an address does not belong to a pod. A store can have several addresses: one per
     address family, a loopback address within its pod, and the address of a Service.
     """
     addresses = set[str]()

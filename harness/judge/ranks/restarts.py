@@ -2,7 +2,7 @@
 
 A job allows restarts through torchrun's --max-restarts, the JobSet's maxRestarts, the Job's backoffLimit or
 the pod's restartPolicy. Kueue may also evict the job and admit it again. Any other restart means that the job
-was disturbed. The launch then does not pass, even if no points are missing.
+was disturbed, so the launch does not pass even if no points are missing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from harness.judge.ranks import earlier_attempts, pod_failure_policy
 from harness.judge.ranks.torchrun_restarts import by_torchrun, unrestarted_processes
 
 JOB_RESTART = "jobset.sigs.k8s.io/job-restart-attempt"
-"""The label with the number of times that JobSet has restarted a single Job."""
+"""The label that contains the number of times that JobSet has restarted a single Job."""
 RESTARTS = "pluto-e2e-harness/restarts"
 """The annotation that limits restarts. This value is also defined in harness/launch/labels.py."""
 
@@ -175,7 +175,7 @@ def _replaced(case: Case, index: int, before: Pod, after: Pod) -> Restart:
 
 
 def _by_its_job(case: Case, job: str, before: Pod) -> tuple[str, bool]:
-    """Return why the Job with the uid `job` replaced a failed pod, and whether it allows that."""
+    """Return (reason why the Job with the uid `job` replaced a failed pod, whether the Job allows this)."""
     evicted = pod_deletion.evicted(before) if case.launch.attached else None
     text = f"pod {before.name} " + (
         f"was evicted ({evicted})" if evicted else f"failed{_exit_text(case, before)}"
@@ -272,11 +272,11 @@ def _of_containers(case: Case) -> Iterator[Restart]:
 
 
 def _restart_rule(case: Case, state: ObjectState, code: object) -> tuple[bool, str] | None:
-    """Return whether the containers' own rules allow a restart after an exit code, and the policy in words.
+    """Return (allowed, description) for a restart after an exit code, from the containers' own policies.
 
-    A container may have a restartPolicy and rules for exit codes, which take precedence over the pod's. A
-    rule of any container may restart all containers, as the in-place restarts of JobSet do. Returns None if
-    no container has a policy of its own.
+    A container may have a restartPolicy and rules for exit codes, which take precedence over the pod's
+    policy. A rule of any container may restart all containers, as in JobSet's in-place restarts. Returns None
+    if no container has a policy of its own.
     """
     spec = mapping(state.object, "spec")
     containers = [*items(spec, "initContainers"), *items(spec, "containers")]
@@ -303,7 +303,7 @@ def _matches(rule: dict[str, object], code: object) -> bool:
 
 
 def _job_restart(pod: Pod) -> int:
-    """Return how often JobSet had restarted the pod's Job alone when it created the pod."""
+    """Return the number of times that JobSet had restarted only the pod's Job before it created the pod."""
     labels = [mapping(state.object, "metadata", "labels").get(JOB_RESTART) for state in pod.history]
     text = str(next(filter(None, reversed(labels)), "0"))
     return int(text) if text.isdecimal() else 0
@@ -315,7 +315,7 @@ def _has_rule(case: Case, action: str) -> bool:
 
 
 def _started_at(case: Case, state: ObjectState) -> float | None:
-    """Return when the rank's container was last started, or None if it is waiting to be started."""
+    """Return the time of the last start of the rank's container, or None if it is waiting to be started."""
     now = mapping(_status(case, state), "state")
     for word in ("running", "terminated"):
         if (at := seconds(mapping(now, word).get("startedAt"))) is not None:
@@ -336,7 +336,7 @@ def _restart_count(case: Case, state: ObjectState) -> int:
 def _container_missing(status: dict[str, object]) -> bool:
     """Return whether the kubelet counted a restart only because the container no longer exists.
 
-    This happens if a pod is evicted. Its container is not restarted.
+    This happens if a pod is evicted. The pod's container is then not restarted.
     """
     reason = mapping(status, "lastState", "terminated").get("reason")
     return not status.get("containerID") and reason == "ContainerStatusUnknown"

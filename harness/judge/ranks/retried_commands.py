@@ -1,8 +1,8 @@
 """Find commands that a run script or a supervisor retried after failures until they succeeded.
 
 Such a script reacts to the failure and therefore does not hide it. A loop over seeds or folds also runs the
-same command several times, but it does not retry the command, because it continues in the same way after a
-failure as after a success.
+same command several times. This is not a retry, because the loop continues in the same way after a failure as
+after a success.
 """
 
 from __future__ import annotations
@@ -61,7 +61,10 @@ def _runs(of_pod: PodProcesses) -> list[_Run]:
 
 
 def agent_failed(agent: ProcessRecord) -> bool:
-    """Return whether torchrun failed. If it only printed help, it has an exit code but no result."""
+    """Return whether torchrun failed.
+
+    If torchrun only printed its help, it has an exit code but no result.
+    """
     if agent.result is None and not agent.rounds and agent.end is not None:
         return agent.end.code != 0
     return agent.result is None or agent.result.state != "SUCCEEDED"

@@ -19,7 +19,7 @@ ADVICE = (
 
 
 def advice(case: Case, index: int) -> str:
-    """Return ADVICE if a restarted rank on the node could not connect to its peers, or ""."""
+    """Return the advice if a restarted rank on the node could not connect to its peers, or ""."""
     of_pod = case.processes.get(index)
     lives = of_pod.lives if of_pod else []
     return ADVICE if of_pod and any(_reads_old_addresses(of_pod, life) for life in lives) else ""

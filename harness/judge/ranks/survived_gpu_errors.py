@@ -28,8 +28,8 @@ from harness.judge.ranks import gpu_use, launcher_failures
 
 _WORDS = (b"rror", b"RROR", b"fail", b"arning", b"xception", b"atchdog caught", b"corrupted/incomplete data")
 _LIBRARIES = (b"CUDA", b"uda", b"HIP", b"hipError", b"NCCL")
-"""Each line that matches a pattern below contains one of _WORDS and one of _LIBRARIES. They are a fast filter
-for the lines of a log."""
+"""Each line that matches a pattern below contains one of _WORDS and one of _LIBRARIES. They serve as a fast
+filter for the lines of a log."""
 _OF_THE_CONTEXT = re.compile(
     r"(CUDA|[Cc]uda|HIP)[^\n]{0,120}?\b("
     r"an illegal (memory access|instruction) was encountered|device-side assert triggered"
@@ -58,16 +58,16 @@ _NOT_AN_ERROR = re.compile(
     r"(?i:\b(if you (see|get|encounter)|in case of|to avoid|avoids?|prevents?|workaround"
     r"|(may|might|can|could) (cause|lead to|result in|raise))\b)"
 )
-"""Pattern for lines with the text of an error that did not occur."""
+"""Pattern for lines that contain the text of an error that did not occur."""
 _OF_A_CHILD = re.compile(r"(?i:benchmark choice|autotun|\bin (a |the )?subprocess)")
 """Pattern for lines about child processes, in which PyTorch's compiler tries kernels."""
 _MAX_CHARACTERS = 300
 _MAX_SEARCHED = 2000
-"""Maximum number of bytes at the beginning of a line, and at its end, that are searched."""
+"""Maximum number of bytes that are searched at the beginning and at the end of a line."""
 _MAX_LINES = 1000
 """Maximum number of matching lines that are read. A program can print one in each step."""
 _SLACK_SECONDS = 0.05
-"""Tolerance, in seconds, for comparing the times of log lines with the times of points and processes."""
+"""Tolerance, in seconds, for comparisons of the times of log lines with the times of points and processes."""
 _CONTEXT_ADVICE = (
     "let this error end the rank with a nonzero exit code, because its process cannot use the GPU any more; "
     "to find the operation, set CUDA_LAUNCH_BLOCKING=1"
@@ -80,7 +80,7 @@ _COLLECTIVE_ADVICE = (
 
 @dataclass(frozen=True)
 class _Error:
-    """An error in a log, when it was logged, and the ranks that can have logged it."""
+    """An error in a log, with the time at which it was logged and the ranks that may have logged it."""
 
     text: str
     at: float | None
@@ -94,7 +94,7 @@ class _Error:
 def check(case: Case) -> Finding | None:
     """Return the `rank-exit` finding if a log shows that a rank continued after such an error, or None.
 
-    All pods exited with 0. Only errors of the first two kinds count.
+    The caller makes sure that all pods exited with 0. Only errors of the first two kinds count.
     """
     errors = [
         error
@@ -126,7 +126,8 @@ def check(case: Case) -> Finding | None:
 def without_gpu(case: Case, truths: Sequence[Truth]) -> Finding | None:
     """Return the `ranks-logged` finding if a rank logged no point after an error about its GPU, or None.
 
-    All pods exited with 0. The rank may have ended its work because of the error (ShapeWorks#2621).
+    The caller makes sure that all pods exited with 0. The rank may have stopped its work because of the error
+    (ShapeWorks#2621).
     """
     last_ms = {
         truth.rank: max((attempt.last_ms or 0 for attempt in truth.attempts), default=0) for truth in truths
@@ -213,7 +214,7 @@ def _lines(case: Case, log: str, patterns: Sequence[re.Pattern[str]]) -> list[tu
 
 
 def _process_starts(case: Case, ranks: list[int]) -> dict[int, float]:
-    """Map ranks to the start of their last recorded process, in seconds since the epoch."""
+    """Map each rank to the start time of its last recorded process, in seconds since the epoch."""
     return {
         life.rank: max(process.began for process in life.processes) / 1000
         for of_pod in case.processes.values()

@@ -1,8 +1,8 @@
 """Find pods that still exist long after the end of their grace period.
 
 A controller that waits for such a pod creates no replacement (jobset#576). The kubelet of a lost node cannot
-stop a pod, and a process that hangs in the kernel or in a driver does not end. Finalizers can also
-keep a pod that has ended.
+stop a pod, and a process that hangs in the kernel or in a driver does not end. Finalizers can also delay the
+deletion of a pod that has ended.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MAX_PODS = 2
 
 
 def overdue(case: Case) -> list[str]:
-    """Return a sentence for each of the first MAX_PODS pods that are still terminating, the oldest first."""
+    """Return a sentence for each of the first MAX_PODS pods that are still terminating, oldest first."""
     until = case.waited_until
     sentences: list[tuple[float, str]] = []
     for index, pod in case.pods.items():

@@ -10,7 +10,7 @@ from harness.judge.case import Case
 from harness.judge.ranks import exit_masking
 
 TIMED_OUT = 124
-"""The exit code of `timeout` when its limit expires, unless it sends KILL or uses --preserve-status."""
+"""The exit code of `timeout` after its limit has expired, unless it sends KILL or uses --preserve-status."""
 _ENDED_BY_IT = (TIMED_OUT, 128 + signal.SIGKILL, 128 + signal.SIGTERM)
 SLACK = 1.5
 """Tolerance, in seconds, for a process that appears to end too early. Kubernetes truncates times to
@@ -31,7 +31,7 @@ def reached(process: ProcessRecord | None, at: float) -> str:
 def of_pod(case: Case, index: int, at: float, exit_code: int | None) -> str:
     """Return the `timeout N` command that terminated a node's ranks, or "".
 
-    `at` is when the node's rank container ended, in seconds since the epoch.
+    `at` is the time at which the node's rank container ended, in seconds since the epoch.
     """
     if exit_code not in _ENDED_BY_IT:
         return ""
@@ -47,7 +47,7 @@ def of_pod(case: Case, index: int, at: float, exit_code: int | None) -> str:
 def before_any(script: str, duration: float) -> str:
     """Return the script's `timeout N` command if the container ran for at least that time, or "".
 
-    `duration` is how long the container ran, in seconds.
+    `duration` is the run time of the container, in seconds.
     """
     limit = _IN_SCRIPT.search(script)
     return f"`{limit[0]}`" if limit and duration >= _seconds(limit[0]) - SLACK else ""

@@ -84,7 +84,7 @@ def _agents(case: Case) -> dict[tuple[str, int], str]:
 
 
 def _became_another(case: Case) -> dict[tuple[str, int], bool]:
-    """Map each (pod, process id) that called os.exec to whether its Pluto runs had ended by then."""
+    """Map each (pod, process id) that called os.exec to whether its Pluto runs had ended before the call."""
     return {
         (of_pod.pod, process.pid): all(not end.open for end in execs)
         for of_pod in case.processes.values()
@@ -100,7 +100,7 @@ def _another(agents: dict[tuple[str, int], str], before: TruthStart, after: Trut
 
 
 def unrestarted_processes(truths: list[Truth]) -> list[str]:
-    """Return sentences about ranks whose points come from several processes although there was no restart."""
+    """Return sentences about ranks whose points are from several processes although there was no restart."""
     texts = []
     for truth in truths:
         at_once = [p for p in pairwise(truth.attempts) if _same_life(*p) and _overlap(*p)]
@@ -119,8 +119,8 @@ def unrestarted_processes(truths: list[Truth]) -> list[str]:
 class _Life:
     """A rank's process that replaced an earlier process of the same rank.
 
-    `number` is torchrun's restart count, or None if the count did not change. If a different torchrun agent
-    started the process, `number` is that agent's id.
+    `number` is torchrun's restart count, None if the count did not change, or the id of the torchrun agent
+    that started the process if a different agent started the earlier process.
     """
 
     rank: int

@@ -51,7 +51,10 @@ def check(attached: Attached) -> Finding:
 
 
 def _without_recorder(attached: Attached) -> Finding:
-    """Return a finding based on numbers alone. One attachment is expected for each recorded attempt."""
+    """Return a finding that is based on counts alone.
+
+    One attachment is expected for each recorded attempt.
+    """
     case = attached.case
     own = [one for _, one in attached.attachments or [] if one.launch in case.launches]
     lives = sum(
@@ -92,9 +95,9 @@ def _who(attached: Attached, one: Attachment) -> str:
 
 
 def _process(id_: str) -> tuple[str, str]:
-    """Return the pod's UID and the process id from a process's identifier.
+    """Return (the pod's UID, the process id) from a process's identifier.
 
-    The start time is dropped, because it may be unknown once the process has ended.
+    The start time in the identifier is dropped, because it may be unknown once the process has ended.
     """
     uid, _, rest = id_.partition("/")
     return uid, rest.partition("/")[0]

@@ -1,6 +1,6 @@
 """Judge whether the ranks formed one world, as the `world` check requires.
 
-Exit codes of 0 do not prove this. If torchrun in each pod is configured for a single node, every pod trains
+Exit codes of 0 do not prove this. If torchrun is configured for a single node in each pod, every pod trains
 alone and has its own rank 0.
 """
 
@@ -17,7 +17,7 @@ from harness.judge.finding import Finding, counted, listed, not_passed, passed, 
 def check(case: Case, before: list[Finding]) -> Finding:
     """Run the `world` check: the ranks form one world of the job's size.
 
-    Each rank is in one pod, and all pods have ranks.
+    Each rank must be in exactly one pod, and each pod must have ranks.
     """
     nodes = range(case.expected.num_nodes)
     if case.world is not None:
@@ -88,7 +88,7 @@ def _apart(case: Case, alone: list[int]) -> Finding:
 
 
 def why_alone(life: RankLife) -> str:
-    """Return why a process's world does not contain ranks on other nodes."""
+    """Return the reason why a process's world does not contain ranks on other nodes."""
     process = life.processes[0] if life.processes else None
     if life.agent is None:
         if life.by == "group":
@@ -226,7 +226,7 @@ def of_groups(case: Case) -> Finding | None:
 def of_logs(case: Case) -> Finding | None:
     """Return an attached job's `rendezvous` finding from torchrun's logs, or None.
 
-    The last rendezvous in each pod's log counts. Returns None if a log is missing, or if the logs show
+    Only the last rendezvous in each pod's log counts. Returns None if a log is missing, or if the logs show
     neither one common world nor one world per pod.
     """
     if not case.launch.attached or case.launch.processes:

@@ -16,8 +16,8 @@ from harness.workers.training import data_order
 
 VAL_LOSS, VAL_PERPLEXITY = "val/loss", "val/perplexity"
 VAL_TEXTS, VAL_SINCE = "val/texts", "val/since"
-"""Entries among a checkpoint's losses: the fingerprint of the validation texts, and the step since which the
-run has used them."""
+"""Keys among a checkpoint's losses: the fingerprint of the validation texts, and the first step at which the
+run used them."""
 EXACT = 1e-9
 """Maximum difference, in nats, between two evaluations on the same kind of machine. It allows for a different
 order of summation."""
@@ -25,13 +25,13 @@ OTHER_MACHINE = 1e-3
 """Maximum difference, in nats, between a validation loss that was computed on a GPU and the same loss
 computed again on a CPU."""
 BELOW = 0.01
-"""Maximum fraction by which a loss can, by chance, be below the known entropy of the data."""
+"""Maximum fraction by which a loss can be below the known entropy of the data by chance."""
 OTHER_TOKENS = ("model", "model_local_dir", "tokenizer_local_dir")
 """Options that select a tokenizer whose tokens are not single bytes."""
 
 
 class Problem(NamedTuple):
-    """A problem: its cause, a one-sentence description, and the affected items."""
+    """A problem with its cause, a one-sentence description and the affected items."""
 
     cause: CauseId
     head: str
@@ -134,7 +134,7 @@ def _other_than_logged(audit: TrainingAudit, losses: Series) -> Iterator[Problem
 
 
 def _stale(audit: TrainingAudit, losses: Mapping[int, float]) -> Iterator[Problem]:
-    """Yield problems with the link `best`: it is missing, is not the best checkpoint, or has a wrong loss."""
+    """Yield problems with the link `best`: missing, not the best checkpoint, or with a wrong loss."""
     audited = audit.best
     if audited is None:
         yield Problem("training.best_is_stale", "the training left no `best`", [])
@@ -166,9 +166,10 @@ def _has_other_texts(best: BestCheckpoint) -> bool:
 
 
 def _on_current_texts(audit: TrainingAudit, losses: Mapping[int, float]) -> tuple[Mapping[int, float], int]:
-    """Return the losses that were logged since the validation texts last changed, and that step.
+    """Return (the losses that were logged since the validation texts last changed, the step of this change).
 
-    Losses over different texts are not comparable: a worse model has a lower loss on easier texts.
+    Losses over different texts are not comparable, because even a worse model has a lower loss on easier
+    texts.
     """
     since = texts_changed(audit)
     return {step: loss for step, loss in losses.items() if step >= since}, since
@@ -177,7 +178,8 @@ def _on_current_texts(audit: TrainingAudit, losses: Mapping[int, float]) -> tupl
 def texts_changed(audit: TrainingAudit) -> int:
     """Return the step after which the validation texts last changed, or 0 if they never changed.
 
-    The steps in a run are counted from 0, so the step with this number was the first with the new texts.
+    The steps in a run are counted from 0, so the step with the returned number was the first with the new
+    texts.
     """
     return max((int(one.losses.get(VAL_SINCE, 0)) for one in audit.checkpoints), default=0)
 
@@ -213,7 +215,7 @@ def curve(facts: Facts) -> Finding:
 
 
 def _audit(facts: Facts) -> TrainingAudit | str:
-    """Return the audit of the training's disk, or a sentence that explains why there is none."""
+    """Return the audit of the training's disk, or a sentence that explains why there is no audit."""
     audit = facts.bundle.training_audit
     if audit is None:
         return "the bundle has no audit of the checkpoints"

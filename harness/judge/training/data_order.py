@@ -23,8 +23,8 @@ LOOKED = 3
 """Number of deviating steps per rank that are compared with the sequences expected for other ranks and for
 earlier steps."""
 _KINDS = ("rank", "steps", "later")
-"""Explanations for wrong sequences, in order of preference: those of another rank, of an earlier step, and of
-a later step."""
+"""Explanations for wrong sequences, in order of preference. The sequences are those of another rank, of an
+earlier step, or of a later step."""
 Sums = tuple[float, float, float]
 """The number of sequences that a rank used in a step, the sum of their indexes, and the sum of the indexes'
 squares."""
@@ -106,7 +106,7 @@ def data(facts: Facts) -> Finding:
 
 
 def _no_step(audit: TrainingAudit) -> str:
-    """Return the text for a launch that logged no steps, for example because its run had already ended."""
+    """Return the text for a launch that logged no steps, for example because the run had already ended."""
     if not audit.checkpoints:
         return "no step was logged"
     step = audit.checkpoints[-1].step
@@ -203,7 +203,7 @@ def _whole(plan: Order, epoch: int, first: int, last: int) -> bool:
 
 
 def _total(plan: Order, epoch: int, used: dict[int, dict[int, Sums | None]]) -> Sums:
-    """Return the `Sums` for the sequences that all ranks together used in an epoch."""
+    """Return the `Sums` for all sequences that the ranks together used in an epoch."""
     steps = range(epoch * plan.per_epoch, (epoch + 1) * plan.per_epoch)
     parts = [reported for step in steps for reported in used[step].values() if reported is not None]
     return sum(p[0] for p in parts), sum(p[1] for p in parts), sum(p[2] for p in parts)

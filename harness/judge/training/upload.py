@@ -10,9 +10,9 @@ STANDS = "the other checks of the training are still valid"
 
 
 def check(facts: Facts) -> Finding:
-    """Run the `training-upload` check: every complete checkpoint in the audit was read back from the bucket.
+    """Run the `training-upload` check: every complete checkpoint in the audit could be read from the bucket.
 
-    A failed upload fails only this check. It does not affect the other training checks.
+    A failed upload fails only this check, not the other training checks.
     """
     url, audit, transfer = facts.case.launch.upload, facts.bundle.training_audit, facts.bundle.training_upload
     if transfer is None:
