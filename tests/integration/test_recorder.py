@@ -8,141 +8,17 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
-import textwrap
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from mounting import lay_out
-from tracker_server import Server
+from recorded_program import NONCE, Points, Run
 
-from harness.evidence.io.ground_truth import TruthCollector
 from harness.evidence.schema.ground_truth import (
-    TruthAccount,
-    TruthEnd,
     TruthFault,
-    TruthLeft,
-    TruthLine,
     TruthRow,
-    TruthSettings,
     TruthStart,
 )
-from harness.judge.catalogue import CAUSES
-from harness.launch.mounts import recorder
-from harness.tracker.client.audit import EmbeddedAudit, collect
-
-NONCE = "0123abcd"
-Points = dict[tuple[str, int], str]
-"""(metric, step) → the value's exact text."""
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The recorder's folder, as the ConfigMap lays it out in a container."""
-    return lay_out(recorder.MOUNTED, tmp_path_factory.mktemp("recorder"))
-
-
-@dataclass
-class Ran:
-    """A program that ended: its output, the container's log, and what the recorder told."""
-
-    code: int
-    output: str
-    log: str
-    truth: dict[int, list[TruthLine]] = field(init=False)
-    own: dict[int, list[TruthLine]] = field(init=False)
-
-    def __post_init__(self) -> None:
-        collector = TruthCollector(NONCE)
-        for line in self.log.splitlines():
-            collector.feed(line)
-        self.truth, self.own = collector.result(), collector.outside()
-
-    def lines(self, rank: int = 0) -> list[TruthLine]:
-        """Return its ground truth, without what it says of its code."""
-        return [line for line in self.truth.get(rank, []) if line.kind not in ("code", "settings")]
-
-    def points(self, rank: int = 0) -> Points:
-        rows = [line for line in self.lines(rank) if isinstance(line, TruthRow)]
-        return {(row.metric, row.step): repr(row.value) for row in rows}
-
-    def account(self, rank: int = 0) -> TruthAccount:
-        (account,) = [line for line in self.lines(rank) if isinstance(line, TruthAccount)]
-        assert account.handed == account.logged + account.left
-        return account
-
-    def entries(self, rank: int = 0) -> dict[tuple[str, str, str], int]:
-        """Return how many values were left out by key, type and reason."""
-        lines = [line for line in self.lines(rank) if isinstance(line, TruthLeft)]
-        return {entry[:3]: entry[3] for line in lines for entry in line.left}
-
-    def left(self, rank: int = 0) -> dict[tuple[str, str], int]:
-        return {(key, kind): count for (key, kind, _), count in self.entries(rank).items()}
-
-    def ended(self, rank: int = 0) -> bool:
-        return any(isinstance(line, TruthEnd) for line in self.lines(rank))
-
-
-Run = Callable[..., Ran]
-
-
-@pytest.fixture
-def ran(server: Server, folder: Path, tmp_path: Path) -> Run:
-    """Return ran(program, **environment): run it as a rank of the run of this test."""
-
-    def run(program: str, *, options: tuple[str, ...] = (), **environment: str) -> Ran:
-        log = tmp_path / "log"
-        log.touch()
-        home = tmp_path / f"home{environment.get('RANK', '0')}"
-        given = {
-            "PYTHONPATH": str(folder),
-            "HARNESS_NONCE": NONCE,
-            "HARNESS_LOG": str(log),
-            "PLUTO_RUN_ID": f"run-{tmp_path.name}",
-            "RANK": "0",
-            **environment,
-        }
-        done = subprocess.run(
-            [sys.executable, *options, "-c", textwrap.dedent(program)],
-            env=server.pluto_environment(home, **given),
-            cwd=home,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=300,
-            check=False,
-        )
-        return Ran(done.returncode, done.stdout, log.read_text())
-
-    return run
-
-
-@pytest.fixture
-def kept(server: Server, tmp_path: Path) -> Callable[..., Points]:
-    """Return kept(): the points that the tracker has in the run of this test, without the client's own."""
-
-    def read(run_id: str = f"run-{tmp_path.name}") -> Points:
-        written: dict[str, list[object]] = {"runs": [], "attachments": [], "points": [], "writers": []}
-        with server.client() as client:
-            collect(
-                EmbeddedAudit(client),
-                external_id=run_id,
-                project="e2e",
-                job_name=None,
-                write=lambda kind, record: written[kind].append(record),
-                write_points=lambda rows: written["points"].extend(rows.records()),
-            )
-        return {
-            (point.metric, point.step): repr(point.value)  # type: ignore[attr-defined]
-            for point in written["points"]
-            if not point.metric.startswith("sys/")  # type: ignore[attr-defined]
-        }
-
-    return read
-
 
 KINDS = """
     import pluto, numpy, threading, time, math
@@ -346,23 +222,25 @@ def test_a_failure_is_told_once_and_recorded(ran: Run, kept: Callable[..., Point
     assert done.points()["loss", 3] == "4.0"
 
 
-def test_a_client_that_is_not_as_expected_runs_on(ran: Run, tmp_path: Path, folder: Path) -> None:
+def test_a_client_that_is_not_as_expected_runs_on(ran: Run, tmp_path: Path, recorder_folder: Path) -> None:
     """Another client of that name is left alone, and the log says that it is not recorded."""
     package = tmp_path / "other" / "pluto"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("from . import op")
     (package / "op.py").write_text("answer = 42")
-    done = ran("import pluto; print(pluto.op.answer)", PYTHONPATH=f"{folder}{os.pathsep}{package.parent}")
+    done = ran(
+        "import pluto; print(pluto.op.answer)", PYTHONPATH=f"{recorder_folder}{os.pathsep}{package.parent}"
+    )
     assert (done.code, "42" in done.output) == (0, True)
     assert "does not support this version of pluto.op" in done.output
 
 
-def test_an_image_s_own_sitecustomize_still_runs(ran: Run, tmp_path: Path, folder: Path) -> None:
+def test_an_image_s_own_sitecustomize_still_runs(ran: Run, tmp_path: Path, recorder_folder: Path) -> None:
     """And sys.path is what it would be without the recorder, so that no module of ours hides another."""
     (tmp_path / "image").mkdir()
     (tmp_path / "image" / "sitecustomize.py").write_text("import builtins; builtins.image = 'its own'")
     program = "import json, sys, sitecustomize; print(json.dumps([image, sitecustomize.__file__, sys.path]))"
-    with_ = ran(program, PYTHONPATH=f"{folder}{os.pathsep}{tmp_path / 'image'}")
+    with_ = ran(program, PYTHONPATH=f"{recorder_folder}{os.pathsep}{tmp_path / 'image'}")
     without = ran(program, PYTHONPATH=str(tmp_path / "image"))
     assert json.loads(with_.output) == json.loads(without.output)
 
@@ -397,208 +275,3 @@ def test_a_worker_that_records_too_has_both(ran: Run, tmp_path: Path) -> None:
     assert [line.outside for line in other if isinstance(line, TruthStart)] == [True]
     message = json.loads((tmp_path / "home0" / "out" / "result.json").read_text())
     assert (message["truth"]["0"]["count"], "s" in message["truth"]["0"]) == (2, False)
-
-
-ODD = """
-    import collections, datetime, decimal, fractions, types, numpy, pluto
-    class OnlyItems:
-        def items(self):
-            return iter([("only/a", 1.0), ("only/a", 2.0), ("only/b", 2)])
-    run = pluto.init(name="node0")
-    run.log(OnlyItems(), step=0)
-    run.log(types.MappingProxyType({"proxy": 1.0}), step=1)
-    run.log({"decimal": decimal.Decimal("0.5"), "fraction": fractions.Fraction(1, 2), "beside": 1.0}, step=2)
-    run.log({"deep": {"x": {"y": [1.0, {"z": 2.0}]}}, "counter": collections.Counter(a=3)}, step=3)
-    run.log({"when": datetime.date(2026, 1, 1), "numpy text": numpy.str_("a"), "set": {1, 2}}, step=4)
-    run.log({"phase": "warm-up", "long": "x" * 201, "bytes": b"1", "empty": [], "mixed": ["a", "b"]}, step=5)
-    for step in range(6, 9):
-        run.log({"loss": 0.5, "ok": step > 6, "lone": None}, step=step)
-    for refused in ({3: 1.0, "with a key": 2.0}, {"complex": numpy.complex64(1j), "with complex": 1.0}):
-        try:
-            run.log(refused, step=9)
-        except TypeError:
-            pass
-    try:
-        run.log(["no", "mapping"], step=9)
-    except AttributeError:
-        pass
-    run.finish()
-"""
-
-
-def test_every_value_is_accounted_for_whatever_its_type(ran: Run, kept: Callable[..., Points]) -> None:
-    """Contract: each leaf was logged, or is named with its type and the reason why not."""
-    done = ran(ODD)
-    assert done.code == 0, done.output
-    assert done.ended()
-    left = done.left()
-    for key, kind in {
-        ("only/a", "float"),
-        ("decimal", "Decimal"),
-        ("fraction", "Fraction"),
-        ("deep.x.y.0", "float"),
-        ("deep.x.y.1.z", "float"),
-        ("counter.a", "int"),
-        ("when", "date"),
-        ("numpy text", "str_"),
-        ("set.0", "int"),
-        ("long", "str"),
-        ("bytes", "bytes"),
-        ("empty", "list"),
-        ("3", "float"),
-        ("with a key", "float"),
-        ("complex", "complex64"),
-        ("with complex", "float"),
-        ("", "str"),
-    }:
-        assert (key, kind) in left, (key, left)
-    assert (left["ok", "bool"], left["lone", "NoneType"]) == (3, 3)
-    assert not {"proxy", "beside", "phase", "mixed", "loss", "only/b"} & {key for key, _ in left}
-    why = {key: reason for key, _, reason in done.entries()}
-    assert "client raised TypeError: Object of type complex is not JSON serializable" in why["with complex"]
-    assert why["ok"] == "the client leaves out booleans (bool)"
-    assert "the client leaves out values that are not int or float (Decimal)" in why["decimal"]
-    logged = {key for key in kept() if key in done.points()}
-    assert {("only/b", 0), ("proxy", 1), ("beside", 2), ("loss", 8)} <= logged
-
-
-@pytest.mark.parametrize(
-    ("step", "expected"),
-    [("numpy.int64(5)", "a step of type int64"), ("numpy.array(5)", "a step of type ndarray"), ("'7'", "")],
-)
-def test_step_of_another_type_is_recorded_with_its_number(
-    ran: Run, kept: Callable[..., Points], step: str, expected: str
-) -> None:
-    """The client queues NumPy's steps as bytes, which it cannot send. The record says so, and has its end."""
-    done = ran(f"""
-        import numpy, pluto
-        run = pluto.init(name="node0")
-        run.log({{"loss": 0.5}}, step={step})
-        run.finish()
-    """)
-    assert done.code == 0, done.output
-    assert done.ended()
-    assert done.points() == {("loss", 7 if "7" in step else 5): "0.5"}
-    assert all(expected in why for _, _, why in done.entries())
-    assert done.left() == ({("loss", "float"): 1} if expected else {})
-    assert (kept() == done.points()) is not bool(expected)
-
-
-@pytest.mark.parametrize(
-    ("options", "reason"),
-    [
-        ("settings={'mode': 'noop'}", "mode of the run is noop"),
-        ("settings={'sync_process_enabled': False}", "sync_process_enabled"),
-    ],
-)
-def test_a_run_that_sends_nothing_is_accounted_for(ran: Run, options: str, reason: str) -> None:
-    done = ran(f"""
-        import pluto
-        run = pluto.init(name="node0", {options})
-        for step in range(3):
-            run.log({{"loss": 1.0, "nested": {{"a": 1}}}}, step=step)
-        run.finish()
-    """)
-    assert (done.account().handed, done.account().logged) == (6, 0), done.output
-    assert all(reason in why for _, _, why in done.entries())
-
-
-def test_numbers_that_come_past_log_are_recorded(ran: Run, kept: Callable[..., Points]) -> None:
-    """As the client's own migration does it, and programs that know its queue."""
-    done = ran("""
-        import time, pluto
-        run = pluto.init(name="node0")
-        run.log({"loss": 1.0}, step=0)
-        run._log_metrics_batch([({"batch": 2.0}, 1, time.time()), ({"batch": 3.0}, 2, time.time())])
-        run._sync_manager.enqueue_metrics({"direct": 4.0}, int(time.time() * 1000), 3)
-        run.finish()
-    """)
-    assert done.code == 0, done.output
-    assert done.points() == kept()
-    assert len(done.points()) == 4
-    assert (done.account().handed, done.account().past) == (1, 3)
-
-
-def test_a_client_whose_queue_is_unknown_says_so(ran: Run) -> None:
-    """What cannot be observed is never taken for logged."""
-    done = ran("""
-        import pluto
-        from pluto.sync.store import SyncStore
-        SyncStore.put = SyncStore.enqueue; del SyncStore.enqueue
-        import pluto.sync.process as process
-        process.SyncProcessManager.enqueue_metrics = lambda self, metrics, timestamp_ms, step: self.store.put(
-            run_id=self.run_id, record_type=0, payload=metrics, timestamp_ms=timestamp_ms, step=step)
-        process.SyncProcessManager.enqueue_system_metrics = lambda *_: None
-        run = pluto.init(name="node0")
-        run.log({"loss": 1.0}, step=0)
-        run.finish()
-    """)
-    assert "queue is not known" in done.account().unseen, done.output
-    assert done.ended()
-
-
-def test_the_second_init_of_a_process_is_marked(ran: Run) -> None:
-    done = ran("""
-        import pluto
-        for value in (1.0, 2.0):
-            run = pluto.init(name="node0")
-            run.log({"loss": value})
-            run.finish()
-    """)
-    kinds = [line.kind for line in done.lines()]
-    assert kinds == ["start", "row", "init", "row", "client", "account", "end"], done.output
-
-
-@pytest.mark.parametrize(
-    ("given", "mode", "uploads"),
-    [({}, "perf", True), ({"mode": "noop"}, "noop", True), ({"sync_process_enabled": False}, "perf", False)],
-)
-def test_how_the_client_was_made_is_recorded(
-    ran: Run, kept: Callable[..., Points], given: dict[str, object], mode: str, uploads: bool
-) -> None:
-    """A client that sends nothing is known by its settings; one that sends names its queue."""
-    done = ran(f"""
-        import pluto
-        run = pluto.init(name="node0", settings={given!r})
-        run.log({{"loss": 1.0}}, step=0)
-        run.finish()
-    """)
-    [settings] = [line for line in done.truth[0] if isinstance(line, TruthSettings)]
-    assert (settings.mode, settings.uploads) == (mode, uploads), done.output
-    assert bool(settings.queue) == (not given) == bool(kept()), settings
-
-
-_ADVICE = "psutil.cpu_freq = lambda percpu=False: None"
-"""What the cause rank.no_cpu_frequency recommends."""
-
-
-@pytest.mark.parametrize(
-    ("given", "own", "starts"),
-    [({"HARNESS_CPU_FREQUENCY": "0"}, "", True), ({}, "", False), ({}, _ADVICE, True)],
-    ids=["kind", "own cluster", "advice"],
-)
-def test_client_starts_on_kernel_without_cpu_frequency(
-    ran: Run, kept: Callable[..., Points], given: dict[str, str], own: str, starts: bool
-) -> None:
-    """The recorder lets it start on the harness's own clusters, and records that. Elsewhere it fails."""
-    assert _ADVICE in CAUSES["rank.no_cpu_frequency"].action
-    done = ran(
-        f"""
-        import psutil, pluto
-        psutil._psplatform.cpu_freq = lambda: []
-        {own}
-        run = pluto.init(name="node0")
-        run.log({{"loss": 1.0}}, step=0)
-        run.finish()
-        """,
-        **given,
-    )
-    frequencies = [line.cpu_frequency for line in done.truth.get(0, []) if isinstance(line, TruthSettings)]
-    if starts:
-        assert done.code == 0, done.output
-        assert frequencies == [not given]
-        assert kept() == {("loss", 0): "1.0"}
-    else:
-        assert done.code == 1
-        assert frequencies == []
-        assert "ValueError: min() " in done.output

@@ -16,24 +16,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from mounting import lay_out
 from tracker_server import Server
 
 from harness.evidence.schema.columns import Columns, Part
 from harness.evidence.schema.point_rows import PointRows
 from harness.judge.finding import Finding
 from harness.judge.points import digest_check, digest_records
-from harness.launch.mounts import recorder
 from harness.tracker.client.audit import EmbeddedAudit
 from harness.workers.recorder import digest_lines
 
 UID = "3f0c9a52-6a52-4d5e-8b0c-1d6a1f0d7e11"
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The recorder's folder, as the ConfigMap lays it out in a container."""
-    return lay_out(recorder.MOUNTED, tmp_path_factory.mktemp("recorder"))
 
 
 @dataclass
@@ -101,8 +93,8 @@ def _parts(rows: PointRows) -> list[Part]:
 
 
 @pytest.fixture
-def job(server: Server, folder: Path, tmp_path: Path) -> Job:
-    return Job(server, folder, tmp_path)
+def job(server: Server, recorder_folder: Path, tmp_path: Path) -> Job:
+    return Job(server, recorder_folder, tmp_path)
 
 
 def words(findings: dict[str, Finding]) -> dict[str, str]:
@@ -128,9 +120,9 @@ LOGS = """
 
 
 @pytest.fixture(scope="module")
-def logged(server: Server, folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Job:
+def logged(server: Server, recorder_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Job:
     """A job whose one rank has logged."""
-    job = Job(server, folder, tmp_path_factory.mktemp("logged"))
+    job = Job(server, recorder_folder, tmp_path_factory.mktemp("logged"))
     job.run(LOGS)
     return job
 
