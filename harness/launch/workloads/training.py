@@ -53,7 +53,7 @@ _FILES = Path(__file__).parents[1] / "files"
 
 @dataclass(frozen=True)
 class Shared:
-    """The mounts of a training job's pods, and whether the volumes require that all pods run on one node."""
+    """The mounts of a training job's pods, and the placement that their volumes require."""
 
     mounts: Sequence[training_volumes.Mount] = ()
     one_node: bool = False
@@ -387,7 +387,7 @@ def manifests(
     pod_security.harden(
         template["spec"],
         root=(bool(pod_mounts) or not printed_workload.uses_worker_image)
-        and not rejects_root,  # Only root may be able to write to the user's volumes.
+        and not rejects_root,  # The user's volumes may be writable only by root.
         read_only=printed_workload.fits_read_only,
         fs_group=spec.storage_class is not None,
     )

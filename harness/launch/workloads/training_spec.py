@@ -70,7 +70,8 @@ class TrainingSpec:
     """The trainer's options, which the user gives after `--`."""
     image: str = LOCAL_IMAGE
     data: Path | None = None
-    """A local folder with the texts (documents.py). None means generated texts with a known entropy."""
+    """A local folder with the texts (harness/workers/training/documents.py). None means generated texts with
+    a known entropy."""
     volumes: str | None = None
     """A folder on a kind cluster that is kept for later launches. None means a new folder for this launch."""
     storage_class: str | None = None
@@ -238,7 +239,8 @@ class TrainingSpec:
         """Raise UsageError for trainer options that the trainer would reject in every pod."""
         own = self._own_options()
         parsed = self._parsed()
-        # The trainer also accepts abbreviated options, and the last value applies: --dat=/x sets --data-dir.
+        # The trainer also accepts abbreviated options (--dat=/x sets --data-dir), and the last value takes
+        # precedence.
         for name, value in zip(own[::2], own[1::2], strict=True):
             if str(getattr(parsed, _OWN[name])) != value:
                 raise UsageError(
