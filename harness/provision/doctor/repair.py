@@ -216,7 +216,7 @@ def _link_go(packages: Sequence[str], progress: Progress) -> None:
 def _raise_inotify(before: Sequence[Check], progress: Progress) -> None:
     """Raise the inotify limits until the next boot.
 
-    If the kernel rejects the change, this is reported as progress, and the check still fails.
+    If the kernel rejects the change, a progress message reports the reason, and the check still fails.
     """
     low = {check.name.removeprefix("inotify ") for check in before if not check.ok}
     for name in low & INOTIFY.keys():

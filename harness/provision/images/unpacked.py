@@ -108,7 +108,7 @@ def folder(context: RunContext) -> Path:
 def mountable(node_image: str, context: RunContext) -> Path | None:
     """Return the host path of the volume of unpacked images if nodes can use its layers.
 
-    If they cannot, report the reason as progress and return None.
+    If they cannot, a progress message reports the reason, and None is returned.
 
     With Docker Desktop, the path is in a virtual machine, and containers cannot mount it. Some file systems
     do not support overlayfs. Therefore the path and overlayfs are tested in a container of the node image.
@@ -146,7 +146,7 @@ def script(image: LocalImage) -> str:
 def attempt(images: Sequence[LocalImage], node_image: str, context: RunContext) -> None:
     """Add images to the volume of unpacked images.
 
-    If this fails, the failure is only reported as progress, and the nodes import the images.
+    If this fails, a progress message reports the failure, and the nodes import the images.
     """
     try:
         add(images, node_image, context)

@@ -23,7 +23,7 @@ NODE_FILES = [
     "harness-cni.service",
 ]
 ON_NODE = ["kubeadm", "kubelet", "kubectl"]
-"""Programs that are installed as files on the node. All other programs run from images on the node."""
+"""Programs that are installed as files on the node. All other programs run in containers on the node."""
 
 _START_SECONDS = 60.0
 _OUT_OF_VAR = """mkdir -p /usr/local/share/harness/layers
