@@ -195,8 +195,8 @@ class TrainingSpec:
         return [text for text in gaps if text]
 
     def _fits_memory(self, tokens: int) -> None:
-        """Raise UsageError if the tokens of a pod's ranks do not fit into the pod's memory, with the byte
-        tokenizer."""
+        """Raise UsageError if `tokens` tokens of the byte tokenizer do not fit into a rank's share of its
+        pod's memory."""
         quantity = self.memory or (None if self.gpus else MEMORY)
         if quantity is None:
             return
