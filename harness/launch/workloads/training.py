@@ -224,9 +224,9 @@ class Training:
         record(RESUMED_FROM, training_transfer.restore(self.spec.run, url, keys, *place))
 
     def submit(self, surroundings: Surroundings, record: Record) -> Handle:
-        """Create the volumes, copy the --data texts to a volume, and apply the workload.
+        """Create the volumes, copy the --data texts or the run to resume to them, and apply the workload.
 
-        Raises HarnessError with a launch.* cause.
+        Raises HarnessError with a launch.* cause, or with training.resume_from_failed.
         """
         documents, shared = self.volumes(surroundings)
         record("launch/volumes.yaml", yaml.safe_dump_all(documents, sort_keys=False))

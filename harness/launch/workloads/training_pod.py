@@ -149,9 +149,9 @@ def _node_affinity(surroundings: Surroundings) -> Object:
 
 
 def _final_phase(kube: Kube, namespace: str, program: Program, progress: Progress) -> str:
-    """Wait until the pod terminates, and report its last log line as progress. Return the pod's phase.
+    """Wait until the pod terminates. Return the pod's phase.
 
-    Raises WaitError.
+    The last line of the pod's log is reported in progress messages. Raises WaitError.
     """
 
     def missing(pods: dict[str, Object], *phases: str) -> str | None:

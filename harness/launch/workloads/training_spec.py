@@ -26,7 +26,7 @@ MEMORY = "8Gi"
 GENERATED_TEXTS = "harness-texts"
 """The folder on the output volume for generated texts, if there is no separate volume for texts."""
 _OWN = {"--run-name": "run", "--data-dir": "data_dir", "--out-dir": "out_dir", "--device": "device"}
-"""The trainer's options that the launch itself sets, with their names in the parsed arguments."""
+"""Maps each trainer option that the launch itself sets to its name in the parsed arguments."""
 
 
 class _Refusing(argparse.ArgumentParser):

@@ -159,8 +159,8 @@ def attempt(images: Sequence[LocalImage], node_image: str, context: RunContext) 
 def add(images: Sequence[LocalImage], node_image: str, context: RunContext) -> None:
     """Unpack the images that the volume does not contain yet, with the containerd of a node image.
 
-    Only one process at a time can change the volume. Raises ToolError or HarnessError (cause
-    image.load_failed).
+    A full volume that no node uses is emptied first. Only one process at a time can change the volume. Raises
+    ToolError or HarnessError (cause image.load_failed).
     """
     with locked(context.settings.cache_dir / "unpacked.lock"):
         name = volume(context)
@@ -213,10 +213,8 @@ def _add(container: str, image: LocalImage, context: RunContext) -> None:
     links = list(zip(chains, layer_folders(json.loads(view)), strict=True))
     small_tar = small(name, manifest.encode(), configuration.encode())
     files = {"tar": small_tar, "sh": linking(links, image).encode()}
-    for (
-        ending,
-        content,
-    ) in files.items():  # The script is written last, so that it never exists without the tar file.
+    # The script is written last, so that it never exists without the tar file.
+    for ending, content in files.items():
         _write(container, f"{MOUNT}/images/{image.file}.{ending}", content)
 
 
