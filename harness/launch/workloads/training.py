@@ -224,7 +224,7 @@ class Training:
         record(RESUMED_FROM, training_transfer.restore(self.spec.run, url, keys, *place))
 
     def submit(self, surroundings: Surroundings, record: Record) -> Handle:
-        """Create the volumes, copy the --data texts or the run to resume to them, and apply the workload.
+        """Create the volumes, fill them with the --data texts and the run to resume, and apply the workload.
 
         Raises HarnessError with a launch.* cause, or with training.resume_from_failed.
         """

@@ -84,7 +84,8 @@ def needed_packages(failed: Sequence[Check], settings: Settings, dockerd: str | 
 
     `dockerd` is the output of `dockerd --version`, or None if dockerd is not installed.
     """
-    # Installing these packages would make apt remove podman-docker.
+    # Checks that found Podman are skipped, because installing their packages would make apt remove
+    # podman-docker.
     names = {check.name for check in failed if check.seen != PODMAN}
     names -= {"kind"} if settings.kind_bin != "kind" else set()
     names -= {"kubectl"} if settings.kubectl_bin != "kubectl" else set()
