@@ -101,7 +101,7 @@ class AcceptanceSpec:
     full: bool = False
     image: str = LOCAL_IMAGE
     limits: Path | None = None
-    """The user's limits file. Its limits take precedence over those in the package."""
+    """The user's limits file. Its limits take precedence over the package's own limits."""
     gpus: int | None = None
     """The number of GPUs per pod. None means all GPUs on a node."""
     selector: tuple[tuple[str, str], ...] = ()

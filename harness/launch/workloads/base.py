@@ -166,7 +166,7 @@ class Workload(Protocol):
 
     @property
     def annotations(self) -> dict[str, str]:
-        """Return the settings for the harness in the file. They are annotations, or the labels of a konduktor
+        """Return the harness's settings in the file: the workload's annotations, or the labels of a konduktor
         job."""
 
     @property

@@ -166,8 +166,8 @@ class Training:
     def _as_images_user(self) -> bool:
         """Return whether the pods run as the user that their image sets, which is root in most images.
 
-        They do if the job uses existing volumes, which may be writable only by root, or a custom trainer,
-        which may write to folders in its image.
+        They do if the job uses volumes that may be writable only by root (--volumes, --storage-class or
+        --claims-namespace), or a custom image, whose trainer may write to folders in the image.
         """
         spec = self.spec
         volumes = spec.volumes or spec.storage_class or spec.claims_namespace

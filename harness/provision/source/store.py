@@ -117,7 +117,7 @@ class Store:
             result.rename(target)
 
     def discard(self, folder: Path) -> None:
-        """Move a folder out of the store at once.
+        """Move a folder out of the store without waiting until its files are deleted.
 
         The caller must hold the lock. The files in the folder are deleted when this process ends, or by the
         next build. Deleting 7 GB immediately would slow down ext4 for minutes while images are being
