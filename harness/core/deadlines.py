@@ -36,8 +36,8 @@ class Budget:
         """Return the maximum duration of the job in seconds: `wait`, reduced by 45 s or by a quarter of
         `wait`, whichever is less.
 
-        The time by which `wait` is reduced covers the pods' grace period of 30 s. After that, the harness
-        must still have time to observe that the pods have ended.
+        The reduction leaves time for the pods' grace period of 30 s, and for the harness to observe that the
+        pods have ended.
         """
         return self.wait - min(45.0, self.wait / 4)
 
@@ -51,10 +51,8 @@ class Budget:
 
     @property
     def netcheck(self) -> float:
-        """Return the number of seconds that netcheck waits for missing ranks.
-
-        It is less than `rendezvous`.
-        """
+        """Return the number of seconds that netcheck waits for missing ranks, which is less than
+        `rendezvous`."""
         return min(60.0, self.rendezvous / 2)
 
     @property

@@ -54,7 +54,7 @@ class _Routed(httpx.BaseTransport):
 
     def _pool(self, proxy: Proxy | None) -> httpx.HTTPTransport:
         with self._lock:
-            if self._verify is None:  # Reading the CA certificates takes 0.1 s of CPU time.
+            if self._verify is None:  # Done once, because reading the CA certificates takes 0.1 s of CPU.
                 self._verify = httpx.create_ssl_context()
             if proxy not in self._pools:
                 self._pools[proxy] = _transport(proxy, self._verify)

@@ -41,7 +41,7 @@ class Requests(rest.RESTClientObject):  # type: ignore[misc]
 
     def __init__(self, configuration: client.Configuration) -> None:
         super().__init__(configuration)
-        with suppress(OSError):  # Each connection reports an unreadable certificate file.
+        with suppress(OSError):  # Connections later raise an error for an unreadable certificate file.
             _share_context(self.pool_manager.connection_pool_kw)
         self.on_retry: OnRetry = _ignore
         self.on_response: OnResponse = _ignore
@@ -112,7 +112,7 @@ def as_kubectl(context: ssl.SSLContext) -> ssl.SSLContext:
 
 
 def reason_of(error: ApiException | HTTPError) -> str:
-    """Return the error message of the API server.
+    """Return the API server's error message.
 
     If there was no response, return urllib3's reason without the connection pool and URL.
     """

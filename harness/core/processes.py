@@ -196,7 +196,7 @@ def interruptions() -> int:
 
 
 def interrupt_all(signal_name: str) -> None:
-    """Kill every program that a thread is waiting for. Safe to call from a signal handler."""
+    """Kill every program that a thread is waiting for. A signal handler can safely call this function."""
     _interruptions.append(signal_name)
     for process in list(_running):
         _running[process] = signal_name
@@ -205,9 +205,10 @@ def interrupt_all(signal_name: str) -> None:
 
 @contextmanager
 def signals_as_interrupt() -> Iterator[None]:
-    """Return a context manager. In its block, SIGTERM and SIGHUP act like Ctrl-C, and also kill the programs
-    for which threads are waiting. Ignored signals stay ignored. Outside the main thread, the context manager
-    has no effect.
+    """Return a context manager in whose block SIGINT, SIGTERM and SIGHUP kill the programs that threads are
+    waiting for, and raise KeyboardInterrupt.
+
+    Ignored signals stay ignored. Outside the main thread, the context manager has no effect.
     """
 
     def interrupt(signum: int, frame: FrameType | None) -> None:

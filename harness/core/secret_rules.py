@@ -458,7 +458,7 @@ def _shaped(text: str) -> Iterator[Span]:
         for match in pattern.finditer(text):
             value = match[1]
             if value.startswith(("sk-", "pypi-")) and not _MIXED.match(value[5:]):
-                continue  # hyphenated words
+                continue  # The value consists of hyphenated words.
             if value != MASK and not value.startswith(("${", "$(", "{{")):
                 yield match.span(1)
 

@@ -211,7 +211,7 @@ class ScreenRow(Generic[Mark]):
         if not self._piece:
             return
         own = self._list()
-        end = min(self._end + _WORD_END, self._width)  # Cells that were added later do not count.
+        end = min(self._end + _WORD_END, self._width)  # Cells added later are not part of the old text.
         after = _LETTERS.match("".join(own[self._end : end]))
         piece, self._piece = self._piece + (after[0] if after else ""), ""
         words = _words(piece)

@@ -22,7 +22,8 @@ from harness.tracker.shared.run_id import make_run_id
 
 
 def user_run_id(workload: Workload, settings: Settings) -> str | None:
-    """Return the user's run id from PLUTO_RUN_ID in the environment or the workload's file, or None."""
+    """Return the run id that the user sets with PLUTO_RUN_ID, in the environment or in the workload's file,
+    or None."""
     return settings.pluto_run_id or workload.envs.get("PLUTO_RUN_ID") or None
 
 
@@ -124,7 +125,8 @@ def _netcheck(workload: Workload, settings: Settings) -> Literal["before", "alon
 
 
 def _of_training(workload: Workload) -> dict[str, Any]:
-    """Return the fields of a training job whose checkpoints are audited, or {} for other workloads."""
+    """Return the fields of `Launch` that describe a training job with checkpoints, or {} for other
+    workloads."""
     if not isinstance(workload, Training) or workload.spec.smoke:
         return {}
     spec = workload.spec

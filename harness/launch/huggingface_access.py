@@ -28,7 +28,7 @@ def check(
         raise UsageError(
             f"--model: expected a model on the Hugging Face hub, such as OWNER/NAME, found {model!r}"
         )
-    import httpx  # The import is slow, and few training jobs use a hub model.
+    import httpx  # Imported here, because the import is slow and rarely needed.
 
     from harness.core.http_client import client
 

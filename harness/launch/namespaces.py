@@ -27,7 +27,7 @@ LAUNCHED = (
     ("apps/v1", "DaemonSet"),
     ("batch/v1", "Job"),
 )
-"""The API versions and kinds of the objects that launches create."""
+"""The API versions and kinds of the workload objects that launches create."""
 KEPT = 3
 """The number of finished launches, starting with the newest, whose namespaces are kept for inspection."""
 ENDING_SECONDS = 45
@@ -85,7 +85,8 @@ class NamespaceLeases:
 
 
 def sweep(kube: Kube, leases: NamespaceLeases, progress: Progress) -> None:
-    """Delete the jobs of killed harnesses, because they use quota, and wait until their pods have terminated.
+    """Delete the jobs that killed harnesses left behind, because the jobs use quota, and wait until their
+    pods have terminated.
 
     If this fails, the error is reported and the launch continues.
     """

@@ -96,7 +96,8 @@ def uninstall(kube: Kube) -> list[str]:
 
 
 def status(kube: Kube) -> Status:
-    """Return the installed objects, and the pods that request the recorder but do not have it."""
+    """Return the recorder's state on the cluster, including the containers that request it but do not have
+    it."""
     with _readable("read the state of the recorder"):
         installed = all(
             kube.get(each["apiVersion"], each["kind"], each["metadata"]["name"]) is not None
@@ -146,7 +147,8 @@ def _unrecorded(pod: Object) -> Iterator[Unrecorded]:
 
 
 class _readable:
-    """A context manager that turns an error of the API server into a message of one sentence."""
+    """A context manager that converts an API server error into a UsageError or HarnessError with a short
+    message."""
 
     def __init__(self, doing: str) -> None:
         self._operation = doing

@@ -1,13 +1,13 @@
 """Build the admission policy that injects the recorder into other launchers' pods. All functions are pure.
 
-A MutatingAdmissionPolicy is evaluated in the API server, so no webhook can be down and no image can be
-missing. It never blocks a pod: the policy has failurePolicy Ignore, and the volume with the files is
-optional. PYTHONPATH in a pod replaces the image's value, so a container is recorded only in these cases:
+A MutatingAdmissionPolicy is evaluated in the API server, so it depends on no webhook and on no image. It
+never blocks a pod, because its failurePolicy is Ignore and the volume with the files is optional. PYTHONPATH
+in a pod replaces the image's value, so a container is recorded only in these cases:
 
-- If the command begins with a shell or with Python, the policy wraps it in a call of that program. The call
-  prepends the recorder's folder to the image's PYTHONPATH, and then executes the original command (`exec`).
-- If the pod itself sets PYTHONPATH, the image's value is already replaced, and the folder is prepended to the
-  pod's value.
+- The command begins with a shell or with Python. The policy wraps the command in a call of that program,
+  which prepends the recorder's folder to the image's PYTHONPATH and then executes the command (`exec`).
+- The pod itself sets PYTHONPATH. The policy prepends the folder to the pod's value, because the image's value
+  is replaced anyway.
 - The label `pluto-e2e-harness/record: env` states that the image sets no PYTHONPATH.
 
 The policy does not change init containers, native sidecars or Pluto's variables.
@@ -182,8 +182,9 @@ not known yet."""
 def _way(at: int) -> str:
     """Return the CEL expression that determines how a container is recorded.
 
-    Its value is "shell", "python", "value", "env", or "" if the container is not recorded. `at` is the
-    container's index in the pod.
+    Its value is "shell" or "python" (the command is wrapped), "value" (the pod's PYTHONPATH is changed),
+    "env" (PYTHONPATH is added), or "" if the container is not recorded. `at` is the container's index in the
+    pod.
     """
     c = f"object.spec.containers[{at}]"
     mounts = f"has({c}.volumeMounts) && {c}.volumeMounts"
@@ -254,9 +255,9 @@ def _add(path: str, value: str, op: str = "add") -> str:
 
 
 def _list(field: str, path: str) -> str:
-    """Return a CEL list with the patch that creates an empty list at `path` if the pod does not have `field`.
+    """Return a CEL list with the JSON patches that create an empty list at `path`.
 
-    If the pod has the field, the CEL list is empty.
+    The CEL expression evaluates to an empty list if the pod already has `field`, and otherwise to one patch.
     """
     return f"(has({field}) ? [] : [{_add(path, '[]')}])"
 
@@ -310,7 +311,7 @@ def _obstacle(pod: Object, container: Object) -> str:
 
 
 def snippet() -> dict[str, Any]:
-    """Return the snippet of a pod template that adds the recorder without the policy."""
+    """Return a pod template snippet that adds the recorder without the policy."""
     env = [
         {"name": NONCE, "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}},
         {"name": MODE, "value": ADMITTED},

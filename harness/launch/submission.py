@@ -1,4 +1,4 @@
-"""A prepared launch: submit its workload, cancel it, and record the tracker's data about it."""
+"""Submit the workload of a prepared launch, cancel it, and record the tracker's data about it."""
 
 from __future__ import annotations
 
@@ -39,10 +39,11 @@ class Launching:
     reader: Callable[[], AuditReader]
 
     def submit(self) -> Handle:
-        """Submit the workload, and return its object. If a webhook was briefly unavailable, retry once.
+        """Submit the workload, and return the object that it created. If a webhook was briefly unavailable,
+        retry once.
 
-        Raises HarnessError. If the submission failed because of a controller or its API, the error has that
-        controller's cause.
+        Raises HarnessError. If the submission failed because of a controller or its API, the error's cause
+        identifies the controller.
         """
         try:
             return self._submit()
@@ -100,7 +101,7 @@ class Launching:
         self.writer.tracker_summary(summary)
 
     def no_tracker(self, reason: str) -> None:
-        """Record that the tracker's data is unknown, with the reason."""
+        """Record that the tracker's data could not be read, with the reason."""
         self.writer.tracker_summary(
             TrackerSummary(
                 source=self.tracker, fetched_at=now(), runs=0, attachments=None, points=0, error=reason

@@ -53,14 +53,14 @@ class Cluster(Protocol):
         """Return the folder that the cluster's nodes share with this machine, or None if there is none."""
 
     def provide_image(self, image: str, context: RunContext, *, everywhere: bool = False) -> None:
-        """Load an image from this machine's Docker into the nodes of a cluster that the harness created.
+        """Load an image from the local Docker daemon into the nodes of a cluster that the harness created.
 
-        If Docker does not have the image, nothing is loaded, and the nodes pull the image. If `everywhere` is
-        true, the image is also loaded into nodes that accept no pods.
+        If the daemon does not have the image, nothing is loaded, and the nodes pull the image. If
+        `everywhere` is true, the image is also loaded into nodes that accept no pods.
         """
 
     def free_disk(self, namespace: str, progress: Progress) -> None:
-        """Delete a launch's shared folder, and those of its finished pods that use a lot of disk space.
+        """Delete a launch's shared folder, and its finished pods that use a lot of disk space.
 
         Call this only when the bundle already contains the evidence from the folder and the pods.
         """

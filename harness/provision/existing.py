@@ -109,8 +109,8 @@ class ExistingCluster:
     def ready(self, context: RecordedContext) -> Ready:
         """Check the launch requirements, and return the cluster without changing it.
 
-        If requirements are missing, raises one HarnessError that lists all of them. Its cause is that of the
-        first missing requirement.
+        If requirements are missing, raises one HarnessError that lists all of them. The error's cause is the
+        cause of the first missing requirement.
         """
         writer, progress = context.writer, context.progress
         with writer.stage("cluster"), reached():

@@ -49,7 +49,7 @@ class ClusterUse:
     def leave_recorded(self) -> None:
         """Leave the cluster, and record its deletion as a stage.
 
-        Report errors as progress instead of raising them.
+        If the deletion fails, a progress message reports the error, and no error is raised.
         """
         if not self._cluster.removable(self._ready, self._context.nonce):
             self._leave()

@@ -206,7 +206,10 @@ def _version(block: str) -> str | None:
 
 
 def wheel_of(each: Replacement, context: RunContext) -> Path:
-    """Return the wheel for a path or a Git reference. Raises UsageError if it cannot be built."""
+    """Return the wheel for a path or a Git reference.
+
+    Raises UsageError if the wheel cannot be built, or if it contains another package.
+    """
     is_shallow = False
     if each.kind == "wheel":
         wheel = each.path

@@ -1,4 +1,4 @@
-"""Use the pinned konduktor interactively, on a harness cluster, in a launch's namespace."""
+"""Run the pinned version of konduktor interactively, on a harness cluster and in a launch's namespace."""
 
 from __future__ import annotations
 
@@ -51,8 +51,11 @@ def command(kind: KindNodes, namespace: str | None, context: RunContext) -> tupl
 
 
 def _namespace(kube: Kube, requested: str | None) -> str:
-    """Return `requested` if it is set, else the newest launch's namespace, or "default" if there is no
-    launch."""
+    """Return the namespace for konduktor.
+
+    This is `requested` if it is set, otherwise the namespace of the newest launch. If there is no launch, it
+    is "default". Raises UsageError if the cluster has no namespace `requested`.
+    """
     if requested is None:
         launches = sorted(of_launches(kube), key=lambda item: str(item["metadata"]["creationTimestamp"]))
         return str(launches[-1]["metadata"]["name"]) if launches else "default"

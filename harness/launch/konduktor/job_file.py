@@ -33,13 +33,13 @@ class JobFile:
     def load(cls, path: Path) -> JobFile:
         """Return the job file at `path`.
 
-        Raises UsageError if it is missing, or is not a konduktor job in YAML.
+        Raises UsageError if the file is missing, or is not a konduktor job in YAML.
         """
         return cls.of_documents(yaml_documents(path, "job file", hint=_ONE_THAT_WORKS), str(path))
 
     @classmethod
     def of_documents(cls, documents: Iterable[Any], source: str) -> JobFile:
-        """Return the job file in a YAML string.
+        """Return the job file in a list of parsed YAML documents. Empty documents are ignored.
 
         Raises UsageError if the job file has mistakes or if there are several documents.
         """
@@ -50,7 +50,7 @@ class JobFile:
 
     @classmethod
     def of(cls, document: Any, source: str = "job") -> JobFile:
-        """Return a job file with this content. If it has mistakes, raises UsageError with all of them."""
+        """Return a job file with the given content. Raises UsageError with a list of all mistakes in it."""
         if problems := listed(mistakes(document)):
             raise UsageError(
                 f"job file {source}: {problems}",

@@ -36,8 +36,8 @@ LIBRARIES = (
     "filelock",
     "dotenv",
 )
-"""Libraries that konduktor imports, and that its process imports early. konduktor's own modules are not
-listed, because they read files on import."""
+"""Libraries that konduktor imports, and that its process imports in advance. konduktor's own modules are not
+included, because they read files when they are imported."""
 _WAITING = """
 import contextlib, gc, importlib, json, runpy, sys
 gc.disable()
@@ -92,8 +92,8 @@ class Konduktor:
             self.home / name for name in ("config.yaml", "kubeconfig", "job.yaml")
         )
         self._temporary = self.home / "tmp"
-        """The folder to which the Kubernetes client writes the client key. If konduktor's process is killed,
-        the key remains there."""
+        """The TMPDIR of konduktor's process, to which the Kubernetes client writes the client key. If the
+        process is killed, the key remains in this folder."""
         self._temporary.mkdir()
         schemas = self.home / ".konduktor" / "schemas"
         schemas.mkdir(parents=True, mode=0o700)
@@ -111,7 +111,7 @@ class Konduktor:
         command = self._command(program)
         if process is None and proxy is not None and _of_python(program):
             process = self._start(program)
-        if process is None:  # No process was started, or an earlier launch used it.
+        if process is None:  # No process was started in advance, or an earlier call used it.
             return processes.run(command, timeout=SECONDS, env=self._environment())
         with self._until:
             line = json.dumps(proxy and (str(proxy), proxy.headers)) + "\n"
@@ -161,10 +161,9 @@ class Konduktor:
 
 
 def _of_python(program: Path) -> bool:
-    """Return whether a script's first two lines show that it runs in Python.
+    """Return whether a script's interpreter is Python, according to the script's first two lines.
 
-    If the interpreter's path is too long for a `#!` line, the script names the interpreter in its second
-    line.
+    If the interpreter's path is too long for a `#!` line, it is in the second line.
     """
     with program.open("rb") as text:
         return any(b"python" in line for line in islice(text, 2))

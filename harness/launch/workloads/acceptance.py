@@ -71,7 +71,8 @@ _LABELLED = {
 """Labels that identify GPU nodes. They are set by GPU feature discovery, node feature discovery, GKE, EKS or
 AKS.
 
-If this table lists values for a label, a node with any other value has no GPU. Otherwise, any value counts.
+If this table lists values for a label, a node with any other value has no GPU. Otherwise, the label
+identifies a GPU node regardless of its value.
 """
 _GPU_NODES = [
     {
@@ -100,7 +101,7 @@ class AcceptanceSpec:
     full: bool = False
     image: str = LOCAL_IMAGE
     limits: Path | None = None
-    """The user's limits file. Its limits take precedence over those in the package."""
+    """The user's limits file. Its limits take precedence over the package's own limits."""
     gpus: int | None = None
     """The number of GPUs per pod. None means all GPUs on a node."""
     selector: tuple[tuple[str, str], ...] = ()
@@ -146,7 +147,7 @@ class NodesWorkload(DaemonSetWorkload):
     def must_answer(self, kube: Kube, /) -> list[str]:
         """Return the nodes that accept a pod. If the pods request GPUs, return only nodes with GPUs.
 
-        This includes nodes whose device plugin lost the GPUs or is not running, if their capacity or their
+        These include nodes whose device plugin lost the GPUs or is not running, if their capacity or their
         labels show that they have GPUs.
         """
         return sorted(str(node["metadata"]["name"]) for node in self._tested(kube))
@@ -177,8 +178,8 @@ class NodesWorkload(DaemonSetWorkload):
         return None if self.every_gpu else int(limits.get(GPU, 1))
 
     def prepare(self, document: Object, surroundings: Surroundings) -> None:
-        """Restrict the pods to the nodes that are tested. On other nodes, pods would wait forever for a
-        GPU."""
+        """Restrict the pods to the nodes to test. On other nodes, a pod would remain Pending forever, waiting
+        for a GPU."""
         tested = self._tested(surroundings.kube)
         names = sorted(str(node["metadata"]["name"]) for node in tested)
         # Nodes are matched by name, because the label kubernetes.io/hostname may differ from a node's name.

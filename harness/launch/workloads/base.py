@@ -51,7 +51,7 @@ class Surroundings:
     nodes: int
     """The number of pods that the launch is expected to create."""
     begun: object = None
-    """The value returned by the context manager from `Workload.begun`."""
+    """The value that the context manager returned by `Workload.begun` yields on entry."""
     cpu_request: str | None = None
     """Each pod's CPU request, which replaces the request in the file. The CPU limit does not change."""
     rejects_root: bool = False
@@ -101,7 +101,7 @@ class Workload(Protocol):
 
     @property
     def purpose(self) -> Purpose:
-        """Return the pods' purpose. Only the ranks of a training job log to Pluto."""
+        """Return the pods' purpose. Only pods with the purpose "training" log to Pluto."""
 
     @property
     def watched(self) -> tuple[WatchedKind, ...]:
@@ -166,7 +166,7 @@ class Workload(Protocol):
 
     @property
     def annotations(self) -> dict[str, str]:
-        """Return the settings for the harness in the file. They are annotations, or the labels of a konduktor
+        """Return the harness's settings in the file: the workload's annotations, or the labels of a konduktor
         job."""
 
     @property

@@ -121,7 +121,7 @@ def _problems(model: type[BaseModel], document: Any) -> Iterator[str]:
         fields = set()
         for each in islice(error.errors(include_url=False), 10 * MAX_PROBLEMS):
             field = ".".join(str(part) for part in each["loc"] if part not in _UNION)
-            if field not in fields:  # pydantic reports one error for each type in a union.
+            if field not in fields:  # For a union, pydantic reports one error per type.
                 fields.add(field)
                 # The value of an environment variable may be a secret.
                 value = "" if "env" in each["loc"] else f"; found {shown(each['input'])}"

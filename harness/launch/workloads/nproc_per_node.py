@@ -40,7 +40,7 @@ class Processes:
 
 def read(script: str, env: Mapping[str, str], gpus: int | None = None) -> Processes:
     """Return the number of ranks that torchrun starts in a script. `gpus` is the number of GPUs per pod."""
-    option = _ANY_OPTION.search(script)  # A wrapper script may pass this option to torchrun.
+    option = _ANY_OPTION.search(script)  # A wrapper script may pass its own option on to torchrun.
     processes = _read(script, env, gpus)
     return replace(processes, guess=processes.count or (int(option[1]) if option else 0) or 1)
 
@@ -57,7 +57,7 @@ def _read(script: str, env: Mapping[str, str], gpus: int | None) -> Processes:
     if not values:
         return Processes(None)
     if len(set(values)) > 1:
-        return Processes(None)  # It is unknown which torchrun command runs the training.
+        return Processes(None)  # The command that runs the training is not known.
     text = values[0]
     if text is None or (text in COMPUTED and not (text in OF_DEVICES and gpus)):
         return Processes(None)
@@ -142,7 +142,7 @@ def _expanded(text: str, variables: Mapping[str, str]) -> str | None:
 
 
 def commands(script: str) -> Iterator[list[str]]:
-    """Yield the words of each simple command, without quotes, comments and here-documents."""
+    """Yield the words of each simple command in a script. Quotes, comments and here-documents are removed."""
     text = re.sub(r"\\\n", " ", script)
     text = re.sub(r"(<<-?\s*['\"]?(\w+)['\"]?[^\n]*)\n.*?\n\s*\2(?=\n|$)", r"\1", text, flags=re.DOTALL)
     words, word, at = list[str](), "", 0
@@ -165,7 +165,7 @@ def commands(script: str) -> Iterator[list[str]]:
 
 
 def _piece(text: str, at: int) -> tuple[str, int]:
-    """Return the next part of a word without its quotes, and the position after it."""
+    """Return the next part of a word, without its quotes, and the position after that part."""
     char = text[at]
     if char == "\\":
         return text[at + 1 : at + 2], at + 2

@@ -101,7 +101,7 @@ def variables(words: Iterable[str]) -> dict[str, str]:
 
 
 def by_reference(document: Object, workload: PlainWorkload) -> tuple[Object, str]:
-    """Return a copy of an object that references a Secret instead of containing secrets, and a comment.
+    """Return a copy of an object in which references to a Secret replace the secret values, and a comment.
 
     The comment explains how to create the Secret. It is empty if there are no secret values.
     """

@@ -63,7 +63,7 @@ class PrintedTraining(Training):
 
     @property
     def _lacking(self) -> tuple[training_volumes.Mount, ...]:
-        """Return the mounts of claims that the file does not contain."""
+        """Return the mounts whose claims are not in the file."""
         other_objects: Sequence[Object] = self.other_objects  # type: ignore[attr-defined] # of PlainWorkload
         claim_names = {each["metadata"]["name"] for each in other_objects if each["kind"] == _CLAIM}
         return tuple(one for one in self.mounts if one.claim not in claim_names)
@@ -137,7 +137,7 @@ def of_documents(document: Object, other_objects: Sequence[Object], source: str)
     stateful = document["kind"] == "StatefulSet"
     workload_class = PrintedStatefulSet if stateful else PrintedJob
     own = tuple(each for each in other_objects if each["metadata"]["name"] != ETCD)
-    plain_workload = workload_class(document, own, source)  # Raises UsageError for mistakes in the objects.
+    plain_workload = workload_class(document, own, source)  # The constructor raises UsageError for mistakes.
     namespace = document["metadata"].get("namespace")
     words = _words(document["spec"]["template"]["spec"]["containers"][0])
     replicas = plain_workload.members(None)  # type: ignore[arg-type] # no cluster is needed
@@ -173,7 +173,8 @@ def _max_replicas(nodes: str, replicas: int, source: str) -> int | None:
 
 
 def _words(container: Object) -> list[str]:
-    """Return the words of the ranks' command, including those of a shell script in it."""
+    """Return the words of the ranks' command. If the command runs a shell script, the script's words are
+    included."""
     text = " ".join(map(str, [*(container.get("command") or []), *(container.get("args") or [])]))
     try:
         return shlex.split(text.replace("$$", "$").replace("=", " "))

@@ -53,7 +53,7 @@ _FILES = Path(__file__).parents[1] / "files"
 
 @dataclass(frozen=True)
 class Shared:
-    """The mounts of a training job's pods, and whether the volumes require that all pods run on one node."""
+    """The mounts of a training job's pods, and the placement that their volumes require."""
 
     mounts: Sequence[training_volumes.Mount] = ()
     one_node: bool = False
@@ -166,8 +166,8 @@ class Training:
     def _as_images_user(self) -> bool:
         """Return whether the pods run as the user that their image sets, which is root in most images.
 
-        They do if the job uses existing volumes, which may be writable only by root, or a custom trainer,
-        which may write to folders in its image.
+        They do if the job uses volumes that may be writable only by root (--volumes, --storage-class or
+        --claims-namespace), or a custom image, whose trainer may write to folders in the image.
         """
         spec = self.spec
         volumes = spec.volumes or spec.storage_class or spec.claims_namespace
@@ -224,9 +224,9 @@ class Training:
         record(RESUMED_FROM, training_transfer.restore(self.spec.run, url, keys, *place))
 
     def submit(self, surroundings: Surroundings, record: Record) -> Handle:
-        """Create the volumes, copy the --data texts to a volume, and apply the workload.
+        """Create the volumes, fill them with the --data texts and the run to resume, and apply the workload.
 
-        Raises HarnessError with a launch.* cause.
+        Raises HarnessError with a launch.* cause, or with training.resume_from_failed.
         """
         documents, shared = self.volumes(surroundings)
         record("launch/volumes.yaml", yaml.safe_dump_all(documents, sort_keys=False))
@@ -387,7 +387,7 @@ def manifests(
     pod_security.harden(
         template["spec"],
         root=(bool(pod_mounts) or not printed_workload.uses_worker_image)
-        and not rejects_root,  # Only root may be able to write to the user's volumes.
+        and not rejects_root,  # The user's volumes may be writable only by root.
         read_only=printed_workload.fits_read_only,
         fs_group=spec.storage_class is not None,
     )

@@ -37,7 +37,7 @@ class Program:
     """A helper pod's command, and its timeouts."""
 
     name: str
-    """The name of the pod. The container's name is the part after the last hyphen."""
+    """The name of the pod. The part after the last hyphen is also the name of the container."""
     words: Sequence[str]
     does: str
     """A description of the command for messages, such as "the audit of the checkpoints"."""
@@ -53,7 +53,8 @@ class Program:
 
 @dataclass(frozen=True)
 class Volumes:
-    """The volumes of the ranks' pods, and where these pods run."""
+    """The volumes and the spec of the ranks' pods, and whether the volumes require that all pods run on one
+    node."""
 
     mounts: Sequence[training_volumes.Mount]
     one_node: bool
@@ -63,7 +64,10 @@ class Volumes:
 
 
 def printed(program: Program, volumes: Volumes, surroundings: Surroundings, progress: Progress) -> str:
-    """Run the command in a pod. Return the last JSON document that it prints, or {"error": …}."""
+    """Run the command in a helper pod.
+
+    Return the last JSON document that the command prints, or {"error": …}.
+    """
     kube, namespace = surroundings.kube, surroundings.namespace
     try:
         _create_pod(kube, pod(program, volumes, surroundings))
@@ -106,7 +110,7 @@ def pod(program: Program, volumes: Volumes, surroundings: Surroundings) -> Objec
         "containers": [container],
         "volumes": [*training_volumes.pod_volumes(pod_mounts), *script_volumes],
     }
-    pod_security.harden(spec, root=True)  # The ranks ran as this user and own the files.
+    pod_security.harden(spec, root=True)  # The pod keeps the ranks' user, who owns the files.
     affinity = _node_affinity(surroundings) if volumes.one_node else {}
     if not affinity and (node_affinity := mapping(volumes.ranks, "affinity", "nodeAffinity")):
         affinity = {"nodeAffinity": node_affinity}
@@ -145,9 +149,9 @@ def _node_affinity(surroundings: Surroundings) -> Object:
 
 
 def _final_phase(kube: Kube, namespace: str, program: Program, progress: Progress) -> str:
-    """Wait until the pod terminates, and report its last log line as progress. Return the pod's phase.
+    """Wait until the pod terminates. Return the pod's phase.
 
-    Raises WaitError.
+    The last line of the pod's log is reported in progress messages. Raises WaitError.
     """
 
     def missing(pods: dict[str, Object], *phases: str) -> str | None:

@@ -26,7 +26,7 @@ MEMORY = "8Gi"
 GENERATED_TEXTS = "harness-texts"
 """The folder on the output volume for generated texts, if there is no separate volume for texts."""
 _OWN = {"--run-name": "run", "--data-dir": "data_dir", "--out-dir": "out_dir", "--device": "device"}
-"""The trainer's options that the launch itself sets, with their names in the parsed arguments."""
+"""Maps each trainer option that the launch itself sets to its name in the parsed arguments."""
 
 
 class _Refusing(argparse.ArgumentParser):
@@ -70,7 +70,8 @@ class TrainingSpec:
     """The trainer's options, which the user gives after `--`."""
     image: str = LOCAL_IMAGE
     data: Path | None = None
-    """A local folder with the texts (documents.py). None means generated texts with a known entropy."""
+    """A local folder with the texts (harness/workers/training/documents.py). None means generated texts with
+    a known entropy."""
     volumes: str | None = None
     """A folder on a kind cluster that is kept for later launches. None means a new folder for this launch."""
     storage_class: str | None = None
@@ -194,8 +195,8 @@ class TrainingSpec:
         return [text for text in gaps if text]
 
     def _fits_memory(self, tokens: int) -> None:
-        """Raise UsageError if the tokens of a pod's ranks do not fit into the pod's memory, with the byte
-        tokenizer."""
+        """Raise UsageError if `tokens` tokens of the byte tokenizer do not fit into a rank's share of its
+        pod's memory."""
         quantity = self.memory or (None if self.gpus else MEMORY)
         if quantity is None:
             return
@@ -238,7 +239,8 @@ class TrainingSpec:
         """Raise UsageError for trainer options that the trainer would reject in every pod."""
         own = self._own_options()
         parsed = self._parsed()
-        # The trainer also accepts abbreviated options, and the last value applies: --dat=/x sets --data-dir.
+        # The trainer also accepts abbreviated options (--dat=/x sets --data-dir), and the last value takes
+        # precedence.
         for name, value in zip(own[::2], own[1::2], strict=True):
             if str(getattr(parsed, _OWN[name])) != value:
                 raise UsageError(

@@ -32,7 +32,7 @@ def copy_texts(data: Path, destination: Path) -> None:
             hint="free some disk space, or use fewer texts",
         )
     if Path(SOURCE) not in relative_paths:
-        # Otherwise, the loss would be compared with the entropy of the replaced texts.
+        # An existing file describes earlier texts, and the loss would be compared with their entropy.
         (destination / SOURCE).unlink(missing_ok=True)
     for path in sorted(relative_paths):
         (destination / path).parent.mkdir(mode=0o755, exist_ok=True)

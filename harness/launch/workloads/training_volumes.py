@@ -90,7 +90,8 @@ def of_folder(shared: SharedFolder, folder: str, namespace: str, nonce: str) -> 
 def make_folders(shared: SharedFolder, folder: str) -> None:
     """Create the folders for a launch's volumes, so that pods running as any user can write to them.
 
-    The kubelet would create these folders as root. Other users on this machine cannot access them.
+    Otherwise, the kubelet would create the folders as root. Other users on this machine cannot access the
+    folders.
     """
     parent = shared.local_path / folder
     parent.mkdir(parents=True, exist_ok=True)

@@ -80,7 +80,7 @@ def wait_available(
 def _waiting(kube: Kube, namespace: str, reasons: tuple[str, ...] = ()) -> list[str]:
     """Return a message for each waiting container in the namespace, with its pod, image and reason.
 
-    If `reasons` is given, containers that wait for other reasons are omitted.
+    If `reasons` is given, containers that are waiting for other reasons are omitted.
     """
     waiting_pods = []
     for pod in kube.objects("v1", "Pod", namespace):

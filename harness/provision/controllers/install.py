@@ -188,7 +188,7 @@ def renew(kube: Kube, started_at: datetime) -> None:
 def recheck_serving(kube: Kube, seconds: float = 60) -> None:
     """Check that controllers that were ready earlier are still ready, and wait for them if necessary.
 
-    If waiting cannot help, raises HarnessError (cause controllers.*) at once.
+    Raises HarnessError (cause controllers.*) immediately if waiting cannot help.
     """
     if _serve_now(kube):
         return

@@ -48,7 +48,7 @@ def quotas(nodes: list[Object], pods: list[Object]) -> dict[str, Decimal]:
 
 
 def fitting_request(request: Decimal, pods: int, quota: Decimal, node: Decimal) -> Decimal | None:
-    """Return the largest CPU request with which a number of pods fit into a single node's quota.
+    """Return the largest CPU request with which `pods` pods fit into a single node's quota.
 
     The request is rounded down to a multiple of 10 millicores. Returns None if the pods fit with their own
     `request`. Also returns None if `request` is larger than the node's CPUs, because such a job is supposed

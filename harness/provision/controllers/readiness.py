@@ -132,7 +132,7 @@ def _apis(kube: Kube, name: Controller) -> None:
 
 
 def _creatable(kube: Kube, path: str) -> set[str]:
-    """Return the plural names of those kinds in an API group whose objects can be created.
+    """Return the plural names of the kinds in an API group whose objects can be created.
 
     Kinds whose CRD is being deleted are left out.
     """

@@ -27,7 +27,7 @@ from harness.provision.source import versions as source_versions
 from harness.settings import Settings
 
 # Since Docker 23, a privileged container gets only the capabilities that dockerd itself has. Older versions,
-# such as 20.10, require all capabilities.
+# such as 20.10, fail unless dockerd has all capabilities.
 DOCKER_BOUNDED = (23, 0)
 KIND = (0, 33)
 GO = (1, 26)

@@ -20,7 +20,10 @@ MAX_IMAGES = 3
 
 @dataclass(frozen=True)
 class ProgramResult:
-    """A program's exit code (127 if not found, 124 on timeout), and its combined stdout and stderr."""
+    """A program's exit code, and its stdout and stderr in one string.
+
+    The exit code is 127 if the program was not found, 126 if it could not be started, and 124 on a timeout.
+    """
 
     code: int
     text: str
@@ -106,7 +109,7 @@ _OF_THE_IMAGE = ("no such file", "not found", "exec format error")
 
 
 def privileged_run() -> tuple[bool | None, str]:
-    """Run a privileged container from a local image, and return whether it worked, with a description.
+    """Run a privileged container from a local image. Return whether it ran, and a description of the result.
 
     The first value is None if this could not be tested, for example because there is no local image.
     """

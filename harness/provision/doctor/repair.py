@@ -84,7 +84,8 @@ def needed_packages(failed: Sequence[Check], settings: Settings, dockerd: str | 
 
     `dockerd` is the output of `dockerd --version`, or None if dockerd is not installed.
     """
-    # Installing these packages would make apt remove podman-docker.
+    # Checks that found Podman are skipped, because installing their packages would make apt remove
+    # podman-docker.
     names = {check.name for check in failed if check.seen != PODMAN}
     names -= {"kind"} if settings.kind_bin != "kind" else set()
     names -= {"kubectl"} if settings.kubectl_bin != "kubectl" else set()
@@ -216,7 +217,7 @@ def _link_go(packages: Sequence[str], progress: Progress) -> None:
 def _raise_inotify(before: Sequence[Check], progress: Progress) -> None:
     """Raise the inotify limits until the next boot.
 
-    If the kernel rejects the change, this is reported as progress, and the check still fails.
+    If the kernel rejects the change, a progress message reports the reason, and the check still fails.
     """
     low = {check.name.removeprefix("inotify ") for check in before if not check.ok}
     for name in low & INOTIFY.keys():

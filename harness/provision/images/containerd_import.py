@@ -1,4 +1,4 @@
-"""Find images in the local Docker, and copy them to a node's containerd."""
+"""Find images in the local Docker daemon, and copy them to a node's containerd."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OVERLAYFS: Final = "overlayfs"
 
 @dataclass(frozen=True)
 class LocalImage:
-    """An image in the local Docker: its tag, and its id as `sha256:…`."""
+    """An image in the local Docker daemon: its tag, and its id as `sha256:…`."""
 
     tag: str
     image_id: str

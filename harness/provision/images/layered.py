@@ -42,11 +42,11 @@ def archive(image: LocalImage, context: RunContext) -> Path:
 
 
 def add(base: str, tag: str, command: Sequence[str], context: RunContext) -> None:
-    """Add the image `tag` to Docker.
+    """Add the image `tag` to the local Docker daemon.
 
-    It consists of the image `base` and one more layer, which `command` writes to stdout. The archive with the
-    layer is kept in the cache, for loading the image into nodes. If the image cannot be added, the reason is
-    reported as progress and no error is raised.
+    The image consists of the image `base` and one more layer, which `command` writes to stdout. The archive
+    with the layer is kept in the cache, for loading the image into nodes. If the image cannot be added, a
+    progress message reports the reason, and no error is raised.
     """
     folder = context.settings.cache_dir / "images"
     folder.mkdir(parents=True, exist_ok=True)

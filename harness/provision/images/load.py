@@ -87,8 +87,8 @@ def has(listing: str, image: LocalImage) -> bool:
 class _Node:
     listing: str
     mounted: bool
-    """Whether the node can use the volume of unpacked images. It must mount the volume, and its snapshotter
-    must be overlayfs."""
+    """Whether the node can use the volume of unpacked images, i.e. whether the node mounts the volume and its
+    snapshotter is overlayfs."""
     snapshotter: str
 
 

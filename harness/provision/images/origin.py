@@ -33,10 +33,8 @@ class Origin:
 
     @property
     def reason(self) -> str:
-        """Return why published images cannot be used, with the first host that does not respond.
-
-        Returns "" if all hosts responded.
-        """
+        """Return a message that names the first registry or host that does not respond, or "" if there is
+        none."""
         suffix = f", and {len(self.missing) - 1} more" if self.missing[1:] else ""
         return f"not reached: {self.missing[0]}{suffix}" if self.missing else ""
 

@@ -108,7 +108,7 @@ def folder(context: RunContext) -> Path:
 def mountable(node_image: str, context: RunContext) -> Path | None:
     """Return the host path of the volume of unpacked images if nodes can use its layers.
 
-    If they cannot, report the reason as progress and return None.
+    If they cannot, a progress message reports the reason, and None is returned.
 
     With Docker Desktop, the path is in a virtual machine, and containers cannot mount it. Some file systems
     do not support overlayfs. Therefore the path and overlayfs are tested in a container of the node image.
@@ -146,7 +146,7 @@ def script(image: LocalImage) -> str:
 def attempt(images: Sequence[LocalImage], node_image: str, context: RunContext) -> None:
     """Add images to the volume of unpacked images.
 
-    If this fails, the failure is only reported as progress, and the nodes import the images.
+    If this fails, a progress message reports the failure, and the nodes import the images.
     """
     try:
         add(images, node_image, context)
@@ -159,8 +159,8 @@ def attempt(images: Sequence[LocalImage], node_image: str, context: RunContext) 
 def add(images: Sequence[LocalImage], node_image: str, context: RunContext) -> None:
     """Unpack the images that the volume does not contain yet, with the containerd of a node image.
 
-    Only one process at a time can change the volume. Raises ToolError or HarnessError (cause
-    image.load_failed).
+    A full volume that no node uses is emptied first. Only one process at a time can change the volume. Raises
+    ToolError or HarnessError (cause image.load_failed).
     """
     with locked(context.settings.cache_dir / "unpacked.lock"):
         name = volume(context)
@@ -213,10 +213,8 @@ def _add(container: str, image: LocalImage, context: RunContext) -> None:
     links = list(zip(chains, layer_folders(json.loads(view)), strict=True))
     small_tar = small(name, manifest.encode(), configuration.encode())
     files = {"tar": small_tar, "sh": linking(links, image).encode()}
-    for (
-        ending,
-        content,
-    ) in files.items():  # The script is written last, so that it never exists without the tar file.
+    # The script is written last, so that it never exists without the tar file.
+    for ending, content in files.items():
         _write(container, f"{MOUNT}/images/{image.file}.{ending}", content)
 
 

@@ -40,7 +40,8 @@ class Controller(_Table):
     sha256: Sha256 | None
 
     def of(self, version: str) -> Controller:
-        """Return this controller at another version, for which the manifest's hash is not known."""
+        """Return the controller at another version. The copy's `sha256` is None, because the manifest's hash
+        is not known."""
         image = self.image.partition("@")[0].replace(self.version, version)
         manifest = self.manifest.replace(self.version, version)
         return Controller(version=version, image=image, manifest=manifest, sha256=None)

@@ -49,9 +49,12 @@ class KindCluster(KindNodes):
         return SharedFolder(self.volumes, VOLUMES_MOUNT) if self.volumes.is_dir() else None
 
     def free_disk(self, namespace: str, progress: Progress) -> None:
-        """Remove the launch's shared folder, and those of its finished pods that use more than
-        pod_disk_use.KEEP_BYTES. A failure is only reported as progress. If the cluster has been deleted,
-        nothing is done."""
+        """Remove the launch's shared folder, and its finished pods that use more than
+        pod_disk_use.KEEP_BYTES.
+
+        If this fails, a progress message reports the reason, and no error is raised. If the cluster has been
+        deleted, nothing is done.
+        """
         if self.state() is None:
             return
         try:

@@ -106,7 +106,7 @@ def attempt(
 ) -> CompletedSteps | None:
     """Start the cluster from a template, and return the completed steps of the installation.
 
-    If this fails, report the failure as progress and return None.
+    If this fails, a progress message reports the reason, and None is returned.
     """
     if processes.run(["docker", "network", "inspect", _network()], timeout=30, check=False).returncode:
         return None  # kind creates the missing network together with its first cluster.
@@ -160,7 +160,7 @@ class _Copy:
                     zip(nodes, pool.map(lambda node: self._run(node, images), nodes), strict=True)
                 )
                 identities = self._identify(addresses)
-            # The import takes half a second, and is done now because this process otherwise only waits for
+            # The import takes half a second. It runs here, because this process is otherwise only waiting for
             # the nodes.
             pool.submit(import_module, CERTIFICATES)
             with attempt("API server to answer"):

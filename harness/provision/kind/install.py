@@ -146,7 +146,7 @@ def create_or_reuse(kind: KindNodes, images: Images, context: RecordedContext) -
 def usable(kind: KindNodes, images: Images, context: RunContext) -> template.Template | None:
     """Return the template from which to start the cluster, or None if kind must create it.
 
-    If kind must create it for an uncommon reason, the reason is reported as progress.
+    If kind must create it for an uncommon reason, a progress message reports the reason.
     """
     reason = from_template.rejection(kind, images.stack)
     if reason is not None:
@@ -181,7 +181,10 @@ def lacking(kind: KindNodes, images: Images, context: RunContext) -> bool:
 
 
 def _freeze(kind: KindNodes, images: Images, context: RecordedContext) -> None:
-    """Create a template from a cluster that kind has just created. A failure is only reported as progress."""
+    """Create a template from a cluster that kind has just created.
+
+    If this fails, a progress message reports the reason, and no error is raised.
+    """
     if from_template.rejection(kind, images.stack) is not None:
         return
     try:

@@ -56,11 +56,12 @@ class KindNodes:
         self.volumes = self.dir / "volumes"
         """The folder that all nodes share, mounted at configuration.VOLUMES_MOUNT."""
         self.lock = settings.state_dir / "clusters" / f"{self.name}.lock"
-        """The lock held by the process that creates or deletes the cluster, or installs components in it."""
+        """The path of the lock that a process holds while it creates or deletes the cluster, or installs
+        components in it."""
         self._created_at = ""
         """The creation time of the cluster that this process uses, or "" before it is known."""
         self.users = settings.state_dir / "clusters" / f"{self.name}.users"
-        """The shared lock held by all processes that use the cluster."""
+        """The path of the shared lock that each process holds while it uses the cluster."""
 
     # -- read and write the cluster's state ------------------------------------------------------------
     def state(self) -> State | None:

@@ -62,7 +62,7 @@ def pause(kind: KindNodes) -> bool:
 
 
 def restarted(kind: KindNodes) -> datetime | None:
-    """Return the time at which the first node was restarted.
+    """Return the time at which the first of the nodes was restarted.
 
     Returns None unless all nodes were restarted recently.
     """

@@ -55,7 +55,7 @@ class CompletedSteps:
 
 
 class _Stopped(Exception):
-    """A step still waits for the cluster, but kind has already exited."""
+    """Raised in a step that is still waiting for the cluster when the creation ends."""
 
 
 @contextmanager
@@ -101,12 +101,13 @@ class _Filling:
         self._worker, self._tracker = own
         self._completed, self._created, self._stop = completed, created, stop
         self._loaded = threading.Event()
-        """An event that is set once the nodes have the images of the controllers and the tracker. A pod that
-        starts without its image would wait 10 s before it retries.
+        """An event that is set once the nodes have the images of the controllers and the tracker, or if
+        loading them has failed. If a pod started without its image, the kubelet would retry only after 10 s.
         """
 
     def images(self) -> None:
-        """Load all images into the nodes that need them. The images for which pods wait are loaded first."""
+        """Load all images into the nodes that need them. Images that pods are already waiting for are loaded
+        first."""
         kind, attempt = self._kind, self._context.writer.attempt
         try:
             with attempt("nodes to have containerd"):
@@ -154,7 +155,7 @@ class _Filling:
     def _until(self, condition: Callable[[], bool]) -> None:
         """Wait until `condition` returns true.
 
-        Raises _Stopped if kind exits first. In that case, `install` performs the missing steps.
+        Raises _Stopped if the creation of the cluster ends first. `install` then performs the missing steps.
         """
         while not condition():
             if self._created.wait(POLL_SECONDS):

@@ -13,7 +13,8 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class State:
-    """The content of state.json: a cluster that the harness created, its inputs and its phase."""
+    """The content of state.json. It describes a cluster that the harness created, its inputs and its
+    phase."""
 
     name: str
     phase: str

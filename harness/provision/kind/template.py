@@ -102,7 +102,7 @@ _REGISTRY = "/registry/"
 
 @dataclass(frozen=True)
 class Template:
-    """A cluster template, which is an image in the local Docker."""
+    """A cluster template, which is an image in the local Docker daemon."""
 
     image: str
     made: str
@@ -160,7 +160,7 @@ def attempts_exhausted(image: str, context: RunContext) -> bool:
 
 
 def record_result(image: str, context: RunContext, *, well: bool) -> None:
-    """Record whether a cluster was started successfully from a template (`well`). If not, remove the
+    """Record whether a cluster was started successfully from a template (`well`). After a failure, remove the
     template."""
     before = _failures(context)
     after = {**before, image: 0 if well else before.get(image, 0) + 1}
@@ -374,6 +374,6 @@ def _remove_old(newest: str) -> None:
     output = _docker(
         "image", "ls", "--filter", f"reference={REPOSITORY}", "--format", "{{.Repository}}:{{.Tag}}"
     )
-    templates = [each for each in output.splitlines() if each != newest]  # newest first
+    templates = [each for each in output.splitlines() if each != newest]  # Docker lists the newest first.
     for each in templates[MAX_TEMPLATES - 1 :]:
         _docker("image", "rm", each, check=False)

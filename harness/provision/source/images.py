@@ -23,7 +23,7 @@ NODE_FILES = [
     "harness-cni.service",
 ]
 ON_NODE = ["kubeadm", "kubelet", "kubectl"]
-"""Programs that are installed as files on the node. All other programs run from images on the node."""
+"""Programs that are installed as files on the node. All other programs run in containers on the node."""
 
 _START_SECONDS = 60.0
 _OUT_OF_VAR = """mkdir -p /usr/local/share/harness/layers
@@ -143,7 +143,7 @@ def _wanted_images(shell: Shell, parts: NodeParts) -> dict[str, str]:
 def _fill_context(context: Path, parts: NodeParts) -> None:
     shutil.copytree(parts.kind_files, context / "kind", copy_function=shutil.copyfile)
     for folder in [context / "kind", *(context / "kind").rglob("*/")]:
-        folder.chmod(0o755)  # The files in Go's module cache are read-only.
+        folder.chmod(0o755)  # Folders in Go's module cache are read-only.
     for name, sources in {
         "bin": [parts.programs[program] for program in ON_NODE],
         "harness": [FILES / file for file in NODE_FILES],

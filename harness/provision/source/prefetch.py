@@ -17,10 +17,10 @@ from harness.provision.source.store import Store
 
 
 def download_modules(context: RunContext) -> None:
-    """Download the Go modules that `make.build` compiles, and store them in Go's module cache. Requires Go on
-    PATH.
+    """Download the Go modules that `make.build` compiles, and store them in Go's module cache.
 
-    A failure is only reported as progress, because the build tries again and raises the error.
+    Requires Go on PATH. If a download fails, a progress message reports the reason. The build tries again,
+    and then raises the error.
     """
     settings, progress = context.settings, context.progress
     # Docker may not be installed yet, so its platform may be unknown. Source builds are always for this

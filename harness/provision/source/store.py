@@ -79,7 +79,8 @@ class Store:
 
     @property
     def go_cache(self) -> Path:
-        """Return the folder in which Go caches compiled packages. It lets an interrupted build continue."""
+        """Return the folder in which Go caches compiled packages. With this cache, an interrupted build can
+        continue."""
         return self.root / "go-build"
 
     def logs(self) -> Path:
@@ -91,7 +92,7 @@ class Store:
     def path(self, name: str, version: str, step_key: str) -> Path:
         """Return the folder for a build step's files.
 
-        The folder exists only if the step succeeded, so it is always complete.
+        The folder exists only if the step succeeded, so an existing folder is always complete.
         """
         return self.root / "-".join(part for part in (name, version, step_key) if part)
 
@@ -116,7 +117,7 @@ class Store:
             result.rename(target)
 
     def discard(self, folder: Path) -> None:
-        """Move a folder out of the store at once.
+        """Move a folder out of the store without waiting until its files are deleted.
 
         The caller must hold the lock. The files in the folder are deleted when this process ends, or by the
         next build. Deleting 7 GB immediately would slow down ext4 for minutes while images are being
