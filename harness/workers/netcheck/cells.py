@@ -89,10 +89,10 @@ def _rejected(
 
 
 def _unanswered(cell: Cell, opposite: Cell | None) -> Cell:
-    """Return a pair's cell.
+    """Return a pair's cell. If the opposite direction explains the missing response, the cell gets its
+    outcome.
 
-    Its outcome becomes the opposite direction's if that explains the missing response. A connection gets no
-    response if the responding rank's packets are rejected or have no route.
+    A connection gets no response if the responding rank's packets are rejected or have no route.
     """
     is_cause = opposite is not None and opposite.sender and opposite.outcome in (REJECTED, "tcp.no_route")
     if cell.outcome != "tcp.filtered" or opposite is None or not is_cause:

@@ -1,4 +1,4 @@
-"""What the Pluto client reads from the arguments of a call to `log` (pluto-ml 0.0.29, op.py).
+"""Determine what the Pluto client reads from the arguments of a call to `log` (pluto-ml 0.0.29, op.py).
 
 This module uses only the standard library, and supports Python 3.9 and later.
 """
