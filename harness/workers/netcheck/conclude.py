@@ -286,7 +286,7 @@ def _master(reports: Sequence[Report]) -> list[Finding]:
 
 
 def _withheld(cells: Mapping[tuple[int, int], Cell]) -> list[Finding]:
-    """Return an unknown finding for each cause and rank to blame if the failures are not proved."""
+    """Return an unknown finding for each cause and each rank to blame whose failures are not proved."""
     found = []
     for cause in CAUSES:
         side = 0 if cause in ASKER else 1

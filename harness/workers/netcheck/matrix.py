@@ -104,7 +104,7 @@ def classify(
 
 
 def _merged(patterns: Iterable[Pattern]) -> list[Pattern]:
-    """Return the patterns. Isolated, egress and ingress patterns are merged into one pattern per kind."""
+    """Merge all isolated, all egress and all ingress patterns into one pattern each. Return all patterns."""
     groups: dict[str, list[Pattern]] = {}
     for pattern in patterns:
         # Only these kinds are merged, so all other patterns get a unique key.
@@ -121,7 +121,7 @@ def _merged(patterns: Iterable[Pattern]) -> list[Pattern]:
 
 
 def _on_one_machine(pattern: Pattern, machines: Mapping[int, str]) -> Pattern:
-    """Return the pattern, and add the node on which all its blamed ranks run.
+    """Return the pattern with the node on which all its blamed ranks run, if there is a single one.
 
     If a boundary separates one node's ranks from ranks on at least two other nodes, only the ranks on that
     one node are blamed.

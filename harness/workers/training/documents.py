@@ -147,9 +147,9 @@ def gap(shards: Sequence[Path]) -> str:
     """Return a warning that names the numbers missing among shards such as part-0, part-1, part-3, or "".
 
     Only a name such as `part-00000-of-00004` states how many shards exist, so this may be intended: the texts
-    may be a sample, or a shard was removed on purpose. If more numbers are missing than exist, the numbers
-    are not consecutive, such as timestamps or a random sample, and there is no warning. The same applies to
-    dates, in which another number precedes the last one.
+    may be a sample, or a shard was removed on purpose. There is no warning if more numbers are missing than
+    exist, because the numbers are then not consecutive, for example timestamps or a random sample. Nor is
+    there one for dates, whose last number has other numbers before it.
     """
     numbered: dict[str, dict[int, str]] = {}
     for path in shards:
