@@ -101,9 +101,9 @@ def check_names(
 ) -> Iterator[Finding]:
     """Yield a finding for each variable that does not select usable interfaces of this host.
 
-    NCCL's variable must match an interface other than loopback. gloo's must not name loopback or a missing
-    interface. `alone` means that the job has one node, for which loopback is enough. `own` maps this host's
-    addresses to interfaces.
+    NCCL_SOCKET_IFNAME must match an interface other than loopback. GLOO_SOCKET_IFNAME must not name loopback
+    or a missing interface. `alone` means that the job has one node, for which loopback is enough. `own` maps
+    this host's addresses to interfaces.
     """
     names = dict.fromkeys((with_link_local() if own is None else own).values())
     present = ", ".join(sorted(names))

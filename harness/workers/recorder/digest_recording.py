@@ -67,8 +67,7 @@ class Lines:
         A rank may form its own group before or after training, for example to evaluate the model.
         """
         self.reports: Reports | None = None
-        """The reports about the first run with a complete block, or None if no run has such a block yet.
-        """
+        """The reports about the first run with a complete block, or None if there is no such run yet."""
         self.line({})
 
     def line(self, digests: Mapping[Any, Digests]) -> None:
