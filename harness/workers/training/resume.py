@@ -111,7 +111,7 @@ def resumable(run: Path, say: Say, val_texts: int | None = None) -> Resumed | No
 
     `val_texts` is the fingerprint of the current validation texts. Losses that were measured on other texts
     are not compared with later ones. Call this on only one rank, while no other attempt is writing. Raises
-    Unusable if no checkpoint can be used.
+    Unusable if the run has checkpoints, but none can be used, or if a repair would lose data.
     """
     try:
         _replace_best(run, say)
