@@ -22,8 +22,8 @@ class Pattern:
     """A pattern of failing pairs. `kind` is everywhere, isolated, egress, ingress, boundary or pair.
 
     A pattern covers the pairs from all `senders` to all `receivers`. Unless `one_way` is true, it also covers
-    the reverse pairs. `machine` is the node on which all blamed ranks run, or "" if they run on several
-    nodes.
+    the reverse pairs. `machine` is the node on which all blamed ranks run, or "" if they run on several nodes
+    or the job has only one node.
     """
 
     kind: str
@@ -65,8 +65,8 @@ def classify(
 ) -> list[Pattern]:
     """Return patterns that together cover all bad pairs (sender, receiver), but none of the good pairs.
 
-    The result of a pair in neither set is unknown. `machines` maps ranks to node names. If all pairs of a
-    boundary involve the same node, only the ranks on that node are blamed.
+    The result of a pair in neither set is unknown. `machines` maps ranks to node names. If a boundary
+    separates one node from at least two others, only the ranks on that node are blamed.
     """
     bad = set(bad)
     measured = bad | set(good)
