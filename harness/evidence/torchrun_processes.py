@@ -18,14 +18,14 @@ DEFAULT_PORT, C10D_PORT = "29500", "29400"
 """torchrun's default ports. torchrun uses DEFAULT_PORT if --master_port is not set, and C10D_PORT if
 --rdzv_endpoint has no port."""
 IDLE_TICKS = 20
-"""An agent counts as idle if it uses at most this many of the 200 CPU ticks in two seconds.
+"""The maximum number of CPU ticks (1/100 s) that an idle agent uses in two seconds.
 
 In measurements, an agent that polled while it waited used 0 to 3 ticks, and several times as many on slower
 cores. A starting agent uses all available CPU.
 """
 RANK_TICKS = 5
-"""The maximum number of CPU ticks (1/100 s) used by an agent's terminated child processes that were not
-ranks. In measurements, the child processes of agents that only waited for other agents used 0 ticks."""
+"""If an agent's terminated child processes used more CPU ticks (1/100 s) than this, some of them were ranks.
+In measurements, the child processes of agents that only waited for other agents used 0 ticks."""
 
 
 @dataclass(frozen=True)
@@ -125,5 +125,5 @@ def agents(inspection: RendezvousSnapshot) -> list[Agent]:
 
 
 def without_ranks(inspections: Iterable[RendezvousSnapshot]) -> dict[str, bool]:
-    """Map each pod whose torchrun agent has not started its ranks to whether that agent is busy."""
+    """Return, for each pod whose torchrun agent has not started its ranks, whether the agent is busy."""
     return {one.pod: agent.busy for one in inspections for agent in agents(one) if not agent.started}

@@ -223,8 +223,9 @@ class PodProcesses:
     @property
     def commands(self) -> list[ProcessRecord]:
         """Return the processes outside torchrun that were not started by another recorded process."""
-        # If a shell calls exec for its last command, that command has the shell's pid. The command did not
-        # start the child processes that the shell had started earlier.
+        # The recorded process with the parent's pid can be younger than the child: if a shell calls exec for
+        # its last command, the command has the shell's pid, but it did not start the shell's earlier child
+        # processes.
         processes = self._outside_torchrun
         start_times = {process.pid: process.began for process in reversed(processes)}
         return [p for p in processes if p.start and start_times.get(p.start.ppid, p.began + 1) > p.began]
@@ -336,9 +337,9 @@ def lives_from_ground_truth(
 
 
 def fits(world: World | None, expected: Expected) -> bool:
-    """Return whether there is a world whose size is the number of ranks in the job file.
+    """Return whether `world` is not None and has the number of ranks in the job file.
 
-    The size is not checked if the job file does not contain the number of ranks.
+    If the job file does not contain the number of ranks, a world of any size fits.
     """
     return world is not None and (not expected.ranks_given or world.size == expected.ranks)
 

@@ -89,7 +89,7 @@ def wrong_value() -> int:
 # -- faults at the end of the process ------------------------------------------------------------------
 @fault
 def exit3() -> int:
-    """Exit with code 3 without cleanup, so that output that the client has captured is lost."""
+    """Exit with code 3 at STEP, without cleanup, so that output that the client has captured is lost."""
 
     def leave() -> None:
         os.write(ground_truth.STDOUT, f"about to leave at step {STEP} with exit code 3\n".encode())

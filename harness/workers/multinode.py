@@ -54,8 +54,9 @@ def say(rank: int, text: str) -> None:
 def at_most(seconds: float) -> None:
     """Exit the process unless this function is called again within `seconds`.
 
-    After that time, faulthandler writes the stack of every thread to the log and exits with code 1, even if
-    the interpreter is shutting down.
+    The time never extends beyond the rank's deadline (HARNESS_RANK_SECONDS). After that time, faulthandler
+    writes the stack of every thread to the log and exits with code 1, even if the interpreter is shutting
+    down.
     """
     timeout = max(0.1, min(seconds, _DEADLINE - time.monotonic()))
     faulthandler.dump_traceback_later(timeout, exit=True, file=STDERR)

@@ -24,7 +24,7 @@ class OwnProcesses:
         self._proc, self._told_apart = proc, True
         at_root = all(line.endswith(":/") for line in self._lines("self"))
         if at_root and os.getpid() != 1 and self.has(1) and not self._same_mounts(1):
-            # Other containers are in the same cgroup, so their processes cannot be told apart by it.
+            # Other containers share this cgroup, so it does not distinguish their processes from those here.
             self._told_apart = False
 
     def has(self, pid: int) -> bool:

@@ -237,7 +237,7 @@ class Program:
 
         In a job with several ranks, `finish` does not wait for the upload process.
         """
-        if self.spec["patient"]:  # `finish` sends SIGTERM, which kills an upload process without a handler.
+        if self.spec["patient"]:  # `finish` sends SIGTERM, which kills an uploader that has no handler yet.
             self.wait_until(lambda: all(map(_handles_sigterm, self.uploads())))
         if self.spec["finish"]:
             self.run.finish()

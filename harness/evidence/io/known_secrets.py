@@ -81,7 +81,7 @@ _JOINTS = tuple(
 )
 """Pairs of (pattern for a line ending, characters that are also removed if they precede it). Each pattern
 removes more of the surrounding text than the previous one. Removing too much would remove part of a secret,
-so all patterns are tried. All alternatives begin with a literal character, which makes Python's search
+so all patterns are tried. All alternatives in a pattern begin with a literal character, so Python's search is
 several times faster."""
 _TAIL = re.compile(rf"(?:{FULL_LINE_END}{PREFIX}{_SEAMS})+$")
 _WRAPPED = re.compile(r"[A-Za-z0-9+/_=-]\r?\n[A-Za-z0-9+/_-]")

@@ -251,7 +251,7 @@ class BundleWriter:
     def close_logs(self) -> None:
         """Write the ends of the logs, and close their files. A later `log()` reopens its file.
 
-        Until then, the end of a log is missing if it might be the beginning of a secret.
+        Before this call, the end of a log is held back if it might be the beginning of a secret.
         """
         with self._lock:
             files = [*self._logs.values()]

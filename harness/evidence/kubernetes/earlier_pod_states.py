@@ -46,7 +46,7 @@ def _status(pod: dict[str, Any], container: str) -> dict[str, Any]:
 
 
 def _state(first: ObjectState, container: str, state: dict[str, Any], at: Any) -> ObjectState:
-    """Return an earlier state of the pod with the container in `state`."""
+    """Return an earlier state of the pod, in which the container has the given state."""
     earlier = copy.deepcopy(first.object)
     earlier["metadata"] = {
         name: value

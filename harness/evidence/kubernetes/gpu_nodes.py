@@ -196,7 +196,7 @@ def unhealthy(node: Mapping[str, Any]) -> list[str]:
 def unhealthy_devices(pod: Mapping[str, Any]) -> list[str]:
     """Return the devices of a pod's containers that the kubelet reports as unhealthy.
 
-    The kubelet writes them to the pod's status if the feature gate ResourceHealthStatus is on.
+    The kubelet writes them to the pod's status if the feature gate ResourceHealthStatus is enabled.
     """
     return [
         f"{device.get('resourceID')} ({resource.get('name')})"
@@ -260,7 +260,7 @@ def rejection(pod: Mapping[str, Any]) -> Shortage | None:
     if status.get("phase") != "Failed" or not reason or accepted or _has_started(status):
         return None
     of_gpus = _OF_GPUS.search(message) is not None
-    if reason.startswith("OutOf"):  # A nonzero capacity means that other pods are using the node's GPUs.
+    if reason.startswith("OutOf"):  # A nonzero capacity in the message means that other pods use the GPUs.
         of_gpus = of_gpus and _NONE_LEFT.search(message) is not None
     cause: CauseId = "gpu.not_allocatable" if of_gpus else "scheduling.not_started"
     if _SHARED_ONCE in message:

@@ -53,9 +53,9 @@ def same_name(image: str, nodes: Iterable[dict[str, Any]]) -> list[str]:
 
 
 def instead(image: str, node: str | None, nodes: Sequence[dict[str, Any]]) -> tuple[str, str]:
-    """If `node` lacks `image`, return which similar images the nodes have, and advice for the user.
+    """If `node` lacks `image`, return which nodes have it or a similar image, and advice for the user.
 
-    Returns two empty strings if the nodes do not have a similar image.
+    Returns two empty strings if `node` has the image, or if no node has it or a similar one.
     """
     if nodes_with_image := holders(nodes).get(normal(image), []):
         if node in nodes_with_image:

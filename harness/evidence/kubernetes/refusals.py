@@ -1,10 +1,10 @@
 """Find events about pods or Jobs that the API server refused to create, and the policy that refused them.
 
 The code calls such a policy a rule. A rule is a Pod Security Standard, a quota, a LimitRange, an admission
-policy or a webhook. A refusal is reported by a Warning event about an object whose controller creates pods,
-and the event's reason means that an object could not be created. The event's message shows only which rule
-caused the refusal, and whether another attempt can succeed. The messages are those of Kubernetes 1.36. A
-refusal with an unknown message counts as final.
+policy or a webhook. A refusal is reported by a Warning event about an object whose controller creates pods.
+The event's reason means that an object could not be created. Its message shows which rule caused the refusal,
+and whether another attempt can succeed. The messages are those of Kubernetes 1.36. A refusal with an unknown
+message counts as final.
 """
 
 from __future__ import annotations

@@ -78,8 +78,8 @@ _REFUSALS = (
 """Patterns for messages in a Workload's QuotaReserved condition. The first matching pattern that has a cause
 determines the cause."""
 _UNTIL_QUOTA = "insufficient unused quota"
-"""Part of Kueue's message about a flavor whose quota is in use now. This flavor might admit the job later,
-even if no other flavor ever can."""
+"""Part of Kueue's message about a flavor whose quota other jobs are using. This flavor might admit the job
+later, even if no other flavor ever can."""
 _NO_QUOTA = re.compile(r"insufficient (unused )?quota for (\S+) in flavor ([^\s,;]+)")
 _EXCLUDED = re.compile(
     r"untolerated taint .{0,400}?in flavor ([^\s,;]+)|[fF]lavor \"?([^\s\",;]+)\"? do(?:es n|esn')(?:ot|t)\b"

@@ -89,7 +89,7 @@ class PodGroup(Record):
 
 
 class Launch(Record):
-    """The launched workload. `object_name`, the name of its object, is always read from the cluster."""
+    """The launched workload. `object_name` is the name of its object in the cluster."""
 
     launcher: str
     namespace: str
@@ -110,8 +110,8 @@ class Launch(Record):
     recorder: bool = False
     """Whether a recorder around the Pluto client was mounted (harness/launch/mounts/recorder.py)."""
     accounts: list[str] = []
-    """The kinds of data that the recorder counts completely: "keys" (TruthAccount). Empty in bundles from
-    older harness versions."""
+    """The kinds of data for which the recorder counts every item. "keys" means the values that were passed to
+    `run.log` (TruthAccount). Empty in bundles from older harness versions."""
     processes: bool = False
     """Whether the ranks' worlds, processes and terminations are recorded, either by the recorder
     (processes.jsonl) or, if there is none, by the workers."""
@@ -296,7 +296,8 @@ class ContainerExit(Record):
     at: str
     pod: str
     uid: str | None = None
-    """The pod's uid. A force-deleted pod can end after a new pod with the same name was created."""
+    """The pod's uid. The name is not unique, because a force-deleted pod can end after a new pod with the
+    same name was created."""
     container: str
     exit_code: int
 
@@ -368,8 +369,8 @@ class RendezvousSnapshot(Record):
     at: str
     pod: str
     at_end: bool = False
-    """Whether the snapshot was taken when the harness stopped waiting and shows a rank that had not ended. If
-    false, the snapshot was taken earlier during the launch."""
+    """Whether the snapshot was taken when the harness stopped waiting, in a container that had not ended by
+    then. If false, the snapshot was taken earlier during the launch."""
     processes: list[Process] = []
     listening: list[int] = []
     """TCP ports on which a process is listening."""

@@ -26,7 +26,7 @@ assert array("I").itemsize == SHORT
 
 
 class ColumnsRecord(Record):
-    """A JSON record that stands for `count` rows, which are stored in a column file."""
+    """A JSON record that represents `count` rows in a column file."""
 
     kind: Literal["columns"] = "columns"
     file: str

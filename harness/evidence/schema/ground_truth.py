@@ -105,7 +105,7 @@ class TruthEnd(Record):
 
 
 class TruthClient(Record):
-    """The steps of each metric in the rank's Pluto client's queue (ground_truth/client_state.py).
+    """The steps of each metric in the queue of the rank's Pluto client (ground_truth/client_state.py).
 
     `whole` is true if the client has not deleted any points from the queue. In that case, a point that is
     neither in `sent` nor in `unsent` never reached the client. If `whole` is false, such a point might have

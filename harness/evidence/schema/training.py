@@ -71,7 +71,7 @@ class TrainingAudit(Record):
     run: str = ""
     there: bool = False
     checkpoints: list[TrainedCheckpoint] = []
-    """The checkpoints, by step."""
+    """The checkpoints, sorted by step."""
     leftovers: list[str] = []
     """Directories with checkpoints that were not completely written. Resumed training does not read them."""
     best: BestCheckpoint | None = None
@@ -105,7 +105,7 @@ class TrainingTransfer(Record):
     url: str = ""
     run: str = ""
     checkpoints: list[TransferredCheckpoint] = []
-    """The checkpoints, by step."""
+    """The checkpoints, sorted by step."""
     torn: list[str] = []
     """The reasons why checkpoints were not transferred, one per checkpoint."""
     best: str | None = None

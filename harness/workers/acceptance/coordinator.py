@@ -77,8 +77,8 @@ class Coordinator:
         trials = {self._trials + place: tuple(group) for place, group in enumerate(groups)}
         self._trials += len(trials)
         responses: dict[int, dict[int, dict[str, Any]]] = {trial: {} for trial in trials}
-        # Contains the nodes that have not responded yet. In each group, the first node sends its port, and
-        # the other nodes start after that.
+        # `pending` contains (trial, node) for each node that has not responded yet. In each group, the first
+        # node sends its port, and the other nodes start after that.
         pending = {
             (trial, group[0]) for trial, group in trials.items() if self._start(trial, group, 0, None, None)
         }

@@ -18,8 +18,8 @@ def count(
 ) -> Check:
     """Return the check for the number of GPUs.
 
-    If a GPU is missing because it is shared or split by MIG, the node is not to blame, and the verdict is
-    UNKNOWN.
+    If the visible GPUs are shared, or if MIG is enabled, the verdict is UNKNOWN, unless nvidia-smi reports a
+    lost GPU.
     """
     visible = len(devices)
     measurement: dict[str, Any] = {"measured": float(visible), "unit": "GPUs", "relation": ">="}

@@ -137,9 +137,10 @@ class Recorder:
         )
 
     def client(self, state: dict[str, Any] | None) -> None:
-        """Record what the Pluto client has queued and sent (client_state.py).
+        """Record the steps that the Pluto client has queued and sent, as returned by client_state.read.
 
-        Omit data that is too long for a frame.
+        If the sent steps do not fit into a frame, they are omitted. If the rest does not fit either, nothing
+        is recorded.
         """
         if state is None:
             return

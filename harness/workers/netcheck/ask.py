@@ -1,7 +1,7 @@
 """Try once to connect to a host and port from this machine: `python -m netcheck.ask HOST PORT`.
 
-Prints one JSON document. `outcome` is ok, one of netcheck's causes, or pending (the node is too busy to
-tell), and `text` explains it.
+Prints one JSON document. `outcome` is ok, one of netcheck's causes, or pending (the node is too busy for a
+reliable result), and `text` explains it.
 """
 
 from __future__ import annotations

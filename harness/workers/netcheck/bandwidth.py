@@ -37,11 +37,11 @@ SLOW = 0.2
 """A link is slow if its rate is below this fraction of the usual rate. A busy CPU alone does not reduce the
 rate below this limit."""
 COMPARABLE = 0.5
-"""If the reference pairs reach less than this fraction of their usual rates, the machine is busy. Other pairs
-are then compared with the reference pairs, and are fast if they reach this fraction."""
+"""If the reference pairs reach less than this fraction of their usual rates, the machine is busy. A slow
+pair's rate is then divided by the fraction that they reach, and the pair counts as fast if the result is at
+least COMPARABLE times its usual rate."""
 REFERENCES = 2
-"""Number of pairs with which a slow pair is compared. A single reference pair could be slow itself for a
-moment."""
+"""Number of reference pairs with which a slow pair is compared. A single one could be slow for a moment."""
 BUSY = "the machine was too busy to tell a slow link from a slow machine: measure again"
 WAITED = 0.2
 """If the sender or the receiver of a stream waited for a CPU for more than this fraction of the time, a low
@@ -100,7 +100,8 @@ def rounds(ranks: Sequence[int]) -> Iterator[list[Pair]]:
 
 
 def seconds_each(ranks: int, budget: float = BUDGET) -> float:
-    """Return a duration for each stream in seconds, so that measuring all pairs takes at most `budget`."""
+    """Return the duration of each stream in seconds, chosen so that measuring all pairs takes at most
+    `budget`."""
     number = ranks - 1 if ranks % 2 == 0 else ranks
     return min(LONGEST, budget / max(1, 2 * number) / 2)
 

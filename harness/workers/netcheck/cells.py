@@ -20,7 +20,7 @@ Pair = tuple[int, int]
 
 
 def corrected(at: Mapping[int, Report], nodes: int) -> dict[Pair, Cell]:
-    """Return the cell for each pair of ranks. Its outcome takes the reports of all ranks into account."""
+    """Return the cell for each pair of ranks, with an outcome that is based on the reports of all ranks."""
     addresses = {rank: _addresses(rank, at) for rank in range(nodes)}
     cells = {
         (sender, receiver): _aged(cell, receiver, addresses[receiver])
@@ -54,7 +54,7 @@ def _advertised(cell: Cell, receiver: int, first: int | None) -> Cell:
 
 
 def _aged(cell: Cell, receiver: int, addresses: Set[str]) -> Cell:
-    """Return a pair's cell. Its outcome becomes dns.old_address if DNS returned an address of another host.
+    """Return a pair's cell, or a dns.old_address cell if DNS returned an address of another host.
 
     `addresses` contains the receiver's addresses.
     """
@@ -68,7 +68,7 @@ def _aged(cell: Cell, receiver: int, addresses: Set[str]) -> Cell:
 def _rejected(
     pair: Pair, cell: Cell, cells: Mapping[Pair, Cell], at: Mapping[int, Report], addresses: Set[str]
 ) -> Cell:
-    """Return a pair's cell. Its outcome becomes tcp.rejected if a firewall caused the failure.
+    """Return a pair's cell, or a tcp.rejected cell if a firewall caused the failure.
 
     To the probing rank, a reset looks as if nothing were listening, and "host unreachable" as if there were
     no route. But the probed rank's own report shows that it was listening all the time, and a connection in
@@ -89,10 +89,9 @@ def _rejected(
 
 
 def _unanswered(cell: Cell, opposite: Cell | None) -> Cell:
-    """Return a pair's cell.
+    """Return a pair's cell, with the opposite direction's outcome if that explains the missing response.
 
-    Its outcome becomes the opposite direction's if that explains the missing response. A connection gets no
-    response if the responding rank's packets are rejected or have no route.
+    A connection gets no response if the responding rank's packets are rejected or have no route.
     """
     is_cause = opposite is not None and opposite.sender and opposite.outcome in (REJECTED, "tcp.no_route")
     if cell.outcome != "tcp.filtered" or opposite is None or not is_cause:

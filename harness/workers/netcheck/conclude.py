@@ -247,7 +247,8 @@ def _overlay_hint(
 ) -> str:
     """Return a clause about the overlay network, or "" if it is not a likely cause.
 
-    It is a likely cause if all connections between different nodes got no response, and no others did.
+    It is a likely cause if exactly the connections between different nodes got no response, and some ranks
+    share a node.
     """
     pairs = _between_ranks(cells)
     if not all(machines.get(rank) for pair in pairs for rank in pair):
@@ -286,7 +287,7 @@ def _master(reports: Sequence[Report]) -> list[Finding]:
 
 
 def _withheld(cells: Mapping[tuple[int, int], Cell]) -> list[Finding]:
-    """Return an unknown finding for each cause and rank to blame if the failures are not proved."""
+    """Return an unknown finding for each cause and each rank to blame whose failures are not proved."""
     found = []
     for cause in CAUSES:
         side = 0 if cause in ASKER else 1
@@ -308,7 +309,8 @@ def _pattern_finding(
 ) -> Finding:
     """Return a finding that blames the ranks in the pattern.
 
-    If only one row of the matrix is known, no rank is blamed. `hint` is appended to the finding's text.
+    If only one row of the matrix is known, no rank is blamed, unless the probed addresses themselves rejected
+    the connections. `hint` is appended to the finding's text.
     """
     kind, accused = pattern.kind, pattern.accused
     there = {pair: cell for pair, cell in bad.items() if pair in pattern.cells()}

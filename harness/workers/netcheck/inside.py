@@ -1,4 +1,4 @@
-"""Run a check in a container whose job is running or hangs. Used by `harness netcheck RUN`.
+"""Run a check in a container whose job is running or hangs. `harness netcheck RUN` uses this module.
 
 The ranks and their addresses come from three sources, of which later ones take precedence: the environment of
 the container's first process, the environment of the training's first process (a script may have exported

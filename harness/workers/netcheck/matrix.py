@@ -22,8 +22,8 @@ class Pattern:
     """A pattern of failing pairs. `kind` is everywhere, isolated, egress, ingress, boundary or pair.
 
     A pattern covers the pairs from all `senders` to all `receivers`. Unless `one_way` is true, it also covers
-    the reverse pairs. `machine` is the node on which all blamed ranks run, or "" if they run on several
-    nodes.
+    the reverse pairs. `machine` is the node on which all blamed ranks run, or "" if they run on several nodes
+    or the job has only one node.
     """
 
     kind: str
@@ -65,8 +65,8 @@ def classify(
 ) -> list[Pattern]:
     """Return patterns that together cover all bad pairs (sender, receiver), but none of the good pairs.
 
-    The result of a pair in neither set is unknown. `machines` maps ranks to node names. If all pairs of a
-    boundary involve the same node, only the ranks on that node are blamed.
+    The result of a pair in neither set is unknown. `machines` maps ranks to node names. If a boundary
+    separates one node from at least two others, only the ranks on that node are blamed.
     """
     bad = set(bad)
     measured = bad | set(good)
@@ -104,7 +104,7 @@ def classify(
 
 
 def _merged(patterns: Iterable[Pattern]) -> list[Pattern]:
-    """Return the patterns. Isolated, egress and ingress patterns are merged into one pattern per kind."""
+    """Merge all isolated, all egress and all ingress patterns into one pattern each. Return all patterns."""
     groups: dict[str, list[Pattern]] = {}
     for pattern in patterns:
         # Only these kinds are merged, so all other patterns get a unique key.
@@ -121,7 +121,7 @@ def _merged(patterns: Iterable[Pattern]) -> list[Pattern]:
 
 
 def _on_one_machine(pattern: Pattern, machines: Mapping[int, str]) -> Pattern:
-    """Return the pattern, and add the node on which all its blamed ranks run.
+    """Return the pattern with the node on which all its blamed ranks run, if there is a single one.
 
     If a boundary separates one node's ranks from ranks on at least two other nodes, only the ranks on that
     one node are blamed.

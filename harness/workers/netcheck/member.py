@@ -38,7 +38,7 @@ GRACE, NO_GRACE = 10.0, 0.5
 """Seconds for which a rank waits for rank 0's verdict after the deadline: GRACE if it can connect to rank 0,
 otherwise NO_GRACE."""
 FINAL = ("dns.no_server", "dns.search_path")
-"""Failures that no later attempt can change, because /etc/resolv.conf does not change while a pod runs."""
+"""Failures that later attempts cannot change, because /etc/resolv.conf does not change while a pod runs."""
 INFORM, INFORM_EACH = 5.0, 0.1
 """Rank 0 waits up to INFORM seconds plus INFORM_EACH seconds per rank until all ranks that reported have the
 verdict. A rank that rank 0 cannot reach gets it in response to its next report."""
@@ -313,7 +313,7 @@ class Member:
                 self._apply_listening()
 
     def _receive_verdict(self, data: dict[str, Any]) -> None:
-        """Store what rank 0 sent: the verdict, or the ranks that are known to be listening."""
+        """Store the data that rank 0 sent: the verdict, or the ranks that are known to be listening."""
         if "listening" in data:
             self._listening_at = {int(place): (i, port) for place, (i, port) in data["listening"].items()}
             self._apply_listening()
@@ -323,7 +323,7 @@ class Member:
     def _apply_listening(self) -> None:
         """Set the port on which each probe's peer listens.
 
-        Without it, later attempts cannot prove that a firewall rejects their connections.
+        Without this port, later attempts cannot prove that a firewall rejects their connections.
         """
         for place, (_, port) in list(self._listening_at.items()):
             if (probe := self._probes.get(place)) is not None:

@@ -226,11 +226,12 @@ class Names:
         return None
 
     def _kept(self, candidate: str, before: _Absent | None, now: Answer) -> _Absent:
-        """Record that a name does not exist. `kept` is true if a cache stores this for all record types.
+        """Return the _Absent for a name that does not exist.
 
-        In that case, the TTL counts down from one query to the next, although their record types differ. Two
-        queries may have the same random type by chance, so a third query decides. An answer with a TTL of an
-        hour or more is not from the cluster's DNS zone.
+        `kept` is true if a cache stores "no such name" for all record types. In that case, the TTL counts
+        down from one query to the next, although their record types differ. Two queries may have the same
+        random type by chance, so a third query decides. An answer with a TTL of an hour or more is not from
+        the cluster's DNS zone.
         """
         seen = [now.ttl or 0]
         if before and seen[0] < before.ttl < LONGEST:
@@ -273,7 +274,7 @@ class Names:
         return Lookup(name, cause=cause.get(answer.kind, "dns.server_failed"), text=text, waited=waited)
 
     def _nowhere(self, name: str, candidates: Sequence[str]) -> Lookup:
-        """Return the cause if no candidate exists. Before that, try other likely full names."""
+        """Try other likely full names, and return the reason why none of the candidates exists."""
         tried = f"tried {candidates[0]}" + f" and {len(candidates) - 1} more" * (len(candidates) > 1)
         for other in self._elsewhere(name, candidates):
             if (found := self._try(name, other)) is not None and found.addresses:

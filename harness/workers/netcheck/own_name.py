@@ -1,4 +1,5 @@
-"""The addresses and settings that NCCL, gloo and torchrun derive from this host's own name and interfaces.
+"""Determine the addresses and settings that NCCL, gloo and torchrun derive from this host's own name and
+interfaces.
 
 Resolving a name can block for longer than a check may take, so each lookup runs in its own thread and has a
 timeout. This module uses only the standard library, and supports Python 3.9 and later.

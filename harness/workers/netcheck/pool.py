@@ -34,8 +34,8 @@ class Pool:
         self._numbers = itertools.count()
         self._threads = self._idle = 0
         self._last_end = time.monotonic()
-        """The last time when an attempt ended in less than STUCK seconds, or when the number of threads
-        doubled."""
+        """The last time when an attempt ended in less than STUCK seconds (without this process's delays), or
+        when the number of threads doubled."""
         self._watched = False
 
     def add(self, attempt: Callable[[], float | None]) -> None:

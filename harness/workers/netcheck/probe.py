@@ -295,10 +295,8 @@ class Probe:
         return self._named(cell) if cell.outcome == OK else cell
 
     def _named(self, cell: Cell) -> Cell:
-        """Return the cell.
-
-        It is a failed cell if the name that torchrun passes to the workers does not lead to the peer.
-        """
+        """Return the cell, or a failed cell if the name that torchrun passes to the workers does not lead to
+        the peer."""
         name = self._published
         if not name or name.rstrip(".") == self._resolved.rstrip("."):
             return cell

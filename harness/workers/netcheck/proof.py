@@ -49,7 +49,7 @@ def busiest(at: Mapping[int, Report]) -> tuple[int, Delay]:
 def busy(at: Mapping[int, Report]) -> str:
     """Return a clause about the busiest rank, or "" if it is not busy.
 
-    If it is, a missing response does not prove a failure.
+    If the rank is busy, a missing response does not prove a failure.
     """
     rank, delay = busiest(at)
     return (

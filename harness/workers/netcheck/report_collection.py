@@ -127,7 +127,7 @@ class ReportCollection:
             return None
         cells = [cell for report in reports for other, cell in report.row.items() if other != report.place]
         cells += [report.master for report in reports if report.master]
-        if expected is None:  # Then conclude.py reads a missing record of a rank that did report.
+        if expected is None:  # In this case, conclude.py also uses a rank's own missing DNS record.
             own = [report.row.get(report.place) for report in reports]
             cells += [cell for cell in own if cell and cell.withheld == "dns.no_record"]
         partial = learning and any(len({*each.row, each.place}) < len(reports) for each in reports)

@@ -99,10 +99,11 @@ def gloo(variables: Mapping[str, str], own: Mapping[str, str]) -> Binding | None
 def check_names(
     variables: Mapping[str, str], own: Mapping[str, str] | None = None, alone: bool = True
 ) -> Iterator[Finding]:
-    """Yield a finding for each variable that selects no interface of this host, or only loopback.
+    """Yield a finding for each variable that does not select usable interfaces of this host.
 
-    `alone` means that the job has one node, for which loopback is enough. `own` maps this host's addresses to
-    interfaces.
+    NCCL_SOCKET_IFNAME must match an interface other than loopback. GLOO_SOCKET_IFNAME must not name loopback
+    or a missing interface. `alone` means that the job has one node, for which loopback is enough. `own` maps
+    this host's addresses to interfaces.
     """
     names = dict.fromkeys((with_link_local() if own is None else own).values())
     present = ", ".join(sorted(names))

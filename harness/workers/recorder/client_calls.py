@@ -155,7 +155,8 @@ class Recording:
 
     @property
     def here(self) -> bool:
-        """Return whether the current process created this object. A forked child inherits it instead."""
+        """Return whether the current process created this object. Returns False in a forked child, which
+        inherited it."""
         return self._pid == os.getpid()
 
     def run_entry(self, op: Any) -> tuple[int, bool, Queue | None]:

@@ -44,13 +44,11 @@ LINE_MARK = "@rec1 "
 REPORTED_MARK = "@rec2 "
 SUMMARY_MARK = "@sum1 "
 MAX_LINE = 100
-"""Maximum length of a @rec1 line in bytes, including the newline."""
+"""Maximum length of a @rec1 or @rec2 line in bytes, including the newline."""
 MAX_SUMMARY = 100_000
 """Maximum size of a summary in bytes."""
 MAX_JSON = 70_000
-"""Maximum size of a summary's JSON in bytes. If the JSON cannot be compressed, base64 makes it a third
-larger.
-"""
+"""Maximum size of a summary's JSON in bytes. Base64 makes JSON that cannot be compressed a third larger."""
 PART = 3600
 GROUPS = 64
 DIGEST_BYTES, NODE_BYTES = 16, 6

@@ -67,8 +67,7 @@ class Lines:
         A rank may form its own group before or after training, for example to evaluate the model.
         """
         self.reports: Reports | None = None
-        """The reports about the first run with a complete block, or None if no run has such a block yet.
-        """
+        """The reports about the first run with a complete block, or None if there is no such run yet."""
         self.line({})
 
     def line(self, digests: Mapping[Any, Digests]) -> None:
@@ -180,7 +179,7 @@ def process_group() -> dict[str, Any] | None:
         if distributed is None or not distributed.is_initialized():
             return None
         store = distributed.distributed_c10d._get_default_store()
-        while hasattr(store, "underlying_store"):  # a PrefixStore
+        while hasattr(store, "underlying_store"):  # A PrefixStore wraps another store.
             store = store.underlying_store
         names = {"backend": str(distributed.get_backend())[:40], "store": type(store).__name__[:40]}
         return {**names, "rank": int(distributed.get_rank()), "size": int(distributed.get_world_size())}
@@ -352,7 +351,7 @@ def sections(digests: Digests, room: int) -> dict[str, Any]:
             remaining -= size
             entries.append(entry)
             continue
-        # From here on, group all metrics. Thus, each summary has entries of their own for the same metrics.
+        # Group all further metrics too, so that the same metrics have their own entries in every summary.
         remaining = min(remaining, 0)
         group = groups.setdefault(lines.group_of(metric.name), [0, 0, 0])
         group[0] += 1

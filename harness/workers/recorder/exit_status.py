@@ -123,7 +123,10 @@ def _watch_calls() -> None:
 
 
 def _raises_by_itself() -> bool:
-    """Return whether one of the program's own modules (not an installed package) raises SystemExit."""
+    """Return whether one of the program's own modules (not an installed package) raises SystemExit.
+
+    Also returns True if the program has more than MAX_MODULES modules.
+    """
     main = sys.modules.get("__main__")
     if getattr(main, "__file__", None) is None and _command_raises_it():
         return True

@@ -1,4 +1,4 @@
-"""What the Pluto client reads from the arguments of a call to `log` (pluto-ml 0.0.29, op.py).
+"""Determine what the Pluto client reads from the arguments of a call to `log` (pluto-ml 0.0.29, op.py).
 
 This module uses only the standard library, and supports Python 3.9 and later.
 """
@@ -50,7 +50,7 @@ def number_of(read: dict[int, Any], value: Any) -> Any:
         return read[id(value)]
     try:
         number = value.item()
-    except Exception:  # The client drops these values, too: no tensor, or several numbers.
+    except Exception:  # The value is not a tensor, or has several numbers. The client drops it too.
         return None
     if isinstance(number, (int, float)):
         if not isinstance(number, bool):  # The client queues a bool in a tensor, but not a plain bool.

@@ -11,7 +11,7 @@ The JSON has "k" (kind), "id" ("<pod uid>/<pid>/<start time in ticks>"), and fie
     {"k":"workers","restart":n,"max_restarts":n,"group_rank":n,"nodes":n,"run_id":text,
      "workers":[[pid, local rank, global rank, world size], ...],"t":ms}       the agent started its ranks
     {"k":"failed","failures":[[pid, local rank, global rank, exit code, message], ...],"oom_kills":n,"t":ms}
-    {"k":"stack","pid":n,"local":n,"rank":n,"text":text,"t":ms}    where a rank was when it got SIGTERM
+    {"k":"stack","pid":n,"local":n,"rank":n,"text":text,"t":ms}   the stack of a rank when it received SIGTERM
     {"k":"result","state":text,"error":text,"t":ms}        the agent's own result
     {"k":"end","how":"exit"|"exception"|"os._exit"|"exec","code":n|null,"error":text,
      "open":runs_not_finished,"gpu":true|false|null,"t":ms}

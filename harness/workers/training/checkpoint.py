@@ -259,12 +259,12 @@ def named(path: Path) -> Path:
 
 
 def retain(run: Path, count: int, step: int | None = None) -> None:
-    """Remove all checkpoints except the newest `count` and the best one. Call this on only one rank.
+    """Remove all checkpoints except the newest `count` (at least KEPT) and the best one.
 
-    `step` is the step of the checkpoint that was just written. Checkpoints of later steps are damaged.
-    Otherwise, the run would have resumed from them. They are neither counted nor removed. Other
-    checkpoints whose files have the wrong size are not counted either. Without these rules, damaged
-    checkpoints would displace the one that was just written.
+    Call this on only one rank. `step` is the step of the checkpoint that was just written. Checkpoints of
+    later steps are damaged. Otherwise, the run would have resumed from them. They are neither counted nor
+    removed. Other checkpoints whose files have the wrong size are not counted either. Without these rules,
+    damaged checkpoints would displace the one that was just written.
     """
     best_folder, intact_count = best(run), 0
     for folder in sorted(all_of(run), key=step_of, reverse=True):

@@ -39,7 +39,8 @@ _ZSTD_SKIPPABLE = b"\x2a\x4d\x18"
 pzstd begin with such a frame."""
 _OF_COUNT = re.compile(r"(.*?)[-_.]?(\d+)[-_.]of[-_.](\d+)(?:[-_.][0-9a-f]{8,})?")
 _PLAIN_NUMBER = re.compile(r"(|.*?\D)(?<!\d[-_.])(\d+)")
-"""Match the stem of a shard's name. They capture the prefix, the shard's number and the number of shards."""
+"""Patterns for the stem of a shard's name. The groups are the prefix, the shard's number and, in _OF_COUNT,
+the number of shards."""
 _OTHER_FORMATS = {
     b"PK\x03\x04": "a zip archive",
     b"BZh": "compressed by bzip2",
@@ -133,7 +134,8 @@ def _require_all(shards: Sequence[Path]) -> None:
             numbers = range(count) if 0 in paths else range(1, count + 1)
             if count and set(paths) != set(numbers):
                 name, missing = next(iter(paths.values())).name, sorted(set(numbers) - set(paths))
-                # Without the first and the last number, it is not known with which number the set begins.
+                # If shard 0 and shard `count` are both missing, it is not known whether the numbers begin
+                # with 0 or 1.
                 is_known = bool(missing) and (0 in paths or count in paths)
                 which = f", without number {missing[0]}" if is_known else ""
                 raise ValueError(
@@ -145,9 +147,9 @@ def gap(shards: Sequence[Path]) -> str:
     """Return a warning that names the numbers missing among shards such as part-0, part-1, part-3, or "".
 
     Only a name such as `part-00000-of-00004` states how many shards exist, so this may be intended: the texts
-    may be a sample, or a shard was removed on purpose. If more numbers are missing than exist, the numbers
-    are not consecutive, such as timestamps or a random sample, and there is no warning. The same applies to
-    dates, in which another number precedes the last one.
+    may be a sample, or a shard was removed on purpose. There is no warning if more numbers are missing than
+    exist, because the numbers are then not consecutive, for example timestamps or a random sample. Nor is
+    there one for dates, whose last number has other numbers before it.
     """
     numbered: dict[str, dict[int, str]] = {}
     for path in shards:

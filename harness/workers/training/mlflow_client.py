@@ -156,7 +156,10 @@ class Mlflow:
         return str(run.info.run_id)
 
     def _experiment(self, create: bool) -> str | None:
-        """Return the id of the experiment that the environment names, or of MLflow's default experiment."""
+        """Return the id of the experiment that the environment names, or of MLflow's default experiment.
+
+        Returns None if the named experiment does not exist and `create` is false.
+        """
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "")
         if not name:
             return os.environ.get("MLFLOW_EXPERIMENT_ID") or "0"

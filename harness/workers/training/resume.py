@@ -111,7 +111,7 @@ def resumable(run: Path, say: Say, val_texts: int | None = None) -> Resumed | No
 
     `val_texts` is the fingerprint of the current validation texts. Losses that were measured on other texts
     are not compared with later ones. Call this on only one rank, while no other attempt is writing. Raises
-    Unusable if no checkpoint can be used.
+    Unusable if the run has checkpoints, but none can be used, or if a repair would lose data.
     """
     try:
         _replace_best(run, say)
@@ -137,8 +137,9 @@ def resumable(run: Path, say: Say, val_texts: int | None = None) -> Resumed | No
 def _lowest_loss(run: Path, newest: Manifest, say: Say, val_texts: int | None) -> tuple[float, int]:
     """Return the lowest loss on the current validation texts, and the step since which they have been used.
 
-    A loss over easier texts is lower, whichever model it was measured for. If the texts have changed since
-    the newest checkpoint, only other checkpoints that were measured on the current texts count.
+    Losses on different texts are not comparable, because any model has a lower loss on easier texts. If the
+    texts have changed since the newest checkpoint, only other checkpoints that were measured on the current
+    texts count.
     """
     if not _is_of(newest, val_texts):
         say(
@@ -153,7 +154,7 @@ def _lowest_loss(run: Path, newest: Manifest, say: Say, val_texts: int | None) -
 def _is_of(manifest: Manifest, val_texts: float | None) -> bool:
     """Return whether a checkpoint's losses were measured on the validation texts with this fingerprint.
 
-    A checkpoint without a fingerprint is assumed to be, because earlier versions did not record one.
+    For a checkpoint without a fingerprint, the result is True, because earlier versions did not record one.
     """
     known = manifest.losses.get(VAL_TEXTS)
     return known is None or val_texts is None or known == val_texts

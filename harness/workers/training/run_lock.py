@@ -199,7 +199,7 @@ class RunLock:
                     self._create()
                 continue
             except OSError:
-                continue  # On a network volume, such errors may be temporary.
+                continue  # On a network volume, the error may be temporary.
             try:
                 text = os.pread(file, _WIDTH, 0)
                 with suppress(ValueError):

@@ -139,7 +139,7 @@ class Trainer:
         loss = ranks.sum(total) / (len(batch) * self.train.context)
         if not math.isfinite(loss):
             if math.isfinite(own):
-                # On the other ranks, this collective fails once the rank with the infinite or NaN loss exits.
+                # Wait until a rank with an infinite or NaN loss exits. This collective then fails.
                 ranks.every(None)
             raise FloatingPointError(
                 f"the loss of step {self.step} is {loss}: use a smaller --lr, or --amp off"

@@ -69,7 +69,7 @@ def unsaved(_: int) -> None:
 
 
 def nan_weight(step: int) -> None:
-    """From this step on, set one weight of an unused token to NaN. The loss remains finite."""
+    """From this step on, set the embedding of an unused token to NaN. The loss remains finite."""
 
     def wrap(one_step: Any) -> Any:
         def stepped(self: Trainer) -> None:
@@ -85,7 +85,7 @@ def nan_weight(step: int) -> None:
 
 
 def frozen(_: int) -> None:
-    """Disable the gradient for one weight, so that it is not trained."""
+    """Disable the gradient of one weight tensor, so that it is not trained."""
 
     def wrap(model: Any) -> Any:
         def built(*arguments: Any) -> Any:
