@@ -9,7 +9,7 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def amount(size: float) -> str:
-    """Format a number of bytes, such as "812 KiB" or "1.4 MiB"."""
+    """Format a number of bytes, for example as "812 KiB" or "1.4 MiB"."""
     for unit in _UNITS[:-1]:
         if size < 1023.5:
             return f"{size:.0f} {unit}" if size >= 10 or unit == "B" else f"{size:.1f} {unit}"

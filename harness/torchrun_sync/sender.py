@@ -123,7 +123,7 @@ class Sender:
         request = {"tree": tree, "generation": generation, "patience": patience, "ready": ready}
         response = self._retry(lambda: self._request("switch", "switched", self._limits.stage, request))
         if (response["tree"], response["generation"]) != (tree, generation):
-            raise PodRefused(f"{self.name}: expected a switch to {request}, but the pod reports {response}")
+            raise PodRefused(f"{self.name}: the pod was asked to run {request}, but it reports {response}")
 
     def release(self) -> None:
         """End a hold, so that the supervisor runs its command again."""

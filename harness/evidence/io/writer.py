@@ -268,7 +268,7 @@ class BundleWriter:
         self._append(f"truth/{rank}{suffix}.jsonl", line)
 
     def truths(self, rank: int, lines: Iterable[TruthLine], suffix: str = "") -> None:
-        """Append a rank's complete ground truth. Long sequences of rows are written to a column file."""
+        """Append a rank's ground truth to the bundle. Long sequences of points go to a column file."""
         path = f"truth/{rank}{suffix}.columns"
         for line in in_columns(lines, path, lambda data: self._file(path).append(data)):
             self._append(f"truth/{rank}{suffix}.jsonl", line)

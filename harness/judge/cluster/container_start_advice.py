@@ -59,7 +59,7 @@ _ADVICE = (
         "the node's container runtime is slow or hangs: look at its log and at the disk load",
     ),
 )
-"""Pairs of (parts of a message in lower case, advice)."""
+"""Pairs of (parts, advice). The advice applies if a message in lower case contains one of the parts."""
 
 
 def of(message: str) -> str:

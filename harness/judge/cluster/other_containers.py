@@ -66,7 +66,7 @@ class Other:
 
     @property
     def exit_code(self) -> int:
-        """Return the exit code, or 0 if the container has not ended."""
+        """Return the exit code, or 0 if the container has not terminated."""
         code = self.ended.get("exitCode")
         return code if isinstance(code, int) else 0
 

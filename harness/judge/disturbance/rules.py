@@ -166,10 +166,9 @@ def named(case: Case, changes: list[Change]) -> Iterator[Disturbance]:
 
 
 def _of_the_job(cause: str) -> bool:
-    """Return whether the deletion of the job's namespace can lead to this cause.
+    """Return whether deleting the job's namespace can explain this cause.
 
-    The deletion cannot lead to causes in Docker, the cluster, the controllers, the harness itself or a user's
-    judge.
+    It does not explain causes in Docker, the cluster, the controllers, the harness itself or a user's check.
     """
     family = cause.partition(".")[0]
     return family not in {"docker", "cluster", "controllers", "user"} and cause not in {

@@ -27,7 +27,8 @@ _WORDS = (
 """The first line of each report contains one of these strings. They are a fast filter for the lines of a
 log."""
 MAX_LINES = 100
-"""When this many other lines have followed a report, only the labels of processes are read in later lines."""
+"""Number of lines after a report that are read completely. In later lines, only the label with the process is
+read."""
 _MPI = r"(?P<launcher>mpirun|mpiexec|orterun|prterun)[\w.]*"
 _REPORTS = tuple(
     (launcher, re.compile(pattern))
@@ -203,10 +204,10 @@ def _complete(report: Report, plain: str) -> None:
 
 
 def _add(reports: list[Report], report: Report) -> None:
-    """Add a report, unless it is about the same failure as the last report.
+    """Add a report, or merge it with the last one if both are about the same failure.
 
-    In that case, it replaces the last report if the last report has no rank, or if only the last report's
-    process may have been ended by the launcher.
+    Of two such reports, the new one is kept if the other one has no rank, or if only the other one's process
+    may have been ended by the launcher.
     """
     last = reports[-1] if reports else None
     if last is None or last.lines_after or last.ranks_after:

@@ -84,7 +84,7 @@ class Comparison:
     wrong: list[Wrong] = field(default_factory=list)
     wrong_blocks: list[tuple[int, TruthBlock]] = field(default_factory=list)
     collisions: dict[tuple[str, int], dict[int, float]] = field(default_factory=dict)
-    """Maps each (metric, step) with different logged values to the value from each rank."""
+    """Maps each (metric, step) at which ranks logged different values to the value from each rank."""
     undecided: list[tuple[int, TruthBlock]] = field(default_factory=list)
     """Blocks whose digest cannot be compared, because the run may contain other points at the same steps."""
     foreign: dict[str, list[int]] = field(default_factory=dict)

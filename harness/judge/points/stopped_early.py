@@ -74,7 +74,9 @@ def _last_steps(truth: Truth) -> dict[str, int]:
 
 
 def _error(case: Case, rank: int, last_ms: int | None, others_ms: int) -> tuple[str, str] | None:
-    """Return the last error with a traceback in the log of the rank's pod, and its reference, or None.
+    """Return the last error with a traceback in the log of the rank's pod, and the reference to its line.
+
+    Returns None if there is no such error.
 
     The traceback must be later than the rank's last point, and earlier than the other ranks' last points.
     """

@@ -55,7 +55,7 @@ class Node:
 
     @property
     def probe(self) -> ProbeResult | None:
-        """Return the result of a netcheck of the rendezvous address from inside this container, or None."""
+        """Return netcheck's result for the rendezvous address in this container, or None."""
         return self.snapshot.asked.get(self.where) if self.snapshot else None
 
     def cause(self, families: tuple[str, ...], otherwise: CauseId) -> CauseId:

@@ -33,7 +33,7 @@ def command(kind: KindNodes, namespace: str | None, context: RunContext) -> tupl
     schemas = home / ".konduktor" / "schemas"
     schemas.mkdir(parents=True, exist_ok=True)
     home.chmod(0o700)
-    (schemas / "podspec.json").write_text("{}")  # Without this file, konduktor would download the schema.
+    (schemas / "podspec.json").write_text("{}")  # Otherwise, konduktor downloads this schema.
     with reached():
         kube = kind.kube()
         document = for_launch(kube, _namespace(kube, namespace))

@@ -39,7 +39,7 @@ class Processes:
 
 
 def read(script: str, env: Mapping[str, str], gpus: int | None = None) -> Processes:
-    """Return the number of ranks that torchrun starts in a script. `gpus` is the number of GPUs per pod."""
+    """Return how many ranks the torchrun in a script starts. `gpus` is the number of GPUs per pod."""
     option = _ANY_OPTION.search(script)  # A wrapper script may pass its own option on to torchrun.
     processes = _read(script, env, gpus)
     return replace(processes, guess=processes.count or (int(option[1]) if option else 0) or 1)

@@ -21,9 +21,8 @@ from harness.torchrun_sync.pod.files import read_json, write_json
 
 HOLD_SECONDS = 60.0
 STOP_SECONDS = 40.0
-"""The number of seconds for which a receiver waits for the supervisor to stop the command. This time is
-longer than GRACE_SECONDS in supervisor.py.
-"""
+"""How long a receiver waits for the supervisor to stop the command, in seconds. This is longer than
+GRACE_SECONDS in supervisor.py."""
 POLL_SECONDS = 0.02
 
 

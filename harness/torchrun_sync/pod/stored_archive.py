@@ -119,8 +119,10 @@ class ArchiveReader:
 
 
 def restore(store: Store, archive: ArchiveReader, ready: str) -> None:
-    """Switch the store to the archive's tree. Then write `ready`, the string for which the pod waits, to
-    ROOT/ready."""
+    """Make the archive's tree the store's current tree. Then write `ready` to the file ROOT/ready.
+
+    The pod starts its command when this file contains the expected string.
+    """
     head = archive.head
     missing = {sha for sha, _ in store.expect(head["entries"])}
     for sha, size, pieces in archive.contents():

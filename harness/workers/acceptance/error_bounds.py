@@ -1,7 +1,7 @@
 """Define the error bound for a matrix product in each precision.
 
 The factors are first rounded to the precision under test, so that they are exact. The remaining error comes
-from the sum over K products and from rounding the result:
+from the sum of K products and from rounding the result:
 
     |C − AB| ≤ 4 √K u_sum (|A| |B|) + u_out |AB| + u_least
 
@@ -28,7 +28,7 @@ class Precision:
     out: str
     """The name of the result's data type in PyTorch."""
     u_sum: float
-    """The relative error of one addition in the sum over K products."""
+    """The relative error of one addition in the sum of K products."""
     u_out: float
     """A bound for the relative error from rounding the result: one epsilon, which is twice the exact
     bound."""

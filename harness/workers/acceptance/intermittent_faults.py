@@ -13,9 +13,9 @@ def challenge(
 ) -> Search[dict[int, Group]]:
     """Return the partners with which each candidate failed, keyed by candidate.
 
-    Each candidate is tested with `needed` partners. If it fails with one of them, it is tested with up to
-    `needed` more partners, until it has failed with `needed` partners. `needed` is so large that not all of
-    these partners can be bad.
+    Each candidate is tested with `needed` partners. A candidate that fails with one of them is tested with up
+    to `needed` more, and stops when it has failed with `needed` partners. `needed` is so large that at least
+    one of these partners must be good.
     """
     failed: dict[int, list[int]] = {node: [] for node in candidates}
     if not witnesses:

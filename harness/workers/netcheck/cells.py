@@ -100,6 +100,6 @@ def _unanswered(cell: Cell, opposite: Cell | None) -> Cell:
 
 
 def _addresses(rank: int, at: Mapping[int, Report]) -> set[str]:
-    """Return the addresses that a rank reported, and those from which it greeted other ranks."""
+    """Return the addresses that a rank reported, and those from which it connected to other ranks."""
     addresses = set(at[rank].addresses) if rank in at else set()
     return addresses | {report.heard[rank] for report in at.values() if rank in report.heard}

@@ -4,7 +4,7 @@ A message consists of a 16-byte header (8 bytes for MARK, 4 for the kind, 4 for 
 greeting.py lists the kinds.
 
 In a job of 64 ranks, the threads of many pods compete for few CPUs, and another thread may run after each
-system call. Therefore, there are as few calls as possible: the kernel applies the timeouts, and one call may
+system call. Therefore, this module makes few system calls: the kernel applies the timeouts, and one call may
 receive several messages.
 """
 
