@@ -131,7 +131,7 @@ class ReportCollection:
             own = [report.row.get(report.place) for report in reports]
             cells += [cell for cell in own if cell and cell.withheld == "dns.no_record"]
         partial = learning and any(len({*each.row, each.place}) < len(reports) for each in reports)
-        if partial and waited < SETTLE["dns.no_record"]:
+        if (partial or _reached_another_rank(reports)) and waited < SETTLE["dns.no_record"]:
             return None
         final = all(c.outcome == OK or waited >= SETTLE.get(c.outcome, SETTLED) for c in cells)
         return reports if final else None
@@ -140,6 +140,19 @@ class ReportCollection:
 def is_incomplete(report: Report) -> bool:
     """Return whether a rank has an unfinished probe of another rank."""
     return any(cell.outcome == PENDING for place, cell in report.row.items() if place != report.place)
+
+
+def _reached_another_rank(reports: Sequence[Report]) -> bool:
+    """Return whether a rank that has reported has not been reached itself, but another rank at its address.
+
+    With hostNetwork, several ranks have the same address, and a probe may find the right port later.
+    """
+    instances = {report.place: report.instance for report in reports}
+    return any(
+        cell.outcome == OK and cell.instance and cell.instance != instances.get(place, cell.instance)
+        for report in reports
+        for place, cell in report.row.items()
+    )
 
 
 def _replaces(report: Report, other: Report) -> bool:

@@ -87,6 +87,20 @@ def test_a_missing_record_is_awaited_until_proved(monkeypatch: pytest.MonkeyPatc
     assert conclude(settled, 1, certain=False).cause == "dns.no_record"
 
 
+def test_verdict_waits_for_right_rank_at_shared_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Contract: the response of another rank at the same address is not final at first."""
+    reports, began, both = ReportCollection(), time.monotonic(), healthy(2)
+    other = replace(both[1].row[0], rank=1, instance="i1")
+    for report in (both[0], replace(both[1], row={**both[1].row, 0: other})):
+        reports.add(report)
+    assert reports.settled({0, 1}, learning=False) is None
+    reports.add(replace(both[1], age=1.0))
+    assert reports.settled({0, 1}, learning=False)
+    reports.add(replace(both[1], age=2.0, row={**both[1].row, 0: other}))
+    monkeypatch.setattr(time, "monotonic", lambda: began + 6)
+    assert reports.settled({0, 1}, learning=False)
+
+
 @pytest.mark.parametrize("outcome", ["dns.server_silent", "peer.silent", "mtu.black_hole", "dns.no_record"])
 def test_an_unknown_result_names_the_measured_delay(outcome: str) -> None:
     texts = [finding.text for finding in judged(outcome, waited=6.0, late=9.3).findings]
