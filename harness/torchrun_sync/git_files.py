@@ -10,6 +10,8 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import unicodedata
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -55,22 +57,54 @@ class GitFiles:
     """Maps tracked files to whether they are executable. The mapping is empty unless git ignores the
     permission bits on the disk (core.fileMode is false). For files that are not in the mapping, the
     permission bits on the disk apply."""
-    _tracked_folders: frozenset[str] = field(init=False)
+    ignores_case: bool = field(default=False, kw_only=True)
+    """Whether git regards names that differ only in case as the same name (core.ignoreCase), because the
+    disk does, as on macOS and Windows. The disk may then show another case than git's index."""
+    composes: bool = field(default=False, kw_only=True)
+    """Whether git prints names in composed Unicode (core.precomposeUnicode), although macOS may store and
+    list them in decomposed Unicode."""
+    _names: dict[str, list[str]] = field(init=False)
+    """The names of all tracked files and their folders, keyed by `_key`."""
+    _untracked: frozenset[str] = field(init=False)
+    _ignored_folders: frozenset[str] = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_tracked_folders", frozenset(_parents({*self.tracked, *self.submodules})))
+        names: dict[str, list[str]] = defaultdict(list)
+        for path in (*self.tracked, *self.submodules):
+            names[self._key(path)].append(path)
+        for path in _parents({*self.tracked, *self.submodules}):
+            names[f"{self._key(path)}/"].append(path)
+        for path in self.submodules:
+            names[f"{self._key(path)}/"].append(path)
+        object.__setattr__(self, "_names", dict(names))
+        object.__setattr__(self, "_untracked", frozenset(map(self._key, self.untracked)))
+        object.__setattr__(self, "_ignored_folders", frozenset(map(self._key, self.ignored_folders)))
+
+    def _key(self, path: str) -> str:
+        path = unicodedata.normalize("NFC", path) if self.composes else path
+        return path.casefold() if self.ignores_case else path
 
     def is_tracked(self, path: str) -> bool:
         """Return whether git tracks a file or, if the path ends with a slash, any file in the folder."""
-        if path.endswith("/"):
-            return path[:-1] in self.submodules or path[:-1] in self._tracked_folders
-        return path in self.tracked
+        return self._key(path) in self._names
 
     def is_ignored(self, path: str) -> bool:
         """Return whether git ignores an untracked path. Folder paths end with a slash."""
         if path.endswith("/"):
-            return path[:-1] in self.ignored_folders
-        return path not in self.untracked
+            return self._key(path[:-1]) in self._ignored_folders
+        return self._key(path) not in self._untracked
+
+    def name_in_git(self, path: str) -> str:
+        """Return the last component of a path as git spells it, if the disk spells it with another case.
+        Otherwise, return "". Folder paths end with a slash."""
+        name = path.rstrip("/").rpartition("/")[2]
+        names = {each.rpartition("/")[2] for each in self._names.get(self._key(path), [])}
+        return min(names) if self.ignores_case and names and name not in names else ""
+
+    def colliding(self) -> list[list[str]]:
+        """Return the groups of tracked files whose names git regards as the same name."""
+        groups = ({*paths} for key, paths in self._names.items() if not key.endswith("/"))
+        return sorted(sorted(group) for group in groups if len(group) > 1)
 
 
 def git_files(folder: Path) -> GitFiles:
@@ -109,7 +143,12 @@ def git_files(folder: Path) -> GitFiles:
     links = {path for path, mode in modes.items() if mode == LINK}
     files = (tracked, untracked, submodules, repositories, ignored_folders, unmerged, links)
     executable = {} if _has_file_modes(folder) else _executable(folder, modes)
-    return GitFiles(*map(frozenset, files), executable=executable)
+    return GitFiles(
+        *map(frozenset, files),
+        executable=executable,
+        ignores_case=_is_set(folder, "core.ignoreCase"),
+        composes=_is_set(folder, "core.precomposeUnicode"),
+    )
 
 
 def _executable(folder: Path, modes: dict[str, str]) -> dict[str, bool]:
@@ -134,8 +173,15 @@ def _has_file_modes(folder: Path) -> bool:
     Git does not trust the permission bits on Windows file systems and some network file systems, where either
     all files or no files may appear to be executable.
     """
-    result = _run(folder, "config", "--type=bool", "--get", "core.fileMode")
-    return result.stdout.strip() != b"false"
+    return _setting(folder, "core.fileMode") != b"false"
+
+
+def _is_set(folder: Path, name: str) -> bool:
+    return _setting(folder, name) == b"true"
+
+
+def _setting(folder: Path, name: str) -> bytes:
+    return _run(folder, "config", "--type=bool", "--get", name).stdout.strip()
 
 
 def linked_work_tree_of(folder: Path) -> Path | None:

@@ -7,6 +7,7 @@ file in an ignored folder cannot be included again. Folder paths end with a slas
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from pathspec import GitIgnoreSpec, RegexPattern
@@ -39,6 +40,19 @@ class OwnRules:
         ]
         """The rules that match no path, because they are not relative to the folder or contain
         backslashes."""
+
+        rules = self._spec.patterns if self._spec else []
+        included = [
+            f"{each.pattern}" for each in rules if isinstance(each, RegexPattern) and not each.include
+        ]
+        self._folders = GitIgnoreSpec.from_lines(_folders_of(included))
+
+    def includes_below(self, folder: str) -> bool:
+        """Return whether a rule includes a path inside a folder again, such as `!a/b.bin` for the folder `a`.
+
+        The folder's path ends with a slash. A rule without a folder in it, such as `!*.bin`, does not count.
+        """
+        return bool(_ignored(self._folders, folder))
 
     def decision(self, path: str) -> bool | None:
         """Return True if the rules exclude a path, False if they include it again, and None if no rule
@@ -74,6 +88,14 @@ class Ignored:
             if ignored is not None:
                 return ignored
         return None
+
+
+def _folders_of(rules: Iterable[str]) -> Iterator[str]:
+    """Yield rules for the folders that contain the paths of these include rules."""
+    for rule in rules:
+        parts = rule.strip().removeprefix("!").strip("/").split("/")
+        if parts[0] != "**":
+            yield from (f"/{'/'.join(parts[:depth])}/" for depth in range(1, len(parts)))
 
 
 def _is_mistaken(pattern: str, top: Path) -> bool:

@@ -31,6 +31,8 @@ fi
 """
 """Shell lines for pods that share one volume: only node 0 fetches the code, and the other nodes wait for
 it."""
+CODE_RESOURCES = ("cpu", "memory", "ephemeral-storage")
+"""The resources that the init container requests. Other resources, such as GPUs, are only for the ranks."""
 GIT = f"""set -e
 if ! command -v git >/dev/null; then
   echo "workspace: this image has no git; name one that has in workspaceStorage.image" >&2; exit 1
@@ -140,4 +142,38 @@ def container(
         "terminationMessagePolicy": "FallbackToLogsOnError",
         **({"envFrom": [{"secretRef": {"name": secret}}]} if secret else {}),
         "volumeMounts": mounts,
+        **_resources(trainer),
+        **_security_context(trainer),
     }
+
+
+def _resources(trainer: Object) -> Object:
+    """Return the trainer's CPU, memory and disk space as the resources of the init container.
+
+    A ResourceQuota rejects a pod with a container that has no requests or limits, and such a container also
+    costs the pod its QoS class Guaranteed. The pod needs no more than before, because the init container ends
+    before the trainer starts.
+    """
+    amounts = {
+        kind: {name: amount for name, amount in (values or {}).items() if name in CODE_RESOURCES}
+        for kind, values in (trainer.get("resources") or {}).items()
+        if kind in ("requests", "limits")
+    }
+    given = {kind: values for kind, values in amounts.items() if values}
+    return {"resources": given} if given else {}
+
+
+def _security_context(trainer: Object) -> Object:
+    """Return the trainer's security context for the init container, without additional privileges.
+
+    The trainer could not read the code, nor receive new code, if another user had written it. The Pod
+    Security Standard "restricted" also applies to init containers. The root filesystem stays writable,
+    because git and S3 downloads use /tmp.
+    """
+    context = dict(trainer.get("securityContext") or {})
+    for field in ("privileged", "procMount", "readOnlyRootFilesystem"):
+        context.pop(field, None)
+    if "capabilities" in context:
+        dropped = (context["capabilities"] or {}).get("drop")
+        context["capabilities"] = {"drop": dropped} if dropped else {}
+    return {"securityContext": context} if context else {}

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
+from pod_templates import violations
 from torchrun_objects import job, queue
 
 from harness.torchrun_controller.api import names
@@ -254,6 +255,61 @@ def test_pods_look_for_the_code_that_the_cluster_keeps(parts: str, looked_for: i
     assert "workspace-kept" in {mount["name"] for mount in waiting["volumeMounts"]}
     [trainer] = pod["containers"]
     assert "workspace-kept" not in {mount["name"] for mount in trainer["volumeMounts"]}
+
+
+CODE_SOURCES: dict[str, Object] = {
+    "upload": {"annotations": {names.WORKSPACE_ANNOTATION: "sha256:1", names.PARTS_ANNOTATION: "1"}},
+    "git": {"workspaceStorage": {"source": "git", "url": "https://git.example/a.git"}},
+}
+
+
+@pytest.mark.parametrize("source", CODE_SOURCES)
+def test_code_is_fetched_as_the_user_of_the_trainer(source: str) -> None:
+    """dagster-io/dagster#8900, zitadel/zitadel-charts#487, vllm-project/production-stack#756: an init
+    container without the main container's securityContext was rejected in a namespace of the level
+    "restricted".
+
+    Contract: otherwise, another user would also own the code and the control files.
+    """
+    context = {
+        "runAsUser": 1000,
+        "runAsNonRoot": True,
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    template = {"spec": {"containers": [{"name": "trainer", "securityContext": context}]}}
+    spec = pod_of(made(job(**CODE_SOURCES[source]), queue(podTemplate=template)))
+    assert spec["initContainers"][0]["securityContext"] == context
+    assert [*violations(spec)] == []
+
+
+def test_privileges_of_the_trainer_are_not_for_its_code() -> None:
+    """Contract: fetching code needs neither the node nor added capabilities. Without a securityContext of the
+    trainer, there is none.
+    """
+    context = {"privileged": True, "capabilities": {"add": ["IPC_LOCK"]}, "runAsUser": 0}
+    template = {"spec": {"containers": [{"name": "trainer", "securityContext": context}]}}
+    of = queue(podTemplate=template, privileges=["privileged", "capabilities"])
+    [fetch] = pod_of(made(job(**CODE_SOURCES["git"]), of))["initContainers"]
+    assert fetch["securityContext"] == {"runAsUser": 0, "capabilities": {}}
+    [fetch] = pod_of(made(job(**CODE_SOURCES["git"]), queue()))["initContainers"]
+    assert "securityContext" not in fetch
+
+
+@pytest.mark.parametrize("source", CODE_SOURCES)
+def test_container_that_fetches_code_fits_a_quota(source: str) -> None:
+    """apache/uniffle#521, SeldonIO/seldon-core#776, apache/solr-operator#448: an init container without
+    resources was rejected by a ResourceQuota.
+
+    Contract: it has the trainer's CPU and memory, but no GPU. Without amounts in the queue, it has none.
+    """
+    of = queue(nodeResources=GPU_NODES)
+    [fetch] = pod_of(made(job(numNodes=None, numGPUs=8, **CODE_SOURCES[source]), of))["initContainers"]
+    amounts = {"cpu": "96000m", "memory": str(512 << 30)}
+    assert fetch["resources"] == {"requests": amounts, "limits": amounts}
+    [fetch] = pod_of(made(job(**CODE_SOURCES[source]), queue(nodeResources={})))["initContainers"]
+    assert "resources" not in fetch
 
 
 def test_git_is_fetched_at_its_ref() -> None:

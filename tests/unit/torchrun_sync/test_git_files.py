@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from harness.core.errors import UsageError
+from harness.torchrun_sync.git_files import GitFiles
 from harness.torchrun_sync.tree import Tree, Walker
 
 Git = Callable[..., str]
@@ -393,3 +394,66 @@ def test_bare_and_broken_repositories_are_no_work_trees(tmp_path: Path, git: Git
     (tmp_path / "half/run.py").write_text("")
     files, _, [message] = scan(tmp_path / "half")
     assert (files, "half/.git does not decide" in message) == ({"run.py"}, True)
+
+
+def test_file_whose_name_has_another_case_in_git(proj: Path, git: Git) -> None:
+    """syncthing/syncthing#1787, owncloud/client#1914, git/git-scm.com#615: after a rename that changed only
+    the case, the file was missing on Linux.
+
+    Contract: git then lists the file neither as tracked under its new name nor as untracked. It is sent, as
+    it is named on the disk. An ignored file with another name is still not sent.
+    """
+    git(proj, "config", "core.ignoreCase", "true")
+    (proj / "train.py").rename(proj / "Train.py")
+    (proj / "lib").rename(proj / "Lib")
+    (proj / "Other.bin").write_text("")
+    files, _, messages = scan(proj)
+    assert files == {
+        ".gitignore",
+        "Lib/__init__.py",
+        "Lib/data/__init__.py",
+        "tool/tokenizer.bin",
+        "Train.py",
+    }
+    assert messages == [
+        f"note: {name} is sent under this name, but its name in git is {name.lower()}; "
+        "names in a pod are case-sensitive"
+        for name in ("Lib", "Train.py")
+    ]
+
+
+def test_files_that_differ_in_case_alone_are_named(proj: Path, git: Git) -> None:
+    """nextcloud/desktop#3670, haiwen/seafile#2856: of two such files, one disappeared without a message.
+
+    Contract: nothing is said where the disk keeps both.
+    """
+    (proj / "Train.py").write_text("")
+    git(proj, "add", "Train.py")
+    git(proj, "config", "core.ignoreCase", "true")
+    assert scan(proj)[::2] == (ALL | {"Train.py"}, [])
+    (proj / "train.py").unlink()
+    [message] = scan(proj)[2]
+    assert message == (
+        "note: git has Train.py and train.py, which this disk does not distinguish; "
+        "train.py does not exist here and is not sent"
+    )
+
+
+def test_case_counts_where_the_disk_distinguishes_it(proj: Path) -> None:
+    """Contract: on Linux, an ignored file is not the tracked file of almost the same name."""
+    (proj / ".git/info/exclude").write_text("Train.py\nprivate.env\n")
+    (proj / "Train.py").write_text("")
+    assert scan(proj)[0] == ALL
+
+
+def test_names_in_decomposed_unicode_are_those_of_git() -> None:
+    """google/adb-sync#20: macOS lists ä as two characters.
+
+    Contract: git prints one character for it, and the file counts as tracked, or as not ignored.
+    """
+    composed, decomposed = "mod\u00e4l.py", "moda\u0308l.py"
+    lists = (frozenset({composed}), frozenset({f"x/{composed}"}), *[frozenset[str]()] * 3)
+    for composes in (True, False):
+        files = GitFiles(*lists, composes=composes)
+        assert files.is_tracked(decomposed) is composes
+        assert files.is_ignored(f"x/{decomposed}") is not composes
