@@ -142,12 +142,15 @@ def git_files(folder: Path) -> GitFiles:
     ignored_folders = {path[:-1] for path in ignored if path.endswith("/") and path[:-1] not in parents}
     links = {path for path, mode in modes.items() if mode == LINK}
     files = (tracked, untracked, submodules, repositories, ignored_folders, unmerged, links)
-    executable = {} if _has_file_modes(folder) else _executable(folder, modes)
+    disk = _disk_settings(folder)
+    # Git does not trust the permission bits on Windows file systems and some network file systems, where
+    # either all files or no files may appear to be executable.
+    executable = {} if disk.get("core.filemode", True) else _executable(folder, modes)
     return GitFiles(
         *map(frozenset, files),
         executable=executable,
-        ignores_case=_is_set(folder, "core.ignoreCase"),
-        composes=_is_set(folder, "core.precomposeUnicode"),
+        ignores_case=disk.get("core.ignorecase", False),
+        composes=disk.get("core.precomposeunicode", False),
     )
 
 
@@ -167,21 +170,11 @@ def _executable(folder: Path, modes: dict[str, str]) -> dict[str, bool]:
     }
 
 
-def _has_file_modes(folder: Path) -> bool:
-    """Return whether git trusts the permission bits on the disk.
-
-    Git does not trust the permission bits on Windows file systems and some network file systems, where either
-    all files or no files may appear to be executable.
-    """
-    return _setting(folder, "core.fileMode") != b"false"
-
-
-def _is_set(folder: Path, name: str) -> bool:
-    return _setting(folder, name) == b"true"
-
-
-def _setting(folder: Path, name: str) -> bytes:
-    return _run(folder, "config", "--type=bool", "--get", name).stdout.strip()
+def _disk_settings(folder: Path) -> dict[str, bool]:
+    """Return git's settings for properties of the disk, keyed by name in lower case."""
+    names = r"^core\.(filemode|ignorecase|precomposeunicode)$"
+    lines = _run(folder, "config", "--type=bool", "--get-regexp", names).stdout.decode().splitlines()
+    return {name: value == "true" for name, _, value in (line.partition(" ") for line in lines)}
 
 
 def linked_work_tree_of(folder: Path) -> Path | None:

@@ -6,14 +6,18 @@ file in an ignored folder cannot be included again. Folder paths end with a slas
 
 from __future__ import annotations
 
+import codecs
+import contextlib
+import os
 import re
+import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from pathspec import GitIgnoreSpec, RegexPattern
 
 from harness.core.errors import UsageError
-from harness.core.user_files import read_text
+from harness.core.user_files import read_bytes, read_text
 
 OWN = ".torchrunignore"
 GIT = ".gitignore"
@@ -26,6 +30,16 @@ MAX_RULES = 2000
 """The maximum number of lines in an ignore file. The number is limited, because each path is compared with
 every line."""
 _HINT = "use the syntax of .gitignore"
+_CLASSES = {
+    "alnum": "a-zA-Z0-9",
+    "alpha": "a-zA-Z",
+    "digit": "0-9",
+    "lower": "a-z",
+    "space": " \t\n\v\f\r",
+    "upper": "A-Z",
+    "xdigit": "0-9a-fA-F",
+}
+"""The character classes in ignore rules, and their characters."""
 _BUILT_IN = GitIgnoreSpec.from_lines(NEVER_MEANT)
 
 
@@ -33,7 +47,7 @@ class OwnRules:
     """The rules in a folder's .torchrunignore file."""
 
     def __init__(self, top: Path) -> None:
-        self._spec = _spec(top / OWN)
+        self._spec = _own_spec(top / OWN)
         patterns = [rule.pattern for rule in self._spec.patterns] if self._spec else []
         self.mistaken = [
             each for each in patterns if isinstance(each, str) and _is_mistaken(each.strip(), top)
@@ -45,7 +59,7 @@ class OwnRules:
         included = [
             f"{each.pattern}" for each in rules if isinstance(each, RegexPattern) and not each.include
         ]
-        self._folders = GitIgnoreSpec.from_lines(_folders_of(included))
+        self._folders = _compiled(_folders_of(included))
 
     def includes_below(self, folder: str) -> bool:
         """Return whether a rule includes a path inside a folder again, such as `!a/b.bin` for the folder `a`.
@@ -138,16 +152,62 @@ def _ignored(spec: GitIgnoreSpec | None, path: str) -> bool | None:
     return None
 
 
-def _spec(file: Path) -> GitIgnoreSpec | None:
+def _own_spec(file: Path) -> GitIgnoreSpec | None:
+    """Return the rules in a .torchrunignore file. Raises UsageError for a file or rule that is not valid."""
     if not file.exists() or file.is_dir():
         return None
-    lines = read_text(file, "ignore file", hint=_HINT).splitlines()
+    lines = _lines(file, read_text(file, "ignore file", hint=_HINT))
+    for line in lines:
+        try:
+            _compiled([_rule(line)])
+        except (ValueError, re.error) as error:
+            raise UsageError(f"ignore file {file} cannot be used: {line!r}: {error}", hint=_HINT) from None
+    return _compiled(map(_rule, lines))
+
+
+def _spec(file: Path) -> GitIgnoreSpec | None:
+    """Return the rules in a .gitignore file as git reads them.
+
+    A rule that is not valid matches nothing, and the names in a rule may have any encoding.
+    """
+    if not file.exists() or file.is_dir():
+        return None
+    data = read_bytes(file, "ignore file", hint=_HINT).removeprefix(codecs.BOM_UTF8)
+    rules: list[str] = []
+    for line in _lines(file, os.fsdecode(data)):
+        with contextlib.suppress(ValueError, re.error):
+            _compiled([_rule(line)])
+            rules.append(_rule(line))
+    return _compiled(rules)
+
+
+def _compiled(rules: Iterable[str]) -> GitIgnoreSpec:
+    """Return the rules as regular expressions. Raises ValueError or re.error for a rule that is not valid."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # Python warns about a bracket in a character set.
+        # The other backends do not support names that are not valid UTF-8.
+        return GitIgnoreSpec.from_lines(rules, backend="simple")
+
+
+def _lines(file: Path, text: str) -> list[str]:
+    """Return the lines of an ignore file. As in git, a carriage return does not end a line."""
+    lines = [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
     if len(lines) > MAX_RULES:
         raise UsageError(
             f"ignore file {file} has {len(lines)} lines; at most {MAX_RULES} are supported",
             hint="list folders instead of their files",
         )
-    try:
-        return GitIgnoreSpec.from_lines(lines)
-    except ValueError as error:
-        raise UsageError(f"ignore file {file} cannot be used: {error}", hint=_HINT) from None
+    return lines
+
+
+def _rule(line: str) -> str:
+    """Return a line of an ignore file in a form that pathspec reads as git does.
+
+    Git removes only spaces from the end of a line, but pathspec also removes other white space, which would
+    turn GitHub's rule for the file `Icon\\r` into a rule for each folder `Icon`. Python's regular expressions
+    have no classes such as [:digit:].
+    """
+    for name, characters in _CLASSES.items():
+        line = line.replace(f"[:{name}:]", characters)
+    line = re.sub(r"(?<!\\) +$", "", line)
+    return f"{line[:-1]}[{line[-1]}]" if line[-1:] in tuple("\r\t\v\f") else line
