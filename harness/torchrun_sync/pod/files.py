@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import shutil
 from typing import Any
 
 
@@ -27,3 +29,17 @@ def write_text(path: str, text: str) -> None:
     with open(temporary, "w", encoding="utf-8") as file:
         file.write(text)
     os.replace(temporary, path)
+
+
+def full(error: Exception, folder: str) -> str:
+    """Return what to do if a volume is full, or "" if the error has another cause.
+
+    `error` occurred while code was written to a folder. Sending the same code again would not help.
+    """
+    if not isinstance(error, OSError) or error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        return ""
+    usage = shutil.disk_usage(folder)
+    return (
+        f"the volume of {folder} is full, with {usage.free} of {usage.total} bytes free ({error.strerror}): "
+        "add large files to .torchrunignore, or use a larger volume"
+    )
