@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import time
 import unicodedata
 from collections import defaultdict
 from collections.abc import Iterable
@@ -21,6 +22,8 @@ from harness.core.processes import environment
 
 SECONDS = 120.0
 """The timeout of a git command in seconds. The timeout is long, because network file systems are slow."""
+LOCK_SECONDS = 30.0
+"""The maximum age of a lock on git's index, in seconds, that shows that git is changing files."""
 GITLINK = "160000"
 """The file mode of a submodule in git's index."""
 EXECUTABLE, LINK = "100755", "120000"
@@ -187,6 +190,24 @@ def linked_work_tree_of(folder: Path) -> Path | None:
     # The path of a submodule's repository has no `worktrees` before its last component.
     repository = Path(text.removeprefix("gitdir:").strip())
     return repository.parent.parent if repository.parent.name == "worktrees" else None
+
+
+def is_changing(folder: Path) -> bool:
+    """Return whether git is changing the files or the index of the folder's work tree, e.g. in a checkout, a
+    rebase or a stash.
+
+    git locks the index for this time. A lock is ignored after LOCK_SECONDS, because it may be left from a
+    process that was killed, or belong to a commit whose message is being edited.
+    """
+    if (repository := is_in_repository(folder)) is None:
+        return False
+    try:
+        if repository.is_file():  # In a submodule and in a linked work tree, the file contains the path.
+            path = repository.read_text(errors="replace").removeprefix("gitdir:").strip()
+            repository = repository.parent / path
+        return time.time() - (repository / "index.lock").lstat().st_mtime < LOCK_SECONDS
+    except OSError:
+        return False
 
 
 def is_in_repository(folder: Path) -> Path | None:

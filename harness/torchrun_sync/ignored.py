@@ -24,8 +24,22 @@ GIT = ".gitignore"
 NEVER_MEANT = (
     *(".git", ".torchrun/", "__pycache__/", "*.pyc", ".venv/", "venv/", ".tox/", ".mypy_cache/"),
     *(".pytest_cache/", ".ruff_cache/", ".ipynb_checkpoints/", ".DS_Store"),
+    *(".hg/", ".svn/", ".bzr/", ".jj/", ".sl/"),
+    *(
+        "*~",
+        ".#*",
+        "\\#*#",
+        ".*.sw[a-p]",
+        ".*.kate-swp",
+        "*___jb_tmp___",
+        "*___jb_old___",
+        ".goutputstream-*",
+    ),
+    *(".nfs[0-9a-f]*", ".fuse_hidden*"),
 )
-"""The built-in rules. An ignore file can override these rules, e.g. with `!.git` in .torchrunignore."""
+"""The built-in rules: git's own files, caches, virtual environments, the folders of other version control
+systems, and files that editors and network file systems create for a short time, which would restart the
+ranks with `--watch`. An ignore file can override these rules, e.g. with `!.git` in .torchrunignore."""
 MAX_RULES = 2000
 """The maximum number of lines in an ignore file. The number is limited, because each path is compared with
 every line."""

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from harness.core.errors import UsageError
 from harness.core.progress import Progress
+from harness.torchrun_sync.git_files import is_changing
 from harness.torchrun_sync.ignored import OWN
 from harness.torchrun_sync.pod.entries import Entry, leaves, tree_digest
 from harness.torchrun_sync.pods import STORE
@@ -118,6 +119,10 @@ class Walker:
             path: f"{status.st_mode}" if stat.S_ISDIR(status.st_mode) else _stamp(status)
             for path, status in Selection(self.top).walk()
         }
+
+    def is_changing(self) -> bool:
+        """Return whether git is changing the folder's files, so that more changes follow within moments."""
+        return is_changing(self.top)
 
     def _require_links_inside(self, entries: Sequence[Entry]) -> None:
         """Raise UsageError if a link's target is outside the folder, or is reached through a path outside the

@@ -196,10 +196,10 @@ class Attached:
     def _stamps_settled(self, job: Object, targets: Sequence[Target]) -> None:
         """Send the code as soon as two successive polls find the files unchanged.
 
-        An editor may write several files one after another.
+        An editor may write several files one after another, and so does git during a checkout or a rebase.
         """
         assert self.walker is not None
-        while (now := self.walker.stamps()) != self._stamps:
+        while (now := self.walker.stamps()) != self._stamps or self.walker.is_changing():
             self._stamps = now
             time.sleep(0.1)
         if self._try_sync(job, targets) is None:

@@ -231,8 +231,8 @@ def _program(command: str) -> list[str]:
     if launcher := _launcher(text):
         raise Refused(
             "NestedTorchrun",
-            f"the controller starts torchrun, and each rank would run {launcher}: "
-            "expected the command of one rank, e.g. python x.py",
+            "the controller starts torchrun: expected the command of one rank, e.g. python x.py"
+            + ("" if launcher == "torchrun" else f", found {launcher}"),
         )
     if SHELL.search(text) or "=" in words[0]:
         return ["--no-python", "bash", "-c", shlex.quote(text)]

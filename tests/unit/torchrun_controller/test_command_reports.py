@@ -60,10 +60,10 @@ NESTED = (
 
 @pytest.mark.parametrize("text", NESTED)
 def test_launchers_of_torch_in_a_rank_are_refused(text: str) -> None:
-    """kubeflow/trainer#1790, pytorch/pytorch#17041: each rank started the processes of a whole node, so that
-    their ports conflicted or each trained alone.
+    """kubeflow/trainer#1713, pytorch/pytorch#103221: a job's command was one that starts all ranks of a node.
 
-    Contract: before any pod is created, also behind a variable or another command.
+    Contract: it is refused before any pod is created, also behind a variable or another command. Each rank
+    would start the processes of a whole node.
     """
     with pytest.raises(Refused, match="expected the command of one rank"):
         command.torchrun("demo", spec(text), TWO, distributed())
