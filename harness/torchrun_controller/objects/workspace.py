@@ -31,6 +31,8 @@ fi
 """
 """Shell lines for pods that share one volume: only node 0 fetches the code, and the other nodes wait for
 it."""
+PROXIES = ("http_proxy", "https_proxy", "no_proxy", "all_proxy")
+"""The variables, in lower case, with which git finds a proxy."""
 CODE_RESOURCES = ("cpu", "memory", "ephemeral-storage")
 """The resources that the init container requests. Other resources, such as GPUs, are only for the ranks."""
 GIT = f"""set -e
@@ -138,13 +140,19 @@ def container(
         "imagePullPolicy": requested.image_pull_policy if requested else trainer["imagePullPolicy"],
         "command": command.verbatim(words),
         "workingDir": code.path,
-        "env": values,
+        "env": [*values, *_proxies(trainer)] if source == "git" else values,
         "terminationMessagePolicy": "FallbackToLogsOnError",
         **({"envFrom": [{"secretRef": {"name": secret}}]} if secret else {}),
         "volumeMounts": mounts,
         **_resources(trainer),
         **_security_context(trainer),
     }
+
+
+def _proxies(trainer: Object) -> list[Object]:
+    """Return the trainer's variables that name proxies. Without them, git would wait for a connection that a
+    firewall drops."""
+    return [each for each in trainer.get("env") or [] if each["name"].lower() in PROXIES]
 
 
 def _resources(trainer: Object) -> Object:

@@ -265,7 +265,7 @@ CODE_SOURCES: dict[str, Object] = {
 
 @pytest.mark.parametrize("source", CODE_SOURCES)
 def test_code_is_fetched_as_the_user_of_the_trainer(source: str) -> None:
-    """dagster-io/dagster#8900, zitadel/zitadel-charts#487, vllm-project/production-stack#756: an init
+    """dagster-io/dagster#8900, kserve/kserve#2096, vllm-project/production-stack#756: an init
     container without the main container's securityContext was rejected in a namespace of the level
     "restricted".
 
@@ -318,6 +318,20 @@ def test_git_is_fetched_at_its_ref() -> None:
     [fetch] = pod_of(made(job(workspaceStorage=code), queue()))["initContainers"]
     environment = {item["name"]: item["value"] for item in fetch["env"]}
     assert environment == {"URL": code["url"], "REF": "v1.2", "SHARED": "false"}
+
+
+def test_git_is_fetched_through_the_proxy_of_the_trainer() -> None:
+    """kserve/kserve#825 and #1348, eclipse-che/che#15263: the container that fetched files did not know the
+    proxy.
+
+    Contract: other variables, such as passwords, are not for it. An upload comes from the cluster itself.
+    """
+    proxies = [{"name": "HTTPS_PROXY", "value": "http://p:3128"}, {"name": "no_proxy", "value": ".svc"}]
+    of = queue(env=[*proxies, {"name": "TOKEN", "value": "x"}])
+    [fetch] = pod_of(made(job(**CODE_SOURCES["git"]), of))["initContainers"]
+    assert [each for each in fetch["env"] if each["name"] not in ("URL", "REF", "SHARED")] == proxies
+    [waiting] = pod_of(made(job(**CODE_SOURCES["upload"]), of))["initContainers"]
+    assert waiting["env"] == []
 
 
 @pytest.mark.parametrize(
