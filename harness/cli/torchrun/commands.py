@@ -161,11 +161,7 @@ def submit(
     digest = packed.tree.digest if packed else None
     if packed and (line := notes.summary(packed.tree.excluded)):
         report(line)
-    if (
-        packed
-        and "install" in (setup or "")
-        and (line := notes.version_from_git(folder, packed.tree.entries))
-    ):
+    if packed and (line := notes.version_from_git(folder, packed.tree.entries, setup or "")):
         report(line)
     jobs = _jobs(namespace, kubeconfig, context)
     job = jobs.create(jobs.document(name, spec, digest, jobs.namespace))
