@@ -69,11 +69,7 @@ class OwnRules:
         """The rules that match no path, because they are not relative to the folder or contain
         backslashes."""
 
-        rules = self._spec.patterns if self._spec else []
-        included = [
-            f"{each.pattern}" for each in rules if isinstance(each, RegexPattern) and not each.include
-        ]
-        self._folders = _compiled(_folders_of(included))
+        self._folders = _compiled(_folders_of(_included(self._spec)))
 
     def includes_below(self, folder: str) -> bool:
         """Return whether a rule includes a path inside a folder again, such as `!a/b.bin` for the folder `a`.
@@ -116,6 +112,13 @@ class Ignored:
             if ignored is not None:
                 return ignored
         return None
+
+
+def _included(spec: GitIgnoreSpec | None) -> Iterator[str]:
+    """Yield the rules that include paths again."""
+    for rule in spec.patterns if spec else ():
+        if isinstance(rule, RegexPattern) and isinstance(rule.pattern, str) and rule.include is False:
+            yield rule.pattern
 
 
 def _folders_of(rules: Iterable[str]) -> Iterator[str]:
