@@ -25,7 +25,7 @@ from typing import Any
 
 from harness.torchrun_sync.pod.control import Control
 from harness.torchrun_sync.pod.entries import Entry, Refused
-from harness.torchrun_sync.pod.files import full
+from harness.torchrun_sync.pod.files import volume_problem
 from harness.torchrun_sync.pod.store import Store
 
 PIECE = 1 << 20
@@ -155,7 +155,7 @@ def main(arguments: Sequence[str]) -> int:
                 Control(control).start(current["generation"], current["tree"])
                 return 0
         except (Refused, OSError, http.client.HTTPException, zlib.error) as error:
-            problem = full(error, os.path.dirname(root)) or f"{error}: {SEND_IT}"
+            problem = volume_problem(error, os.path.dirname(root)) or f"{error}: {SEND_IT}"
         if time.monotonic() > deadline:
             print(f"no code arrived within {seconds} s: {problem}", file=sys.stderr)
             return 1

@@ -1,4 +1,4 @@
-"""A volume that a sync has filled, and what a later sync finds on it."""
+"""Volumes that are full or unsuitable, and what a later sync finds on them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from harness.torchrun_sync.pod.entries import Entry
-from harness.torchrun_sync.pod.files import full
+from harness.torchrun_sync.pod.files import volume_problem
 from harness.torchrun_sync.pod.store import Store
 from harness.torchrun_sync.tree import Tree, Walker
 
@@ -94,7 +94,25 @@ def test_full_volume_has_advice(tmp_path: Path) -> None:
     Contract: another error is not taken for it.
     """
     for code in (errno.ENOSPC, errno.EDQUOT):
-        message = full(OSError(code, os.strerror(code)), str(tmp_path))
+        message = volume_problem(OSError(code, os.strerror(code)), str(tmp_path))
         assert f"the volume of {tmp_path} is full, with " in message
         assert ".torchrunignore, or use a larger volume" in message
-    assert full(OSError(errno.EACCES, "x"), str(tmp_path)) == full(ValueError("x"), str(tmp_path)) == ""
+    assert (
+        volume_problem(OSError(errno.EACCES, "x"), str(tmp_path))
+        == volume_problem(ValueError("x"), str(tmp_path))
+        == ""
+    )
+
+
+def test_volume_without_links_or_permissions_has_advice(tmp_path: Path) -> None:
+    """eclipse-che/che#18350, rstudio/helm#327, Azure/azure-storage-fuse#516: code could not be written to
+    shares of Azure, and the error named only a system call.
+
+    Contract: the message names the volume, and what to use instead. A missing file is another error.
+    """
+    for code in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS):
+        message = volume_problem(OSError(code, os.strerror(code), "trees/x/train.py"), str(tmp_path))
+        assert f"the volume of {tmp_path} does not permit symbolic links or permission bits" in message
+        assert "trees/x/train.py" in message
+        assert "instead of SMB" in message
+    assert volume_problem(FileNotFoundError(errno.ENOENT, "x", "y"), str(tmp_path)) == ""
