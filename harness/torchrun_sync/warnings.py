@@ -63,27 +63,15 @@ _POINTER, _POINTER_BYTES = b"version https://git-lfs.github.com/spec/", 1024
 
 
 def warnings(top: Path, entries: Sequence[Entry]) -> Iterator[str]:
-    """Yield a sentence for each kind of content that the user probably does not intend to send."""
+    """Yield a sentence for each kind of content that the user probably does not intend to send.
+
+    size_warnings() yields those that need no look at the files.
+    """
     files = [entry for entry in entries if entry["kind"] == "file"]
     if secrets := [e["path"] for e in entries if e["kind"] != "dir" and _is_secret(top, e["path"])]:
         yield (
             f"warning: files that look like secrets are sent to the cluster: {_sample(secrets)}; "
             f"to keep them here, add them to {OWN}"
-        )
-    large = sorted((e for e in files if e["size"] >= LARGE_BYTES), key=lambda e: -int(e["size"]))
-    if large:
-        descriptions = _sample([f"{e['path']} ({e['size'] / 1e6:.1f} MB)" for e in large])
-        yield f"warning: large files are sent: {descriptions}; move data to a claim, or add it to {OWN}"
-    small = [entry for entry in files if entry["size"] < LARGE_BYTES]
-    # The amounts are rounded down to multiples of these limits, because Walker repeats a warning whose text
-    # changes.
-    total = sum(entry["size"] for entry in small) // LARGE_TOTAL_BYTES * (LARGE_TOTAL_BYTES // 1_000_000)
-    count = len(small) // MANY_FILES * MANY_FILES
-    amounts = [f"more than {count} files"] * bool(count) + [f"more than {total} MB"] * bool(total)
-    if amounts:
-        yield (
-            f"warning: {' and '.join(amounts)} are sent, most of them in "
-            f"{escaped_path(_largest_folder(small))}; move data to a claim, or add it to {OWN}"
         )
     if pointers := [e["path"] for e in files if e["size"] < _POINTER_BYTES and _is_pointer(top / e["path"])]:
         yield f"warning: Git LFS pointers are sent instead of files: {_sample(pointers)}; run `git lfs pull`"
@@ -102,6 +90,25 @@ def warnings(top: Path, entries: Sequence[Entry]) -> Iterator[str]:
         yield f"warning: git cannot read ignore files in UTF-16: {_sample(ignored)}; save them as UTF-8"
     if not files:
         yield f"warning: no files in {top} are sent; `--dry-run` lists the excluded files"
+
+
+def size_warnings(files: Sequence[tuple[str, int]]) -> Iterator[str]:
+    """Yield a sentence if files are large or numerous. `files` contains (path, size) of each file."""
+    large = sorted((each for each in files if each[1] >= LARGE_BYTES), key=lambda each: -each[1])
+    if large:
+        descriptions = _sample([f"{path} ({size / 1e6:.1f} MB)" for path, size in large])
+        yield f"warning: large files are sent: {descriptions}; move data to a claim, or add it to {OWN}"
+    small = [each for each in files if each[1] < LARGE_BYTES]
+    # The amounts are rounded down to multiples of these limits, because Walker repeats a warning whose text
+    # changes.
+    total = sum(size for _, size in small) // LARGE_TOTAL_BYTES * (LARGE_TOTAL_BYTES // 1_000_000)
+    count = len(small) // MANY_FILES * MANY_FILES
+    amounts = [f"more than {count} files"] * bool(count) + [f"more than {total} MB"] * bool(total)
+    if amounts:
+        yield (
+            f"warning: {' and '.join(amounts)} are sent, most of them in "
+            f"{escaped_path(_largest_folder(small))}; move data to a claim, or add it to {OWN}"
+        )
 
 
 def version_from_git(top: Path, entries: Sequence[Entry], setup: str) -> str:
@@ -200,13 +207,13 @@ def _links_to_unsent(top: Path, entries: Sequence[Entry]) -> Iterator[Entry]:
                 yield entry
 
 
-def _largest_folder(files: Sequence[Entry]) -> str:
+def _largest_folder(files: Sequence[tuple[str, int]]) -> str:
     """Return the name of the top-level folder or file with the most content. Each file counts as 10 kB more
     than its size, so that many small files count as much as a few large ones."""
     costs: Counter[str] = Counter()
-    for entry in files:
-        folder, slash, _ = entry["path"].partition("/")
-        costs[f"{folder}{slash}"] += entry["size"] + LARGE_TOTAL_BYTES // MANY_FILES
+    for path, size in files:
+        folder, slash, _ = path.partition("/")
+        costs[f"{folder}{slash}"] += size + LARGE_TOTAL_BYTES // MANY_FILES
     return costs.most_common(1)[0][0]
 
 

@@ -121,6 +121,32 @@ def test_what_stays_here_is_one_line_or_a_list() -> None:
     assert len([*warnings.listing(excluded)]) == 3
 
 
+def test_large_folder_is_reported_before_it_is_read(tmp_path: Path) -> None:
+    """keras-team/kinetic#262, skypilot-org/skypilot#391, ray-project/ray#18618: a launch from a folder with a
+    data set read all of it, for minutes and without a word.
+
+    Contract: sizes and links that lead out are known before the first file is read.
+    """
+    (tmp_path / "data").mkdir()
+    with (tmp_path / "data/a.bin").open("wb") as file:
+        file.truncate(20_000_000)
+    lines: list[str] = []
+
+    class Reading(Walker):
+        def _digest(self, path: str) -> tuple[int, str]:
+            lines.append(f"read {path}")
+            return super()._digest(path)
+
+    Reading(tmp_path, lines.append).scan()
+    assert [line.split(":")[0] for line in lines] == ["warning", "read data/a.bin"]
+    assert "data/a.bin (20.0 MB)" in lines[0]
+    lines.clear()
+    (tmp_path / "z").symlink_to("/etc")
+    with pytest.raises(UsageError, match="lead out of"):
+        Reading(tmp_path, lines.append).scan()
+    assert not [line for line in lines if line.startswith("read")]
+
+
 @pytest.mark.parametrize("count", [5, 6])
 def test_the_line_has_an_end(count: int) -> None:
     """Contract: a thousand ignored files are a number."""
