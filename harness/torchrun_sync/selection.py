@@ -180,9 +180,10 @@ class Selection:
         If .torchrunignore itself excludes the folder, git's rule applies: nothing in it is included again.
         """
         if is_own:
+            shown = escaped_path(path)
             self.notices.append(
-                f"{OWN} excludes {escaped_path(path)}/ with everything in it; to include a path in it again, "
-                f"write {escaped_path(path)}/* instead of {escaped_path(path)}/"
+                f"{OWN} excludes {shown}/ with everything in it; to include a path in it again, write the "
+                f"rules !{shown}/ and {shown}/* before the path's rule"
             )
             self.excluded.append((f"{path}/", reason))
             return

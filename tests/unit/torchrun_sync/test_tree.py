@@ -125,19 +125,23 @@ def test_path_below_an_excluded_folder_is_included_again(tmp_path: Path, name: s
         assert dict(tree.excluded)["weights/"] == "a .gitignore file excludes it"
 
 
-def test_rule_that_an_earlier_rule_defeats_is_named(tmp_path: Path) -> None:
-    """moby/moby#31630, docker/buildx#850: with the rule data/, git looks at no rule for a path in data.
+@pytest.mark.parametrize("first", ["data/", "*", "data"])
+def test_rule_that_an_earlier_rule_defeats_is_named(tmp_path: Path, first: str) -> None:
+    """moby/moby#31630, docker/buildx#850, meta-pytorch/torchx#476: with the rule data/, git looks at no rule
+    for a path in data.
 
-    Contract: the user reads how to write it. With data/*, it works, and nothing is said.
+    Contract: the user reads which rules to add. With them, the path is sent, and no other one.
     """
     (tmp_path / "data").mkdir()
-    (tmp_path / "data/keep.csv").write_text("")
-    for first, sent in (("data/", False), ("data/*", True)):
+    for name in ("keep.csv", "other.csv"):
+        (tmp_path / "data" / name).write_text("")
+    for added, sent in (("", set()), ("!data/\ndata/*\n", {"data/keep.csv"})):
         messages: list[str] = []
-        (tmp_path / ".torchrunignore").write_text(f"{first}\n!data/keep.csv\n")
+        (tmp_path / ".torchrunignore").write_text(f"{first}\n{added}!data/keep.csv\n")
         tree = Walker(tmp_path, messages.append).scan()
-        assert ("data/keep.csv" in {entry["path"] for entry in tree.entries}) is sent
-        assert messages == [] if sent else "instead of data/" in messages[0]
+        assert {entry["path"] for entry in tree.entries if entry["path"].startswith("data/")} == sent
+        notes = [line for line in messages if line.startswith("note: ")]
+        assert notes == [] if added else "write the rules !data/ and data/* before" in notes[0]
 
 
 def test_what_has_no_content_is_named_as_skipped(tmp_path: Path) -> None:
