@@ -145,7 +145,7 @@ def container(
         **({"envFrom": [{"secretRef": {"name": secret}}]} if secret else {}),
         "volumeMounts": mounts,
         **_resources(trainer),
-        **_security_context(trainer),
+        **_security_context(trainer, has_own_image=bool(requested and requested.image)),
     }
 
 
@@ -171,14 +171,17 @@ def _resources(trainer: Object) -> Object:
     return {"resources": given} if given else {}
 
 
-def _security_context(trainer: Object) -> Object:
+def _security_context(trainer: Object, *, has_own_image: bool) -> Object:
     """Return the trainer's security context for the init container, without additional privileges.
 
     The trainer could not read the code, nor receive new code, if another user had written it. The Pod
     Security Standard "restricted" also applies to init containers. The root filesystem stays writable,
-    because git and S3 downloads use /tmp.
+    because git and S3 downloads use /tmp. `runAsNonRoot` without a user is a statement about the trainer's
+    image, and may be wrong for another image.
     """
     context = dict(trainer.get("securityContext") or {})
+    if has_own_image and "runAsUser" not in context:
+        context.pop("runAsNonRoot", None)
     for field in ("privileged", "procMount", "readOnlyRootFilesystem"):
         context.pop(field, None)
     if "capabilities" in context:

@@ -297,6 +297,24 @@ def test_privileges_of_the_trainer_are_not_for_its_code() -> None:
     assert "securityContext" not in fetch
 
 
+@pytest.mark.parametrize(
+    ("user", "kept"), [({}, {}), ({"runAsUser": 1000}, {"runAsUser": 1000, "runAsNonRoot": True})]
+)
+def test_image_of_git_may_have_another_user(user: Object, kept: Object) -> None:
+    """Contract: with runAsNonRoot, the kubelet refuses to start an image whose user is root, such as one of
+    git. The trainer's image has a user of its own.
+    """
+    template = {
+        "spec": {"containers": [{"name": "trainer", "securityContext": {"runAsNonRoot": True, **user}}]}
+    }
+    code = {"source": "git", "url": "https://git.example/a.git", "image": "alpine/git"}
+    of = queue(
+        podTemplate=template, overrides={"fields": ["workspaceStorage.image"], "images": ["alpine/git"]}
+    )
+    [fetch] = pod_of(made(job(workspaceStorage=code), of))["initContainers"]
+    assert fetch.get("securityContext", {}) == kept
+
+
 @pytest.mark.parametrize("source", CODE_SOURCES)
 def test_container_that_fetches_code_fits_a_quota(source: str) -> None:
     """apache/uniffle#521, SeldonIO/seldon-core#776, apache/solr-operator#448: an init container without
