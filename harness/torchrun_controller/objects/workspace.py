@@ -100,10 +100,13 @@ def container(
     parts: int,
     code: job_volumes.Volume | None,
     trainer: Object,
+    *,
+    fs_group: bool,
 ) -> Object | None:
     """Return the init container that fetches the code or waits for the sync, or None if none is needed.
 
-    `parts` is the number of Secrets that store the uploaded code. The container's termination message is the
+    `parts` is the number of Secrets that store the uploaded code. `fs_group` is true if the pod's volumes
+    belong to a group of its own. The container's termination message is the
     code's commit or digest, which must be the same in all pods.
     """
     if code is None:
@@ -145,7 +148,11 @@ def container(
         **({"envFrom": [{"secretRef": {"name": secret}}]} if secret else {}),
         "volumeMounts": mounts,
         **_resources(trainer),
-        **_security_context(trainer, has_own_image=bool(requested and requested.image)),
+        **_security_context(
+            trainer,
+            has_own_image=bool(requested and requested.image),
+            may_belong_to_root="persistentVolumeClaim" in code.source and not fs_group,
+        ),
     }
 
 
@@ -171,17 +178,20 @@ def _resources(trainer: Object) -> Object:
     return {"resources": given} if given else {}
 
 
-def _security_context(trainer: Object, *, has_own_image: bool) -> Object:
+def _security_context(trainer: Object, *, has_own_image: bool, may_belong_to_root: bool) -> Object:
     """Return the trainer's security context for the init container, without additional privileges.
 
     The trainer could not read the code, nor receive new code, if another user had written it. The Pod
-    Security Standard "restricted" also applies to init containers. The root filesystem stays writable,
-    because git and S3 downloads use /tmp. `runAsNonRoot` without a user is a statement about the trainer's
-    image, and may be wrong for another image.
+    Security Standard "restricted" also applies to init containers. There are three exceptions:
+    - The root filesystem is writable, because git and S3 downloads use /tmp.
+    - `runAsNonRoot` without a user is a statement about the trainer's image, not about another image.
+    - If the volume may belong to root, the image's user stays, because another user could not write to it.
     """
     context = dict(trainer.get("securityContext") or {})
     if has_own_image and "runAsUser" not in context:
         context.pop("runAsNonRoot", None)
+    if may_belong_to_root:
+        context = {name: value for name, value in context.items() if not name.startswith("runAs")}
     for field in ("privileged", "procMount", "readOnlyRootFilesystem"):
         context.pop(field, None)
     if "capabilities" in context:

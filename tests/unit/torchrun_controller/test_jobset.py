@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import yaml
-from pod_templates import violations
 from torchrun_objects import job, queue
 
 from harness.torchrun_controller.api import names
@@ -257,99 +256,12 @@ def test_pods_look_for_the_code_that_the_cluster_keeps(parts: str, looked_for: i
     assert "workspace-kept" not in {mount["name"] for mount in trainer["volumeMounts"]}
 
 
-CODE_SOURCES: dict[str, Object] = {
-    "upload": {"annotations": {names.WORKSPACE_ANNOTATION: "sha256:1", names.PARTS_ANNOTATION: "1"}},
-    "git": {"workspaceStorage": {"source": "git", "url": "https://git.example/a.git"}},
-}
-
-
-@pytest.mark.parametrize("source", CODE_SOURCES)
-def test_code_is_fetched_as_the_user_of_the_trainer(source: str) -> None:
-    """dagster-io/dagster#8900, kserve/kserve#2096, vllm-project/production-stack#756: an init
-    container without the main container's securityContext was rejected in a namespace of the level
-    "restricted".
-
-    Contract: otherwise, another user would also own the code and the control files.
-    """
-    context = {
-        "runAsUser": 1000,
-        "runAsNonRoot": True,
-        "allowPrivilegeEscalation": False,
-        "capabilities": {"drop": ["ALL"]},
-        "seccompProfile": {"type": "RuntimeDefault"},
-    }
-    template = {"spec": {"containers": [{"name": "trainer", "securityContext": context}]}}
-    spec = pod_of(made(job(**CODE_SOURCES[source]), queue(podTemplate=template)))
-    assert spec["initContainers"][0]["securityContext"] == context
-    assert [*violations(spec)] == []
-
-
-def test_privileges_of_the_trainer_are_not_for_its_code() -> None:
-    """Contract: fetching code needs neither the node nor added capabilities. Without a securityContext of the
-    trainer, there is none.
-    """
-    context = {"privileged": True, "capabilities": {"add": ["IPC_LOCK"]}, "runAsUser": 0}
-    template = {"spec": {"containers": [{"name": "trainer", "securityContext": context}]}}
-    of = queue(podTemplate=template, privileges=["privileged", "capabilities"])
-    [fetch] = pod_of(made(job(**CODE_SOURCES["git"]), of))["initContainers"]
-    assert fetch["securityContext"] == {"runAsUser": 0, "capabilities": {}}
-    [fetch] = pod_of(made(job(**CODE_SOURCES["git"]), queue()))["initContainers"]
-    assert "securityContext" not in fetch
-
-
-@pytest.mark.parametrize(
-    ("user", "kept"), [({}, {}), ({"runAsUser": 1000}, {"runAsUser": 1000, "runAsNonRoot": True})]
-)
-def test_image_of_git_may_have_another_user(user: Object, kept: Object) -> None:
-    """Contract: with runAsNonRoot, the kubelet refuses to start an image whose user is root, such as one of
-    git. The trainer's image has a user of its own.
-    """
-    template = {
-        "spec": {"containers": [{"name": "trainer", "securityContext": {"runAsNonRoot": True, **user}}]}
-    }
-    code = {"source": "git", "url": "https://git.example/a.git", "image": "alpine/git"}
-    of = queue(
-        podTemplate=template, overrides={"fields": ["workspaceStorage.image"], "images": ["alpine/git"]}
-    )
-    [fetch] = pod_of(made(job(workspaceStorage=code), of))["initContainers"]
-    assert fetch.get("securityContext", {}) == kept
-
-
-@pytest.mark.parametrize("source", CODE_SOURCES)
-def test_container_that_fetches_code_fits_a_quota(source: str) -> None:
-    """apache/uniffle#521, SeldonIO/seldon-core#776, apache/solr-operator#448: an init container without
-    resources was rejected by a ResourceQuota.
-
-    Contract: it has the trainer's CPU and memory, but no GPU. Without amounts in the queue, it has none.
-    """
-    of = queue(nodeResources=GPU_NODES)
-    [fetch] = pod_of(made(job(numNodes=None, numGPUs=8, **CODE_SOURCES[source]), of))["initContainers"]
-    amounts = {"cpu": "96000m", "memory": str(512 << 30)}
-    assert fetch["resources"] == {"requests": amounts, "limits": amounts}
-    [fetch] = pod_of(made(job(**CODE_SOURCES[source]), queue(nodeResources={})))["initContainers"]
-    assert "resources" not in fetch
-
-
 def test_git_is_fetched_at_its_ref() -> None:
     """Contract: the ref is the ref, not the URL (the original's mistake)."""
     code = {"source": "git", "url": "https://git.example/a.git", "ref": "v1.2"}
     [fetch] = pod_of(made(job(workspaceStorage=code), queue()))["initContainers"]
     environment = {item["name"]: item["value"] for item in fetch["env"]}
     assert environment == {"URL": code["url"], "REF": "v1.2", "SHARED": "false"}
-
-
-def test_git_is_fetched_through_the_proxy_of_the_trainer() -> None:
-    """kserve/kserve#825 and #1348, eclipse-che/che#15263: the container that fetched files did not know the
-    proxy.
-
-    Contract: other variables, such as passwords, are not for it. An upload comes from the cluster itself.
-    """
-    proxies = [{"name": "HTTPS_PROXY", "value": "http://p:3128"}, {"name": "no_proxy", "value": ".svc"}]
-    of = queue(env=[*proxies, {"name": "TOKEN", "value": "x"}])
-    [fetch] = pod_of(made(job(**CODE_SOURCES["git"]), of))["initContainers"]
-    assert [each for each in fetch["env"] if each["name"] not in ("URL", "REF", "SHARED")] == proxies
-    [waiting] = pod_of(made(job(**CODE_SOURCES["upload"]), of))["initContainers"]
-    assert waiting["env"] == []
 
 
 @pytest.mark.parametrize(
