@@ -61,7 +61,7 @@ ERRORS = {
 
 
 @pytest.mark.parametrize("error", ERRORS)
-def test_an_error_in_the_folder_does_not_end_the_watch(folder: Path, error: str) -> None:
+def test_an_error_in_the_folder_ends_no_watch(folder: Path, error: str) -> None:
     """browserify/browserify#258, vectordotdev/vector#1816, GoogleContainerTools/skaffold#2278: a watch ended
     with the first error in a file that the user was editing.
 
@@ -129,7 +129,7 @@ def test_file_that_keeps_changing_is_named(folder: Path, monkeypatch: pytest.Mon
     assert "run.log" in (command._stamps or {})
 
 
-def test_file_that_restarts_the_ranks_again_and_again_is_named(folder: Path) -> None:
+def test_file_that_restarts_the_ranks_often_is_named(folder: Path) -> None:
     """GoogleContainerTools/skaffold#6532: a log in the watched folder caused build after build.
 
     Contract: it is named once. Edits of several files are no such case.
