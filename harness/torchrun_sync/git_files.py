@@ -10,6 +10,9 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import time
+import unicodedata
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +22,8 @@ from harness.core.processes import environment
 
 SECONDS = 120.0
 """The timeout of a git command in seconds. The timeout is long, because network file systems are slow."""
+LOCK_SECONDS = 30.0
+"""The maximum age of a lock on git's index, in seconds, that shows that git is changing files."""
 GITLINK = "160000"
 """The file mode of a submodule in git's index."""
 EXECUTABLE, LINK = "100755", "120000"
@@ -55,22 +60,54 @@ class GitFiles:
     """Maps tracked files to whether they are executable. The mapping is empty unless git ignores the
     permission bits on the disk (core.fileMode is false). For files that are not in the mapping, the
     permission bits on the disk apply."""
-    _tracked_folders: frozenset[str] = field(init=False)
+    ignores_case: bool = field(default=False, kw_only=True)
+    """Whether git regards names that differ only in case as the same name (core.ignoreCase), because the
+    disk does, as on macOS and Windows. The disk may then show another case than git's index."""
+    composes: bool = field(default=False, kw_only=True)
+    """Whether git prints names in composed Unicode (core.precomposeUnicode), although macOS may store and
+    list them in decomposed Unicode."""
+    _names: dict[str, list[str]] = field(init=False)
+    """The names of all tracked files and their folders, keyed by `_key`."""
+    _untracked: frozenset[str] = field(init=False)
+    _ignored_folders: frozenset[str] = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_tracked_folders", frozenset(_parents({*self.tracked, *self.submodules})))
+        names: dict[str, list[str]] = defaultdict(list)
+        for path in (*self.tracked, *self.submodules):
+            names[self._key(path)].append(path)
+        for path in _parents({*self.tracked, *self.submodules}):
+            names[f"{self._key(path)}/"].append(path)
+        for path in self.submodules:
+            names[f"{self._key(path)}/"].append(path)
+        object.__setattr__(self, "_names", dict(names))
+        object.__setattr__(self, "_untracked", frozenset(map(self._key, self.untracked)))
+        object.__setattr__(self, "_ignored_folders", frozenset(map(self._key, self.ignored_folders)))
+
+    def _key(self, path: str) -> str:
+        path = unicodedata.normalize("NFC", path) if self.composes else path
+        return path.casefold() if self.ignores_case else path
 
     def is_tracked(self, path: str) -> bool:
         """Return whether git tracks a file or, if the path ends with a slash, any file in the folder."""
-        if path.endswith("/"):
-            return path[:-1] in self.submodules or path[:-1] in self._tracked_folders
-        return path in self.tracked
+        return self._key(path) in self._names
 
     def is_ignored(self, path: str) -> bool:
         """Return whether git ignores an untracked path. Folder paths end with a slash."""
         if path.endswith("/"):
-            return path[:-1] in self.ignored_folders
-        return path not in self.untracked
+            return self._key(path[:-1]) in self._ignored_folders
+        return self._key(path) not in self._untracked
+
+    def name_in_git(self, path: str) -> str:
+        """Return the last component of a path as git spells it, if the disk spells it with another case.
+        Otherwise, return "". Folder paths end with a slash."""
+        name = path.rstrip("/").rpartition("/")[2]
+        names = {each.rpartition("/")[2] for each in self._names.get(self._key(path), [])}
+        return min(names) if self.ignores_case and names and name not in names else ""
+
+    def colliding(self) -> list[list[str]]:
+        """Return the groups of tracked files whose names git regards as the same name."""
+        groups = ({*paths} for key, paths in self._names.items() if not key.endswith("/"))
+        return sorted(sorted(group) for group in groups if len(group) > 1)
 
 
 def git_files(folder: Path) -> GitFiles:
@@ -108,8 +145,16 @@ def git_files(folder: Path) -> GitFiles:
     ignored_folders = {path[:-1] for path in ignored if path.endswith("/") and path[:-1] not in parents}
     links = {path for path, mode in modes.items() if mode == LINK}
     files = (tracked, untracked, submodules, repositories, ignored_folders, unmerged, links)
-    executable = {} if _has_file_modes(folder) else _executable(folder, modes)
-    return GitFiles(*map(frozenset, files), executable=executable)
+    disk = _disk_settings(folder)
+    # Git does not trust the permission bits on Windows file systems and some network file systems, where
+    # either all files or no files may appear to be executable.
+    executable = {} if disk.get("core.filemode", True) else _executable(folder, modes)
+    return GitFiles(
+        *map(frozenset, files),
+        executable=executable,
+        ignores_case=disk.get("core.ignorecase", False),
+        composes=disk.get("core.precomposeunicode", False),
+    )
 
 
 def _executable(folder: Path, modes: dict[str, str]) -> dict[str, bool]:
@@ -128,14 +173,11 @@ def _executable(folder: Path, modes: dict[str, str]) -> dict[str, bool]:
     }
 
 
-def _has_file_modes(folder: Path) -> bool:
-    """Return whether git trusts the permission bits on the disk.
-
-    Git does not trust the permission bits on Windows file systems and some network file systems, where either
-    all files or no files may appear to be executable.
-    """
-    result = _run(folder, "config", "--type=bool", "--get", "core.fileMode")
-    return result.stdout.strip() != b"false"
+def _disk_settings(folder: Path) -> dict[str, bool]:
+    """Return git's settings for properties of the disk, keyed by name in lower case."""
+    names = r"^core\.(filemode|ignorecase|precomposeunicode)$"
+    lines = _run(folder, "config", "--type=bool", "--get-regexp", names).stdout.decode().splitlines()
+    return {name: value == "true" for name, _, value in (line.partition(" ") for line in lines)}
 
 
 def linked_work_tree_of(folder: Path) -> Path | None:
@@ -148,6 +190,24 @@ def linked_work_tree_of(folder: Path) -> Path | None:
     # The path of a submodule's repository has no `worktrees` before its last component.
     repository = Path(text.removeprefix("gitdir:").strip())
     return repository.parent.parent if repository.parent.name == "worktrees" else None
+
+
+def is_changing(folder: Path) -> bool:
+    """Return whether git is changing the files or the index of the folder's work tree, e.g. in a checkout, a
+    rebase or a stash.
+
+    git locks the index for this time. A lock is ignored after LOCK_SECONDS, because it may be left from a
+    process that was killed, or belong to a commit whose message is being edited.
+    """
+    if (repository := is_in_repository(folder)) is None:
+        return False
+    try:
+        if repository.is_file():  # In a submodule and in a linked work tree, the file contains the path.
+            path = repository.read_text(errors="replace").removeprefix("gitdir:").strip()
+            repository = repository.parent / path
+        return time.time() - (repository / "index.lock").lstat().st_mtime < LOCK_SECONDS
+    except OSError:
+        return False
 
 
 def is_in_repository(folder: Path) -> Path | None:

@@ -1,6 +1,7 @@
 """Select the files in a folder to send. The first of these rules that matches a path applies:
 
-1. the folder's .torchrunignore; a folder that it includes again is sent with all its content;
+1. the folder's .torchrunignore; a folder that it includes again is sent with all its content, and a rule with
+   a slash also includes a path again that lies in a folder which other rules exclude;
 2. in a git work tree, git (git_files.py): tracked files are sent, ignored files are not;
    elsewhere, the .gitignore files (ignored.py);
 3. built-in rules that exclude caches and virtual environments, except for files that git tracks. Virtual
@@ -82,6 +83,20 @@ class _IncludeAll:
         return BUILT_IN if is_never_meant(path) else ""
 
 
+@dataclass(frozen=True)
+class _ExcludeAll:
+    """The rules for an excluded folder. Only paths that .torchrunignore includes again are sent."""
+
+    reason: str
+
+    def enter(self, folder: str) -> None:
+        pass
+
+    def excluded(self, path: str) -> str:
+        del path
+        return self.reason
+
+
 @dataclass
 class Selection:
     """Selects files during a single walk through a folder. The lists are complete when the walk has ended."""
@@ -147,12 +162,38 @@ class Selection:
                 # Git does not list sockets, pipes or devices, so git seems to ignore these files.
                 if reason in ("", IGNORED):
                     self.skipped.append(path)
+            elif reason and is_folder and self._own_rules.includes_below(rule_path):
+                yield from self._excluded_folder(path, status, reason, own is True)
             elif reason:
                 self.excluded.append((rule_path, reason))
             else:
+                self._notice_case(rules, path, _below(rule_path, base))
                 yield path, status
                 if is_folder:
                     yield from self._folder(path, *self._inner(path, rules, base, own is False))
+
+    def _excluded_folder(
+        self, path: str, status: os.stat_result, reason: str, is_own: bool
+    ) -> Iterator[tuple[str, os.stat_result]]:
+        """Walk through an excluded folder that contains paths which .torchrunignore includes again.
+
+        If .torchrunignore itself excludes the folder, git's rule applies: nothing in it is included again.
+        """
+        if is_own:
+            shown = escaped_path(path)
+            self.notices.append(
+                f"{OWN} excludes {shown}/ with everything in it; to include a path in it again, write the "
+                f"rules !{shown}/ and {shown}/* before the path's rule"
+            )
+            self.excluded.append((f"{path}/", reason))
+            return
+        before = len(self.excluded)
+        inner = [*self._folder(path, _ExcludeAll(reason), "")]
+        if all(stat.S_ISDIR(each.st_mode) for _, each in inner):
+            self.excluded[before:] = [(f"{path}/", reason)]
+            return
+        yield path, status
+        yield from inner
 
     def _inner(self, path: str, rules: _Rules, base: str, included: bool) -> tuple[_Rules, str]:
         """Return the rules for the content of a folder, and the folder to which the paths in these rules are
@@ -171,6 +212,15 @@ class Selection:
                 )
             return _ByFiles(Ignored(self.top / path)), path
         return (_IncludeAll(), base) if included else (rules, base)
+
+    def _notice_case(self, rules: _Rules, path: str, rule_path: str) -> None:
+        """Add a notice if git stores a path with another case than the disk, which neither of them regards
+        as a difference."""
+        if isinstance(rules, _ByGit) and (name := rules.files.name_in_git(rule_path)):
+            self.notices.append(
+                f"{escaped_path(path)} is sent under this name, but its name in git is {escaped_path(name)}; "
+                "names in a pod are case-sensitive"
+            )
 
     def _rules(self, path: str) -> _Rules:
         """Return the rules for a folder. In a work tree, these are git's rules. Elsewhere, they are the rules
@@ -219,6 +269,13 @@ class Selection:
             for each in sorted(files.links)
             if (folder / each).is_file() and not (folder / each).is_symlink()
         ]
+        for group in files.colliding():
+            missing = [each for each in group if not _is_listed(folder, each)]
+            if missing:
+                self.notices.append(
+                    f"git has {' and '.join(map(shown, group))}, which this disk does not distinguish; "
+                    f"{', '.join(map(shown, missing))} does not exist here and is not sent"
+                )
 
 
 def _is_environment(folder: Path) -> bool:
@@ -228,6 +285,18 @@ def _is_environment(folder: Path) -> bool:
     links to this machine's Python would be refused.
     """
     return (folder / "pyvenv.cfg").is_file() or (folder / "conda-meta").is_dir()
+
+
+def _is_listed(folder: Path, path: str) -> bool:
+    """Return whether a path exists with exactly this case, also on a disk that ignores the case."""
+    for part in path.split("/"):
+        try:
+            if part not in os.listdir(folder):
+                return False
+        except OSError:
+            return False
+        folder /= part
+    return True
 
 
 def _has_markers(file: Path) -> bool:

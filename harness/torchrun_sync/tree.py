@@ -7,7 +7,7 @@ import os
 import stat
 import time
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import sha256
@@ -15,11 +15,12 @@ from pathlib import Path
 
 from harness.core.errors import UsageError
 from harness.core.progress import Progress
+from harness.torchrun_sync.git_files import is_changing
 from harness.torchrun_sync.ignored import OWN
 from harness.torchrun_sync.pod.entries import Entry, leaves, tree_digest
 from harness.torchrun_sync.pods import STORE
 from harness.torchrun_sync.selection import Selection, escaped_path, unreadable
-from harness.torchrun_sync.warnings import warnings
+from harness.torchrun_sync.warnings import size_warnings, warnings
 
 PIECE = 1 << 20
 SHOWN = 5
@@ -79,16 +80,16 @@ class Walker:
         during the scan, and therefore before anything is sent.
         """
         selection = Selection(self.top)
-        entries: list[Entry] = []
+        links: list[tuple[str, os.stat_result]] = []
+        others: list[tuple[str, os.stat_result]] = []
         for path, status in selection.walk():
-            try:
-                entries.append(self._entry(path, status, selection.executable.get(path)))
-            except FileNotFoundError:
-                continue
-            except OSError as error:
-                raise unreadable(self.top / path, error) from None
-        self._forget({entry["path"] for entry in entries})
+            (links if stat.S_ISLNK(status.st_mode) else others).append((path, status))
+        # Reading the files may take minutes, so what is known without reading them is reported first.
+        self._warn_once(size_warnings([(path, s.st_size) for path, s in others if stat.S_ISREG(s.st_mode)]))
+        entries = self._entries(links, selection)
         self._require_links_inside(entries)
+        entries += self._entries(others, selection)
+        self._forget({entry["path"] for entry in entries})
         if any(entry["path"] == STORE for entry in entries):
             raise UsageError(
                 f"{self.top / STORE} cannot be sent, because a pod keeps the code in a folder of this name",
@@ -100,14 +101,27 @@ class Walker:
             tuple(selection.skipped),
             tuple(selection.excluded),
         )
-        for warning in (
-            *(f"note: {notice}" for notice in selection.notices),
-            *warnings(self.top, tree.entries),
-        ):
-            if warning not in self._warned:
-                self._warned.add(warning)
-                self.warn(warning)
+        self._warn_once(f"note: {notice}" for notice in selection.notices)
+        self._warn_once(warnings(self.top, tree.entries))
         return tree
+
+    def _entries(self, paths: Sequence[tuple[str, os.stat_result]], selection: Selection) -> list[Entry]:
+        """Return the entries of paths. Paths that no longer exist are left out."""
+        entries: list[Entry] = []
+        for path, status in paths:
+            try:
+                entries.append(self._entry(path, status, selection.executable.get(path)))
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                raise unreadable(self.top / path, error) from None
+        return entries
+
+    def _warn_once(self, texts: Iterable[str]) -> None:
+        for text in texts:
+            if text not in self._warned:
+                self._warned.add(text)
+                self.warn(text)
 
     def stamps(self) -> dict[str, Stamp | str]:
         """Return the stamp of each file and the mode of each folder, keyed by path. Files are not read.
@@ -118,6 +132,10 @@ class Walker:
             path: f"{status.st_mode}" if stat.S_ISDIR(status.st_mode) else _stamp(status)
             for path, status in Selection(self.top).walk()
         }
+
+    def is_changing(self) -> bool:
+        """Return whether git is changing the folder's files, so that more changes follow within moments."""
+        return is_changing(self.top)
 
     def _require_links_inside(self, entries: Sequence[Entry]) -> None:
         """Raise UsageError if a link's target is outside the folder, or is reached through a path outside the

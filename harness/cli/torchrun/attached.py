@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kubernetes.client.exceptions import ApiException
@@ -16,15 +16,17 @@ from urllib3.exceptions import HTTPError
 
 from harness.cli.torchrun.jobs import PROGRAM, Jobs, finished, phase, rank, reason, unobserved
 from harness.cli.torchrun.stored_code import CodeStore, generation_of, is_stored, pack_code
-from harness.core.errors import HarnessError, WaitError
+from harness.core.errors import HarnessError, UsageError, WaitError
 from harness.core.kubernetes import Object
 from harness.core.progress import Progress
 from harness.core.terminal_row import Row
 from harness.core.terminal_text import Terminal, printable
 from harness.torchrun_controller.api import names
 from harness.torchrun_sync.channel import ContainerGone, Cut
+from harness.torchrun_sync.ignored import OWN
 from harness.torchrun_sync.job_sync import Fleet, Synced
 from harness.torchrun_sync.pods import TRAINER, Target, target
+from harness.torchrun_sync.selection import escaped_path
 from harness.torchrun_sync.tree import Stamp, Walker
 
 POLL_SECONDS = 0.5
@@ -33,6 +35,11 @@ PATIENCE_SECONDS = 60.0
 --watch` extends this time repeatedly."""
 RENEW_SECONDS = 15.0
 RETRY_SECONDS = 2.0
+SETTLE_SECONDS = 10.0
+"""The number of seconds after which a file that does not stop changing is reported."""
+REPEAT_SECONDS, MANY_CHANGES = 20.0, 5
+"""A file is also reported if it changes MANY_CHANGES times, each within REPEAT_SECONDS of the last time."""
+NO_CODE = f"; a file that keeps changing is probably not code: add it to {OWN}"
 CUT_SECONDS = 600.0
 """The number of seconds for which a failed sync is retried. The controller uses the same limit for pods that
 wait for their code."""
@@ -71,6 +78,10 @@ class Attached:
     _cut_since: float | None = None
     _cut: str = ""
     _unobserved_since: float | None = None
+    _folder_error: str = ""
+    """The last reported reason why the folder cannot be sent."""
+    _last_change: tuple[str, float, int] = ("", 0.0, 0)
+    """The path that changed last, the time of its change, and the number of its changes in a row."""
 
     def follow(self) -> int:
         """Wait until the job ends, and return its exit code. Ctrl-C detaches without changing the job."""
@@ -182,28 +193,84 @@ class Attached:
         targets = self._targets(job, pods)
         if not targets:
             return
-        before, self._stamps = self._stamps, self.walker.stamps() if self.watch else None
+        before = self._stamps
+        if self.watch:
+            stamps = self._read_stamps()
+            if stamps is None:
+                self._renew_in_time()
+                return
+            self._stamps = stamps
         new = frozenset(each.uid for each in targets) - self._synced
         # If a pod's init container received the code, the pod is not synced again when the trainer starts,
         # because the trainer already has that code.
         if new:
             self._try_sync(job, targets)
         elif self.watch and before != self._stamps:
+            if before is not None and self._stamps is not None:
+                self._count_changes(_changed_path(before, self._stamps))
             self._stamps_settled(job, targets)
-        elif self.watch and self._fleet is not None and time.monotonic() - self._renewed > RENEW_SECONDS:
-            self._renew()
+        elif self.watch:
+            self._renew_in_time()
+
+    def _read_stamps(self) -> dict[str, Stamp | str] | None:
+        """Return the stamps of the folder's files, or None if the folder cannot be sent as it is.
+
+        Once code was sent, an error in the folder does not end the command, because the user is editing the
+        folder: an ignore file may have an incomplete rule, or a link may lead out of the folder for a moment.
+        """
+        assert self.walker is not None
+        try:
+            stamps = self.walker.stamps()
+        except UsageError as error:
+            if not self._synced:
+                raise
+            self._report_folder(error)
+            return None
+        if stamps != self._stamps:
+            self._folder_error = ""
+        return stamps
+
+    def _report_folder(self, error: HarnessError) -> None:
+        """Report once that the folder cannot be sent."""
+        text = f"{error.message}: {error.hint}" if error.hint else error.message
+        if text != self._folder_error:
+            self._folder_error = text
+            self.progress(f"{text}; until then, the pods run the code from before")
+
+    def _count_changes(self, path: str) -> None:
+        """Report a path that changes again and again, because each change restarts the ranks."""
+        now, (last_path, last, count) = time.monotonic(), self._last_change
+        count = count + 1 if path == last_path and now - last < REPEAT_SECONDS else 1
+        self._last_change = (path, now, count)
+        if count == MANY_CHANGES:
+            self.progress(f"{path} has changed {count} times, and each change restarts the ranks{NO_CODE}")
 
     def _stamps_settled(self, job: Object, targets: Sequence[Target]) -> None:
         """Send the code as soon as two successive polls find the files unchanged.
 
-        An editor may write several files one after another.
+        An editor may write several files one after another, and so does git during a checkout or a rebase.
         """
         assert self.walker is not None
-        while (now := self.walker.stamps()) != self._stamps:
-            self._stamps = now
+        since, reported = time.monotonic(), False
+        while True:
             time.sleep(0.1)
-        if self._try_sync(job, targets) is None:
+            now = self._read_stamps()
+            if now is None or (now == self._stamps and not self.walker.is_changing()):
+                break
+            if now != self._stamps and time.monotonic() - since > SETTLE_SECONDS and not reported:
+                reported = True
+                path = _changed_path(self._stamps or {}, now)
+                self.progress(f"waiting, because {path} is written to again and again{NO_CODE}")
+            self._stamps = now
+        if now is None:
+            self._stamps = None
+            return
+        if self._try_sync(job, targets) is None and not self._folder_error:
             self._stamps = None  # The next poll tries again.
+
+    def _renew_in_time(self) -> None:
+        if self._fleet is not None and time.monotonic() - self._renewed > RENEW_SECONDS:
+            self._renew()
 
     def _renew(self) -> None:
         """Ask the supervisors in the pods to wait longer for new code.
@@ -245,6 +312,9 @@ class Attached:
         try:
             synced = self._sync(job, targets)
         except HarnessError as error:
+            if self.watch and self._synced and isinstance(error, UsageError):
+                self._report_folder(error)
+                return None
             if not isinstance(error, ContainerGone | Cut) and not self._changed(targets):
                 raise
             now = time.monotonic()
@@ -298,6 +368,11 @@ class Attached:
                 thread = threading.Thread(target=show, args=(self.jobs, pod, True), daemon=True)
                 self._log_threads[uid] = thread
                 thread.start()
+
+
+def _changed_path(before: Mapping[str, Stamp | str], after: Mapping[str, Stamp | str]) -> str:
+    """Return a path whose stamp differs."""
+    return escaped_path(min(path for path in {*before, *after} if before.get(path) != after.get(path)))
 
 
 def show(jobs: Jobs, pod: Object, follow: bool) -> None:

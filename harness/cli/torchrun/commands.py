@@ -154,10 +154,14 @@ def submit(
         tree = walker.scan() if walker else None
         for line in notes.listing(tree.excluded) if tree else ():
             report(line)
+        if tree and (line := notes.version_from_git(folder, tree.entries, setup or "")):
+            report(line)
         return _dry_run(name, spec, tree.digest if tree else None, namespace, kubeconfig, context)
     packed = pack_code(walker, 1) if walker else None
     digest = packed.tree.digest if packed else None
     if packed and (line := notes.summary(packed.tree.excluded)):
+        report(line)
+    if packed and (line := notes.version_from_git(folder, packed.tree.entries, setup or "")):
         report(line)
     jobs = _jobs(namespace, kubeconfig, context)
     job = jobs.create(jobs.document(name, spec, digest, jobs.namespace))

@@ -71,7 +71,8 @@ def _pod(resolved: Resolved, path: str) -> Object:
         "imagePullPolicy": trainer["imagePullPolicy"],
         "command": command.verbatim(words),
         "workingDir": path,
-        "resources": {"requests": requests, "limits": {"memory": "512Mi"}},
+        # Without a CPU limit, a ResourceQuota for limits.cpu would reject the pod.
+        "resources": {"requests": requests, "limits": {"cpu": "2", "memory": "512Mi"}},
         "volumeMounts": [
             {"name": "workspace", "mountPath": path},
             {"name": workspace.PARTS_VOLUME, "mountPath": workspace.PARTS_FOLDER, "readOnly": True},

@@ -33,6 +33,11 @@ ASK_SECONDS, SILENT_SECONDS = 15, 90
 maximum time without a response from the store.
 """
 SHELL = re.compile(r"[;&|<>$`\n()*?\[\]{}~#!]")
+PREFIXES = {"exec", "env", "time", "nohup", "then", "do", "else", "{"}
+"""Words before the name of a program in a shell command line."""
+ASSIGNMENT = re.compile(r"\w+=")
+LAUNCHERS = ("torch.distributed.run", "torch.distributed.launch")
+"""The modules of torch that start the ranks of a node."""
 RESERVED = re.compile(names.RESERVED)
 
 
@@ -180,13 +185,13 @@ def _group(job: str, plan: Plan, distributed: Distributed) -> list[str]:
     nnodes = f"{plan.least}:{plan.nodes}" if plan.elastic else str(plan.nodes)
     shared = [f"--nnodes={nnodes}"]
     if backend == "static":
-        host, _, endpoint_port = (endpoint or names.host(job, 0)).partition(":")
+        host, endpoint_port = _host_and_port(endpoint or names.host(job, 0), port)
         return [
             *shared,
             "--rdzv-backend=static",
             '--node-rank="$JOB_COMPLETION_INDEX"',
             f"--master-addr={shlex.quote(host)}",
-            f"--master-port={shlex.quote(endpoint_port or str(port))}",
+            f"--master-port={shlex.quote(endpoint_port)}",
         ]
     shared += [f'--rdzv-id="${RUN_ID}"', f'--local-addr="${POD_IP}"']
     if backend == "etcd-v2":
@@ -223,10 +228,11 @@ def _program(command: str) -> list[str]:
         raise Refused("CommandSyntax", f"expected a shell command, found {text!r}: {error}") from None
     if not words:
         raise Refused("CommandSyntax", "expected a command, seen blanks")
-    if words[0] == "torchrun":
+    if launcher := _launcher(text):
         raise Refused(
             "NestedTorchrun",
-            "the controller starts torchrun: expected the command of one rank, e.g. python x.py",
+            "the controller starts torchrun: expected the command of one rank, e.g. python x.py"
+            + ("" if launcher == "torchrun" else f", found {launcher}"),
         )
     if SHELL.search(text) or "=" in words[0]:
         return ["--no-python", "bash", "-c", shlex.quote(text)]
@@ -235,6 +241,36 @@ def _program(command: str) -> list[str]:
     if words[0] in ("python", "python3") and len(words) > 2 and words[1] == "-m":
         return ["-m", *(shlex.quote(word) for word in words[2:])]
     return ["--no-python", *(shlex.quote(word) for word in words)]
+
+
+def _launcher(text: str) -> str:
+    """Return the launcher of torch in the last command or pipeline of a shell command line, or "".
+
+    A launcher in an earlier command is permitted, because it might only print its version.
+    """
+    lexer = shlex.shlex(text.replace("\n", ";"), posix=True, punctuation_chars=True)
+    lexer.commenters, lexer.whitespace_split = "", True
+    pipelines: list[list[list[str]]] = [[[]]]
+    for token in lexer:
+        if token in ("|", "||", "|&"):
+            pipelines[-1].append([])
+        elif set(token) <= set("();&"):
+            pipelines.append([[]])
+        else:
+            pipelines[-1][-1].append(token)
+    last = next((each for each in reversed(pipelines) if any(each)), [])
+    return next(filter(None, map(_launcher_of, last)), "")
+
+
+def _launcher_of(words: list[str]) -> str:
+    """Return the launcher of torch that a simple shell command runs, or ""."""
+    while words and (words[0] in PREFIXES or ASSIGNMENT.match(words[0])):
+        words = words[1:]
+    program = words[0].rpartition("/")[2] if words else ""
+    if re.fullmatch(r"python[\d.]*", program) and "-m" in words[1:3]:
+        module = "".join(words[words.index("-m") + 1 :][:1])
+        return module if module in LAUNCHERS else ""
+    return program if program == "torchrun" else ""
 
 
 def script(job: str, spec: JobSpec, plan: Plan, distributed: Distributed) -> str:
@@ -280,8 +316,23 @@ def _store(job: str, plan: Plan, distributed: Distributed) -> tuple[str, str] | 
     """Return the host and port of the c10d rendezvous store, or None if the job has no such store."""
     if plan.nodes == 1 or distributed.rdzv_backend not in (None, "c10d"):
         return None
-    host, _, port = (distributed.rdzv_endpoint or names.host(job, 0)).partition(":")
-    return host, port or str(distributed.port or PORT)
+    return _host_and_port(distributed.rdzv_endpoint or names.host(job, 0), distributed.port or PORT)
+
+
+def _host_and_port(endpoint: str, default_port: int) -> tuple[str, str]:
+    """Return the host and the port of an endpoint `host:port` or `[IPv6]:port`. The port is optional.
+
+    torchrun parses an endpoint in the same way (torch 2.6, parse_rendezvous_endpoint).
+    """
+    if endpoint.startswith("[") and endpoint.endswith("]"):
+        host, port = endpoint, ""
+    elif ":" in endpoint:
+        host, _, port = endpoint.rpartition(":")
+    else:
+        host, port = endpoint, ""
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    return host, port or str(default_port)
 
 
 def _wait_for(host: str, port: int) -> list[str]:

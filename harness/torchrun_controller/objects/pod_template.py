@@ -163,7 +163,10 @@ def pod(job: Resolved, *, kai: bool) -> Object:
     spec["volumes"] = _named([*(spec.get("volumes") or []), *added, *job.spec.volumes.additional_volumes])
     code = next((volume for volume in job.volumes if volume.name == "workspace"), None)
     digest, parts = job.workspace_digest, job.workspace_parts
-    init_container = workspace.container(job.spec.workspace_storage, job.name, digest, parts, code, trainer)
+    fs_group = "fsGroup" in (spec.get("securityContext") or {})
+    init_container = workspace.container(
+        job.spec.workspace_storage, job.name, digest, parts, code, trainer, fs_group=fs_group
+    )
     if init_container and digest and parts:
         spec["volumes"].append(workspace.parts_volume(job.name, parts))
     initial = [

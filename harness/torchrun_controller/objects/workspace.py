@@ -31,6 +31,10 @@ fi
 """
 """Shell lines for pods that share one volume: only node 0 fetches the code, and the other nodes wait for
 it."""
+PROXIES = ("http_proxy", "https_proxy", "no_proxy", "all_proxy")
+"""The variables, in lower case, with which git finds a proxy."""
+CODE_RESOURCES = ("cpu", "memory", "ephemeral-storage")
+"""The resources that the init container requests. Other resources, such as GPUs, are only for the ranks."""
 GIT = f"""set -e
 if ! command -v git >/dev/null; then
   echo "workspace: this image has no git; name one that has in workspaceStorage.image" >&2; exit 1
@@ -96,10 +100,13 @@ def container(
     parts: int,
     code: job_volumes.Volume | None,
     trainer: Object,
+    *,
+    fs_group: bool,
 ) -> Object | None:
     """Return the init container that fetches the code or waits for the sync, or None if none is needed.
 
-    `parts` is the number of Secrets that store the uploaded code. The container's termination message is the
+    `parts` is the number of Secrets that store the uploaded code. `fs_group` is true if the pod's volumes
+    belong to a group of its own. The container's termination message is the
     code's commit or digest, which must be the same in all pods.
     """
     if code is None:
@@ -136,8 +143,58 @@ def container(
         "imagePullPolicy": requested.image_pull_policy if requested else trainer["imagePullPolicy"],
         "command": command.verbatim(words),
         "workingDir": code.path,
-        "env": values,
+        "env": [*values, *_proxies(trainer)] if source == "git" else values,
         "terminationMessagePolicy": "FallbackToLogsOnError",
         **({"envFrom": [{"secretRef": {"name": secret}}]} if secret else {}),
         "volumeMounts": mounts,
+        **_resources(trainer),
+        **_security_context(
+            trainer,
+            has_own_image=bool(requested and requested.image),
+            may_belong_to_root="persistentVolumeClaim" in code.source and not fs_group,
+        ),
     }
+
+
+def _proxies(trainer: Object) -> list[Object]:
+    """Return the trainer's variables that name proxies. Without them, git would wait for a connection that a
+    firewall drops."""
+    return [each for each in trainer.get("env") or [] if each["name"].lower() in PROXIES]
+
+
+def _resources(trainer: Object) -> Object:
+    """Return the trainer's CPU, memory and disk space as the resources of the init container.
+
+    A ResourceQuota rejects a pod with a container that has no requests or limits, and such a container also
+    costs the pod its QoS class Guaranteed. The pod needs no more than before, because the init container ends
+    before the trainer starts.
+    """
+    amounts = {
+        kind: {name: amount for name, amount in (values or {}).items() if name in CODE_RESOURCES}
+        for kind, values in (trainer.get("resources") or {}).items()
+        if kind in ("requests", "limits")
+    }
+    given = {kind: values for kind, values in amounts.items() if values}
+    return {"resources": given} if given else {}
+
+
+def _security_context(trainer: Object, *, has_own_image: bool, may_belong_to_root: bool) -> Object:
+    """Return the trainer's security context for the init container, without additional privileges.
+
+    The trainer could not read the code, nor receive new code, if another user had written it. The Pod
+    Security Standard "restricted" also applies to init containers. There are three exceptions:
+    - The root filesystem is writable, because git and S3 downloads use /tmp.
+    - `runAsNonRoot` without a user is a statement about the trainer's image, not about another image.
+    - If the volume may belong to root, the image's user stays, because another user could not write to it.
+    """
+    context = dict(trainer.get("securityContext") or {})
+    if has_own_image and "runAsUser" not in context:
+        context.pop("runAsNonRoot", None)
+    if may_belong_to_root:
+        context = {name: value for name, value in context.items() if not name.startswith("runAs")}
+    for field in ("privileged", "procMount", "readOnlyRootFilesystem"):
+        context.pop(field, None)
+    if "capabilities" in context:
+        dropped = (context["capabilities"] or {}).get("drop")
+        context["capabilities"] = {"drop": dropped} if dropped else {}
+    return {"securityContext": context} if context else {}

@@ -18,6 +18,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from harness.torchrun_sync.pod.entries import Refused
+from harness.torchrun_sync.pod.files import volume_problem
 from harness.torchrun_sync.pod.store import Store
 from harness.torchrun_sync.pod.stored_archive import contents_of, fetch_code, packed
 
@@ -76,7 +77,7 @@ def main(arguments: Sequence[str]) -> int:
         try:
             message = fetch_code(store, folder, ready)
         except (Refused, OSError) as error:
-            message = f"the code cannot be stored: {error}"
+            message = f"the code cannot be stored: {volume_problem(error, os.path.dirname(root)) or error}"
         if message and message != last:
             print(message, flush=True)
             last = message

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import shutil
 from typing import Any
 
 
@@ -27,3 +29,30 @@ def write_text(path: str, text: str) -> None:
     with open(temporary, "w", encoding="utf-8") as file:
         file.write(text)
     os.replace(temporary, path)
+
+
+FULL = (errno.ENOSPC, errno.EDQUOT)
+UNSUPPORTED = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)
+"""The errors with which file systems such as SMB and blob storage refuse links and permission bits."""
+
+
+def volume_problem(error: Exception, folder: str) -> str:
+    """Return what to do if a folder's volume is full or unsuitable, or "" if the error has another cause.
+
+    `error` occurred while code was written to the folder. Sending the same code again would not help.
+    """
+    if not isinstance(error, OSError):
+        return ""
+    if error.errno in FULL:
+        usage = shutil.disk_usage(folder)
+        return (
+            f"the volume of {folder} is full, with {usage.free} of {usage.total} bytes free "
+            f"({error.strerror}): add large files to .torchrunignore, or use a larger volume"
+        )
+    if error.errno in UNSUPPORTED:
+        return (
+            f"the volume of {folder} does not permit symbolic links or permission bits "
+            f"({error.strerror}: {error.filename}): use a storage class with a POSIX file system, such as "
+            "NFS or a block device, instead of SMB or blob storage"
+        )
+    return ""

@@ -19,6 +19,7 @@ from typing import Any
 
 from harness.torchrun_sync.pod.control import Control
 from harness.torchrun_sync.pod.entries import Dropped, Refused
+from harness.torchrun_sync.pod.files import volume_problem
 from harness.torchrun_sync.pod.frames import Frames, pack
 from harness.torchrun_sync.pod.incoming import Incoming
 from harness.torchrun_sync.pod.store import Store
@@ -197,7 +198,8 @@ def main(arguments: Sequence[str]) -> int:
     except Refused as refused:
         _write(pack("error", str(refused).encode("utf-8", "replace")))
     except Exception as error:
-        _write(pack("error", f"{type(error).__name__}: {error}".encode("utf-8", "replace")))
+        text = volume_problem(error, os.path.dirname(root)) or f"{type(error).__name__}: {error}"
+        _write(pack("error", text.encode("utf-8", "replace")))
     return 1
 
 

@@ -135,6 +135,7 @@ class Store:
                     "from the sync"
                 )
         self._entries = entries
+        self._remove_unfinished()
         self._staged = self._built(tree_digest(entries))
         if self._staged:
             return []
@@ -150,6 +151,27 @@ class Store:
                 os.unlink(part)
                 missing[sha] = 0
         return sorted(missing.items())
+
+    def _remove_unfinished(self) -> None:
+        """Remove what earlier syncs left that did not finish and sent other code than the expected tree.
+
+        Otherwise, the rest of a sync that filled the volume would also make each later, smaller sync fail.
+        """
+        expected = {entry["sha256"] for entry in self._entries if entry["kind"] == "file"}
+        for name in os.listdir(self.incoming):
+            if name.split(".")[0] not in expected:
+                os.unlink(os.path.join(self.incoming, name))
+        tree, current = tree_digest(self._entries), self.current().get("name")
+        for name in {file.split(".")[0] for file in os.listdir(self.trees)} - {current}:
+            record = read_json(os.path.join(self.trees, f"{name}.json"))
+            if not record or (record.get("generation") == 0 and record.get("tree") != tree):
+                self._remove_tree(name)
+
+    def _remove_tree(self, name: str) -> None:
+        shutil.rmtree(os.path.join(self.trees, name), ignore_errors=True)
+        for file in os.listdir(self.trees):
+            if file.startswith(f"{name}."):
+                os.unlink(os.path.join(self.trees, file))
 
     def content(self, sha: str, size: int, offset: int) -> Incoming:
         """Return a writer for the content of a file in the expected tree.
@@ -270,15 +292,9 @@ class Store:
         for link in (name for name in os.listdir(self.root) if name.startswith("current.")):
             os.unlink(os.path.join(self.root, link))
         used_folders = "\n".join(f"{folder}/" for folder in _working_folders())
-        for name in sorted(os.listdir(self.trees)):
-            path = os.path.join(self.trees, name)
-            tree = name.split(".")[0]
-            if tree in needed or f"{os.path.join(self.trees, tree)}/" in used_folders:
-                continue
-            if os.path.isdir(path):
-                shutil.rmtree(path, ignore_errors=True)
-            else:
-                os.unlink(path)
+        for tree in {file.split(".")[0] for file in os.listdir(self.trees)} - needed:
+            if f"{os.path.join(self.trees, tree)}/" not in used_folders:
+                self._remove_tree(tree)
 
 
 def _is_ours(path: str, store_name: str) -> bool:

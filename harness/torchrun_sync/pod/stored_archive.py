@@ -25,6 +25,7 @@ from typing import Any
 
 from harness.torchrun_sync.pod.control import Control
 from harness.torchrun_sync.pod.entries import Entry, Refused
+from harness.torchrun_sync.pod.files import volume_problem
 from harness.torchrun_sync.pod.store import Store
 
 PIECE = 1 << 20
@@ -32,6 +33,7 @@ POLL_SECONDS = 0.5
 LOCK_SECONDS = 60.0
 SERVER_SECONDS = 30.0
 """The timeout, in seconds, of each read from the pod that stores the code."""
+SEND_IT = "send it with `kubectl torchrun sync`"
 MAX_HEAD = 1 << 28
 """The maximum size of an archive's unpacked head in bytes."""
 
@@ -146,7 +148,7 @@ def main(arguments: Sequence[str]) -> int:
     the exit code: 0, or 1 if no code arrives within SECONDS.
     """
     folder, server, root, control, ready, seconds = arguments
-    store, deadline, refusal = Store(root), time.monotonic() + float(seconds), ""
+    store, deadline, problem = Store(root), time.monotonic() + float(seconds), SEND_IT
     while True:
         try:
             if message := fetch_code(store, folder, ready, server):
@@ -155,10 +157,9 @@ def main(arguments: Sequence[str]) -> int:
                 Control(control).start(current["generation"], current["tree"])
                 return 0
         except (Refused, OSError, http.client.HTTPException, zlib.error) as error:
-            refusal = f"; {error}"
+            problem = volume_problem(error, os.path.dirname(root)) or f"{error}: {SEND_IT}"
         if time.monotonic() > deadline:
-            message = f"no code arrived within {seconds} s{refusal}: send it with `kubectl torchrun sync`"
-            print(message, file=sys.stderr)
+            print(f"no code arrived within {seconds} s: {problem}", file=sys.stderr)
             return 1
         time.sleep(POLL_SECONDS)
 

@@ -225,6 +225,26 @@ def test_a_dry_run_without_a_cluster_prints_the_job(
     }
 
 
+@pytest.mark.parametrize(
+    ("options", "code"), [(["--dry-run", "--kubeconfig", "config"], 0), (["--kubeconfig", "none"], 64)]
+)
+def test_a_setup_that_needs_git_is_named(
+    kubeconfig: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    options: list[str],
+    code: int,
+) -> None:
+    """Contract: the user reads it before the job waits for GPUs, and even before the cluster is asked."""
+    monkeypatch.chdir(kubeconfig.parent)
+    Path("pyproject.toml").write_text("[tool.setuptools_scm]\n")
+    words = ["submit", "--queue", "cpu", *options, "--setup", "pip install -e ."]
+    with pytest.raises(SystemExit) as ended:
+        main(["torchrun", *words, "python x.py"])
+    assert ended.value.code == code
+    assert "pyproject.toml takes the version of the package from git" in capsys.readouterr().err
+
+
 def test_the_plugin_says_its_own_name() -> None:
     """Contract: help and errors begin with what was typed: kubectl runs `kubectl-torchrun`."""
     program = Path(sys.executable).with_name("kubectl-torchrun")

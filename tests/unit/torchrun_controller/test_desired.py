@@ -217,6 +217,13 @@ def test_a_pod_holds_the_code_of_several_nodes() -> None:
     decision = look(job(annotations=uploading), queue=asked)
     assert kinds(decision) == ["PersistentVolumeClaim", "Service", "StatefulSet"]
     assert reason(decision, "WorkspaceReady") == ("False", "UploadingToPod")
+    stateful = [action.document for action in decision.actions if isinstance(action, Create)][-1]
+    [keeper] = stateful["spec"]["template"]["spec"]["containers"]
+    # A ResourceQuota rejects a container that lacks one of these amounts.
+    assert {kind: {*keeper["resources"][kind]} for kind in ("requests", "limits")} == {
+        "requests": {"cpu", "memory"},
+        "limits": {"cpu", "memory"},
+    }
     there = job(annotations={**uploading, names.PARTS_ANNOTATION: "0"})
     made = look(then(there, decision), queue=asked)
     assert kinds(made) == ["PersistentVolumeClaim", "Service", "StatefulSet", "JobSet"]

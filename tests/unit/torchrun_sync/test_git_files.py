@@ -11,31 +11,10 @@ from pathlib import Path
 import pytest
 
 from harness.core.errors import UsageError
+from harness.torchrun_sync.git_files import GitFiles
 from harness.torchrun_sync.tree import Tree, Walker
 
 Git = Callable[..., str]
-
-
-@pytest.fixture
-def git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Git:
-    """Return git(folder, *words), with a configuration of the test's own."""
-    for name in [name for name in os.environ if name.startswith("GIT_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "gitconfig"))
-    monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
-    (tmp_path / "gitconfig").write_text(
-        '[user]\nname = a\nemail = a@example.org\n[protocol "file"]\nallow = always\n'
-        f"[core]\nexcludesFile = {tmp_path}/excludes\n[init]\ndefaultBranch = main\n"
-    )
-
-    def run(folder: Path, *words: str) -> str:
-        done = subprocess.run(["git", "-C", str(folder), *words], capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    return run
 
 
 @pytest.fixture
@@ -393,3 +372,66 @@ def test_bare_and_broken_repositories_are_no_work_trees(tmp_path: Path, git: Git
     (tmp_path / "half/run.py").write_text("")
     files, _, [message] = scan(tmp_path / "half")
     assert (files, "half/.git does not decide" in message) == ({"run.py"}, True)
+
+
+def test_file_whose_name_has_another_case_in_git(proj: Path, git: Git) -> None:
+    """syncthing/syncthing#1787, owncloud/client#1914, git/git-scm.com#615: after a rename that changed only
+    the case, the file was missing on Linux.
+
+    Contract: git then lists the file neither as tracked under its new name nor as untracked. It is sent, as
+    it is named on the disk. An ignored file with another name is still not sent.
+    """
+    git(proj, "config", "core.ignoreCase", "true")
+    (proj / "train.py").rename(proj / "Train.py")
+    (proj / "lib").rename(proj / "Lib")
+    (proj / "Other.bin").write_text("")
+    files, _, messages = scan(proj)
+    assert files == {
+        ".gitignore",
+        "Lib/__init__.py",
+        "Lib/data/__init__.py",
+        "tool/tokenizer.bin",
+        "Train.py",
+    }
+    assert messages == [
+        f"note: {name} is sent under this name, but its name in git is {name.lower()}; "
+        "names in a pod are case-sensitive"
+        for name in ("Lib", "Train.py")
+    ]
+
+
+def test_files_that_differ_in_case_alone_are_named(proj: Path, git: Git) -> None:
+    """nextcloud/desktop#3670, haiwen/seafile#2856: of two such files, one disappeared without a message.
+
+    Contract: nothing is said where the disk keeps both.
+    """
+    (proj / "Train.py").write_text("")
+    git(proj, "add", "Train.py")
+    git(proj, "config", "core.ignoreCase", "true")
+    assert scan(proj)[::2] == (ALL | {"Train.py"}, [])
+    (proj / "train.py").unlink()
+    [message] = scan(proj)[2]
+    assert message == (
+        "note: git has Train.py and train.py, which this disk does not distinguish; "
+        "train.py does not exist here and is not sent"
+    )
+
+
+def test_case_counts_where_the_disk_distinguishes_it(proj: Path) -> None:
+    """Contract: on Linux, an ignored file is not the tracked file of almost the same name."""
+    (proj / ".git/info/exclude").write_text("Train.py\nprivate.env\n")
+    (proj / "Train.py").write_text("")
+    assert scan(proj)[0] == ALL
+
+
+def test_names_in_decomposed_unicode_are_those_of_git() -> None:
+    """google/adb-sync#20: macOS lists ä as two characters.
+
+    Contract: git prints one character for it, and the file counts as tracked, or as not ignored.
+    """
+    composed, decomposed = "mod\u00e4l.py", "moda\u0308l.py"
+    lists = (frozenset({composed}), frozenset({f"x/{composed}"}), *[frozenset[str]()] * 3)
+    for composes in (True, False):
+        files = GitFiles(*lists, composes=composes)
+        assert files.is_tracked(decomposed) is composes
+        assert files.is_ignored(f"x/{decomposed}") is not composes

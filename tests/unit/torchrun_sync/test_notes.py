@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -24,13 +25,19 @@ SECRETS = (
     ),
     *("client_secret_1.json", "my-service-account.json", "secrets.yaml", ".kube/config", ".aws/config"),
     *(".docker/config.json", ".ssh/deploy", "credentials", "terraform.tfstate", "store.p12"),
-    *("server.key.bak", ".netrc~", ".env.bak", "id_rsa.old"),
+    *("server.key.bak", ".netrc.orig", ".env.bak", "id_rsa.old"),
+    *("serviceAccountKey.json", "kaggle.json", ".kaggle/kaggle.json", "hf_token", "wandb-token.txt"),
+    *("openai_api_key.txt", ".databrickscfg", "my-project-32a39a69c821.json"),
 )
 HARMLESS = (
     *("train.py", "credentials.py", "secrets.py", "env.py", "environment.yaml", ".env.example", "id_rsa.pub"),
     *(
         "tokens.json",
         "tokenizer.json",
+        "added_tokens.json",
+        "token_classification.py",
+        "api_keys.md",
+        "public.json",
         "keys.txt",
         "pem.md",
         "config.json",
@@ -42,10 +49,17 @@ HARMLESS = (
 
 
 def test_secret_names_are_warned_about_code_names_not(tmp_path: Path) -> None:
-    """Contract: each name alone gives the warning; a bundle of certificates has no secret."""
+    """GitGuardian/s1ngularity-scanner#2, gitleaks/gitleaks#1818, n4mlz/sns-backend#55: keys of Google Cloud
+    have any name.
+
+    Contract: each name alone gives the warning; a bundle of certificates has no secret.
+    """
     for name in (*SECRETS, *HARMLESS):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("x")
+    key = {"type": "service_account", "private_key": "-----BEGIN PRIVATE KEY-----\nAA==\n"}
+    (tmp_path / "my-project-32a39a69c821.json").write_text(json.dumps(key))
+    (tmp_path / "public.json").write_text('{"public_key": "-----BEGIN PUBLIC KEY-----", "private_key": ""}')
     (tmp_path / "roots.pem").write_text("# Root\n-----BEGIN CERTIFICATE-----\nAAAA\n")
     files = [entry for entry in Walker(tmp_path).scan().entries if entry["kind"] == "file"]
     warned = {entry["path"] for entry in files if any(warnings.warnings(tmp_path, [entry]))}
@@ -105,6 +119,32 @@ def test_what_stays_here_is_one_line_or_a_list() -> None:
     assert warnings.summary(excluded) == expected
     assert next(iter(warnings.listing(excluded))) == "not sent: .git/ (a built-in rule excludes it)"
     assert len([*warnings.listing(excluded)]) == 3
+
+
+def test_large_folder_is_reported_before_it_is_read(tmp_path: Path) -> None:
+    """keras-team/kinetic#262, skypilot-org/skypilot#391, ray-project/ray#18618: a launch from a folder with a
+    data set read all of it, for minutes and without a word.
+
+    Contract: sizes and links that lead out are known before the first file is read.
+    """
+    (tmp_path / "data").mkdir()
+    with (tmp_path / "data/a.bin").open("wb") as file:
+        file.truncate(20_000_000)
+    lines: list[str] = []
+
+    class Reading(Walker):
+        def _digest(self, path: str) -> tuple[int, str]:
+            lines.append(f"read {path}")
+            return super()._digest(path)
+
+    Reading(tmp_path, lines.append).scan()
+    assert [line.split(":")[0] for line in lines] == ["warning", "read data/a.bin"]
+    assert "data/a.bin (20.0 MB)" in lines[0]
+    lines.clear()
+    (tmp_path / "z").symlink_to("/etc")
+    with pytest.raises(UsageError, match="lead out of"):
+        Reading(tmp_path, lines.append).scan()
+    assert not [line for line in lines if line.startswith("read")]
 
 
 @pytest.mark.parametrize("count", [5, 6])
@@ -210,3 +250,45 @@ def test_rules_that_are_written_like_paths_are_named(tmp_path: Path) -> None:
     assert line.startswith(
         f"note: .torchrunignore has rules that match nothing: {', '.join(mistaken)}; a rule"
     )
+
+
+FROM_GIT = {
+    "pyproject.toml": '[build-system]\nrequires = ["setuptools-scm>=8"]\n[tool.setuptools_scm]\n',
+    "setup.py": "from setuptools import setup\nsetup(use_scm_version=True)\n",
+    "setup.cfg": "[options]\nsetup_requires = setuptools_scm\n",
+}
+INSTALLS = ("pip install -e .", "pip install -q '.[train]'", "pip install . && x", "python setup.py develop")
+OTHER_SETUPS = (
+    "",
+    "pip install -r requirements.txt",
+    "apt-get install -y git",
+    "pip install torch==2.6.0",
+    "ls .",
+)
+
+
+def version_warning(top: Path, setup: str = INSTALLS[0]) -> str:
+    return warnings.version_from_git(top, Walker(top).scan().entries, setup)
+
+
+@pytest.mark.parametrize("name", FROM_GIT)
+def test_package_whose_version_comes_from_git_is_named(tmp_path: Path, name: str) -> None:
+    """pypa/setuptools-scm#805 and #697, ofek/hatch-vcs#62: pip could not install code that came without .git.
+
+    Contract: nothing is said if .git is sent, if the version is in the file or has a fallback, or if the
+    setup command installs other packages only.
+    """
+    (tmp_path / name).write_text(FROM_GIT[name])
+    (tmp_path / ".git").mkdir()
+    for setup in INSTALLS:
+        message = version_warning(tmp_path, setup)
+        assert message.startswith(
+            f"warning: {name} takes the version of the package from git, but .git is not"
+        )
+    assert [*map(version_warning, [tmp_path] * len(OTHER_SETUPS), OTHER_SETUPS)] == [""] * len(OTHER_SETUPS)
+    (tmp_path / ".torchrunignore").write_text("!.git\n")
+    assert version_warning(tmp_path) == ""
+    (tmp_path / ".torchrunignore").unlink()
+    for text in (f'{FROM_GIT[name]}fallback_version = "0.1"\n', '[project]\nversion = "1.0"\n'):
+        (tmp_path / name).write_text(text)
+        assert version_warning(tmp_path) == ""

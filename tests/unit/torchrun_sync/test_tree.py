@@ -14,6 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from harness.core.errors import UsageError
+from harness.torchrun_sync.pod.entries import check
 from harness.torchrun_sync.tree import Walker
 
 NAMES = ("a", "b.py", "c.log", "d")
@@ -81,6 +82,66 @@ def test_torchrunignore_wins_over_gitignore(tmp_path: Path) -> None:
     assert paths(tmp_path) == {".gitignore", "notes.md"}
     (tmp_path / ".torchrunignore").write_text("!*.bin\n!*.pyc\n*.md\n.*ignore\n")
     assert paths(tmp_path) == {"weights.bin", "lib.pyc"}
+
+
+REINCLUDED = {
+    "a file": ("!/weights/tiny.bin\n", {"weights/tiny.bin"}),
+    "a file, written without the first slash": ("!weights/tiny.bin\n", {"weights/tiny.bin"}),
+    "a folder": ("!weights/v2/\n", {"weights/v2/a.bin", "weights/v2/b.txt"}),
+    "a wildcard in the middle": ("!weights/*/a.bin\n", {"weights/v1/a.bin", "weights/v2/a.bin"}),
+    "all but one": ("!weights/v2/\nweights/v2/b.txt\n", {"weights/v2/a.bin"}),
+    "the content of .git": ("!.git/HEAD\n", {".git/HEAD"}),
+    "nothing that exists": ("!weights/v3/a.bin\n", set()),
+    "a name, in any folder that is not excluded": ("!tiny.bin\n", set()),
+}
+
+
+@pytest.mark.parametrize("name", REINCLUDED)
+def test_path_below_an_excluded_folder_is_included_again(tmp_path: Path, name: str) -> None:
+    """skypilot-org/skypilot#9515, ray-project/ray#18279, convox/rack#2253, moby/moby#30018: the file to
+    include lay in an ignored folder, and was missing without a message.
+
+    Contract: .torchrunignore is about what is sent, so its rule counts. The rest of the folder is not sent.
+    """
+    rules, sent = REINCLUDED[name]
+    paths = (
+        "train.py",
+        "weights/tiny.bin",
+        "weights/v1/a.bin",
+        "weights/v2/a.bin",
+        "weights/v2/b.txt",
+        ".git/HEAD",
+    )
+    for path in paths:
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text("")
+    (tmp_path / ".gitignore").write_text("weights/\n")
+    (tmp_path / ".torchrunignore").write_text(rules)
+    tree = Walker(tmp_path).scan()
+    files = {entry["path"] for entry in tree.entries if entry["kind"] == "file"}
+    assert files == sent | {"train.py", ".gitignore", ".torchrunignore"}
+    check(tree.entries)
+    if not sent:
+        assert dict(tree.excluded)["weights/"] == "a .gitignore file excludes it"
+
+
+@pytest.mark.parametrize("first", ["data/", "*", "data"])
+def test_rule_that_an_earlier_rule_defeats_is_named(tmp_path: Path, first: str) -> None:
+    """moby/moby#31630, docker/buildx#850, meta-pytorch/torchx#476: with the rule data/, git looks at no rule
+    for a path in data.
+
+    Contract: the user reads which rules to add. With them, the path is sent, and no other one.
+    """
+    (tmp_path / "data").mkdir()
+    for name in ("keep.csv", "other.csv"):
+        (tmp_path / "data" / name).write_text("")
+    for added, sent in (("", set()), ("!data/\ndata/*\n", {"data/keep.csv"})):
+        messages: list[str] = []
+        (tmp_path / ".torchrunignore").write_text(f"{first}\n{added}!data/keep.csv\n")
+        tree = Walker(tmp_path, messages.append).scan()
+        assert {entry["path"] for entry in tree.entries if entry["path"].startswith("data/")} == sent
+        notes = [line for line in messages if line.startswith("note: ")]
+        assert notes == [] if added else "write the rules !data/ and data/* before" in notes[0]
 
 
 def test_what_has_no_content_is_named_as_skipped(tmp_path: Path) -> None:
