@@ -13,27 +13,19 @@ from harness.judge.logs import (
     child_signals,
     error_details,
     kernel_messages,
-    network_cards,
+    lost_peers,
     program_lines,
     rank_errors,
     stacks,
     torchrun_report,
     unresolved_hosts,
 )
+from harness.judge.logs.lost_peers import is_of_a_peer
 from harness.judge.logs.stacks import Stack
 
 Lines = list[tuple[int, str]]
 
 _WARNING = re.compile(r"\[[WI]\d{4}|^[WI]\d{4} |Warning:")
-_NCCL_CONNECTS = r"(socket(Start|Poll)Connect|NCCL (WARN|warned:) Net ?): [Cc]onnect to "
-_LINK_LOCAL = r"127\.|169\.254\.|::1<|fe80:"
-"""Pattern for addresses that can be reached only from the same host or the same network link."""
-_NCCL_CONNECT = rf"{_NCCL_CONNECTS}(?!{_LINK_LOCAL}|.{{0,200}}, retrying \().{{0,200}}"
-"""Beginning of a pattern for NCCL's message that it could not connect to the address of another host.
-
-The pattern excludes attempts that NCCL repeats, which it logs with NCCL_DEBUG=INFO, because repeated attempts
-are normal while other ranks start.
-"""
 _CLUES: tuple[tuple[CauseId, str], ...] = (
     ("image.no_torch", r"torchrun: (command )?not found|No module named '?torch'?$"),
     ("image.not_root", r"mkdir: .*/\.konduktor.: Permission denied|/etc/environment: Permission denied"),
@@ -51,7 +43,7 @@ _CLUES: tuple[tuple[CauseId, str], ...] = (
         r"|DistNetworkError.*(timed out|refused|failed to connect|[Cc]onnection reset by peer)"
         r"|connect\(\) timed out\. Original timeout was"
         r"|Ping failed, invalid (value|nonce) returned"
-        rf"|{_NCCL_CONNECT}(No route to host|timed out|unreachable|connection abort)"
+        rf"|{lost_peers.NCCL_CONNECT}(No route to host|timed out|unreachable|connection abort)"
         r"|RuntimeError: (No route to host|Connection (timed out|refused)|Network is unreachable)$",
     ),
     (
@@ -64,12 +56,7 @@ _CLUES: tuple[tuple[CauseId, str], ...] = (
         "variables.interface",
         r"Unable to find address for: |GLOO_SOCKET_IFNAME=\S+: |Bootstrap : no socket interface found",
     ),
-    # NCCL (socket.cc) and gloo (tcp/pair.cc) print these addresses, which other hosts cannot reach.
-    (
-        "address.advertised",
-        rf"{_NCCL_CONNECTS}({_LINK_LOCAL})"
-        r"|connectFullMesh failed.* remote=\[(127\.|::1\]|fe80:)",
-    ),
+    ("address.advertised", lost_peers.ADVERTISED),
     ("variables.master_port", r"[Ee]rror.*(?i:master.?port).*'tcp://[\d.]+:\d+'"),
     ("training.loss_not_finite", r"FloatingPointError: the loss of step"),
     # PyTorch and NCCL keep tensors and buffers as files in /dev/shm, which a full disk does not affect.
@@ -143,30 +130,6 @@ earlier lines did not end the program."""
 _CPP_FRAME = re.compile(r"^(\[rank\d+\]: ?)?frame #\d")
 _FRAME_LINES = 8
 """Maximum number of lines between a stack's innermost "File …" line and the error below it."""
-_OF_A_PEER = re.compile(
-    r"Connection (closed|reset) by (remote )?peer|RendezvousConnectionError|SignalException|Broken pipe"
-    r"|remote process exit|Received 15 death signal|Socket closed"
-    # Messages from NCCL and from TCPStore, whose server runs in rank 0.
-    r"|[Ff]ailed to recv, got 0 bytes|Connection was likely closed|NCCL communicator was aborted"
-    r"|Socket recv failed while polling"
-    r"|ray\.exceptions\.(ActorDied|ActorUnavailable|RayActor|NodeDied|WorkerCrashed)Error"
-    rf"|{network_cards.ERRORS}"
-    rf"|{_NCCL_CONNECT}Connection refused"
-)
-_PEER_ABSENT = re.compile(
-    r"Timed out waiting \d+ms for (recv|send) operation|wait timeout after \d+ms, keys:"
-    r"|Watchdog caught collective operation timeout"
-    r"|Received a dump signal due to a collective timeout from (this local )?rank"
-    r"|Observed flight recorder dump signal from another rank"
-    r"|failed to pass monitoredBarrier|Detected mismatch between collectives on ranks"
-    # Errors of a rank that waited for a peer's key in the store, or for a peer's connection.
-    r"|retrieving ncclUniqueId from \[\d+\]|(Runtime|DistStore)Error: Socket Timeout|Timeout waiting for key"
-    r"|in store based barrier on rank|connectFullMesh failed with (?!.*remote=\[(127\.|::1\]|fe80:))"
-    r"|Getting socket times out|Application timeout caused pair closure"
-    # MosaicML's streaming library prints this in a rank that waits for another rank in the same pod.
-    r"|Waiting for local rank \d+, bailing out"
-    r"|Timed out receiving the shared seed|reached monitoredBarrier, but received errors"
-)
 _RETRIED = re.compile(r"attempt \d+/\d+: (connection error|no response) from ")
 """Pattern for a log line in which the Pluto client reports a retried request (pluto/iface.py)."""
 _REPORT = re.compile(
@@ -204,6 +167,8 @@ NOISE = re.compile(
     r"|^pluto: |\[pluto-sync\]|^Exception raised from "
     # Lines that Hydra prints around a traceback, and Rich's own tracebacks.
     r"|^Error executing job with overrides: |^Set the environment variable HYDRA_FULL_ERROR|^[╭│╰]"
+    # UCX describes the request below its error.
+    r"|ib_mlx5_log\.c:\d+ .{0,20}\bQP 0x"
     # Frames from faulthandler, gdb, glog and glibc.
     r"|^(Current thread|Thread) 0x|^Fatal Python error|^\*\*\* Signal \d+|^PC: @|^\s*@ +0x[0-9a-f]+"
     r"|^#\d+ +(0x[0-9a-f]+ )?in |^#\d+ +0x[0-9a-f]+|\(\+0x[0-9a-f]+\) ?\[0x[0-9a-f]+\]"
@@ -233,7 +198,7 @@ class Clues:
     rank: int | None = None
     exit_code: int | None = None
     of_a_peer: bool = False
-    """Whether the rank lost a peer or waited in vain for one."""
+    """Whether the rank lost a peer, waited in vain for one, or received unexpected data from one."""
     others_lost_peers: bool = False
     """Whether `last` is the rank's own error, and another rank in the same log lost a peer."""
     peer_absent: bool = False
@@ -304,8 +269,8 @@ def read(tail: Lines, log: str = "", ranks: int = 1) -> Clues:
     gpu = None if ranks == 1 else -1 if rank is None else rank % ranks
     last, last_number = error_details.complete(lines, error, _ends_an_error, gpu)
     cause, clue, clue_number = _cause(lines, last, last_number)
-    peer_absent = origin is None and any(_PEER_ABSENT.search(text) for _, text in lines[-80:])
-    of_a_peer = origin is None and any(_OF_A_PEER.search(text) for _, text in lines[-80:])
+    peer_absent = origin is None and any(lost_peers.ABSENT.search(text) for _, text in lines[-80:])
+    of_a_peer = origin is None and any(is_of_a_peer(text) for _, text in lines[-80:])
     return Clues(
         log=log,
         cause=cause,
@@ -315,7 +280,7 @@ def read(tail: Lines, log: str = "", ranks: int = 1) -> Clues:
         last_number=last_number,
         rank=rank,
         exit_code=exit_code,
-        of_a_peer=peer_absent or of_a_peer,
+        of_a_peer=of_a_peer,
         others_lost_peers=others_lost_peers,
         peer_absent=peer_absent,
         stack=stack,
@@ -434,11 +399,6 @@ def is_error(text: str) -> bool:
 def is_report(text: str) -> bool:
     """Return whether a line is part of a launcher's report about the processes that it started."""
     return _REPORT.search(text) is not None or _OF_A_LAUNCHER.search(text) is not None
-
-
-def is_of_a_peer(text: str) -> bool:
-    """Return whether the text reports that a peer ended or did not respond."""
-    return any(pattern.search(text) for pattern in (_OF_A_PEER, _PEER_ABSENT))
 
 
 def _of_the_client(lines: Lines, error: int) -> bool:

@@ -59,15 +59,42 @@ _ADVICE = (
         "DistributedDataParallel, or use all parameters in each step",
     ),
     (
-        r"ibv_reg_mr\w* failed|ibv_create_\w+ failed with error Cannot allocate memory",
+        r"ibv_reg_\w*mr\w* failed.*(Bad address|Operation not supported|Invalid argument)",
+        "the network card could not register the GPU's memory: check whether the nodes have the kernel "
+        "module nvidia-peermem, or a kernel and driver that support DMA-BUF; NCCL_NET_GDR_LEVEL=LOC shows "
+        "whether the job runs without GPUDirect RDMA",
+    ),
+    (
+        r"ibv_reg_\w*mr\w* failed|ibv_create_\w+ failed(?! with)"
+        r"|ibv_create_\w+ failed with (error|12) Cannot allocate memory"
+        r"|NET/OFI .*RC: -12, ERROR: Cannot allocate memory",
         "RDMA needs locked memory: raise the limit in the container (`ulimit -l unlimited`) or in the "
         "container runtime, and grant the pod the capability IPC_LOCK",
     ),
     (
-        r"ibv_\w+ failed with error|NET/IBP? ?:? ?Got (completion|async event)",
+        r"ibv_\w+ failed.*No such device",
+        "the pod cannot use this RDMA device: run `show_gids` in the pod, and set NCCL_IB_HCA and "
+        "NCCL_IB_GID_INDEX to a device and an index that have an address there; devices of the node's "
+        "network need hostNetwork: true or a device plugin",
+    ),
+    (
+        r"NET/IBP? ?:? ?Got completion .*(status=|error )(4|10|11)\b",
+        "the network card could not access the GPU's memory (GPUDirect RDMA), usually because PCIe Access "
+        "Control Services are enabled on the node: disable ACS; NCCL_NET_GDR_LEVEL=LOC shows whether this is "
+        "the reason",
+    ),
+    (
+        r"nvshmem initialization failed",
+        "NVSHMEM cannot use the network cards: read its first message above. IBGDA needs nvidia-peermem or "
+        "DMA-BUF, the driver option PeerMappingOverride=1, and a privileged pod or its RDMA devices; with "
+        "`ibv_modify_qp failed`, check the link to the peer (`ibstat`) and NVSHMEM_IB_GID_INDEX",
+    ),
+    (
+        r"ibv_\w+ failed with |NET/IBP? ?:? ?Got (completion|async event)"
+        r"|Transport retry count exceeded on ",
         "the InfiniBand or RoCE link to the peer failed: check whether the ports are active (`ibstat`) on "
-        "both nodes, and whether NCCL_IB_HCA and NCCL_IB_GID_INDEX are correct; NCCL_IB_DISABLE=1 shows "
-        "whether TCP works",
+        "both nodes, and whether NCCL_IB_HCA and NCCL_IB_GID_INDEX are correct; if cards reach only those of "
+        "the same rail, set NCCL_CROSS_NIC=0; NCCL_IB_DISABLE=1 shows whether TCP works",
     ),
     (
         r"NET/OFI .*completed with error|NET/OFI Unable to insert remote address",
@@ -408,6 +435,11 @@ _ADVICE = (
         r"(socket\w+Connect|Net ?): connect to .*(No route to host|timed out|unreachable|connection abort)",
         "NCCL cannot connect to this address: set NCCL_SOCKET_IFNAME to the interface of the pods' network, "
         "and check whether a NetworkPolicy or a firewall blocks high ports; --netcheck tests the connections",
+    ),
+    (
+        r"Unable to find interface for: ",
+        "gloo found no interface with the address of the pod's own host name, which it takes for an address "
+        "if it is a number: set GLOO_SOCKET_IFNAME to an interface of the pod, or rename the pod",
     ),
     (
         r"Mismatched NCCL version",

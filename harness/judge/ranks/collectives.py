@@ -21,7 +21,13 @@ from harness.judge import rank_words
 from harness.judge.case import Case, names
 from harness.judge.cluster.pod_deletion import WHOLE_SECONDS
 from harness.judge.logs import error_patterns as log_clues
-from harness.judge.logs import kernel_messages, known_errors, network_cards, ranks_outside_collectives
+from harness.judge.logs import (
+    kernel_messages,
+    known_errors,
+    lost_peers,
+    network_cards,
+    ranks_outside_collectives,
+)
 from harness.judge.pod_end import SAME_MOMENT, End
 from harness.judge.rank_words import RankWords
 from harness.judge.ranks import exit_codes
@@ -50,12 +56,9 @@ _FINGERPRINT = re.compile(
 )
 _MISMATCH = "Detected mismatch between collectives on ranks"
 _BARRIER = re.compile(r"Ranks? ([\d, ]+) failed to pass monitoredBarrier in \d+ ms")
-_LOST = re.compile(
-    r"Connection (closed|reset) by (remote )?peer|Broken pipe|remote process exit|Socket closed"
-    rf"|[Ff]ailed to recv, got 0 bytes|{network_cards.ERRORS}"
-)
 _NIC = re.compile(network_cards.ERRORS)
-_MESH = "connectFullMesh failed"
+_SUMMARY = re.compile(r"NCCL error in: .*(unhandled system|internal) error|nccl(System|Internal)Error: ")
+"""Pattern for lines in which NCCL's exceptions only classify the error that a later line describes."""
 _NUMBER = re.compile(r"\d+")
 _PEER = re.compile(r"(?:by peer \[|peer )([0-9A-Fa-f.:]+)(?:\]:|<)\d")
 """Pattern for the peer's address in a gloo or NCCL message about a closed connection."""
@@ -69,6 +72,11 @@ _MESH_ADVICE = (
     "interface of "
     "the pods' network, and allow all ports between the pods in NetworkPolicies and firewalls; --netcheck "
     "tests the connections"
+)
+_DIFFERENT_ADVICE = (
+    "find in the program what depends on the rank at this step: a condition, the number of batches, the size "
+    "of a tensor, or the order in which process groups are created; if nothing does, compare the NCCL "
+    "versions and the NCCL_* variables of the pods, because NCCL must choose the same protocol in every rank"
 )
 
 
@@ -149,7 +157,12 @@ def diagnose(case: Case, cause: End, ends: Collection[End]) -> End | None:
     if cause.cause not in ("rank.crashed", "rank.killed", "rank.exit_code_masked"):
         return None
     logs = {end.index: list(_lines(case, end.index)) for end in ends}
-    named = _barrier(case, cause, logs) or _fingerprints(case, cause, logs) or _compared(case, cause, logs)
+    named = (
+        _barrier(case, cause, logs)
+        or _fingerprints(case, cause, logs)
+        or _compared(case, cause, logs)
+        or _different(case, cause, logs)
+    )
     if named is not None:
         return named
     if case.expected.num_nodes < 2 or {end.index for end in ends} != set(range(case.expected.num_nodes)):
@@ -167,18 +180,23 @@ def _without_peers(case: Case, cause: End, ends: Collection[End], other_error: s
     cause_id: CauseId = "collective.failed"
     details, advice = list[str](), _NETWORK_ADVICE
     waiting = [end for end in ends if end.peer_absent]
-    lost = [end for end in ends if _LOST.search(end.log_quote)]
-    if all(_MESH in end.log_quote for end in ends):
-        text, advice = f"{names(case.ranks)} could not connect to each other ({_MESH})", _MESH_ADVICE
+    lost = [end for end in ends if lost_peers.LOST.search(end.log_quote)]
+    meshes = [lost_peers.MESH.search(end.log_quote) for end in ends]
+    if meshes[0] and all(meshes):
+        text = f"{names(case.ranks)} could not connect to each other ({meshes[0][0]})"
+        advice = _MESH_ADVICE
     elif len(waiting) == len(ends):
         cause_id, text = "collective.hung", f"{names(case.ranks)} timed out while they waited for a peer"
     elif len(lost) == len(ends):
         text = f"{names(case.ranks)} lost the connection to a peer"
         details = [f"{names(end.ranks)}: {end.log_quote}" for end in lost[:2]]
-        if all(_NIC.search(end.log_quote) for end in ends):
-            advice = known_errors.advice(lost[0].log_quote) or advice
+        of_cards = [end for end in lost if _NIC.search(end.log_quote)]
+        advice = next((known_errors.advice(end.log_quote) for end in of_cards), "") or advice
     elif not cause.peer_absent and all(end in waiting or end in lost for end in ends):
         cause_id, text = "collective.hung", f"{_of_ends(waiting)} timed out while waiting for a peer"
+        if all(end not in waiting or mesh for end, mesh in zip(ends, meshes, strict=True)):
+            cause_id, text = "collective.failed", f"{_of_ends(waiting)} could not connect to a peer"
+            advice = _MESH_ADVICE
         text += f", and {_of_ends(end for end in lost if end not in waiting)} lost the connection to a peer"
     else:
         return None
@@ -199,8 +217,9 @@ def _other_error(case: Case, logs: Mapping[int, list[tuple[str, str]]]) -> str:
     """
     errors: dict[str, dict[int, str]] = {}
     for index, lines in logs.items():
-        for text, _ in itertools.takewhile(lambda line: not log_clues.is_of_a_peer(line[0]), lines):
-            if (log_clues.is_error(text) and not log_clues.is_report(text)) or kernel_messages.of_line(text):
+        for text, _ in itertools.takewhile(lambda line: not lost_peers.is_of_a_peer(line[0]), lines):
+            is_own = log_clues.is_error(text) and not _SUMMARY.search(text) and not log_clues.is_report(text)
+            if is_own or kernel_messages.of_line(text):
                 errors.setdefault(_NUMBER.sub("", text), {}).setdefault(index, text)
     rarest = min(errors.values(), key=len, default={})
     return next(
@@ -251,7 +270,7 @@ def _last_before(case: Case, end: End, at: float) -> list[str]:
     lines = case.bundle.tail(log, TAIL_LINES)
     earlier = [line for line in lines if (seconds(line[1].partition(" ")[0]) or at) < at - WHOLE_SECONDS]
     text, _ = log_clues.last_line(earlier)
-    if not text or log_clues.is_error(text) or log_clues.is_of_a_peer(text):
+    if not text or log_clues.is_error(text) or lost_peers.is_of_a_peer(text):
         return []
     return [f"its last log line before that was: {text[:200]}"]
 
@@ -364,6 +383,22 @@ def _compared(case: Case, cause: End, logs: Mapping[int, list[tuple[str, str]]])
     limit = f" within {latest[0].limit:.0f} s" if latest[0].limit else ""
     text = f"all ranks called collective {awaited}, and it did not complete{limit}"
     return _end(cause, "collective.hung", [], text, refs, _NETWORK_ADVICE)
+
+
+def _different(case: Case, cause: End, logs: Mapping[int, list[tuple[str, str]]]) -> End | None:
+    """Return the `End` for a rank that received less or more data from a peer than it expected, or None.
+
+    The `End` has no ranks, because the error does not show which of the two ranks called something different.
+    """
+    for index, lines in logs.items():
+        for text, ref in lines:
+            if match := lost_peers.DIFFERENT.search(text):
+                what = "a collective operation with different sizes, or different operations"
+                what = "new_group for different ranks" if match["group"] else what
+                explanation = f"the ranks called {what}: {match[0]} in the log of {case.place(index)}"
+                advice = _DIFFERENT_ADVICE if match["nccl"] else ""
+                return _end(cause, "collective.mismatch", [], explanation, (ref,), advice)
+    return None
 
 
 def _timeouts(case: Case, logs: Mapping[int, list[tuple[str, str]]]) -> list[Timeout]:

@@ -1,0 +1,184 @@
+"""Ranks that fail because of the network between them, with the errors of public bug reports.
+
+No rank is to blame for these errors, or the advice depends on the words of the error.
+"""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from ended_pods import REPORT, stamped
+from failed_ranks import PEER, Case, job_of, of
+
+from harness.judge.logs import known_errors
+
+GLOO = "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/{}"
+SIZES = GLOO.format("pair.cc:446] op.preamble.length <= op.nbytes. {} vs {}")
+CONNECT = GLOO.format("pair.cc:724] connect [{}]:3210: {}")
+NO_REPLY = (
+    "Call to ibv_modify_qp failed with 110 Connection timed out, on dev mlx5_0:1, curr state INIT, "
+    "next state RTR, local GID index 3"
+)
+UCX = [
+    "[worker-0:195:0:195] ib_mlx5_log.c:139  Transport retry count exceeded on mlx5_0:1/IB (synd 0x15)",
+    "[worker-0:195:0:195] ib_mlx5_log.c:139  DCI QP 0xa9f wqe[0]: SEND s-e [rqpn 0xa66 rlid 703]",
+]
+REFUSED = (
+    "socketPollConnect: connect to 10.0.0.1<37000> returned Connection refused(111), exceeded error retry "
+    "count after 35 attempts"
+)
+INTERNAL = "internal error - please report this issue to the NCCL developers"
+
+
+def nccl(last: str, code: str = "ncclSystemError", text: str = "unhandled system error") -> list[str]:
+    """Return the lines of an NCCL exception. `last` is NCCL's description of the error."""
+    return [
+        f"torch.distributed.DistBackendError: NCCL error in: x.cpp:94, {text}, NCCL version 2.27",
+        f"{code}: A call failed.",
+        "Last error:",
+        last,
+    ]
+
+
+def starting(zero: list[str], one: list[str], per_node: int = 1, code: int = 1):
+    """Return a job whose two nodes end with these lines before a rank has logged anything."""
+    job = job_of(Case(one, "", [], "", rank=per_node, code=code, per_node=per_node))
+    job.truth, job.points, job.runs, job.attachments = {}, [], [], []
+    job.logs[job.pod_name(0)] = stamped(zero) + stamped(REPORT, rank=0, code=1, shell=1)
+    return job
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        # NVIDIA/nccl #268, #626 and #1328
+        nccl("NET/Socket : peer 10.0.0.2<592> message truncated : receiving 1048576 bytes instead of 65536"),
+        # NVIDIA/nccl #1176 and #1273
+        nccl("Message truncated : received 256 bytes instead of 4", "ncclInternalError", INTERNAL),
+        # NVIDIA/nccl #1937
+        nccl(
+            "NET/IB : req 0/1 tag 7 peer 10.0.0.2<4> collective mismatch error, local size 8192 remote size 0"
+        ),
+        # NVIDIA/nccl #296
+        ["init.cc:1247 NCCL WARN Mismatched collective detected, please check your collective calls", PEER],
+        nccl("Bootstrap Root : mismatch in rank count from procs 16 : 8", "ncclInternalError", INTERNAL),
+        # PrimeIntellect-ai/prime-diloco #68
+        [SIZES.format(1046204, 1040256)],
+    ],
+)
+@pytest.mark.parametrize("is_symmetric", [False, True])
+def test_rank_with_data_of_unexpected_size_is_not_accused(judged, lines, is_symmetric: bool) -> None:
+    """Contract: the error does not show whether the rank or its peer called something different."""
+    verdict = judged(starting(of(0, *(lines if is_symmetric else [PEER])), of(1, *lines)))
+    assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "collective.mismatch", []), (
+        verdict.explanation
+    )
+    assert "with different sizes" in verdict.explanation or "new_group" in verdict.explanation
+    assert "depends on the rank" in verdict.next[-1]
+
+
+@pytest.mark.parametrize(
+    ("zero", "one", "per_node", "ranks"),
+    [
+        (of(0, "ValueError: boom"), of(1, SIZES.format(8, 4)), 1, [0]),
+        (of(0, PEER), [*of(2, SIZES.format(8, 4)), *of(3, "ValueError: boom")], 2, [3]),
+        # The number is not a size: another program has sent data to gloo's port.
+        (of(0, PEER), of(1, SIZES.format(8583909746840200520, 4)), 1, [1]),
+    ],
+)
+def test_own_error_explains_unexpected_data(judged, zero, one, per_node: int, ranks: list[int]) -> None:
+    verdict = judged(starting(zero, one, per_node))
+    assert (verdict.cause, verdict.ranks) == ("rank.crashed", ranks), verdict.explanation
+
+
+@pytest.mark.parametrize(
+    ("zero", "one", "says", "advice"),
+    [
+        # NVIDIA/nccl #2013, NVIDIA/nccl-tests #185 and #227
+        (of(0, PEER), of(1, *nccl(NO_REPLY)), "lost the connection.*no rank logged any other", "CROSS_NIC"),
+        (of(0, *nccl(NO_REPLY)), of(1, *nccl(NO_REPLY)), "no rank logged any other", "ibstat"),
+        (
+            of(0, PEER),
+            of(1, *nccl("Call to ibv_modify_qp failed with error Network is unreachable")),
+            "lost the connection",
+            "NCCL_IB_GID_INDEX",
+        ),
+        # openucx/ucx #5199 and #6000
+        (of(0, PEER), UCX, "Transport retry count exceeded", "ibstat"),
+        (of(0, *nccl(REFUSED)), of(1, *nccl(REFUSED)), "lost the connection", "--netcheck"),
+        # ray-project/ray #37461, SymbioticLab/FedScale #51
+        (
+            of(0, CONNECT.format("10.0.0.2", "Connection refused")),
+            of(1, CONNECT.format("10.0.0.1", "No route to host")),
+            r"could not connect to each other \(tcp/pair",
+            "GLOO_SOCKET_IFNAME",
+        ),
+        (
+            of(0, PEER),
+            of(1, CONNECT.format("10.0.0.1", "Connection timed out")),
+            "Rank 1 could not connect to a peer, and rank 0 lost",
+            "GLOO_SOCKET_IFNAME",
+        ),
+    ],
+)
+def test_no_rank_is_accused_of_unreachable_peer(judged, zero, one, says: str, advice: str) -> None:
+    """Contract: of two ranks without a connection, it is not known which one failed."""
+    verdict = judged(starting(zero, one, code=-6 if one == UCX else 1))
+    assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "collective.failed", []), (
+        verdict.explanation
+    )
+    assert re.search(says, verdict.explanation), verdict.explanation
+    assert advice in verdict.next[-1], verdict.next
+
+
+@pytest.mark.parametrize("error", [nccl(NO_REPLY), [CONNECT.format("10.0.0.1", "Connection refused")]])
+def test_own_error_of_peer_explains_lost_link(judged, error: list[str]) -> None:
+    verdict = judged(starting(of(0, "ValueError: boom"), of(1, *error)))
+    assert (verdict.cause, verdict.ranks) == ("rank.crashed", [0]), verdict.explanation
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [CONNECT.format("127.0.1.1", "Connection refused")],  # pytorch/pytorch #15592
+        # NVIDIA/nccl #1837
+        nccl(
+            "ncclSocketInit: connecting to address  with family 59936 is neither AF_INET(2) nor AF_INET6(10)"
+        ),
+        # gpustack/gpustack #4128
+        [GLOO.format("device.cc:83] ifa != nullptr. Unable to find interface for: [0.0.0.189]")],
+    ],
+)
+def test_address_that_no_other_host_reaches_is_named(judged, lines: list[str]) -> None:
+    verdict = judged(starting(of(0, *lines), of(1, *lines)))
+    assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "address.advertised", [0, 1]), (
+        verdict.explanation
+    )
+    assert "SOCKET_IFNAME" in verdict.next[-1]
+
+
+@pytest.mark.parametrize(
+    ("error", "part"),
+    [
+        # Mellanox/nv_peer_memory #115, NVIDIA/nccl #778 and #1842: not a limit of locked memory
+        ("Call to ibv_reg_mr_iova2 failed with error Bad address", "nvidia-peermem"),
+        ("Call to ibv_reg_dmabuf_mr failed with error Operation not supported", "DMA-BUF"),
+        ("Call to ibv_reg_mr failed with error Cannot allocate memory", "IPC_LOCK"),
+        # NVIDIA/nccl #1129, Mellanox/k8s-rdma-sriov-dev-plugin #29, aws/aws-ofi-nccl #44
+        ("Last error: Call to ibv_create_qp failed", "IPC_LOCK"),
+        ("NCCL WARN NET/OFI Couldn't enable endpoint. RC: -12, ERROR: Cannot allocate memory", "IPC_LOCK"),
+        # NVIDIA/nccl #799 and #925
+        ("Call to ibv_modify_qp failed with error No such device", "show_gids"),
+        ("Call to ibv_modify_qp failed with 19 No such device, on dev mlx5_3:1", "show_gids"),
+        # NVIDIA/nccl #214, #523, #928 and #1052
+        ("NET/IB : Got completion with error 4, opcode 0, len 32694, vendor err 81", "ACS"),
+        ("NET/IB : Got completion from peer 10.0.0.2<1> with status=12 opcode=0 len=0", "ibstat"),
+        # gpustack/gpustack #4128, in a job with one node
+        ("device.cc:83] ifa != nullptr. Unable to find interface for: [0.0.0.189]", "GLOO_SOCKET_IFNAME"),
+        # sgl-project/sglang #12533, deepseek-ai/DeepEP #289
+        ("init.cu:nvshmemi_check_state_and_init:1080: nvshmem initialization failed, exiting", "IBGDA"),
+    ],
+)
+def test_advice_for_error_of_network_card(error: str, part: str) -> None:
+    assert part in known_errors.advice(error)
