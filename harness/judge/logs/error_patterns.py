@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from harness.core.causes import CauseId
 from harness.judge.logs import (
     child_signals,
+    environment_errors,
     error_details,
     kernel_messages,
     lost_peers,
@@ -57,7 +58,9 @@ _CLUES: tuple[tuple[CauseId, str], ...] = (
         r"Unable to find address for: |GLOO_SOCKET_IFNAME=\S+: |Bootstrap : no socket interface found",
     ),
     ("address.advertised", lost_peers.ADVERTISED),
-    ("variables.master_port", r"[Ee]rror.*(?i:master.?port).*'tcp://[\d.]+:\d+'"),
+    ("variables.missing", environment_errors.MISSING),
+    ("variables.master_addr", environment_errors.NO_HOST),
+    ("variables.master_port", environment_errors.NO_PORT),
     ("training.loss_not_finite", r"FloatingPointError: the loss of step"),
     # PyTorch and NCCL keep tensors and buffers as files in /dev/shm, which a full disk does not affect.
     (
@@ -108,7 +111,7 @@ _CLUES: tuple[tuple[CauseId, str], ...] = (
     ),
 )
 AT_ANY_TIME: tuple[CauseId, ...] = (
-    *("training.loss_not_finite", "rank.write_failed", "shm.small"),
+    *("training.loss_not_finite", "rank.write_failed", "shm.small", "variables.missing"),
     *("gpu.ecc", "gpu.lost", "gpu.nvlink", "gpu.absent", "gpu.driver"),
 )
 """Causes that can end a rank at any time, provided that its last error matches. Other causes occur only at
@@ -305,6 +308,8 @@ def _cause(lines: Lines, last: str, last_number: int) -> tuple[CauseId | None, s
         cause = next((cause for cause, pattern in _CLUES if re.search(pattern, detailed)), None)
         if cause is None and _NO_CPU_FREQUENCY.match(text) and _of_the_client(lines, number):
             cause = "rank.no_cpu_frequency"
+        if cause == "variables.missing" and not environment_errors.is_missing(lines, number, text):
+            cause = None
         # An error did not end the program if another error or more output followed it.
         if cause in AT_ANY_TIME and (another_error or not (is_error or number == last_number)):
             cause = None

@@ -10,6 +10,31 @@ import re
 
 _ADVICE = (
     (
+        r"(?<!=)'tcp://[\d.]+:\d+'",
+        "Kubernetes sets such a variable for each Service (MASTER_PORT for a Service `master`): rename the "
+        "Service, or set enableServiceLinks: false in the pod template",
+    ),
+    (
+        r"environment variable \w+ expected, but not set|KeyError: '(LOCAL_)?(RANK|WORLD_SIZE)'",
+        "start the script with torchrun, which sets RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and "
+        "MASTER_PORT for each process, or set them in the pod template",
+    ),
+    (
+        r"of the rendezvous endpoint '",
+        "pass HOST:PORT as --rdzv_endpoint, and check in every pod that the variables in it are set",
+    ),
+    (
+        r"name: EACCES|errno: 13 ",
+        "without the capability NET_BIND_SERVICE, a process cannot listen on ports below 1024: set "
+        "MASTER_PORT to a higher one",
+    ),
+    (
+        r"Cannot assign requested address",
+        "the program uses an address that this pod does not have: check the variables and arguments that "
+        "must name the pod's own address, such as VLLM_HOST_IP, and use rank 0's address only to connect to "
+        "it",
+    ),
+    (
         r"shm_open failed.*Permission denied|(shared memory|/dev/shm|</torch_).*Permission denied",
         "the container's user may not write to /dev/shm: mount an emptyDir with medium: Memory there, "
         "or change securityContext.runAsUser",

@@ -39,8 +39,8 @@ STOPPED_LINES = 5000
 Ranks continue to log until the harness stops them, and a recorder writes one line per point.
 """
 OF_ALL = (
-    *("rank.tracker_unreachable", "tracker.key_rejected", "rank.no_cpu_frequency"),
-    "address.advertised",
+    *("rank.tracker_unreachable", "tracker.key_rejected", "rank.no_cpu_frequency", "address.advertised"),
+    *("variables.missing", "variables.master_addr", "variables.master_port", "variables.interface"),
 )
 """Causes that can affect several ranks at once. The finding names all affected ranks, not only the first."""
 _BEFORE_ERROR = re.compile(r"^its last log line: (\[rank\d+\]: ?)?")
@@ -254,7 +254,7 @@ def rank_ends(
         ranks = [
             rank for end in failures if id_ in {end.cause, end.clue} for rank in end.ranks
         ] or cause.ranks
-        absences = tracker_faults.absence_texts(case)
+        absences = tracker_faults.absence_texts(case) if "tracker" in id_ else []
     peers = (
         collectives.of_peers(case, cause, ends.values()) if cause.follows and not cause.by_controller else []
     )

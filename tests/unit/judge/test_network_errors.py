@@ -5,11 +5,14 @@ No rank is to blame for these errors, or the advice depends on the words of the 
 
 from __future__ import annotations
 
+import json
 import re
 
+import bundles
 import pytest
 from ended_pods import REPORT, stamped
-from failed_ranks import PEER, Case, job_of, of
+from failed_ranks import PEER, TRACEBACK, Case, job_of, of
+from process_events import PodEvents, recorded
 
 from harness.judge.logs import known_errors
 
@@ -182,3 +185,120 @@ def test_address_that_no_other_host_reaches_is_named(judged, lines: list[str]) -
 )
 def test_advice_for_error_of_network_card(error: str, part: str) -> None:
     assert part in known_errors.advice(error)
+
+
+UNREACHED = (
+    "torch.distributed.DistNetworkError: The client socket has timed out after 600000ms while trying to "
+    "connect to ({}, {})."
+)
+WAITED = (
+    "torch.distributed.DistStoreError: Timed out after 601 seconds waiting for clients. 1/2 clients joined."
+)
+
+
+@pytest.mark.parametrize(
+    ("host", "port", "nodes", "cause"),
+    [
+        # hiyouga/LlamaFactory #6154, vllm-project/vllm #34784: the script's default
+        ("localhost", 29500, 2, "variables.master_addr"),
+        ("127.0.0.1", 23456, 2, "variables.master_addr"),
+        ("10.0.0.1", 29500, 2, "rendezvous.unreachable"),
+        # lllyasviel/ControlNet #382: a port that a library chose for the processes of one pod
+        ("127.0.0.1", 48391, 2, "rendezvous.unreachable"),
+        ("localhost", 29500, 1, "rendezvous.unreachable"),
+    ],
+)
+def test_rank_that_looks_for_rank_0_in_its_own_pod(judged, host, port, nodes: int, cause: str) -> None:
+    error = UNREACHED.format(host, port)
+    job = starting(of(0, WAITED), of(1, error))
+    if nodes == 1:
+        job = alone(error)
+    verdict = judged(job)
+    assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", cause, [nodes - 1]), (
+        verdict.explanation
+    )
+
+
+def alone(error: str):
+    """Return a job with one node, whose rank ends with an error."""
+    job = bundles.healthy(nodes=1)
+    job.drop("workload", 2)
+    job.drop("jobset", 2)
+    job.drop_pod(0, after=10)
+    job.truth, job.points, job.runs, job.attachments = {}, [], [], []
+    job.logs[job.pod_name(0)] = stamped(of(0, error)) + stamped(REPORT, rank=0, code=1, shell=1)
+    job.ended(0, 12, 1, message=json.dumps({"exit": 1}))
+    job.jobset(15, "Failed")
+    return job
+
+
+@pytest.mark.parametrize("env", ["localhost", "workers-0-0.js"])
+def test_recorded_master_addr_tells_what_localhost_is(judged, env: str) -> None:
+    """Contract: a script can use a second store in its own pod."""
+    job = recorded(starting(of(0, WAITED), of(1, UNREACHED.format("localhost", 29501))))
+    for index in range(2):
+        pod = PodEvents(job, index)
+        pod.start(20, "rank", ppid=7, RANK=index, LOCAL_RANK=0, WORLD_SIZE=2, MASTER_ADDR=env)
+    verdict = judged(job)
+    cause = "variables.master_addr" if env == "localhost" else "rendezvous.unreachable"
+    assert (verdict.cause, verdict.ranks) == (cause, [1]), verdict.explanation
+
+
+ENV = (
+    "ValueError: Error initializing torch.distributed using env:// rendezvous: environment variable {} "
+    "expected, "
+)
+OS_FRAME = '  File "<frozen os>", line 714, in __getitem__'
+
+
+@pytest.mark.parametrize(
+    ("lines", "cause", "advice"),
+    [
+        # mit-han-lab/distrifuser #11
+        ([ENV.format("RANK") + "but not set"], "variables.missing", "torchrun"),
+        # The-AI-Summer/pytorch-ddp #2
+        ([OS_FRAME, "KeyError: 'RANK'"], "variables.missing", "torchrun"),
+        ([OS_FRAME, "KeyError: 'MASTER_ADDR'"], "variables.missing", "pod template"),
+        (["KeyError: 'RANK'"], "rank.crashed", ""),
+        ([OS_FRAME, "KeyError: 'HF_TOKEN'"], "rank.crashed", ""),
+        # HarderThenHarder/transformers_tasks #34
+        (
+            ["ValueError: The hostname of the rendezvous endpoint ':8080' must be a dot-separated list"],
+            "variables.master_addr",
+            "--rdzv_endpoint",
+        ),
+        (
+            ["ValueError: The port number of the rendezvous endpoint 'm:$P' must be an integer between"],
+            "variables.master_port",
+            "--rdzv_endpoint",
+        ),
+        # KimMeen/Time-LLM #158
+        (
+            [
+                "torch.distributed.DistNetworkError: The server socket has failed to listen on any local "
+                "network address. The server socket has failed to bind to [::]:98 (errno: 13 - Permission "
+                "denied)."
+            ],
+            "variables.master_port",
+            "1024",
+        ),
+        # ai-dynamo/dynamo #2706, vllm-project/vllm #31884, sgl-project/sglang #4877
+        (
+            ["zmq.error.ZMQError: Cannot assign requested address (addr='tcp://10.27.91.102:13345')"],
+            "rank.crashed",
+            "VLLM_HOST_IP",
+        ),
+    ],
+)
+def test_wrong_variable_of_every_pod_is_named(judged, lines: list[str], cause: str, advice: str) -> None:
+    verdict = judged(starting(of(0, *lines), of(1, *lines)))
+    assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", cause, [0, 1]), verdict.explanation
+    assert advice in verdict.next[-1], verdict.next
+
+
+def test_missing_variable_that_script_handled_is_no_cause(judged) -> None:
+    """Contract: mit-han-lab/distrifuser #11. The script then uses one GPU, and another error ends it."""
+    handled = f"Failed to initialize: {ENV.format('RANK')}but not set, falling back to single GPU mode."
+    lines = [*TRACEBACK, f"{ENV.format('RANK')}but not set", handled, *of(1, "ValueError: boom")]
+    verdict = judged(starting(of(0, PEER), lines))
+    assert (verdict.cause, verdict.ranks) == ("rank.crashed", [1]), verdict.explanation
