@@ -271,6 +271,7 @@ def read(tail: Lines, log: str = "", ranks: int = 1) -> Clues:
         error = (reported.error, reported.number)
     gpu = None if ranks == 1 else -1 if rank is None else rank % ranks
     last, last_number = error_details.complete(lines, error, _ends_an_error, gpu)
+    lines = _without_agents_errors(lines, last, last_number)
     cause, clue, clue_number = _cause(lines, last, last_number)
     peer_absent = origin is None and any(lost_peers.ABSENT.search(text) for _, text in lines[-80:])
     of_a_peer = origin is None and any(is_of_a_peer(text) for _, text in lines[-80:])
@@ -326,6 +327,20 @@ def _cause(lines: Lines, last: str, last_number: int) -> tuple[CauseId | None, s
     if fault is not None:
         return fault.cause, f"{last} (its log also has the kernel's message {fault.text})", last_number
     return None, "", 0
+
+
+def _without_agents_errors(lines: Lines, last: str, last_number: int) -> Lines:
+    """Return the lines without those that torchrun logged after its report about the rank's own error.
+
+    `last` is the rank's last error, on line `last_number`. After its rank has failed, torchrun can lose the
+    rendezvous, because it waits for the other nodes, or because rank 0's torchrun has ended.
+    """
+    if not is_error(last) or is_of_a_peer(last):
+        return lines
+    positions = (
+        at for at, (number, text) in enumerate(lines) if number > last_number and _FAILED.search(text)
+    )
+    return lines[: next(positions, len(lines))]
 
 
 def of_last_attempt(tail: Lines) -> Lines:

@@ -30,8 +30,8 @@ ADVERTISED = (
 """Pattern for messages of gloo (tcp/pair.cc, tcp/device.cc) and NCCL (socket.cc) about an address that other
 hosts cannot reach."""
 OF_A_PEER = re.compile(
-    r"Connection (closed|reset) by (remote )?peer|RendezvousConnectionError|SignalException|Broken pipe"
-    r"|remote process exit|Received 15 death signal|Socket closed"
+    r"Connection (closed|reset) by (remote )?peer|RendezvousC(onnection|losed)Error|SignalException"
+    r"|Broken pipe|remote process exit|Received 15 death signal|Socket closed"
     # Messages from NCCL and from TCPStore, whose server runs in rank 0.
     r"|[Ff]ailed to recv, got 0 bytes|Connection was likely closed|NCCL communicator was aborted"
     r"|Socket recv failed while polling"
@@ -55,7 +55,8 @@ ABSENT = re.compile(
     r"|Timed out receiving the shared seed|reached monitoredBarrier, but received errors"
 )
 LOST = re.compile(
-    r"Connection (closed|reset) by (remote )?peer|Broken pipe|remote process exit|Socket closed"
+    r"Connection (closed|reset) by (remote )?peer|RendezvousC(onnection|losed)Error|Broken pipe"
+    r"|remote process exit|Socket closed"
     rf"|[Ff]ailed to recv, got 0 bytes|{network_cards.ERRORS}|{NCCL_CONNECT}Connection refused"
 )
 """Pattern for the errors of a rank whose connection to a peer broke."""
@@ -69,6 +70,10 @@ DIFFERENT = re.compile(
     r"|op\.preamble\.length <= op\.nbytes\. \d{1,13} vs \d{1,13}(?!\d)"
 )
 """Pattern for the errors of a rank that received less or more data from a peer than it expected."""
+
+
+CLOSED = "RendezvousClosedError"
+"""The exception of a torchrun that joins a rendezvous which another torchrun has closed by ending."""
 
 
 def is_of_a_peer(text: str) -> bool:

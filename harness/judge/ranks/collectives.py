@@ -180,7 +180,7 @@ def _without_peers(case: Case, cause: End, ends: Collection[End], other_error: s
     cause_id: CauseId = "collective.failed"
     details, advice = list[str](), _NETWORK_ADVICE
     waiting = [end for end in ends if end.peer_absent]
-    lost = [end for end in ends if lost_peers.LOST.search(end.log_quote)]
+    lost = [end for end in ends if lost_peers.LOST.search(end.log_quote or end.text)]
     meshes = [lost_peers.MESH.search(end.log_quote) for end in ends]
     if meshes[0] and all(meshes):
         text = f"{names(case.ranks)} could not connect to each other ({meshes[0][0]})"
@@ -189,7 +189,7 @@ def _without_peers(case: Case, cause: End, ends: Collection[End], other_error: s
         cause_id, text = "collective.hung", f"{names(case.ranks)} timed out while they waited for a peer"
     elif len(lost) == len(ends):
         text = f"{names(case.ranks)} lost the connection to a peer"
-        details = [f"{names(end.ranks)}: {end.log_quote}" for end in lost[:2]]
+        details = [f"{names(e.ranks)}: {e.log_quote}" if e.log_quote else e.text for e in lost[:2]]
         of_cards = [end for end in lost if _NIC.search(end.log_quote)]
         advice = next((known_errors.advice(end.log_quote) for end in of_cards), "") or advice
     elif not cause.peer_absent and all(end in waiting or end in lost for end in ends):

@@ -18,7 +18,7 @@ from harness.judge.case import Case
 from harness.judge.cluster import kubelet_kills, kubelet_rejections, pod_deletion
 from harness.judge.finding import LATE, listed
 from harness.judge.logs import error_patterns as log_clues
-from harness.judge.logs import known_errors
+from harness.judge.logs import known_errors, lost_peers
 from harness.judge.logs.error_patterns import Clues
 from harness.judge.logs.stacks import Stack
 from harness.judge.pod_end import End
@@ -440,7 +440,8 @@ def _exited(case: Case, end: End, clues: Clues, terminated: dict[str, object]) -
     if clues.cause and (at_any_time or not _logged(case, case.ranks_of(end.index))):
         refs = (*end.evidence, f"{clues.log}:{clues.line_number}")
         text = f"{text}: {clues.line}{_shares_ports(case, end.index) if clues.cause == 'port.taken' else ''}"
-        end = replace(end, cause=clues.cause, text=text, log_quote="", follows=clues.peer_absent)
+        end = replace(end, cause=clues.cause, text=text, log_quote="")
+        end = replace(end, follows=clues.peer_absent or lost_peers.CLOSED in clues.line)
         advice = known_errors.advice(clues.line) if clues.cause in _WITH_OWN_ADVICE else end.advice
         end = replace(end, evidence=refs, advice=advice)
         is_absent = clues.cause in _WITHOUT_GPU and not _WITH_A_DRIVER.search(clues.line)
