@@ -9,28 +9,23 @@ operations, or whether all ranks called the same operation and it did not comple
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from harness.core.causes import CauseId
 from harness.core.clock import seconds
 from harness.judge import rank_words
 from harness.judge.case import Case, names
 from harness.judge.cluster.pod_deletion import WHOLE_SECONDS
 from harness.judge.logs import error_patterns as log_clues
 from harness.judge.logs import (
-    kernel_messages,
-    known_errors,
     lost_peers,
-    network_cards,
     ranks_outside_collectives,
 )
-from harness.judge.pod_end import SAME_MOMENT, End
+from harness.judge.pod_end import SAME_MOMENT, End, explained
 from harness.judge.rank_words import RankWords
-from harness.judge.ranks import exit_codes
+from harness.judge.ranks import exit_codes, lost_connections
 from harness.judge.ranks.pod_ends import TEARDOWN_ADVICE, without_tracker
 
 TAIL_LINES = 2000
@@ -56,23 +51,8 @@ _FINGERPRINT = re.compile(
 )
 _MISMATCH = "Detected mismatch between collectives on ranks"
 _BARRIER = re.compile(r"Ranks? ([\d, ]+) failed to pass monitoredBarrier in \d+ ms")
-_NIC = re.compile(network_cards.ERRORS)
-_SUMMARY = re.compile(r"NCCL error in: .*(unhandled system|internal) error|nccl(System|Internal)Error: ")
-"""Pattern for lines in which NCCL's exceptions only classify the error that a later line describes."""
-_NUMBER = re.compile(r"\d+")
 _PEER = re.compile(r"(?:by peer \[|peer )([0-9A-Fa-f.:]+)(?:\]:|<)\d")
 """Pattern for the peer's address in a gloo or NCCL message about a closed connection."""
-_NETWORK_ADVICE = (
-    "suspect the network between the nodes, or a GPU: run the job with --netcheck, look for Xid errors "
-    "(`dmesg | grep Xid` on the nodes), and set NCCL_DEBUG=INFO; if an operation may take that long, raise "
-    "`timeout` of init_process_group"
-)
-_MESH_ADVICE = (
-    "gloo connects every pair of ranks through ports that it chooses: set GLOO_SOCKET_IFNAME to the "
-    "interface of "
-    "the pods' network, and allow all ports between the pods in NetworkPolicies and firewalls; --netcheck "
-    "tests the connections"
-)
 _DIFFERENT_ADVICE = (
     "find in the program what depends on the rank at this step: a condition, the number of batches, the size "
     "of a tensor, or the order in which process groups are created; if nothing does, compare the NCCL "
@@ -167,68 +147,7 @@ def diagnose(case: Case, cause: End, ends: Collection[End]) -> End | None:
         return named
     if case.expected.num_nodes < 2 or {end.index for end in ends} != set(range(case.expected.num_nodes)):
         return None
-    return _without_peers(case, cause, ends, _other_error(case, logs))
-
-
-def _without_peers(case: Case, cause: End, ends: Collection[End], other_error: str) -> End | None:
-    """Return the `End` if all pods lost a peer or waited in vain for one, or None.
-
-    `other_error` is a clause about an earlier error in the logs, or "". The `End` has no ranks, because the
-    logs do not show which rank failed first.
-    """
-    refs = tuple(end.evidence[-1] for end in ends if end.evidence)[:2]
-    cause_id: CauseId = "collective.failed"
-    details, advice = list[str](), _NETWORK_ADVICE
-    waiting = [end for end in ends if end.peer_absent]
-    lost = [end for end in ends if lost_peers.LOST.search(end.log_quote or end.text)]
-    meshes = [lost_peers.MESH.search(end.log_quote) for end in ends]
-    if meshes[0] and all(meshes):
-        text = f"{names(case.ranks)} could not connect to each other ({meshes[0][0]})"
-        advice = _MESH_ADVICE
-    elif len(waiting) == len(ends):
-        cause_id, text = "collective.hung", f"{names(case.ranks)} timed out while they waited for a peer"
-    elif len(lost) == len(ends):
-        text = f"{names(case.ranks)} lost the connection to a peer"
-        details = [f"{names(e.ranks)}: {e.log_quote}" if e.log_quote else e.text for e in lost[:2]]
-        of_cards = [end for end in lost if _NIC.search(end.log_quote)]
-        advice = next((known_errors.advice(end.log_quote) for end in of_cards), "") or advice
-    elif not cause.peer_absent and all(end in waiting or end in lost for end in ends):
-        cause_id, text = "collective.hung", f"{_of_ends(waiting)} timed out while waiting for a peer"
-        if all(end not in waiting or mesh for end, mesh in zip(ends, meshes, strict=True)):
-            cause_id, text = "collective.failed", f"{_of_ends(waiting)} could not connect to a peer"
-            advice = _MESH_ADVICE
-        text += f", and {_of_ends(end for end in lost if end not in waiting)} lost the connection to a peer"
-    else:
-        return None
-    text = "; ".join([f"{text}, and {other_error or 'no rank logged any other error'}", *details])
-    return _end(cause, cause_id, [], text, refs, "" if other_error else advice)
-
-
-def _of_ends(ends: Iterable[End]) -> str:
-    return names(rank for end in ends for rank in end.ranks)
-
-
-def _other_error(case: Case, logs: Mapping[int, list[tuple[str, str]]]) -> str:
-    """Return a clause about an earlier error in the logs that is not the loss of a peer, or "".
-
-    Errors that a pod logged after the loss of a peer may be consequences of it, so they do not count. Returns
-    the error that the fewest pods logged. An error in the logs of all pods is probably one that the program
-    catches, such as a failed optional import.
-    """
-    errors: dict[str, dict[int, str]] = {}
-    for index, lines in logs.items():
-        for text, _ in itertools.takewhile(lambda line: not lost_peers.is_of_a_peer(line[0]), lines):
-            is_own = log_clues.is_error(text) and not _SUMMARY.search(text) and not log_clues.is_report(text)
-            if is_own or kernel_messages.of_line(text):
-                errors.setdefault(_NUMBER.sub("", text), {}).setdefault(index, text)
-    rarest = min(errors.values(), key=len, default={})
-    return next(
-        (
-            f"an earlier error in the log of {case.place(index)} may be the reason: {text[:200]}"
-            for index, text in rarest.items()
-        ),
-        "",
-    )
+    return lost_connections.without_peers(case, cause, ends, logs)
 
 
 def of_peers(case: Case, cause: End, all_: Iterable[End]) -> list[str]:
@@ -320,7 +239,7 @@ def _barrier(case: Case, cause: End, logs: Mapping[int, list[tuple[str, str]]]) 
             if not ranks:
                 continue
             reason = f"{_places(case, ranks)} did not take part: {match[0]}"
-            return _end(cause, "rank.hung", ranks, reason, (ref,))
+            return explained(cause, "rank.hung", ranks, reason, (ref,))
     return None
 
 
@@ -341,7 +260,7 @@ def _fingerprints(case: Case, cause: End, logs: Mapping[int, list[tuple[str, str
         return None
     texts = [f"rank {rank} called {call[0]}" for rank, call in _examples(calls)]
     text = f"the ranks called different collective operations: {' and '.join(texts)}"
-    return _end(cause, "collective.mismatch", ranks, text, tuple(refs[:2]))
+    return explained(cause, "collective.mismatch", ranks, text, tuple(refs[:2]))
 
 
 def _compared(case: Case, cause: End, logs: Mapping[int, list[tuple[str, str]]]) -> End | None:
@@ -363,12 +282,12 @@ def _compared(case: Case, cause: End, logs: Mapping[int, list[tuple[str, str]]])
         text = (
             f"{_places(case, missing)} did not call collective {awaited}, for which {_ranks(latest)} waited"
         )
-        return _end(cause, "rank.hung", missing, text, refs)
+        return explained(cause, "rank.hung", missing, text, refs)
     if behind:
         ranks = _outvoted({each.rank: (str(each.number == number),) for each in waiting})
         text = f"the ranks called different numbers of collective operations: {_ranks(latest)} waited in "
         text += f"{awaited}, and {_ranks(behind)} in operation {behind[0].number} ({behind[0].text})"
-        return _end(cause, "collective.mismatch", ranks, text, refs)
+        return explained(cause, "collective.mismatch", ranks, text, refs)
     calls = {each.rank: each.call for each in latest}
     if ranks := _outvoted(calls):
         of_rank = {each.rank: each for each in latest}
@@ -377,12 +296,12 @@ def _compared(case: Case, cause: End, logs: Mapping[int, list[tuple[str, str]]])
             f"the ranks called different collective operations as operation number {number}: "
             f"{' and '.join(texts)}"
         )
-        return _end(cause, "collective.mismatch", ranks, text, refs)
+        return explained(cause, "collective.mismatch", ranks, text, refs)
     if {each.rank for each in timeouts} != set(case.ranks):
         return None
     limit = f" within {latest[0].limit:.0f} s" if latest[0].limit else ""
     text = f"all ranks called collective {awaited}, and it did not complete{limit}"
-    return _end(cause, "collective.hung", [], text, refs, _NETWORK_ADVICE)
+    return explained(cause, "collective.hung", [], text, refs, lost_connections.NETWORK_ADVICE)
 
 
 def _different(case: Case, cause: End, logs: Mapping[int, list[tuple[str, str]]]) -> End | None:
@@ -397,7 +316,7 @@ def _different(case: Case, cause: End, logs: Mapping[int, list[tuple[str, str]]]
                 what = "new_group for different ranks" if match["group"] else what
                 explanation = f"the ranks called {what}: {match[0]} in the log of {case.place(index)}"
                 advice = _DIFFERENT_ADVICE if match["nccl"] else ""
-                return _end(cause, "collective.mismatch", [], explanation, (ref,), advice)
+                return explained(cause, "collective.mismatch", [], explanation, (ref,), advice)
     return None
 
 
@@ -480,20 +399,3 @@ def _ranks(timeouts: Iterable[Timeout]) -> str:
 
 def _places(case: Case, ranks: list[int]) -> str:
     return case.place_of(ranks[0]) if len(ranks) == 1 and ranks[0] in case.ranks else names(ranks)
-
-
-def _end(
-    cause: End, id_: CauseId, ranks: list[int], text: str, refs: tuple[str, ...], advice: str = ""
-) -> End:
-    """Return a copy of `cause` with the given values. It is not a consequence of another `End`."""
-    return replace(
-        cause,
-        cause=id_,
-        ranks=ranks,
-        text=text,
-        log_quote="",
-        evidence=refs or cause.evidence,
-        advice=advice,
-        follows=False,
-        peer_absent=False,
-    )

@@ -12,7 +12,14 @@ from harness.evidence.kubernetes.objects import ObjectState, Pod, mapping
 from harness.evidence.kubernetes.refusals import Refusal
 from harness.judge import rank_words
 from harness.judge.case import Case, ever_ready, names
-from harness.judge.cluster import controllers, netcheck, other_containers, scheduling_gates, start_events
+from harness.judge.cluster import (
+    controllers,
+    netcheck,
+    other_containers,
+    scheduling_gates,
+    service_mesh,
+    start_events,
+)
 from harness.judge.finding import LATE, Finding, counted, not_passed, passed, unknown
 from harness.judge.logs import error_patterns, lost_peers
 from harness.judge.pod_end import End, first
@@ -418,15 +425,17 @@ def _never_met(
         ranks = [rank for end in waiting if end.cause == cause.cause for rank in end.ranks]
         text = f"{names(ranks)} could not reach the others: {failure}"
     not_started = start_events.unstarted(case, [case.node_of(rank) for rank in ranks])
+    mesh = None if not_started or cause.cause == "rendezvous.dns" else service_mesh.at_start(case)
+    mesh_texts = [mesh.text] if mesh else []
     return not_passed(
         "rendezvous",
         cause.cause or "rendezvous.timeout",
         text,
-        why=[*not_started, cause.text, cause.log_quote, *consequences],
+        why=[*not_started, *mesh_texts, cause.text, cause.log_quote, *consequences],
         ranks=ranks or case.ranks,
         evidence=cause.evidence,
         at=cause.at,
-        advice=start_events.LATE_START if not_started else cause.advice,
+        advice=start_events.LATE_START if not_started else mesh.advice if mesh else cause.advice,
     )
 
 

@@ -302,3 +302,54 @@ def test_missing_variable_that_script_handled_is_no_cause(judged) -> None:
     lines = [*TRACEBACK, f"{ENV.format('RANK')}but not set", handled, *of(1, "ValueError: boom")]
     verdict = judged(starting(of(0, PEER), lines))
     assert (verdict.cause, verdict.ranks) == ("rank.crashed", [1]), verdict.explanation
+
+
+CLOSED = "RuntimeError: [gloo/pair.cc:589] Read error [10.0.0.1]:25266: Connection closed by peer"
+RESET = "torch.distributed.DistNetworkError: Connection reset by peer"
+
+
+def with_proxy(job: bundles.Job, part: str, *indexes: int) -> bundles.Job:
+    """Add Istio's proxy to the pods of these nodes."""
+    for kind, seen in job.objects:
+        if kind == "pod" and any(seen.object["metadata"]["name"] == job.pod_name(at) for at in indexes):
+            seen.object["spec"].setdefault(part, []).append({"name": "istio-proxy", "image": "proxyv2"})
+    return job
+
+
+@pytest.mark.parametrize("part", ["containers", "initContainers"])
+@pytest.mark.parametrize(
+    ("zero", "one", "cause", "ranks"),
+    [
+        # kubeflow/trainer #1585 and #1636, kubeflow/pytorch-operator #258
+        (CLOSED, CLOSED, "collective.failed", []),
+        (WAITED, UNREACHED.format("10.0.0.1", 23456), "rendezvous.unreachable", [1]),
+        (WAITED, RESET, "rendezvous.unreachable", [1]),
+    ],
+)
+def test_proxy_of_service_mesh_is_named(judged, part: str, zero, one, cause: str, ranks: list[int]) -> None:
+    verdict = judged(with_proxy(starting(of(0, zero), of(1, one)), part, 0, 1))
+    assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", cause, ranks), verdict.explanation
+    assert "The pods contain the proxy of a service mesh (istio-proxy)" in verdict.explanation.replace(
+        "; the pods", ". The pods"
+    )
+    assert 'sidecar.istio.io/inject: "false"' in verdict.next[-1]
+
+
+def test_mesh_that_has_one_pod_only_is_named_with_its_rank(judged) -> None:
+    """Contract: kubeflow/pytorch-operator#329. With mutual TLS, the other pod cannot connect to this one."""
+    lines = of(0, WAITED), of(1, UNREACHED.format("10.0.0.1", 23456))
+    verdict = judged(with_proxy(starting(*lines), "containers", 0))
+    assert "of the job's pods, only those of rank 0" in verdict.explanation.lower(), verdict.explanation
+
+
+def test_service_mesh_does_not_explain_later_loss_of_peers(judged) -> None:
+    """Contract: once the ranks have trained, the proxies let them connect. A rank's own error comes first."""
+    job = job_of(Case(of(1, CLOSED), "", [], ""))
+    job.logs[job.pod_name(0)] = stamped(of(0, CLOSED)) + stamped(REPORT, rank=0, code=1, shell=1)
+    verdict = judged(with_proxy(job, "containers", 0, 1))
+    assert (verdict.cause, verdict.ranks) == ("collective.failed", []), verdict.explanation
+    assert "mesh" not in verdict.explanation
+    job = with_proxy(starting(of(0, CLOSED), of(1, "ValueError: boom")), "containers", 0, 1)
+    verdict = judged(job)
+    assert (verdict.cause, verdict.ranks) == ("rank.crashed", [1]), verdict.explanation
+    assert "mesh" not in verdict.explanation
