@@ -170,6 +170,7 @@ NOISE = re.compile(
     r"|^pluto: |\[pluto-sync\]|^Exception raised from "
     # Lines that Hydra prints around a traceback, and Rich's own tracebacks.
     r"|^Error executing job with overrides: |^Set the environment variable HYDRA_FULL_ERROR|^[╭│╰]"
+    r"|^pdsh@\S+: \S+ ssh exited with exit code"
     # UCX describes the request below its error.
     r"|ib_mlx5_log\.c:\d+ .{0,20}\bQP 0x"
     # Frames from faulthandler, gdb, glog and glibc.
@@ -179,6 +180,9 @@ NOISE = re.compile(
 """Pattern for lines of an error, and those that the Pluto client, torchrun or konduktor print after it."""
 _FILE_OF_A_STACK = re.compile(r'^(\[rank\d+\]: ?)?\s*File "')
 _CODE_OF_A_STACK = re.compile(r"^(\[rank\d+\]: ?)?\s{4,}")
+_LAUNCH_HELP = re.compile(r"^(ORTE|PRTE) was unable to reliably start one or more daemons")
+"""Pattern for the first line of mpirun's help on ssh errors. The help ends with a line of hyphens."""
+_RULE = re.compile(r"^-{20,}")
 _ERROR = re.compile(
     r"^(\[rank\d+\]: ?)?([A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit|Timeout|ExceptionGroup)"
     r"|([\w.]+\.)?(StopIteration|TimeoutExpired|BrokenProcessPool))(:( .*)?)?$"
@@ -470,9 +474,15 @@ def _last_of_an_attempt(lines: Lines) -> tuple[str, int]:
 
 
 def _without_stacks(lines: Lines) -> Lines:
-    """Return the lines outside Python stacks. A stack has "File …" lines with source lines below them."""
-    outside, inside = [], False
+    """Return the lines outside Python stacks and mpirun's help on daemons that it could not start.
+
+    A stack has "File …" lines with source lines below them.
+    """
+    outside, inside, in_help = list[tuple[int, str]](), False, False
     for number, text in lines:
+        in_help = _LAUNCH_HELP.match(text) is not None or (in_help and not _RULE.match(text))
+        if in_help:
+            continue
         of_a_stack = _FILE_OF_A_STACK.match(text) is not None
         inside = of_a_stack or (inside and _CODE_OF_A_STACK.match(text) is not None)
         if not inside:

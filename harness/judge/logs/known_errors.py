@@ -1,38 +1,22 @@
 """Advice on errors in PyTorch, CUDA and Python that cannot be understood from the rank's log alone.
 
 These errors can end a rank at any time. They do not have their own causes in the catalogue, because the same
-message can have several reasons. Each entry lists the usual reasons.
+message can have several reasons. Each entry lists the usual reasons. Errors of the network between the ranks
+are in network_advice.py.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
+
+from harness.judge.logs import network_advice
 
 _ADVICE = (
     (
         r"(?<!=)'tcp://[\d.]+:\d+'",
         "Kubernetes sets such a variable for each Service (MASTER_PORT for a Service `master`): rename the "
         "Service, or set enableServiceLinks: false in the pod template",
-    ),
-    (
-        r"environment variable \w+ expected, but not set|KeyError: '(LOCAL_)?(RANK|WORLD_SIZE)'",
-        "start the script with torchrun, which sets RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and "
-        "MASTER_PORT for each process, or set them in the pod template",
-    ),
-    (
-        r"of the rendezvous endpoint '",
-        "pass HOST:PORT as --rdzv_endpoint, and check in every pod that the variables in it are set",
-    ),
-    (
-        r"name: EACCES|errno: 13 ",
-        "without the capability NET_BIND_SERVICE, a process cannot listen on ports below 1024: set "
-        "MASTER_PORT to a higher one",
-    ),
-    (
-        r"Cannot assign requested address",
-        "the program uses an address that this pod does not have: check the variables and arguments that "
-        "must name the pod's own address, such as VLLM_HOST_IP, and use rank 0's address only to connect to "
-        "it",
     ),
     (
         r"shm_open failed.*Permission denied|(shared memory|/dev/shm|</torch_).*Permission denied",
@@ -82,50 +66,6 @@ _ADVICE = (
         r"Expected to have finished reduction in the prior iteration",
         "some parameters were not used in the loss on this rank: pass find_unused_parameters=True to "
         "DistributedDataParallel, or use all parameters in each step",
-    ),
-    (
-        r"ibv_reg_\w*mr\w* failed.*(Bad address|Operation not supported|Invalid argument)",
-        "the network card could not register the GPU's memory: check whether the nodes have the kernel "
-        "module nvidia-peermem, or a kernel and driver that support DMA-BUF; NCCL_NET_GDR_LEVEL=LOC shows "
-        "whether the job runs without GPUDirect RDMA",
-    ),
-    (
-        r"ibv_reg_\w*mr\w* failed|ibv_create_\w+ failed(?! with)"
-        r"|ibv_create_\w+ failed with (error|12) Cannot allocate memory"
-        r"|NET/OFI .*RC: -12, ERROR: Cannot allocate memory",
-        "RDMA needs locked memory: raise the limit in the container (`ulimit -l unlimited`) or in the "
-        "container runtime, and grant the pod the capability IPC_LOCK",
-    ),
-    (
-        r"ibv_\w+ failed.*No such device",
-        "the pod cannot use this RDMA device: run `show_gids` in the pod, and set NCCL_IB_HCA and "
-        "NCCL_IB_GID_INDEX to a device and an index that have an address there; devices of the node's "
-        "network need hostNetwork: true or a device plugin",
-    ),
-    (
-        r"NET/IBP? ?:? ?Got completion .*(status=|error )(4|10|11)\b",
-        "the network card could not access the GPU's memory (GPUDirect RDMA), usually because PCIe Access "
-        "Control Services are enabled on the node: disable ACS; NCCL_NET_GDR_LEVEL=LOC shows whether this is "
-        "the reason",
-    ),
-    (
-        r"nvshmem initialization failed",
-        "NVSHMEM cannot use the network cards: read its first message above. IBGDA needs nvidia-peermem or "
-        "DMA-BUF, the driver option PeerMappingOverride=1, and a privileged pod or its RDMA devices; with "
-        "`ibv_modify_qp failed`, check the link to the peer (`ibstat`) and NVSHMEM_IB_GID_INDEX",
-    ),
-    (
-        r"ibv_\w+ failed with |NET/IBP? ?:? ?Got (completion|async event)"
-        r"|Transport retry count exceeded on ",
-        "the InfiniBand or RoCE link to the peer failed: check whether the ports are active (`ibstat`) on "
-        "both nodes, and whether NCCL_IB_HCA and NCCL_IB_GID_INDEX are correct; if cards reach only those of "
-        "the same rail, set NCCL_CROSS_NIC=0; NCCL_IB_DISABLE=1 shows whether TCP works",
-    ),
-    (
-        r"NET/OFI .*completed with error|NET/OFI Unable to insert remote address",
-        "EFA needs a security group that allows all inbound and outbound traffic to and from itself: "
-        "add these "
-        "rules to the nodes' security group; NCCL_NET=Socket shows whether TCP works",
     ),
     (
         r"watchdog got stuck for \d+ seconds|Heartbeat monitor timed out",
@@ -457,21 +397,6 @@ _ADVICE = (
         "the image has no C compiler, which torch.compile and Triton need: install gcc in it",
     ),
     (
-        r"(socket\w+Connect|Net ?): connect to .*(No route to host|timed out|unreachable|connection abort)",
-        "NCCL cannot connect to this address: set NCCL_SOCKET_IFNAME to the interface of the pods' network, "
-        "and check whether a NetworkPolicy or a firewall blocks high ports; --netcheck tests the connections",
-    ),
-    (
-        r"Unable to find interface for: ",
-        "gloo found no interface with the address of the pod's own host name, which it takes for an address "
-        "if it is a number: set GLOO_SOCKET_IFNAME to an interface of the pod, or rename the pod",
-    ),
-    (
-        r"Mismatched NCCL version",
-        "the ranks load different versions of NCCL: use the same image in every pod, and check whether "
-        "LD_LIBRARY_PATH or LD_PRELOAD selects a different one",
-    ),
-    (
         r"^(?!.*(Last error:|NCCL warned:))"
         r".*(unhandled (system|cuda) error|nccl(System|UnhandledCuda)Error: )",
         "run the job again with NCCL_DEBUG=WARN, so that NCCL logs the reason; a common reason is that "
@@ -489,4 +414,5 @@ def is_killed_worker(error: str) -> bool:
 
 def advice(error: str) -> str:
     """Return advice on a rank's last error, or "" if the error is not known."""
-    return next((text for pattern, text in _ADVICE if re.search(pattern, error, re.IGNORECASE)), "")
+    entries = itertools.chain(network_advice.ADVICE, _ADVICE)
+    return next((text for pattern, text in entries if re.search(pattern, error, re.IGNORECASE)), "")

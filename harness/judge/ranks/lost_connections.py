@@ -10,10 +10,9 @@ from harness.core.causes import CauseId
 from harness.judge.case import Case, names
 from harness.judge.cluster import service_mesh
 from harness.judge.logs import error_patterns as log_clues
-from harness.judge.logs import kernel_messages, known_errors, lost_peers, network_cards
+from harness.judge.logs import kernel_messages, known_errors, lost_peers
 from harness.judge.pod_end import End, explained
 
-_NIC = re.compile(network_cards.ERRORS)
 NETWORK_ADVICE = (
     "suspect the network between the nodes, or a GPU: run the job with --netcheck, look for Xid errors "
     "(`dmesg | grep Xid` on the nodes), and set NCCL_DEBUG=INFO; if an operation may take that long, raise "
@@ -40,8 +39,8 @@ def without_peers(
     other_error = _other_error(case, logs)
     refs = tuple(end.evidence[-1] for end in ends if end.evidence)[:2]
     cause_id: CauseId = "collective.failed"
-    details, advice = list[str](), NETWORK_ADVICE
-    of_cards = [end for end in ends if _NIC.search(end.log_quote)]
+    known = next(filter(None, (known_errors.advice(end.log_quote) for end in ends)), "")
+    details, advice = list[str](), known or NETWORK_ADVICE
     waiting = [end for end in ends if end.peer_absent]
     lost = [end for end in ends if lost_peers.LOST.search(end.log_quote or end.text)]
     of_gloo = [lost_peers.MESH.search(end.log_quote) for end in ends]
@@ -53,7 +52,6 @@ def without_peers(
     elif len(lost) == len(ends):
         text = f"{names(case.ranks)} lost the connection to a peer"
         details = [f"{names(e.ranks)}: {e.log_quote}" if e.log_quote else e.text for e in lost[:2]]
-        advice = next((known_errors.advice(end.log_quote) for end in of_cards), "") or advice
     elif not cause.peer_absent and all(end in waiting or end in lost for end in ends):
         cause_id, text = "collective.hung", f"{_of_ends(waiting)} timed out while waiting for a peer"
         if all(end not in waiting or match for end, match in zip(ends, of_gloo, strict=True)):
@@ -62,7 +60,7 @@ def without_peers(
         text += f", and {_of_ends(end for end in lost if end not in waiting)} lost the connection to a peer"
     else:
         return None
-    mesh = None if of_cards or other_error else service_mesh.at_start(case)
+    mesh = None if known or other_error else service_mesh.at_start(case)
     if mesh is not None:
         details, advice = [mesh.text, *details], mesh.advice
     text = "; ".join([f"{text}, and {other_error or 'no rank logged any other error'}", *details])

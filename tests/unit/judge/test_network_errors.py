@@ -109,6 +109,13 @@ def test_own_error_explains_unexpected_data(judged, zero, one, per_node: int, ra
         ),
         # openucx/ucx #5199 and #6000
         (of(0, PEER), UCX, "Transport retry count exceeded", "ibstat"),
+        # NVIDIA/nccl-tests #188, hiyouga/LlamaFactory #3641
+        (
+            of(0, PEER),
+            of(1, *nccl("socketFinalizeAccept: wrong type 4 != 3", "ncclInternalError", INTERNAL)),
+            "no rank logged any other error",
+            "NCCL_IB_DISABLE=1",
+        ),
         (of(0, *nccl(REFUSED)), of(1, *nccl(REFUSED)), "lost the connection", "--netcheck"),
         # ray-project/ray #37461, SymbioticLab/FedScale #51
         (
@@ -179,6 +186,16 @@ def test_address_that_no_other_host_reaches_is_named(judged, lines: list[str]) -
         ("NET/IB : Got completion from peer 10.0.0.2<1> with status=12 opcode=0 len=0", "ibstat"),
         # gpustack/gpustack #4128, in a job with one node
         ("device.cc:83] ifa != nullptr. Unable to find interface for: [0.0.0.189]", "GLOO_SOCKET_IFNAME"),
+        # aws/aws-ofi-nccl #24, #174, #801 and #889
+        (
+            "NCCL WARN NET/OFI Couldn't open a fabric access domain. RC: -38, ERROR: Function not",
+            "aws-ofi-nccl",
+        ),
+        ("NET/OFI Creating new endpoint for domain 0x7f9b failed: Invalid argument", "aws-ofi-nccl"),
+        ("NET/OFI Request 0x7fbb completed with error. RC: 20. Error: unknown error.", "security group"),
+        ("Last error: Error: network AWS Libfabric not found.", "NCCL_NET"),
+        # NVIDIA/nccl #1925
+        ("MNNVL (cliqueSize 8) is available but not working on this system. Check the IMEX", "ComputeDomain"),
         # sgl-project/sglang #12533, deepseek-ai/DeepEP #289
         ("init.cu:nvshmemi_check_state_and_init:1080: nvshmem initialization failed, exiting", "IBGDA"),
     ],
@@ -353,3 +370,58 @@ def test_service_mesh_does_not_explain_later_loss_of_peers(judged) -> None:
     verdict = judged(job)
     assert (verdict.cause, verdict.ranks) == ("rank.crashed", [1]), verdict.explanation
     assert "mesh" not in verdict.explanation
+
+
+SSH = "ssh: Could not resolve hostname job-worker-0.job.default.svc: Name or service not known"
+HELP = [
+    "-" * 74,
+    "ORTE was unable to reliably start one or more daemons.",
+    "This usually is caused by:",
+    "",
+    "* an inability to create a connection back to mpirun due to a",
+    "  them. Please check network connectivity (including firewalls",
+    "  and network routing requirements).",
+    "-" * 74,
+]
+PDSH = "pdsh@launcher: worker-0: ssh exited with exit code 255"
+
+
+@pytest.mark.parametrize(
+    ("lines", "says", "advice"),
+    [
+        # Azure/aks-rdma-infiniband #30, everpeace/kube-openmpi #26, horovod/horovod #1811
+        ([SSH, *HELP], SSH, "WaitForWorkersReady"),
+        (["ssh: connect to host worker-0 port 22: Connection refused", PDSH], "Connection refused", "sshd"),
+        # kubeflow/mpi-operator #429, horovod/horovod #467
+        (["worker-0: Permission denied (publickey,password).", PDSH], "Permission denied", "defaultMode"),
+        # deepspeedai/DeepSpeed #4907 and #4649
+        (
+            [
+                *TRACEBACK,
+                "RuntimeError: Using hostfile at h but host=10.0.0.2 was not reachable via ssh. If you",
+            ],
+            "host=10.0.0.2",
+            "torchrun in every pod needs no ssh",
+        ),
+        (
+            [
+                *TRACEBACK,
+                "subprocess.CalledProcessError: Command '['ssh w hostname']' returned non-zero exit "
+                "status 255.",
+            ],
+            "exit status 255",
+            "sshd",
+        ),
+        # A later error explains the end, because the launcher tried again.
+        ([SSH, *HELP, "trying again", *TRACEBACK, "ValueError: boom"], "ValueError: boom", "log"),
+        ([SSH, *HELP, "trying again", "step 3"], "step 3", "log"),
+    ],
+)
+def test_ssh_error_of_launcher_is_quoted_with_advice(judged, lines, says: str, advice: str) -> None:
+    job = starting(of(0, PEER), [])
+    job.logs[job.pod_name(1)] = stamped(lines)
+    verdict = judged(job)
+    assert (verdict.cause, verdict.ranks) == ("rank.crashed", [1]), verdict.explanation
+    assert says in verdict.explanation.partition("Its last log line: ")[2], verdict.explanation
+    assert "network routing" not in verdict.explanation
+    assert advice in verdict.next[-1], verdict.next
