@@ -58,6 +58,7 @@ _CLUES: tuple[tuple[CauseId, str], ...] = (
         r"Unable to find address for: |GLOO_SOCKET_IFNAME=\S+: |Bootstrap : no socket interface found",
     ),
     ("address.advertised", lost_peers.ADVERTISED),
+    ("address.family", r"ss1\.ss_family == ss2\.ss_family"),
     ("variables.missing", environment_errors.MISSING),
     ("variables.master_addr", environment_errors.NO_HOST),
     ("variables.master_port", environment_errors.NO_PORT),

@@ -109,6 +109,11 @@ ADVICE = (
         "and check whether a NetworkPolicy or a firewall blocks high ports; --netcheck tests the connections",
     ),
     (
+        r"ss1\.ss_family == ss2\.ss_family",
+        "gloo uses IPv4 on one rank and IPv6 on another: set GLOO_SOCKET_IFNAME to the interface of the "
+        "pods' network in every pod, or make the pods' own names resolve to addresses of one family",
+    ),
+    (
         r"Unable to find interface for: ",
         "gloo found no interface with the address of the pod's own host name, which it takes for an address "
         "if it is a number: set GLOO_SOCKET_IFNAME to an interface of the pod, or rename the pod",

@@ -54,7 +54,7 @@ the image sets NVIDIA_VISIBLE_DEVICES.
 """
 _WITH_OWN_ADVICE: tuple[CauseId, ...] = (
     *_WITHOUT_GPU,
-    *("rank.write_failed", "rendezvous.unreachable"),
+    *("rank.write_failed", "rendezvous.unreachable", "address.family"),
     *("variables.missing", "variables.master_addr", "variables.master_port"),
 )
 """Causes for which the advice depends on the error message."""

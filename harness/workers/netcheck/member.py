@@ -88,7 +88,7 @@ class Member:
             published=own.published,
         )
         self._own = [*known.findings, *own.findings]
-        self._facts = {**facts(), "rdzv_id": known.rdzv_id, **own.torchrun}
+        self._facts = {**facts(), "rdzv_id": known.rdzv_id, **own.facts}
         self._stop = threading.Event()
         self._news = threading.Event()
         """An event that is set when this rank may have something to send, or rank 0 may have a verdict."""

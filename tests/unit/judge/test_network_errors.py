@@ -148,6 +148,14 @@ def test_own_error_of_peer_explains_lost_link(judged, error: list[str]) -> None:
     assert (verdict.cause, verdict.ranks) == ("rank.crashed", [0]), verdict.explanation
 
 
+def test_gloo_with_two_ip_families_accuses_no_single_rank(judged) -> None:
+    """Contract: pytorch/pytorch#135355, pytorch/gloo#399."""
+    error = GLOO.format("device.cc:276] ss1.ss_family == ss2.ss_family. {} vs {}")
+    verdict = judged(starting(of(0, error.format(2, 10)), of(1, error.format(10, 2))))
+    assert (verdict.cause, verdict.ranks) == ("address.family", [0, 1]), verdict.explanation
+    assert "GLOO_SOCKET_IFNAME" in verdict.next[-1]
+
+
 @pytest.mark.parametrize(
     "lines",
     [
