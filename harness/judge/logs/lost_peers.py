@@ -15,6 +15,8 @@ NCCL_CONNECT = rf"{NCCL_CONNECTS}(?!{LINK_LOCAL}|.{{0,200}}, retrying \().{{0,20
 The pattern excludes attempts that NCCL repeats, which it logs with NCCL_DEBUG=INFO, because repeated attempts
 are normal while other ranks start.
 """
+_BROKEN = r"Call to (recv|send|read|write)( \w+ \S+)? failed : (Connection timed out|No route to host)"
+"""Pattern for NCCL's message that an established connection to a peer broke."""
 _OTHER_NETWORK = r"socketFinalizeAccept: wrong type \d != \d"
 """Pattern for NCCL's error that a peer uses another network, for example InfiniBand instead of TCP."""
 _GLOO_CONNECT = r"tcp/pair\.cc:\d+\] connect \["
@@ -39,7 +41,7 @@ OF_A_PEER = re.compile(
     r"|Socket recv failed while polling"
     r"|ray\.exceptions\.(ActorDied|ActorUnavailable|RayActor|NodeDied|WorkerCrashed)Error"
     rf"|{network_cards.ERRORS}"
-    rf"|{NCCL_CONNECT}Connection refused|{_OTHER_NETWORK}"
+    rf"|{NCCL_CONNECT}Connection refused|{_OTHER_NETWORK}|{_BROKEN}"
 )
 ABSENT = re.compile(
     r"Timed out waiting \d+ms for (recv|send) operation|wait timeout after \d+ms, keys:"
@@ -60,7 +62,7 @@ LOST = re.compile(
     r"Connection (closed|reset) by (remote )?peer|RendezvousC(onnection|losed)Error|Broken pipe"
     r"|remote process exit|Socket closed"
     rf"|[Ff]ailed to recv, got 0 bytes|{network_cards.ERRORS}|{NCCL_CONNECT}Connection refused"
-    rf"|{_OTHER_NETWORK}"
+    rf"|{_OTHER_NETWORK}|{_BROKEN}"
 )
 """Pattern for the errors of a rank whose connection to a peer broke."""
 DIFFERENT = re.compile(

@@ -43,7 +43,7 @@ ADVICE = (
         "network need hostNetwork: true or a device plugin",
     ),
     (
-        r"NET/IBP? ?:? ?Got completion .*(status=|error )(4|10|11)\b",
+        r"NET/IB(P|/GIN)? ?:? ?Got completion .*(status=|error )(IBV_WC_\w+\()?(4|10|11)\b",
         "the network card could not access the GPU's memory (GPUDirect RDMA), usually because PCIe Access "
         "Control Services are enabled on the node: disable ACS; NCCL_NET_GDR_LEVEL=LOC shows whether this is "
         "the reason",
@@ -55,7 +55,7 @@ ADVICE = (
         "`ibv_modify_qp failed`, check the link to the peer (`ibstat`) and NVSHMEM_IB_GID_INDEX",
     ),
     (
-        r"ibv_\w+ failed with |NET/IBP? ?:? ?Got (completion|async event)"
+        r"ibv_\w+ failed with |NET/IB(P|/GIN)? ?:? ?Got (completion|async event)"
         r"|Transport retry count exceeded on ",
         "the InfiniBand or RoCE link to the peer failed: check whether the ports are active (`ibstat`) on "
         "both nodes, and whether NCCL_IB_HCA and NCCL_IB_GID_INDEX are correct; if cards reach only those of "

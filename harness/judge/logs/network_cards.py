@@ -2,7 +2,8 @@
 
 ERRORS = (
     r"NET/OFI .*completed with error|NET/OFI Unable to insert remote address"
-    r"|NET/IBP? ?:? ?Got completion (from peer \S+ )?(with )?(status=|error )(5|12|13)\b"
+    r"|NET/IB(P|/GIN)? ?:? ?Got completion (from peer \S+ )?(with )?(status=|error )"
+    r"(IBV_WC_\w+\()?(5|12|13)\b"
     r"|ibv_modify_qp failed with (error|1\d\d) (Connection timed out|Network is unreachable|No route to host)"
     r"|\bTransport retry count exceeded on \w+:\d"
 )

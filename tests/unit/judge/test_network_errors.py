@@ -107,6 +107,20 @@ def test_own_error_explains_unexpected_data(judged, zero, one, per_node: int, ra
             "lost the connection",
             "NCCL_IB_GID_INDEX",
         ),
+        # The form of NCCL 2.28 (transport/net_ib/p2p.cc)
+        (
+            of(0, PEER),
+            of(1, *nccl("NET/IB: Got completion from peer 10.0.0.1<4> with status=IBV_WC_RETRY_EXC_ERR(12)")),
+            "lost the connection",
+            "ibstat",
+        ),
+        # NVIDIA/nccl #706
+        (
+            of(0, PEER),
+            of(1, *nccl("Net : Call to recv from 100.96.188.199<41468> failed : Connection timed out")),
+            "no rank logged any other error",
+            "--netcheck",
+        ),
         # openucx/ucx #5199 and #6000
         (of(0, PEER), UCX, "Transport retry count exceeded", "ibstat"),
         # NVIDIA/nccl-tests #188, hiyouga/LlamaFactory #3641
@@ -191,6 +205,7 @@ def test_address_that_no_other_host_reaches_is_named(judged, lines: list[str]) -
         ("Call to ibv_modify_qp failed with 19 No such device, on dev mlx5_3:1", "show_gids"),
         # NVIDIA/nccl #214, #523, #928 and #1052
         ("NET/IB : Got completion with error 4, opcode 0, len 32694, vendor err 81", "ACS"),
+        ("NET/IB: Got completion from peer 10.0.0.2<1> with status=IBV_WC_LOC_PROT_ERR(4) opcode", "ACS"),
         ("NET/IB : Got completion from peer 10.0.0.2<1> with status=12 opcode=0 len=0", "ibstat"),
         # gpustack/gpustack #4128, in a job with one node
         ("device.cc:83] ifa != nullptr. Unable to find interface for: [0.0.0.189]", "GLOO_SOCKET_IFNAME"),
