@@ -1,16 +1,13 @@
-"""Find out why the workers could not use the MASTER_ADDR that they were given.
+"""Find the host name that torchrun passed to the workers as MASTER_ADDR and that they could not resolve.
 
-It can be a name that torchrun passed to them and that they cannot resolve, or an address of their own pod.
 With a dynamic rendezvous and without --local-addr, torchrun uses the host name of one of the pods
 (harness/workers/netcheck/torchrun_names.py).
 """
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
-from harness.core.proxies import is_loopback as is_loopback_address
 from harness.evidence import torchrun_processes
 from harness.judge.case import Case
 from harness.judge.logs import unresolved_hosts
@@ -18,10 +15,6 @@ from harness.judge.pod_end import End
 
 _BACKENDS = ("c10d", "etcd-v2", "etcd", "etcd-server")
 """Rendezvous backends for which torchrun sets MASTER_ADDR to a pod's host name."""
-_CONNECTS = re.compile(r"(?:connect to|network address of) \(?(localhost|127(?:\.\d+){3}|::1), (\d{1,5})\)")
-"""Pattern for a loopback address and its port in PyTorch's messages about a failed connection."""
-_FIRST_RANDOM_PORT = 32768
-"""Lowest port that Linux assigns. A library can use such a port for processes of the same pod."""
 
 
 @dataclass(frozen=True)
@@ -52,18 +45,3 @@ def unresolved(case: Case, end: End) -> PublishedName | None:
     owner = f"the host name of {case.place(own[0])}" if own else "the host name of a pod"
     text = f"torchrun gave the workers {owner}, {host}, as MASTER_ADDR, but other pods cannot resolve it"
     return PublishedName(case.ranks_of(*own), text)
-
-
-def is_loopback(case: Case, index: int, error: str) -> bool:
-    """Return whether a connection error shows that MASTER_ADDR is the pod of node `index` itself.
-
-    Returns False for node 0, because rank 0 may use a loopback address, and if the pod's ranks have another
-    MASTER_ADDR according to their process records.
-    """
-    match = _CONNECTS.search(error)
-    if match is None or case.expected.num_nodes < 2 or index == 0 or int(match[2]) >= _FIRST_RANDOM_PORT:
-        return False
-    of_pod = case.processes.get(index)
-    processes = [process for life in of_pod.lives for process in life.processes] if of_pod else []
-    hosts = {start.env.get("MASTER_ADDR", "") for process in processes for start in process.starts} - {""}
-    return all(host == "localhost" or is_loopback_address(host) for host in hosts)

@@ -26,8 +26,8 @@ from harness.judge.ranks import (
     crash_advice,
     exit_codes,
     launcher_failures,
-    master_addr,
     removal_events,
+    startup_variables,
     timeout_command,
 )
 from harness.judge.ranks.exit_signals import signal_name, signal_of
@@ -211,10 +211,7 @@ def _terminated(case: Case, pod: Pod, state: ObjectState, terminated: dict[str, 
         return end
     log = case.bundle.log(pod.name, case.launch.container)
     clues = log_clues.read(case.bundle.tail(log, CLUE_LINES), log, len(end.ranks))
-    if clues.cause == "address.advertised" and case.expected.num_nodes == 1:
-        clues = replace(clues, cause=None)  # Within one pod, loopback addresses are correct.
-    if clues.cause == "rendezvous.unreachable" and master_addr.is_loopback(case, pod.index, clues.line):
-        clues = replace(clues, cause="variables.master_addr")
+    clues = startup_variables.explained(case, pod.index, clues)
     ranks = [clues.rank] if clues.rank in end.ranks else end.ranks
     end = replace(end, stack=clues.stack, peer_absent=clues.peer_absent, follows=clues.of_a_peer)
     end = replace(end, clue=clues.cause, others_lost_peers=clues.others_lost_peers)

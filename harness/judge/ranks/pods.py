@@ -48,7 +48,7 @@ Ranks continue to log until the harness stops them, and a recorder writes one li
 OF_ALL = (
     *("rank.tracker_unreachable", "tracker.key_rejected", "rank.no_cpu_frequency", "address.advertised"),
     *("variables.missing", "variables.master_addr", "variables.master_port", "variables.interface"),
-    "address.family",
+    *("address.family", "variables.world_size"),
 )
 """Causes that can affect several ranks at once. The finding names all affected ranks, not only the first."""
 _CLOSED_ADVICE = (

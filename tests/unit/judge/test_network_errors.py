@@ -284,6 +284,41 @@ def test_recorded_master_addr_tells_what_localhost_is(judged, env: str) -> None:
     assert (verdict.cause, verdict.ranks) == (cause, [1]), verdict.explanation
 
 
+CLIENTS = WAITED.replace("1/2", "{}")
+
+
+@pytest.mark.parametrize(
+    ("clients", "per_node", "cause", "ranks"),
+    [
+        # volcano-sh/volcano #4238: WORLD_SIZE counts the pods of other tasks
+        ("2/4", 1, "variables.world_size", [0]),
+        ("2/16", 2, "variables.world_size", [0]),
+        ("1/2", 1, "rendezvous.timeout", [1]),
+        ("1/2", 2, "rendezvous.timeout", [2]),
+        ("3/4", 2, "rendezvous.timeout", [2]),
+    ],
+)
+def test_store_that_waits_for_more_ranks_than_job_has(judged, clients, per_node, cause, ranks) -> None:
+    """Contract: a rank that had joined is not accused. The store of torchrun itself waits for the nodes."""
+    zero = CLIENTS.format(clients) if per_node == 1 else f"E torchrun: {CLIENTS.format(clients)}"
+    verdict = judged(starting([*TRACEBACK, zero], of(per_node, PEER), per_node))
+    assert (verdict.verdict, verdict.cause) == ("FAIL", cause), verdict.explanation
+    assert set(ranks) <= set(verdict.ranks), verdict.explanation
+    if cause == "variables.world_size":
+        assert "The job has" in verdict.explanation
+        assert "never joined" not in verdict.explanation
+
+
+@pytest.mark.parametrize("unknown", [{"ranks_given": False}, {"most_ranks": 8}])
+def test_number_of_clients_is_not_judged_without_number_of_ranks(judged, unknown: dict) -> None:
+    """Contract: a script that starts more processes itself, and an elastic job, wait for more clients."""
+    job = starting([*TRACEBACK, CLIENTS.format("2/16")], of(1, PEER))
+    expected = job.manifest.expected.model_copy(update=unknown)
+    job.manifest = job.manifest.model_copy(update={"expected": expected})
+    verdict = judged(job)
+    assert verdict.cause == "rendezvous.timeout", verdict.explanation
+
+
 ENV = (
     "ValueError: Error initializing torch.distributed using env:// rendezvous: environment variable {} "
     "expected, "
