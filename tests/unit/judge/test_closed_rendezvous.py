@@ -75,3 +75,29 @@ def test_node_that_ended_early_explains_closed_rendezvous(judged) -> None:
     verdict = judged(ended(["done"], CLOSED, has_met=False, zero_code=0))
     assert (verdict.cause, verdict.ranks) == ("rendezvous.timeout", [1]), verdict.explanation
     assert "had ended with exit code 0" in verdict.explanation
+
+
+NOT_SHUT_DOWN = (
+    "W1130 torch/distributed/elastic/rendezvous/dynamic_rendezvous.py:1292] The node 'w1_64_0' has failed to "
+    "shutdown the rendezvous 'none' due to an error of type RendezvousConnectionError."
+)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [BROKEN, "frame #0: c10::Error::Error(std::string) + 0x96 (0x15 in /x/libc10.so)", NOT_SHUT_DOWN],
+        # wenet-e2e/wespeaker #171: the store ended with the torchrun of rank 0, a moment earlier
+        [NOT_SHUT_DOWN, *TRACEBACK, "RuntimeError: Broken pipe", *LOST_STORE],
+        ["ssh: Could not resolve hostname worker-0: Name or service not known"],
+        [
+            "NCCL WARN NET/OFI Only EFA provider is supported",
+            "NCCL INFO NET/Socket : Using [0]eth0:10.0.0.2<0>",
+        ],
+    ],
+)
+def test_lost_store_after_success_is_a_pass(judged, lines: list[str]) -> None:
+    job = bundles.healthy()
+    job.logs[job.pod_name(1)] = [*job.logs[job.pod_name(1)], *stamped(lines)]
+    verdict = judged(job)
+    assert verdict.verdict == "PASS", verdict.explanation
