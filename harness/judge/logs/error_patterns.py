@@ -60,6 +60,7 @@ _CLUES: tuple[tuple[CauseId, str], ...] = (
     ("address.advertised", lost_peers.ADVERTISED),
     ("address.family", r"ss1\.ss_family == ss2\.ss_family"),
     ("variables.missing", environment_errors.MISSING),
+    ("variables.node_rank", environment_errors.NODE_RANK),
     ("variables.master_addr", environment_errors.NO_HOST),
     ("variables.master_port", environment_errors.NO_PORT),
     ("training.loss_not_finite", r"FloatingPointError: the loss of step"),
@@ -117,6 +118,8 @@ AT_ANY_TIME: tuple[CauseId, ...] = (
 )
 """Causes that can end a rank at any time, provided that its last error matches. Other causes occur only at
 startup."""
+_WITH_FRAME: tuple[CauseId, ...] = ("variables.missing", "variables.node_rank")
+"""Causes for which the stack frame above the error decides whether the pattern applies."""
 _RAISED_FROM = re.compile(r"DataLoader worker \(pid\(s\) [\d, ]+\) exited unexpectedly")
 """Pattern for an error that was raised from the previous error and only repeats it."""
 _NO_CPU_FREQUENCY = re.compile(
@@ -314,7 +317,7 @@ def _cause(lines: Lines, last: str, last_number: int) -> tuple[CauseId | None, s
         cause = next((cause for cause, pattern in _CLUES if re.search(pattern, detailed)), None)
         if cause is None and _NO_CPU_FREQUENCY.match(text) and _of_the_client(lines, number):
             cause = "rank.no_cpu_frequency"
-        if cause == "variables.missing" and not environment_errors.is_missing(lines, number, text):
+        if cause in _WITH_FRAME and not environment_errors.applies(lines, number, text):
             cause = None
         # An error did not end the program if another error or more output followed it.
         if cause in AT_ANY_TIME and (another_error or not (is_error or number == last_number)):
