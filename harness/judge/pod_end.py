@@ -5,7 +5,7 @@ The checks of ranks, points and the cluster all use this description.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from harness.core.causes import CauseId
@@ -78,3 +78,20 @@ def first(failures: list[End]) -> End:
     cause = min(candidates, key=order)
     late_ends = [end for end in failures if end.detected_late]
     return late_ends[0] if late_ends and (cause.follows or cause.unexplained) else cause
+
+
+def explained(
+    cause: End, id_: CauseId, ranks: list[int], text: str, refs: tuple[str, ...], advice: str = ""
+) -> End:
+    """Return a copy of `cause` with the given values. It is not a consequence of another `End`."""
+    return replace(
+        cause,
+        cause=id_,
+        ranks=ranks,
+        text=text,
+        log_quote="",
+        evidence=refs or cause.evidence,
+        advice=advice,
+        follows=False,
+        peer_absent=False,
+    )

@@ -139,3 +139,14 @@ def test_the_address_on_which_gloo_listens_is_tested(
     for result in results.values():
         assert (result["cause"], result["ranks"]) == ("address.advertised" if ranks else None, ranks), result
         assert not ranks or text in finding_of(result, "address.advertised")["text"]
+
+
+@pytest.mark.parametrize(("port", "cause"), [("98", "variables.master_port"), ("1024", None)])
+def test_privileged_port_is_not_called_taken(pods: World, port: str, cause: str | None) -> None:
+    """Contract: KimMeen/Time-LLM#158. No process uses the port, but the ranks must not listen on it."""
+    dropped = 'set -- setpriv --bounding-set=-net_bind_service --inh-caps=-net_bind_service "$@"'
+    results = play(pods, all={"variables": {"MASTER_PORT": port}, "setup": dropped})
+    for rank, result in results.items():
+        assert (result["cause"], result["ranks"]) == (cause, [rank] if cause else []), result["findings"]
+        if cause:
+            assert f"not allowed to listen on MASTER_PORT={port}" in finding_of(result, cause)["text"]

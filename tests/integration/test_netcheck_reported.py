@@ -241,3 +241,13 @@ def test_one_failing_dns_replica_of_two_fails_no_name(tmp_path: Path) -> None:
         bad.close()
     assert ("10.0.0.7",) in [each.addresses for each in found], found
     assert {each.cause for each in found} <= {None, "dns.server_failed"}
+
+
+@pytest.mark.parametrize("ranks", [[1], [0, 1, 2, 3]])
+def test_gloo_with_two_ip_families_is_named(pods: World, ranks: list[int]) -> None:
+    """pytorch/pytorch#135355, pytorch/gloo#399: the own names of these ranks resolve to IPv6 addresses."""
+    own = {f"r{rank}": {"setup": f"echo fd77:{rank}::2 job-{rank} >/etc/hosts"} for rank in ranks}
+    for result in play(pods, all={"variables": {"GLOO_SOCKET_IFNAME": "-"}}, **own).values():
+        cause = None if len(ranks) == 4 else "address.family"
+        assert (result["cause"], result["ranks"]) == (cause, ranks if cause else []), result["findings"]
+        assert not cause or "IPv6 address on rank 1 (fd77:1::2)" in finding_of(result, cause)["text"]

@@ -67,3 +67,21 @@ def job_of(case: Case) -> bundles.Job:
         job.ended(index, 12 + index, 1, message=json.dumps({"exit": 1}))
     job.jobset(15, "Failed")
     return job
+
+
+UNREACHED = (
+    "torch.distributed.DistNetworkError: The client socket has timed out after 600000ms while trying to "
+    "connect to ({}, {})."
+)
+WAITED = (
+    "torch.distributed.DistStoreError: Timed out after 601 seconds waiting for clients. 1/2 clients joined."
+)
+"""Errors of a rank that could not connect to rank 0, and of rank 0, which waited for it."""
+
+
+def starting(zero: list[str], one: list[str], per_node: int = 1, code: int = 1) -> bundles.Job:
+    """Return a job whose two nodes end with these lines before a rank has logged anything."""
+    job = job_of(Case(one, "", [], "", rank=per_node, code=code, per_node=per_node))
+    job.truth, job.points, job.runs, job.attachments = {}, [], [], []
+    job.logs[job.pod_name(0)] = stamped(zero) + stamped(REPORT, rank=0, code=1, shell=1)
+    return job

@@ -12,27 +12,22 @@ from dataclasses import dataclass
 from harness.core.causes import CauseId
 from harness.judge.logs import (
     child_signals,
+    environment_errors,
     error_details,
     kernel_messages,
-    network_cards,
+    lost_peers,
     program_lines,
     rank_errors,
     stacks,
     torchrun_report,
     unresolved_hosts,
 )
+from harness.judge.logs.lost_peers import is_of_a_peer
 from harness.judge.logs.stacks import Stack
 
 Lines = list[tuple[int, str]]
 
 _WARNING = re.compile(r"\[[WI]\d{4}|^[WI]\d{4} |Warning:")
-_NCCL_CONNECTS = r"(socket(Start|Poll)Connect|NCCL (WARN|warned:) Net ?): [Cc]onnect to "
-_LINK_LOCAL = r"127\.|169\.254\.|::1<|fe80:"
-"""Pattern for addresses that can be reached only from the same host or the same network link."""
-_NCCL_CONNECT = rf"{_NCCL_CONNECTS}(?!{_LINK_LOCAL}|.{{0,200}}, retrying \().{{0,200}}"
-"""Beginning of a pattern for NCCL's message that it could not connect to the address of another host. The
-pattern does not match attempts that NCCL then repeats. With NCCL_DEBUG=INFO, NCCL logs these too, and they
-are normal while other ranks start."""
 _CLUES: tuple[tuple[CauseId, str], ...] = (
     ("image.no_torch", r"torchrun: (command )?not found|No module named '?torch'?$"),
     ("image.not_root", r"mkdir: .*/\.konduktor.: Permission denied|/etc/environment: Permission denied"),
@@ -50,7 +45,7 @@ _CLUES: tuple[tuple[CauseId, str], ...] = (
         r"|DistNetworkError.*(timed out|refused|failed to connect|[Cc]onnection reset by peer)"
         r"|connect\(\) timed out\. Original timeout was"
         r"|Ping failed, invalid (value|nonce) returned"
-        rf"|{_NCCL_CONNECT}(No route to host|timed out|unreachable|connection abort)"
+        rf"|{lost_peers.NCCL_CONNECT}(No route to host|timed out|unreachable|connection abort)"
         r"|RuntimeError: (No route to host|Connection (timed out|refused)|Network is unreachable)$",
     ),
     (
@@ -63,13 +58,12 @@ _CLUES: tuple[tuple[CauseId, str], ...] = (
         "variables.interface",
         r"Unable to find address for: |GLOO_SOCKET_IFNAME=\S+: |Bootstrap : no socket interface found",
     ),
-    # NCCL (socket.cc) and gloo (tcp/pair.cc) print these addresses, which other hosts cannot reach.
-    (
-        "address.advertised",
-        rf"{_NCCL_CONNECTS}({_LINK_LOCAL})"
-        r"|connectFullMesh failed.* remote=\[(127\.|::1\]|fe80:)",
-    ),
-    ("variables.master_port", r"[Ee]rror.*(?i:master.?port).*'tcp://[\d.]+:\d+'"),
+    ("address.advertised", lost_peers.ADVERTISED),
+    ("address.family", r"ss1\.ss_family == ss2\.ss_family"),
+    ("variables.missing", environment_errors.MISSING),
+    ("variables.node_rank", environment_errors.NODE_RANK),
+    ("variables.master_addr", environment_errors.NO_HOST),
+    ("variables.master_port", environment_errors.NO_PORT),
     ("training.loss_not_finite", r"FloatingPointError: the loss of step"),
     # PyTorch and NCCL keep tensors and buffers as files in /dev/shm, which does not use the disk.
     (
@@ -120,11 +114,13 @@ _CLUES: tuple[tuple[CauseId, str], ...] = (
     ),
 )
 AT_ANY_TIME: tuple[CauseId, ...] = (
-    *("training.loss_not_finite", "rank.write_failed", "shm.small"),
+    *("training.loss_not_finite", "rank.write_failed", "shm.small", "variables.missing"),
     *("gpu.ecc", "gpu.lost", "gpu.nvlink", "gpu.absent", "gpu.driver"),
 )
 """Causes that can end a rank at any time, if the rank's last error matches. The other causes occur only at
 startup."""
+_WITH_FRAME: tuple[CauseId, ...] = ("variables.missing", "variables.node_rank")
+"""Causes for which the stack frame above the error decides whether the pattern applies."""
 _RAISED_FROM = re.compile(r"DataLoader worker \(pid\(s\) [\d, ]+\) exited unexpectedly")
 """Pattern for an error that only repeats the error from which it was raised."""
 _NO_CPU_FREQUENCY = re.compile(
@@ -142,30 +138,6 @@ earlier lines did not end the program."""
 _CPP_FRAME = re.compile(r"^(\[rank\d+\]: ?)?frame #\d")
 _FRAME_LINES = 8
 """Maximum number of lines between a stack's innermost "File …" line and the error below it."""
-_OF_A_PEER = re.compile(
-    r"Connection (closed|reset) by (remote )?peer|RendezvousConnectionError|SignalException|Broken pipe"
-    r"|remote process exit|Received 15 death signal|Socket closed"
-    # Messages from NCCL and from TCPStore, whose server runs in rank 0.
-    r"|[Ff]ailed to recv, got 0 bytes|Connection was likely closed|NCCL communicator was aborted"
-    r"|Socket recv failed while polling"
-    r"|ray\.exceptions\.(ActorDied|ActorUnavailable|RayActor|NodeDied|WorkerCrashed)Error"
-    rf"|{network_cards.ERRORS}"
-    rf"|{_NCCL_CONNECT}Connection refused"
-)
-_PEER_ABSENT = re.compile(
-    r"Timed out waiting \d+ms for (recv|send) operation|wait timeout after \d+ms, keys:"
-    r"|Watchdog caught collective operation timeout"
-    r"|Received a dump signal due to a collective timeout from (this local )?rank"
-    r"|Observed flight recorder dump signal from another rank"
-    r"|failed to pass monitoredBarrier|Detected mismatch between collectives on ranks"
-    # Errors of a rank that waited for a peer's key in the store, or for a peer's connection.
-    r"|retrieving ncclUniqueId from \[\d+\]|(Runtime|DistStore)Error: Socket Timeout|Timeout waiting for key"
-    r"|in store based barrier on rank|connectFullMesh failed with (?!.*remote=\[(127\.|::1\]|fe80:))"
-    r"|Getting socket times out|Application timeout caused pair closure"
-    # MosaicML's streaming library prints this in a rank that waits for another rank in the same pod.
-    r"|Waiting for local rank \d+, bailing out"
-    r"|Timed out receiving the shared seed|reached monitoredBarrier, but received errors"
-)
 _RETRIED = re.compile(r"attempt \d+/\d+: (connection error|no response) from ")
 """Pattern for a log line in which the Pluto client reports a retried request (pluto/iface.py)."""
 _REPORT = re.compile(
@@ -203,6 +175,9 @@ NOISE = re.compile(
     r"|^pluto: |\[pluto-sync\]|^Exception raised from "
     # Lines that Hydra prints around a traceback, and Rich's own tracebacks.
     r"|^Error executing job with overrides: |^Set the environment variable HYDRA_FULL_ERROR|^[╭│╰]"
+    r"|^pdsh@\S+: \S+ ssh exited with exit code"
+    # UCX describes the request below its error.
+    r"|ib_mlx5_log\.c:\d+ .{0,20}\bQP 0x"
     # Frames from faulthandler, gdb, glog and glibc.
     r"|^(Current thread|Thread) 0x|^Fatal Python error|^\*\*\* Signal \d+|^PC: @|^\s*@ +0x[0-9a-f]+"
     r"|^#\d+ +(0x[0-9a-f]+ )?in |^#\d+ +0x[0-9a-f]+|\(\+0x[0-9a-f]+\) ?\[0x[0-9a-f]+\]"
@@ -211,6 +186,9 @@ NOISE = re.compile(
 lines that torchrun or the Pluto client prints."""
 _FILE_OF_A_STACK = re.compile(r'^(\[rank\d+\]: ?)?\s*File "')
 _CODE_OF_A_STACK = re.compile(r"^(\[rank\d+\]: ?)?\s{4,}")
+_LAUNCH_HELP = re.compile(r"^(ORTE|PRTE) was unable to reliably start one or more daemons")
+"""Pattern for the first line of mpirun's help on ssh errors. The help ends with a line of hyphens."""
+_RULE = re.compile(r"^-{20,}")
 _ERROR = re.compile(
     r"^(\[rank\d+\]: ?)?([A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit|Timeout|ExceptionGroup)"
     r"|([\w.]+\.)?(StopIteration|TimeoutExpired|BrokenProcessPool))(:( .*)?)?$"
@@ -233,7 +211,7 @@ class Clues:
     rank: int | None = None
     exit_code: int | None = None
     of_a_peer: bool = False
-    """Whether the rank lost a peer or timed out while it waited for one."""
+    """Whether the rank lost a peer, timed out while it waited for one, or received unexpected data from one."""
     others_lost_peers: bool = False
     """Whether `last` is the rank's own error, and another rank in the same log lost a peer."""
     peer_absent: bool = False
@@ -304,9 +282,10 @@ def read(tail: Lines, log: str = "", ranks: int = 1) -> Clues:
         error = (reported.error, reported.number)
     gpu = None if ranks == 1 else -1 if rank is None else rank % ranks
     last, last_number = error_details.complete(lines, error, _ends_an_error, gpu)
+    lines = _without_agents_errors(lines, last, last_number)
     cause, clue, clue_number = _cause(lines, last, last_number)
-    peer_absent = origin is None and any(_PEER_ABSENT.search(text) for _, text in lines[-80:])
-    of_a_peer = origin is None and any(_OF_A_PEER.search(text) for _, text in lines[-80:])
+    peer_absent = origin is None and any(lost_peers.ABSENT.search(text) for _, text in lines[-80:])
+    of_a_peer = origin is None and any(is_of_a_peer(text) for _, text in lines[-80:])
     return Clues(
         log=log,
         cause=cause,
@@ -316,7 +295,7 @@ def read(tail: Lines, log: str = "", ranks: int = 1) -> Clues:
         last_number=last_number,
         rank=rank,
         exit_code=exit_code,
-        of_a_peer=peer_absent or of_a_peer,
+        of_a_peer=of_a_peer,
         others_lost_peers=others_lost_peers,
         peer_absent=peer_absent,
         stack=stack,
@@ -341,7 +320,9 @@ def _cause(lines: Lines, last: str, last_number: int) -> tuple[CauseId | None, s
         cause = next((cause for cause, pattern in _CLUES if re.search(pattern, detailed)), None)
         if cause is None and _NO_CPU_FREQUENCY.match(text) and _of_the_client(lines, number):
             cause = "rank.no_cpu_frequency"
-        # An error that is followed by another error or by more output did not end the program.
+        if cause in _WITH_FRAME and not environment_errors.applies(lines, number, text):
+            cause = None
+        # An error did not end the program if another error or more output followed it.
         if cause in AT_ANY_TIME and (another_error or not (is_error or number == last_number)):
             cause = None
         if cause:
@@ -357,6 +338,20 @@ def _cause(lines: Lines, last: str, last_number: int) -> tuple[CauseId | None, s
     if fault is not None:
         return fault.cause, f"{last} (its log also has the kernel's message {fault.text})", last_number
     return None, "", 0
+
+
+def _without_agents_errors(lines: Lines, last: str, last_number: int) -> Lines:
+    """Return the lines without those that torchrun logged after its report about the rank's own error.
+
+    `last` is the rank's last error, on line `last_number`. After its rank has failed, torchrun can lose the
+    rendezvous, because it waits for the other nodes, or because rank 0's torchrun has ended.
+    """
+    if not is_error(last) or is_of_a_peer(last):
+        return lines
+    positions = (
+        at for at, (number, text) in enumerate(lines) if number > last_number and _FAILED.search(text)
+    )
+    return lines[: next(positions, len(lines))]
 
 
 def of_last_attempt(tail: Lines) -> Lines:
@@ -440,11 +435,6 @@ def is_report(text: str) -> bool:
     return _REPORT.search(text) is not None or _OF_A_LAUNCHER.search(text) is not None
 
 
-def is_of_a_peer(text: str) -> bool:
-    """Return whether the text reports that a peer ended or did not respond."""
-    return any(pattern.search(text) for pattern in (_OF_A_PEER, _PEER_ABSENT))
-
-
 def _of_the_client(lines: Lines, error: int) -> bool:
     """Return whether the Pluto client raised an error when it read the CPU frequency."""
     stack_lines = [text for number, text in lines if error - _FRAME_LINES <= number < error]
@@ -494,9 +484,15 @@ def _last_of_an_attempt(lines: Lines) -> tuple[str, int]:
 
 
 def _without_stacks(lines: Lines) -> Lines:
-    """Return the lines outside Python stacks. A stack has "File …" lines with source lines below them."""
-    outside, inside = [], False
+    """Return the lines outside Python stacks and mpirun's help on daemons that it could not start.
+
+    A stack has "File …" lines with source lines below them.
+    """
+    outside, inside, in_help = list[tuple[int, str]](), False, False
     for number, text in lines:
+        in_help = _LAUNCH_HELP.match(text) is not None or (in_help and not _RULE.match(text))
+        if in_help:
+            continue
         of_a_stack = _FILE_OF_A_STACK.match(text) is not None
         inside = of_a_stack or (inside and _CODE_OF_A_STACK.match(text) is not None)
         if not inside:

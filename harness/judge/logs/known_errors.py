@@ -1,14 +1,23 @@
 """Advice on errors in PyTorch, CUDA and Python that cannot be understood from the rank's log alone.
 
 These errors can end a rank at any time. They do not have their own causes in the catalogue, because the same
-message can have several reasons. Each entry lists the usual reasons.
+message can have several reasons. Each entry lists the usual reasons. Errors of the network between the ranks
+are in network_advice.py.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
 
+from harness.judge.logs import network_advice
+
 _ADVICE = (
+    (
+        r"(?<!=)'tcp://[\d.]+:\d+'",
+        "Kubernetes sets such a variable for each Service (MASTER_PORT for a Service `master`): rename the "
+        "Service, or set enableServiceLinks: false in the pod template",
+    ),
     (
         r"shm_open failed.*Permission denied|(shared memory|/dev/shm|</torch_).*Permission denied",
         "the container's user may not write to /dev/shm: mount an emptyDir with medium: Memory there, "
@@ -57,23 +66,6 @@ _ADVICE = (
         r"Expected to have finished reduction in the prior iteration",
         "some parameters were not used in the loss on this rank: pass find_unused_parameters=True to "
         "DistributedDataParallel, or use all parameters in each step",
-    ),
-    (
-        r"ibv_reg_mr\w* failed|ibv_create_\w+ failed with error Cannot allocate memory",
-        "RDMA needs locked memory: raise the limit in the container (`ulimit -l unlimited`) or in the "
-        "container runtime, and grant the pod the capability IPC_LOCK",
-    ),
-    (
-        r"ibv_\w+ failed with error|NET/IBP? ?:? ?Got (completion|async event)",
-        "the InfiniBand or RoCE link to the peer failed: check whether the ports are active (`ibstat`) on "
-        "both nodes, and whether NCCL_IB_HCA and NCCL_IB_GID_INDEX are correct; NCCL_IB_DISABLE=1 shows "
-        "whether TCP works",
-    ),
-    (
-        r"NET/OFI .*completed with error|NET/OFI Unable to insert remote address",
-        "EFA needs a security group that allows all inbound and outbound traffic to and from itself: "
-        "add these "
-        "rules to the nodes' security group; NCCL_NET=Socket shows whether TCP works",
     ),
     (
         r"watchdog got stuck for \d+ seconds|Heartbeat monitor timed out",
@@ -405,16 +397,6 @@ _ADVICE = (
         "the image has no C compiler, which torch.compile and Triton need: install gcc in it",
     ),
     (
-        r"(socket\w+Connect|Net ?): connect to .*(No route to host|timed out|unreachable|connection abort)",
-        "NCCL cannot connect to this address: set NCCL_SOCKET_IFNAME to the interface of the pods' network, "
-        "and check whether a NetworkPolicy or a firewall blocks high ports; --netcheck tests the connections",
-    ),
-    (
-        r"Mismatched NCCL version",
-        "the ranks load different versions of NCCL: use the same image in every pod, and check whether "
-        "LD_LIBRARY_PATH or LD_PRELOAD selects a different one",
-    ),
-    (
         r"^(?!.*(Last error:|NCCL warned:))"
         r".*(unhandled (system|cuda) error|nccl(System|UnhandledCuda)Error: )",
         "run the job again with NCCL_DEBUG=WARN, so that NCCL logs the reason; a common reason is that "
@@ -431,5 +413,6 @@ def is_killed_worker(error: str) -> bool:
 
 
 def advice(error: str) -> str:
-    """Return advice on a rank's last error, or "" if the error is unknown."""
-    return next((text for pattern, text in _ADVICE if re.search(pattern, error, re.IGNORECASE)), "")
+    """Return advice on a rank's last error, or "" if the error is not known."""
+    entries = itertools.chain(network_advice.ADVICE, _ADVICE)
+    return next((text for pattern, text in entries if re.search(pattern, error, re.IGNORECASE)), "")

@@ -9,22 +9,23 @@ different operations, or whether all ranks called the same operation and it did 
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from harness.core.causes import CauseId
 from harness.core.clock import seconds
 from harness.judge import rank_words
 from harness.judge.case import Case, names
 from harness.judge.cluster.pod_deletion import WHOLE_SECONDS
 from harness.judge.logs import error_patterns as log_clues
-from harness.judge.logs import kernel_messages, known_errors, network_cards, ranks_outside_collectives
-from harness.judge.pod_end import SAME_MOMENT, End
+from harness.judge.logs import (
+    lost_peers,
+    ranks_outside_collectives,
+)
+from harness.judge.pod_end import SAME_MOMENT, End, explained
 from harness.judge.rank_words import RankWords
-from harness.judge.ranks import exit_codes
+from harness.judge.ranks import exit_codes, lost_connections
 from harness.judge.ranks.pod_ends import TEARDOWN_ADVICE, without_tracker
 
 TAIL_LINES = 2000
@@ -51,25 +52,12 @@ _FINGERPRINT = re.compile(
 )
 _MISMATCH = "Detected mismatch between collectives on ranks"
 _BARRIER = re.compile(r"Ranks? ([\d, ]+) failed to pass monitoredBarrier in \d+ ms")
-_LOST = re.compile(
-    r"Connection (closed|reset) by (remote )?peer|Broken pipe|remote process exit|Socket closed"
-    rf"|[Ff]ailed to recv, got 0 bytes|{network_cards.ERRORS}"
-)
-_NIC = re.compile(network_cards.ERRORS)
-_MESH = "connectFullMesh failed"
-_NUMBER = re.compile(r"\d+")
 _PEER = re.compile(r"(?:by peer \[|peer )([0-9A-Fa-f.:]+)(?:\]:|<)\d")
 """Pattern for the peer's address in a gloo or NCCL message about a closed connection."""
-_NETWORK_ADVICE = (
-    "suspect the network between the nodes, or a GPU: run the job with --netcheck, look for Xid errors "
-    "(`dmesg | grep Xid` on the nodes), and set NCCL_DEBUG=INFO; if an operation may take that long, raise "
-    "`timeout` of init_process_group"
-)
-_MESH_ADVICE = (
-    "gloo connects every pair of ranks through ports that it chooses: set GLOO_SOCKET_IFNAME to the "
-    "interface of "
-    "the pods' network, and allow all ports between the pods in NetworkPolicies and firewalls; --netcheck "
-    "tests the connections"
+_DIFFERENT_ADVICE = (
+    "find in the program what depends on the rank at this step: a condition, the number of batches, the size "
+    "of a tensor, or the order in which process groups are created; if nothing does, compare the NCCL "
+    "versions and the NCCL_* variables of the pods, because NCCL must choose the same protocol in every rank"
 )
 
 
@@ -150,67 +138,17 @@ def diagnose(case: Case, cause: End, ends: Collection[End]) -> End | None:
     if cause.cause not in ("rank.crashed", "rank.killed", "rank.exit_code_masked"):
         return None
     logs = {end.index: list(_lines(case, end.index)) for end in ends}
-    named = _barrier(case, cause, logs) or _fingerprints(case, cause, logs) or _compared(case, cause, logs)
+    named = (
+        _barrier(case, cause, logs)
+        or _fingerprints(case, cause, logs)
+        or _compared(case, cause, logs)
+        or _different(case, cause, logs)
+    )
     if named is not None:
         return named
     if case.expected.num_nodes < 2 or {end.index for end in ends} != set(range(case.expected.num_nodes)):
         return None
-    return _without_peers(case, cause, ends, _other_error(case, logs))
-
-
-def _without_peers(case: Case, cause: End, ends: Collection[End], other_error: str) -> End | None:
-    """Return the `End` if all pods lost a peer or timed out waiting for one, or None.
-
-    `other_error` is a clause about an earlier error in the logs, or "". The `End` has no ranks, because the
-    logs do not show which rank failed first.
-    """
-    refs = tuple(end.evidence[-1] for end in ends if end.evidence)[:2]
-    cause_id: CauseId = "collective.failed"
-    details, advice = list[str](), _NETWORK_ADVICE
-    waiting = [end for end in ends if end.peer_absent]
-    lost = [end for end in ends if _LOST.search(end.log_quote)]
-    if all(_MESH in end.log_quote for end in ends):
-        text, advice = f"{names(case.ranks)} could not connect to each other ({_MESH})", _MESH_ADVICE
-    elif len(waiting) == len(ends):
-        cause_id, text = "collective.hung", f"{names(case.ranks)} timed out while they waited for a peer"
-    elif len(lost) == len(ends):
-        text = f"{names(case.ranks)} lost the connection to a peer"
-        details = [f"{names(end.ranks)}: {end.log_quote}" for end in lost[:2]]
-        if all(_NIC.search(end.log_quote) for end in ends):
-            advice = known_errors.advice(lost[0].log_quote) or advice
-    elif not cause.peer_absent and all(end in waiting or end in lost for end in ends):
-        cause_id, text = "collective.hung", f"{_of_ends(waiting)} timed out while waiting for a peer"
-        text += f", and {_of_ends(end for end in lost if end not in waiting)} lost the connection to a peer"
-    else:
-        return None
-    text = "; ".join([f"{text}, and {other_error or 'no rank logged any other error'}", *details])
-    return _end(cause, cause_id, [], text, refs, "" if other_error else advice)
-
-
-def _of_ends(ends: Iterable[End]) -> str:
-    return names(rank for end in ends for rank in end.ranks)
-
-
-def _other_error(case: Case, logs: Mapping[int, list[tuple[str, str]]]) -> str:
-    """Return a clause about an earlier error in the logs that is not the loss of a peer, or "".
-
-    Errors that a pod logged after the loss of a peer may be consequences of it, so they do not count. Returns
-    the error that the fewest pods logged. An error in the logs of all pods is probably one that the program
-    catches, such as a failed optional import.
-    """
-    errors: dict[str, dict[int, str]] = {}
-    for index, lines in logs.items():
-        for text, _ in itertools.takewhile(lambda line: not log_clues.is_of_a_peer(line[0]), lines):
-            if (log_clues.is_error(text) and not log_clues.is_report(text)) or kernel_messages.of_line(text):
-                errors.setdefault(_NUMBER.sub("", text), {}).setdefault(index, text)
-    rarest = min(errors.values(), key=len, default={})
-    return next(
-        (
-            f"an earlier error in the log of {case.place(index)} may be the reason: {text[:200]}"
-            for index, text in rarest.items()
-        ),
-        "",
-    )
+    return lost_connections.without_peers(case, cause, ends, logs)
 
 
 def of_peers(case: Case, cause: End, all_: Iterable[End]) -> list[str]:
@@ -252,7 +190,7 @@ def _last_before(case: Case, end: End, at: float) -> list[str]:
     lines = case.bundle.tail(log, TAIL_LINES)
     earlier = [line for line in lines if (seconds(line[1].partition(" ")[0]) or at) < at - WHOLE_SECONDS]
     text, _ = log_clues.last_line(earlier)
-    if not text or log_clues.is_error(text) or log_clues.is_of_a_peer(text):
+    if not text or log_clues.is_error(text) or lost_peers.is_of_a_peer(text):
         return []
     return [f"its last log line before that was: {text[:200]}"]
 
@@ -302,7 +240,7 @@ def _barrier(case: Case, cause: End, logs: Mapping[int, list[tuple[str, str]]]) 
             if not ranks:
                 continue
             reason = f"{_places(case, ranks)} did not take part: {match[0]}"
-            return _end(cause, "rank.hung", ranks, reason, (ref,))
+            return explained(cause, "rank.hung", ranks, reason, (ref,))
     return None
 
 
@@ -323,7 +261,7 @@ def _fingerprints(case: Case, cause: End, logs: Mapping[int, list[tuple[str, str
         return None
     texts = [f"rank {rank} called {call[0]}" for rank, call in _examples(calls)]
     text = f"the ranks called different collective operations: {' and '.join(texts)}"
-    return _end(cause, "collective.mismatch", ranks, text, tuple(refs[:2]))
+    return explained(cause, "collective.mismatch", ranks, text, tuple(refs[:2]))
 
 
 def _compared(case: Case, cause: End, logs: Mapping[int, list[tuple[str, str]]]) -> End | None:
@@ -345,12 +283,12 @@ def _compared(case: Case, cause: End, logs: Mapping[int, list[tuple[str, str]]])
         text = (
             f"{_places(case, missing)} did not call collective {awaited}, for which {_ranks(latest)} waited"
         )
-        return _end(cause, "rank.hung", missing, text, refs)
+        return explained(cause, "rank.hung", missing, text, refs)
     if behind:
         ranks = _outvoted({each.rank: (str(each.number == number),) for each in waiting})
         text = f"the ranks called different numbers of collective operations: {_ranks(latest)} waited in "
         text += f"{awaited}, and {_ranks(behind)} in operation {behind[0].number} ({behind[0].text})"
-        return _end(cause, "collective.mismatch", ranks, text, refs)
+        return explained(cause, "collective.mismatch", ranks, text, refs)
     calls = {each.rank: each.call for each in latest}
     if ranks := _outvoted(calls):
         of_rank = {each.rank: each for each in latest}
@@ -359,12 +297,28 @@ def _compared(case: Case, cause: End, logs: Mapping[int, list[tuple[str, str]]])
             f"the ranks called different collective operations as operation number {number}: "
             f"{' and '.join(texts)}"
         )
-        return _end(cause, "collective.mismatch", ranks, text, refs)
+        return explained(cause, "collective.mismatch", ranks, text, refs)
     if {each.rank for each in timeouts} != set(case.ranks):
         return None
     limit = f" within {latest[0].limit:.0f} s" if latest[0].limit else ""
     text = f"all ranks called collective {awaited}, and it did not complete{limit}"
-    return _end(cause, "collective.hung", [], text, refs, _NETWORK_ADVICE)
+    return explained(cause, "collective.hung", [], text, refs, lost_connections.NETWORK_ADVICE)
+
+
+def _different(case: Case, cause: End, logs: Mapping[int, list[tuple[str, str]]]) -> End | None:
+    """Return the `End` for a rank that received less or more data from a peer than it expected, or None.
+
+    The `End` has no ranks, because the error does not show which of the two ranks called something different.
+    """
+    for index, lines in logs.items():
+        for text, ref in lines:
+            if match := lost_peers.DIFFERENT.search(text):
+                what = "a collective operation with different sizes, or different operations"
+                what = "new_group for different ranks" if match["group"] else what
+                explanation = f"the ranks called {what}: {match[0]} in the log of {case.place(index)}"
+                advice = _DIFFERENT_ADVICE if match["nccl"] else ""
+                return explained(cause, "collective.mismatch", [], explanation, (ref,), advice)
+    return None
 
 
 def _timeouts(case: Case, logs: Mapping[int, list[tuple[str, str]]]) -> list[Timeout]:
@@ -446,20 +400,3 @@ def _ranks(timeouts: Iterable[Timeout]) -> str:
 
 def _places(case: Case, ranks: list[int]) -> str:
     return case.place_of(ranks[0]) if len(ranks) == 1 and ranks[0] in case.ranks else names(ranks)
-
-
-def _end(
-    cause: End, id_: CauseId, ranks: list[int], text: str, refs: tuple[str, ...], advice: str = ""
-) -> End:
-    """Return a copy of `cause` with the given values, which is not a consequence of another `End`."""
-    return replace(
-        cause,
-        cause=id_,
-        ranks=ranks,
-        text=text,
-        log_quote="",
-        evidence=refs or cause.evidence,
-        advice=advice,
-        follows=False,
-        peer_absent=False,
-    )

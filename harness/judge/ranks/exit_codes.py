@@ -19,12 +19,12 @@ from harness.evidence.schema.ground_truth import TruthRow
 from harness.evidence.worlds import PATH, PodProcesses, RankLife
 from harness.judge.case import Case, names
 from harness.judge.finding import Finding, counted, not_passed, passed, unknown
-from harness.judge.logs import error_patterns
+from harness.judge.logs import lost_peers
 from harness.judge.ranks import exit_masking, retried_commands, timeout_command
 from harness.workers.recorder import hooks
 
 _NOT_MET = re.compile(r"[Cc]onnection (closed|reset|was)|Rendezvous\w*Error|DistStoreError|connectFullMesh")
-"""Pattern for further errors of a rank that lost a peer, which error_patterns does not recognize."""
+"""Pattern for errors of a rank that lost a peer, in addition to those that lost_peers recognizes."""
 
 _WHY_CODE_UNREADABLE = (
     "the rank raises SystemExit itself, whose code cannot be read before Python 3.12, and the script may hide"
@@ -68,7 +68,7 @@ def bad_end(case: Case, index: int) -> BadEnd | None:
 
 
 def _of_a_peer(error: str) -> bool:
-    return error_patterns.is_of_a_peer(error) or _NOT_MET.search(error) is not None
+    return lost_peers.is_of_a_peer(error) or _NOT_MET.search(error) is not None
 
 
 def _way(case: Case, of_pod: PodProcesses, index: int, end: BadEnd) -> str:

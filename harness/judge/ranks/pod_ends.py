@@ -18,11 +18,18 @@ from harness.judge.case import Case
 from harness.judge.cluster import kubelet_kills, kubelet_rejections, pod_deletion
 from harness.judge.finding import LATE, listed
 from harness.judge.logs import error_patterns as log_clues
-from harness.judge.logs import known_errors
+from harness.judge.logs import known_errors, lost_peers
 from harness.judge.logs.error_patterns import Clues
 from harness.judge.logs.stacks import Stack
 from harness.judge.pod_end import End
-from harness.judge.ranks import crash_advice, exit_codes, launcher_failures, removal_events, timeout_command
+from harness.judge.ranks import (
+    crash_advice,
+    exit_codes,
+    launcher_failures,
+    removal_events,
+    startup_variables,
+    timeout_command,
+)
 from harness.judge.ranks.exit_signals import signal_name, signal_of
 
 OF_ITSELF = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
@@ -48,8 +55,8 @@ the image sets NVIDIA_VISIBLE_DEVICES.
 """
 _WITH_OWN_ADVICE: tuple[CauseId, ...] = (
     *_WITHOUT_GPU,
-    "rank.write_failed",
-    "rendezvous.unreachable",
+    *("rank.write_failed", "rendezvous.unreachable", "address.family"),
+    *("variables.missing", "variables.master_addr", "variables.master_port"),
 )
 """Causes for which the advice depends on the error message."""
 _REQUEST_ADVICE = (
@@ -72,11 +79,6 @@ _WATCHDOG_ADVICE = (
 TORCHRUN_FAILED = 1
 """Exit code of torchrun after a signal terminated it, if torchrun is the container's main process."""
 _OOM = "the kernel killed a process of its container (out of memory)"
-_SERVICE_LINK = re.compile(r"'tcp://[\d.]+:\d+'")
-_SERVICE_LINK_ADVICE = (
-    "Kubernetes sets such a variable for each Service (MASTER_PORT for a Service `master`): rename the "
-    "Service, or set enableServiceLinks: false in the pod template"
-)
 CLUE_LINES = 600
 """Number of lines at the end of a log that are searched for the cause of a failure. PyTorch writes a C++
 stack of 30 lines for each socket error, and several such stacks after a rank has lost the rendezvous
@@ -211,8 +213,7 @@ def _terminated(case: Case, pod: Pod, state: ObjectState, terminated: dict[str, 
         return end
     log = case.bundle.log(pod.name, case.launch.container)
     clues = log_clues.read(case.bundle.tail(log, CLUE_LINES), log, len(end.ranks))
-    if clues.cause == "address.advertised" and case.expected.num_nodes == 1:
-        clues = replace(clues, cause=None)  # Within a single pod, loopback addresses are correct.
+    clues = startup_variables.explained(case, pod.index, clues)
     ranks = [clues.rank] if clues.rank in end.ranks else end.ranks
     end = replace(end, stack=clues.stack, peer_absent=clues.peer_absent, follows=clues.of_a_peer)
     end = replace(end, clue=clues.cause, others_lost_peers=clues.others_lost_peers)
@@ -434,13 +435,12 @@ def _exited(case: Case, end: End, clues: Clues, terminated: dict[str, object]) -
     if not code:
         text = f"{place}: the container exited with 0, but the command exited with {end.exit_code} "
         text += "(konduktor's termination message)"
-    if _SERVICE_LINK.search(clues.line or clues.last):
-        end = replace(end, advice=_SERVICE_LINK_ADVICE)
     at_any_time = clues.cause in log_clues.AT_ANY_TIME
     if clues.cause and (at_any_time or not _logged(case, case.ranks_of(end.index))):
         refs = (*end.evidence, f"{clues.log}:{clues.line_number}")
         text = f"{text}: {clues.line}{_shares_ports(case, end.index) if clues.cause == 'port.taken' else ''}"
-        end = replace(end, cause=clues.cause, text=text, log_quote="", follows=clues.peer_absent)
+        end = replace(end, cause=clues.cause, text=text, log_quote="")
+        end = replace(end, follows=clues.peer_absent or lost_peers.CLOSED in clues.line)
         advice = known_errors.advice(clues.line) if clues.cause in _WITH_OWN_ADVICE else end.advice
         end = replace(end, evidence=refs, advice=advice)
         is_absent = clues.cause in _WITHOUT_GPU and not _WITH_A_DRIVER.search(clues.line)

@@ -12,9 +12,16 @@ from harness.evidence.kubernetes.objects import ObjectState, Pod, mapping
 from harness.evidence.kubernetes.refusals import Refusal
 from harness.judge import rank_words
 from harness.judge.case import Case, ever_ready, names
-from harness.judge.cluster import controllers, netcheck, other_containers, scheduling_gates, start_events
+from harness.judge.cluster import (
+    controllers,
+    netcheck,
+    other_containers,
+    scheduling_gates,
+    service_mesh,
+    start_events,
+)
 from harness.judge.finding import LATE, Finding, counted, not_passed, passed, unknown
-from harness.judge.logs import error_patterns
+from harness.judge.logs import error_patterns, lost_peers
 from harness.judge.pod_end import End, first
 from harness.judge.points import tracker_faults
 from harness.judge.ranks import (
@@ -39,10 +46,16 @@ STOPPED_LINES = 5000
 Ranks continue to log until the harness stops them, and a recorder writes one line per point.
 """
 OF_ALL = (
-    *("rank.tracker_unreachable", "tracker.key_rejected", "rank.no_cpu_frequency"),
-    "address.advertised",
+    *("rank.tracker_unreachable", "tracker.key_rejected", "rank.no_cpu_frequency", "address.advertised"),
+    *("variables.missing", "variables.master_addr", "variables.master_port", "variables.interface"),
+    *("address.family", "variables.world_size"),
 )
 """Causes that can affect several ranks at once. The finding names all affected ranks, not only the first."""
+_CLOSED_ADVICE = (
+    "torchrun closes a rendezvous for good when it ends on one node: let all nodes end together, and give "
+    "each attempt of the job a new --rdzv_id, because etcd keeps the state of an earlier one "
+    "(kubeflow/trainer#1638)"
+)
 _BEFORE_ERROR = re.compile(r"^its last log line: (\[rank\d+\]: ?)?")
 _NUMBER = re.compile(r"\d+")
 _WITHOUT_STATUS = ("rank.evicted", "rank.killed", "run.timed_out")
@@ -254,7 +267,7 @@ def rank_ends(
         ranks = [
             rank for end in failures if id_ in {end.cause, end.clue} for rank in end.ranks
         ] or cause.ranks
-        absences = tracker_faults.absence_texts(case)
+        absences = tracker_faults.absence_texts(case) if "tracker" in id_ else []
     peers = (
         collectives.of_peers(case, cause, ends.values()) if cause.follows and not cause.by_controller else []
     )
@@ -402,6 +415,8 @@ def _never_met(
             evidence=cause.evidence,
             at=cause.at,
         )
+    if lost_peers.CLOSED in cause.text:
+        return _closed(case, ends, failures, cause, consequences)
     waiting = [end for end in failures if (end.cause or "").startswith("rendezvous.")]
     ranks = [rank for end in ends.values() if end not in waiting for rank in end.ranks]
     text = f"{names(ranks)} never joined the rendezvous" if ranks else "all ranks failed in the same way"
@@ -412,15 +427,37 @@ def _never_met(
         ranks = [rank for end in waiting if end.cause == cause.cause for rank in end.ranks]
         text = f"{names(ranks)} could not reach the others: {failure}"
     not_started = start_events.unstarted(case, [case.node_of(rank) for rank in ranks])
+    mesh = None if not_started or cause.cause == "rendezvous.dns" else service_mesh.at_start(case)
+    mesh_texts = [mesh.text] if mesh else []
     return not_passed(
         "rendezvous",
         cause.cause or "rendezvous.timeout",
         text,
-        why=[*not_started, cause.text, cause.log_quote, *consequences],
+        why=[*not_started, *mesh_texts, cause.text, cause.log_quote, *consequences],
         ranks=ranks or case.ranks,
         evidence=cause.evidence,
         at=cause.at,
-        advice=start_events.LATE_START if not_started else cause.advice,
+        advice=start_events.LATE_START if not_started else mesh.advice if mesh else cause.advice,
+    )
+
+
+def _closed(
+    case: Case, ends: dict[int, End], failures: list[End], cause: End, consequences: list[str]
+) -> Finding:
+    """Return the finding for ranks whose torchrun joined a rendezvous that was closed."""
+    ranks = [rank for end in failures if lost_peers.CLOSED in end.text for rank in end.ranks]
+    earlier = [end for end in ends.values() if end.state == "succeeded"]
+    text = f"{names(ranks)} found the rendezvous closed"
+    reasons = [f"{case.place(end.index)} had ended with exit code 0" for end in earlier[:2]]
+    return not_passed(
+        "rendezvous",
+        "rendezvous.timeout",
+        text,
+        why=[*reasons, cause.text, *consequences],
+        ranks=ranks,
+        evidence=cause.evidence,
+        at=cause.at,
+        advice=_CLOSED_ADVICE,
     )
 
 

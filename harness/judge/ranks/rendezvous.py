@@ -16,7 +16,7 @@ from harness.evidence.torchrun_processes import Agent
 from harness.judge import rank_words
 from harness.judge.case import Case, names
 from harness.judge.catalogue import CAUSES
-from harness.judge.cluster import headless_service, pod_network
+from harness.judge.cluster import headless_service, pod_network, service_mesh
 from harness.judge.cluster.headless_service import ServiceProblem
 from harness.judge.finding import Finding, counted, listed, not_passed
 from harness.judge.pod_end import End
@@ -86,6 +86,8 @@ class Scene:
     """The job's number of nodes."""
 
 
+_OF_CONNECTIONS = ("tcp.", "rendezvous.unreachable", "rendezvous.timeout")
+"""Beginnings of the causes that the proxy of a service mesh can explain."""
 Diagnosis = tuple[CauseId, list[Node], str] | None
 """A detected problem as (cause, affected nodes, sentence), or None if no problem was detected."""
 
@@ -116,7 +118,9 @@ def diagnose_rendezvous(case: Case, ends: dict[int, End]) -> Finding | None:
     cause, culprits, text = diagnosis or ("rendezvous.timeout", waiting, text)
     ranks = [rank for node in culprits for rank in node.ranks]
     refs = [node.ref for node in nodes if node.ref]
-    return not_passed("rendezvous", cause, text, ranks=ranks, evidence=refs)
+    mesh = service_mesh.at_start(case) if cause.startswith(_OF_CONNECTIONS) else None
+    reasons, advice = ([mesh.text], mesh.advice) if mesh else ([], "")
+    return not_passed("rendezvous", cause, text, why=reasons, ranks=ranks, evidence=refs, advice=advice)
 
 
 def _nodes(case: Case) -> list[Node]:

@@ -95,7 +95,7 @@ def conclude(
     tried = {receiver for _, receiver in cells} | (set(range(nodes)) if 0 in at else set())
     absent = tried - {*at, *greeted} - ({0} if _by_service(reports) else set())
     missing = tuple(sorted(absent)) if certain else ()
-    found = [*_own(reports), *_run_ids(reports), *_places(reports, cells)]
+    found = [*_own(reports), *_run_ids(reports), *_families(reports), *_places(reports, cells)]
     found += torchrun_names.unhosted(reports, nodes) if certain else []
     slow = f"; {busy(at)}" if at and busy(at) else ""
     found += _bad(_without_taken(cells, reports), missing, machines, slow, alone=len(reports) == 1)
@@ -151,6 +151,26 @@ def _run_ids(reports: Sequence[Report]) -> list[Finding]:
         for run_id in dict.fromkeys(ids.values())
     )
     return [failed("variables.torchrun", f"the ranks have different values of --rdzv_id: {differences}", ids)]
+
+
+def _families(reports: Sequence[Report]) -> list[Finding]:
+    """Return a finding if gloo would listen on IPv4 on some ranks and on IPv6 on others.
+
+    gloo requires the addresses of all ranks to have the same family (pytorch/pytorch#135355).
+    """
+    versions: dict[int, dict[int, str]] = {4: {}, 6: {}}
+    for report in reports:
+        if address := str(report.facts.get("gloo") or ""):
+            versions[6 if ":" in address else 4][report.place] = address
+    fewer, more = sorted(versions.items(), key=lambda each: len(each[1]))
+    if not fewer[1]:
+        return []
+    (version, ranks), (other, others) = fewer, more
+    text = f"gloo would listen on an IPv{version} address on {listed(ranks)} ({ranks[min(ranks)]}), but on "
+    text += f"an IPv{other} address on {listed(others)} ({others[min(others)]}), and cannot connect the two. "
+    text += "Set GLOO_SOCKET_IFNAME in every pod, or change what the pods' own names resolve to"
+    accused = sorted(ranks) if len(ranks) < len(others) else sorted([*ranks, *others])
+    return [failed("address.family", text, accused)]
 
 
 def _places(reports: Sequence[Report], cells: Mapping[tuple[int, int], Cell]) -> list[Finding]:

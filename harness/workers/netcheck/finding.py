@@ -37,7 +37,8 @@ _ADVICE = {
     "variables": {
         "variables.missing": "Set the variable in the pod template, with the same value in every pod.",
         "variables.master_addr": "Set MASTER_ADDR to the DNS name of rank 0, without scheme and port.",
-        "variables.master_port": "Set MASTER_PORT to a number from 1 to 65535, the same in every pod.",
+        "variables.master_port": "Set MASTER_PORT to the same number in every pod, from 1024 to 65535 unless "
+        "the ranks have the capability NET_BIND_SERVICE.",
         "variables.world_size": "Set WORLD_SIZE to nodes × processes per node.",
         "variables.world_of_one": (
             "Pass --nnodes and rank 0's address to torchrun, without "

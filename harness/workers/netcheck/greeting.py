@@ -13,7 +13,9 @@ The kinds of messages (messages.py) are:
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
+import os
 import selectors
 import socket
 import threading
@@ -22,6 +24,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from .finding import Finding, failed
 from .messages import HEADER, Stream, header, parse_header
 from .reach import cause_of, connect
 
@@ -31,6 +34,8 @@ _HELLO = 1 << 16
 """Maximum length of a rank's identity in bytes."""
 _LONGEST = 30.0
 """Seconds that a connection may remain open without a complete message. The server then closes it."""
+PRIVILEGED_PORTS = 1024
+"""Number of ports, beginning with 0, on which only privileged processes may listen by default."""
 
 
 @dataclass(frozen=True)
@@ -318,6 +323,17 @@ def _listen(port: int) -> socket.socket:
             if "in use" in str(error):
                 raise
     return socket.create_server(("", port), backlog=512)
+
+
+def cannot_listen(error: OSError, port: int, master_port: int) -> Finding:
+    """Return the finding about a port on which this rank cannot listen.
+
+    If the rank must not use privileged ports, the training cannot use a privileged MASTER_PORT either.
+    """
+    if error.errno == errno.EACCES and master_port < PRIVILEGED_PORTS:
+        text = f"this rank is not allowed to listen on MASTER_PORT={master_port} (user id {os.getuid()})"
+        return failed("variables.master_port", text)
+    return failed("port.taken", f"port {port} of this host: {os.strerror(error.errno or 0)}")
 
 
 def exchange(address: str, port: int, kind: bytes, data: Any, seconds: float = PATIENCE) -> Any:

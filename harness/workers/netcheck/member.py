@@ -21,8 +21,8 @@ from . import bandwidth, first_round, interfaces
 from .conclude import Conclusion, conclude
 from .cpu_delay import WINDOW, CpuDelay
 from .diagnosis import Diagnosis
-from .finding import OK, Finding, failed, unknown
-from .greeting import PATIENCE, Hello, Server, exchange
+from .finding import OK, Finding, unknown
+from .greeting import PATIENCE, Hello, Server, cannot_listen, exchange
 from .name_resolution import AGREE, AGREE_IN_MANY, MANY, Configuration, Names
 from .own_name import OwnName
 from .peers import Peer
@@ -88,7 +88,7 @@ class Member:
             published=own.published,
         )
         self._own = [*known.findings, *own.findings]
-        self._facts = {**facts(), "rdzv_id": known.rdzv_id, **own.torchrun}
+        self._facts = {**facts(), "rdzv_id": known.rdzv_id, **own.facts}
         self._stop = threading.Event()
         self._news = threading.Event()
         """An event that is set when this rank may have something to send, or rank 0 may have a verdict."""
@@ -165,8 +165,7 @@ class Member:
                 reason = error
                 if error.errno != errno.EADDRINUSE:
                     break
-        text = f"port {self._port} of this host: {os.strerror(reason.errno or 0)}"
-        self._own.append(failed("port.taken", text))
+        self._own.append(cannot_listen(reason, self._port, self._known.master_port))
         return None
 
     def _serve(self, port: int) -> Server:
@@ -189,7 +188,9 @@ class Member:
             return None
         try:
             second = self._serve(self._known.master_port)
-        except OSError:
+        except OSError as error:
+            if error.errno == errno.EACCES:
+                self._own.append(cannot_listen(error, self._known.master_port, self._known.master_port))
             return None
         second.greetings = self._server.greetings
         self._facts["store_port_free"] = True

@@ -32,6 +32,8 @@ class OwnName:
     """The address on which NCCL (with GPUs) or gloo would listen, or "" if it is unknown."""
     why: str = ""
     """A sentence that says why the library would listen on this address."""
+    gloo: str = ""
+    """`bound` if gloo would listen there and it is not a loopback address, otherwise ""."""
     torchrun: dict[str, Any] = field(default_factory=dict)
     """The settings that torchrun derives from this host's name (torchrun_names.own)."""
 
@@ -49,6 +51,11 @@ class OwnName:
         return own
 
     @property
+    def facts(self) -> dict[str, Any]:
+        """Return the properties of this host's name that rank 0 compares between the ranks."""
+        return {**self.torchrun, "gloo": self.gloo}
+
+    @property
     def published(self) -> str:
         """Return this host's name if torchrun may pass it to all workers as MASTER_ADDR, otherwise ""."""
         return str(self.torchrun.get("published", ""))
@@ -64,6 +71,7 @@ class OwnName:
             self.findings.append(unknown("interface", text))
         elif (binding := found[0]) is not None:
             self.bound = binding.address
+            self.gloo = binding.address if binding.library == "gloo" and not binding.loopback else ""
             self.why = f"{binding.library} would listen on {binding.address}, because {binding.reason}"
             if binding.loopback:
                 self.findings.append(failed("address.advertised", self.why))

@@ -340,7 +340,7 @@ def test_interface_that_variable_names_and_pod_lacks(judged, line):
         says(job, rank, lines)
         job.ended(rank, 12, 1)
     verdict = judged(job)
-    assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "variables.interface", [0])
+    assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "variables.interface", [0, 1])
     assert lines[-1][-40:] in verdict.explanation
     assert any("only NCCL accepts ^NAME" in step for step in verdict.next)
 
