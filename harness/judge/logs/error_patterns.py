@@ -211,7 +211,7 @@ class Clues:
     rank: int | None = None
     exit_code: int | None = None
     of_a_peer: bool = False
-    """Whether the rank lost a peer, timed out while it waited for one, or received unexpected data from one."""
+    """Whether the rank lost a peer, timed out waiting for one, or received unexpected data from one."""
     others_lost_peers: bool = False
     """Whether `last` is the rank's own error, and another rank in the same log lost a peer."""
     peer_absent: bool = False
