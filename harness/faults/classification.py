@@ -1,6 +1,8 @@
-"""Classify faults by the ways in which they are injected. A way is a scope, a target, a kind of change to the
-job, or a kind of command or signal together with its timing. `make test` injects at least one fault for each
-way, each family of causes and each kind of verdict (tests/unit/faults/test_classification.py).
+"""Classify faults by the ways in which they are injected.
+
+A way is a scope, a target, a kind of change to the job, or a kind of command or signal together with its
+timing. `make test` injects at least one fault for each way, each family of causes and each kind of verdict
+(tests/unit/faults/test_classification.py).
 """
 
 from __future__ import annotations
