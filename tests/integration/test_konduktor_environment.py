@@ -1,4 +1,5 @@
-"""konduktor's own environment, made for real from its lock (or reused), and its program run in it."""
+"""konduktor's own environment, created from its lock file (or reused), and its program in this
+environment."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ def konduktor() -> Path:
 
 @pytest.fixture
 def environ(tmp_path: Path) -> dict[str, str]:
-    """A home of its own: konduktor writes logs and a user hash to whatever home it gets."""
+    """Return an environment with a separate home folder, because konduktor writes logs and a user hash to its
+    home folder."""
     return {**os.environ, "HOME": str(tmp_path), "KONDUKTOR_DISABLE_USAGE_COLLECTION": "1"}
 
 
@@ -52,7 +54,7 @@ def test_it_is_the_nightly_that_the_lock_pins(
 def test_it_has_the_options_that_a_launch_uses(
     konduktor: Path, environ: dict[str, str], tmp_path: Path
 ) -> None:
-    """A nightly that renames one of these fails here and not in the middle of a launch."""
+    """If a nightly version renames one of these options, this test fails before a launch does."""
     result = subprocess.run(
         [konduktor, "launch", "--help"],
         env=environ,
