@@ -104,9 +104,10 @@ print(json.dumps(pod))
 
 
 def test_it_mounts_every_script_that_is_sent(konduktor: Path, environ: dict[str, str]) -> None:
-    """Contract: konduktor's own merge keeps the mount and the volume of each file, in folders too.
+    """Contract: konduktor's merge of pod configurations keeps the mount and the volume of each file, even in
+    subfolders.
 
-    It merges mounts of one name into one.
+    konduktor merges mounts that have the same name.
     """
     mounts = scripts.mounts({"a.py": b"", "parts/b.py": b"", "parts/deep/c.txt": b""})
     ours = konduktor_config(Submission("e2e-1", "1", "", {}, files=mounts))["kubernetes"]["pod_config"]
@@ -127,7 +128,8 @@ def test_it_mounts_every_script_that_is_sent(konduktor: Path, environ: dict[str,
 
 
 def test_process_that_waited_fails_as_one_that_did_not(konduktor: Path, tmp_path: Path) -> None:
-    """Contract: what was begun before its files were there reads them as any konduktor."""
+    """Contract: a konduktor process that was started before its files existed reads them like any other
+    one."""
     failures = []
     for begun in (konduktor, None):
         with Konduktor(tmp_path, begun) as launching:
